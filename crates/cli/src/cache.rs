@@ -14,13 +14,13 @@ use std::process::ExitCode;
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
 use device::parse_size;
-use device::residency::pages::{self, Pages, States};
+use device::residency::pages::{self, PageStates, Pages};
 use rustix::fs::{Advice, SeekFrom, fadvise, fdatasync, seek};
 use rustix::param::page_size;
 use serde_json::{Value, json};
 
 use crate::arguments::{json_flag, value};
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
 use crate::schema::VERSION;
 use crate::verb::Verb;
@@ -75,14 +75,14 @@ struct Part {
 }
 
 /// The result of an action on a file.
-struct Done {
+struct ActionResult {
     part: Part,
     pages: Pages,
     /// The pages that were in memory before an eviction.
     before: Option<Pages>,
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     let size = |id: &str| -> Result<Option<u64>, Failure> {
         let size = matches.get_one::<String>(id).map(|text| parse_size(text)).transpose();
         size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
@@ -98,7 +98,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     let json = matches.get_flag("json");
     output::finish(|out| {
         if json {
-            let list: Vec<_> = all.iter().map(Done::json).collect();
+            let list: Vec<_> = all.iter().map(ActionResult::json).collect();
             writeln!(out, "{}", Value::from(list))?;
         } else {
             for done in &all {
@@ -109,13 +109,13 @@ fn run(matches: &ArgMatches) -> Outcome {
     })
 }
 
-fn act(action: &str, part: Part) -> io::Result<Done> {
+fn act(action: &str, part: Part) -> io::Result<ActionResult> {
     let before = match action {
         "evict" => Some(part.evict()?),
         "warm" => part.warm().map(|()| None)?,
         _ => None,
     };
-    Ok(Done { pages: part.count()?, part, before })
+    Ok(ActionResult { pages: part.count()?, part, before })
 }
 
 impl Part {
@@ -193,7 +193,7 @@ impl Part {
     }
 }
 
-impl Done {
+impl ActionResult {
     /// The line for people.
     fn line(&self, named: bool) -> String {
         let Self { part, pages, before } = self;
@@ -218,7 +218,9 @@ impl Done {
                 }
             }
             None => {
-                if let Some(States { dirty, writeback, evicted, recently_evicted }) = pages.states {
+                if let Some(PageStates { dirty, writeback, evicted, recently_evicted }) =
+                    pages.states
+                {
                     line += &format!(
                         "  dirty: {dirty}, writeback: {writeback}, evicted: {evicted}, recently \
                          evicted: {recently_evicted}"
@@ -231,7 +233,7 @@ impl Done {
 
     fn json(&self) -> Value {
         let Self { part, pages, before } = self;
-        let state = |of: fn(States) -> u64| pages.states.map(of);
+        let state = |of: fn(PageStates) -> u64| pages.states.map(of);
         let mut all = json!({
             "version": VERSION,
             "filename": part.name,

@@ -8,7 +8,7 @@ use disk::Findings;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{disk, flag, value};
-use crate::failure::{Failure, Outcome, say};
+use crate::failure::{ExitResult, Failure, say};
 use crate::image::{self, Source};
 use crate::output;
 use crate::verb::Verb;
@@ -48,7 +48,7 @@ fn arguments(command: Command) -> Command {
     image::arguments(command)
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     image::refuse_objects(matches)?;
     if image::word(matches, "repair").is_some() {
         return Err(Failure::new(

@@ -5,11 +5,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, ValueHint};
-use compare::{Difference, Doing, End, Failure as Undone, Options, Progress, Report};
+use compare::{Difference, Doing, FailedComparison, Options, Progress, Report, Side};
 use device::Edge;
 
 use crate::arguments::flag;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::output;
 use crate::progress::percent;
@@ -66,7 +66,7 @@ fn arguments(command: Command) -> Command {
     image::arguments(command)
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     image::refuse_objects(matches)?;
     let quiet = matches.get_flag("quiet");
     let named = |id: &str, format: &str| {
@@ -91,7 +91,11 @@ fn run(matches: &ArgMatches) -> Outcome {
 }
 
 /// Compares in a thread of its own, while this one shows how far it is.
-fn watched(ends: (&Edge, &Edge), options: &Options, shows: bool) -> Result<Report, Undone> {
+fn watched(
+    ends: (&Edge, &Edge),
+    options: &Options,
+    shows: bool,
+) -> Result<Report, FailedComparison> {
     let progress = Progress::default();
     if !shows {
         return compare::run(ends.0, ends.1, options, &progress);
@@ -112,7 +116,7 @@ fn watched(ends: (&Edge, &Edge), options: &Options, shows: bool) -> Result<Repor
     })
 }
 
-fn tell(report: &Report, (first, second): (&Edge, &Edge), quiet: bool) -> Outcome {
+fn tell(report: &Report, (first, second): (&Edge, &Edge), quiet: bool) -> ExitResult {
     let shorter = first.info().size.min(second.info().size);
     let (line, code) = match report.difference {
         None => ("Images are identical.".to_owned(), 0),
@@ -138,10 +142,10 @@ fn tell(report: &Report, (first, second): (&Edge, &Edge), quiet: bool) -> Outcom
     })
 }
 
-fn explain(undone: &Undone, (first, second): (&Edge, &Edge)) -> Failure {
+fn explain(undone: &FailedComparison, (first, second): (&Edge, &Edge)) -> Failure {
     let disk = match undone.end {
-        End::First => first,
-        End::Second => second,
+        Side::First => first,
+        Side::Second => second,
     };
     let (name, at, error) = (&disk.info().name, undone.offset, &undone.error);
     match undone.doing {

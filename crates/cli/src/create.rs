@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use device::{Edge, ErrorKind, ZeroFlags, parse_size};
 use disk::{Allocation, Contents, Created, Creation, Holds, Image, Named, OpenOptions, Stack};
-use runtime::{Context, Log};
+use runtime::{Context, OperatorLog};
 
 use crate::arguments::{flag, value};
-use crate::failure::{Failure, Outcome, say};
+use crate::failure::{ExitResult, Failure, say};
 use crate::force;
 use crate::image;
 use crate::output;
@@ -62,7 +62,7 @@ fn arguments(command: Command) -> Command {
         .arg(image::object())
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     if image::asks_for_formats(matches, "format") {
         return output::text(&image::formats_to_make());
     }
@@ -74,7 +74,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     let name = image::word(matches, "disk");
     let name = name.ok_or_else(|| Failure::usage("which image? name a file"))?;
     let target = Named::parse(name)?;
-    let log = Log::new(|line| say(&line.to_string()));
+    let log = OperatorLog::new(|line| say(&line.to_string()));
     let context = Context::default().with_log(log);
     let mut image = Image::of(word)?;
     image.options = image::options(image::words(matches, "options"))?;

@@ -5,8 +5,8 @@ use copy::Options;
 use device::{nearest, parse_size};
 use disk::{Image, Named, Stack};
 
-use crate::copying::{self, Work};
-use crate::failure::{Failure, Outcome};
+use crate::copying::{self, CopyRequest};
+use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::patience;
 use crate::progress::Show;
@@ -59,7 +59,7 @@ fn arguments(command: Command) -> Command {
     image::arguments(command)
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     image::refuse_objects(matches)?;
     copying::run(&work(matches)?)
 }
@@ -99,7 +99,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-fn work(matches: &ArgMatches) -> Result<Work, Failure> {
+fn work(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let operands = Operands::read(image::words(matches, "operand"))?;
     let (from, to) = (operands.need(0, "if")?, operands.need(1, "of")?);
     let block = operands.number(2, "bs")?.unwrap_or(BLOCK);
@@ -110,7 +110,7 @@ fn work(matches: &ArgMatches) -> Result<Work, Failure> {
     let skip = operands.number(4, "skip")?.unwrap_or(0).saturating_mul(block);
     let target = Image::of(image::word(matches, "target-format").unwrap_or("raw"))?;
     image::check_target(&target)?;
-    Ok(Work {
+    Ok(CopyRequest {
         sources: vec![Source::read(matches, from)?],
         window: Some((skip, count)),
         at: None,

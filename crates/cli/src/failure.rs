@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use device::ErrorClass;
 
 /// What a verb returns.
-pub(crate) type Outcome = Result<ExitCode, Failure>;
+pub(crate) type ExitResult = Result<ExitCode, Failure>;
 
 /// Exit status for wrong usage, except for verbs that say otherwise.
 pub(crate) const USAGE: u8 = 2;

@@ -2,9 +2,9 @@
 
 use clap::{Arg, ArgMatches, Command};
 use device::nearest;
-use disk::{Role, formats, kinds, kinds_of};
+use disk::{StackRole, formats, kinds, kinds_of};
 
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
 use crate::page::Page;
 use crate::verb::{VERBS, Verb, command, short_command};
@@ -31,7 +31,7 @@ fn arguments(command: Command) -> Command {
     )
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     let text = match matches.get_one::<String>("word") {
         Some(word) => about(word)?,
         None => overview(),
@@ -65,7 +65,7 @@ pub(crate) fn words() -> impl Iterator<Item = &'static str> {
 
 fn overview() -> String {
     let mut text = command().render_long_help().to_string();
-    for (role, title) in [(Role::Device, "Devices:"), (Role::Filter, "Filters:")] {
+    for (role, title) in [(StackRole::Device, "Devices:"), (StackRole::Filter, "Filters:")] {
         text += &format!("\n{title}\n");
         for kind in kinds_of(role) {
             text += &format!("  {:<18} {}\n", kind.word, kind.summary);

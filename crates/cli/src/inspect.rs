@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{disk, flag};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::sandbox::{self, Sandbox};
 use crate::schema::VERSION;
@@ -54,7 +54,7 @@ fn arguments(command: Command) -> Command {
         .arg(flag("confined", "Part of the program").hide(true))
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     let name = image::word(matches, "disk").unwrap_or_default();
     let declared = image::word(matches, "format");
     if matches.get_flag("confined") {
@@ -78,7 +78,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     }
 }
 
-fn show(verdict: &Value, is_safe: bool) -> Outcome {
+fn show(verdict: &Value, is_safe: bool) -> ExitResult {
     output::finish(|out| {
         image::write_json(out, verdict)?;
         Ok(ExitCode::from(u8::from(!is_safe)))

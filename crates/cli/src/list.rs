@@ -7,7 +7,7 @@ use disk::{Named, Scope};
 use runtime::Context;
 
 use crate::arguments::{disk, json_flag, named};
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::verb::Verb;
 use crate::{describe, output, patience};
 
@@ -29,12 +29,12 @@ fn arguments(command: Command) -> Command {
     patience::arguments(command.arg(uri).arg(json_flag()))
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     show(matches, &named(matches)?)
 }
 
 /// Describes all exports of the server of `disk`.
-pub(crate) fn show(matches: &ArgMatches, disk: &Named) -> Outcome {
+pub(crate) fn show(matches: &ArgMatches, disk: &Named) -> ExitResult {
     let context = Context::default().with_patience(patience::asked(matches)?);
     let Some(found) = disk.inspect(Scope::All, &context)? else {
         return Err(Failure::usage("list: only NBD servers have exports; give the URI of one"));

@@ -8,7 +8,7 @@ use disk::{Image, Measured};
 use serde_json::json;
 
 use crate::arguments::value;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::output;
 use crate::verb::Verb;
@@ -55,7 +55,7 @@ fn arguments(command: Command) -> Command {
     image::arguments(command)
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     image::refuse_objects(matches)?;
     let format = disk::format(image::word(matches, "target-format").unwrap_or("raw"))?;
     if image::asks_for_help(image::words(matches, "options")) {

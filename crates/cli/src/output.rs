@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 
 /// Whether a name is that of standard output: where the disk goes there, nothing else may be
 /// printed.
@@ -12,12 +12,12 @@ pub(crate) fn is_named(name: &str) -> bool {
 }
 
 /// Prints a text.
-pub(crate) fn text(text: &str) -> Outcome {
+pub(crate) fn text(text: &str) -> ExitResult {
     finish(|out| out.write_all(text.as_bytes()).map(|()| ExitCode::SUCCESS))
 }
 
 /// Prints with `print`. A reader that has gone away (`| head`) has had enough, which is success.
-pub(crate) fn finish(print: impl FnOnce(&mut dyn Write) -> io::Result<ExitCode>) -> Outcome {
+pub(crate) fn finish(print: impl FnOnce(&mut dyn Write) -> io::Result<ExitCode>) -> ExitResult {
     let mut out = BufWriter::with_capacity(64 << 10, io::stdout().lock());
     let printed = print(&mut out).and_then(|code| out.flush().map(|()| code));
     match printed {

@@ -1,7 +1,7 @@
 //! The page of a device, a filter or a format, as help prints it and as the manual sets it, from the tables.
 
 use device::Param;
-use disk::{Format, Kind, Role};
+use disk::{Format, ShownKind, StackRole};
 
 /// Columns of a line of help.
 const WIDTH: usize = 80;
@@ -18,11 +18,11 @@ pub(crate) trait Page {
     fn text(&self) -> String;
 }
 
-impl Page for Kind {
+impl Page for ShownKind {
     fn usage(&self) -> Vec<String> {
         let word = self.word;
         match self.role {
-            Role::Device => {
+            StackRole::Device => {
                 let magic = self.params.iter().find(|p| Some(p.key) == self.magic);
                 let value = magic.map_or("", |p| p.value);
                 let magic = magic.map_or(String::new(), |p| format!(" [{}=]{}", p.key, p.value));
@@ -33,7 +33,7 @@ impl Page for Kind {
                     format!("diskferry VERB '{word}:{value}{query}'"),
                 ]
             }
-            Role::Filter => {
+            StackRole::Filter => {
                 let more = if self.params.is_empty() { "" } else { " [key=value]..." };
                 let query = if self.params.is_empty() { "" } else { "[?key=value&key=value]" };
                 vec![
@@ -47,8 +47,8 @@ impl Page for Kind {
 
     fn command(&self) -> String {
         match self.role {
-            Role::Device => format!("diskferry info '{}'", self.example),
-            Role::Filter => format!("diskferry {}", self.example),
+            StackRole::Device => format!("diskferry info '{}'", self.example),
+            StackRole::Filter => format!("diskferry {}", self.example),
         }
     }
 

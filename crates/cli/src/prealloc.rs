@@ -4,17 +4,19 @@ use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ::copy::{Counts, Report};
+use ::copy::{CopyCounts, Report};
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use device::{Error, ErrorKind, format_size, parse_size};
-use disk::{Allocation, Named, OpenOptions, Preallocated, Preallocation, Watch, ZeroMethod};
+use disk::{
+    Allocation, Named, OpenOptions, Preallocated, Preallocation, PreallocationWatch, ZeroMethod,
+};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{flag, json_flag, named, value};
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::force;
 use crate::output;
-use crate::progress::{self, Counting, Display, Event, Show, Signals};
+use crate::progress::{self, Counting, Display, Show, SignalEvent, Signals};
 use crate::schema::VERSION;
 use crate::verb::Verb;
 use crate::words::Words;
@@ -105,7 +107,7 @@ fn wish(matches: &ArgMatches) -> Result<Preallocation, Failure> {
     })
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     let (disk, wish) = (named(matches)?, wish(matches)?);
     let force = force::asked(matches);
     force::refuse_used(&disk, force)?;
@@ -113,14 +115,14 @@ fn run(matches: &ArgMatches) -> Outcome {
     let began = Instant::now();
     let show = Show::asked(matches);
     let mut display = Display::new(show, Counting::All("preallocated"));
-    let watch = Watch::default();
+    let watch = PreallocationWatch::default();
     let (result, stopped) = work(&disk, (&wish, &options), &watch, &mut display, began)?;
     let (done, total) = watch.progress();
     match result {
         Ok(done) => {
             let (total, elapsed) = (done.length, began.elapsed());
             let report = Report { total, zeroed: total, elapsed, ..Report::default() };
-            let now = Counts { total, zeroed: total, elapsed, ..Counts::default() };
+            let now = CopyCounts { total, zeroed: total, elapsed, ..CopyCounts::default() };
             display.succeed(&now, &report);
             print(matches, &disk, wish.mode, &done)
         }
@@ -140,7 +142,7 @@ type Worked = (Result<Preallocated, Error>, Option<u8>);
 fn work(
     disk: &Named,
     (wish, options): (&Preallocation, &OpenOptions),
-    watch: &Watch,
+    watch: &PreallocationWatch,
     display: &mut Display,
     began: Instant,
 ) -> Result<Worked, Failure> {
@@ -154,15 +156,17 @@ fn work(
         });
         let now = || {
             let ((zeroed, total), elapsed) = (watch.progress(), began.elapsed());
-            Counts { total, zeroed, elapsed, ..Counts::default() }
+            CopyCounts { total, zeroed, elapsed, ..CopyCounts::default() }
         };
         loop {
             match signals.next(display.period()) {
-                Some(Event::Over) => break,
-                Some(Event::Show) => display.line(&now()),
+                Some(SignalEvent::Over) => break,
+                Some(SignalEvent::Show) => display.line(&now()),
                 // The second signal: some device does not answer. A second run completes the work.
-                Some(Event::Stop(code)) if stopped.is_some() => std::process::exit(code.into()),
-                Some(Event::Stop(code)) => {
+                Some(SignalEvent::Stop(code)) if stopped.is_some() => {
+                    std::process::exit(code.into())
+                }
+                Some(SignalEvent::Stop(code)) => {
                     stopped = Some(code);
                     watch.stop();
                 }
@@ -207,7 +211,7 @@ fn way(mode: Allocation, done: &Preallocated) -> &'static str {
     }
 }
 
-fn print(matches: &ArgMatches, disk: &Named, mode: Allocation, done: &Preallocated) -> Outcome {
+fn print(matches: &ArgMatches, disk: &Named, mode: Allocation, done: &Preallocated) -> ExitResult {
     if matches.get_flag("json") {
         let ways: Map<String, Value> =
             done.ways.iter().map(|(way, n)| (way.word().to_owned(), json!(n))).collect();

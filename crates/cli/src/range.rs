@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ::copy::{Counts, Report};
+use ::copy::{CopyCounts, Report};
 use clap::{ArgMatches, Command};
 use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
 use device::{Result as Answered, parse_size};
@@ -22,9 +22,9 @@ use runtime::Context;
 use serde_json::json;
 
 use crate::arguments::{disk, json_flag, named, value};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 use crate::force;
-use crate::progress::{self, Counting, Display, Event, Show, Signals};
+use crate::progress::{self, Counting, Display, Show, SignalEvent, Signals};
 use crate::schema::VERSION;
 use crate::{output, patience};
 
@@ -131,9 +131,9 @@ impl Run {
         }
     }
 
-    fn now(&self) -> Counts {
+    fn now(&self) -> CopyCounts {
         let elapsed = self.began.elapsed();
-        Counts { total: self.total, zeroed: self.done, elapsed, ..Counts::default() }
+        CopyCounts { total: self.total, zeroed: self.done, elapsed, ..CopyCounts::default() }
     }
 
     /// Waits for a result, a signal, or the time to show the progress.
@@ -143,9 +143,9 @@ impl Run {
             period = Some(period.unwrap_or(PATIENCE).min(PATIENCE / 10));
         }
         match self.signals.next(period) {
-            Some(Event::Over) => {}
-            Some(Event::Show) => display.line(&self.now()),
-            Some(Event::Stop(code)) => {
+            Some(SignalEvent::Over) => {}
+            Some(SignalEvent::Show) => display.line(&self.now()),
+            Some(SignalEvent::Stop(code)) => {
                 // After a second signal it does not wait at all.
                 let since = self.stopping.map_or(Some(Instant::now()), |_| None);
                 let since = since.or_else(|| self.began.checked_sub(PATIENCE));
@@ -278,7 +278,7 @@ impl RangeTarget {
         done: &'static str,
         (operation, first_alone): (impl Fn(u64, u64) -> Operation, bool),
         explain: impl FnOnce(&Undone) -> Failure,
-    ) -> Outcome {
+    ) -> ExitResult {
         let began = Instant::now();
         let mut display = Display::new(Show::asked(matches), Counting::All(done));
         let total = self.length();
@@ -310,7 +310,7 @@ impl RangeTarget {
             Ok(requests) => {
                 let elapsed = began.elapsed();
                 let report = Report { total, zeroed: total, elapsed, ..Report::default() };
-                let now = Counts { total, zeroed: total, elapsed, ..Counts::default() };
+                let now = CopyCounts { total, zeroed: total, elapsed, ..CopyCounts::default() };
                 display.succeed(&now, &report);
                 self.print(requests)
             }
@@ -364,7 +364,7 @@ impl RangeTarget {
     }
 
     /// Says what was done, if that was asked for.
-    fn print(&self, requests: usize) -> Outcome {
+    fn print(&self, requests: usize) -> ExitResult {
         if !self.json {
             return Ok(ExitCode::SUCCESS);
         }

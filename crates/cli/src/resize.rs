@@ -8,7 +8,7 @@ use disk::{Allocation, Image, Length, Named, OpenOptions, Resizing, Stack};
 use runtime::Context;
 
 use crate::arguments::{flag, value};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 use crate::verb::Verb;
 use crate::words::Words;
 use crate::{formats, image, output};
@@ -66,7 +66,7 @@ fn length(text: &str) -> Result<Length, Failure> {
     bytes.map(length).map_err(|e| Failure::usage(format!("the size: {e}")))
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     image::refuse_objects(matches)?;
     let disk = Named::parse(image::word(matches, "disk").unwrap_or_default())?;
     let mode = image::word(matches, "preallocation").and_then(image::allocation);

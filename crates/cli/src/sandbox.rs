@@ -8,7 +8,7 @@ use std::fmt;
 
 use clap::{Arg, ArgMatches};
 use device::Reach;
-use sandbox::Files;
+use sandbox::FileConfinement;
 
 use crate::arguments::value;
 use crate::failure::Failure;
@@ -31,7 +31,7 @@ pub(crate) struct Sandbox {
     wish: Wish,
     /// Connections are made, now and later.
     network: bool,
-    files: Files,
+    files: FileConfinement,
     /// Whether anything is confined.
     is_off: bool,
     /// Why it is not, unless the user wanted that.
@@ -65,7 +65,7 @@ pub(crate) fn wish(matches: &ArgMatches) -> Wish {
 impl Sandbox {
     /// From here on only what is in `reach` can be opened.
     pub(crate) fn enter(wish: Wish, reach: &Reach) -> Result<Self, Failure> {
-        let (network, files) = (reach.network, Files::Free);
+        let (network, files) = (reach.network, FileConfinement::Free);
         let free = Self { wish, network, files, is_off: true, why: None };
         if wish == Wish::Off {
             return Ok(free);
@@ -89,7 +89,7 @@ impl Sandbox {
         }
         let free = Self { is_off: false, ..free };
         match (sandbox::confine_files(reach), wish) {
-            (Ok(Files::Free), Wish::Require) => Err(Failure::new(
+            (Ok(FileConfinement::Free), Wish::Require) => Err(Failure::new(
                 "--sandbox=require: this kernel cannot confine files (landlock, Linux 5.13)",
             )),
             (Err(e), Wish::Require) => Err(Failure::new(format!("--sandbox=require: {e}"))),
@@ -119,16 +119,16 @@ impl Sandbox {
 /// What is confined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
-    files: Files,
+    files: FileConfinement,
     calls: bool,
 }
 
 impl Told {
     fn words(self) -> (&'static str, &'static str) {
         let files = match self.files {
-            Files::Confined => "confined",
-            Files::Partly => "partly",
-            Files::Free => "free",
+            FileConfinement::Confined => "confined",
+            FileConfinement::Partly => "partly",
+            FileConfinement::Free => "free",
         };
         (files, if self.calls { "confined" } else { "free" })
     }

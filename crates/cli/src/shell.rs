@@ -9,7 +9,7 @@ use std::process::Command as Program;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::arguments::{flag, value};
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -53,7 +53,7 @@ fn arguments(command: Command) -> Command {
         .arg(flag("verbose", "Print what is negotiated, and messages of servers").short('v'))
 }
 
-fn run(_: &ArgMatches) -> Outcome {
+fn run(_: &ArgMatches) -> ExitResult {
     // Unchanged: their order matters.
     let words = std::env::args_os().skip_while(|word| word != VERB.name).skip(1);
     let mut python = Program::new("python3");

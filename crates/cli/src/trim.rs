@@ -3,7 +3,7 @@
 use clap::ArgMatches;
 use device::{Error, Operation};
 
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::range::{self, RangeTarget, Undone};
 use crate::verb::Verb;
 
@@ -20,7 +20,7 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     let target = RangeTarget::open(matches, "trim")?;
     let info = target.edge.info();
     if info.abilities.write && !info.abilities.trim {

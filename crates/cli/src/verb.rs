@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 use device::suggestion;
 
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::headings::{MORE, group, shorten};
 use crate::page::wrap;
 use crate::{
@@ -33,7 +33,7 @@ pub(crate) struct Verb {
     /// Its arguments.
     pub(crate) arguments: fn(Command) -> Command,
     /// Does it.
-    pub(crate) run: fn(&ArgMatches) -> Outcome,
+    pub(crate) run: fn(&ArgMatches) -> ExitResult,
 }
 
 /// What the exit status of each verb means.
@@ -122,7 +122,7 @@ pub(crate) fn short_command() -> Command {
 }
 
 /// Reads the command line and runs the verb.
-pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
+pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> ExitResult {
     let args: Vec<OsString> = args.collect();
     let verb = VERBS.iter().find(|verb| args.get(1).is_some_and(|word| word == verb.name));
     let whole = short_command();
@@ -143,7 +143,7 @@ pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> Outcome {
 }
 
 /// Help and version are printed; an error becomes one line.
-fn explain(e: &clap::Error, verb: Option<&str>) -> Outcome {
+fn explain(e: &clap::Error, verb: Option<&str>) -> ExitResult {
     match e.kind() {
         ErrorKind::DisplayHelp
         | ErrorKind::DisplayVersion

@@ -4,7 +4,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{Error, ErrorKind};
 use clap::{Arg, Command};
 use device::text;
-use disk::{Kind, Role, kinds_of};
+use disk::{ShownKind, StackRole, kinds_of};
 
 /// What a word names where something is read: `-` is standard input.
 pub(crate) fn to_read(word: &str) -> &str {
@@ -38,11 +38,11 @@ impl TypedValueParser for Words {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let value = |kind: Kind| PossibleValue::new(kind.word).help(kind.summary);
+        let value = |kind: ShownKind| PossibleValue::new(kind.word).help(kind.summary);
         match self {
             Self::Disk => None,
             Self::Page => Some(Box::new(crate::help::words().map(PossibleValue::new))),
-            Self::Filter => Some(Box::new(kinds_of(Role::Filter).map(value))),
+            Self::Filter => Some(Box::new(kinds_of(StackRole::Filter).map(value))),
         }
     }
 }

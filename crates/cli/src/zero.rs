@@ -4,7 +4,7 @@ use clap::{ArgMatches, Command};
 use device::{ErrorKind, Operation, ZeroFlags};
 
 use crate::arguments::flag;
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::range::{self, RangeTarget, Undone};
 use crate::verb::Verb;
 
@@ -57,7 +57,7 @@ fn arguments(command: Command) -> Command {
         )
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     let (keep, written) = (matches.get_flag("no-hole"), matches.get_flag("written"));
     let target = if (keep || written) && !matches.get_flag("keep-size") {
         RangeTarget::open_or_grow(matches, "zero")?

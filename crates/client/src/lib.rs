@@ -4,7 +4,7 @@
 //!   started, and the handshake. [`inspect`] and [`list`] query a server without using an export.
 //! - `channel` is one connection in transmission: requests out, replies in, never waiting, with no
 //!   thread of its own.
-//! - `connections` are the connections of one user of an export: a [`Lane`] is a thread that drives
+//! - `connections` are the connections of one user of an export: a [`ClientLane`] is a thread that drives
 //!   one itself, and a reactor drives them for all other callers. Cookies are internal; callers
 //!   know their operations by a ticket, or are called back.
 //!
@@ -21,8 +21,8 @@ mod channel;
 mod connections;
 mod reach;
 
-pub use connections::{Connections, Lane, Upstream};
+pub use connections::{ClientLane, Connections, Upstream};
 pub use reach::{
-    Calling, Connected, ExportSpec, MOST_CONNECTIONS, ServerSpec, Subprocess, abandon,
+    Calling, ExportSpec, MOST_CONNECTIONS, ReadyConnection, ServerSpec, Subprocess, abandon,
     certificate_places, command_reaches, inspect, list,
 };

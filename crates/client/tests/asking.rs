@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use device::{Buffer, Device, ErrorKind, Fault, Operation, Outcome, ZeroFlags};
 use script::{Client, Server, data, finish, offer, plain, simple, structured};
-use trial::Direct;
-use wire::{Command, CommandFlags, Policy, TransmissionFlags};
+use trial::BlockingCalls;
+use wire::{Command, CommandFlags, ServerPolicy, TransmissionFlags};
 
 const SIZE: u64 = 1 << 20;
 
@@ -20,7 +20,10 @@ fn read(device: &dyn Device, offset: u64, len: usize) -> device::Result<Vec<u8>>
 }
 
 /// Serves reads of zeroes and everything else with success, and notes what it was asked.
-fn notes(offer: wire::ExportOffer, policy: Policy) -> (Server, Arc<std::sync::Mutex<Vec<Note>>>) {
+fn notes(
+    offer: wire::ExportOffer,
+    policy: ServerPolicy,
+) -> (Server, Arc<std::sync::Mutex<Vec<Note>>>) {
     let log = Arc::new(std::sync::Mutex::new(Vec::new()));
     let notes = log.clone();
     let server = Server::start(offer, policy, move |mut client| {
@@ -167,7 +170,7 @@ fn a_second_connection_to_another_size_is_refused() {
 
 #[test]
 fn long_zeroes_are_split_on_whole_blocks_without_extended_headers() {
-    let blocks = wire::BlockSizes { minimum: 4096, preferred: 4096, maximum: 1 << 20 };
+    let blocks = wire::BlockConstraints { minimum: 4096, preferred: 4096, maximum: 1 << 20 };
     let huge = wire::ExportOffer { blocks: Some(blocks), ..offer(10 << 30) };
     let (server, log) = notes(huge.clone(), structured());
     let device = server.open();
@@ -184,7 +187,7 @@ fn long_zeroes_are_split_on_whole_blocks_without_extended_headers() {
     assert_eq!((at, zeroes.len()), ((9 << 30) + 8192, 3));
     assert!(asked.iter().any(|(c, f, ..)| *c == Command::Trim && *f == CommandFlags::FUA));
 
-    let (server, log) = notes(huge, Policy::default());
+    let (server, log) = notes(huge, ServerPolicy::default());
     server.open().zero(0, 10 << 30, ZeroFlags::default()).unwrap();
     let first = log.lock().unwrap()[0];
     assert_eq!(first, (Command::WriteZeroes, CommandFlags::NO_HOLE, 0, 10 << 30));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use device::Device;
 use script::{Client, Server, data, offer, simple, structured};
-use trial::Direct;
+use trial::BlockingCalls;
 use wire::{Command, ExportOffer, TransmissionFlags};
 
 const SIZE: u64 = 8 << 20;

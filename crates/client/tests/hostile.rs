@@ -9,8 +9,8 @@ mod script;
 
 use device::{Buffer, Device, Error, ErrorKind, Fault, Operation, Outcome};
 use script::{Server, chunk, data, error, finish, hole, offer, plain, simple, structured};
-use trial::Direct;
-use wire::{Command, Policy};
+use trial::BlockingCalls;
+use wire::{Command, ServerPolicy};
 
 const SIZE: u64 = 1 << 20;
 
@@ -26,7 +26,7 @@ fn answers_with(reply: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static) -> (Erro
 }
 
 fn answers_in(
-    policy: Policy,
+    policy: ServerPolicy,
     reply: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static,
 ) -> (Error, Option<Error>) {
     let server = Server::start(offer(SIZE), policy, move |mut client| {
@@ -34,7 +34,7 @@ fn answers_in(
         client.send(&reply(request.cookie));
         while let Some((request, _)) = client.request() {
             let answer = match client.session.mode {
-                wire::Mode::Simple => [simple(request.cookie, 0), vec![1; 8]].concat(),
+                wire::Framing::Simple => [simple(request.cookie, 0), vec![1; 8]].concat(),
                 _ => data(request.cookie, true, 0, &[1; 8]),
             };
             client.send(&answer);
@@ -262,7 +262,7 @@ fn holes_in_reads_are_zeroes_and_touch_nothing_else() {
 
 /// The outcome of resolving the first half of the device when the server answers with `reply`.
 fn resolve_with(
-    policy: Policy,
+    policy: ServerPolicy,
     reply: impl Fn(u64, u32) -> Vec<u8> + Send + Sync + 'static,
 ) -> device::Result<Vec<device::Extent>> {
     let server = Server::start(offer(SIZE), policy, move |mut client| {
@@ -316,7 +316,7 @@ fn check_36_and_37_block_status_is_clamped_and_unknown_bits_are_ignored() {
 #[test]
 fn block_status_of_what_nobody_asked_about_makes_the_block_data() {
     // A minimum of 64 KiB, and extents that are no multiples of it.
-    let blocks = wire::BlockSizes { minimum: 65_536, preferred: 65_536, maximum: 1 << 20 };
+    let blocks = wire::BlockConstraints { minimum: 65_536, preferred: 65_536, maximum: 1 << 20 };
     let coarse = wire::ExportOffer { blocks: Some(blocks), ..offer(SIZE) };
     let server = Server::start(coarse, structured(), |mut client| {
         let id = client.session.contexts[0].0;
@@ -334,7 +334,7 @@ fn block_status_of_what_nobody_asked_about_makes_the_block_data() {
 
 #[test]
 fn check_34_an_extended_chunk_of_another_offset_ends_the_connection() {
-    let server = Server::start(offer(SIZE), Policy::default(), |mut client| {
+    let server = Server::start(offer(SIZE), ServerPolicy::default(), |mut client| {
         let r = client.expect(Command::Read);
         let mut reply = 0x6e8a_278c_u32.to_be_bytes().to_vec();
         reply.extend([0, 1, 0, 0]);
@@ -410,7 +410,7 @@ fn check_20_a_lane_waits_at_a_shutdown_without_spinning() {
 #[test]
 fn a_dropped_device_says_goodbye() {
     let (said, heard) = std::sync::mpsc::channel();
-    let server = Server::start(offer(SIZE), Policy::default(), move |mut client| {
+    let server = Server::start(offer(SIZE), ServerPolicy::default(), move |mut client| {
         let _ = said.send(client.request().map(|(request, _)| request.kind()));
         assert!(client.request().is_none());
     });

@@ -11,7 +11,7 @@ mod script;
 use runtime::WorkPool;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use trial::Direct;
+use trial::BlockingCalls;
 
 use device::model::Model;
 use device::{
@@ -19,7 +19,7 @@ use device::{
     Outcome, Simple, ZeroFlags,
 };
 use script::{Client, EVERYTHING, Server, plain, structured};
-use wire::{Command, CommandFlags, ExportOffer, Policy, ReplyWriter, Request, StatusExtent};
+use wire::{Command, CommandFlags, ExportOffer, ReplyWriter, Request, ServerPolicy, StatusExtent};
 
 const SIZE: usize = 1 << 20;
 
@@ -182,11 +182,11 @@ fn status(model: &Model, request: &Request, random: &mut Random) -> Vec<StatusEx
     told
 }
 
-fn server(policy: Policy, blocks: BlockSizes, seed: u64) -> (Server, Arc<Model>) {
+fn server(policy: ServerPolicy, blocks: BlockSizes, seed: u64) -> (Server, Arc<Model>) {
     let offer = ExportOffer {
         size: SIZE as u64,
         flags: EVERYTHING.with(wire::TransmissionFlags::SEND_DF),
-        blocks: Some(wire::BlockSizes {
+        blocks: Some(wire::BlockConstraints {
             minimum: blocks.minimum,
             preferred: blocks.preferred,
             maximum: blocks.maximum,
@@ -301,7 +301,7 @@ fn compare(outcome: device::Result<Outcome>, expected: Expected, info: &device::
 }
 
 /// Random operations, many in flight, on a lane.
-fn through_a_lane(policy: Policy, minimum: u32, seed: u64) {
+fn through_a_lane(policy: ServerPolicy, minimum: u32, seed: u64) {
     let what = format!("{policy:?}, blocks of {minimum}, seed {seed}");
     let (server, served) = server(policy, blocks(minimum), seed);
     let twin = model(blocks(minimum));
@@ -343,7 +343,7 @@ fn a_lane_does_what_the_model_does() {
         for minimum in [1, 512, 4096] {
             through_a_lane(plain(), minimum, seed);
             through_a_lane(structured(), minimum, seed);
-            through_a_lane(Policy::default(), minimum, seed);
+            through_a_lane(ServerPolicy::default(), minimum, seed);
         }
     }
 }
@@ -351,7 +351,9 @@ fn a_lane_does_what_the_model_does() {
 #[test]
 fn the_edge_over_the_client_does_what_the_edge_over_the_model_does() {
     for seed in 0..4 {
-        for (minimum, policy) in [(1, plain()), (512, structured()), (4096, Policy::default())] {
+        for (minimum, policy) in
+            [(1, plain()), (512, structured()), (4096, ServerPolicy::default())]
+        {
             let what = format!("{policy:?}, blocks of {minimum}, seed {seed}");
             let (server, served) = server(policy, blocks(minimum), seed);
             let pool = WorkPool::new(4);

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use trial::Direct;
+use trial::BlockingCalls;
 
 use device::{Buffer, Device, Edge, ErrorKind, ExtentKind, Operation, Outcome, ZeroFlags};
 use devices::OpenOptions;

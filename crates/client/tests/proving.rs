@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use device::{Buffer, Device, Lane, Operation, Outcome, Result};
 use script::{Server, data, offer, simple, structured};
-use trial::Direct;
+use trial::BlockingCalls;
 use wire::{Command, ExportOffer, TransmissionFlags};
 
 const SIZE: u64 = 1 << 20;

@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
-use trial::Direct;
+use trial::BlockingCalls;
 
 use device::{Device, Error, ErrorKind, Fault, Operation, Params, Peer};
 use devices::OpenOptions;
@@ -171,7 +171,8 @@ fn only_what_is_lost_of_several_is_made_anew() {
 #[test]
 fn another_disk_is_not_taken_for_the_one_that_was_lost() {
     use TransmissionFlags as F;
-    let blocks = |minimum, maximum| Some(wire::BlockSizes { minimum, preferred: 4096, maximum });
+    let blocks =
+        |minimum, maximum| Some(wire::BlockConstraints { minimum, preferred: 4096, maximum });
     let with = |flags| ExportOffer { flags, ..offer(SIZE) };
     let before = ExportOffer { blocks: blocks(512, 1 << 20), ..several(SIZE) };
     for (now, said) in [

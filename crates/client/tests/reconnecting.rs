@@ -8,7 +8,7 @@ mod script;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
-use trial::Direct;
+use trial::BlockingCalls;
 
 use device::{Device, ErrorClass, ErrorKind, Operation, Peer, ZeroFlags};
 use script::{Client, Server, chunk, data, error, offer, simple, structured};
@@ -457,7 +457,11 @@ fn another_export_is_a_permanent_error() {
         ExportOffer { flags: before.flags.without(F::SEND_FLUSH), ..before.clone() },
         ExportOffer { description: "another".into(), ..before.clone() },
         ExportOffer {
-            blocks: Some(wire::BlockSizes { minimum: 512, preferred: 4096, maximum: 1 << 20 }),
+            blocks: Some(wire::BlockConstraints {
+                minimum: 512,
+                preferred: 4096,
+                maximum: 1 << 20,
+            }),
             ..before.clone()
         },
     ] {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use device::{Buffer, Device, Lane, Operation, Outcome};
 use script::{Client, Server, data, offer, simple, structured};
-use trial::Direct;
+use trial::BlockingCalls;
 use wire::Command;
 
 const SIZE: u64 = 8 << 20;

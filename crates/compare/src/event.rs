@@ -15,7 +15,7 @@ pub struct Options {
 
 /// One of the two.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum End {
+pub enum Side {
     /// The one named first.
     First,
     /// The other.
@@ -53,11 +53,11 @@ pub struct Report {
 
 /// Why the comparison failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct FailedComparison {
     /// The operation that failed,
     pub doing: Doing,
     /// on which of the two,
-    pub end: End,
+    pub end: Side,
     /// where.
     pub offset: u64,
     /// The error.
@@ -89,12 +89,12 @@ impl Progress {
 
 /// The end of a comparison.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum ComparisonEnd {
     Differ(Difference),
-    Fail(Failure),
+    Fail(FailedComparison),
 }
 
-impl Event {
+impl ComparisonEnd {
     /// Where it is.
     pub(crate) fn offset(&self) -> u64 {
         match self {

@@ -11,5 +11,5 @@ mod run;
 mod walk;
 mod worker;
 
-pub use event::{Difference, Doing, End, Failure, Options, Progress, Report};
+pub use event::{Difference, Doing, FailedComparison, Options, Progress, Report, Side};
 pub use run::run;

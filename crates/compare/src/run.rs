@@ -6,9 +6,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use device::Edge;
 use runtime::having_time;
 
-use crate::event::{Difference, Event, Failure, Options, Progress, Report};
+use crate::event::{ComparisonEnd, Difference, FailedComparison, Options, Progress, Report};
 use crate::walk::Walk;
-use crate::worker::{Unit, Worker, which};
+use crate::worker::{CompareUnit, CompareWorker, which};
 
 /// Bytes that one worker takes at a time.
 const UNIT: u64 = 2 << 20;
@@ -24,7 +24,7 @@ pub fn run(
     second: &Edge,
     options: &Options,
     progress: &Progress,
-) -> Result<Report, Failure> {
+) -> Result<Report, FailedComparison> {
     let sizes = (first.info().size, second.info().size);
     let same_size = sizes.0 == sizes.1;
     let report = |difference| Ok(Report { difference, same_size });
@@ -38,26 +38,26 @@ pub fn run(
     let shared = Shared { progress, state: Mutex::default(), changed: Condvar::new(), threads };
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| having_time(|| shared.work(Worker::new(first, second))));
+            scope.spawn(|| having_time(|| shared.work(CompareWorker::new(first, second))));
         }
         // Workers learn of the end even if the walk panics.
-        let _end = End(&shared);
+        let _end = NoMoreUnits(&shared);
         shared.walk(Walk::new(first, second), options.strict);
     });
     let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     match state.event {
         None if state.lost => broken(first),
         None => report(None),
-        Some(Event::Differ(difference)) => report(Some(difference)),
-        Some(Event::Fail(failure)) => Err(failure),
+        Some(ComparisonEnd::Differ(difference)) => report(Some(difference)),
+        Some(ComparisonEnd::Fail(failure)) => Err(failure),
     }
 }
 
 /// A worker ended without a word: nothing is known.
-fn broken(first: &Edge) -> Result<Report, Failure> {
+fn broken(first: &Edge) -> Result<Report, FailedComparison> {
     let error = device::Error::unanswered().on(&first.info().name);
-    let (doing, end) = (crate::Doing::Read, crate::End::First);
-    Err(Failure { doing, end, offset: 0, error })
+    let (doing, end) = (crate::Doing::Read, crate::Side::First);
+    Err(FailedComparison { doing, end, offset: 0, error })
 }
 
 struct Shared<'a> {
@@ -69,11 +69,11 @@ struct Shared<'a> {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Unit>,
+    waiting: VecDeque<CompareUnit>,
     /// There will be no more units.
     closed: bool,
     /// The finding with the lowest offset.
-    event: Option<Event>,
+    event: Option<ComparisonEnd>,
     /// A worker has panicked.
     lost: bool,
 }
@@ -90,7 +90,7 @@ impl Shared<'_> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: ComparisonEnd) {
         let mut state = self.lock();
         if state.matters(event.offset()) {
             state.event = Some(event);
@@ -104,10 +104,10 @@ impl Shared<'_> {
             let piece = match walk.next() {
                 Ok(Some(piece)) => piece,
                 Ok(None) => return,
-                Err(failure) => return self.tell(Event::Fail(failure)),
+                Err(failure) => return self.tell(ComparisonEnd::Fail(failure)),
             };
             if strict && piece.kinds.0 != piece.kinds.1 {
-                return self.tell(Event::Differ(Difference::Allocation(piece.start)));
+                return self.tell(ComparisonEnd::Differ(Difference::Allocation(piece.start)));
             }
             let zero = (piece.kinds.0.reads_zero(), piece.kinds.1.reads_zero());
             let Some(which) = which(zero) else {
@@ -118,7 +118,7 @@ impl Shared<'_> {
             while left > 0 {
                 // Units end at multiples of their length, so that reads do too.
                 let len = left.min(UNIT - start % UNIT);
-                if !self.put(Unit { start, len, which }) {
+                if !self.put(CompareUnit { start, len, which }) {
                     return;
                 }
                 start += len;
@@ -128,7 +128,7 @@ impl Shared<'_> {
     }
 
     /// Hands out a unit when there is room; false if it does not matter any more.
-    fn put(&self, unit: Unit) -> bool {
+    fn put(&self, unit: CompareUnit) -> bool {
         let mut state = self.lock();
         while state.waiting.len() >= self.threads * WAITING && state.matters(unit.start) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +141,7 @@ impl Shared<'_> {
         true
     }
 
-    fn take(&self) -> Option<Unit> {
+    fn take(&self) -> Option<CompareUnit> {
         let mut state = self.lock();
         loop {
             if let Some(unit) = state.waiting.pop_front() {
@@ -158,7 +158,7 @@ impl Shared<'_> {
         }
     }
 
-    fn work(&self, mut worker: Worker<'_>) {
+    fn work(&self, mut worker: CompareWorker<'_>) {
         let _lost = Lost(self);
         while let Some(unit) = self.take() {
             match worker.compare(unit) {
@@ -170,9 +170,9 @@ impl Shared<'_> {
 }
 
 /// Tells the workers that no more units will come.
-struct End<'a>(&'a Shared<'a>);
+struct NoMoreUnits<'a>(&'a Shared<'a>);
 
-impl Drop for End<'_> {
+impl Drop for NoMoreUnits<'_> {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.changed.notify_all();

@@ -2,7 +2,7 @@
 
 use device::{Edge, Extent, ExtentKind, Result};
 
-use crate::event::{Doing, End, Failure};
+use crate::event::{Doing, FailedComparison, Side};
 
 /// Extents asked for at a time.
 const MANY: usize = 1024;
@@ -31,14 +31,15 @@ impl<'a> Walk<'a> {
     }
 
     /// The next one; `None` at the end.
-    pub(crate) fn next(&mut self) -> std::result::Result<Option<Piece>, Failure> {
+    pub(crate) fn next(&mut self) -> std::result::Result<Option<Piece>, FailedComparison> {
         let start = self.at;
         if start >= self.end {
             return Ok(None);
         }
-        let fail = |end| move |error| Failure { doing: Doing::Map, end, offset: start, error };
-        let a = self.first.at(start, self.end).map_err(fail(End::First))?;
-        let b = self.second.at(start, self.end).map_err(fail(End::Second))?;
+        let fail =
+            |end| move |error| FailedComparison { doing: Doing::Map, end, offset: start, error };
+        let a = self.first.at(start, self.end).map_err(fail(Side::First))?;
+        let b = self.second.at(start, self.end).map_err(fail(Side::Second))?;
         self.at = a.1.min(b.1);
         Ok(Some(Piece { start, len: self.at - start, kinds: (a.0, b.0) }))
     }

@@ -3,7 +3,7 @@
 use device::{Buffer, Edge, Error, ErrorKind, Fault, Operation, Outcome, is_zero};
 use runtime::wait_for;
 
-use crate::event::{Difference, Doing, End, Event, Failure};
+use crate::event::{ComparisonEnd, Difference, Doing, FailedComparison, Side};
 
 /// Bytes read of each at a time.
 const PIECE: usize = 256 << 10;
@@ -12,7 +12,7 @@ const SECTOR: usize = 512;
 
 /// A stretch to be compared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unit {
+pub(crate) struct CompareUnit {
     pub(crate) start: u64,
     pub(crate) len: u64,
     pub(crate) which: Which,
@@ -24,23 +24,23 @@ pub(crate) enum Which {
     /// Both, which must be equal.
     Both,
     /// One, which must be zero.
-    Only(End),
+    Only(Side),
 }
 
 /// One thread's buffers.
-pub(crate) struct Worker<'a> {
+pub(crate) struct CompareWorker<'a> {
     first: &'a Edge,
     second: &'a Edge,
     buffers: (Buffer, Buffer),
 }
 
-impl<'a> Worker<'a> {
+impl<'a> CompareWorker<'a> {
     pub(crate) fn new(first: &'a Edge, second: &'a Edge) -> Self {
         Self { first, second, buffers: (Buffer::zeroed(PIECE), Buffer::zeroed(PIECE)) }
     }
 
     /// Compares a unit; returns the first finding, if any.
-    pub(crate) fn compare(&mut self, unit: Unit) -> Option<Event> {
+    pub(crate) fn compare(&mut self, unit: CompareUnit) -> Option<ComparisonEnd> {
         let (mut at, mut left) = (unit.start, unit.len);
         while left > 0 {
             let len = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
@@ -51,10 +51,10 @@ impl<'a> Worker<'a> {
             match found {
                 Ok(None) => {}
                 Ok(Some(into)) => {
-                    return Some(Event::Differ(Difference::Content(at + into as u64)));
+                    return Some(ComparisonEnd::Differ(Difference::Content(at + into as u64)));
                 }
                 Err((end, error)) => {
-                    return Some(Event::Fail(Failure {
+                    return Some(ComparisonEnd::Fail(FailedComparison {
                         doing: Doing::Read,
                         end,
                         offset: at,
@@ -73,13 +73,13 @@ impl<'a> Worker<'a> {
         &mut self,
         offset: u64,
         len: usize,
-    ) -> std::result::Result<Option<usize>, (End, Error)> {
+    ) -> std::result::Result<Option<usize>, (Side, Error)> {
         let (a, b) = (&mut self.buffers.0, &mut self.buffers.1);
         let (Some(a), Some(b)) = (a.get_mut(..len), b.get_mut(..len)) else {
-            return Err((End::First, confused()));
+            return Err((Side::First, confused()));
         };
-        if self.first.read_now(a, offset).map_err(|e| (End::First, e))? {
-            self.second.read(b, offset).map_err(|e| (End::Second, e))?;
+        if self.first.read_now(a, offset).map_err(|e| (Side::First, e))? {
+            self.second.read(b, offset).map_err(|e| (Side::Second, e))?;
             return Ok(first_difference(a, b));
         }
         // The first read is in flight while the second is read.
@@ -91,23 +91,23 @@ impl<'a> Worker<'a> {
         });
         let read = match answer {
             Some(Ok(Outcome::Read(read))) if read.len() == len => read,
-            Some(Err(e)) => return Err((End::First, e)),
-            _ => return Err((End::First, Error::unanswered())),
+            Some(Err(e)) => return Err((Side::First, e)),
+            _ => return Err((Side::First, Error::unanswered())),
         };
-        other.map_err(|e| (End::Second, e))?;
+        other.map_err(|e| (Side::Second, e))?;
         Ok(first_difference(&read, b))
     }
 
     /// Where it first is not zero.
     fn only(
         &mut self,
-        end: End,
+        end: Side,
         offset: u64,
         len: usize,
-    ) -> std::result::Result<Option<usize>, (End, Error)> {
+    ) -> std::result::Result<Option<usize>, (Side, Error)> {
         let disk = match end {
-            End::First => self.first,
-            End::Second => self.second,
+            Side::First => self.first,
+            Side::Second => self.second,
         };
         let buffer = self.buffers.0.get_mut(..len).ok_or_else(|| (end, confused()))?;
         disk.read(buffer, offset).map_err(|e| (end, e))?;
@@ -137,7 +137,7 @@ pub(crate) fn which(zero: (bool, bool)) -> Option<Which> {
     match zero {
         (true, true) => None,
         (false, false) => Some(Which::Both),
-        (false, true) => Some(Which::Only(End::First)),
-        (true, false) => Some(Which::Only(End::Second)),
+        (false, true) => Some(Which::Only(Side::First)),
+        (true, false) => Some(Which::Only(Side::Second)),
     }
 }

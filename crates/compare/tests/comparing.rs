@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use compare::{Difference, Doing, End, Options, Progress, run};
+use compare::{Difference, Doing, Options, Progress, Side, run};
 use device::{Blocking, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, Simple};
 use runtime::Context;
 
@@ -187,13 +187,13 @@ fn what_fails_before_a_difference_is_told_and_not_what_fails_behind_it() {
             }
             Err(failure) => {
                 assert!(fails);
-                assert_eq!((failure.doing, failure.end), (Doing::Read, End::Second));
+                assert_eq!((failure.doing, failure.end), (Doing::Read, Side::Second));
             }
         }
     }
     let second = Disk { no_map_at: Some(0), ..disk(&same) }.edge(&context);
     let failure = run(&first, &second, &options(false), &Progress::default()).unwrap_err();
-    assert_eq!((failure.doing, failure.end), (Doing::Map, End::Second));
+    assert_eq!((failure.doing, failure.end), (Doing::Map, Side::Second));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::ledger::Ledger;
 use crate::progress::{Cancel, Moved, Progress};
 use crate::queue::Queue;
 
-pub(crate) struct Account {
+pub(crate) struct CopyAccount {
     pub(crate) queue: Queue,
     /// What is not durable yet, if the target may forget it.
     pub(crate) ledger: Option<Arc<Ledger>>,
@@ -15,7 +15,7 @@ pub(crate) struct Account {
     pub(crate) cancel: Cancel,
 }
 
-impl Account {
+impl CopyAccount {
     /// The range is right in the target, by what began in the epoch `began`. It may lie in several
     /// units.
     pub(crate) fn retire(&self, range: Range<u64>, how: Moved, began: u64) {

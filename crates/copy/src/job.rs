@@ -1,6 +1,6 @@
 //! One pass over the ranges to copy: what its planner and its workers share.
 
-use crate::account::Account;
+use crate::account::CopyAccount;
 use crate::pair::Pair;
 use crate::plan::Span;
 use crate::zero::Zeroes;
@@ -11,7 +11,7 @@ pub(crate) struct Job {
     pub(crate) spans: Vec<Span>,
     /// Whether that is all of the source.
     pub(crate) whole: bool,
-    pub(crate) account: Account,
+    pub(crate) account: CopyAccount,
     pub(crate) zeroes: Zeroes,
     /// The target may take bytes from where they lie in a file.
     pub(crate) takes: bool,

@@ -51,8 +51,8 @@ mod run;
 mod stream;
 
 pub use options::{Ends, Flush, Options, Reflink};
-pub use plan::{Kind, Listed, Plan};
-pub use progress::{Cancel, Counts, Progress};
-pub use report::{Failure, Report};
+pub use plan::{CopyPlan, ListedRange, RangeFate};
+pub use progress::{Cancel, CopyCounts, Progress};
+pub use report::{FailedCopy, Report};
 pub use run::run;
 pub use stream::{ReadNext, stream};

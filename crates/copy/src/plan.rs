@@ -6,27 +6,27 @@ use device::{Error, Result};
 
 /// Where the plan of a copy comes from.
 #[derive(Clone, Debug, Default)]
-pub enum Plan {
+pub enum CopyPlan {
     /// All of the source; its map says where it has data.
     #[default]
     Map,
     /// These stretches of it, in order and apart, which begin and end on blocks of both ends (the
     /// last may end with the source). What lies between them is left alone.
-    List(Vec<Listed>),
+    List(Vec<ListedRange>),
 }
 
 /// A range of the disk and what becomes of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Listed {
+pub struct ListedRange {
     /// In bytes.
     pub range: Range<u64>,
     /// What becomes of it.
-    pub kind: Kind,
+    pub kind: RangeFate,
 }
 
 /// What becomes of a range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum RangeFate {
     /// It is copied. The source's map is read, and zeroes are looked for, as always.
     Data,
     /// It is to read as zeroes in the target; the source is not asked.
@@ -43,7 +43,7 @@ pub(crate) struct Span {
     pub(crate) zero: bool,
 }
 
-impl Plan {
+impl CopyPlan {
     /// The ranges to copy of a source of `size` bytes, in order and apart.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Plan {
             return Ok(if size > 0 { vec![all] } else { Vec::new() });
         };
         let mut at = 0;
-        for Listed { range, .. } in list {
+        for ListedRange { range, .. } in list {
             let Range { start, end } = *range;
             if start < at || end < start || end > size {
                 let action = format!("copy by a list: {start} to {end}: not in order, or outside");
@@ -66,8 +66,9 @@ impl Plan {
             }
             at = end;
         }
-        let copied = list.iter().filter(|l| l.kind != Kind::LeftAlone && !l.range.is_empty());
-        let span = |l: &Listed| Span { range: l.range.clone(), zero: l.kind == Kind::Zero };
+        let copied = list.iter().filter(|l| l.kind != RangeFate::LeftAlone && !l.range.is_empty());
+        let span =
+            |l: &ListedRange| Span { range: l.range.clone(), zero: l.kind == RangeFate::Zero };
         Ok(copied.map(span).collect())
     }
 }
@@ -90,26 +91,26 @@ pub(crate) fn within(spans: &[Span], ranges: impl Iterator<Item = Range<u64>>) -
 mod tests {
     use super::*;
 
-    fn listed(start: u64, end: u64, kind: Kind) -> Listed {
-        Listed { range: start..end, kind }
+    fn listed(start: u64, end: u64, kind: RangeFate) -> ListedRange {
+        ListedRange { range: start..end, kind }
     }
 
     #[test]
     fn a_list_is_in_order_inside_the_disk_and_on_blocks() {
-        let spans = |list: &[Listed]| Plan::List(list.to_vec()).spans(1000, 512);
+        let spans = |list: &[ListedRange]| CopyPlan::List(list.to_vec()).spans(1000, 512);
         for bad in [
-            vec![listed(512, 1000, Kind::Data), listed(0, 512, Kind::Zero)],
-            vec![listed(0, 1024, Kind::Data)],
-            vec![listed(0, 700, Kind::Data)],
-            vec![listed(10, 512, Kind::LeftAlone)],
-            vec![listed(512, 0, Kind::Data)],
+            vec![listed(512, 1000, RangeFate::Data), listed(0, 512, RangeFate::Zero)],
+            vec![listed(0, 1024, RangeFate::Data)],
+            vec![listed(0, 700, RangeFate::Data)],
+            vec![listed(10, 512, RangeFate::LeftAlone)],
+            vec![listed(512, 0, RangeFate::Data)],
         ] {
             assert!(spans(&bad).is_err(), "{bad:?}");
         }
-        let good = [listed(0, 512, Kind::LeftAlone), listed(512, 1000, Kind::Zero)];
+        let good = [listed(0, 512, RangeFate::LeftAlone), listed(512, 1000, RangeFate::Zero)];
         assert_eq!(spans(&good).unwrap(), [Span { range: 512..1000, zero: true }]);
-        assert_eq!(Plan::Map.spans(1000, 512).unwrap()[0].range, 0..1000);
-        assert!(Plan::Map.spans(0, 1).unwrap().is_empty());
+        assert_eq!(CopyPlan::Map.spans(1000, 512).unwrap()[0].range, 0..1000);
+        assert!(CopyPlan::Map.spans(0, 1).unwrap().is_empty());
     }
 
     #[test]

@@ -27,7 +27,7 @@ struct Counters {
 
 /// The counters at one moment, all in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct CopyCounts {
     /// Bytes to do: the size of the source, or those of a list. 0 before the copy has begun.
     pub total: u64,
     /// Written to the target as data.
@@ -40,7 +40,7 @@ pub struct Counts {
     pub elapsed: Duration,
 }
 
-impl Counts {
+impl CopyCounts {
     /// Bytes that are done, one way or another.
     #[must_use]
     pub fn done(&self) -> u64 {
@@ -51,9 +51,9 @@ impl Counts {
 impl Progress {
     /// The counters now.
     #[must_use]
-    pub fn snapshot(&self) -> Counts {
+    pub fn snapshot(&self) -> CopyCounts {
         let c = &self.0;
-        Counts {
+        CopyCounts {
             total: c.total.load(Relaxed),
             copied: c.copied.load(Relaxed),
             zeroed: c.zeroed.load(Relaxed),

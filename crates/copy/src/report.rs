@@ -28,7 +28,7 @@ pub struct Report {
 
 impl Report {
     /// Bytes that are known to be right in the target, one way or another: the same that
-    /// [`crate::Counts::done`] counts. They may be more than the bytes outside of `left`, some of
+    /// [`crate::CopyCounts::done`] counts. They may be more than the bytes outside of `left`, some of
     /// which were done before the copy stopped.
     #[must_use]
     pub fn done(&self) -> u64 {
@@ -38,20 +38,20 @@ impl Report {
 
 /// A copy that did not succeed: why, and how far it came.
 #[derive(Debug)]
-pub struct Failure {
+pub struct FailedCopy {
     /// The first thing that went wrong.
     pub error: Error,
     /// How far the copy came.
     pub report: Report,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailedCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for Failure {
+impl std::error::Error for FailedCopy {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use device::{Edge, Error, ErrorKind, Fault, Order, Result};
 use runtime::having_time;
 
-use crate::account::Account;
+use crate::account::CopyAccount;
 use crate::job::Job;
 use crate::ledger::Ledger;
 use crate::pair::Pair;
@@ -18,7 +18,7 @@ use crate::queue::Queue;
 use crate::range_set::RangeSet;
 use crate::worker::Worker;
 use crate::zero::{Zeroes, claim};
-use crate::{Cancel, Failure, Options, Plan, Progress, Reflink, Report, planner, share};
+use crate::{Cancel, CopyPlan, FailedCopy, Options, Progress, Reflink, Report, planner, share};
 
 /// How long a stopping copy waits for a planner that gets no answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,18 +35,18 @@ const IN_VAIN: usize = 3;
 pub fn run(
     source: &Edge,
     target: &Edge,
-    plan: &Plan,
+    plan: &CopyPlan,
     options: &Options,
     progress: &Progress,
     cancel: &Cancel,
-) -> std::result::Result<Report, Box<Failure>> {
+) -> std::result::Result<Report, Box<FailedCopy>> {
     let size = source.info().size;
     let copy = match Copy::new(source, target, plan, options, progress, cancel) {
         Ok(copy) => copy,
         Err(error) => {
             let left = if size > 0 { std::iter::once(0..size).collect() } else { Vec::new() };
             let report = Report { total: size, left, ..Report::default() };
-            return Err(Box::new(Failure { error, report }));
+            return Err(Box::new(FailedCopy { error, report }));
         }
     };
     let total = copy.spans.iter().map(|s| s.range.end - s.range.start).sum();
@@ -64,7 +64,7 @@ pub fn run(
         left,
     };
     match outcome {
-        Err(error) => Err(Box::new(Failure { error, report })),
+        Err(error) => Err(Box::new(FailedCopy { error, report })),
         Ok(()) => Ok(report),
     }
 }
@@ -86,13 +86,13 @@ impl<'a> Copy<'a> {
     fn new(
         source: &Edge,
         target: &Edge,
-        plan: &Plan,
+        plan: &CopyPlan,
         options: &'a Options,
         progress: &'a Progress,
         cancel: &'a Cancel,
     ) -> Result<Self> {
         let pair = Pair::new(source, target, options)?;
-        let whole = matches!(plan, Plan::Map);
+        let whole = matches!(plan, CopyPlan::Map);
         if !whole && options.target_is_zero {
             let action = "copy by a list: what is left alone may be anything, so the target is not \
                           known to be zero";
@@ -186,7 +186,7 @@ impl<'a> Copy<'a> {
             pair: self.pair.clone(),
             spans,
             whole,
-            account: Account {
+            account: CopyAccount {
                 queue: Queue::default(),
                 ledger: self.ledger.clone(),
                 progress: self.progress.clone(),

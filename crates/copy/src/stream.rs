@@ -19,7 +19,7 @@ use crate::options::HELD;
 use crate::path::Path;
 use crate::progress::{LOOK, Moved};
 use crate::range_set::RangeSet;
-use crate::{Cancel, Failure, Flush, Options, Progress, Reflink, Report};
+use crate::{Cancel, FailedCopy, Flush, Options, Progress, Reflink, Report};
 
 /// Operations in flight at a time, where they are short enough.
 const WIDTH: usize = 16;
@@ -43,7 +43,7 @@ pub fn stream(
     options: &Options,
     progress: &Progress,
     cancel: &Cancel,
-) -> std::result::Result<Report, Box<Failure>> {
+) -> std::result::Result<Report, Box<FailedCopy>> {
     let began = Instant::now();
     let mut copy = Copy::new(target, options, progress, cancel);
     progress.begin(0);
@@ -62,7 +62,7 @@ pub fn stream(
         left: if outcome.is_err() { copy.left() } else { Vec::new() },
     };
     match outcome {
-        Err(error) => Err(Box::new(Failure { error, report })),
+        Err(error) => Err(Box::new(FailedCopy { error, report })),
         Ok(()) => Ok(report),
     }
 }

@@ -90,9 +90,9 @@ pub enum ErrorClass {
 }
 
 /// One failure, with its context.
-pub struct Error(Box<Context>);
+pub struct Error(Box<Details>);
 
-struct Context {
+struct Details {
     kind: ErrorKind,
     fault: Fault,
     action: String,
@@ -105,7 +105,7 @@ impl Error {
     /// A failure of `kind` while attempting `action` (a verb phrase: "read 4096 bytes").
     pub fn new(kind: ErrorKind, fault: Fault, action: impl Into<String>) -> Self {
         let action = action.into();
-        Self(Box::new(Context { kind, fault, action, thing: None, offset: None, source: None }))
+        Self(Box::new(Details { kind, fault, action, thing: None, offset: None, source: None }))
     }
 
     /// A failure of the system call behind `action`; the kind follows from the errno.
@@ -206,7 +206,7 @@ impl Error {
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let c = &self.0;
-        Self(Box::new(Context {
+        Self(Box::new(Details {
             kind: c.kind,
             fault: c.fault,
             action: c.action.clone(),

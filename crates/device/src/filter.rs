@@ -19,11 +19,11 @@ use crate::{
 /// A client's admission, until all clones are dropped. It is handed to the client's own filter; if
 /// the device below refuses the client, it is dropped.
 #[derive(Clone, Default)]
-pub struct Seat {
+pub struct Admission {
     _held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-impl Seat {
+impl Admission {
     /// One without a limit.
     #[must_use]
     pub fn free() -> Self {
@@ -37,14 +37,14 @@ impl Seat {
     }
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for Admission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seat")
+        f.write_str("Admission")
     }
 }
 
-/// Called once with a client's seat, or with the reason why it is refused.
-pub type Admitted = Box<dyn FnOnce(Result<Seat>) + Send>;
+/// Called once with a client's admission, or with the reason why it is refused.
+pub type Admitted = Box<dyn FnOnce(Result<Admission>) + Send>;
 
 /// What may pass a filter unseen. In the device below, offsets are larger by `shift` bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -98,9 +98,9 @@ pub trait Filter: Send + Sync + Sized + 'static {
     fn run(&self, operation: Operation, done: Done);
 
     /// The same filter, with the same state where it has state, over `below`, for one client, which
-    /// has this `seat`.
+    /// has this `admission`.
     #[must_use]
-    fn for_client(&self, below: Edge, client: &Client, seat: Seat) -> Self;
+    fn for_client(&self, below: Edge, client: &Client, admission: Admission) -> Self;
 
     /// Whether each client needs a filter of its own even when the device below serves all alike.
     fn is_personal(&self) -> bool {
@@ -116,7 +116,7 @@ pub trait Filter: Send + Sync + Sized + 'static {
     /// Admits a client or refuses it, now or later. Called before the device below is asked.
     fn admit(&self, client: &Client, then: Admitted) {
         let _ = client;
-        then(Ok(Seat::free()));
+        then(Ok(Admission::free()));
     }
 
     /// Asks the device below for an admitted client; now or later, as [`Session::connect`]. A filter that connects
@@ -290,7 +290,7 @@ impl<F: Filter> Session for Filtered<F> {
             client,
             Box::new(move |admitted| match admitted {
                 Err(e) => done(Err(e)),
-                Ok(seat) => connect_below(inner, who, seat, done),
+                Ok(admission) => connect_below(inner, who, admission, done),
             }),
         );
     }
@@ -316,7 +316,12 @@ impl<F: Filter> Session for Filtered<F> {
     }
 }
 
-fn connect_below<F: Filter>(inner: Arc<Inner<F>>, client: Client, seat: Seat, done: Connected) {
+fn connect_below<F: Filter>(
+    inner: Arc<Inner<F>>,
+    client: Client,
+    admission: Admission,
+    done: Connected,
+) {
     let (asked, who) = (inner.clone(), client.clone());
     let then: Connected = Box::new(move |answer| {
         let filter = &inner.filter;
@@ -325,7 +330,7 @@ fn connect_below<F: Filter>(inner: Arc<Inner<F>>, client: Client, seat: Seat, do
             own => {
                 let below = filter.below();
                 let below = own.map_or_else(|| below.clone(), |device| below.beside(device));
-                Some(Filtered::device(filter.for_client(below, &client, seat)))
+                Some(Filtered::device(filter.for_client(below, &client, admission)))
             }
         }));
     });

@@ -44,12 +44,12 @@ pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
 pub use client::{Client, Connected, Credentials, Identity, Listed, Peer, Presence};
 pub use contract::{Abilities, Device, Info, Now, Order, Session, ZeroFlags};
-pub use edge::{Arrival, Edge, Piece};
+pub use edge::{Edge, OnOutcome, SubOperation};
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};
 pub use extent::{
     Extent, ExtentKind, Guard, Home, Keeper, Place, Stored, is_same_guard, merge_extent,
 };
-pub use filter::{Admitted, Filter, Filtered, Passes, Seat};
+pub use filter::{Admission, Admitted, Filter, Filtered, Passes};
 pub use lane::{Completed, EdgeLane, Interest, Lane, LaneStep};
 pub use map_cost::MapCost;
 pub use name::{Name, NameError, Params, nearest, suggestion};

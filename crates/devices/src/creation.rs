@@ -34,7 +34,7 @@ pub struct Creation {
 }
 
 /// A target, open.
-pub struct Created {
+pub struct CreatedDevice {
     /// It.
     pub device: Arc<dyn Device>,
     /// What is known of what it holds.
@@ -78,13 +78,13 @@ pub trait Made: std::fmt::Debug + Send + Sync {
     fn sync_name(&self) -> io::Result<()>;
 }
 
-impl std::fmt::Debug for Created {
+impl std::fmt::Debug for CreatedDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Created({}, {:?}, {:?})", self.device.info().name, self.holds, self.made)
+        write!(f, "CreatedDevice({}, {:?}, {:?})", self.device.info().name, self.holds, self.made)
     }
 }
 
-impl Created {
+impl CreatedDevice {
     /// A target that is opened as it is, and may hold anything.
     pub(crate) fn as_it_is(device: Arc<dyn Device>) -> Self {
         Self { device, holds: Holds::Unknown, made: None }

@@ -30,17 +30,17 @@ mod stream;
 pub mod table;
 mod words;
 
-pub use creation::{Created, Creation, Holds, Made};
+pub use creation::{CreatedDevice, Creation, Holds, Made};
 pub use device::Param;
 pub use inspection::{Fact, Facts, Inspection, Scope};
 pub use named::Named;
 pub use options::OpenOptions;
 pub use plugins::About;
-pub use preallocation::{Allocation, Preallocated, Preallocation, Watch, ZeroMethod};
+pub use preallocation::{Allocation, Preallocated, Preallocation, PreallocationWatch, ZeroMethod};
 pub use resizing::{Length, Resized, Resizing};
 pub use storage::{Relation, Storage, StoredExport, StoredRange};
 pub use stream::ByteStream;
-pub use table::{Kind, kind, kind_of, kinds, meant, of_command};
+pub use table::{DeviceKind, kind, kind_of, kinds, meant, of_command};
 
 /// For a program that starts: to be called before it opens anything.
 pub fn begin() {

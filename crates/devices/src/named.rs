@@ -8,19 +8,19 @@ use device::{Device, Error, Name, Params, Reach, Result, Use};
 
 use runtime::Context;
 
-use crate::creation::{Created, Creation};
+use crate::creation::{CreatedDevice, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
-use crate::preallocation::{Preallocated, Preallocation, Watch};
+use crate::preallocation::{Preallocated, Preallocation, PreallocationWatch};
 use crate::resizing::{Resized, Resizing};
 use crate::storage::Storage;
 use crate::stream::ByteStream;
 use crate::table::Beside;
-use crate::{About, Kind, OpenOptions, kind_of};
+use crate::{About, DeviceKind, OpenOptions, kind_of};
 
 /// A disk by name. Its parameters are ones that its kind knows.
 #[derive(Clone, Debug)]
 pub struct Named {
-    kind: &'static Kind,
+    kind: &'static DeviceKind,
     params: Params,
     is_path: bool,
 }
@@ -54,7 +54,7 @@ impl Named {
     ///
     /// # Errors
     /// The first parameter that the kind does not have, or that is given too often.
-    pub fn new(kind: &'static Kind, params: Params) -> Result<Self> {
+    pub fn new(kind: &'static DeviceKind, params: Params) -> Result<Self> {
         let checked = if kind.foreign_params {
             params.check_own(kind.params)
         } else {
@@ -68,13 +68,13 @@ impl Named {
     ///
     /// # Errors
     /// The example cannot be resolved; a defect.
-    pub fn example(kind: &Kind) -> Result<Self> {
+    pub fn example(kind: &DeviceKind) -> Result<Self> {
         Self::parse(kind.example)
     }
 
     /// The kind of device that leads to it.
     #[must_use]
-    pub fn kind(&self) -> &'static Kind {
+    pub fn kind(&self) -> &'static DeviceKind {
         self.kind
     }
 
@@ -159,9 +159,9 @@ impl Named {
     ///
     /// # Errors
     /// As [`Named::open`]; or it is too small.
-    pub fn create(&self, creation: &Creation, context: &Context) -> Result<Created> {
+    pub fn create(&self, creation: &Creation, context: &Context) -> Result<CreatedDevice> {
         let Some(create) = self.kind.create else {
-            return self.open(&creation.options, context).map(Created::as_it_is);
+            return self.open(&creation.options, context).map(CreatedDevice::as_it_is);
         };
         create(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
     }
@@ -175,7 +175,7 @@ impl Named {
         &self,
         wish: &Preallocation,
         options: &OpenOptions,
-        watch: &Watch,
+        watch: &PreallocationWatch,
     ) -> Result<Preallocated> {
         let Some(preallocate) = self.kind.preallocate else {
             let action = "preallocate: only files and block devices can be; `zero --written` writes zeroes to any disk";
@@ -222,7 +222,7 @@ impl Named {
         name: &str,
         creation: &Creation,
         context: &Context,
-    ) -> Result<Created> {
+    ) -> Result<CreatedDevice> {
         (self.beside()?.create)(&self.params, name, creation, context)
     }
 
@@ -258,7 +258,7 @@ impl std::fmt::Display for Named {
     }
 }
 
-impl Kind {
+impl DeviceKind {
     /// The parameters with the one whose key was left out.
     ///
     /// # Errors

@@ -94,14 +94,14 @@ impl Preallocated {
 
 /// The progress, and a request to stop. One thread works, others watch.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct PreallocationWatch {
     total: AtomicU64,
     kept: AtomicU64,
     zeroed: [AtomicU64; ZeroMethod::ALL.len()],
     stopped: AtomicBool,
 }
 
-impl Watch {
+impl PreallocationWatch {
     /// Bytes that are done, and that are to be done.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {

@@ -14,9 +14,9 @@ use device::{
 
 use runtime::Context;
 
-use crate::creation::{Created, Creation};
+use crate::creation::{CreatedDevice, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
-use crate::preallocation::{Preallocated, Preallocation, Watch};
+use crate::preallocation::{Preallocated, Preallocation, PreallocationWatch};
 use crate::resizing::{Resized, Resizing};
 use crate::storage::Storage;
 use crate::stream::ByteStream;
@@ -25,11 +25,12 @@ use crate::{
     sparse_random,
 };
 
-type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
+type Create = fn(&Params, &Creation, &Context) -> Result<CreatedDevice>;
 type OpenBeside =
     fn(&Params, &str, Option<&Path>, &OpenOptions, &Context) -> Result<(Params, Arc<dyn Device>)>;
-type CreateBeside = fn(&Params, &str, &Creation, &Context) -> Result<Created>;
-type Preallocate = fn(&Params, &Preallocation, &OpenOptions, &Watch) -> Result<Preallocated>;
+type CreateBeside = fn(&Params, &str, &Creation, &Context) -> Result<CreatedDevice>;
+type Preallocate =
+    fn(&Params, &Preallocation, &OpenOptions, &PreallocationWatch) -> Result<Preallocated>;
 type AsStream = fn(&Params) -> Result<Option<ByteStream>>;
 type Resize = fn(&Params, &Resizing, &OpenOptions) -> Result<Resized>;
 type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
@@ -53,7 +54,7 @@ pub struct Beside {
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct DeviceKind {
     /// The word that names it: `memory` in `memory:1G`.
     pub word: &'static str,
     /// One line on what it is.
@@ -110,7 +111,7 @@ pub struct Kind {
 
 /// What most kinds have in common: they are made or computed when they are opened, so no other program
 /// can name them.
-const OWN: Kind = Kind {
+const OWN: DeviceKind = DeviceKind {
     word: "",
     summary: "",
     magic: Some("size"),
@@ -143,8 +144,8 @@ const SEED: &str = "number that decides the content (default: taken from the clo
 /// The word of the kind that plain paths lead to.
 const PATHS: &str = "file";
 
-static KINDS: &[Kind] = &[
-    Kind {
+static KINDS: &[DeviceKind] = &[
+    DeviceKind {
         word: "file",
         summary: "a file or block device, byte for byte",
         magic: Some("file"),
@@ -202,7 +203,7 @@ static KINDS: &[Kind] = &[
         of_uri: file::of_uri,
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "memory",
         summary: "a sparse disk in memory, empty at first",
         params: &[param("size", "SIZE", "size of the disk, up to 2^63-1 bytes")],
@@ -210,24 +211,24 @@ static KINDS: &[Kind] = &[
         open: |params, options, context| simple(memory::open(params, options), context),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "null",
         summary: "reads as zeroes and forgets what is written",
         example: "null:1T",
         open: |params, options, context| simple(null::open(params, options), context),
         create: Some(|params, creation, context| {
-            simple(null::create(params, creation), context).map(Created::as_it_is)
+            simple(null::create(params, creation), context).map(CreatedDevice::as_it_is)
         }),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "zero",
         summary: "a disk of no bytes, or of zeroes that forgets what is written",
         example: "zero:",
         open: |params, options, context| simple(null::open_zero(params, options), context),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "ones",
         summary: "reads as one byte repeated and forgets what is written",
         params: &[SIZE, param("byte", "N", "the byte (default 0xff)")],
@@ -235,21 +236,21 @@ static KINDS: &[Kind] = &[
         open: |params, options, context| simple(ones::open(params, options), context),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "full",
         summary: "a full disk: reads as zeroes, and no write finds room",
         example: "full:1G",
         open: |params, options, context| simple(full::open(params, options), context),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "pattern",
         summary: "every 8 bytes hold their own offset, big-endian; read-only",
         example: "pattern:1G",
         open: |params, options, context| simple(pattern::open(params, options), context),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "random",
         summary: "random bytes, the same for the same seed; accepts only writes that match",
         params: &[SIZE, param("seed", "N", SEED)],
@@ -257,7 +258,7 @@ static KINDS: &[Kind] = &[
         open: |params, options, context| simple(random::open(params, options), context),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "sparse-random",
         summary: "a sparse disk of random runs, the same for the same seed; accepts only writes that match",
         params: &[
@@ -275,7 +276,7 @@ static KINDS: &[Kind] = &[
         open: |params, options, context| simple(sparse_random::open(params, options), context),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "data",
         summary: "a small disk written out on the command line; writes go to memory",
         magic: Some("data"),
@@ -299,7 +300,7 @@ static KINDS: &[Kind] = &[
         open: |params, options, context| simple(data::open(params, options), context),
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "nbd",
         summary: "an export of an NBD server",
         magic: Some("uri"),
@@ -373,7 +374,7 @@ static KINDS: &[Kind] = &[
         schemes: &["nbd", "nbd+tcp", "nbd+unix", "nbd+vsock", "nbds", "nbds+unix", "nbds+vsock"],
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "http",
         summary: "a file on an HTTP or HTTPS server; read-only",
         magic: Some("url"),
@@ -450,7 +451,7 @@ static KINDS: &[Kind] = &[
         shown: http::shown,
         ..OWN
     },
-    Kind {
+    DeviceKind {
         word: "plugin",
         summary: "a plugin of nbdkit, in this process or in one of its own",
         magic: Some("plugin"),
@@ -482,7 +483,7 @@ static KINDS: &[Kind] = &[
 
 /// All kinds, in the order in which to show them.
 #[must_use]
-pub fn kinds() -> &'static [Kind] {
+pub fn kinds() -> &'static [DeviceKind] {
     KINDS
 }
 
@@ -490,7 +491,7 @@ pub fn kinds() -> &'static [Kind] {
 ///
 /// # Errors
 /// There is none; the error has the nearest word.
-pub fn kind(word: &str) -> Result<&'static Kind> {
+pub fn kind(word: &str) -> Result<&'static DeviceKind> {
     KINDS.iter().find(|k| k.word == word).ok_or_else(|| {
         let words: Vec<_> = KINDS.iter().map(|k| k.word).collect();
         let hint = suggestion(word, &words);
@@ -532,7 +533,7 @@ pub fn of_command(words: &[OsString]) -> Result<OsString> {
 
 /// The kind of a first word in nbdkit's form that is not in the table.
 #[must_use]
-pub fn meant(word: &str) -> Option<&'static Kind> {
+pub fn meant(word: &str) -> Option<&'static DeviceKind> {
     let is_own = KINDS.iter().any(|kind| kind.word == word);
     KINDS.iter().find(|kind| !is_own && (kind.means)(word))
 }
@@ -541,7 +542,7 @@ pub fn meant(word: &str) -> Option<&'static Kind> {
 ///
 /// # Errors
 /// There is none.
-pub fn kind_of(name: &Name) -> Result<&'static Kind> {
+pub fn kind_of(name: &Name) -> Result<&'static DeviceKind> {
     match name {
         Name::Path(_) => kind(PATHS),
         Name::Device { kind: word, .. } => kind(word),

@@ -13,7 +13,7 @@ use runtime::{Context, promise, spawn};
 
 /// A range of a disk, or zeroes.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct ConcatPart {
     /// The disk; `None`: zeroes.
     pub disk: Option<Edge>,
     /// First byte in the disk.
@@ -22,7 +22,7 @@ pub struct Part {
     pub len: u64,
 }
 
-impl Part {
+impl ConcatPart {
     /// All of a disk.
     #[must_use]
     pub fn all(disk: &Edge) -> Self {
@@ -40,7 +40,7 @@ impl Part {
 ///
 /// # Errors
 /// A part does not lie inside its disk, or all of them are too long for a disk.
-pub fn concat(parts: Vec<Part>, context: &Context) -> Result<Edge> {
+pub fn concat(parts: Vec<ConcatPart>, context: &Context) -> Result<Edge> {
     let mut spans = Vec::with_capacity(parts.len());
     let mut size: u64 = 0;
     for part in parts.into_iter().filter(|part| part.len > 0) {
@@ -77,7 +77,7 @@ pub fn concat(parts: Vec<Part>, context: &Context) -> Result<Edge> {
 struct Span {
     /// Where it begins in the whole.
     at: u64,
-    part: Part,
+    part: ConcatPart,
 }
 
 struct Concat {
@@ -237,8 +237,8 @@ mod tests {
     fn parts_are_read_one_behind_the_other_across_their_ends() {
         let context = Context::default();
         let (a, b) = (disk(&context, 1000, 3), disk(&context, 3000, 77));
-        let middle = Part { disk: Some(b.clone()), start: 100, len: 2000 };
-        let parts = vec![Part::all(&a), Part::zeroes(24), middle];
+        let middle = ConcatPart { disk: Some(b.clone()), start: 100, len: 2000 };
+        let parts = vec![ConcatPart::all(&a), ConcatPart::zeroes(24), middle];
         let whole = concat(parts, &context).unwrap();
         let mut wanted = vec![0; 1000];
         a.read(&mut wanted, 0).unwrap();
@@ -265,10 +265,10 @@ mod tests {
     fn a_part_that_is_not_there_is_refused() {
         let context = Context::default();
         let a = disk(&context, 1000, 3);
-        let part = |start, len| Part { disk: Some(a.clone()), start, len };
+        let part = |start, len| ConcatPart { disk: Some(a.clone()), start, len };
         assert!(concat(vec![part(0, 1001)], &context).is_err());
         assert!(concat(vec![part(u64::MAX, 1)], &context).is_err());
-        assert!(concat(vec![Part::zeroes(u64::MAX), part(0, 1)], &context).is_err());
+        assert!(concat(vec![ConcatPart::zeroes(u64::MAX), part(0, 1)], &context).is_err());
         assert_eq!(concat(Vec::new(), &context).unwrap().info().size, 0);
     }
 }

@@ -6,7 +6,7 @@ use formats::{Description, Format, Reference, Role};
 use runtime::Context;
 
 use crate::Image;
-use crate::gate::Gate;
+use crate::gate::ImageGate;
 
 /// An image and its description.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub fn describe_chain(
     context: &Context,
 ) -> Result<Vec<Described>> {
     let mut chain = vec![describe(disk, image, options, context)?];
-    let mut gate = Gate::of(disk, image, options, context);
+    let mut gate = ImageGate::of(disk, image, options, context);
     while let Some(last) = chain.last()
         && let Some(backing) = last.description.backing.clone()
     {

@@ -4,7 +4,7 @@ use device::{Edge, Error, Params, Result};
 use formats::{Format, Head};
 use runtime::Context;
 
-use crate::gate::{External, Gate};
+use crate::gate::{External, ImageGate};
 
 /// How the named bytes are interpreted.
 #[derive(Clone, Debug, Default)]
@@ -141,7 +141,7 @@ impl Image {
         &self,
         format: &Format,
         unpacked: Edge,
-        gate: &Gate,
+        gate: &ImageGate,
         context: &Context,
     ) -> Result<Edge> {
         let image = Self { params: Params::default(), ..self.clone() };
@@ -154,7 +154,7 @@ impl Image {
         format: &Format,
         container: Edge,
         write: bool,
-        gate: &Gate,
+        gate: &ImageGate,
         context: &Context,
     ) -> Result<Edge> {
         let name = container.info().name.clone();

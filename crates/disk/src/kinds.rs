@@ -4,9 +4,9 @@ use device::Param;
 
 /// A kind of device or filter, as it is shown.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct ShownKind {
     /// What it is.
-    pub role: Role,
+    pub role: StackRole,
     /// The word that names it.
     pub word: &'static str,
     /// One line on what it is or does.
@@ -23,14 +23,14 @@ pub struct Kind {
 
 /// What a kind is a kind of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Role {
+pub enum StackRole {
     /// Something that is a disk by itself.
     Device,
     /// Something over a disk.
     Filter,
 }
 
-impl Role {
+impl StackRole {
     /// The word for it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -41,28 +41,28 @@ impl Role {
     }
 }
 
-impl From<&'static devices::Kind> for Kind {
-    fn from(kind: &'static devices::Kind) -> Self {
-        let devices::Kind { word, summary, magic, params, any_param, example, .. } = *kind;
-        Self { role: Role::Device, word, summary, magic, params, any_param, example }
+impl From<&'static devices::DeviceKind> for ShownKind {
+    fn from(kind: &'static devices::DeviceKind) -> Self {
+        let devices::DeviceKind { word, summary, magic, params, any_param, example, .. } = *kind;
+        Self { role: StackRole::Device, word, summary, magic, params, any_param, example }
     }
 }
 
-impl From<&'static filters::Kind> for Kind {
-    fn from(kind: &'static filters::Kind) -> Self {
-        let filters::Kind { word, summary, params, example, .. } = *kind;
+impl From<&'static filters::FilterKind> for ShownKind {
+    fn from(kind: &'static filters::FilterKind) -> Self {
+        let filters::FilterKind { word, summary, params, example, .. } = *kind;
         let (magic, any_param) = (None, false);
-        Self { role: Role::Filter, word, summary, magic, params, any_param, example }
+        Self { role: StackRole::Filter, word, summary, magic, params, any_param, example }
     }
 }
 
 /// The kinds of one role, in the order in which to show them.
-pub fn kinds_of(role: Role) -> impl Iterator<Item = Kind> {
+pub fn kinds_of(role: StackRole) -> impl Iterator<Item = ShownKind> {
     kinds().filter(move |kind| kind.role == role)
 }
 
 /// All kinds: the devices, then the filters, each in the order in which to show them.
-pub fn kinds() -> impl Iterator<Item = Kind> {
-    let devices = devices::kinds().iter().map(Kind::from);
-    devices.chain(filters::kinds().iter().map(Kind::from))
+pub fn kinds() -> impl Iterator<Item = ShownKind> {
+    let devices = devices::kinds().iter().map(ShownKind::from);
+    devices.chain(filters::kinds().iter().map(ShownKind::from))
 }

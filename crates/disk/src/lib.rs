@@ -17,22 +17,22 @@ mod reach;
 mod salvage;
 mod stack;
 
-pub use concat::{Part, concat};
+pub use concat::{ConcatPart, concat};
 pub use contents::Contents;
 pub use describe::{Described, describe, describe_chain};
 pub use devices::{
     About, Allocation, ByteStream, Creation, Fact, Facts, Holds, Inspection, Length, Made, Named,
-    OpenOptions, Preallocated, Preallocation, Relation, Resized, Resizing, Scope, Storage, Watch,
-    ZeroMethod, abandon, begin, of_command,
+    OpenOptions, Preallocated, Preallocation, PreallocationWatch, Relation, Resized, Resizing,
+    Scope, Storage, ZeroMethod, abandon, begin, of_command,
 };
-pub use devices::{Kind as Device, kind as device, kind_of as leads_to, meant};
+pub use devices::{DeviceKind, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
-pub use filters::{Kind as Filter, kind as filter};
+pub use filters::{FilterKind, kind as filter};
 pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};
 pub use gate::{External, check_apart, relate};
 pub use image::{Content, Image};
-pub use kinds::{Kind, Role, kinds, kinds_of};
+pub use kinds::{ShownKind, StackRole, kinds, kinds_of};
 pub use open::{Created, Opened, create, create_for, open};
 pub use reach::reach;
-pub use salvage::{Tell, salvage};
+pub use salvage::{OnGap, salvage};
 pub use stack::Stack;

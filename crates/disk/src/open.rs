@@ -8,7 +8,7 @@ use formats::{Files as _, Format, Piped};
 use runtime::Context;
 
 use crate::contents::Contents;
-use crate::gate::{AllMade, Gate, check_apart};
+use crate::gate::{AllMade, ImageGate, check_apart};
 use crate::{Content, Stack, reach};
 
 /// A disk, open.
@@ -60,7 +60,7 @@ pub fn open(
     let options = OpenOptions { write, ..options.clone() };
     let container = edge(disk.open(&options, context)?, context);
     let format = image.format_of(&container)?;
-    let gate = Gate::of(disk, image, &options, context);
+    let gate = ImageGate::of(disk, image, &options, context);
     let below = match format {
         Some(format) => image.open(format, container.clone(), write, &gate, context)?,
         None => container.clone(),
@@ -118,7 +118,7 @@ pub fn create_for(
         return Err(Error::unsupported("make such an image").on(format.word));
     };
     let mut container = Creation { grows: true, whole: true, ..creation.clone() };
-    let gate = Gate::of(disk, image, &creation.options, context).making(&container, spared);
+    let gate = ImageGate::of(disk, image, &creation.options, context).making(&container, spared);
     let making = formats::Making {
         size: creation.size,
         options: &image.options,
@@ -138,7 +138,7 @@ pub fn create_for(
     }
     let over = (creator.over)(&making).map(|reference| gate.open(&reference)).transpose();
     let _over = over.map_err(|e| e.on(disk.to_string()))?;
-    let devices::Created { device, made, holds } = disk.create(&container, context)?;
+    let devices::CreatedDevice { device, made, holds } = disk.create(&container, context)?;
     let durable = making.durable && device.info().abilities.flush;
     let making = formats::Making { zeroed: holds == Holds::Zeroes, durable, ..making };
     let name = device.info().name.clone();
@@ -173,7 +173,7 @@ fn create_raw(
     let options = OpenOptions { write, ..creation.options.clone() };
     let whole = creation.whole && filters.is_empty();
     let created = disk.create(&Creation { whole, options, ..creation.clone() }, context)?;
-    let devices::Created { device, holds, made } = created;
+    let devices::CreatedDevice { device, holds, made } = created;
     let edge = filters.over(edge(device, context), context);
     if let (Err(_), Some(made)) = (&edge, &made) {
         made.remove();

@@ -15,11 +15,11 @@ const SECTOR: u64 = 512;
 const MANY: usize = 64 << 10;
 
 /// Called once for each gap: first byte, and the disk's error.
-pub type Tell = dyn Fn(u64, &Error) + Send + Sync;
+pub type OnGap = dyn Fn(u64, &Error) + Send + Sync;
 
 /// A disk that reads as zeroes where `disk` cannot be read.
 #[must_use]
-pub fn salvage(disk: &Edge, tell: Arc<Tell>, context: &Context) -> Edge {
+pub fn salvage(disk: &Edge, tell: Arc<OnGap>, context: &Context) -> Edge {
     // A read from a place would bypass this.
     let info = Info { flat: None, contexts: Vec::new(), ..Info::over(disk) };
     let gaps = Arc::new(Gaps { tell, told: Mutex::default() });
@@ -34,7 +34,7 @@ struct Salvage {
 }
 
 struct Gaps {
-    tell: Arc<Tell>,
+    tell: Arc<OnGap>,
     told: Mutex<BTreeSet<u64>>,
 }
 

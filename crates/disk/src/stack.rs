@@ -4,7 +4,7 @@
 //! Names and keys are checked when they are read; values when the filters are opened.
 
 use device::{Edge, Error, Params, Reach, Result};
-use filters::Kind;
+use filters::FilterKind;
 use runtime::Context;
 
 use crate::Image;
@@ -18,7 +18,7 @@ pub struct Stack {
 
 #[derive(Debug)]
 struct Layer {
-    kind: &'static Kind,
+    kind: &'static FilterKind,
     params: Params,
 }
 
@@ -72,7 +72,7 @@ impl Stack {
     }
 
     /// The kinds, the first nearest to the reader and writer.
-    pub fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
+    pub fn kinds(&self) -> impl Iterator<Item = &'static FilterKind> {
         self.layers.iter().map(|layer| layer.kind)
     }
 
@@ -114,7 +114,7 @@ impl Stack {
 
     /// A filter that knows `key`, whether it is among these or not.
     #[must_use]
-    pub fn owner(key: &str) -> Option<&'static Kind> {
+    pub fn owner(key: &str) -> Option<&'static FilterKind> {
         filters::kinds().iter().find(|kind| keys(kind).any(|known| known == key))
     }
 
@@ -129,6 +129,6 @@ impl Stack {
     }
 }
 
-fn keys(kind: &'static Kind) -> impl Iterator<Item = &'static str> {
+fn keys(kind: &'static FilterKind) -> impl Iterator<Item = &'static str> {
     kind.params.iter().map(|param| param.key)
 }

@@ -1,9 +1,10 @@
 //! The arrows of ARCHITECTURE.md hold: what each crate stands on is in its table of crates, and
-//! points one way; and no particular device is known outside of `devices`.
+//! points one way; no particular device is known outside of `devices`; and a type name has one
+//! meaning, as CONTRIBUTING.md wants it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -162,4 +163,64 @@ fn nothing_waits_by_the_clock_on_the_wall() {
     let mut found = lines(&[], |line| words.iter().any(|word| line.contains(word)));
     found.retain(|line| !LOOK_AT_THE_WALL.iter().any(|file| line.contains(file)));
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// How far a type is seen.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Seen {
+    Everywhere,
+    InItsCrate,
+    InItsModule,
+}
+
+/// The type that a line of code defines, and how far it is seen.
+fn type_of(line: &str) -> Option<(Seen, &str)> {
+    let mut words = line.split_whitespace().peekable();
+    let seen = match *words.peek()? {
+        "pub" => Seen::Everywhere,
+        "pub(crate)" => Seen::InItsCrate,
+        _ => Seen::InItsModule,
+    };
+    let mut words = words.skip_while(|word| word.starts_with("pub"));
+    let keyword = words.next().filter(|word| ["struct", "enum", "trait", "type"].contains(word));
+    // A `type` of a trait or of its implementation is indented.
+    keyword.filter(|word| *word != "type" || !line.starts_with(' '))?;
+    let name = words.next()?.split(|c: char| !c.is_alphanumeric()).next()?;
+    Some((seen, name))
+}
+
+/// Names that go with their crate: its settings (`copy::Options`), and what two engines report.
+const WITH_THEIR_CRATE: [&str; 3] = ["Options", "Progress", "Report"];
+/// What the threads of something share: a role in each crate.
+const ROLE: &str = "Shared";
+/// Stands in for `net::tls` where that is not built.
+const STAND_IN: &str = "net/src/tls/absent.rs";
+
+#[test]
+fn a_type_name_has_one_meaning() {
+    let mut types = BTreeMap::<String, Vec<(Seen, String)>>::new();
+    for crate_name in crates() {
+        let mut files = Vec::new();
+        sources(&root().join("crates").join(&crate_name).join("src"), &mut files);
+        for file in files.iter().filter(|file| !file.ends_with(STAND_IN)) {
+            let text = fs::read_to_string(file).unwrap();
+            let text = text.split("#[cfg(test)]\nmod").next().unwrap();
+            for (seen, name) in text.lines().filter_map(type_of) {
+                let place = (seen, file.display().to_string());
+                types.entry(name.to_owned()).or_default().push(place);
+            }
+        }
+    }
+    assert!(types.len() > 500, "the types of {} names were found", types.len());
+    let twice = types.iter().filter(|(name, all)| {
+        let with_its_crate = WITH_THEIR_CRATE.contains(&name.as_str());
+        let public = all.iter().any(|(seen, ..)| *seen == Seen::Everywhere);
+        let shared = all.iter().filter(|(seen, ..)| *seen == Seen::InItsCrate).count();
+        let clashes = public && !with_its_crate && all.len() > 1;
+        clashes || shared > 1 && name.as_str() != ROLE
+    });
+    let twice: Vec<_> = twice
+        .map(|(name, all)| (name, all.iter().map(|(_, file)| file).collect::<Vec<_>>()))
+        .collect();
+    assert!(twice.is_empty(), "type names with two meanings: {twice:#?}");
 }

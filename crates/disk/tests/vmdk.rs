@@ -279,7 +279,7 @@ fn make(raw: &str, to: &str, options: &[&str], copying: &copy::Options) -> devic
         ..copying.clone()
     };
     let (progress, cancel) = (copy::Progress::default(), copy::Cancel::default());
-    let plan = copy::Plan::Map;
+    let plan = copy::CopyPlan::Map;
     copy::run(&source.edge, &created.edge, &plan, &copying, &progress, &cancel)
         .map_err(|failure| failure.error)?;
     created.made.iter().for_each(|made| made.keep());

@@ -5,15 +5,15 @@
 //! requests as the client sent them, before anything is split or widened.
 
 use device::{
-    BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Params, Passes, Result, Seat, param, values,
+    Admission, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, Outcome, Params, Passes, Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
 const POLICIES: &str = "allow|error|strict-error";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "blocksize-policy",
     summary: "which block sizes are advertised, and what happens to requests that ignore them",
     reads_only: false,
@@ -198,7 +198,7 @@ impl Filter for BlockSizePolicy {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.settings, below)
     }
 

@@ -5,15 +5,15 @@
 //! whether they are holes or not: a copy may be more or less sparse than its source.
 
 use device::{
-    Abilities, Buffer, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Passes, Result, Seat, Slice, is_zero,
+    Abilities, Admission, Buffer, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered,
+    Info, Operation, Outcome, Passes, Result, Slice, is_zero,
 };
 use runtime::spawn;
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::below;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "checkwrite",
     summary: "accepts only writes of what is there already; writes nothing",
     reads_only: true,
@@ -151,7 +151,7 @@ impl Filter for CheckWrite {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(below)
     }
 

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, OperationKind, Outcome, Seat, text,
+    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, OperationKind, Outcome, text,
 };
-use runtime::{Context, Log};
+use runtime::{Context, OperatorLog};
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "count",
     summary: "counts the bytes read, written, zeroed and trimmed, and reports them at the end",
     reads_only: false,
@@ -52,7 +52,7 @@ impl All {
         counts
     }
 
-    fn tell(&self, log: &Log) {
+    fn tell(&self, log: &OperatorLog) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (number, (disk, counts)) in (1..).zip(&all) {
             let line = counts.line();
@@ -128,7 +128,7 @@ impl Filter for Count {
         self.below.submit(operation, then);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self { info: Info::observing(&below), below, counts: self.counts.clone() }
     }
 }
@@ -149,7 +149,7 @@ mod tests {
     fn what_ended_well_is_counted_and_told_when_asked_and_at_the_end() {
         let said = Arc::new(Mutex::new(Vec::new()));
         let lines = said.clone();
-        let log = Log::new(move |line| lines.lock().unwrap().push(line.to_string()));
+        let log = OperatorLog::new(move |line| lines.lock().unwrap().push(line.to_string()));
         let context = Context::new(WorkPool::new(2)).with_log(log);
         let probe = Probe::new(1 << 20);
         let disk = put_in(&context, "count", probe.clone(), &[]).unwrap();
@@ -173,7 +173,7 @@ mod tests {
     fn each_filter_of_a_stack_and_of_an_export_counts_for_itself() {
         let said = Arc::new(Mutex::new(Vec::new()));
         let lines = said.clone();
-        let log = Log::new(move |line| lines.lock().unwrap().push(line.to_string()));
+        let log = OperatorLog::new(move |line| lines.lock().unwrap().push(line.to_string()));
         let context = Context::new(WorkPool::new(2)).with_log(log);
         let over = |below| table::open("count", &Params::default(), below, &context).unwrap();
         let first = over(Probe::new(1 << 20).edge(&context.pool));

@@ -9,15 +9,15 @@ use runtime::{WorkPool, spawn};
 use std::sync::Arc;
 
 use device::{
-    Abilities, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, Seat, param, values,
+    Abilities, Admission, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info,
+    Operation, Outcome, Params, Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::below;
-use crate::kit::store::{Access, OnRead, State, Store, TempFile, block_size};
+use crate::kit::store::{BlockAccess, BlockState, OnRead, Store, TempFile, block_size};
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "cow",
     summary: "makes a disk writable without changing it: writes go to an overlay, which is gone \
               at the end",
@@ -100,7 +100,7 @@ impl Cow {
         }
         let blocks = self.store.touched(offset, len);
         self.store.admit(&blocks).map_err(|e| e.on(&self.info.name).at(offset))?;
-        let _held = self.store.locks.take(blocks, Access::Own).await;
+        let _held = self.store.locks.take(blocks, BlockAccess::Own).await;
         if fast && !self.is_fast(offset, len) {
             return refused();
         }
@@ -123,14 +123,14 @@ impl Cow {
     }
 
     fn is_hole(&self, offset: u64) -> bool {
-        self.store.states().get(offset / self.store.block()) == State::Hole
+        self.store.states().get(offset / self.store.block()) == BlockState::Hole
     }
 
     /// A hint: only whole blocks are trimmed, and none whose state would cost too much memory.
     async fn trim(self, offset: u64, len: u64) -> Result<Outcome> {
         let blocks = self.store.whole(offset, len);
         if !blocks.is_empty() && self.store.admit(&blocks).is_ok() {
-            let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
+            let _held = self.store.locks.take(blocks.clone(), BlockAccess::Own).await;
             self.store.make_hole(blocks).await;
         }
         Ok(Outcome::Done)
@@ -203,7 +203,7 @@ impl Filter for Cow {
         true
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         let settings = self.settings.clone();
         if self.store.fits(&below) {
             return Self::with(settings, below, self.store.clone());
@@ -423,7 +423,7 @@ mod tests {
         let cow = Cow::new(Arc::new(settings), below.clone());
         let client = |below: &Edge, export: &str| {
             let who = Client { export: export.to_owned(), ..client(1) };
-            below.beside(Filtered::device(cow.for_client(below.clone(), &who, Seat::free())))
+            below.beside(Filtered::device(cow.for_client(below.clone(), &who, Admission::free())))
         };
         let (a, b) = (client(&below, ""), client(&below.beside(probe.clone()), "disk"));
         a.write(&[7; 10], 0, false).unwrap();

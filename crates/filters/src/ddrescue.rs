@@ -6,16 +6,16 @@
 use std::sync::Arc;
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Params, Result, Seat, param,
+    Admission, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered,
+    Info, Operation, Outcome, Params, Result, param,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::listing::{self, Range};
 
 const KEY: &str = "ddrescue-mapfile";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "ddrescue",
     summary: "fails reads of what GNU ddrescue's mapfile does not mark as rescued",
     reads_only: true,
@@ -156,7 +156,7 @@ impl Filter for Rescued {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.rescued.clone(), below)
     }
 

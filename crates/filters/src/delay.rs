@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
-    Result, Seat, param, values,
+    Admission, Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome,
+    Params, Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::waiting::Waiting;
 
 const TIME: &str = "TIME";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "delay",
     summary: "makes operations take longer, each kind by a time of its own",
     reads_only: false,
@@ -156,7 +156,7 @@ impl Filter for Delay {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
         let own = Self::new(self.settings.clone(), self.timers.clone(), below, true);
         let waiting = own.waiting.clone();
         client.presence.on_leaving(move || waiting.leave());
@@ -169,7 +169,7 @@ impl Filter for Delay {
     }
 
     fn admit(&self, _client: &Client, then: Admitted) {
-        self.timers.after(self.settings.open, move || then(Ok(Seat::free())));
+        self.timers.after(self.settings.open, move || then(Ok(Admission::free())));
     }
 }
 

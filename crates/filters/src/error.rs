@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
-    Params, Result, Seat, param, values,
+    Admission, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Outcome, Params, Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::chance::{Dice, probability};
 
 const RATE: &str = "10%|0.1|1:10";
 const CODE: &str = "EPERM|EIO|ENOMEM|EINVAL|ENOSPC|ESHUTDOWN";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "error",
     summary: "makes operations fail, each kind at a rate of its own",
     reads_only: false,
@@ -61,7 +61,7 @@ pub(crate) const KIND: Kind = Kind {
 
 /// When and how operations of one kind fail.
 #[derive(Debug)]
-struct Rule {
+struct Injection {
     kind: ErrorKind,
     code: &'static str,
     /// The probability: from 0 (never) to 1 (always).
@@ -71,13 +71,13 @@ struct Rule {
 
 #[derive(Debug)]
 struct Settings {
-    read: Rule,
-    write: Rule,
-    trim: Rule,
-    zero: Rule,
-    extents: Rule,
-    cache: Rule,
-    flush: Rule,
+    read: Injection,
+    write: Injection,
+    trim: Injection,
+    zero: Injection,
+    extents: Injection,
+    cache: Injection,
+    flush: Injection,
     /// Decides by the number of each operation that may fail.
     seed: u64,
     count: AtomicU64,
@@ -87,13 +87,13 @@ impl Settings {
     fn read(params: &Params) -> Result<Self> {
         let seed = values::number(params, "error-seed")?;
         Ok(Self {
-            read: Rule::read(params, "pread")?,
-            write: Rule::read(params, "pwrite")?,
-            trim: Rule::read(params, "trim")?,
-            zero: Rule::read(params, "zero")?,
-            extents: Rule::read(params, "extents")?,
-            cache: Rule::read(params, "cache")?,
-            flush: Rule::read(params, "flush")?,
+            read: Injection::read(params, "pread")?,
+            write: Injection::read(params, "pwrite")?,
+            trim: Injection::read(params, "trim")?,
+            zero: Injection::read(params, "zero")?,
+            extents: Injection::read(params, "extents")?,
+            cache: Injection::read(params, "cache")?,
+            flush: Injection::read(params, "flush")?,
             seed: seed.unwrap_or_else(|| RandomState::new().hash_one("error")),
             count: AtomicU64::new(0),
         })
@@ -104,7 +104,7 @@ impl Settings {
         Dice::of(self.seed, self.count.fetch_add(1, Ordering::Relaxed)).fraction()
     }
 
-    fn rule(&self, operation: &Operation) -> &Rule {
+    fn rule(&self, operation: &Operation) -> &Injection {
         match operation {
             Operation::Flush => &self.flush,
             Operation::Prefetch { .. } => &self.cache,
@@ -117,7 +117,7 @@ impl Settings {
     }
 }
 
-impl Rule {
+impl Injection {
     /// The rule for operations of the kind `word`: its own, or the one for all.
     fn read(params: &Params, word: &str) -> Result<Self> {
         let own = format!("error-{word}");
@@ -194,7 +194,7 @@ impl Filter for Failing {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.settings.clone(), below)
     }
 }

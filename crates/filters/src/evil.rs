@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat,
-    param, values,
+    Admission, Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params,
+    Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::below;
 use crate::kit::chance::{Dice, Gaps, probability, seed_from_clock};
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "evil",
     summary: "corrupts what is read, silently: bits that are stuck, or flip now and then",
     reads_only: false,
@@ -220,7 +220,7 @@ impl Filter for Evil {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.settings.clone(), below)
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Passes, Seat};
+use device::{Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Passes};
 
-use crate::Kind;
+use crate::FilterKind;
 
 /// A client that switches exports is gone for a moment.
 const MOMENT: Duration = Duration::from_millis(100);
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitlast",
     summary: "the server stops when the last client has gone",
     reads_only: false,
@@ -26,7 +26,7 @@ pub(crate) const KIND: Kind = Kind {
         let (control, timers) = (context.control.clone(), context.timers.clone());
         let make = || Ok::<_, Error>(Counts { here: AtomicU64::new(0), control, timers });
         let counts = context.common(params, make)?;
-        Ok(Filtered::device(ExitLast { info: Info::over(&below), below, counts, _guest: None }))
+        Ok(Filtered::device(ExitLast { info: Info::over(&below), below, counts, _admitted: None }))
     },
 };
 
@@ -38,16 +38,16 @@ struct Counts {
 }
 
 /// A client, until it has left.
-struct Guest(Arc<Counts>);
+struct AdmittedClient(Arc<Counts>);
 
-impl Guest {
+impl AdmittedClient {
     fn new(counts: &Arc<Counts>) -> Self {
         counts.here.fetch_add(1, Ordering::AcqRel);
         Self(counts.clone())
     }
 }
 
-impl Drop for Guest {
+impl Drop for AdmittedClient {
     fn drop(&mut self) {
         if self.0.here.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
@@ -65,7 +65,7 @@ struct ExitLast {
     info: Info,
     below: Edge,
     counts: Arc<Counts>,
-    _guest: Option<Guest>,
+    _admitted: Option<AdmittedClient>,
 }
 
 impl Filter for ExitLast {
@@ -91,9 +91,9 @@ impl Filter for ExitLast {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
-        let guest = Some(Guest::new(&self.counts));
-        Self { info: Info::over(&below), below, counts: self.counts.clone(), _guest: guest }
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
+        let admitted = Some(AdmittedClient::new(&self.counts));
+        Self { info: Info::over(&below), below, counts: self.counts.clone(), _admitted: admitted }
     }
 
     fn is_personal(&self) -> bool {

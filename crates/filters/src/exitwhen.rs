@@ -14,17 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use device::{
-    Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Params, Passes, Reach, Result, Seat, param, repeated, text, values,
+    Admission, Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, Params, Passes, Reach, Result, param, repeated, text, values,
 };
-use programs::{Program, Streams};
-use runtime::{Context, Control, Log, Timers, WorkPool, contained};
+use programs::{Program, StandardStreams};
+use runtime::{Context, Control, OperatorLog, Timers, WorkPool, contained};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitwhen",
     summary: "the server stops when a file, a pipe, a process or a script says so",
     reads_only: false,
@@ -49,7 +49,7 @@ pub(crate) const KIND: Kind = Kind {
             info: Info::over(&below),
             below,
             watch,
-            _seat: Seat::free(),
+            _admission: Admission::free(),
         }))
     },
 };
@@ -130,7 +130,7 @@ fn shows(fd: &OwnedFd, flags: PollFlags) -> bool {
 fn says(script: &Program) -> Result<bool> {
     let failed = |e| Error::os("run the script", e).on("exit-when-script");
     let nothing = || programs::nothing().map_err(failed);
-    let streams = Streams { input: Some(nothing()?), output: Some(nothing()?) };
+    let streams = StandardStreams { input: Some(nothing()?), output: Some(nothing()?) };
     let running = programs::start(script, &[], streams).map_err(failed)?;
     let status = running.wait().map_err(failed)?;
     match status.code() {
@@ -152,7 +152,7 @@ struct Watch {
     control: Control,
     timers: Timers,
     pool: WorkPool,
-    log: Log,
+    log: OperatorLog,
 }
 
 #[derive(Default)]
@@ -258,7 +258,7 @@ impl Watch {
     }
 
     /// Lets a client in, unless something has happened.
-    fn enter(self: &Arc<Self>) -> Result<Seat> {
+    fn enter(self: &Arc<Self>) -> Result<Admission> {
         let mut state = self.lock();
         if state.happened {
             let action = "the server stops: what `exitwhen` waits for has happened";
@@ -266,7 +266,7 @@ impl Watch {
         }
         state.here += 1;
         drop(state);
-        Ok(Seat::of(Guest(Arc::downgrade(self))))
+        Ok(Admission::of(AdmittedClient(Arc::downgrade(self))))
     }
 
     fn leave(self: &Arc<Self>) {
@@ -278,9 +278,9 @@ impl Watch {
 }
 
 /// A client that was admitted.
-struct Guest(Weak<Watch>);
+struct AdmittedClient(Weak<Watch>);
 
-impl Drop for Guest {
+impl Drop for AdmittedClient {
     fn drop(&mut self) {
         if let Some(watch) = self.0.upgrade() {
             watch.leave();
@@ -292,7 +292,7 @@ struct ExitWhen {
     info: Info,
     below: Edge,
     watch: Arc<Watch>,
-    _seat: Seat,
+    _admission: Admission,
 }
 
 impl Filter for ExitWhen {
@@ -309,8 +309,8 @@ impl Filter for ExitWhen {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, seat: Seat) -> Self {
-        Self { info: Info::over(&below), below, watch: self.watch.clone(), _seat: seat }
+    fn for_client(&self, below: Edge, _client: &Client, admission: Admission) -> Self {
+        Self { info: Info::over(&below), below, watch: self.watch.clone(), _admission: admission }
     }
 
     fn is_personal(&self) -> bool {
@@ -319,7 +319,7 @@ impl Filter for ExitWhen {
 
     fn admit(&self, _client: &Client, then: Admitted) {
         if self.watch.events.is_empty() {
-            return then(Ok(Seat::free()));
+            return then(Ok(Admission::free()));
         }
         self.watch.look_soon(Some(then));
     }
@@ -371,7 +371,7 @@ mod tests {
         let refused = connect(&disk).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::Shutdown);
         assert!(stopped.try_recv().is_err());
-        trial::Direct::read_at(&*own, &mut [0; 10], 0).unwrap();
+        trial::BlockingCalls::read_at(&*own, &mut [0; 10], 0).unwrap();
         drop(own);
         stopped.recv().unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -8,17 +8,17 @@ use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{
-    Client, Connected, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Listed,
-    Operation, Params, Passes, Reach, Result, Seat, param, repeated, text, values,
+    Admission, Client, Connected, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Listed, Operation, Params, Passes, Reach, Result, param, repeated, text, values,
 };
-use programs::{Program, Streams};
-use runtime::{Log, WorkPool};
+use programs::{Program, StandardStreams};
+use runtime::{OperatorLog, WorkPool};
 
-use crate::Kind;
+use crate::FilterKind;
 
 const LIST: &str = "keep|error|empty|defaultonly|explicit";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "exportname",
     summary: "decides which export names there are, and what each of them means",
     reads_only: false,
@@ -60,7 +60,7 @@ enum Listing {
 }
 
 #[derive(Clone, Debug)]
-enum Description {
+enum DescriptionSource {
     Keep,
     Fixed(String),
     Script(Program),
@@ -70,7 +70,7 @@ fn script(value: &str) -> Option<Program> {
     value.strip_prefix("script:").map(|script| Program::script(script, &["name"]))
 }
 
-impl Description {
+impl DescriptionSource {
     fn read(params: &Params) -> Result<Self> {
         let Some(value) = params.get("exportdesc") else { return Ok(Self::Keep) };
         match (value, value.strip_prefix("fixed:"), script(value)) {
@@ -102,15 +102,15 @@ struct Settings {
     names: Vec<String>,
     listing: Listing,
     strict: bool,
-    description: Description,
+    description: DescriptionSource,
     pool: WorkPool,
-    log: Log,
+    log: OperatorLog,
     /// Descriptions from scripts, for clients that are being admitted.
     said: Mutex<HashMap<u64, String>>,
 }
 
 impl Settings {
-    fn read(params: &Params, pool: &WorkPool, log: &Log) -> Result<Self> {
+    fn read(params: &Params, pool: &WorkPool, log: &OperatorLog) -> Result<Self> {
         let default = params.get("default-export").unwrap_or_default().to_owned();
         valid("default-export", &default)?;
         let mut names: Vec<String> = Vec::new();
@@ -136,7 +136,7 @@ impl Settings {
             names,
             listing,
             strict: values::flag(params, "exportname-strict")?.unwrap_or(false),
-            description: Description::read(params)?,
+            description: DescriptionSource::read(params)?,
             pool: pool.clone(),
             log: log.clone(),
             said: Mutex::default(),
@@ -158,9 +158,9 @@ impl Settings {
     /// The description of an export; `known` is the one below. A script may take a while.
     fn describe(&self, name: &str, known: &str) -> String {
         match &self.description {
-            Description::Keep => known.to_owned(),
-            Description::Fixed(text) => text.clone(),
-            Description::Script(script) => run(script, name).unwrap_or_else(|e| {
+            DescriptionSource::Keep => known.to_owned(),
+            DescriptionSource::Fixed(text) => text.clone(),
+            DescriptionSource::Script(script) => run(script, name).unwrap_or_else(|e| {
                 self.log.say(format_args!("exportname: {e}"));
                 String::new()
             }),
@@ -178,7 +178,7 @@ fn run(script: &Program, name: &str) -> Result<String> {
     let (output, input) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
     let nothing = programs::nothing().map_err(failed)?;
-    let streams = Streams { input: Some(nothing), output: Some(input) };
+    let streams = StandardStreams { input: Some(nothing), output: Some(input) };
     let running = programs::start(script, &[("name", name)], streams).map_err(failed)?;
     let mut text = Vec::new();
     let limit = u64::try_from(LONGEST).unwrap_or(u64::MAX);
@@ -251,7 +251,7 @@ impl Filter for ExportName {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
         let mut own = Self::new(self.settings.clone(), below);
         let said = self.settings.said().remove(&client.number);
         own.info.description = said.unwrap_or_else(|| own.info.description.clone());
@@ -283,12 +283,12 @@ impl Filter for ExportName {
         });
         let go = move || below.device().connect(&who, then);
         match &self.settings.description {
-            Description::Keep => go(),
-            Description::Fixed(text) => {
+            DescriptionSource::Keep => go(),
+            DescriptionSource::Fixed(text) => {
                 settings.said().insert(number, text.clone());
                 go();
             }
-            Description::Script(_) => {
+            DescriptionSource::Script(_) => {
                 let name = client.export.clone();
                 let pool = settings.pool.clone();
                 pool.run(move || {

@@ -6,16 +6,16 @@
 use std::sync::Arc;
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Params, Passes, Result, Seat, merge_extent, param, parse_size,
+    Admission, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered,
+    Info, Operation, Outcome, Params, Passes, Result, merge_extent, param, parse_size,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::listing::{self, Range};
 
 const KEY: &str = "extentlist";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "extentlist",
     summary: "shows the map that a file lists; read-only",
     reads_only: true,
@@ -137,7 +137,7 @@ impl Filter for ExtentList {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.list.clone(), below)
     }
 

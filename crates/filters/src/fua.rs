@@ -5,17 +5,17 @@
 //! pass unchanged.
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result,
-    Seat, ZeroFlags, param, values,
+    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
+    Passes, Result, ZeroFlags, param, values,
 };
 
-use runtime::{Context, Log};
+use runtime::{Context, OperatorLog};
 
-use crate::Kind;
+use crate::FilterKind;
 
 const MODES: &str = "none|emulate|native|force|pass|discard";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "fua",
     summary: "how FUA (a write that must be durable at once) appears: hidden, by flush, always",
     reads_only: false,
@@ -47,7 +47,7 @@ enum Mode {
 struct Settings {
     mode: Mode,
     flush_on_close: bool,
-    log: Log,
+    log: OperatorLog,
 }
 
 impl Settings {
@@ -85,7 +85,7 @@ fn flush_at_the_end(settings: &Settings, below: &Edge, context: &Context) {
 }
 
 /// No client asked for this flush, so its failure goes to the log.
-fn complain_about(log: &Log, below: &Edge, error: Option<Error>) {
+fn complain_about(log: &OperatorLog, below: &Edge, error: Option<Error>) {
     if let Some(e) = error {
         log.say(format_args!("{}: flush-on-close: {e}", below.info().name));
     }
@@ -164,7 +164,7 @@ impl Filter for Fua {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.settings.clone(), below, true)
     }
 
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::kit::tested::{client, connect, put, put_in};
     use device::Blocking as _;
-    use trial::Direct as _;
+    use trial::BlockingCalls as _;
 
     fn model(fua: bool) -> Arc<Model> {
         let all = Model::new(1).info().abilities;

@@ -3,10 +3,10 @@
 //! Opening the filter decompresses the stream once to learn its size and check its checksums. Reads decompress the
 //! parts they need; nothing is kept in a file.
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::unpacked;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "gzip",
     summary: "unpacks what gzip packed; read-only",
     reads_only: true,

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use device::access::Rules;
 use device::{
-    Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Params, Passes, Result, Seat, repeated,
+    Admission, Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, Params, Passes, Result, repeated,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
 const LIST: &str = "RULE[,RULE...]";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "ip",
     summary: "allows or denies clients by address, user, TLS key or certificate",
     reads_only: false,
@@ -88,14 +88,14 @@ impl Filter for Ip {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self { info: Info::over(&below), below, lists: self.lists.clone() }
     }
 
     fn admit(&self, client: &Client, then: Admitted) {
         let action = "client not permitted to connect because of source address restriction";
         let refused = || Error::new(ErrorKind::PermissionDenied, Fault::User, action);
-        then(if self.lists.lets_in(client) { Ok(Seat::free()) } else { Err(refused()) });
+        then(if self.lists.lets_in(client) { Ok(Admission::free()) } else { Err(refused()) });
     }
 
     fn passes(&self) -> Passes {

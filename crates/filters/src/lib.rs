@@ -54,4 +54,4 @@ mod truncate;
 mod xor;
 mod xz;
 
-pub use table::{Kind, kind, kinds, open};
+pub use table::{FilterKind, kind, kinds, open};

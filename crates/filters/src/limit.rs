@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Params, Passes, Result, Seat, param, values,
+    Admission, Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, Params, Passes, Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "limit",
     summary: "limits how many clients are served at a time",
     reads_only: false,
@@ -27,7 +27,7 @@ pub(crate) const KIND: Kind = Kind {
             info: Info::over(&below),
             below,
             clients,
-            _seat: Seat::free(),
+            _admission: Admission::free(),
         }))
     },
 };
@@ -71,12 +71,12 @@ impl Clients {
 }
 
 /// A client that was admitted.
-struct Guest {
+struct AdmittedClient {
     clients: Arc<Clients>,
     number: u64,
 }
 
-impl Drop for Guest {
+impl Drop for AdmittedClient {
     fn drop(&mut self) {
         self.clients.leave(self.number);
     }
@@ -86,7 +86,7 @@ struct Limit {
     info: Info,
     below: Edge,
     clients: Arc<Clients>,
-    _seat: Seat,
+    _admission: Admission,
 }
 
 impl Filter for Limit {
@@ -112,8 +112,13 @@ impl Filter for Limit {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, seat: Seat) -> Self {
-        Self { info: Info::over(&below), below, clients: self.clients.clone(), _seat: seat }
+    fn for_client(&self, below: Edge, _client: &Client, admission: Admission) -> Self {
+        Self {
+            info: Info::over(&below),
+            below,
+            clients: self.clients.clone(),
+            _admission: admission,
+        }
     }
 
     fn is_personal(&self) -> bool {
@@ -122,7 +127,9 @@ impl Filter for Limit {
 
     fn admit(&self, client: &Client, then: Admitted) {
         let (clients, number) = (self.clients.clone(), client.number);
-        then(self.clients.enter(number).map(|()| Seat::of(Guest { clients, number })));
+        then(
+            self.clients.enter(number).map(|()| Admission::of(AdmittedClient { clients, number })),
+        );
     }
 
     fn passes(&self) -> Passes {

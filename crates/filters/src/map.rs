@@ -7,18 +7,18 @@
 use std::sync::Arc;
 
 use device::{
-    Buffer, Client, Done, Edge, Error, Extent, Filter, Filtered, Info, Operation, Outcome, Params,
-    Result, Seat, Slice, ZeroFlags, merge_extent, param, parse_size, repeated, values,
+    Admission, Buffer, Client, Done, Edge, Error, Extent, Filter, Filtered, Info, Operation,
+    Outcome, Params, Result, Slice, ZeroFlags, merge_extent, param, parse_size, repeated, values,
 };
-use runtime::{Budget, spawn};
+use runtime::{StepBudget, spawn};
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::below;
 
 /// The most ranges.
 const MOST: usize = 4096;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "map",
     summary: "moves ranges of the disk elsewhere",
     reads_only: false,
@@ -159,7 +159,7 @@ impl Mapped {
     }
 
     async fn read(self, offset: u64, mut buffer: Buffer) -> Result<Outcome> {
-        let (mut at, mut budget) = (0, Budget::default());
+        let (mut at, mut budget) = (0, StepBudget::default());
         for (_, to, len) in self.pieces(offset, buffer.len() as u64) {
             budget.spend(self.below.pool()).await;
             let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -173,7 +173,7 @@ impl Mapped {
     }
 
     async fn write(self, offset: u64, mut data: Slice, fua: bool) -> Result<Outcome> {
-        let (mut at, mut budget) = (0, Budget::default());
+        let (mut at, mut budget) = (0, StepBudget::default());
         for (_, to, len) in self.pieces(offset, data.len() as u64) {
             budget.spend(self.below.pool()).await;
             let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -188,7 +188,7 @@ impl Mapped {
         if flags.fast_only {
             return Err(Error::not_fast().on(&self.info.name).at(offset));
         }
-        let mut budget = Budget::default();
+        let mut budget = StepBudget::default();
         for (_, to, len) in self.pieces(offset, len) {
             budget.spend(self.below.pool()).await;
             below::zero(&self.below, to, len, flags).await?;
@@ -197,7 +197,7 @@ impl Mapped {
     }
 
     async fn trim(self, offset: u64, len: u64, fua: bool) -> Result<Outcome> {
-        let mut budget = Budget::default();
+        let mut budget = StepBudget::default();
         for (_, to, len) in self.pieces(offset, len) {
             budget.spend(self.below.pool()).await;
             below::trim(&self.below, to, len, fua).await?;
@@ -206,7 +206,7 @@ impl Mapped {
     }
 
     async fn prefetch(self, offset: u64, len: u64) -> Result<Outcome> {
-        let mut budget = Budget::default();
+        let mut budget = StepBudget::default();
         for (_, offset, len) in self.pieces(offset, len) {
             budget.spend(self.below.pool()).await;
             below::ended(below::submit(&self.below, Operation::Prefetch { offset, len })).await?;
@@ -216,7 +216,7 @@ impl Mapped {
 
     async fn resolve(self, offset: u64, len: u64, max: usize) -> Result<Outcome> {
         let mut found: Vec<Extent> = Vec::new();
-        let mut budget = Budget::default();
+        let mut budget = StepBudget::default();
         for (at, to, len) in self.pieces(offset, len) {
             budget.spend(self.below.pool()).await;
             let (mut from, end) = (to, to + len);
@@ -274,7 +274,7 @@ impl Filter for Mapped {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.map.clone(), self.info.size, below)
     }
 

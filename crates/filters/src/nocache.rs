@@ -3,18 +3,18 @@
 //! For tests of clients. It changes no data; `emulate` reads the range and discards the bytes.
 
 use device::{
-    Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result,
-    Seat, param, values,
+    Admission, Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params,
+    Passes, Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
 /// Bytes of one read of `emulate`.
 const PIECE: u64 = 256 << 10;
 /// Reads of one request that are in flight at a time.
 const WIDTH: usize = 4;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "nocache",
     summary: "how requests to prefetch appear: not at all, done by reading, or ignored",
     reads_only: false,
@@ -94,7 +94,7 @@ impl Filter for NoCache {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.mode, below)
     }
 

@@ -4,13 +4,13 @@
 //! disk, never its data.
 
 use device::{
-    Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome,
-    Passes, Result, Seat,
+    Admission, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation,
+    Outcome, Passes, Result,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "noextents",
     summary: "hides the map of the disk: all of it is reported as data",
     reads_only: false,
@@ -64,7 +64,7 @@ impl Filter for NoExtents {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(below)
     }
 

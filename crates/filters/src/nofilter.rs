@@ -1,10 +1,10 @@
 //! `nofilter`: passes everything unchanged. For tests, and to measure the cost of a filter itself.
 
-use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Passes, Seat};
+use device::{Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Passes};
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "nofilter",
     summary: "lets everything pass as it is",
     reads_only: false,
@@ -33,7 +33,7 @@ impl Filter for NoFilter {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self { info: Info::over(&below), below }
     }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{
-    Admitted, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result, Seat, param,
-    values,
+    Admission, Admitted, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result,
+    param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::outlet::left;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "noparallel",
     summary: "runs one request at a time, or serves one client at a time",
     reads_only: false,
@@ -68,7 +68,7 @@ struct NoParallel {
     left: Arc<AtomicBool>,
     /// The client's pass through the gate; its requests hold it too. It is dropped last, when the
     /// device below is free.
-    seat: Seat,
+    admission: Admission,
 }
 
 impl NoParallel {
@@ -79,7 +79,7 @@ impl NoParallel {
             Mode::AllRequests => shared.requests.clone(),
             Mode::Requests | Mode::Connections => Arc::default(),
         };
-        Self { info, below, shared, requests, left: Arc::default(), seat: Seat::free() }
+        Self { info, below, shared, requests, left: Arc::default(), admission: Admission::free() }
     }
 }
 
@@ -103,7 +103,7 @@ impl Filter for NoParallel {
             | Operation::Trim { .. }
             | Operation::Write { .. }
             | Operation::Zero { .. }) => {
-                let (below, seat) = (self.below.clone(), self.seat.clone());
+                let (below, admission) = (self.below.clone(), self.admission.clone());
                 let gone = self.left.clone();
                 // Later requests are not the client's: a filter above writes data back.
                 let was_here = !gone.load(Ordering::Acquire);
@@ -116,7 +116,7 @@ impl Filter for NoParallel {
                     let then: Done = Box::new(move |result| {
                         // First the reply, then the next request.
                         done(result);
-                        drop((pass, seat));
+                        drop((pass, admission));
                     });
                     below.submit(any, then);
                 });
@@ -124,8 +124,8 @@ impl Filter for NoParallel {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client, seat: Seat) -> Self {
-        let own = Self { seat, ..Self::new(self.shared.clone(), below) };
+    fn for_client(&self, below: Edge, client: &Client, admission: Admission) -> Self {
+        let own = Self { admission, ..Self::new(self.shared.clone(), below) };
         let left = own.left.clone();
         client.presence.on_leaving(move || left.store(true, Ordering::Release));
         own
@@ -138,10 +138,10 @@ impl Filter for NoParallel {
 
     fn admit(&self, _client: &Client, then: Admitted) {
         if self.shared.mode != Mode::Connections {
-            return then(Ok(Seat::free()));
+            return then(Ok(Admission::free()));
         }
         let shared = self.shared.clone();
-        spawn(async move { then(Ok(Seat::of(shared.door.alone().await))) });
+        spawn(async move { then(Ok(Admission::of(shared.door.alone().await))) });
     }
 }
 

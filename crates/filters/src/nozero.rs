@@ -4,13 +4,13 @@
 //! promise of a fast zero on purpose; the others are honest.
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Passes, Result, Seat,
-    ZeroFlags, param, values,
+    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Passes,
+    Result, ZeroFlags, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "nozero",
     summary: "how zero requests appear: not at all, written as data, never trimmed, never fast",
     reads_only: false,
@@ -144,7 +144,7 @@ impl Filter for NoZero {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.settings, below)
     }
 

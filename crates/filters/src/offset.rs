@@ -2,10 +2,10 @@
 
 use device::{Edge, Filtered, Params, Result, param, values};
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::part::Part;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "offset",
     summary: "shows a range of the disk as a disk",
     reads_only: false,
@@ -29,7 +29,7 @@ fn part(params: &Params, below: Edge) -> Result<Part> {
 mod tests {
     use device::Blocking as _;
     use std::sync::Arc;
-    use trial::Direct as _;
+    use trial::BlockingCalls as _;
 
     use device::model::Model;
     use device::{BlockSizes, Extent, ZeroFlags};

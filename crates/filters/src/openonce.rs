@@ -7,16 +7,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Passes, Presence, Result, Seat,
+    Admission, Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered,
+    Info, Operation, Passes, Presence, Result,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
 /// Disks that may be open at a time.
 const MOST: usize = 1024;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "openonce",
     summary: "opens the device below once for all clients",
     reads_only: false,
@@ -31,7 +31,7 @@ pub(crate) const KIND: Kind = Kind {
 
 /// The open devices, by name.
 #[derive(Default)]
-struct Opened(Mutex<HashMap<String, Entry>>);
+struct OpenDevices(Mutex<HashMap<String, Entry>>);
 
 enum Entry {
     /// It is being opened, and these clients wait for it.
@@ -40,7 +40,7 @@ enum Entry {
     Open(Option<Arc<dyn Device>>),
 }
 
-impl Opened {
+impl OpenDevices {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +90,7 @@ impl Opened {
 
 /// An answer that clients wait for. They get one at the latest when it is dropped: the device below panicked.
 struct Owed {
-    opened: Arc<Opened>,
+    opened: Arc<OpenDevices>,
     name: String,
     is_answered: bool,
 }
@@ -113,7 +113,7 @@ impl Drop for Owed {
 struct OpenOnce {
     info: Info,
     below: Edge,
-    opened: Arc<Opened>,
+    opened: Arc<OpenDevices>,
 }
 
 impl Filter for OpenOnce {
@@ -130,7 +130,7 @@ impl Filter for OpenOnce {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self { info: Info::over(&below), below, opened: self.opened.clone() }
     }
 
@@ -220,9 +220,9 @@ mod tests {
         }
     }
 
-    type Answer = Result<Option<Arc<dyn Device>>>;
+    type Promised = Result<Option<Arc<dyn Device>>>;
 
-    fn ask(disk: &Edge, number: u64, export: &str) -> Receiver<Answer> {
+    fn ask(disk: &Edge, number: u64, export: &str) -> Receiver<Promised> {
         let (tx, rx) = channel();
         let who = Client { export: export.into(), ..client(number) };
         disk.device().connect(&who, Box::new(move |own| tx.send(own).unwrap()));

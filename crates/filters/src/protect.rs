@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered,
-    Info, Operation, Outcome, Params, Passes, Piece, Result, Seat, Slice, ZeroFlags, is_zero,
-    repeated, values,
+    Admission, BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, Fault, Filter,
+    Filtered, Info, Operation, Outcome, Params, Passes, Result, Slice, SubOperation, ZeroFlags,
+    is_zero, repeated, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
 const KEY: &str = "protect";
 /// Bytes of one read of a protected range.
@@ -24,7 +24,7 @@ const WIDTH: usize = 4;
 /// Extents looked up for one range, so that holes need not be read.
 const EXTENTS: usize = 256;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "protect",
     summary: "refuses changes to ranges of the disk, unless they change nothing there",
     reads_only: false,
@@ -182,7 +182,7 @@ impl Protect {
         let below = self.below.clone();
         let free = without((offset, offset + len), touched.clone().into_iter());
         self.if_zero("trim", touched, done, move |done| {
-            let trims = free.into_iter().map(|(start, end)| -> Piece {
+            let trims = free.into_iter().map(|(start, end)| -> SubOperation {
                 (Operation::Trim { offset: start, len: end - start, fua: false }, None)
             });
             let end = below.clone();
@@ -206,7 +206,7 @@ impl Protect {
         }
         let map = Arc::new(Mutex::new(Vec::new()));
         let seen = map.clone();
-        let looks = touched.clone().into_iter().map(move |(start, end)| -> Piece {
+        let looks = touched.clone().into_iter().map(move |(start, end)| -> SubOperation {
             let seen = seen.clone();
             let arrival = move |outcome| {
                 if let Outcome::Extents(list) = outcome {
@@ -265,7 +265,7 @@ fn read_zeroes(
 fn read_all(
     ranges: Vec<Range>,
     show: impl Fn(u64, Buffer) + Send + Sync + 'static,
-) -> impl Iterator<Item = Piece> + Send {
+) -> impl Iterator<Item = SubOperation> + Send {
     let show = Arc::new(show);
     let pieces = ranges.into_iter().flat_map(|(start, end)| {
         (0..(end - start).div_ceil(PIECE)).map(move |i| {
@@ -327,7 +327,7 @@ impl Filter for Protect {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.ranges.clone(), below)
     }
 

@@ -7,11 +7,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::{Client, Done, Edge, Filter, Filtered, Info, Operation, Passes, Seat};
+use device::{Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Passes};
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "readahead",
     summary: "prefetches what a client that reads forward will ask for next",
     reads_only: false,
@@ -39,7 +39,7 @@ const IN_FLIGHT: usize = 2;
 
 /// How a client reads.
 #[derive(Debug)]
-struct Window {
+struct ReadPattern {
     /// Its last read.
     last: (u64, u64),
     /// How far to look ahead, in bytes.
@@ -48,7 +48,7 @@ struct Window {
     ahead: u64,
 }
 
-impl Window {
+impl ReadPattern {
     const NEW: Self = Self { last: (0, 0), len: SHORTEST, ahead: 0 };
 
     /// Notes a read of `start..end`. Says what to prefetch now, as offset and length.
@@ -72,14 +72,14 @@ impl Window {
 struct ReadAhead {
     info: Info,
     below: Edge,
-    window: Mutex<Window>,
+    window: Mutex<ReadPattern>,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl ReadAhead {
     fn new(below: Edge) -> Self {
         let info = Info::over(&below);
-        Self { info, below, window: Mutex::new(Window::NEW), in_flight: Arc::default() }
+        Self { info, below, window: Mutex::new(ReadPattern::NEW), in_flight: Arc::default() }
     }
 
     fn is_active(&self) -> bool {
@@ -136,7 +136,7 @@ impl Filter for ReadAhead {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(below)
     }
 
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_window_has_a_limit_and_ends_with_the_disk() {
-        let mut window = Window::NEW;
+        let mut window = ReadPattern::NEW;
         let (mut at, mut longest, mut covered) = (0, 0, 0);
         while at < SIZE as u64 {
             if let Some((offset, len)) = window.note(at, at + 65536, SIZE as u64) {
@@ -243,7 +243,7 @@ mod tests {
                 presence: Presence::default(),
             };
             Edge::new(
-                Filtered::device(shared.for_client(below.clone(), &client, Seat::free())),
+                Filtered::device(shared.for_client(below.clone(), &client, Admission::free())),
                 WorkPool::new(2),
             )
         };

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Passes, Result,
-    Seat, param,
+    Admission, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Passes, Result, param,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "readonly",
     summary: "refuses changes, always or while a file exists",
     reads_only: false,
@@ -92,7 +92,7 @@ impl Filter for ReadOnly {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.file.clone(), self.pool.clone(), below)
     }
 
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::put;
-    use trial::Direct as _;
+    use trial::BlockingCalls as _;
 
     #[test]
     fn without_a_file_nothing_can_be_changed_ever() {

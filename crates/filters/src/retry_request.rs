@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Again, Client, Connected, Done, Edge, Error, ErrorClass, ErrorKind, Filter, Filtered, Info,
-    Operation, OperationKind, Outcome, Params, Result, Seat, param, values,
+    Admission, Again, Client, Connected, Done, Edge, Error, ErrorClass, ErrorKind, Filter,
+    Filtered, Info, Operation, OperationKind, Outcome, Params, Result, param, values,
 };
 use runtime::Timers;
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "retry-request",
     summary: "tries single requests again when they fail",
     reads_only: false,
@@ -103,7 +103,7 @@ impl Filter for RetryRequest {
         Trial { below, settings, again, tried: 0, done }.go(operation);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.settings.clone(), below)
     }
 

@@ -2,13 +2,13 @@
 //! not there.
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Passes, Result, Seat, param,
-    values,
+    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Passes, Result,
+    param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "rotational",
     summary: "tells clients that the disk spins, or that it does not",
     reads_only: false,
@@ -49,7 +49,7 @@ impl Filter for Rotational {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.info.abilities.rotational, below)
     }
 

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Passes, Result, Seat, param,
-    values,
+    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Passes, Result,
+    param, values,
 };
 use runtime::{Timers, promise, spawn};
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::below;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "scan",
     summary: "prefetches the whole disk while clients are connected",
     reads_only: false,
@@ -186,7 +186,7 @@ impl Filter for Scan {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
         let visit = Visit::new(&self.shared);
         let own =
             Self { info: Info::over(&below), below, shared: self.shared.clone(), visit: None };

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat, param,
-    values,
+    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result,
+    param, values,
 };
 use runtime::Timers;
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::waiting::Waiting;
 
 const TIME: &str = "TIME";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "spinning",
     summary: "makes seeking take as long as on a spinning disk, and longer",
     reads_only: false,
@@ -182,7 +182,7 @@ impl Filter for Spinning {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
         let size = below.info().size;
         let arms = if size == self.arms.size {
             self.arms.clone()

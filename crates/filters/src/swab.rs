@@ -5,15 +5,15 @@
 //! of the disk is not shown.
 
 use device::{
-    BlockSizes, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info,
-    Operation, Outcome, Params, Passes, Result, Seat, merge_extent, param, values,
+    Admission, BlockSizes, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered,
+    Info, Operation, Outcome, Params, Passes, Result, merge_extent, param, values,
 };
 use runtime::{spawn, where_there_is_time};
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::below;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "swab",
     summary: "swaps the bytes of words of 16, 32 or 64 bits",
     reads_only: false,
@@ -157,7 +157,7 @@ impl Filter for Swab {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.word, below)
     }
 

@@ -10,7 +10,7 @@ use runtime::Context;
 
 /// A kind of filter.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct FilterKind {
     /// The word that names it: `delay` in `--filter=delay`.
     pub word: &'static str,
     /// One line on what it does.
@@ -28,7 +28,7 @@ pub struct Kind {
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
 }
 
-static KINDS: &[Kind] = &[
+static KINDS: &[FilterKind] = &[
     crate::blocksize::KIND,
     crate::blocksize_policy::KIND,
     crate::bzip2::KIND,
@@ -81,7 +81,7 @@ static KINDS: &[Kind] = &[
 
 /// All kinds, in display order.
 #[must_use]
-pub fn kinds() -> &'static [Kind] {
+pub fn kinds() -> &'static [FilterKind] {
     KINDS
 }
 
@@ -89,7 +89,7 @@ pub fn kinds() -> &'static [Kind] {
 ///
 /// # Errors
 /// There is none; the error has the nearest word.
-pub fn kind(word: &str) -> Result<&'static Kind> {
+pub fn kind(word: &str) -> Result<&'static FilterKind> {
     KINDS.iter().find(|k| k.word == word).ok_or_else(|| {
         let words: Vec<_> = KINDS.iter().map(|k| k.word).collect();
         Error::invalid(format!("there is no filter `{word}`; {}", suggestion(word, &words)))

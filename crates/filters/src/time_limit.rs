@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
-    Params, Result, Seat, param, values,
+    Admission, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Outcome, Params, Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "time-limit",
     summary: "closes connections that have lasted too long",
     reads_only: false,
@@ -74,7 +74,7 @@ impl Filter for TimeLimit {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
         let until = Some(self.limit).filter(|limit| !limit.is_zero());
         let until = until.and_then(|limit| Instant::now().checked_add(limit));
         let own = Self::new(self.limit, below, until);

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use device::{
-    Abilities, Blocking, Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault, Filter,
-    Filtered, Info, Listed, Operation, Passes, Result, Seat, Simple, param,
+    Abilities, Admission, Blocking, Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault,
+    Filter, Filtered, Info, Listed, Operation, Passes, Result, Simple, param,
 };
 use runtime::WorkPool;
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "tls-fallback",
     summary: "shows clients without TLS a message instead of the disk",
     reads_only: false,
@@ -91,7 +91,7 @@ impl Filter for TlsFallback {
         self.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self { info: Info::over(&below), below, message: self.message.clone() }
     }
 

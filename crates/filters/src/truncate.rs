@@ -5,14 +5,14 @@
 //! written.
 
 use device::{
-    BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter,
-    Filtered, Info, Operation, Outcome, Params, Passes, Result, Seat, Slice, is_zero, merge_extent,
-    param, values,
+    Admission, BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
+    Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result, Slice, is_zero,
+    merge_extent, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "truncate",
     summary: "shows the disk shorter or longer than it is",
     reads_only: false,
@@ -196,7 +196,7 @@ impl Filter for Truncate {
         true
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.info.size, below)
     }
 

@@ -4,15 +4,15 @@
 //! as data, and a trim, which may leave anything, is not passed on.
 
 use device::{
-    Abilities, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info,
-    Operation, Outcome, Params, Result, Seat, param, values,
+    Abilities, Admission, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered,
+    Info, Operation, Outcome, Params, Result, param, values,
 };
 use runtime::{spawn, where_there_is_time};
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::below;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "xor",
     summary: "mixes a key into every byte, and out of it again; no encryption",
     reads_only: false,
@@ -132,7 +132,7 @@ impl Filter for Xor {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.key, below)
     }
 }

@@ -5,10 +5,10 @@
 
 use device::{Params, Result, values};
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::unpacked;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "xz",
     summary: "unpacks what xz packed; read-only",
     reads_only: true,

@@ -10,9 +10,9 @@ pub struct Description {
     /// Bytes of a cluster, grain or block, if it has them.
     pub cluster_size: Option<u64>,
     /// The files that it names, as written: backing image first.
-    pub backing: Option<Stored>,
+    pub backing: Option<NamedFile>,
     /// Data files and extents that it names.
-    pub data_files: Vec<Stored>,
+    pub data_files: Vec<NamedFile>,
     /// Whether its contents are encrypted.
     pub encrypted: bool,
     /// Whether its kind of image always has compressed clusters.
@@ -33,7 +33,7 @@ pub struct Description {
 
 /// A file that an image names.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Stored {
+pub struct NamedFile {
     /// The name as written in the image.
     pub name: String,
     /// The format that the image gives for it.

@@ -17,7 +17,7 @@ use runtime::Context;
 use crate::kit::fields::{array, be32, be64, corrupt, foreign, lies_inside, load};
 use crate::kit::numbers::text;
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table};
-use crate::{Description, Format, Opening, Reference, Role, Stored};
+use crate::{Description, Format, NamedFile, Opening, Reference, Role};
 
 pub(crate) const FORMAT: Format = Format {
     word: "qcow",
@@ -115,7 +115,7 @@ fn describe(container: &Edge, _: &Context) -> Result<Description> {
         virtual_size: header.size,
         cluster_size: Some(1 << header.cluster_bits),
         encrypted: header.encrypted,
-        backing: header.backing.map(|name| Stored { name, format: None }),
+        backing: header.backing.map(|name| NamedFile { name, format: None }),
         ..Description::default()
     })
 }

@@ -5,8 +5,9 @@
 //! for the range requested.
 
 use wire::{
-    Body, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, Event,
-    Fatal, Goal, InFlight, Mode, Negotiated, PendingReply, Span, parse_reply_header,
+    Body, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, Fatal,
+    Framing, Goal, InFlight, Negotiated, PayloadEffect, PayloadSpan, PendingReply,
+    parse_reply_header,
 };
 
 use crate::line;
@@ -147,7 +148,7 @@ pub(crate) fn reply(
     rest: &mut &[u8],
     length: u64,
 ) -> Result<bool, Fatal> {
-    let inside = |span: Span| {
+    let inside = |span: PayloadSpan| {
         assert!(span.start <= length && span.length <= length - span.start, "{span:?}")
     };
     let Some((header, used)) = parse_reply_header(session.mode, rest)? else { return Ok(false) };
@@ -155,7 +156,7 @@ pub(crate) fn reply(
     let (used, rest_of) = match pending.header(&header)? {
         Body::Empty => (0, body),
         Body::SimpleData { length: data } => {
-            assert_eq!((data, session.mode == Mode::Extended), (length, false));
+            assert_eq!((data, session.mode == Framing::Extended), (length, false));
             (size(data), body)
         }
         Body::Data { length: data } => {
@@ -165,7 +166,7 @@ pub(crate) fn reply(
         }
         Body::Payload { length: payload } => {
             let Some(payload) = body.get(..size(payload)) else { return Ok(false) };
-            if let Event::Zeroes(span) = pending.payload(payload)? {
+            if let PayloadEffect::Zeroes(span) = pending.payload(payload)? {
                 inside(span);
             }
             (payload.len(), body)

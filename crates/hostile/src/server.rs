@@ -6,8 +6,8 @@
 use std::cell::Cell;
 
 use wire::{
-    After, Command, ErrorCode, ExportCatalog, ExportOffer, Negotiated, OptionRefusal, Policy,
-    ReplyWriter, Request, ServerHandshake, ServerStep, ServerTls, StatusExtent, TransmissionFlags,
+    After, Command, ErrorCode, ExportCatalog, ExportOffer, Negotiated, OptionRefusal, ReplyWriter,
+    Request, ServerHandshake, ServerPolicy, ServerStep, ServerTls, StatusExtent, TransmissionFlags,
     parse_request,
 };
 
@@ -68,7 +68,7 @@ impl ExportCatalog for Offer {
 /// All that the server sends, and how it ended.
 fn talk(policy: u8, input: &[u8], piece: usize) -> (Vec<u8>, String) {
     let has = |bit: u8| policy & bit != 0;
-    let mut server = ServerHandshake::new(Policy {
+    let mut server = ServerHandshake::new(ServerPolicy {
         tls: match policy & 0x60 {
             0 => ServerTls::Off,
             0x20 => ServerTls::On,
@@ -80,7 +80,7 @@ fn talk(policy: u8, input: &[u8], piece: usize) -> (Vec<u8>, String) {
         extended: !has(4),
         meta_contexts: !has(8),
         list: !has(0x10),
-        ..Policy::default()
+        ..ServerPolicy::default()
     });
     let offer = Offer { contexts: !has(0x80), waits: Cell::new(u32::from(has(0x80))) };
     let mut said = server.greeting();
@@ -163,7 +163,7 @@ fn answer(
                 writer.read_data(offset, len, true, said);
                 said.resize(said.len() + usize::try_from(len).unwrap(), 7);
             }
-            Ok(len) if session.mode != wire::Mode::Simple => {
+            Ok(len) if session.mode != wire::Framing::Simple => {
                 writer.read_hole(offset, len - 1, false, said);
                 writer.read_hole(offset + u64::from(len) - 1, 1, true, said);
             }

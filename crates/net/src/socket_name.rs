@@ -26,10 +26,10 @@ const BACKLOG: i32 = -1;
 
 /// A socket's name, made by us. Cheap to clone; all clones are one.
 #[derive(Clone, Debug)]
-pub struct SocketName(Arc<Made>);
+pub struct SocketName(Arc<SocketFile>);
 
 #[derive(Debug)]
-struct Made {
+struct SocketFile {
     path: PathBuf,
     /// The file itself: while it is open no other can have its inode number.
     file: OwnedFd,
@@ -89,7 +89,7 @@ impl SocketName {
             say(e.into())
         })?;
         // From here on it is removed if something fails.
-        let name = Self(Arc::new(Made { path: absolute, file, directory }));
+        let name = Self(Arc::new(SocketFile { path: absolute, file, directory }));
         rights.apply(&name.0.file).map_err(|e| {
             Error::os("set the mode and the owner of the socket", e).on(path.display())
         })?;
@@ -144,7 +144,7 @@ impl SocketName {
     }
 }
 
-impl Made {
+impl SocketFile {
     fn remove(&self) {
         let id = |meta: Stat| (meta.st_dev, meta.st_ino);
         let there = lstat(&self.path).map(id);
@@ -158,7 +158,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         self.remove();
     }

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::size_of;
 
-use crate::host::{Exports, Extents};
+use crate::host::{NbdkitExports, NbdkitExtents};
 
 /// The versions of the interface.
 pub(crate) const VERSIONS: std::ops::RangeInclusive<c_int> = 0..=2;
@@ -88,7 +88,7 @@ struct Table {
     magic_config_key: Text,
     can_multi_conn: AskedOf,
     can_extents: AskedOf,
-    extents: Option<unsafe extern "C" fn(*mut c_void, u32, u64, u32, *mut Extents) -> c_int>,
+    extents: Option<unsafe extern "C" fn(*mut c_void, u32, u64, u32, *mut NbdkitExtents) -> c_int>,
     can_cache: AskedOf,
     cache: Effect,
     thread_model: Asked,
@@ -96,7 +96,7 @@ struct Table {
     preconnect: Option<unsafe extern "C" fn(c_int) -> c_int>,
     get_ready: Asked,
     after_fork: Asked,
-    list_exports: Option<unsafe extern "C" fn(c_int, c_int, *mut Exports) -> c_int>,
+    list_exports: Option<unsafe extern "C" fn(c_int, c_int, *mut NbdkitExports) -> c_int>,
     default_export: Option<unsafe extern "C" fn(c_int, c_int) -> Text>,
     export_description: Told,
     cleanup: Plain,
@@ -320,7 +320,7 @@ impl Callbacks {
         &self,
         read_only: bool,
         is_tls: bool,
-        list: &mut Exports,
+        list: &mut NbdkitExports,
     ) -> Option<c_int> {
         let (read_only, is_tls) = (c_int::from(read_only), c_int::from(is_tls));
         // SAFETY: the list is ours, and lives until it returns.
@@ -425,7 +425,7 @@ impl Callbacks {
         len: u32,
         offset: u64,
         flags: u32,
-        list: &mut Extents,
+        list: &mut NbdkitExtents,
     ) -> Option<c_int> {
         // SAFETY: an open handle, and a list of ours that lives until it returns.
         self.0.extents.map(|call| unsafe { call(handle.0, len, offset, flags, list) })

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use device::Client;
-use runtime::Log;
+use runtime::OperatorLog;
 
 use crate::abi;
 
@@ -107,7 +107,7 @@ impl Said {
     }
 
     /// Logs the messages of a callback that did not fail, or whose failure is reported elsewhere.
-    pub(crate) fn tell(&self, name: &str, log: &Log) {
+    pub(crate) fn tell(&self, name: &str, log: &OperatorLog) {
         for message in &self.messages {
             log.say(format_args!("{name}: {message}"));
         }
@@ -128,12 +128,12 @@ thread_local! {
 /// Whether debug messages of plugins are logged.
 static TRACED: AtomicBool = AtomicBool::new(false);
 /// The log for messages outside of callbacks: plugins have threads of their own.
-static LOG: Mutex<Option<Log>> = Mutex::new(None);
+static LOG: Mutex<Option<OperatorLog>> = Mutex::new(None);
 /// Texts that are kept until the program ends, not just for a client.
 static KEPT: Mutex<Vec<CString>> = Mutex::new(Vec::new());
 
 /// Sets the log for messages of plugins.
-pub(crate) fn log_to(log: &Log, traced: bool) {
+pub(crate) fn log_to(log: &OperatorLog, traced: bool) {
     *LOG.lock().unwrap_or_else(PoisonError::into_inner) = Some(log.clone());
     TRACED.store(traced, Ordering::Relaxed);
 }

@@ -14,7 +14,7 @@ use runtime::{Context, contained, is_waiting, spawn, who_wants};
 
 use crate::call::Who;
 use crate::handle::Handle;
-use crate::plugin::{Model, Plugin};
+use crate::plugin::{Plugin, ThreadModel};
 use crate::request_queue::{Handler, Staff};
 use crate::running;
 
@@ -23,7 +23,7 @@ const MOST: usize = 16;
 
 /// How to open a plugin.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct PluginSpec {
     /// Its name, or the path of its file.
     pub plugin: String,
     /// Its parameters, in the order given; a value without a key has an empty one.
@@ -42,7 +42,7 @@ pub struct Wish {
 ///
 /// # Errors
 /// There is no such plugin, it cannot be loaded, refuses its parameters, or does not open.
-pub fn open(wish: Wish, context: &Context) -> Result<Arc<dyn Device>> {
+pub fn open(wish: PluginSpec, context: &Context) -> Result<Arc<dyn Device>> {
     let plugin = running::start(&wish.plugin, &wish.params, context)?;
     let entry = Entry { plugin, export: wish.export, read_only: !wish.write };
     let own = runtime::taking_time(|| entry.open(None));
@@ -104,7 +104,7 @@ impl Entry {
     /// Opens a handle when the gate allows it.
     async fn opened(self, client: Option<Client>) -> Result<Arc<Handle>> {
         let plugin = self.plugin.clone();
-        let seat = match &plugin.door {
+        let pass = match &plugin.door {
             Some(door) => Some(door.alone().await),
             None => None,
         };
@@ -113,7 +113,7 @@ impl Entry {
             None => None,
         };
         plugin.pool.enter().await;
-        Handle::open(plugin, self.who(client.as_ref())?, self.read_only, seat)
+        Handle::open(plugin, self.who(client.as_ref())?, self.read_only, pass)
     }
 }
 
@@ -139,7 +139,7 @@ impl PluginDisk {
     fn handle(&self) -> Option<Arc<Handle>> {
         self.own().clone().or_else(|| {
             // If the plugin has one handle at a time, use the open one.
-            let alone = self.entry.plugin.model == Model::Connections;
+            let alone = self.entry.plugin.model == ThreadModel::Connections;
             let last = self.entry.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
             last.upgrade().filter(|_| alone)
         })
@@ -214,9 +214,11 @@ impl Device for ClientDisk {
 /// end anyway.
 fn run(handle: Arc<Handle>, operation: Operation, done: Done) {
     let most = match handle.plugin.model {
-        Model::Parallel => MOST,
-        Model::Requests => 1,
-        Model::AllRequests | Model::Connections => return run_alone(handle, operation, done),
+        ThreadModel::Parallel => MOST,
+        ThreadModel::Requests => 1,
+        ThreadModel::AllRequests | ThreadModel::Connections => {
+            return run_alone(handle, operation, done);
+        }
     };
     let staff = || Staff {
         handler: handle.clone(),

@@ -15,8 +15,8 @@ use runtime::Pass;
 
 use crate::abi::{Raw, extent, flag};
 use crate::call::{Leave, Said, Who};
-use crate::host::Extents;
-use crate::plugin::{Model, Plugin, explained, failure};
+use crate::host::NbdkitExtents;
+use crate::plugin::{Plugin, ThreadModel, explained, failure};
 use crate::request_queue::RequestQueue;
 
 /// The longest zero, trim, map or cache request to a plugin: lengths have 32 bits.
@@ -37,7 +37,7 @@ enum Support {
 
 /// The meaning of "not supported" from a plugin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Refusal {
+enum RefusalMeaning {
     /// A failure like any other.
     Error,
     /// It would not be fast.
@@ -68,17 +68,17 @@ pub(crate) struct Handle {
     /// The plugin asks to disconnect this client.
     leaving: AtomicBool,
     /// The pass for the only handle, if the plugin has one at a time.
-    seat: Option<Pass>,
+    pass: Option<Pass>,
 }
 
 impl Handle {
-    /// Opens a handle. Runs in the pool, and behind the plugin's gate if it has one; `seat` is the pass, if only one
+    /// Opens a handle. Runs in the pool, and behind the plugin's gate if it has one; `pass` is the one, if only one
     /// handle is allowed.
     pub(crate) fn open(
         plugin: Arc<Plugin>,
         who: Arc<Who>,
         read_only: bool,
-        seat: Option<Pass>,
+        pass: Option<Pass>,
     ) -> Result<Arc<Self>> {
         let calls = plugin.library.callbacks;
         let (answer, said) = plugin.call(&who, || calls.preconnect(read_only));
@@ -100,7 +100,7 @@ impl Handle {
         plugin.count(1);
         let leaving = AtomicBool::new(false);
         let requests = Arc::default();
-        let handle = Arc::new(Self { plugin, raw, who, info, means, requests, leaving, seat });
+        let handle = Arc::new(Self { plugin, raw, who, info, means, requests, leaving, pass });
         let mut last = handle.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Arc::downgrade(&handle);
         drop(last);
@@ -112,7 +112,7 @@ impl Handle {
         &self,
         action: &str,
         offset: u64,
-        refusal: Refusal,
+        refusal: RefusalMeaning,
         callback: impl FnOnce() -> Option<c_int>,
     ) -> Result<Option<()>> {
         if self.leaving.load(Ordering::Relaxed) {
@@ -140,17 +140,17 @@ impl Handle {
 
     /// The error of a request, as nbdkit sends it to clients: EINVAL for numbers that NBD does not
     /// have.
-    fn refused(&self, action: &str, offset: u64, refusal: Refusal, said: &Said) -> Error {
+    fn refused(&self, action: &str, offset: u64, refusal: RefusalMeaning, said: &Said) -> Error {
         let number = said.number(self.plugin.library.callbacks.is_errno_preserved());
         let name = &self.info.name;
         match refusal {
-            Refusal::NotFast if is_unsupported(number) => {
+            RefusalMeaning::NotFast if is_unsupported(number) => {
                 return Error::not_fast().on(name).at(offset);
             }
-            Refusal::Unsupported if is_unsupported(number) => {
+            RefusalMeaning::Unsupported if is_unsupported(number) => {
                 return Error::unsupported(action).on(name).at(offset);
             }
-            Refusal::NotFast | Refusal::Unsupported | Refusal::Error => {}
+            RefusalMeaning::NotFast | RefusalMeaning::Unsupported | RefusalMeaning::Error => {}
         }
         let kind = match number {
             libc::EPERM => ErrorKind::PermissionDenied,
@@ -211,14 +211,14 @@ impl Blocking for Handle {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let calls = self.plugin.library.callbacks;
-        self.call("read", offset, Refusal::Error, || calls.pread(self.raw, buffer, offset))?
+        self.call("read", offset, RefusalMeaning::Error, || calls.pread(self.raw, buffer, offset))?
             .ok_or_else(|| Error::unsupported("read").on(&self.info.name))
     }
 
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         let calls = self.plugin.library.callbacks;
         let (flags, flush) = self.durably(fua);
-        let written = self.call("write", offset, Refusal::Error, || {
+        let written = self.call("write", offset, RefusalMeaning::Error, || {
             calls.pwrite(self.raw, data, offset, flags)
         })?;
         if written.is_none() {
@@ -230,7 +230,7 @@ impl Blocking for Handle {
 
     fn flush(&self) -> Result<()> {
         let calls = self.plugin.library.callbacks;
-        self.call("flush", 0, Refusal::Error, || calls.flush(self.raw))?
+        self.call("flush", 0, RefusalMeaning::Error, || calls.flush(self.raw))?
             .ok_or_else(|| Error::unsupported("flush").on(&self.info.name))
     }
 
@@ -251,8 +251,11 @@ impl Blocking for Handle {
             let zero = || calls.zero(self.raw, count, at, asked);
             // If the plugin turns out not to support it, the edge writes data; never for a fast
             // zero.
-            let how =
-                if std::mem::take(&mut fast) { Refusal::NotFast } else { Refusal::Unsupported };
+            let how = if std::mem::take(&mut fast) {
+                RefusalMeaning::NotFast
+            } else {
+                RefusalMeaning::Unsupported
+            };
             let done = self.call("zero", at, how, zero)?;
             done.ok_or_else(|| Error::unsupported("zero").on(&self.info.name))
         })?;
@@ -263,7 +266,7 @@ impl Blocking for Handle {
         let calls = self.plugin.library.callbacks;
         let (flags, flush) = self.durably(fua);
         Self::each(offset, len, LONGEST, |at, count| {
-            self.call("trim", at, Refusal::Error, || calls.trim(self.raw, count, at, flags))
+            self.call("trim", at, RefusalMeaning::Error, || calls.trim(self.raw, count, at, flags))
                 .map(drop)
         })?;
         self.flushed(flush)
@@ -275,8 +278,10 @@ impl Blocking for Handle {
             Support::None => Ok(()),
             Support::Native => Self::each(offset, len, LONGEST, |at, count| {
                 // Without this callback there is nothing to do.
-                self.call("prefetch", at, Refusal::Error, || calls.cache(self.raw, count, at))
-                    .map(drop)
+                self.call("prefetch", at, RefusalMeaning::Error, || {
+                    calls.cache(self.raw, count, at)
+                })
+                .map(drop)
             }),
             Support::Emulate => {
                 let size = usize::try_from(len.min(READ_AHEAD)).unwrap_or(0);
@@ -297,10 +302,10 @@ impl Blocking for Handle {
         }
         let calls = self.plugin.library.callbacks;
         let count = len.min(LONGEST);
-        let mut list = Extents::new(offset, offset.saturating_add(count));
+        let mut list = NbdkitExtents::new(offset, offset.saturating_add(count));
         let flags = if max == 1 { flag::REQ_ONE } else { 0 };
         let wanted = u32::try_from(count).unwrap_or(u32::MAX);
-        let told = self.call("tell the map", offset, Refusal::Error, || {
+        let told = self.call("tell the map", offset, RefusalMeaning::Error, || {
             calls.extents(self.raw, wanted, offset, flags, &mut list)
         })?;
         if told.is_none() || list.list().is_empty() {
@@ -329,7 +334,7 @@ impl Blocking for Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let (plugin, raw, who) = (self.plugin.clone(), self.raw, self.who.clone());
-        let (seat, one) = (self.seat.take(), plugin.one.clone());
+        let (pass, one) = (self.pass.take(), plugin.one.clone());
         runtime::spawn(async move {
             let _alone = match &one {
                 Some(gate) => Some(gate.alone().await),
@@ -338,7 +343,7 @@ impl Drop for Handle {
             plugin.pool.enter().await;
             let ((), said) = plugin.call(&who, || plugin.library.callbacks.close(raw));
             said.tell(&plugin.title(), &plugin.log);
-            drop(seat);
+            drop(pass);
             plugin.count(-1);
         });
     }
@@ -400,7 +405,7 @@ impl Asking<'_> {
         let fua = if write { self.fua()? } else { Support::None };
         let multi_conn = self.can("several connections", &[], || calls.can_multi_conn(raw))?
             // There cannot be several.
-            && self.plugin.model != Model::Connections;
+            && self.plugin.model != ThreadModel::Connections;
         let cache = self.cache()?;
         let abilities = Abilities {
             write,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Params, Result};
-use runtime::{Context, Gate, Log, Timers, WorkPool};
+use runtime::{Context, Gate, OperatorLog, Timers, WorkPool};
 
 use crate::call::{self, Leave, Said, Who, c_text};
 use crate::handle::Handle;
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many of its callbacks may run at a time.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Model {
+pub(crate) enum ThreadModel {
     /// One client at a time, with one request.
     Connections,
     /// One request at a time, of all clients.
@@ -28,7 +28,7 @@ pub(crate) enum Model {
     Parallel,
 }
 
-impl Model {
+impl ThreadModel {
     fn of(number: c_int) -> Self {
         match number {
             i32::MIN..=0 => Self::Connections,
@@ -65,10 +65,10 @@ pub struct About {
 #[derive(Debug)]
 pub(crate) struct Plugin {
     pub(crate) library: Library,
-    pub(crate) model: Model,
+    pub(crate) model: ThreadModel,
     /// The pool for its callbacks.
     pub(crate) pool: WorkPool,
-    pub(crate) log: Log,
+    pub(crate) log: OperatorLog,
     pub(crate) timers: Timers,
     /// What is behind it is in a callback, where there is to be one at a time, of all handles.
     pub(crate) one: Option<Arc<Gate>>,
@@ -105,8 +105,8 @@ impl Plugin {
             pool: context.pool.for_disk(),
             log: log.clone(),
             timers: context.timers.clone(),
-            one: (model <= Model::AllRequests).then(Arc::default),
-            door: (model == Model::Connections).then(Arc::default),
+            one: (model <= ThreadModel::AllRequests).then(Arc::default),
+            door: (model == ThreadModel::Connections).then(Arc::default),
             last: Mutex::default(),
             open: (Mutex::new(0), Condvar::new()),
             library,
@@ -132,7 +132,7 @@ impl Plugin {
 
     /// The names of its exports, with descriptions. May block.
     pub(crate) fn exports(&self, who: &Arc<Who>, read_only: bool) -> Result<Vec<(String, String)>> {
-        let mut list = crate::host::Exports::default();
+        let mut list = crate::host::NbdkitExports::default();
         let is_tls = is_tls(who);
         let calls = self.library.callbacks;
         let (answer, said) = self.call(who, || calls.list_exports(read_only, is_tls, &mut list));
@@ -215,7 +215,7 @@ pub(crate) fn explained(error: Error, said: &Said, number: i32) -> Error {
 /// Calls the plugin before it is ready; other messages go to the log.
 fn asked(
     library: &Library,
-    log: &Log,
+    log: &OperatorLog,
     action: &str,
     callback: impl FnOnce() -> Option<c_int>,
 ) -> Result<Option<c_int>> {
@@ -227,11 +227,11 @@ fn asked(
     Ok(answer)
 }
 
-fn model(library: &Library, log: &Log) -> Result<Model> {
-    let most = Model::of(library.callbacks.max_thread_model());
+fn model(library: &Library, log: &OperatorLog) -> Result<ThreadModel> {
+    let most = ThreadModel::of(library.callbacks.max_thread_model());
     let callbacks = library.callbacks;
     let asked = asked(library, log, "choose its thread model", || callbacks.thread_model())?;
-    Ok(asked.map_or(most, |number| Model::of(number).min(most)))
+    Ok(asked.map_or(most, |number| ThreadModel::of(number).min(most)))
 }
 
 /// The parameters with their keys. A value without a key gets the plugin's magic key; without one, the first is
@@ -292,8 +292,8 @@ pub(crate) fn about(library: &Library) -> Result<About> {
     line(&mut help, calls.config_help());
     let mut dump = format!("path={}\nname={}\n", path.display(), library.name);
     line(&mut dump, calls.version().map(|version| format!("version={version}")));
-    let most = Model::of(calls.max_thread_model());
-    let model = model(library, &Log::default())?;
+    let most = ThreadModel::of(calls.max_thread_model());
+    let model = model(library, &OperatorLog::default())?;
     let _ = writeln!(
         dump,
         "api_version={}\nstruct_size={}\nmax_thread_model={}\nthread_model={}\nerrno_is_preserved={}",

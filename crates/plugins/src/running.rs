@@ -15,16 +15,16 @@ use crate::plugin::{self, About, Plugin};
 /// Whether a plugin is getting its parameters.
 static CONFIGURES: AtomicBool = AtomicBool::new(false);
 
-static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+static RUNNING: Mutex<Vec<RunningPlugin>> = Mutex::new(Vec::new());
 
-struct Running {
+struct RunningPlugin {
     path: PathBuf,
     params: Params,
     /// `None`: it refused its parameters, and must not be asked again.
     plugin: Option<Arc<Plugin>>,
 }
 
-fn running() -> MutexGuard<'static, Vec<Running>> {
+fn running() -> MutexGuard<'static, Vec<RunningPlugin>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -67,7 +67,11 @@ pub(crate) fn start(name: &str, params: &Params, context: &Context) -> Result<Ar
     let started = Library::load(&path).and_then(|library| Plugin::start(library, params, context));
     CONFIGURES.store(false, Ordering::Relaxed);
     let started = started.map(Arc::new);
-    running.push(Running { path, params: params.clone(), plugin: started.as_ref().ok().cloned() });
+    running.push(RunningPlugin {
+        path,
+        params: params.clone(),
+        plugin: started.as_ref().ok().cloned(),
+    });
     started
 }
 

@@ -12,7 +12,7 @@ mod program;
 mod running;
 
 pub use helper::hand_over;
-pub use program::{Program, Streams, nothing};
+pub use program::{Program, StandardStreams, nothing};
 pub use running::Running;
 
 use std::io;
@@ -22,7 +22,11 @@ use std::io;
 ///
 /// # Errors
 /// It cannot be started; a variable is not among those of the program; or it was not named when that was handed over.
-pub fn start(program: &Program, values: &[(&str, &str)], streams: Streams) -> io::Result<Running> {
+pub fn start(
+    program: &Program,
+    values: &[(&str, &str)],
+    streams: StandardStreams,
+) -> io::Result<Running> {
     let values = program.in_order(values)?;
     match helper::asked() {
         Some(helper) => helper.start(program, &values, &streams),

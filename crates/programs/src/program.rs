@@ -21,7 +21,7 @@ pub struct Program {
 /// Its standard input and output; by default those of this process. Standard error is always this
 /// process's.
 #[derive(Debug, Default)]
-pub struct Streams {
+pub struct StandardStreams {
     /// Its standard input.
     pub input: Option<OwnedFd>,
     /// Its standard output.
@@ -70,7 +70,7 @@ impl Program {
     }
 
     /// How it is started, with the values in the order of its variables.
-    pub(crate) fn command(&self, values: &[Option<&str>], streams: Streams) -> Command {
+    pub(crate) fn command(&self, values: &[Option<&str>], streams: StandardStreams) -> Command {
         let mut words = self.words.iter();
         let mut command = Command::new(words.next().map_or("", String::as_str));
         command.args(words);

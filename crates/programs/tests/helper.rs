@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use programs::{Program, Running, Streams, hand_over, nothing, start};
+use programs::{Program, Running, StandardStreams, hand_over, nothing, start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
@@ -60,7 +60,7 @@ fn alone(name: &str) -> bool {
 /// Starts it, with a pipe to read what it prints.
 fn printing(program: &Program, values: &[(&str, &str)]) -> (Running, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
-    let streams = Streams { input: Some(nothing().unwrap()), output: Some(writer.into()) };
+    let streams = StandardStreams { input: Some(nothing().unwrap()), output: Some(writer.into()) };
     (start(program, values, streams).unwrap(), reader)
 }
 
@@ -83,12 +83,12 @@ fn only_what_was_named_is_started() {
         (Program::script("echo named", &["a"]), Program::script("echo other", &[]));
     hand_over(vec![Program::script("exit 9", &[]), named.clone()]).unwrap();
     assert_eq!(printed(&named, &[]), "named\n");
-    let refused = start(&other, &[], Streams::default()).unwrap_err();
+    let refused = start(&other, &[], StandardStreams::default()).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
     // Nor the same with another variable, of which LD_PRELOAD is one.
     let more = Program { variables: vec!["a".into(), "LD_PRELOAD".into()], ..named.clone() };
-    assert!(start(&more, &[], Streams::default()).is_err());
-    assert!(start(&named, &[("LD_PRELOAD", "x")], Streams::default()).is_err());
+    assert!(start(&more, &[], StandardStreams::default()).is_err());
+    assert!(start(&named, &[("LD_PRELOAD", "x")], StandardStreams::default()).is_err());
     assert!(hand_over(vec![other]).is_err(), "what was handed over stays so");
 }
 
@@ -97,7 +97,7 @@ fn it_is_a_child_of_ours_and_ends_as_it_ends() {
     let (seven, killed) = (Program::script("exit 7", &[]), Program::script("kill -KILL $$", &[]));
     hand_over(vec![parent.clone(), seven.clone(), killed.clone()]).unwrap();
     assert_eq!(printed(&parent, &[]), format!("{}\n", std::process::id()));
-    let run = |program| start(program, &[], Streams::default()).unwrap();
+    let run = |program| start(program, &[], StandardStreams::default()).unwrap();
     let running = run(&seven);
     assert_eq!(running.wait().unwrap().code(), Some(7));
     assert_eq!(running.try_wait().unwrap().unwrap().code(), Some(7), "and again");
@@ -115,8 +115,8 @@ fn it_is_told_its_variables_and_no_others() {
     let long = "x".repeat(100_000);
     assert_eq!(printed(&program, &[("second", &long)]), format!("|{long}|{path}\n"));
     let longer = "x".repeat(200_000);
-    assert!(start(&program, &[("second", &longer)], Streams::default()).is_err());
-    assert!(start(&program, &[("second", "a\0b")], Streams::default()).is_err());
+    assert!(start(&program, &[("second", &longer)], StandardStreams::default()).is_err());
+    assert!(start(&program, &[("second", "a\0b")], StandardStreams::default()).is_err());
     assert_eq!(printed(&program, &[("second", "b")]), format!("|b|{path}\n"), "it goes on");
 }
 
@@ -125,7 +125,7 @@ fn it_reads_and_prints_where_it_is_told_to() {
     hand_over(vec![cat.clone()]).unwrap();
     let (input, mut into) = std::io::pipe().unwrap();
     let (mut out, output) = std::io::pipe().unwrap();
-    let streams = Streams { input: Some(input.into()), output: Some(output.into()) };
+    let streams = StandardStreams { input: Some(input.into()), output: Some(output.into()) };
     let running = start(&cat, &[], streams).unwrap();
     into.write_all(b"carried").unwrap();
     drop(into);
@@ -193,10 +193,10 @@ fn what_cannot_be_started_is_an_error_and_leaves_nothing() {
         Program { words: vec!["/nonexistent".into()], variables: Vec::new(), is_apart: false };
     let one = Program::script("true", &[]);
     hand_over(vec![none.clone(), one.clone()]).unwrap();
-    let e = start(&none, &[], Streams::default()).unwrap_err();
+    let e = start(&none, &[], StandardStreams::default()).unwrap_err();
     assert_eq!(e.kind(), std::io::ErrorKind::NotFound, "{e}");
     assert_eq!(children().len(), 1);
-    assert!(start(&one, &[], Streams::default()).unwrap().wait().unwrap().success());
+    assert!(start(&one, &[], StandardStreams::default()).unwrap().wait().unwrap().success());
 }
 
 fn a_socket_that_we_close_is_closed() {
@@ -264,7 +264,7 @@ fn a_helper_that_is_gone_is_an_error() {
     let helper = rustix::process::Pid::from_raw(children()[0]).unwrap();
     rustix::process::kill_process(helper, Signal::KILL).unwrap();
     rustix::process::waitpid(Some(helper), rustix::process::WaitOptions::empty()).unwrap();
-    let e = start(&one, &[], Streams::default()).unwrap_err().to_string();
+    let e = start(&one, &[], StandardStreams::default()).unwrap_err().to_string();
     assert!(e.contains("has ended"), "{e}");
 }
 
@@ -300,9 +300,9 @@ fn the_same_is_started_without_a_helper() {
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(text, format!("{} x\n", std::process::id()));
     assert_eq!(running.wait().unwrap().code(), Some(5));
-    assert!(start(&program, &[("c", "")], Streams::default()).is_err());
+    assert!(start(&program, &[("c", "")], StandardStreams::default()).is_err());
     let sleep = Program::script("exec sleep 600", &[]);
-    let running = start(&sleep, &[], Streams::default()).unwrap();
+    let running = start(&sleep, &[], StandardStreams::default()).unwrap();
     running.signal(Signal::TERM).unwrap();
     assert!(!running.wait().unwrap().success());
 }

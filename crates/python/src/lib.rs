@@ -20,10 +20,10 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<nbd::NBD>()?;
-    module.add_class::<nbd::Buffer>()?;
+    module.add_class::<nbd::AioBuffer>()?;
     module.add_class::<disks::Disk>()?;
     module.add_class::<disks::Extents>()?;
-    module.add_class::<disks::Server>()?;
+    module.add_class::<disks::DiskServer>()?;
     module.add_function(wrap_pyfunction!(disks::copy_disk, module)?)?;
     module.add_function(wrap_pyfunction!(disks::compare_disks, module)?)?;
     Ok(())

@@ -22,7 +22,7 @@ pub struct Context {
     /// The program around it.
     pub control: Control,
     /// For messages that no client can be told, and that are no reason to stop.
-    pub log: Log,
+    pub log: OperatorLog,
     /// How long to wait for peers, by default.
     pub patience: Patience,
     /// Debug output and flags.
@@ -83,9 +83,9 @@ impl Debugging {
 
 /// Takes lines for the operator of the program. Cheap to clone.
 #[derive(Clone)]
-pub struct Log(Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>);
+pub struct OperatorLog(Arc<dyn Fn(fmt::Arguments<'_>) + Send + Sync>);
 
-impl Log {
+impl OperatorLog {
     /// A log whose lines go to `say`, which must not block.
     pub fn new(say: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static) -> Self {
         Self(Arc::new(say))
@@ -98,15 +98,15 @@ impl Log {
 }
 
 /// Lines are dropped.
-impl Default for Log {
+impl Default for OperatorLog {
     fn default() -> Self {
         Self::new(|_| {})
     }
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for OperatorLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Log")
+        f.write_str("OperatorLog")
     }
 }
 
@@ -128,7 +128,8 @@ impl Context {
     /// A context of its own, whose work runs in `pool`.
     #[must_use]
     pub fn new(pool: WorkPool) -> Self {
-        let (timers, control, log) = (Timers::default(), Control::default(), Log::default());
+        let (timers, control, log) =
+            (Timers::default(), Control::default(), OperatorLog::default());
         let (patience, debugging) = (Patience::default(), Debugging::default());
         Self { pool, timers, control, log, patience, debugging, shared: Arc::default() }
     }
@@ -147,7 +148,7 @@ impl Context {
 
     /// The same with a log.
     #[must_use]
-    pub fn with_log(self, log: Log) -> Self {
+    pub fn with_log(self, log: OperatorLog) -> Self {
         Self { log, ..self }
     }
 

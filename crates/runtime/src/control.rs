@@ -37,7 +37,7 @@ impl Complaints {
 
 /// A number that an opened thing can report at any time.
 #[derive(Clone, Copy, Debug)]
-pub struct Measure {
+pub struct Gauge {
     /// For programs: letters, digits and `_`, the unit last.
     pub name: &'static str,
     /// For people.
@@ -46,11 +46,11 @@ pub struct Measure {
     pub value: u64,
 }
 
-type Measured = (&'static str, &'static str, Arc<dyn Fn() -> u64 + Send + Sync>);
+type GaugeValue = (&'static str, &'static str, Arc<dyn Fn() -> u64 + Send + Sync>);
 
 #[derive(Default)]
 struct Hooks {
-    measured: Vec<Measured>,
+    measured: Vec<GaugeValue>,
     reports: Vec<Box<dyn FnMut() + Send>>,
     stopping: Vec<Arc<dyn Fn() + Send + Sync>>,
     ends: Vec<Box<dyn FnOnce() + Send>>,
@@ -107,7 +107,7 @@ impl Control {
         all.iter().fold(0, |sum, owed| sum.saturating_add(owed()))
     }
 
-    /// For what was opened: adds a metric (see [`Measure`]). `value` may be called at any time, and
+    /// For what was opened: adds a metric (see [`Gauge`]). `value` may be called at any time, and
     /// must be quick. Values of one name are added up.
     pub fn on_measured(
         &self,
@@ -120,19 +120,19 @@ impl Control {
 
     /// For the program: reads all metrics, as they are at the time. It keeps nothing of what was opened
     /// alive.
-    pub fn measures(&self) -> impl Fn() -> Vec<Measure> + Send + Sync + 'static {
+    pub fn measures(&self) -> impl Fn() -> Vec<Gauge> + Send + Sync + 'static {
         let hooks = Arc::downgrade(&self.hooks);
         move || hooks.upgrade().map(|hooks| Self::measure(&hooks)).unwrap_or_default()
     }
 
-    fn measure(hooks: &Mutex<Hooks>) -> Vec<Measure> {
+    fn measure(hooks: &Mutex<Hooks>) -> Vec<Gauge> {
         // Not under the lock: a callback may add one.
         let measured = hooks.lock().unwrap_or_else(PoisonError::into_inner).measured.clone();
-        let mut all: Vec<Measure> = Vec::new();
+        let mut all: Vec<Gauge> = Vec::new();
         for (name, help, value) in measured {
             match all.iter_mut().find(|known| known.name == name) {
                 Some(known) => known.value = known.value.saturating_add(value()),
-                None => all.push(Measure { name, help, value: value() }),
+                None => all.push(Gauge { name, help, value: value() }),
             }
         }
         all

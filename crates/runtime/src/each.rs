@@ -16,9 +16,9 @@ const ROW: usize = 64;
 
 /// How many steps a task has taken in a row.
 #[derive(Debug, Default)]
-pub struct Budget(usize);
+pub struct StepBudget(usize);
 
-impl Budget {
+impl StepBudget {
     /// One more step: after many, if the thread has other things to do, it is taken on a thread of
     /// the pool.
     pub async fn spend(&mut self, pool: &WorkPool) {
@@ -44,7 +44,7 @@ where
     F: Future<Output = Result<(), E>> + Send + 'static,
     E: From<Panicked> + Send + 'static,
 {
-    let mut budget = Budget::default();
+    let mut budget = StepBudget::default();
     if width <= 1 {
         for piece in pieces {
             budget.spend(pool).await;
@@ -62,8 +62,8 @@ where
         }
         state.under_way += 1;
         drop(state);
-        let seat = Seat { crew: crew.clone(), result: None };
-        spawn_while_wanted(async move { seat.end(piece.await) });
+        let share = PieceShare { crew: crew.clone(), result: None };
+        spawn_while_wanted(async move { share.end(piece.await) });
     }
     crew.until(|state| state.under_way == 0).await;
     let failed = crew.lock().failed.take();
@@ -80,7 +80,7 @@ struct State<E> {
 }
 
 /// One piece's share of it, until it is dropped with the result of the piece.
-struct Seat<E: From<Panicked>> {
+struct PieceShare<E: From<Panicked>> {
     crew: Arc<Crew<E>>,
     result: Option<Result<(), E>>,
 }
@@ -103,13 +103,13 @@ impl<E> Crew<E> {
     }
 }
 
-impl<E: From<Panicked>> Seat<E> {
+impl<E: From<Panicked>> PieceShare<E> {
     fn end(mut self, result: Result<(), E>) {
         self.result = Some(result);
     }
 }
 
-impl<E: From<Panicked>> Drop for Seat<E> {
+impl<E: From<Panicked>> Drop for PieceShare<E> {
     fn drop(&mut self) {
         let result = self.result.take();
         let result = result.unwrap_or_else(|| Err(Panicked::of("a piece of a request").into()));

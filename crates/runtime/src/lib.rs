@@ -24,13 +24,13 @@ mod timers;
 
 pub use batch::{at_end_of_batch, batch, before_waiting};
 pub use contained::{Panicked, contained, panics};
-pub use context::{Context, Debugging, Log, Patience};
-pub use control::{Complaint, Complaints, Control, Measure};
-pub use each::{Budget, each};
+pub use context::{Context, Debugging, OperatorLog, Patience};
+pub use control::{Complaint, Complaints, Control, Gauge};
+pub use each::{StepBudget, each};
 pub use gate::{Gate, Pass};
 pub use pool::{
     Wanted, WorkPool, client, has_time, having_time, is_waiting, kept, on_behalf, taking_time,
     where_there_is_time, while_wanted, who_wants,
 };
-pub use task::{Answer, Promise, promise, spawn, spawn_while_wanted, wait_for};
+pub use task::{Promise, Promised, promise, spawn, spawn_while_wanted, wait_for};
 pub use timers::Timers;

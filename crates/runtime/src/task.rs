@@ -112,9 +112,9 @@ fn schedule(task: Task) {
 
 /// A value that is owed, and the task that waits for it.
 #[must_use]
-pub fn promise<T>() -> (Promise<T>, Answer<T>) {
+pub fn promise<T>() -> (Promise<T>, Promised<T>) {
     let (sender, receiver) = oneshot::channel();
-    (Promise(sender), Answer(receiver))
+    (Promise(sender), Promised(receiver))
 }
 
 /// Passes a promise to `start`, and blocks until it is kept; `None` if it was dropped instead.
@@ -142,9 +142,9 @@ impl<T> fmt::Debug for Promise<T> {
 }
 
 /// The answer that is owed; `None` if the promise was dropped instead.
-pub struct Answer<T>(oneshot::Receiver<T>);
+pub struct Promised<T>(oneshot::Receiver<T>);
 
-impl<T> Answer<T> {
+impl<T> Promised<T> {
     /// Whether it can be had without waiting.
     #[must_use]
     pub fn is_here(&self) -> bool {
@@ -152,13 +152,13 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> fmt::Debug for Answer<T> {
+impl<T> fmt::Debug for Promised<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Answer")
+        f.write_str("Promised")
     }
 }
 
-impl<T> Future for Answer<T> {
+impl<T> Future for Promised<T> {
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -8,7 +8,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-use crate::Error;
+use crate::ConfinementError;
 
 /// Calls that start programs, or reach other processes, the kernel or the whole system. io_uring would run other calls
 /// where no filter sees them.
@@ -110,13 +110,13 @@ fn numbers(call: libc::c_long) -> impl Iterator<Item = i64> {
 ///
 /// # Errors
 /// The kernel has no filters, or refuses this one.
-pub fn confine(network: bool) -> Result<(), Error> {
+pub fn confine(network: bool) -> Result<(), ConfinementError> {
     let filter = filter(network)?;
-    apply_filter_all_threads(&filter).map_err(|e| Error::new("confine calls", e))
+    apply_filter_all_threads(&filter).map_err(|e| ConfinementError::new("confine calls", e))
 }
 
-fn filter(network: bool) -> Result<BpfProgram, Error> {
-    let failed = |e: seccompiler::BackendError| Error::new("confine calls", e);
+fn filter(network: bool) -> Result<BpfProgram, ConfinementError> {
+    let failed = |e: seccompiler::BackendError| ConfinementError::new("confine calls", e);
     let more = if network { &[][..] } else { NETWORK };
     let refused = NEVER.iter().chain(PORTS).chain(more);
     let mut rules = BTreeMap::new();

@@ -10,7 +10,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::{Error, mounts};
+use crate::{ConfinementError, mounts};
 
 /// The newest rules known here. Older kernels enforce those that they know.
 const RULES: ABI = ABI::V6;
@@ -46,7 +46,7 @@ const NETWORK: &[&str] = &[
 
 /// The result.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Files {
+pub enum FileConfinement {
     /// All rules are enforced.
     Confined,
     /// The kernel does not know all of them; or, for a file, only its whole mount could be allowed.
@@ -59,9 +59,9 @@ pub enum Files {
 ///
 /// # Errors
 /// There are other threads already, which would not be confined; or the rules cannot be created.
-pub fn confine(reach: &Reach) -> Result<Files, Error> {
+pub fn confine(reach: &Reach) -> Result<FileConfinement, ConfinementError> {
     only_thread()?;
-    let failed = |e: landlock::RulesetError| Error::new("confine files", e);
+    let failed = |e: landlock::RulesetError| ConfinementError::new("confine files", e);
     let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
     let mut rules = rules.handle_access(AccessFs::from_all(RULES)).map_err(failed)?;
     if !reach.network {
@@ -79,19 +79,22 @@ pub fn confine(reach: &Reach) -> Result<Files, Error> {
     }
     let found = rules.restrict_self().map_err(failed)?;
     Ok(match found.ruleset {
-        RulesetStatus::FullyEnforced if !is_wide => Files::Confined,
-        RulesetStatus::FullyEnforced => Files::Partly,
-        RulesetStatus::PartiallyEnforced => Files::Partly,
-        RulesetStatus::NotEnforced => Files::Free,
+        RulesetStatus::FullyEnforced if !is_wide => FileConfinement::Confined,
+        RulesetStatus::FullyEnforced => FileConfinement::Partly,
+        RulesetStatus::PartiallyEnforced => FileConfinement::Partly,
+        RulesetStatus::NotEnforced => FileConfinement::Free,
     })
 }
 
-fn only_thread() -> Result<(), Error> {
+fn only_thread() -> Result<(), ConfinementError> {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
     match threads {
         Ok(1) => Ok(()),
-        Ok(n) => Err(Error::new("confine files", format!("{n} threads run already; a defect"))),
-        Err(e) => Err(Error::new("count the threads in /proc/self/task", e)),
+        Ok(n) => Err(ConfinementError::new(
+            "confine files",
+            format!("{n} threads run already; a defect"),
+        )),
+        Err(e) => Err(ConfinementError::new("count the threads in /proc/self/task", e)),
     }
 }
 
@@ -150,7 +153,7 @@ fn allow(
     rules: RulesetCreated,
     path: &Path,
     rights: BitFlags<AccessFs>,
-) -> Result<RulesetCreated, Error> {
+) -> Result<RulesetCreated, ConfinementError> {
     let Ok(found) = path.metadata() else { return Ok(rules) };
     let Ok(there) = PathFd::new(path) else { return Ok(rules) };
     if !has_path(&there) {
@@ -160,5 +163,5 @@ fn allow(
     let rule = PathBeneath::new(there, rights);
     rules
         .add_rule(rule)
-        .map_err(|e| Error::new("confine files", format!("{}: {e}", path.display())))
+        .map_err(|e| ConfinementError::new("confine files", format!("{}: {e}", path.display())))
 }

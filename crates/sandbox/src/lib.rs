@@ -12,27 +12,27 @@ mod files;
 mod mounts;
 
 pub use calls::confine as confine_calls;
-pub use files::{Files, confine as confine_files};
+pub use files::{FileConfinement, confine as confine_files};
 
 use std::fmt;
 
 /// Why a process could not be confined.
 #[derive(Debug)]
-pub struct Error {
+pub struct ConfinementError {
     action: &'static str,
     cause: String,
 }
 
-impl Error {
+impl ConfinementError {
     fn new(action: &'static str, cause: impl fmt::Display) -> Self {
         Self { action, cause: cause.to_string() }
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ConfinementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.action, self.cause)
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ConfinementError {}

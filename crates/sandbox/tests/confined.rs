@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use device::{Reach, Use};
-use sandbox::{Files, confine_calls, confine_files};
+use sandbox::{FileConfinement, confine_calls, confine_files};
 
 type Check = (&'static str, fn());
 
@@ -69,10 +69,10 @@ fn directory(name: &str) -> PathBuf {
 /// False, and says so, where this kernel has no landlock.
 fn confined(reach: &Reach) -> bool {
     let held = confine_files(reach).unwrap();
-    if held == Files::Free {
+    if held == FileConfinement::Free {
         eprintln!("skipped: this kernel has no landlock");
     }
-    held != Files::Free
+    held != FileConfinement::Free
 }
 
 fn denied<T>(found: std::io::Result<T>) -> bool {

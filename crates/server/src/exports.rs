@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use device::access::Rules;
 use device::{Edge, Identity, Info, Peer};
 use wire::constants::BASE_ALLOCATION;
-use wire::{BlockSizes, ExportOffer, TransmissionFlags};
+use wire::{BlockConstraints, ExportOffer, TransmissionFlags};
 
 /// One device under one name.
 #[derive(Clone, Debug)]
@@ -180,7 +180,7 @@ impl Export {
         let chosen = self.edge.device().is_chosen_by_name();
         let own = info.export.as_deref().filter(|_| chosen);
         let asked = Some(name).filter(|name| chosen && !name.is_empty());
-        let told = info.advertised.map(|b| BlockSizes {
+        let told = info.advertised.map(|b| BlockConstraints {
             minimum: b.minimum,
             preferred: b.preferred,
             maximum: b.maximum,
@@ -203,8 +203,8 @@ pub(crate) fn contexts(info: &Info) -> Vec<String> {
 }
 
 /// The sizes that are enforced: the edge takes any byte and splits what is too long.
-pub(crate) fn enforced(info: &Info) -> BlockSizes {
-    BlockSizes {
+pub(crate) fn enforced(info: &Info) -> BlockConstraints {
+    BlockConstraints {
         minimum: 1,
         preferred: info.blocks.preferred.max(info.blocks.minimum),
         maximum: 32 << 20,

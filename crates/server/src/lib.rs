@@ -30,7 +30,7 @@ mod shared;
 mod terms;
 
 pub use exports::{Allowed, Export, Exports};
-pub use log::{Level, Log, LogFormat, stderr_is_journal};
+pub use log::{LogFormat, ServerLog, Severity, stderr_is_journal};
 pub use metrics::{Live, endpoint};
 pub use net::{Family, ListenAddress, Listener, SocketName, SocketRights, tls};
 pub use server::{Idle, Options, Server};

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 
 /// A limit.
 #[derive(Clone, Copy, Debug)]
-pub struct Limit {
+pub struct ServerLimit {
     /// What is limited.
     pub what: &'static str,
     /// The option that sets it, without its dashes, and how its value is written.
-    pub option: Option<(&'static str, Written)>,
+    pub option: Option<(&'static str, ValueForm)>,
     /// The default limit. `none`: there is none.
     pub limit: &'static str,
     /// What happens at the limit.
@@ -20,7 +20,7 @@ pub struct Limit {
 
 /// How the value of an option is written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Written {
+pub enum ValueForm {
     /// A number from 1 on.
     Number,
     /// Seconds, or with a unit.
@@ -29,7 +29,7 @@ pub enum Written {
     Size,
 }
 
-impl Limit {
+impl ServerLimit {
     /// The default of the option, if it has one.
     #[must_use]
     pub fn default(&self) -> Option<&'static str> {
@@ -40,59 +40,59 @@ impl Limit {
 
 const fn set(
     what: &'static str,
-    option: (&'static str, Written),
+    option: (&'static str, ValueForm),
     limit: &'static str,
     then: &'static str,
-) -> Limit {
-    Limit { what, option: Some(option), limit, then }
+) -> ServerLimit {
+    ServerLimit { what, option: Some(option), limit, then }
 }
 
-const fn fixed(what: &'static str, limit: &'static str, then: &'static str) -> Limit {
-    Limit { what, option: None, limit, then }
+const fn fixed(what: &'static str, limit: &'static str, then: &'static str) -> ServerLimit {
+    ServerLimit { what, option: None, limit, then }
 }
 
 /// The table.
-pub const LIMITS: &[Limit] = &[
-    set("Clients at a time", ("max-connections", Written::Number), "1000", "more are refused"),
+pub const LIMITS: &[ServerLimit] = &[
+    set("Clients at a time", ("max-connections", ValueForm::Number), "1000", "more are refused"),
     set(
         "Clients of one address or user at a time",
-        ("max-connections-per-address", Written::Number),
+        ("max-connections-per-address", ValueForm::Number),
         "none",
         "more are refused",
     ),
     set(
         "How long a client may negotiate",
-        ("handshake-timeout", Written::Time),
+        ("handshake-timeout", ValueForm::Time),
         "10 s",
         "then the server closes the connection; what an export takes to open does not count",
     ),
     set(
         "How long a client may ask for nothing",
-        ("idle-timeout", Written::Time),
+        ("idle-timeout", ValueForm::Time),
         "none",
         "then the server closes the connection, if it owes the client nothing",
     ),
     set(
         "How long a client may read nothing of the replies it is owed, once the server stops",
-        ("stop-timeout", Written::Time),
+        ("stop-timeout", ValueForm::Time),
         "5 s",
         "then the server closes the connection",
     ),
     set(
         "Requests a second of one connection",
-        ("max-requests", Written::Number),
+        ("max-requests", ValueForm::Number),
         "none",
         "more wait; those of a tenth of a second may come at once",
     ),
     set(
         "Bytes of requests in flight, of all clients",
-        ("memory-limit", Written::Size),
+        ("memory-limit", ValueForm::Size),
         "512M",
         "more wait; at most half of it is for one address or user",
     ),
     set(
         "Threads for requests that wait",
-        ("threads", Written::Number),
+        ("threads", ValueForm::Number),
         "32",
         "more requests wait; at most half of them are for one disk",
     ),
@@ -134,7 +134,7 @@ pub const LIMITS: &[Limit] = &[
 #[must_use]
 pub fn markdown() -> String {
     let mut text = "| what | limit | option | then |\n|---|---|---|---|\n".to_owned();
-    for Limit { what, option, limit, then } in LIMITS {
+    for ServerLimit { what, option, limit, then } in LIMITS {
         let option = option.map_or("–".to_owned(), |(name, _)| format!("`--{name}`"));
         // Writing to a string does not fail.
         let _ = writeln!(text, "| {what} | {limit} | {option} | {then} |");
@@ -146,7 +146,7 @@ pub fn markdown() -> String {
 #[must_use]
 pub fn fixed_lines() -> String {
     let fixed = LIMITS.iter().filter(|limit| limit.option.is_none());
-    fixed.fold(String::new(), |mut text, Limit { what, limit, then, .. }| {
+    fixed.fold(String::new(), |mut text, ServerLimit { what, limit, then, .. }| {
         let _ = writeln!(text, "  {what}: {limit}; {then}");
         text
     })

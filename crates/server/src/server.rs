@@ -16,7 +16,7 @@ use crate::budget::Budget;
 use crate::connection::Common;
 use crate::exports::Exports;
 use crate::leavers::Leavers;
-use crate::log::Log;
+use crate::log::ServerLog;
 use crate::metrics::{Live, Metrics};
 use crate::reactor::{Reactor, STOP};
 use crate::shared::Shared;
@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What is negotiated.
-    pub policy: wire::Policy,
+    pub policy: wire::ServerPolicy,
     /// The certificates or keys for TLS, where the policy has TLS.
     pub tls: Option<net::tls::Acceptor>,
     /// Reactors; 0 for one a core.
@@ -48,7 +48,7 @@ pub struct Options {
     /// Bytes of requests in flight, of all connections.
     pub memory: u64,
     /// The log.
-    pub log: Log,
+    pub log: ServerLog,
     /// Whether to log which clients come and go.
     pub verbose: bool,
 }
@@ -56,7 +56,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            policy: wire::Policy::default(),
+            policy: wire::ServerPolicy::default(),
             tls: None,
             reactors: 0,
             max_connections: 1000,
@@ -66,7 +66,7 @@ impl Default for Options {
             stop_timeout: Duration::from_secs(5),
             max_requests: None,
             memory: 512 << 20,
-            log: Log::default(),
+            log: ServerLog::default(),
             verbose: false,
         }
     }

@@ -8,7 +8,7 @@ use net::{Stream, Tuning};
 
 use crate::bell::{Arrival, Bell};
 use crate::connection::Common;
-use crate::log::Level;
+use crate::log::Severity;
 use crate::metrics::Reason;
 
 /// Beyond this many connections, socket buffers are not enlarged: a Unix socket's buffer is the
@@ -101,7 +101,7 @@ impl Shared {
             let peer = stream.peer();
             let what =
                 format_args!("refused: {open} connections are open already (--max-connections)");
-            self.common.log.event(Level::Warning, Some(&peer), None, what);
+            self.common.log.event(Severity::Warning, Some(&peer), None, what);
             self.common.metrics.closed(Reason::Full);
             return false;
         }
@@ -113,7 +113,7 @@ impl Shared {
             let what = format_args!(
                 "refused: {open} connections of its address are open already (--max-connections-per-address)"
             );
-            self.common.log.event(Level::Warning, Some(&peer), None, what);
+            self.common.log.event(Severity::Warning, Some(&peer), None, what);
             self.common.metrics.closed(Reason::FullOfAddress);
             return false;
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use client::{answered, ask, choose, connect, disk, serve, write_request};
 use server::{Options, Server};
-use trial::toy::{Settings, Toy};
+use trial::toy::{Toy, ToySettings};
 
 const CLUSTER: u64 = 64 << 10;
 const CLUSTERS: u64 = 64;
@@ -33,7 +33,7 @@ struct Disk {
 impl Disk {
     fn start() -> Self {
         let cluster = u32::try_from(CLUSTER).unwrap();
-        let settings = Settings { cluster, packs: false, ..Settings::default() };
+        let settings = ToySettings { cluster, packs: false, ..ToySettings::default() };
         let files = [disk("memory:8M"), disk("memory:8M")];
         let toy = Toy::create(files, None, CLUSTER * CLUSTERS, settings);
         let (server, path) = serve(toy.edge(), Options { reactors: 2, ..Options::default() });

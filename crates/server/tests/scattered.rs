@@ -14,7 +14,7 @@ use std::process::Command;
 
 use client::{answered, ask, connect, disk, serve};
 use server::Options;
-use trial::toy::{Settings, Toy};
+use trial::toy::{Toy, ToySettings};
 
 const CLUSTER: usize = 64 << 10;
 const CLUSTERS: usize = 24;
@@ -39,7 +39,8 @@ fn serve_and_read(directory: &Path) {
         std::fs::File::create(&path).and_then(|file| file.set_len(8 << 20)).unwrap();
         disk(path.to_str().unwrap())
     });
-    let settings = Settings { cluster: u32::try_from(CLUSTER).unwrap(), ..Settings::default() };
+    let settings =
+        ToySettings { cluster: u32::try_from(CLUSTER).unwrap(), ..ToySettings::default() };
     let toy = Toy::create(files, None, (CLUSTER * CLUSTERS) as u64, settings);
     let (edge, mut whole) = (toy.edge(), Vec::new());
     for n in 0..CLUSTERS {

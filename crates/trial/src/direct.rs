@@ -4,7 +4,7 @@ use device::{Buffer, Device, Extent, Operation, Outcome, Result, ZeroFlags};
 
 /// One method for each operation. Each blocks until it has been answered.
 #[allow(missing_docs, clippy::missing_errors_doc, reason = "they are the operations")]
-pub trait Direct {
+pub trait BlockingCalls {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
     fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()>;
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()>;
@@ -14,7 +14,7 @@ pub trait Direct {
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()>;
 }
 
-impl Direct for dyn Device + '_ {
+impl BlockingCalls for dyn Device + '_ {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let buffer = Buffer::zeroed(buf.len());
         match self.run(Operation::Read { offset, buffer })? {

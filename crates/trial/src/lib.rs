@@ -15,7 +15,7 @@ use device::{Device, Edge, ErrorKind, Extent, Place, Simple, ZeroFlags};
 use proptest::prelude::*;
 use rustix::fs::{Mode, OFlags};
 
-pub use direct::Direct;
+pub use direct::BlockingCalls;
 
 /// Bytes of the disks on trial: not a whole number of blocks of 64 KiB.
 pub const SIZE: usize = 96 << 10;

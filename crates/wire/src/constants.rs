@@ -262,12 +262,12 @@ impl TransmissionFlags {
     /// The flags that make sense together: what depends on something missing is dropped, HAS_FLAGS
     /// is set.
     #[must_use]
-    pub(crate) fn consistent(self, mode: Mode) -> Self {
+    pub(crate) fn consistent(self, mode: Framing) -> Self {
         let mut flags = self.with(Self::HAS_FLAGS);
-        if mode == Mode::Simple {
+        if mode == Framing::Simple {
             flags = flags.without(Self::SEND_DF);
         }
-        if mode != Mode::Extended {
+        if mode != Framing::Extended {
             flags = flags.without(Self::BLOCK_STATUS_PAYLOAD);
         }
         if flags.contains(Self::READ_ONLY) {
@@ -492,7 +492,7 @@ impl std::fmt::Display for ErrorCode {
 
 /// How requests and replies are framed, as negotiated.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub enum Mode {
+pub enum Framing {
     /// Compact requests, simple replies.
     #[default]
     Simple,

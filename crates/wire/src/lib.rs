@@ -15,7 +15,7 @@
 //!
 //! ```
 //! use wire::{
-//!     ClientHandshake, ClientPolicy, ClientStep, ExportOffer, ExportCatalog, OptionRefusal, Policy,
+//!     ClientHandshake, ClientPolicy, ClientStep, ExportOffer, ExportCatalog, OptionRefusal, ServerPolicy,
 //!     ServerHandshake,
 //! };
 //!
@@ -34,7 +34,7 @@
 //!     }
 //! }
 //!
-//! let mut server = ServerHandshake::new(Policy::default());
+//! let mut server = ServerHandshake::new(ServerPolicy::default());
 //! let mut client =
 //!     ClientHandshake::new(ClientPolicy { export: "disk".into(), ..ClientPolicy::default() });
 //! let mut to_client = server.greeting();
@@ -68,23 +68,25 @@ mod session;
 mod status;
 mod uri;
 
-pub use constants::{Command, CommandFlags, ErrorCode, Mode, TransmissionFlags};
+pub use constants::{Command, CommandFlags, ErrorCode, Framing, TransmissionFlags};
 pub use coverage::ReadCoverage;
 pub use error::{Fatal, HandshakeError, PeerIncompatible, PeerMisbehaved};
 pub use handshake::client::{
     ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, ListedExport,
 };
 pub use handshake::server::{
-    CloseReason, ExportCatalog, ExportOffer, OptionRefusal, Policy, ServerHandshake, ServerStep,
-    ServerTls,
+    CloseReason, ExportCatalog, ExportOffer, OptionRefusal, ServerHandshake, ServerPolicy,
+    ServerStep, ServerTls,
 };
 pub use inflight::InFlight;
-pub use pending::{Body, ContextStatus, Event, PendingReply, ReplyError, Span, parse_data_offset};
+pub use pending::{
+    Body, ContextStatus, PayloadEffect, PayloadSpan, PendingReply, ReplyError, parse_data_offset,
+};
 pub use receive::{
     ChunkPayload, RemoteError, ReplyHeader, ReplyKind, parse_chunk_payload, parse_reply_header,
 };
 pub use reply::ReplyWriter;
 pub use request::{LengthTooLarge, Request, encode_request, parse_request, request_header_len};
-pub use session::{After, BlockSizes, Negotiated, Protocol, Refusal, StatusQuery};
+pub use session::{After, BlockConstraints, Negotiated, Protocol, Refusal, StatusQuery};
 pub use status::{StatusExtent, parse_status_payload};
 pub use uri::{DEFAULT_PORT, Scheme, Transport, Uri, UriError, VSOCK_HOST};

@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::codec::{Reader, len64};
 use crate::constants::{
-    BASE_ALLOCATION, Command, CommandFlags, ErrorCode, Mode, allocation, chunk,
+    BASE_ALLOCATION, Command, CommandFlags, ErrorCode, Framing, allocation, chunk,
 };
 use crate::coverage::ReadCoverage;
 use crate::error::{Fatal, PeerMisbehaved};
@@ -58,7 +58,7 @@ pub enum Body {
 
 /// Where the data that follow belong, relative to the start of the request's range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Span {
+pub struct PayloadSpan {
     /// First byte.
     pub start: u64,
     /// Bytes.
@@ -67,11 +67,11 @@ pub struct Span {
 
 /// What a payload meant for the caller.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Event {
+pub enum PayloadEffect {
     /// Nothing to do.
     Noted,
     /// These bytes of the read are zeroes: the caller must put them there.
-    Zeroes(Span),
+    Zeroes(PayloadSpan),
 }
 
 /// Why a request failed.
@@ -107,7 +107,7 @@ pub struct ContextStatus {
 /// The reply to one request.
 #[derive(Debug)]
 pub struct PendingReply {
-    mode: Mode,
+    mode: Framing,
     command: Command,
     flags: CommandFlags,
     offset: u64,
@@ -206,7 +206,7 @@ impl PendingReply {
         }
         match self.command {
             // Whether data follow is not known.
-            Command::Read if self.mode != Mode::Simple => {
+            Command::Read if self.mode != Framing::Simple => {
                 return Err(PeerMisbehaved::SimpleReplyToRead.into());
             }
             Command::Read => {
@@ -258,7 +258,7 @@ impl PendingReply {
     /// # Errors
     ///
     /// The data belong elsewhere, or there is no end of them: disconnect.
-    pub fn data_offset(&mut self, offset: [u8; 8], length: u64) -> Result<Span, Fatal> {
+    pub fn data_offset(&mut self, offset: [u8; 8], length: u64) -> Result<PayloadSpan, Fatal> {
         let last = self.take_chunk(chunk::OFFSET_DATA)?;
         let before = self.failures;
         let span = self.content(u64::from_be_bytes(offset), length)?;
@@ -273,17 +273,17 @@ impl PendingReply {
     ///
     /// Content belongs elsewhere, a context is answered twice, or there is no end of errors:
     /// disconnect.
-    pub fn payload(&mut self, payload: &[u8]) -> Result<Event, Fatal> {
+    pub fn payload(&mut self, payload: &[u8]) -> Result<PayloadEffect, Fatal> {
         let Some((kind, last)) = self.chunk.take() else {
             return Err(PeerMisbehaved::ChunkUnexpected.into());
         };
         let parsed = parse_chunk_payload(self.mode, kind, payload);
         let (before, length) = (self.failures, len64(payload.len()));
-        let mut event = Event::Noted;
+        let mut event = PayloadEffect::Noted;
         match parsed {
             Ok(ChunkPayload::None) => {}
             Ok(ChunkPayload::Hole { offset, length }) => {
-                event = Event::Zeroes(self.content(offset, length)?);
+                event = PayloadEffect::Zeroes(self.content(offset, length)?);
             }
             Ok(ChunkPayload::Error(error)) => self.remote_error(error),
             Ok(ChunkPayload::Status { context, extents }) => self.status(context, extents)?,
@@ -344,7 +344,7 @@ impl PendingReply {
 
     /// Content of a read at an absolute offset. Outside the range is fatal; an overlap only spoils
     /// the request, as the bytes have a place to go.
-    fn content(&mut self, offset: u64, length: u64) -> Result<Span, Fatal> {
+    fn content(&mut self, offset: u64, length: u64) -> Result<PayloadSpan, Fatal> {
         let start = offset
             .checked_sub(self.offset)
             .filter(|start| *start <= self.length && length <= self.length - start)
@@ -352,7 +352,7 @@ impl PendingReply {
         if let Err(reason) = self.coverage.add(start, length) {
             self.fail(ReplyError::Protocol(reason));
         }
-        Ok(Span { start, length })
+        Ok(PayloadSpan { start, length })
     }
 
     fn remote_error(&mut self, mut error: RemoteError) {

@@ -5,7 +5,7 @@
 
 use crate::codec::{Reader, len64};
 use crate::constants::{
-    EXTENDED_REPLY_LEN, EXTENDED_REPLY_MAGIC, ErrorCode, Mode, SIMPLE_REPLY_LEN,
+    EXTENDED_REPLY_LEN, EXTENDED_REPLY_MAGIC, ErrorCode, Framing, SIMPLE_REPLY_LEN,
     SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_LEN, STRUCTURED_REPLY_MAGIC, chunk,
 };
 use crate::error::{Fatal, PeerMisbehaved, cleaned};
@@ -47,17 +47,20 @@ pub enum ReplyKind {
 /// # Errors
 ///
 /// The magic is none that this session can meet.
-pub fn parse_reply_header(mode: Mode, bytes: &[u8]) -> Result<Option<(ReplyHeader, usize)>, Fatal> {
+pub fn parse_reply_header(
+    mode: Framing,
+    bytes: &[u8],
+) -> Result<Option<(ReplyHeader, usize)>, Fatal> {
     let mut reader = Reader::new(bytes);
     let Some(magic) = reader.u32() else { return Ok(None) };
     let parsed = match (magic, mode) {
-        (SIMPLE_REPLY_MAGIC, Mode::Simple | Mode::Structured) => {
+        (SIMPLE_REPLY_MAGIC, Framing::Simple | Framing::Structured) => {
             simple(&mut reader).map(|header| (header, SIMPLE_REPLY_LEN))
         }
-        (STRUCTURED_REPLY_MAGIC, Mode::Structured) => {
+        (STRUCTURED_REPLY_MAGIC, Framing::Structured) => {
             structured(&mut reader).map(|header| (header, STRUCTURED_REPLY_LEN))
         }
-        (EXTENDED_REPLY_MAGIC, Mode::Extended) => {
+        (EXTENDED_REPLY_MAGIC, Framing::Extended) => {
             extended(&mut reader).map(|header| (header, EXTENDED_REPLY_LEN))
         }
         _ => return Err(PeerMisbehaved::BadReplyMagic.into()),
@@ -145,7 +148,7 @@ impl std::error::Error for RemoteError {}
 /// The payload breaks a rule. Its length was known from the header, so the stream is still in
 /// step, and it is enough to fail the request.
 pub fn parse_chunk_payload(
-    mode: Mode,
+    mode: Framing,
     kind: u16,
     payload: &[u8],
 ) -> Result<ChunkPayload, PeerMisbehaved> {
@@ -161,8 +164,8 @@ pub fn parse_chunk_payload(
             Ok(ChunkPayload::Data { offset, length: len64(reader.len()) })
         }
         chunk::OFFSET_HOLE => hole(payload).ok_or(PeerMisbehaved::HoleMalformed),
-        chunk::BLOCK_STATUS if mode == Mode::Structured => status(mode, payload),
-        chunk::BLOCK_STATUS_EXT if mode == Mode::Extended => status(mode, payload),
+        chunk::BLOCK_STATUS if mode == Framing::Structured => status(mode, payload),
+        chunk::BLOCK_STATUS_EXT if mode == Framing::Extended => status(mode, payload),
         kind if kind & chunk::ERROR_BIT != 0 => error(kind, payload).map(ChunkPayload::Error),
         _ => Err(PeerMisbehaved::ChunkUnexpected),
     }
@@ -175,7 +178,7 @@ fn hole(payload: &[u8]) -> Option<ChunkPayload> {
         .then_some(ChunkPayload::Hole { offset, length: length.into() })
 }
 
-fn status(mode: Mode, payload: &[u8]) -> Result<ChunkPayload, PeerMisbehaved> {
+fn status(mode: Framing, payload: &[u8]) -> Result<ChunkPayload, PeerMisbehaved> {
     parse_status_payload(mode, payload)
         .map(|(context, extents)| ChunkPayload::Status { context, extents })
 }

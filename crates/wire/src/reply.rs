@@ -6,7 +6,7 @@
 
 use crate::codec::{clipped, len32, len64, put_u16, put_u32, put_u64};
 use crate::constants::{
-    Command, CommandFlags, EXTENDED_REPLY_MAGIC, ErrorCode, MAX_SENT_MESSAGE, Mode,
+    Command, CommandFlags, EXTENDED_REPLY_MAGIC, ErrorCode, Framing, MAX_SENT_MESSAGE,
     SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk,
 };
 use crate::request::Request;
@@ -16,7 +16,7 @@ use crate::status::{StatusExtent, StatusLimits, encode_status};
 /// Makes the replies to one request.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyWriter {
-    mode: Mode,
+    mode: Framing,
     flags: CommandFlags,
     command: u16,
     cookie: u64,
@@ -26,7 +26,7 @@ pub struct ReplyWriter {
 
 impl ReplyWriter {
     /// Replies to `request` in `mode`.
-    pub const fn new(mode: Mode, request: &Request) -> Self {
+    pub const fn new(mode: Framing, request: &Request) -> Self {
         Self {
             mode,
             flags: request.flags,
@@ -45,14 +45,14 @@ impl ReplyWriter {
     }
 
     /// The framing in use.
-    pub const fn mode(&self) -> Mode {
+    pub const fn mode(&self) -> Framing {
         self.mode
     }
 
     /// Whether data and holes go out as chunks, as many as wanted. Otherwise a read has exactly
     /// one header, then all its bytes.
     pub const fn is_chunked(&self) -> bool {
-        !matches!(self.mode, Mode::Simple)
+        !matches!(self.mode, Framing::Simple)
     }
 
     /// Whether a read of this request may be answered with holes and several pieces.
@@ -142,7 +142,7 @@ impl ReplyWriter {
         out: &mut Vec<u8>,
     ) -> u64 {
         let flags = if last { chunk::FLAG_DONE } else { 0 };
-        let wide = self.mode == Mode::Extended;
+        let wide = self.mode == Framing::Extended;
         let kind = if wide { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
         let start = out.len();
         self.chunk(flags, kind, 0, out);
@@ -181,12 +181,12 @@ impl ReplyWriter {
     /// Whether even a plain success or failure must be a chunk.
     fn needs_chunks(&self) -> bool {
         match self.mode {
-            Mode::Simple => false,
-            Mode::Structured => {
+            Framing::Simple => false,
+            Framing::Structured => {
                 self.command == Command::Read.to_wire()
                     || self.command == Command::BlockStatus.to_wire()
             }
-            Mode::Extended => true,
+            Framing::Extended => true,
         }
     }
 
@@ -197,7 +197,7 @@ impl ReplyWriter {
     }
 
     fn chunk(&self, flags: u16, kind: u16, length: u64, out: &mut Vec<u8>) {
-        let wide = self.mode == Mode::Extended;
+        let wide = self.mode == Framing::Extended;
         put_u32(out, if wide { EXTENDED_REPLY_MAGIC } else { STRUCTURED_REPLY_MAGIC });
         put_u16(out, flags);
         put_u16(out, kind);

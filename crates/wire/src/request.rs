@@ -5,7 +5,7 @@
 
 use crate::codec::{Reader, put_u16, put_u32, put_u64};
 use crate::constants::{
-    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Mode, REQUEST_LEN,
+    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Framing, REQUEST_LEN,
     REQUEST_MAGIC,
 };
 use crate::error::{Fatal, PeerMisbehaved};
@@ -35,10 +35,10 @@ impl Request {
 }
 
 /// Bytes of a request's header.
-pub const fn request_header_len(mode: Mode) -> usize {
+pub const fn request_header_len(mode: Framing) -> usize {
     match mode {
-        Mode::Simple | Mode::Structured => REQUEST_LEN,
-        Mode::Extended => EXTENDED_REQUEST_LEN,
+        Framing::Simple | Framing::Structured => REQUEST_LEN,
+        Framing::Extended => EXTENDED_REQUEST_LEN,
     }
 }
 
@@ -49,12 +49,12 @@ pub const fn request_header_len(mode: Mode) -> usize {
 /// # Errors
 ///
 /// The stream cannot be followed any further (wrong magic): disconnect.
-pub fn parse_request(mode: Mode, bytes: &[u8]) -> Result<Option<Request>, Fatal> {
+pub fn parse_request(mode: Framing, bytes: &[u8]) -> Result<Option<Request>, Fatal> {
     let mut reader = Reader::new(bytes);
     let Some(magic) = reader.u32() else { return Ok(None) };
     let expected = match mode {
-        Mode::Simple | Mode::Structured => REQUEST_MAGIC,
-        Mode::Extended => EXTENDED_REQUEST_MAGIC,
+        Framing::Simple | Framing::Structured => REQUEST_MAGIC,
+        Framing::Extended => EXTENDED_REQUEST_MAGIC,
     };
     if magic != expected {
         return Err(PeerMisbehaved::BadRequestMagic.into());
@@ -64,13 +64,13 @@ pub fn parse_request(mode: Mode, bytes: &[u8]) -> Result<Option<Request>, Fatal>
     Ok(Some(request))
 }
 
-fn fields(mode: Mode, reader: &mut Reader<'_>) -> Option<Request> {
+fn fields(mode: Framing, reader: &mut Reader<'_>) -> Option<Request> {
     Some(Request {
         flags: CommandFlags(reader.u16()?),
         command: reader.u16()?,
         cookie: reader.u64()?,
         offset: reader.u64()?,
-        length: if mode == Mode::Extended { reader.u64()? } else { reader.u32()?.into() },
+        length: if mode == Framing::Extended { reader.u64()? } else { reader.u32()?.into() },
         payload: 0,
     })
 }
@@ -78,9 +78,9 @@ fn fields(mode: Mode, reader: &mut Reader<'_>) -> Option<Request> {
 /// The protocol demands PAYLOAD_LEN of an extended write, and leaves open what follows without it.
 /// QEMU's client (seen in 11.1) never sets it and always sends the payload, and QEMU's server takes
 /// it so; anything else would cut every VM off.
-fn payload_len(mode: Mode, request: &Request) -> u64 {
+fn payload_len(mode: Framing, request: &Request) -> u64 {
     let write = request.command == Command::Write.to_wire();
-    let flagged = mode == Mode::Extended && request.flags.contains(CommandFlags::PAYLOAD_LEN);
+    let flagged = mode == Framing::Extended && request.flags.contains(CommandFlags::PAYLOAD_LEN);
     if write || flagged { request.length } else { 0 }
 }
 
@@ -94,7 +94,7 @@ fn payload_len(mode: Mode, request: &Request) -> u64 {
 ///
 /// The length does not fit the header. Nothing was appended.
 pub fn encode_request(
-    mode: Mode,
+    mode: Framing,
     command: Command,
     flags: CommandFlags,
     cookie: u64,
@@ -102,7 +102,7 @@ pub fn encode_request(
     length: u64,
     out: &mut Vec<u8>,
 ) -> Result<(), LengthTooLarge> {
-    if mode == Mode::Extended {
+    if mode == Framing::Extended {
         let flags =
             if command == Command::Write { flags.with(CommandFlags::PAYLOAD_LEN) } else { flags };
         put_u32(out, EXTENDED_REQUEST_MAGIC);

@@ -5,13 +5,13 @@
 
 use crate::codec::{Reader, len64, put_u32, put_u64};
 use crate::constants::{
-    Command, CommandFlags, ErrorCode, MAX_TOLERATED_PAYLOAD, Mode, TransmissionFlags,
+    Command, CommandFlags, ErrorCode, Framing, MAX_TOLERATED_PAYLOAD, TransmissionFlags,
 };
 use crate::request::{Request, encode_request};
 
 /// Block size constraints of an export, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct BlockSizes {
+pub struct BlockConstraints {
     /// Offsets and lengths must be multiples of this power of two (1 to 65536).
     pub minimum: u32,
     /// What is efficient; a power of two, at least 512 and at least the minimum.
@@ -20,7 +20,7 @@ pub struct BlockSizes {
     pub maximum: u32,
 }
 
-impl BlockSizes {
+impl BlockConstraints {
     /// What the protocol lets both sides assume when nothing was advertised.
     pub const DEFAULT: Self = Self { minimum: 1, preferred: 4096, maximum: 32 << 20 };
 
@@ -35,7 +35,7 @@ impl BlockSizes {
     }
 }
 
-impl Default for BlockSizes {
+impl Default for BlockConstraints {
     fn default() -> Self {
         Self::DEFAULT
     }
@@ -68,13 +68,13 @@ impl Protocol {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Negotiated {
     /// Framing of requests and replies.
-    pub mode: Mode,
+    pub mode: Framing,
     /// Bytes of the export, below 2^63.
     pub size: u64,
     /// What the server offers for this export, free of contradictions.
     pub flags: TransmissionFlags,
     /// Block size constraints; the protocol's defaults when none were advertised.
-    pub blocks: BlockSizes,
+    pub blocks: BlockConstraints,
     /// Whether `blocks` was really advertised. A client that wants every server to understand it
     /// keeps to multiples of 512 bytes when it was not.
     pub blocks_advertised: bool,
@@ -205,7 +205,7 @@ impl Negotiated {
             Command::Cache => TransmissionFlags::SEND_CACHE,
             Command::WriteZeroes => TransmissionFlags::SEND_WRITE_ZEROES,
             Command::Resize => return Err(Refusal::invalid("resize is not supported")),
-            Command::BlockStatus if self.contexts.is_empty() || self.mode == Mode::Simple => {
+            Command::BlockStatus if self.contexts.is_empty() || self.mode == Framing::Simple => {
                 return Err(Refusal::invalid("no metadata context was selected"));
             }
             Command::Read | Command::Write | Command::Disconnect | Command::BlockStatus => {
@@ -229,7 +229,7 @@ impl Negotiated {
         allow(CommandFlags::FUA, TransmissionFlags::SEND_FUA);
         match command {
             Command::Read => allow(CommandFlags::DF, TransmissionFlags::SEND_DF),
-            Command::Write if self.mode == Mode::Extended => {
+            Command::Write if self.mode == Framing::Extended => {
                 allow(CommandFlags::PAYLOAD_LEN, TransmissionFlags::default());
             }
             Command::WriteZeroes => {
@@ -238,7 +238,7 @@ impl Negotiated {
             }
             Command::BlockStatus => {
                 allow(CommandFlags::REQ_ONE, TransmissionFlags::default());
-                if self.mode == Mode::Extended {
+                if self.mode == Framing::Extended {
                     allow(CommandFlags::PAYLOAD_LEN, TransmissionFlags::BLOCK_STATUS_PAYLOAD);
                 }
             }
@@ -337,7 +337,7 @@ impl Negotiated {
         out: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
         let write = command == Command::Write;
-        let framed = write && self.mode == Mode::Extended;
+        let framed = write && self.mode == Framing::Extended;
         let flags = if framed { flags.with(CommandFlags::PAYLOAD_LEN) } else { flags };
         let payload = if write { length } else { 0 };
         let request =

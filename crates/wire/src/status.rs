@@ -5,7 +5,7 @@
 //! bounded, makes progress, and never reaches beyond the export.
 
 use crate::codec::{Reader, len32, put_u32, put_u64};
-use crate::constants::{CommandFlags, MAX_STATUS_EXTENTS, Mode};
+use crate::constants::{CommandFlags, Framing, MAX_STATUS_EXTENTS};
 use crate::error::PeerMisbehaved;
 
 /// A run of bytes with one status. Each begins where the one before it ends.
@@ -23,7 +23,7 @@ const MAX_NARROW: u64 = (u32::MAX - 0xffff) as u64;
 /// How much of an extent list to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatusLimits {
-    pub(crate) mode: Mode,
+    pub(crate) mode: Framing,
     pub(crate) flags: CommandFlags,
     /// Bytes asked for.
     pub(crate) length: u64,
@@ -42,7 +42,7 @@ pub(crate) fn encode_status(
     let start = out.len();
     put_u32(out, context);
     let count_at = out.len();
-    let wide = limits.mode == Mode::Extended;
+    let wide = limits.mode == Framing::Extended;
     if wide {
         put_u32(out, 0);
     }
@@ -82,13 +82,13 @@ pub(crate) fn encode_status(
 ///
 /// The payload breaks a rule; the request it belongs to fails, the stream is still in step.
 pub fn parse_status_payload(
-    mode: Mode,
+    mode: Framing,
     payload: &[u8],
 ) -> Result<(u32, Vec<StatusExtent>), PeerMisbehaved> {
     let malformed = PeerMisbehaved::StatusMalformed;
     let mut reader = Reader::new(payload);
     let context = reader.u32().ok_or(malformed)?;
-    let wide = mode == Mode::Extended;
+    let wide = mode == Framing::Extended;
     let each = if wide { 16 } else { 8 };
     let told = if wide { Some(reader.u32().ok_or(malformed)?) } else { None };
     let count = reader.len() / each;

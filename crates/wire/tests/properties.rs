@@ -6,25 +6,25 @@
 use proptest::prelude::*;
 use wire::{
     Body, ChunkPayload, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command,
-    CommandFlags, ErrorCode, Event, ExportCatalog, ExportOffer, Goal, Mode, Negotiated,
-    OptionRefusal, PendingReply, Policy, ReplyError, ReplyWriter, Request, ServerHandshake,
+    CommandFlags, ErrorCode, ExportCatalog, ExportOffer, Framing, Goal, Negotiated, OptionRefusal,
+    PayloadEffect, PendingReply, ReplyError, ReplyWriter, Request, ServerHandshake, ServerPolicy,
     ServerStep, ServerTls, StatusExtent, TransmissionFlags, encode_request, parse_chunk_payload,
     parse_reply_header, parse_request, parse_status_payload, request_header_len,
 };
 
-fn mode() -> impl Strategy<Value = Mode> {
-    prop_oneof![Just(Mode::Simple), Just(Mode::Structured), Just(Mode::Extended)]
+fn mode() -> impl Strategy<Value = Framing> {
+    prop_oneof![Just(Framing::Simple), Just(Framing::Structured), Just(Framing::Extended)]
 }
 
-fn chunked() -> impl Strategy<Value = Mode> {
-    prop_oneof![Just(Mode::Structured), Just(Mode::Extended)]
+fn chunked() -> impl Strategy<Value = Framing> {
+    prop_oneof![Just(Framing::Structured), Just(Framing::Extended)]
 }
 
 fn command() -> impl Strategy<Value = Command> {
     (0_u16..8).prop_map(|value| Command::from_wire(value).unwrap_or(Command::Read))
 }
 
-fn session(mode: Mode, size: u64) -> Negotiated {
+fn session(mode: Framing, size: u64) -> Negotiated {
     Negotiated {
         mode,
         size,
@@ -35,7 +35,7 @@ fn session(mode: Mode, size: u64) -> Negotiated {
 }
 
 /// Feeds one whole reply to a pending one; gives the data that it puts into `buffer`.
-fn receive(mode: Mode, reply: &mut PendingReply, bytes: &[u8], buffer: &mut [u8]) {
+fn receive(mode: Framing, reply: &mut PendingReply, bytes: &[u8], buffer: &mut [u8]) {
     let mut rest = bytes;
     while let Some((header, used)) = parse_reply_header(mode, rest).unwrap() {
         rest = &rest[used..];
@@ -55,7 +55,7 @@ fn receive(mode: Mode, reply: &mut PendingReply, bytes: &[u8], buffer: &mut [u8]
             }
             Body::Payload { length } => {
                 let length = usize::try_from(length).unwrap();
-                if let Event::Zeroes(span) = reply.payload(&rest[..length]).unwrap() {
+                if let PayloadEffect::Zeroes(span) = reply.payload(&rest[..length]).unwrap() {
                     let start = usize::try_from(span.start).unwrap();
                     buffer[start..start + usize::try_from(span.length).unwrap()].fill(0);
                 }
@@ -81,7 +81,7 @@ proptest! {
         }
         let parsed = parse_request(mode, &bytes).unwrap().unwrap();
         let write = command == Command::Write;
-        let framed = write && mode == Mode::Extended;
+        let framed = write && mode == Framing::Extended;
         let flags = if framed { flags.with(CommandFlags::PAYLOAD_LEN) } else { flags };
         let payload = if write { length.into() } else { 0 };
         let expected =
@@ -122,7 +122,7 @@ proptest! {
             let at = offset + expected.len() as u64;
             let byte = u8::try_from(index + 1).unwrap();
             let mut chunk = Vec::new();
-            if *data || mode == Mode::Simple {
+            if *data || mode == Framing::Simple {
                 writer.read_data(at, *length, false, &mut chunk);
                 chunk.extend(vec![byte; *length as usize]);
                 expected.extend(vec![byte; *length as usize]);
@@ -133,7 +133,7 @@ proptest! {
             chunks.push(chunk);
         }
         let mut bytes = Vec::new();
-        if mode == Mode::Simple {
+        if mode == Framing::Simple {
             writer.read_data(offset, length, true, &mut bytes);
             bytes.extend_from_slice(&expected);
         } else {
@@ -158,7 +158,7 @@ proptest! {
         one: bool,
         most in 1_usize..60,
     ) {
-        let length = if mode == Mode::Structured { length.min(u32::MAX.into()) } else { length };
+        let length = if mode == Framing::Structured { length.min(u32::MAX.into()) } else { length };
         let flags = if one { CommandFlags::REQ_ONE } else { CommandFlags::NONE };
         let extents: Vec<_> =
             extents.into_iter().map(|(length, flags)| StatusExtent { length, flags }).collect();
@@ -230,10 +230,10 @@ proptest! {
         let mut pending = PendingReply::new(&session, command, CommandFlags(flags), offset, length);
         for (flags, kind, payload) in chunks {
             let kind = if kind > 6 { 0x8000 | kind } else { kind };
-            let echoed = (mode == Mode::Extended).then_some(offset);
+            let echoed = (mode == Framing::Extended).then_some(offset);
             let chunk = wire::ReplyKind::Chunk { flags, chunk: kind, length: payload.len() as u64, offset: echoed };
             let header = wire::ReplyHeader { kind: chunk, cookie: 1 };
-            let inside = |span: wire::Span| span.start <= length && span.length <= length - span.start;
+            let inside = |span: wire::PayloadSpan| span.start <= length && span.length <= length - span.start;
             match pending.header(&header) {
                 Err(_) => break,
                 Ok(Body::Data { length: data }) => {
@@ -244,8 +244,8 @@ proptest! {
                     }
                 }
                 Ok(Body::Payload { .. }) => match pending.payload(&payload) {
-                    Ok(Event::Zeroes(span)) => prop_assert!(inside(span)),
-                    Ok(Event::Noted) => {}
+                    Ok(PayloadEffect::Zeroes(span)) => prop_assert!(inside(span)),
+                    Ok(PayloadEffect::Noted) => {}
                     Err(_) => break,
                 },
                 Ok(_) => {}
@@ -296,7 +296,7 @@ fn option() -> impl Strategy<Value = Vec<u8>> {
 
 /// Everything a server says to `input`, fed in pieces; and how it ended.
 fn serve(input: &[u8], piece: usize, tls: ServerTls) -> (Vec<u8>, String) {
-    let mut server = ServerHandshake::new(Policy { tls, ..Policy::default() });
+    let mut server = ServerHandshake::new(ServerPolicy { tls, ..ServerPolicy::default() });
     let mut out = Vec::new();
     for part in input.chunks(piece) {
         let (consumed, step) = server.advance(part, &Anything, &mut out);

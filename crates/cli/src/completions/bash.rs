@@ -5,7 +5,7 @@
 //! the file names itself, with its own quoting.
 
 use clap::{Arg, ArgAction, Command};
-use disk::{Role, kinds_of};
+use disk::{StackRole, kinds_of};
 
 use crate::verb::{VERBS, command};
 
@@ -65,7 +65,7 @@ pub(super) fn script() -> String {
 
 /// How the name of a disk that is not a file may begin.
 pub(super) fn schemes() -> Vec<String> {
-    let devices = kinds_of(Role::Device);
+    let devices = kinds_of(StackRole::Device);
     let mut all: Vec<_> = devices.map(|kind| format!("{}:", kind.word)).collect();
     all.extend(["nbd://", "nbd+unix:///", "nbd+vsock://"].map(str::to_owned));
     all
@@ -92,7 +92,7 @@ fn of_verb(command: &Command) -> String {
     }
     if name == "serve" {
         // nbdkit's form: the device's word on its own.
-        let devices = kinds_of(Role::Device).map(|kind| kind.word);
+        let devices = kinds_of(StackRole::Device).map(|kind| kind.word);
         words = devices.collect::<Vec<_>>().join(" ");
     }
     let (options, valued, joined) = (options.join(" "), taking(false), taking(true));

@@ -5,7 +5,7 @@ mod bash;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
 use crate::verb::{VERBS, Verb, command};
 
@@ -26,7 +26,7 @@ fn arguments(command: Command) -> Command {
     )
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     let shell = *matches.get_one::<Shell>("shell").ok_or_else(|| Failure::usage("no shell"))?;
     let script = match shell {
         Shell::Bash => bash::script(),

@@ -5,7 +5,7 @@ mod settings;
 
 use clap::ArgMatches;
 
-use crate::failure::Outcome;
+use crate::failure::ExitResult;
 use crate::verb::Verb;
 use crate::{copying, failure, image, output};
 
@@ -25,7 +25,7 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     if image::asks_for_formats(matches, "target-format") {
         return output::text(&image::formats_to_make());
     }

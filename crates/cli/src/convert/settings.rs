@@ -7,7 +7,7 @@ use copy::{Flush, Options};
 use device::parse_size;
 use disk::{Image, Named, Stack};
 
-use crate::copying::{self, Work};
+use crate::copying::{self, CopyRequest};
 use crate::failure::Failure;
 use crate::force;
 use crate::image::{self, Source};
@@ -22,7 +22,7 @@ const CONNECTIONS: usize = 8;
 const LONGEST: u64 = 16 << 20;
 
 /// What is to be done.
-pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
+pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     image::refuse_objects(matches)?;
     refuse_what_is_to_come(matches)?;
     let snapshot = image::word(matches, "snapshot");
@@ -58,7 +58,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     let rate = image::word(matches, "rate-limit");
     let rate = rate.map(|text| copying::rate(text, "-r")).transpose()?;
     let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
-    Ok(Work {
+    Ok(CopyRequest {
         sources,
         window: None,
         at: None,

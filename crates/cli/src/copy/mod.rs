@@ -6,7 +6,7 @@ mod settings;
 use clap::ArgMatches;
 
 use crate::copying;
-use crate::failure::{Outcome, USAGE};
+use crate::failure::{ExitResult, USAGE};
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -31,6 +31,6 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     copying::run(&settings::resolve(matches)?)
 }

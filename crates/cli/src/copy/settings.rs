@@ -7,7 +7,7 @@ use device::{Name, parse_size};
 use disk::{Allocation, Image, Named};
 
 use crate::arguments::filters;
-use crate::copying::{self, Work};
+use crate::copying::{self, CopyRequest};
 use crate::failure::{Failure, USAGE};
 use crate::force;
 use crate::image::{self, Source};
@@ -20,7 +20,7 @@ use crate::words::to_read;
 const SOURCE: &str = "source";
 
 /// What is to be done.
-pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
+pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let options = options(matches)?;
     let connections = matches.get_one::<u16>("connections").map_or(8, |n| usize::from(*n));
     let format = image::word(matches, "source-format");
@@ -46,7 +46,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     let (window, at) = range(matches, &target_image)?;
     let rate = image::word(matches, "rate");
     let rate = rate.map(|text| copying::rate(text, "--rate")).transpose()?;
-    Ok(Work {
+    Ok(CopyRequest {
         sources: vec![source],
         window,
         at,
@@ -72,10 +72,10 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<Work, Failure> {
     })
 }
 
-type Window = Option<(u64, u64)>;
+type SourceRange = Option<(u64, u64)>;
 
 /// Which bytes of the source are copied, and where in the target they go, if that is not all of it to its beginning.
-fn range(matches: &ArgMatches, target: &Image) -> Result<(Window, Option<u64>), Failure> {
+fn range(matches: &ArgMatches, target: &Image) -> Result<(SourceRange, Option<u64>), Failure> {
     let size = |id: &str| {
         let size = image::word(matches, id).map(parse_size).transpose();
         size.map_err(|e| Failure::usage(format!("--{id}: {e}")))

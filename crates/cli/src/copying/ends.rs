@@ -11,12 +11,12 @@ use std::sync::Arc;
 use copy::{Ends, Flush, Reflink};
 use device::{Edge, Info, format_size};
 use disk::{
-    ByteStream, Contents, Created, Creation, Holds, Image, Named, OpenOptions, Part, Relation,
-    Stack, Storage, concat,
+    ByteStream, ConcatPart, Contents, Created, Creation, Holds, Image, Named, OpenOptions,
+    Relation, Stack, Storage, concat,
 };
 use runtime::Context;
 
-use super::{Target, Work, range};
+use super::{CopyRequest, Target, range};
 use crate::failure::{Failure, say};
 use crate::force::refuse_used;
 use crate::progress::Display;
@@ -42,7 +42,7 @@ impl Input {
 
 /// Opens the source. Also returns where the bytes are of all files that it opened for that.
 pub(super) fn open_source(
-    work: &Work,
+    work: &CopyRequest,
     context: &Context,
     display: &Display,
 ) -> Result<(Input, Vec<Storage>), Failure> {
@@ -56,7 +56,7 @@ pub(super) fn open_source(
 
 /// Opens the source as a stream, if it is one and a stream is enough for both ends. Nothing of the target is changed
 /// before the first byte has come, or the end.
-fn open_stream(work: &Work) -> Result<Option<ByteStream>, Failure> {
+fn open_stream(work: &CopyRequest) -> Result<Option<ByteStream>, Failure> {
     let is_plain = work.sources.iter().all(|source| source.stack.is_plain())
         && work.target_stack.is_plain()
         && work.window.is_none()
@@ -77,7 +77,7 @@ fn open_stream(work: &Work) -> Result<Option<ByteStream>, Failure> {
 /// Opens the sources as one disk. Also returns where the bytes are of all files that it opened for
 /// them.
 fn open_sources(
-    work: &Work,
+    work: &CopyRequest,
     context: &Context,
     display: &Display,
 ) -> Result<(Edge, Vec<Storage>), Failure> {
@@ -122,17 +122,17 @@ fn open_sources(
 fn join(all: &[Edge], window: Option<(u64, u64)>, context: &Context) -> Result<Edge, Failure> {
     let mut parts = Vec::new();
     for (i, disk) in all.iter().enumerate() {
-        parts.push(Part::all(disk));
+        parts.push(ConcatPart::all(disk));
         let size = disk.info().size;
         if i + 1 < all.len() {
-            parts.push(Part::zeroes(size.next_multiple_of(SECTOR) - size));
+            parts.push(ConcatPart::zeroes(size.next_multiple_of(SECTOR) - size));
         }
     }
     let whole = concat(parts, context)?;
     let Some((start, len)) = window else { return Ok(whole) };
     let start = start.min(whole.info().size);
     let len = len.min(whole.info().size - start);
-    Ok(concat(vec![Part { disk: Some(whole), start, len }], context)?)
+    Ok(concat(vec![ConcatPart { disk: Some(whole), start, len }], context)?)
 }
 
 /// Warns of a filter that leaves out an incomplete last block.
@@ -175,7 +175,7 @@ fn end_in_words(disk: &Edge) -> String {
 /// Opens the target for a source, with its filters over it; makes a file that is
 /// missing. `ends` is what it has to do with the sources.
 pub(super) fn open_target(
-    work: &Work,
+    work: &CopyRequest,
     (source, files): (&Input, &[Storage]),
     ends: Result<Ends, Failure>,
     context: &Context,
@@ -203,7 +203,7 @@ pub(super) fn open_target(
 }
 
 fn create(
-    work: &Work,
+    work: &CopyRequest,
     (source, files): (Option<&Edge>, &[Storage]),
     context: &Context,
 ) -> Result<Created, Failure> {
@@ -267,7 +267,7 @@ fn create(
 
 /// The existing image, to be made again as it is: it must be empty. One that is not is refused, since it would
 /// not be known what of it is left.
-fn made_again(work: &Work, size: u64, context: &Context) -> Result<Stack, Failure> {
+fn made_again(work: &CopyRequest, size: u64, context: &Context) -> Result<Stack, Failure> {
     let (image, target) = (work.target_stack.image(), &work.target);
     let advice = "create the target: leave out -n";
     let found = disk::remake(target, image, &OpenOptions::read_only(), context)
@@ -284,7 +284,7 @@ fn made_again(work: &Work, size: u64, context: &Context) -> Result<Stack, Failur
 
 /// What the names tell about the ends. It asks the system about disks below them, so it has to run before a
 /// sandbox.
-pub(super) fn relate(work: &Work) -> Result<Ends, Failure> {
+pub(super) fn relate(work: &CopyRequest) -> Result<Ends, Failure> {
     let mut ends = Ends::Apart;
     for source in &work.sources {
         match (ends, relation(&source.disk, &work.target)?) {

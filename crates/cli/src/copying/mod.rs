@@ -10,22 +10,22 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
-use copy::{Cancel, Ends, Flush, Options, Plan, Progress, Report};
+use copy::{Cancel, CopyPlan, Ends, Flush, Options, Progress, Report};
 use device::{Edge, ErrorKind, Reach, Use, format_size};
 use disk::{Created, Holds, Made, Named, Stack};
-use runtime::{Context, Log, Patience};
+use runtime::{Context, OperatorLog, Patience};
 
 use self::ends::Input;
 pub(crate) use self::rate::rate;
-use crate::failure::{Failure, Outcome, say};
+use crate::failure::{ExitResult, Failure, say};
 use crate::image::Source;
-use crate::progress::{Counting, Display, Event, Show, Signals};
+use crate::progress::{Counting, Display, Show, SignalEvent, Signals};
 use crate::sandbox::{Sandbox, Wish};
 
 /// What is to be copied, and how: everything that is decided before anything is opened.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes, each an option")]
-pub(crate) struct Work {
+pub(crate) struct CopyRequest {
     /// At least one; several are one disk, one behind the other.
     pub(crate) sources: Vec<Source>,
     /// Only this range of it: the first byte, and how many at most.
@@ -66,7 +66,7 @@ pub(crate) struct Work {
     pub(crate) sandbox: Wish,
 }
 
-impl Work {
+impl CopyRequest {
     /// What its ends need of the system.
     fn reach(&self) -> Reach {
         let sources = self.sources.iter().map(Source::reach).fold(Reach::default(), Reach::and);
@@ -77,7 +77,7 @@ impl Work {
 }
 
 /// Copies.
-pub(crate) fn run(work: &Work) -> Outcome {
+pub(crate) fn run(work: &CopyRequest) -> ExitResult {
     let ends = ends::relate(work);
     let sandbox = Sandbox::enter(work.sandbox, &work.reach())?;
     let display = Display::new(work.show, Counting::Data);
@@ -95,12 +95,12 @@ type Failed = (Display, Failure, Option<Report>);
 
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(
-    work: &Work,
+    work: &CopyRequest,
     ends: Result<Ends, Failure>,
     sandbox: Sandbox,
     display: Display,
 ) -> Result<(), Failed> {
-    let log = Log::new(|line| say(&line.to_string()));
+    let log = OperatorLog::new(|line| say(&line.to_string()));
     let context = Context::default().with_log(log).with_patience(work.patience);
     let opened = open_both(work, ends, &context, &display);
     let opened = opened.and_then(|opened| sandbox.shut().map(|_| opened));
@@ -131,7 +131,7 @@ struct Target {
 }
 
 fn open_both(
-    work: &Work,
+    work: &CopyRequest,
     ends: Result<Ends, Failure>,
     context: &Context,
     display: &Display,
@@ -151,7 +151,7 @@ fn open_both(
 /// Copies in a thread of its own, while this one shows the progress and handles signals.
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn copy_and_show(
-    work: &Work,
+    work: &CopyRequest,
     mut source: Input,
     target: &Target,
     (signals, over): Watch,
@@ -254,13 +254,13 @@ fn plan(
     target: &Edge,
     below: Option<u64>,
     cancel: &Cancel,
-) -> Result<Plan, Box<copy::Failure>> {
-    let Some(below) = below else { return Ok(Plan::Map) };
+) -> Result<CopyPlan, Box<copy::FailedCopy>> {
+    let Some(below) = below else { return Ok(CopyPlan::Map) };
     overlay::plan(source, target, below, cancel).map_err(|error| {
         let total = source.info().size;
         let report =
             Report { total, left: std::iter::once(0..total).collect(), ..Report::default() };
-        Box::new(copy::Failure { error, report })
+        Box::new(copy::FailedCopy { error, report })
     })
 }
 
@@ -275,9 +275,9 @@ fn follow(
 ) {
     loop {
         match signals.next(display.period()) {
-            Some(Event::Over) => return,
-            Some(Event::Show) => show(display),
-            Some(Event::Stop(code)) if cancel.is_cancelled() => {
+            Some(SignalEvent::Over) => return,
+            Some(SignalEvent::Show) => show(display),
+            Some(SignalEvent::Stop(code)) if cancel.is_cancelled() => {
                 // The second request: some device does not answer. The partial file is removed all
                 // the same.
                 if let Some(made) = made {
@@ -286,7 +286,7 @@ fn follow(
                 disk::abandon();
                 std::process::exit(code.into());
             }
-            Some(Event::Stop(code)) => {
+            Some(SignalEvent::Stop(code)) => {
                 stop_code.store(code, SeqCst);
                 cancel.cancel();
             }
@@ -296,7 +296,7 @@ fn follow(
 }
 
 /// The cause, and the state of the target.
-fn explain(failed: &copy::Failure, target: &str, removed: bool) -> Failure {
+fn explain(failed: &copy::FailedCopy, target: &str, removed: bool) -> Failure {
     let (error, report) = (&failed.error, &failed.report);
     let (done, total) = (report.done(), report.total);
     let progress = format!("{} of {} copied", format_size(done), format_size(total));

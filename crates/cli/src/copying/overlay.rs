@@ -1,7 +1,7 @@
 //! What is copied into an overlay: what the source itself holds. What comes from below it is left alone, and is read
 //! from the target's backing image, which, as the user says, holds the same.
 
-use copy::{Cancel, Kind, Listed, Plan};
+use copy::{Cancel, CopyPlan, ListedRange, RangeFate};
 use device::{Edge, Result};
 
 /// Extents asked for at a time.
@@ -9,10 +9,10 @@ const MANY: usize = 1024;
 
 /// A plan for a target over a disk of `below` bytes. Behind the end of that disk the overlay would read as zeroes,
 /// so there all layers are copied, except what is zero anyway.
-pub(super) fn plan(source: &Edge, target: &Edge, below: u64, cancel: &Cancel) -> Result<Plan> {
+pub(super) fn plan(source: &Edge, target: &Edge, below: u64, cancel: &Cancel) -> Result<CopyPlan> {
     let size = source.info().size;
     let grid = source.info().blocks.minimum.max(target.info().blocks.minimum).max(1).into();
-    let mut list: Vec<Listed> = Vec::new();
+    let mut list: Vec<ListedRange> = Vec::new();
     let (mut at, mut extents) = (0, Vec::new());
     while at < size {
         cancel.check()?;
@@ -30,9 +30,9 @@ pub(super) fn plan(source: &Edge, target: &Edge, below: u64, cancel: &Cancel) ->
             let (start, end) = (start - start % grid, at.next_multiple_of(grid).min(size));
             match list.last_mut() {
                 Some(last) if start <= last.range.end => last.range.end = last.range.end.max(end),
-                _ => list.push(Listed { range: start..end, kind: Kind::Data }),
+                _ => list.push(ListedRange { range: start..end, kind: RangeFate::Data }),
             }
         }
     }
-    Ok(Plan::List(list))
+    Ok(CopyPlan::List(list))
 }

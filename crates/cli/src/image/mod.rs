@@ -41,7 +41,7 @@ pub(crate) struct Source {
 }
 
 /// One that is open.
-pub(crate) struct Opened {
+pub(crate) struct OpenImage {
     pub(crate) container: Edge,
     /// The disk in it, below all filters.
     pub(crate) below: Edge,
@@ -53,7 +53,7 @@ pub(crate) struct Opened {
     pub(crate) note: Option<String>,
 }
 
-impl Opened {
+impl OpenImage {
     /// Prints that note.
     pub(crate) fn tell(self) -> Self {
         if let Some(note) = &self.note {
@@ -114,7 +114,11 @@ impl Source {
     }
 
     /// Opens it.
-    pub(crate) fn open(&self, options: &OpenOptions, context: &Context) -> Result<Opened, Failure> {
+    pub(crate) fn open(
+        &self,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<OpenImage, Failure> {
         let image = self.stack.image();
         let opened = disk::open(&self.disk, &self.stack, options, context)?;
         let disk::Opened { container, below, edge, format, reached } = opened;
@@ -137,7 +141,7 @@ impl Source {
         } else if self.unsaid {
             note = crate::formats::warning(&self.disk, &container);
         }
-        Ok(Opened { container, below, edge, format, reached, note })
+        Ok(OpenImage { container, below, edge, format, reached, note })
     }
 }
 

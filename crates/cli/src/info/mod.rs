@@ -15,7 +15,7 @@ use runtime::Context;
 use serde_json::Value;
 
 use crate::arguments::{disk, flag, json_flag};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 use crate::image::{self as images, Source};
 use crate::verb::Verb;
 use crate::{describe, formats, list, map, output, sandbox};
@@ -52,7 +52,7 @@ fn arguments(command: Command) -> Command {
     images::arguments(question::arguments(command))
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     images::refuse_objects(matches)?;
     let asked = question::asked(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
@@ -84,7 +84,7 @@ fn run(matches: &ArgMatches) -> Outcome {
 }
 
 /// Answers one question.
-fn answer(matches: &ArgMatches, source: &Source, question: &Question<'_>) -> Outcome {
+fn answer(matches: &ArgMatches, source: &Source, question: &Question<'_>) -> ExitResult {
     // Whether it could be written is seen by opening it so.
     let reach = disk::reach(&source.disk, &source.stack, Use::Write);
     sandbox::Sandbox::enter(sandbox::wish(matches), &reach)?.shut()?;
@@ -136,7 +136,7 @@ fn of_image(
     facts: &Facts,
     context: &Context,
     json: bool,
-) -> Outcome {
+) -> ExitResult {
     let (disk, image, options) = (&source.disk, source.stack.image(), images::reading(matches));
     let with_chain = matches.get_flag("backing-chain");
     let chain = if with_chain {

@@ -6,7 +6,7 @@ use clap::{Arg, ArgGroup, ArgMatches, Command};
 use disk::{Fact, Facts, Inspection};
 
 use crate::arguments::{flag, value};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 use crate::image::word;
 use crate::output;
 
@@ -135,7 +135,7 @@ fn ability(word: &str) -> Result<&'static Ability, Failure> {
 
 impl Question<'_> {
     /// Answers it from what was found.
-    pub(super) fn answer(&self, name: &str, found: &Inspection) -> Outcome {
+    pub(super) fn answer(&self, name: &str, found: &Inspection) -> ExitResult {
         let none = Facts::new();
         let disk = found.disks.first().unwrap_or(&none);
         let fact = |key: &str| disk.iter().chain(&found.place).find(|(k, _)| *k == key);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::{Arg, Command};
 use device::Param;
-use disk::{Format, Kind, Role, formats, kinds_of};
+use disk::{Format, ShownKind, StackRole, formats, kinds_of};
 
 use super::Page as File;
 use crate::page::Page;
@@ -20,8 +20,8 @@ const MADE: &str = "This page is printed by the program (`diskferry man --markdo
 pub(super) fn all() -> Vec<File> {
     let pages = [
         ("verbs", verbs()),
-        ("devices", kinds_page("Devices", DEVICES, Role::Device)),
-        ("filters", kinds_page("Filters", FILTERS, Role::Filter)),
+        ("devices", kinds_page("Devices", DEVICES, StackRole::Device)),
+        ("filters", kinds_page("Filters", FILTERS, StackRole::Filter)),
         ("formats", formats_page()),
         ("exit-status", statuses()),
         ("signals", topic("Signals", SIGNALS)),
@@ -137,7 +137,7 @@ fn meaning(arg: &Arg) -> String {
     cell(&text)
 }
 
-fn kinds_page(title: &str, about: &str, role: Role) -> String {
+fn kinds_page(title: &str, about: &str, role: StackRole) -> String {
     let mut page = begun(title, about);
     line(&mut page, &format!("\n| {} | what it is |\n|---|---|", role.name()));
     for kind in kinds_of(role) {
@@ -149,9 +149,9 @@ fn kinds_page(title: &str, about: &str, role: Role) -> String {
     page
 }
 
-fn of_kind(kind: &Kind, page: &mut String) {
+fn of_kind(kind: &ShownKind, page: &mut String) {
     line(page, &format!("\n## {}\n\n{}.", kind.word, upper(kind.summary)));
-    if kind.role == Role::Filter {
+    if kind.role == StackRole::Filter {
         line(page, &format!("\nPage with examples: [{0}](../filters/{0}.md)", kind.word));
     }
     line(page, "");

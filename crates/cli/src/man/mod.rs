@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
 
 use crate::arguments::flag;
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -42,7 +42,7 @@ fn arguments(command: Command) -> Command {
     )
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     let directory =
         matches.get_one::<PathBuf>("directory").ok_or_else(|| Failure::usage("no directory"))?;
     let say = |e: io::Error| Failure::new(format!("{}: {e}", directory.display()));

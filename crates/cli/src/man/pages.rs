@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use device::Param;
-use disk::{Format, Kind, Role, formats, kinds, kinds_of};
+use disk::{Format, ShownKind, StackRole, formats, kinds, kinds_of};
 
 use super::Page as File;
 use crate::page::Page;
@@ -37,7 +37,7 @@ fn root() -> io::Result<File> {
     man.render_description_section(&mut out)?;
     let verbs = VERBS.iter().map(|verb| (format!("diskferry-{}", verb.name), verb.summary));
     list("VERBS", verbs, &mut out)?;
-    for (role, title) in [(Role::Device, "DEVICES"), (Role::Filter, "FILTERS")] {
+    for (role, title) in [(StackRole::Device, "DEVICES"), (StackRole::Filter, "FILTERS")] {
         list(title, kinds_of(role).map(|kind| (page_of(&kind), kind.summary)), &mut out)?;
     }
     let formats = formats().iter().map(|format| (page_of_format(format), format.summary));
@@ -185,7 +185,7 @@ fn see_also(pages: impl Iterator<Item = String>, out: &mut Vec<u8>) -> io::Resul
     roff.to_writer(out)
 }
 
-fn page_of(kind: &Kind) -> String {
+fn page_of(kind: &ShownKind) -> String {
     format!("diskferry-{}-{}", kind.role.name(), kind.word)
 }
 
@@ -194,7 +194,7 @@ fn page_of_format(format: &Format) -> String {
 }
 
 /// `diskferry-device-memory.1`, say.
-fn of_kind(kind: &Kind) -> File {
+fn of_kind(kind: &ShownKind) -> File {
     let mut roff = head(&page_of(kind), kind.summary, &kind.usage());
     if !kind.params.is_empty() || kind.any_param {
         roff.control("SH", ["PARAMETERS"]);

@@ -17,8 +17,8 @@ use disk::OpenOptions;
 use runtime::Context;
 
 use crate::arguments::{disk, flag, json_flag, value};
-use crate::failure::{Failure, Outcome};
-use crate::image::{self as images, Opened, Source};
+use crate::failure::{ExitResult, Failure};
+use crate::image::{self as images, OpenImage, Source};
 use crate::output;
 use crate::verb::Verb;
 
@@ -61,7 +61,7 @@ fn arguments(command: Command) -> Command {
     images::arguments(command)
 }
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     images::refuse_objects(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
     show(matches, &source, images::word(matches, "context").unwrap_or(ALLOCATION))
@@ -69,7 +69,7 @@ fn run(matches: &ArgMatches) -> Outcome {
 
 /// Prints a disk's map in a status context. It takes the arguments that it knows, also of another
 /// verb.
-pub(crate) fn show(matches: &ArgMatches, source: &Source, context: &str) -> Outcome {
+pub(crate) fn show(matches: &ArgMatches, source: &Source, context: &str) -> ExitResult {
     images::confine(matches, [source])?;
     let contexts = context != ALLOCATION;
     let output = images::word(matches, "output");
@@ -102,9 +102,9 @@ fn range(matches: &ArgMatches, size: u64) -> Result<(u64, u64), Failure> {
 fn of_image(
     source: &Source,
     options: &OpenOptions,
-    opened: &Opened,
+    opened: &OpenImage,
     (range, json): ((u64, u64), bool),
-) -> Outcome {
+) -> ExitResult {
     let image = source.stack.image();
     let names = if json {
         Vec::new()
@@ -123,7 +123,7 @@ fn of_image(
 }
 
 /// Prints a map. A failure of the disk is returned; one of the reader of the output is not.
-fn printing(name: &str, print: impl FnOnce(&mut dyn Write) -> Result<(), Stop>) -> Outcome {
+fn printing(name: &str, print: impl FnOnce(&mut dyn Write) -> Result<(), Stop>) -> ExitResult {
     let mut failure = None;
     let outcome = output::finish(|out| {
         match print(out) {

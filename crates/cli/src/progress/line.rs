@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use copy::{Counts, Report};
+use copy::{CopyCounts, Report};
 use device::format_size;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub(crate) enum Counting {
 
 impl Counting {
     /// The bytes whose rate is shown.
-    fn of(self, now: &Counts) -> u64 {
+    fn of(self, now: &CopyCounts) -> u64 {
         match self {
             Self::Data => now.copied,
             Self::All(_) => now.done(),
@@ -66,7 +66,7 @@ impl Rate {
     /// How long nothing may move before the line says so.
     const STILL: Duration = Duration::from_secs(10);
 
-    pub(super) fn add(&mut self, now: &Counts, counting: Counting) {
+    pub(super) fn add(&mut self, now: &CopyCounts, counting: Counting) {
         if now.done() != self.moved.1 {
             self.moved = (now.elapsed, now.done());
         }
@@ -79,7 +79,7 @@ impl Rate {
     }
 
     /// Bytes a second.
-    fn per_second(&self, now: &Counts, counting: Counting) -> f64 {
+    fn per_second(&self, now: &CopyCounts, counting: Counting) -> f64 {
         let (since, done) = self.seen.front().copied().unwrap_or_default();
         let counted = counting.of(now);
         let (mut time, mut bytes) =
@@ -92,7 +92,7 @@ impl Rate {
 
     /// Seconds to go, if known: what is left is assumed to have the same share of data as what is
     /// done.
-    fn eta(&self, now: &Counts, counting: Counting) -> Option<f64> {
+    fn eta(&self, now: &CopyCounts, counting: Counting) -> Option<f64> {
         total(now)?;
         let left = as_f64(now.total.saturating_sub(now.done()));
         let counts = as_f64(counting.of(now)) / as_f64(now.done().max(1));
@@ -100,7 +100,7 @@ impl Rate {
         eta.is_finite().then_some(eta).filter(|eta| *eta < 1e9 && (left == 0.0 || *eta > 0.0))
     }
 
-    pub(super) fn json(&self, now: &Counts, counting: Counting) -> Value {
+    pub(super) fn json(&self, now: &CopyCounts, counting: Counting) -> Value {
         let data = json!({
             "done": now.done(),
             "total": total(now),
@@ -121,7 +121,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn of(now: &Counts, rate: &Rate, counting: Counting) -> Self {
+    pub(super) fn of(now: &CopyCounts, rate: &Rate, counting: Counting) -> Self {
         let done = format_size(now.done());
         let speed = format_rate(rate.per_second(now, counting));
         let eta = match rate.eta(now, counting) {
@@ -197,11 +197,11 @@ fn has_blocks() -> bool {
 }
 
 /// How much there is to do, where that is known: the length of a stream is known only at its end.
-fn total(now: &Counts) -> Option<u64> {
+fn total(now: &CopyCounts) -> Option<u64> {
     Some(now.total).filter(|total| *total >= now.done())
 }
 
-fn percent(now: &Counts) -> u128 {
+fn percent(now: &CopyCounts) -> u128 {
     let done = u128::from(now.done()) * 100;
     done.checked_div(u128::from(now.total)).unwrap_or(0)
 }
@@ -242,9 +242,9 @@ fn format_time(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    fn now(seconds: u64, copied: u64, zeroed: u64, total: u64) -> Counts {
+    fn now(seconds: u64, copied: u64, zeroed: u64, total: u64) -> CopyCounts {
         let elapsed = Duration::from_secs(seconds);
-        Counts { total, copied, zeroed, skipped: 0, elapsed }
+        CopyCounts { total, copied, zeroed, skipped: 0, elapsed }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use clap::{ArgMatches, Command};
 
 pub(crate) use line::Counting;
 pub(crate) use show::{Display, percent};
-pub(crate) use signals::{Event, Signals};
+pub(crate) use signals::{SignalEvent, Signals};
 
 use crate::arguments::{flag, value};
 

@@ -8,7 +8,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use copy::{Counts, Report};
+use copy::{CopyCounts, Report};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ impl Display {
     }
 
     /// Shows how far the work is now.
-    pub(crate) fn tick(&mut self, now: &Counts) {
+    pub(crate) fn tick(&mut self, now: &CopyCounts) {
         if matches!(self.show, Show::Nothing | Show::Summary) {
             return;
         }
@@ -67,12 +67,12 @@ impl Display {
         }
     }
 
-    fn text(&self, now: &Counts) -> Line {
+    fn text(&self, now: &CopyCounts) -> Line {
         Line::of(now, &self.rate, self.counting)
     }
 
     /// One line at once, whatever else is shown.
-    pub(crate) fn line(&mut self, now: &Counts) {
+    pub(crate) fn line(&mut self, now: &CopyCounts) {
         self.rate.add(now, self.counting);
         if self.show == Show::Json {
             self.print(&self.rate.json(now, self.counting));
@@ -106,7 +106,7 @@ impl Display {
     }
 
     /// The work is complete.
-    pub(crate) fn succeed(mut self, now: &Counts, report: &Report) {
+    pub(crate) fn succeed(mut self, now: &CopyCounts, report: &Report) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

@@ -16,12 +16,12 @@ use crate::signals::is_ignored;
 /// The reading end: one socket a signal.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    ends: Vec<(Event, UnixStream)>,
+    ends: Vec<(SignalEvent, UnixStream)>,
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Event {
+pub(crate) enum SignalEvent {
     /// The copy is over.
     Over,
     /// The progress is asked for.
@@ -41,10 +41,10 @@ impl Signals {
         };
         let mut ends = Vec::new();
         for (signal, event) in [
-            (SIGINT, Event::Stop(130)),
-            (SIGTERM, Event::Stop(143)),
-            (SIGHUP, Event::Stop(129)),
-            (SIGUSR1, Event::Show),
+            (SIGINT, SignalEvent::Stop(130)),
+            (SIGTERM, SignalEvent::Stop(143)),
+            (SIGHUP, SignalEvent::Stop(129)),
+            (SIGUSR1, SignalEvent::Show),
         ] {
             if signal == SIGHUP && is_ignored(signal) {
                 // Under nohup(1) the copy goes on without its terminal.
@@ -55,12 +55,12 @@ impl Signals {
             ends.push((event, here));
         }
         let (here, there) = pair().map_err(say)?;
-        ends.push((Event::Over, here));
+        ends.push((SignalEvent::Over, here));
         Ok((Self { ends }, there))
     }
 
     /// Waits for something to happen, at most `timeout`.
-    pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<Event> {
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<SignalEvent> {
         let mut fds: Vec<PollFd<'_>> = self
             .ends
             .iter()

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use clap::{Arg, ArgMatches, Command};
 use device::{Info, Name, Params};
-use disk::{About, Device, Kind, Named, Role, Stack, Storage, kinds_of};
+use disk::{About, DeviceKind, Named, ShownKind, Stack, StackRole, Storage, kinds_of};
 use runtime::Context;
 
 use super::disks::{self, positional};
 use super::exports;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitResult, Failure};
 use crate::page::Page;
 use crate::{arguments, help, output, verb};
 
@@ -19,7 +19,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 type Answer = fn(&ArgMatches) -> Result<String, Failure>;
 
 /// The answer, if one was asked for.
-pub(super) fn answer(matches: &ArgMatches) -> Option<Outcome> {
+pub(super) fn answer(matches: &ArgMatches) -> Option<ExitResult> {
     let answers: [(&str, Answer); 7] = [
         ("help", |matches| help_text(matches, help::of_verb)),
         ("brief-help", |matches| help_text(matches, help::of_verb_in_short)),
@@ -47,7 +47,7 @@ fn told(matches: &ArgMatches) -> Result<Option<About>, Failure> {
 }
 
 /// The device, if one was named.
-fn device(matches: &ArgMatches) -> Result<Option<&'static Device>, Failure> {
+fn device(matches: &ArgMatches) -> Result<Option<&'static DeviceKind>, Failure> {
     let Some((word, _)) = positional(matches) else { return Ok(None) };
     Ok(Some(match Name::parse(word)? {
         Name::Path(word) if !word.contains('/') => disk::device(&word)?,
@@ -58,20 +58,20 @@ fn device(matches: &ArgMatches) -> Result<Option<&'static Device>, Failure> {
 /// Help on what was named, or else `of_verb`.
 fn help_text(matches: &ArgMatches, of_verb: fn(&str) -> String) -> Result<String, Failure> {
     let filters = arguments::filters(matches, "filter")?;
-    let mut pages: Vec<Kind> = filters.kinds().map(Kind::from).collect();
+    let mut pages: Vec<ShownKind> = filters.kinds().map(ShownKind::from).collect();
     if let Some(about) = told(matches)? {
-        let pages = pages.iter().map(Kind::text);
+        let pages = pages.iter().map(ShownKind::text);
         return Ok(std::iter::once(about.help).chain(pages).collect::<Vec<_>>().join("\n"));
     }
     // A filter may be named like a device.
     match positional(matches).and_then(|(word, _)| disk::filter(word).ok()) {
         Some(kind) if pages.is_empty() => pages.push(kind.into()),
-        _ => pages.extend(device(matches)?.map(Kind::from)),
+        _ => pages.extend(device(matches)?.map(ShownKind::from)),
     }
     if pages.is_empty() {
         return Ok(of_verb("serve"));
     }
-    Ok(pages.iter().map(Kind::text).collect::<Vec<_>>().join("\n"))
+    Ok(pages.iter().map(ShownKind::text).collect::<Vec<_>>().join("\n"))
 }
 
 fn versions(matches: &ArgMatches) -> Result<String, Failure> {
@@ -112,10 +112,10 @@ fn configuration() -> String {
     lines([
         ("binary", binary),
         ("bindir", directory),
-        ("devices", words(Role::Device)),
+        ("devices", words(StackRole::Device)),
         ("exit_with_parent", yes()),
         ("extended_headers", yes()),
-        ("filters", words(Role::Filter)),
+        ("filters", words(StackRole::Filter)),
         ("host_cpu", std::env::consts::ARCH.to_owned()),
         ("host_os", std::env::consts::OS.to_owned()),
         ("name", "diskferry".to_owned()),
@@ -171,7 +171,7 @@ fn filters_dump(matches: &ArgMatches) -> Result<String, Failure> {
 
 /// The disk that was named, or one like the device's example, to see what it can do. Without a
 /// name nothing outside of this process is opened: no file, no server.
-fn example(matches: &ArgMatches, kind: &'static Device) -> Result<Option<Named>, Failure> {
+fn example(matches: &ArgMatches, kind: &'static DeviceKind) -> Result<Option<Named>, Failure> {
     if positional(matches).is_some_and(|(first, rest)| first != kind.word || !rest.is_empty()) {
         return Ok(disks::resolve(matches, None)?.into_iter().next().map(|disk| disk.disk));
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
-use server::limits::{LIMITS, Limit, Written, fixed_lines};
+use server::limits::{LIMITS, ServerLimit, ValueForm, fixed_lines};
 
 use crate::arguments::{filter_argument, flag, value};
 use crate::image::{external_argument, format_argument};
@@ -183,16 +183,16 @@ fn limits(command: Command) -> Command {
     })
 }
 
-fn limit_argument(limit: &'static Limit, option: &'static str, written: Written) -> Arg {
+fn limit_argument(limit: &'static ServerLimit, option: &'static str, written: ValueForm) -> Arg {
     let name = match written {
-        Written::Number => "N",
-        Written::Time => "SECONDS",
-        Written::Size => "SIZE",
+        ValueForm::Number => "N",
+        ValueForm::Time => "SECONDS",
+        ValueForm::Size => "SIZE",
     };
     let argument = value(option, name, "").help(format!("{}; {}", limit.what, limit.then));
     let argument = match written {
-        Written::Number => argument.value_parser(value_parser!(u32).range(1..)),
-        Written::Time | Written::Size => argument,
+        ValueForm::Number => argument.value_parser(value_parser!(u32).range(1..)),
+        ValueForm::Time | ValueForm::Size => argument,
     };
     let argument = match option {
         "threads" => argument.short('t'),

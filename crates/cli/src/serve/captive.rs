@@ -6,10 +6,10 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use programs::{Program, Running, Streams};
+use programs::{Program, Running, StandardStreams};
 use runtime::Context;
 use rustix::process::Signal;
-use server::{Level, ListenAddress, Live};
+use server::{ListenAddress, Live, Severity};
 
 use super::exports::OpenExport;
 use super::notify::Notify;
@@ -48,7 +48,7 @@ pub(super) enum Event {
 
 /// The environment of the command of --run, and what it inherits.
 #[derive(Debug)]
-pub(super) struct Beside<'a> {
+pub(super) struct CommandEnvironment<'a> {
     pub(super) settings: &'a Settings,
     pub(super) descriptors: &'a Descriptors,
     pub(super) places: &'a [ListenAddress],
@@ -63,7 +63,7 @@ pub(super) struct Beside<'a> {
 /// Serves until there is a reason to end. `stop` ends serving, and may be called here when the
 /// command is still to be waited for.
 pub(super) fn wait_for_end(
-    beside: &Beside<'_>,
+    beside: &CommandEnvironment<'_>,
     (events, next): (&Sender<Event>, &Receiver<Event>),
     context: &Context,
     stop: &mut dyn FnMut(),
@@ -102,14 +102,19 @@ pub(super) fn wait_for_end(
     }
 }
 
-impl Beside<'_> {
+impl CommandEnvironment<'_> {
     fn reload(&self) {
         self.notify.reloading();
         match reload(self.settings, self.live, self.served) {
             Ok(()) => self.notify.ready(self.status),
             Err(failure) => {
                 let what = format!("not reloaded: {}", failure.line());
-                self.settings.options.log.event(Level::Error, None, None, format_args!("{what}"));
+                self.settings.options.log.event(
+                    Severity::Error,
+                    None,
+                    None,
+                    format_args!("{what}"),
+                );
                 self.notify.ready(&what);
             }
         }
@@ -145,7 +150,7 @@ impl Beside<'_> {
         let values = [uri.clone(), uri, socket, port, export, when, certificates, keys];
         let values: Vec<_> = VARIABLES.into_iter().zip(values.iter().map(String::as_str)).collect();
         self.descriptors
-            .as_before(|| programs::start(&program(command), &values, Streams::default()))
+            .as_before(|| programs::start(&program(command), &values, StandardStreams::default()))
             .map_err(|e| Failure::new(format!("--run: start sh: {e}")))
     }
 }

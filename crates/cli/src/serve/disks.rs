@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use clap::ArgMatches;
 use device::{Name, Params, nearest};
-use disk::{Device, Image, Named, Stack};
+use disk::{DeviceKind, Image, Named, Stack};
 
 use super::config::Config;
 use super::words::{self, Word};
@@ -91,7 +91,7 @@ fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
 /// Takes `format=FORMAT` out of the words, unless it is, or may be, a parameter of the device
 /// itself.
 fn format_among(words: &mut Vec<Word>, first: &str) -> Option<String> {
-    let declares = |kind: &Device| kind.params.iter().any(|param| param.key == "format");
+    let declares = |kind: &DeviceKind| kind.params.iter().any(|param| param.key == "format");
     if kind(first).is_some_and(|kind| kind.foreign_params || declares(kind)) {
         return None;
     }
@@ -134,7 +134,7 @@ fn exports(matches: &ArgMatches) -> Result<Vec<(&str, &str)>, Failure> {
 }
 
 /// The kind of device that the first word names, if it is not a path.
-fn kind(first: &str) -> Option<&'static Device> {
+fn kind(first: &str) -> Option<&'static DeviceKind> {
     if let Ok(kind) = disk::device(first) {
         return Some(kind);
     }
@@ -180,7 +180,7 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failu
 }
 
 fn device(
-    kind: &'static Device,
+    kind: &'static DeviceKind,
     mut params: Params,
     words: &[Word],
     filters: &mut Stack,
@@ -206,7 +206,7 @@ fn device(
 
 /// Neither the device nor a filter knows `key`; `known` is what they know.
 fn refuse(thing: &str, key: &str, known: &[&str]) -> Failure {
-    if let Some(disk::Filter { word, .. }) = Stack::owner(key) {
+    if let Some(disk::FilterKind { word, .. }) = Stack::owner(key) {
         let hint = format!("`{key}` is a parameter of the filter `{word}`: add --filter={word}");
         return Failure::usage(format!("{thing}: {hint}"));
     }

@@ -17,12 +17,12 @@ const GROUP: &str = "/etc/group";
 
 /// The user and group to switch to, if given.
 #[derive(Debug, Default)]
-pub(super) struct Identity {
+pub(super) struct RunAs {
     user: Option<(String, u32)>,
     group: Option<(String, u32)>,
 }
 
-impl Identity {
+impl RunAs {
     /// Looks both up.
     pub(super) fn resolve(user: Option<&str>, group: Option<&str>) -> Result<Self, Failure> {
         let find = |option, name: &str, table| {

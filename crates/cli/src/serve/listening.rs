@@ -8,7 +8,7 @@ use server::{Family, ListenAddress, Listener, SocketRights};
 use wire::{Scheme, Transport, Uri};
 
 use super::encryption::Encryption;
-use super::identity::{Identity, owner};
+use super::identity::{RunAs, owner};
 use super::surroundings::{LABEL_FILE, Label};
 use crate::failure::Failure;
 
@@ -19,7 +19,7 @@ const LOCAL_CID: u32 = 1;
 
 /// One address that was asked for.
 #[derive(Clone, Debug)]
-enum Wanted {
+enum RequestedAddress {
     Private,
     Tcp { host: Option<String>, port: u16 },
     Unix(PathBuf),
@@ -30,7 +30,7 @@ enum Wanted {
 #[derive(Debug)]
 pub(super) struct Listening {
     /// Empty without such options.
-    wanted: Vec<Wanted>,
+    wanted: Vec<RequestedAddress>,
     /// One client, on standard input and output.
     is_single: bool,
     family: Family,
@@ -47,7 +47,7 @@ impl Listening {
         };
         let label = matches.get_one::<String>("selinux-label").cloned();
         let (wanted, is_single) = (wanted(matches)?, matches.get_flag("single"));
-        let has_name = wanted.iter().any(|one| matches!(one, Wanted::Unix(_)));
+        let has_name = wanted.iter().any(|one| matches!(one, RequestedAddress::Unix(_)));
         let rights = rights(matches, has_name)?;
         if is_single {
             let more = !wanted.is_empty() || matches.contains_id("run");
@@ -66,7 +66,9 @@ impl Listening {
 
     /// The port or socket is not known before it is opened.
     pub(super) fn is_any(&self) -> bool {
-        let any = |one: &Wanted| matches!(one, Wanted::Tcp { port: 0, .. } | Wanted::Private);
+        let any = |one: &RequestedAddress| {
+            matches!(one, RequestedAddress::Tcp { port: 0, .. } | RequestedAddress::Private)
+        };
         self.wanted.iter().any(any)
     }
 
@@ -82,31 +84,29 @@ impl Listening {
 
     /// The addresses to listen on: those that were asked for, or the default, which is a private socket beside a
     /// `captive` command.
-    fn places(&self, captive: bool) -> Vec<Wanted> {
+    fn places(&self, captive: bool) -> Vec<RequestedAddress> {
         match (self.is_single, self.wanted.is_empty()) {
             (true, _) => Vec::new(),
             (false, false) => self.wanted.clone(),
-            (false, true) if captive => vec![Wanted::Private],
-            (false, true) => vec![Wanted::Tcp { host: None, port: 10809 }],
+            (false, true) if captive => vec![RequestedAddress::Private],
+            (false, true) => vec![RequestedAddress::Tcp { host: None, port: 10809 }],
         }
     }
 
     /// Opens the sockets. A private one is given to `identity`.
-    pub(super) fn open(
-        &self,
-        captive: bool,
-        identity: &Identity,
-    ) -> Result<Vec<Listener>, Failure> {
+    pub(super) fn open(&self, captive: bool, identity: &RunAs) -> Result<Vec<Listener>, Failure> {
         let _label = self.label.as_deref().map(Label::set).transpose()?;
         let mut listeners = Vec::new();
         for place in self.places(captive) {
             match place {
-                Wanted::Private => listeners.push(private(identity)?),
-                Wanted::Tcp { host, port } => {
+                RequestedAddress::Private => listeners.push(private(identity)?),
+                RequestedAddress::Tcp { host, port } => {
                     listeners.extend(Listener::tcp(host.as_deref(), port, self.family)?);
                 }
-                Wanted::Unix(path) => listeners.push(Listener::unix_with(&path, &self.rights)?),
-                Wanted::Vsock(port) => listeners.push(Listener::vsock(port)?),
+                RequestedAddress::Unix(path) => {
+                    listeners.push(Listener::unix_with(&path, &self.rights)?)
+                }
+                RequestedAddress::Vsock(port) => listeners.push(Listener::vsock(port)?),
             }
         }
         Ok(listeners)
@@ -115,12 +115,12 @@ impl Listening {
     /// The directories in which sockets, or directories for them, are made.
     pub(super) fn folders(&self, captive: bool) -> Vec<PathBuf> {
         let folder = |place| match place {
-            Wanted::Private => Some(std::env::temp_dir()),
-            Wanted::Unix(path) => {
+            RequestedAddress::Private => Some(std::env::temp_dir()),
+            RequestedAddress::Unix(path) => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 Some(parent.unwrap_or(Path::new(".")).to_owned())
             }
-            Wanted::Tcp { .. } | Wanted::Vsock(_) => None,
+            RequestedAddress::Tcp { .. } | RequestedAddress::Vsock(_) => None,
         };
         self.places(captive).into_iter().filter_map(folder).collect()
     }
@@ -179,7 +179,7 @@ impl Listening {
     /// The name that was given, if only one was.
     fn host(&self) -> Option<String> {
         let mut hosts = self.wanted.iter().filter_map(|place| match place {
-            Wanted::Tcp { host, .. } => host.as_ref(),
+            RequestedAddress::Tcp { host, .. } => host.as_ref(),
             _ => None,
         });
         let first = hosts.next()?;
@@ -187,7 +187,7 @@ impl Listening {
     }
 }
 
-fn private(identity: &Identity) -> Result<Listener, Failure> {
+fn private(identity: &RunAs) -> Result<Listener, Failure> {
     let listener = Listener::private()?;
     if let ListenAddress::Unix(socket) = listener.place() {
         identity.own(socket)?;
@@ -196,11 +196,15 @@ fn private(identity: &Identity) -> Result<Listener, Failure> {
 }
 
 /// Unix sockets first: they are the nearest.
-fn wanted(matches: &ArgMatches) -> Result<Vec<Wanted>, Failure> {
+fn wanted(matches: &ArgMatches) -> Result<Vec<RequestedAddress>, Failure> {
     let mut wanted = Vec::new();
     for path in matches.get_many::<String>("unix").unwrap_or_default() {
         let is_private = path == "-";
-        wanted.push(if is_private { Wanted::Private } else { Wanted::Unix(path.into()) });
+        wanted.push(if is_private {
+            RequestedAddress::Private
+        } else {
+            RequestedAddress::Unix(path.into())
+        });
     }
     // As it stands in a URI, an IPv6 address has brackets.
     let bare = |host: &String| {
@@ -219,14 +223,14 @@ fn wanted(matches: &ArgMatches) -> Result<Vec<Wanted>, Failure> {
     }
     let ports = if ports.is_empty() { vec![PORT] } else { ports };
     if is_vsock {
-        wanted.extend(ports.into_iter().map(Wanted::Vsock));
+        wanted.extend(ports.into_iter().map(RequestedAddress::Vsock));
         return Ok(wanted);
     }
     let hosts = if hosts.is_empty() { vec![None] } else { hosts };
     for port in ports {
         let port = u16::try_from(port)
             .map_err(|_| Failure::usage("--port: a TCP port is at most 65535"))?;
-        wanted.extend(hosts.iter().map(|host| Wanted::Tcp { host: host.clone(), port }));
+        wanted.extend(hosts.iter().map(|host| RequestedAddress::Tcp { host: host.clone(), port }));
     }
     Ok(wanted)
 }

@@ -23,7 +23,7 @@ mod surroundings;
 mod terminal;
 mod words;
 
-use runtime::{Context, Debugging, Log, WorkPool};
+use runtime::{Context, Debugging, OperatorLog, WorkPool};
 use std::cell::Cell;
 use std::io::Write;
 use std::path::PathBuf;
@@ -34,19 +34,19 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use rustix::process::{Pid, getppid};
-use server::{Level, ListenAddress, Listener, Server};
+use server::{ListenAddress, Listener, Server, Severity};
 
-use crate::failure::{Failure, Outcome, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE};
 use crate::sandbox::Sandbox;
 use crate::verb::Verb;
-use captive::{Beside, End, Event, wait_for_end};
+use captive::{CommandEnvironment, End, Event, wait_for_end};
 use daemon::Ready;
 use exports::OpenExport;
 use notify::Notify;
 use pidfile::PidFile;
 use settings::Settings;
 use signals::Signals;
-use single::Client;
+use single::OnlyClient;
 use stopping::Stopping;
 use surroundings::Descriptors;
 
@@ -75,7 +75,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How long the end waits for a reader of the log.
 const FLUSH: Duration = Duration::from_secs(2);
 
-fn run(matches: &ArgMatches) -> Outcome {
+fn run(matches: &ArgMatches) -> ExitResult {
     if let Some(answer) = about::answer(matches) {
         return answer;
     }
@@ -99,7 +99,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     // Before a client can connect: an early signal still ends it gracefully.
     let notify = Notify::from_environment()?;
     let signals = Signals::register(settings.reloads(&notify))?;
-    let client = if settings.listening.is_single() { Some(Client::take()?) } else { None };
+    let client = if settings.listening.is_single() { Some(OnlyClient::take()?) } else { None };
     if listeners.is_empty() && settings.identity.is_given() {
         // While we may still; the disks are opened as the user that serves them.
         listeners = listen(&settings)?;
@@ -118,7 +118,7 @@ fn run(matches: &ArgMatches) -> Outcome {
     let stopping = Stopping::new(log, notify.clone(), settings.run.is_some());
     let events = signals.start(&stopping);
     let failed = Cell::new(false);
-    let serving = Serving {
+    let serving = ServeProcess {
         settings: &settings,
         descriptors,
         sandbox,
@@ -152,7 +152,7 @@ fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {
 }
 
 /// A process that serves.
-struct Serving<'a> {
+struct ServeProcess<'a> {
     settings: &'a Settings,
     descriptors: Descriptors,
     sandbox: Sandbox,
@@ -163,18 +163,18 @@ struct Serving<'a> {
     failed: Cell<bool>,
 }
 
-impl Serving<'_> {
+impl ServeProcess<'_> {
     fn serve(
         &self,
-        client: Option<Client>,
+        client: Option<OnlyClient>,
         mut listeners: Vec<Listener>,
         metrics: Vec<Listener>,
         ready: Option<Ready>,
-    ) -> Outcome {
+    ) -> ExitResult {
         let settings = self.settings;
         self.will_remove(&listeners);
         let log = settings.options.log.clone();
-        let log = Log::new(move |line| log.say(line));
+        let log = OperatorLog::new(move |line| log.say(line));
         let context = Context::new(WorkPool::new(settings.workers)).with_log(log);
         let context = context.with_patience(settings.patience);
         let debugging = Debugging::new(settings.options.verbose, settings.debug.clone());
@@ -199,7 +199,7 @@ impl Serving<'_> {
         let server = Server::start(exports, listeners, &settings.options)?;
         tell_of(&server, metrics, &context)?;
         let held = self.sandbox.shut()?;
-        settings.options.log.event(Level::Info, None, None, format_args!("sandbox: {held}"));
+        settings.options.log.event(Severity::Info, None, None, format_args!("sandbox: {held}"));
         self.stopping.serves();
         let is_single = client.is_some();
         if let Some(client) = client {
@@ -246,7 +246,7 @@ impl Serving<'_> {
         let Some(live) = server.as_ref().map(Server::live) else { return Ok(End::Asked) };
         let (status, uri) = (ready.status(), ready.uris.first().map_or("", String::as_str));
         let Announced { places, served, .. } = *ready;
-        let beside = Beside {
+        let beside = CommandEnvironment {
             settings,
             descriptors,
             places,
@@ -271,12 +271,12 @@ impl Serving<'_> {
         let Some(server) = server.take() else { return };
         let log = &self.settings.options.log;
         self.stopping.begin();
-        log.event(Level::Info, None, None, format_args!("stopping"));
+        log.event(Severity::Info, None, None, format_args!("stopping"));
         if server.stop() {
             return self.stopping.moved();
         }
         let what = format_args!("a thread still waits for a disk; no client is served any more");
-        log.event(Level::Error, None, None, what);
+        log.event(Severity::Error, None, None, what);
         self.failed.set(true);
     }
 
@@ -286,7 +286,7 @@ impl Serving<'_> {
         context.control.end();
         for complaint in context.control.take_complaints() {
             let log = &self.settings.options.log;
-            log.event(Level::Error, None, None, format_args!("{complaint}"));
+            log.event(Severity::Error, None, None, format_args!("{complaint}"));
             self.failed.set(true);
         }
     }
@@ -309,7 +309,7 @@ fn tell_of(server: &Server, metrics: Vec<Listener>, context: &Context) -> Result
 }
 
 /// Serves the client on standard input and output; its end is an event.
-fn adopt(server: &Server, client: Client, events: Sender<Event>) -> Result<(), Failure> {
+fn adopt(server: &Server, client: OnlyClient, events: Sender<Event>) -> Result<(), Failure> {
     let (socket, carrier) = client.socket()?;
     server.adopt(socket)?;
     let idle = server.idle();
@@ -351,7 +351,7 @@ impl Announced<'_> {
 
 /// Says that the server is ready; the service manager is told later, when events are waited for.
 fn announce(
-    serving: &Serving<'_>,
+    serving: &ServeProcess<'_>,
     what: &Announced<'_>,
     ready: Option<Ready>,
 ) -> Result<(), Failure> {
@@ -366,7 +366,7 @@ fn announce(
         let _ = writeln!(out, "{}", what.uris.join("\n")).and_then(|()| out.flush());
     }
     let line = format_args!("listening on {}", what.listening());
-    settings.options.log.event(Level::Info, None, None, line);
+    settings.options.log.event(Severity::Info, None, None, line);
     terminal::tell(settings, what.places, what.served);
     ready.map_or(Ok(()), Ready::announce)
 }

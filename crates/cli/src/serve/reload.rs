@@ -6,7 +6,7 @@
 //! change were written for what is served then, so until then they only narrow those of before. A mistake in the file changes
 //! nothing.
 
-use server::{Level, Live, Options};
+use server::{Live, Options, Severity};
 
 use super::config::Config;
 use super::exports::OpenExport;
@@ -30,11 +30,11 @@ pub(super) fn reload(
     };
     let tls = settings.encryption.acceptor().unwrap_or_else(|e| {
         // It may be readable only for the user that started this process.
-        log.event(Level::Error, None, None, format_args!("TLS stays as it was: {}", e.line()));
+        log.event(Severity::Error, None, None, format_args!("TLS stays as it was: {}", e.line()));
         None
     });
     live.change(&Options { tls, ..options });
-    log.event(Level::Info, None, None, format_args!("reloaded"));
+    log.event(Severity::Info, None, None, format_args!("reloaded"));
     Ok(())
 }
 

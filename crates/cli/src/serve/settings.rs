@@ -7,13 +7,13 @@ use std::time::Duration;
 use clap::ArgMatches;
 use device::{Params, parse_size, values};
 use runtime::Patience;
-use server::{ListenAddress, Log, LogFormat, Options};
+use server::{ListenAddress, LogFormat, Options, ServerLog};
 
 use super::access::Access;
 use super::config::Config;
 use super::disks::{self, Disk};
 use super::encryption::Encryption;
-use super::identity::Identity;
+use super::identity::RunAs;
 use super::listening::Listening;
 use super::notify::Notify;
 use crate::failure::Failure;
@@ -44,7 +44,7 @@ pub(super) struct Settings {
     pub(super) pidfile: Option<PathBuf>,
     pub(super) run: Option<String>,
     pub(super) export_name: String,
-    pub(super) identity: Identity,
+    pub(super) identity: RunAs,
     pub(super) listening: Listening,
     /// Debug flags: `NAME.FLAG=N`.
     pub(super) debug: Vec<String>,
@@ -102,7 +102,7 @@ impl Settings {
             pidfile: matches.get_one::<PathBuf>("pidfile").cloned(),
             run: text("run"),
             export_name: super::disks::export_name(matches),
-            identity: Identity::resolve(text("user").as_deref(), text("group").as_deref())?,
+            identity: RunAs::resolve(text("user").as_deref(), text("group").as_deref())?,
             listening,
             debug: matches.get_many("debug").unwrap_or_default().cloned().collect(),
             metrics: text("metrics"),
@@ -156,14 +156,14 @@ impl Settings {
 
     /// Opens the log: what was asked for, or standard error, or for a daemon the system log if
     /// there is one.
-    pub(super) fn log(&self) -> Result<Log, Failure> {
+    pub(super) fn log(&self) -> Result<ServerLog, Failure> {
         let log = match self.log.as_deref() {
-            Some("stderr") => Log::stderr(),
-            Some("null") => Log::nowhere(),
-            Some("syslog") => Log::syslog()?,
-            Some(path) if path != "default" => Log::file(path.as_ref())?,
-            _ if self.daemon => Log::syslog().unwrap_or_else(|_| Log::nowhere()),
-            _ => Log::stderr(),
+            Some("stderr") => ServerLog::stderr(),
+            Some("null") => ServerLog::nowhere(),
+            Some("syslog") => ServerLog::syslog()?,
+            Some(path) if path != "default" => ServerLog::file(path.as_ref())?,
+            _ if self.daemon => ServerLog::syslog().unwrap_or_else(|_| ServerLog::nowhere()),
+            _ => ServerLog::stderr(),
         };
         Ok(log.in_format(self.log_format))
     }
@@ -183,7 +183,7 @@ fn options(matches: &ArgMatches, encryption: &Encryption) -> Result<Options, Fai
         .map_err(|e| Failure::usage(format!("--memory-limit: {e}")))?
         .max(1 << 20);
     Ok(Options {
-        policy: wire::Policy { tls: encryption.when, ..policy(matches)? },
+        policy: wire::ServerPolicy { tls: encryption.when, ..policy(matches)? },
         max_connections: number(matches, "max-connections").unwrap_or(1),
         max_of_address: number(matches, "max-connections-per-address"),
         handshake_timeout: time(matches, "handshake-timeout")?.unwrap_or(Duration::from_secs(10)),
@@ -216,7 +216,7 @@ fn time(matches: &ArgMatches, key: &str) -> Result<Option<Duration>, Failure> {
 }
 
 /// What a client is offered.
-fn policy(matches: &ArgMatches) -> Result<wire::Policy, Failure> {
+fn policy(matches: &ArgMatches) -> Result<wire::ServerPolicy, Failure> {
     let mask = match matches.get_one::<String>("mask-handshake") {
         None => u64::MAX,
         Some(text) => {
@@ -227,7 +227,7 @@ fn policy(matches: &ArgMatches) -> Result<wire::Policy, Failure> {
         }
     };
     let structured = !matches.get_flag("no-sr");
-    Ok(wire::Policy {
+    Ok(wire::ServerPolicy {
         oldstyle: matches.get_flag("oldstyle"),
         fixed_newstyle: mask & 1 != 0,
         no_zeroes: mask & 2 != 0,
@@ -235,6 +235,6 @@ fn policy(matches: &ArgMatches) -> Result<wire::Policy, Failure> {
         // Extended headers include structured replies.
         extended: structured,
         meta_contexts: !matches.get_flag("no-mc"),
-        ..wire::Policy::default()
+        ..wire::ServerPolicy::default()
     })
 }

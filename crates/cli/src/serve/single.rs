@@ -21,7 +21,7 @@ const PIECE: usize = 256 << 10;
 
 /// The client on standard input and output.
 #[derive(Debug)]
-pub(super) enum Client {
+pub(super) enum OnlyClient {
     Socket(OwnedFd),
     Pipes { input: OwnedFd, output: OwnedFd },
 }
@@ -30,7 +30,7 @@ pub(super) enum Client {
 #[derive(Debug)]
 pub(super) struct Carrier(Option<JoinHandle<()>>);
 
-impl Client {
+impl OnlyClient {
     /// Takes over standard input and output.
     pub(super) fn take() -> Result<Self, Failure> {
         let (input, output) = (rustix::stdio::stdin(), rustix::stdio::stdout());
@@ -73,15 +73,15 @@ fn say(e: io::Error) -> Failure {
     Failure::new(format!("--single: {e}"))
 }
 
-fn take(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<Client> {
+fn take(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<OnlyClient> {
     let here = fstat(input)?;
     let there = fstat(output)?;
     let same = (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino);
     let input = input.try_clone_to_owned()?;
     if same && sockopt::socket_type(&input) == Ok(SocketType::STREAM) {
-        return Ok(Client::Socket(input));
+        return Ok(OnlyClient::Socket(input));
     }
-    Ok(Client::Pipes { input, output: output.try_clone_to_owned()? })
+    Ok(OnlyClient::Pipes { input, output: output.try_clone_to_owned()? })
 }
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {

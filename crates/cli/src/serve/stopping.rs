@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use runtime::Control;
-use server::{Level, Log};
+use server::{ServerLog, Severity};
 
 use super::notify::Notify;
 
@@ -33,7 +33,7 @@ pub(super) type Leaving = Arc<dyn Fn() + Send + Sync>;
 /// The state of the stop. Shared by all threads that may ask for it.
 pub(super) struct Stopping {
     state: Mutex<State>,
-    log: Log,
+    log: ServerLog,
     notify: Notify,
     /// Before it serves, no client has been promised anything.
     serves: AtomicBool,
@@ -60,7 +60,7 @@ impl fmt::Debug for Stopping {
 
 impl Stopping {
     /// `captive`: a command runs beside the server.
-    pub(super) fn new(log: Log, notify: Notify, captive: bool) -> Arc<Self> {
+    pub(super) fn new(log: ServerLog, notify: Notify, captive: bool) -> Arc<Self> {
         let state = Mutex::new(State { captive, ..State::default() });
         Arc::new(Self { state, log, notify, serves: AtomicBool::new(false) })
     }
@@ -175,7 +175,7 @@ impl Stopping {
 
     /// Ends the program, whatever its other threads do.
     fn end_now(&self, why: &str, status: i32) -> ! {
-        let level = if status == 0 { Level::Info } else { Level::Error };
+        let level = if status == 0 { Severity::Info } else { Severity::Error };
         self.log.event(level, None, None, format_args!("{why}"));
         let leavings = self.lock().leavings.clone();
         let (done, wait) = channel();

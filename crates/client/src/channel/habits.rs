@@ -4,7 +4,7 @@
 //! by it, because a refused request has changed nothing.
 
 use wire::constants::BASE_ALLOCATION;
-use wire::{Mode, Negotiated};
+use wire::{Framing, Negotiated};
 
 use wire::TransmissionFlags as Flags;
 
@@ -26,7 +26,7 @@ impl Habits {
         let knows_map = session.context(BASE_ALLOCATION).is_some();
         Self {
             whole_reads: knows_map && session.flags.contains(Flags::SEND_DF),
-            effect: if session.mode == Mode::Extended { u64::MAX } else { COMPACT },
+            effect: if session.mode == Framing::Extended { u64::MAX } else { COMPACT },
         }
     }
 

@@ -14,7 +14,8 @@ use device::Buffer;
 use net::{Received, Stream};
 use wire::constants::{EXTENDED_REPLY_LEN, SIMPLE_REPLY_LEN, STRUCTURED_REPLY_LEN};
 use wire::{
-    Body, Event, Fatal, InFlight, Mode, PeerMisbehaved, PendingReply, Span, parse_reply_header,
+    Body, Fatal, Framing, InFlight, PayloadEffect, PayloadSpan, PeerMisbehaved, PendingReply,
+    parse_reply_header,
 };
 
 /// Bytes of the inbox.
@@ -93,7 +94,7 @@ impl Incoming {
     /// Takes messages off the inbox until a reply is complete (its cookie) or bytes are missing.
     pub(crate) fn parse<F: Awaiting>(
         &mut self,
-        mode: Mode,
+        mode: Framing,
         flights: &mut InFlight<F>,
     ) -> Result<Option<u64>, Fatal> {
         loop {
@@ -113,7 +114,7 @@ impl Incoming {
 
     fn header<F: Awaiting>(
         &mut self,
-        mode: Mode,
+        mode: Framing,
         flights: &mut InFlight<F>,
     ) -> Result<Took, Fatal> {
         let Some((header, n)) = parse_reply_header(mode, self.unread())? else {
@@ -199,7 +200,7 @@ impl Incoming {
     pub(crate) fn fill<F: Awaiting>(
         &mut self,
         stream: &Stream,
-        mode: Mode,
+        mode: Framing,
         large: bool,
         flights: &mut InFlight<F>,
     ) -> Result<rustix::io::Result<Received>, Fatal> {
@@ -244,8 +245,8 @@ enum Took {
     Something,
 }
 
-fn ended<F: Awaiting>(flight: &mut F, event: Event, cookie: u64) -> Result<Took, Fatal> {
-    if let Event::Zeroes(Span { start, length }) = event {
+fn ended<F: Awaiting>(flight: &mut F, event: PayloadEffect, cookie: u64) -> Result<Took, Fatal> {
+    if let PayloadEffect::Zeroes(PayloadSpan { start, length }) = event {
         room(flight, size(start)?, size(length)?)?.fill(0);
     }
     Ok(if flight.reply().is_complete() { Took::Last(cookie) } else { Took::Something })
@@ -265,10 +266,10 @@ fn size(n: u64) -> Result<usize, Fatal> {
 }
 
 /// The longest header that may come before data.
-fn longest_header(mode: Mode) -> usize {
+fn longest_header(mode: Framing) -> usize {
     match mode {
-        Mode::Simple => SIMPLE_REPLY_LEN,
-        Mode::Structured => STRUCTURED_REPLY_LEN + 8,
-        Mode::Extended => EXTENDED_REPLY_LEN + 8,
+        Framing::Simple => SIMPLE_REPLY_LEN,
+        Framing::Structured => STRUCTURED_REPLY_LEN + 8,
+        Framing::Extended => EXTENDED_REPLY_LEN + 8,
     }
 }

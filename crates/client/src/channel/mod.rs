@@ -90,7 +90,7 @@ impl<T> Awaiting for Flight<T> {
 
 /// An operation that is not on the wire yet.
 #[derive(Debug)]
-struct Waiting<T> {
+struct WaitingRequests<T> {
     tag: T,
     work: Work,
     payload: Option<Slice>,
@@ -103,7 +103,7 @@ pub(crate) struct Channel<T> {
     session: Arc<Negotiated>,
     habits: Habits,
     flights: InFlight<Flight<T>>,
-    waiting: VecDeque<Waiting<T>>,
+    waiting: VecDeque<WaitingRequests<T>>,
     outgoing: Outgoing,
     incoming: Incoming,
     /// Reads on the wire that are too long for the inbox.
@@ -173,7 +173,7 @@ impl<T> Channel<T> {
             Step::Ended(outcome) => return ended.push(Ended::new(tag, outcome)),
             Step::Go(work) => work,
         };
-        let waiting = Waiting { tag, work, payload };
+        let waiting = WaitingRequests { tag, work, payload };
         if let Some(why) = self.refusal() {
             return ended.push(self.refused(waiting, why));
         }
@@ -200,8 +200,8 @@ impl<T> Channel<T> {
     }
 
     /// Puts an operation's next request on the wire.
-    fn launch(&mut self, waiting: Waiting<T>, ended: &mut Vec<Ended<T>>) {
-        let Waiting { tag, work, mut payload } = waiting;
+    fn launch(&mut self, waiting: WaitingRequests<T>, ended: &mut Vec<Ended<T>>) {
+        let WaitingRequests { tag, work, mut payload } = waiting;
         let ask = work.ask(&self.session, &self.habits);
         let Ask { command, flags, offset, length, context } = ask;
         let large = is_large(&work);
@@ -239,8 +239,8 @@ impl<T> Channel<T> {
     }
 
     /// Takes the operations that were not sent, and will not be.
-    fn refused(&self, waiting: Waiting<T>, why: Error) -> Ended<T> {
-        let Waiting { tag, work, payload } = waiting;
+    fn refused(&self, waiting: WaitingRequests<T>, why: Error) -> Ended<T> {
+        let WaitingRequests { tag, work, payload } = waiting;
         let outcome = Err(located(why, &work));
         let undone = match self.ending() {
             Some(Ending::Broken) => None,
@@ -355,7 +355,7 @@ impl<T> Channel<T> {
             // It refused the request, and changed nothing.
             self.leaving = true;
             if let Some(why) = self.refusal() {
-                let waiting = Waiting { tag, work, payload };
+                let waiting = WaitingRequests { tag, work, payload };
                 ended.push(self.refused(waiting, why));
             }
         } else {

@@ -10,7 +10,7 @@ use device::{
 };
 use wire::constants::{BASE_ALLOCATION, allocation};
 use wire::{
-    Command, CommandFlags, ContextStatus, ErrorCode, Mode, Negotiated, ReplyError, StatusExtent,
+    Command, CommandFlags, ContextStatus, ErrorCode, Framing, Negotiated, ReplyError, StatusExtent,
     TransmissionFlags,
 };
 
@@ -237,7 +237,7 @@ fn status(name: &str, (offset, len): (u64, u64), max: usize, session: &Negotiate
 
 /// Whether a block status can name some of the selected contexts only.
 fn takes_contexts(session: &Negotiated) -> bool {
-    session.mode == Mode::Extended
+    session.mode == Framing::Extended
         && session.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
 }
 

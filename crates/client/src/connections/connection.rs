@@ -22,10 +22,10 @@ use rustix::io::Errno;
 use super::Shared;
 use super::care::Keep;
 use super::inbox::Inbox;
-use super::order::{Lost, Order, Whose, tell};
+use super::order::{Lost, Submission, Whose, tell};
 use super::silence::Silence;
 use crate::channel::{Channel, Ended, Ending};
-use crate::reach::Connected;
+use crate::reach::ReadyConnection;
 
 /// This many bytes are sent before a batch of requests ends.
 const PLENTY: u64 = 128 << 10;
@@ -35,7 +35,7 @@ const LOOKS: usize = 16;
 /// What is to be done once the lock is released.
 #[derive(Default)]
 #[must_use]
-struct After {
+struct Deferred {
     dones: Vec<(Done, Result<Outcome>)>,
     lost: Vec<Lost>,
     /// The connection was found to be unusable.
@@ -43,7 +43,7 @@ struct After {
 }
 
 /// A shared connection.
-pub(crate) struct Connection {
+pub(crate) struct SharedConnection {
     stream: Arc<Stream>,
     /// The name in errors.
     name: Arc<str>,
@@ -59,8 +59,8 @@ pub(crate) struct Connection {
 }
 
 struct Inner {
-    channel: Channel<Order>,
-    ended: Vec<Ended<Order>>,
+    channel: Channel<Submission>,
+    ended: Vec<Ended<Submission>>,
     lane: Option<LaneSide>,
     /// How many lanes there have been.
     lanes: u64,
@@ -88,16 +88,16 @@ struct LaneSide {
     watched: Option<epoll::EventFlags>,
 }
 
-impl std::fmt::Debug for Connection {
+impl std::fmt::Debug for SharedConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Connection({})", self.name)
+        write!(f, "SharedConnection({})", self.name)
     }
 }
 
-impl Connection {
+impl SharedConnection {
     /// `silence` limits that of the server; `timers` check it.
     pub(crate) fn new(
-        connected: Connected,
+        connected: ReadyConnection,
         (name, timers): (Arc<str>, &Timers),
         silence: Option<Duration>,
         (keep, home): (Arc<Keep>, Weak<Shared>),
@@ -193,7 +193,7 @@ impl Connection {
 
     /// Starts an operation for a caller that does not drive this. A batch is sent when it ends, or
     /// earlier if it is large.
-    pub(crate) fn submit(self: &Arc<Self>, order: Order, operation: Operation) {
+    pub(crate) fn submit(self: &Arc<Self>, order: Submission, operation: Operation) {
         let mut inner = self.lock();
         inner.others += 1;
         self.load.fetch_add(1, Relaxed);
@@ -307,7 +307,11 @@ impl Connection {
 
     /// Starts an operation of the lane; it is sent by the next turn. Gives it back if the
     /// connection is unusable.
-    pub(crate) fn start(&self, order: Order, operation: Operation) -> Option<(Order, Operation)> {
+    pub(crate) fn start(
+        &self,
+        order: Submission,
+        operation: Operation,
+    ) -> Option<(Submission, Operation)> {
         let mut inner = self.lock();
         let inner = &mut *inner;
         if inner.channel.is_over() {
@@ -357,7 +361,7 @@ impl Connection {
         mut inner: MutexGuard<'_, Inner>,
         mut driver: Option<(u64, &mut Vec<Completed>)>,
     ) {
-        let mut after = After::default();
+        let mut after = Deferred::default();
         self.hand_out(&mut inner, &mut driver, &mut after);
         if let Err(e) = self.update_reactor(&mut inner) {
             // The socket would never be watched again: better to end the connection.
@@ -378,8 +382,8 @@ impl Connection {
     }
 
     /// What is to be done without the lock.
-    fn follow(&self, after: After) {
-        let After { dones, lost, over } = after;
+    fn follow(&self, after: Deferred) {
+        let Deferred { dones, lost, over } = after;
         let home = if over || !lost.is_empty() { self.home.upgrade() } else { None };
         // Requests that the callbacks make are sent together.
         runtime::batch(|| {
@@ -401,7 +405,7 @@ impl Connection {
         self: &Arc<Self>,
         inner: &mut Inner,
         driver: &mut Option<(u64, &mut Vec<Completed>)>,
-        after: &mut After,
+        after: &mut Deferred,
     ) {
         let ending = inner.channel.ending();
         let mut list = std::mem::take(&mut inner.ended);
@@ -531,7 +535,7 @@ impl Inner {
     }
 
     /// Gives the connection up if the server was silent for too long; see
-    /// [`Connection::end_silence`].
+    /// [`SharedConnection::end_silence`].
     fn silent_for(&mut self) -> Option<Duration> {
         if self.channel.is_closed() {
             return None;
@@ -555,7 +559,7 @@ impl Inner {
 }
 
 /// Checks for a server's silence as long as the connection exists, first after `wait`.
-fn listen_in(connection: &Arc<Connection>, wait: Duration) {
+fn listen_in(connection: &Arc<SharedConnection>, wait: Duration) {
     let weak = Arc::downgrade(connection);
     connection.timers.after(wait, move || {
         if let Some(connection) = weak.upgrade()

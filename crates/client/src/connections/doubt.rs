@@ -14,7 +14,7 @@ use std::sync::Arc;
 use device::Operation;
 
 use super::Shared;
-use super::connection::Connection;
+use super::connection::SharedConnection;
 use super::reconnecting::{ask_and_tell, is_lost};
 
 impl Shared {
@@ -25,7 +25,7 @@ impl Shared {
 
     /// Puts a new connection in doubt, if there are others and they seem to be alive. Returns
     /// whether it did.
-    pub(super) fn doubts(&self, new: &Arc<Connection>) -> bool {
+    pub(super) fn doubts(&self, new: &Arc<SharedConnection>) -> bool {
         let others = self.list();
         let doubted = !others.is_empty() && !others.iter().any(|other| other.is_over());
         drop(others);
@@ -34,7 +34,7 @@ impl Shared {
     }
 
     /// Trusts a new connection when a trusted one has answered a request that is sent from now on.
-    pub(super) fn trust_later(&self, new: &Arc<Connection>) {
+    pub(super) fn trust_later(&self, new: &Arc<SharedConnection>) {
         for other in self.all().iter().filter(|other| !Arc::ptr_eq(other, new)) {
             let (new, witness) = (Arc::downgrade(new), Arc::downgrade(other));
             ask_and_tell(other, &self.first_block(), move |answer| {
@@ -51,7 +51,7 @@ impl Shared {
 
     /// If none of these usable connections is trusted, the server may be another one: the epoch grows, and they are
     /// trusted.
-    pub(super) fn trust_who_is_left(&self, list: &[Arc<Connection>]) {
+    pub(super) fn trust_who_is_left(&self, list: &[Arc<SharedConnection>]) {
         let left = || list.iter().filter(|connection| !connection.is_over());
         if left().next().is_some() && !left().any(|connection| connection.is_trusted()) {
             self.keep.grow();
@@ -61,7 +61,7 @@ impl Shared {
 
     /// The connection with the least to do among those that may carry the operation, as
     /// [`Shared::choose`].
-    pub(super) fn choose_for(&self, operation: &Operation) -> Option<Arc<Connection>> {
+    pub(super) fn choose_for(&self, operation: &Operation) -> Option<Arc<SharedConnection>> {
         if !self.reconnects() || !matches!(operation, Operation::Flush) {
             return self.choose();
         }

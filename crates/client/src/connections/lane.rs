@@ -10,15 +10,15 @@ use device::losses::LossAccount;
 use device::{Completed, Interest, LaneStep, Operation, Result};
 
 use super::Shared;
-use super::connection::Connection;
+use super::connection::SharedConnection;
 use super::growth::Growth;
 use super::inbox::Inbox;
-use super::order::{Order, Whose};
+use super::order::{Submission, Whose};
 
 /// A thread's path to the server. Other threads may use the same connection for an operation now
 /// and then. While it has none, because too few exist, other connections work for it.
 #[derive(Debug)]
-pub struct Lane {
+pub struct ClientLane {
     home: Arc<Shared>,
     account: Option<Arc<LossAccount>>,
     inbox: Arc<Inbox>,
@@ -36,7 +36,7 @@ pub struct Lane {
 /// A connection that the lane drives.
 #[derive(Debug)]
 struct Leg {
-    connection: Arc<Connection>,
+    connection: Arc<SharedConnection>,
     id: u64,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Leg {
     }
 }
 
-impl Lane {
+impl ClientLane {
     /// One that has no connection yet.
     pub(crate) fn new(home: &Arc<Shared>, account: Option<Arc<LossAccount>>) -> Result<Self> {
         let inbox = Arc::new(Inbox::new()?);
@@ -98,7 +98,7 @@ impl Lane {
     }
 }
 
-impl device::Lane for Lane {
+impl device::Lane for ClientLane {
     fn start(&mut self, ticket: u64, operation: Operation) {
         self.in_flight += 1;
         if let Operation::Read { .. } | Operation::Write { .. } = operation {
@@ -107,7 +107,7 @@ impl device::Lane for Lane {
         self.look();
         let care = self.home.keep.care(&operation, self.account.as_ref());
         let (mut order, mut operation) =
-            (Order::new(Whose::Lane { lane: 0, ticket }, care), operation);
+            (Submission::new(Whose::Lane { lane: 0, ticket }, care), operation);
         if self.legs.len() > 1 {
             self.legs.sort_by_key(|leg| leg.connection.under_way());
         }
@@ -156,7 +156,7 @@ impl device::Lane for Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for ClientLane {
     fn drop(&mut self) {
         self.legs.clear();
         self.home.lanes.fetch_sub(1, Ordering::AcqRel);

@@ -42,13 +42,13 @@ use device::{Done, Error, ErrorKind, Fault, Operation, Result};
 use wire::{Negotiated, TransmissionFlags as Flags};
 
 use crate::channel::Habits;
-use crate::reach::Connected;
+use crate::reach::ReadyConnection;
 use care::Keep;
-use connection::Connection;
-pub use lane::Lane;
-use order::{Order, Whose};
-use reconnecting::Making;
-use repeating::Waiting;
+use connection::SharedConnection;
+pub use lane::ClientLane;
+use order::{Submission, Whose};
+use reconnecting::Establishing;
+use repeating::WaitingRequests;
 use traffic::Traffic;
 pub use upstream::Upstream;
 
@@ -70,9 +70,9 @@ pub(crate) struct Shared {
     most: usize,
     /// The server advertises multi-conn.
     promised: bool,
-    list: Mutex<Vec<Arc<Connection>>>,
+    list: Mutex<Vec<Arc<SharedConnection>>>,
     /// Unusable connections that still owe replies.
-    leaving: Mutex<Vec<Arc<Connection>>>,
+    leaving: Mutex<Vec<Arc<SharedConnection>>>,
     /// Whether the reactor watches those in the list; changed while the list is locked.
     watched: AtomicBool,
     /// How many lanes there are.
@@ -93,8 +93,8 @@ pub(crate) struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: Waiting,
-    making: Making,
+    waiting: WaitingRequests,
+    making: Establishing,
     /// Why the last attempt failed.
     last: Option<Error>,
     /// The disk there now is another one: there is nothing to wait for.
@@ -104,11 +104,11 @@ struct State {
 }
 
 impl Shared {
-    fn list(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+    fn list(&self) -> MutexGuard<'_, Vec<Arc<SharedConnection>>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn leaving(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+    fn leaving(&self) -> MutexGuard<'_, Vec<Arc<SharedConnection>>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,7 +117,7 @@ impl Shared {
     }
 
     /// All connections.
-    fn all(&self) -> Vec<Arc<Connection>> {
+    fn all(&self) -> Vec<Arc<SharedConnection>> {
         self.list().clone()
     }
 
@@ -135,10 +135,10 @@ impl Shared {
     }
 
     /// A connection among the others.
-    fn adopt(self: &Arc<Self>, connected: Connected) -> Arc<Connection> {
+    fn adopt(self: &Arc<Self>, connected: ReadyConnection) -> Arc<SharedConnection> {
         let Upstream { name, target, timers, .. } = &*self.upstream;
         let home = (self.keep.clone(), Arc::downgrade(self));
-        Connection::new(connected, (name.clone(), timers), target.silence, home)
+        SharedConnection::new(connected, (name.clone(), timers), target.silence, home)
     }
 
     /// Lets the reactor watch all connections, from the first operation on that needs it.
@@ -159,7 +159,7 @@ impl Shared {
 
     /// The connection with the least to do. A lost one is used only if all are lost and it does not
     /// reconnect: it returns the error.
-    fn choose(&self) -> Option<Arc<Connection>> {
+    fn choose(&self) -> Option<Arc<SharedConnection>> {
         let all = self.list();
         if let ([only], false) = (all.as_slice(), self.reconnects()) {
             return Some(only.clone());
@@ -176,7 +176,7 @@ impl Connections {
     ///
     /// # Errors
     /// A thread for background work cannot be started.
-    pub fn new(upstream: Arc<Upstream>, first: Connected, reads: bool) -> Result<Self> {
+    pub fn new(upstream: Arc<Upstream>, first: ReadyConnection, reads: bool) -> Result<Self> {
         let promised = first.session.flags.contains(Flags::CAN_MULTI_CONN);
         let target = &upstream.target;
         let most = if promised || reads { target.connections } else { 1 };
@@ -242,7 +242,7 @@ impl Connections {
     pub fn submit(&self, operation: Operation, done: Done, account: Option<&Arc<LossAccount>>) {
         self.0.weigh(&operation);
         let care = self.0.keep.care(&operation, account);
-        self.0.order(Order::new(Whose::Other(done), care), operation);
+        self.0.order(Submission::new(Whose::Other(done), care), operation);
     }
 
     /// A lane, on a connection without one; a new connection is made, as long as more are allowed.
@@ -250,9 +250,9 @@ impl Connections {
     ///
     /// # Errors
     /// All connections have a lane, all are lost (`reopen` reconnects them), or none can be made.
-    pub fn lane(&self, account: Option<Arc<LossAccount>>) -> Result<Lane> {
+    pub fn lane(&self, account: Option<Arc<LossAccount>>) -> Result<ClientLane> {
         let shared = &self.0;
-        let mut lane = Lane::new(shared, account)?;
+        let mut lane = ClientLane::new(shared, account)?;
         if lane.find()? {
             return Ok(lane);
         }

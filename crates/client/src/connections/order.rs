@@ -29,14 +29,14 @@ impl std::fmt::Debug for Whose {
 
 /// An operation to be sent.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct Submission {
     pub(crate) whose: Whose,
     pub(crate) care: Care,
     /// How often it was lost with a connection.
     pub(crate) losses: u32,
 }
 
-impl Order {
+impl Submission {
     pub(crate) fn new(whose: Whose, care: Care) -> Self {
         Self { whose, care, losses: 0 }
     }
@@ -45,7 +45,7 @@ impl Order {
 /// An operation that was lost with its connection, and may be repeated.
 #[derive(Debug)]
 pub(crate) struct Lost {
-    pub(crate) order: Order,
+    pub(crate) order: Submission,
     pub(crate) operation: Operation,
     pub(crate) why: Error,
 }

@@ -10,28 +10,28 @@ use device::{Error, Result};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
-use super::connection::Connection;
+use super::connection::SharedConnection;
 
 const WAKE: u64 = u64::MAX;
 
 /// The reactor's handle. Dropping it ends the thread.
-pub(crate) struct Reactor(Arc<Shared>);
+pub(crate) struct ClientReactor(Arc<Shared>);
 
 struct Shared {
     epoll: Arc<OwnedFd>,
     wake: OwnedFd,
     stop: AtomicBool,
     /// A connection's token is its index here. The device owns the connections.
-    connections: Mutex<Vec<Weak<Connection>>>,
+    connections: Mutex<Vec<Weak<SharedConnection>>>,
 }
 
-impl std::fmt::Debug for Reactor {
+impl std::fmt::Debug for ClientReactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reactor")
+        f.write_str("ClientReactor")
     }
 }
 
-impl Reactor {
+impl ClientReactor {
     pub(crate) fn start() -> Result<Self> {
         let say = |e: Errno| Error::os("make a reactor", e);
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
@@ -53,7 +53,7 @@ impl Reactor {
     }
 
     /// Watches a connection from now on.
-    pub(crate) fn add(&self, connection: &Arc<Connection>) -> Result<()> {
+    pub(crate) fn add(&self, connection: &Arc<SharedConnection>) -> Result<()> {
         let token = {
             let mut all = self.0.lock();
             let weak = Arc::downgrade(connection);
@@ -70,7 +70,7 @@ impl Reactor {
     }
 }
 
-impl Drop for Reactor {
+impl Drop for ClientReactor {
     fn drop(&mut self) {
         self.0.stop.store(true, Ordering::Release);
         // It fails only when the counter is full, and then the thread is awake anyway.
@@ -79,7 +79,7 @@ impl Drop for Reactor {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Connection>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<SharedConnection>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -14,11 +14,11 @@ use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result};
 
 use super::Shared;
 use super::care::Care;
-use super::connection::Connection;
-use super::order::{Order, Whose};
+use super::connection::SharedConnection;
+use super::order::{Submission, Whose};
 use super::same::check_same;
 use crate::backoff;
-use crate::reach::Connected;
+use crate::reach::ReadyConnection;
 
 /// How long a connection may take to prove that it is alive, and a disk that it is the same.
 pub(super) const PROOF: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ const NEVER: u32 = u32::MAX;
 
 /// The state of making connections.
 #[derive(Debug, Default)]
-pub(crate) struct Making {
+pub(crate) struct Establishing {
     /// How many there should be.
     pub(crate) wanted: usize,
     /// An attempt runs, or will.
@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// Keeps unusable connections until they have sent the replies that they owe.
-    pub(super) fn let_go(&self, over: Vec<Arc<Connection>>) {
+    pub(super) fn let_go(&self, over: Vec<Arc<SharedConnection>>) {
         let mut leaving = self.leaving();
         leaving.extend(over);
         let done = leaving.extract_if(.., |connection| connection.under_way() == 0).collect();
@@ -178,7 +178,7 @@ impl Shared {
     /// Adds a connection for all callers, if it leads to the right disk.
     pub(crate) fn admit(
         self: &Arc<Self>,
-        connected: Connected,
+        connected: ReadyConnection,
     ) -> std::result::Result<(), Refused> {
         let same = check_same(&self.session, connected.session());
         same.map_err(|e| Refused::Another(e.on(self.name())))?;
@@ -202,7 +202,11 @@ impl Shared {
     }
 
     /// `driven`: the reactor watches it already.
-    fn publish(&self, new: &Arc<Connection>, driven: bool) -> std::result::Result<(), Refused> {
+    fn publish(
+        &self,
+        new: &Arc<SharedConnection>,
+        driven: bool,
+    ) -> std::result::Result<(), Refused> {
         let closed = self.state().closed;
         let mut list = self.list();
         // If it reconnects by itself, this one was asked something, and is watched, too.
@@ -240,7 +244,7 @@ impl Shared {
     }
 
     /// Whether the new connection leads to the same server, or at least to the same disk.
-    fn look_closely(&self, new: &Arc<Connection>) -> std::result::Result<(), Refused> {
+    fn look_closely(&self, new: &Arc<SharedConnection>) -> std::result::Result<(), Refused> {
         let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
         watch.map_err(Refused::Useless)?;
         let state = self.state();
@@ -281,7 +285,10 @@ impl Shared {
 
     /// Checks the bytes that the disk must have. Returns true if some are missing that the server
     /// may have forgotten.
-    fn listen_to_canaries(&self, new: &Arc<Connection>) -> std::result::Result<bool, Refused> {
+    fn listen_to_canaries(
+        &self,
+        new: &Arc<SharedConnection>,
+    ) -> std::result::Result<bool, Refused> {
         let canaries = self.keep.canaries.all();
         let answers = ask(new, canaries.iter().map(super::canaries::Canary::range).collect());
         let until = Instant::now() + PROOF;
@@ -381,7 +388,7 @@ pub(super) type Answer = (usize, Result<Outcome>);
 
 /// Reads these ranges over one connection and no other.
 pub(super) fn ask(
-    connection: &Arc<Connection>,
+    connection: &Arc<SharedConnection>,
     ranges: Vec<std::ops::Range<u64>>,
 ) -> std::sync::mpsc::Receiver<Answer> {
     let (tell, told) = channel();
@@ -395,13 +402,13 @@ pub(super) fn ask(
 
 /// Reads a range over one connection and no other, and reports the result.
 pub(super) fn ask_and_tell(
-    connection: &Arc<Connection>,
+    connection: &Arc<SharedConnection>,
     range: &std::ops::Range<u64>,
     tell: impl FnOnce(Result<Outcome>) + Send + 'static,
 ) {
     let len = usize::try_from(range.end - range.start).unwrap_or(0);
     let operation = Operation::Read { offset: range.start, buffer: Buffer::zeroed(len) };
-    let mut order = Order::new(Whose::Other(Box::new(tell)), Care::none());
+    let mut order = Submission::new(Whose::Other(Box::new(tell)), Care::none());
     order.losses = NEVER;
     connection.submit(order, operation);
 }
@@ -423,7 +430,7 @@ pub(super) fn wait_for(
 /// Whether a connection has answered a request that was sent when its counter was `moves`. The answer
 /// may come behind many others, so it is waited for while bytes move.
 fn proves(
-    connection: &Arc<Connection>,
+    connection: &Arc<SharedConnection>,
     mut moves: u64,
     answers: &std::sync::mpsc::Receiver<Answer>,
     begun: Instant,

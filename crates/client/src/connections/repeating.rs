@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use device::{Error, ErrorKind, Fault, Operation};
 
 use super::Shared;
-use super::order::{Lost, Order, tell};
+use super::order::{Lost, Submission, tell};
 
 /// How often a request may be lost: one that crashes the server is not repeated for ever.
 const MOST: u32 = 16;
 
 /// The requests that wait.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRequests {
     list: Vec<Lost>,
     /// Since when there is no connection.
     since: Option<Instant>,
@@ -30,7 +30,7 @@ pub(crate) struct Waiting {
 
 impl Shared {
     /// Runs an operation over the connection with the least to do, or when there is one again.
-    pub(crate) fn order(self: &Arc<Self>, order: Order, operation: Operation) {
+    pub(crate) fn order(self: &Arc<Self>, order: Submission, operation: Operation) {
         if let Err(e) = self.watch() {
             return tell(order.whose, order.care.ended(Err(e.on(self.name()))));
         }

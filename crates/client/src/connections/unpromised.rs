@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use device::{Error, ErrorKind, Fault, Outcome};
 
 use super::Shared;
-use super::connection::Connection;
+use super::connection::SharedConnection;
 use super::reconnecting::{PROOF, Refused, ask, wait_for};
 
 /// Bytes at the beginning that are compared, in pieces.
@@ -43,7 +43,7 @@ impl Shared {
 
     /// Of lost connections replaces one, if there is no other: further ones come when they help, and
     /// are compared then.
-    pub(super) fn forget_others(&self, lost: &mut Vec<Arc<Connection>>) {
+    pub(super) fn forget_others(&self, lost: &mut Vec<Arc<SharedConnection>>) {
         let mut list = self.list();
         let lives = list.iter().any(|connection| !connection.is_over());
         let others = lost.split_off(usize::from(!lives).min(lost.len()));
@@ -54,7 +54,7 @@ impl Shared {
 
     /// Checks that the new connection has the same bytes as another one. If none is left, the canaries
     /// were the only check. Returns whether the reactor watches it by now.
-    pub(super) fn compare(&self, new: &Arc<Connection>) -> Result<bool, Refused> {
+    pub(super) fn compare(&self, new: &Arc<SharedConnection>) -> Result<bool, Refused> {
         if self.promised {
             return Ok(false);
         }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use device::Result;
-use wire::Mode;
+use wire::Framing;
 
-use super::reactor::Reactor;
-use crate::reach::{Connected, ExportSpec, Route, connect, persist};
+use super::reactor::ClientReactor;
+use crate::reach::{ExportSpec, ReadyConnection, Route, connect, persist};
 
 /// An export of a server, and the route to it.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Upstream {
     /// The pool in which connections are made that no operation waits for.
     dialling: WorkPool,
     /// The thread, once it was needed.
-    reactor: Mutex<Option<Arc<Reactor>>>,
+    reactor: Mutex<Option<Arc<ClientReactor>>>,
     /// Last: a server that we started ends with it.
     route: Route,
 }
@@ -35,12 +35,12 @@ impl Upstream {
     ///
     /// # Errors
     /// The server cannot be started or reached, or it refuses.
-    pub fn open(target: ExportSpec, context: &Context) -> Result<(Arc<Self>, Connected)> {
+    pub fn open(target: ExportSpec, context: &Context) -> Result<(Arc<Self>, ReadyConnection)> {
         let (route, first) = persist(&target, || Self::try_to_open(&target))?;
         let upstream = Self {
             name: route.to_string().into(),
             target,
-            extended: first.session().mode == Mode::Extended,
+            extended: first.session().mode == Framing::Extended,
             timers: context.timers.clone(),
             // It takes turns with disks, as if it were one.
             dialling: context.pool.for_disk(),
@@ -50,7 +50,7 @@ impl Upstream {
         Ok((Arc::new(upstream), first))
     }
 
-    fn try_to_open(target: &ExportSpec) -> Result<(Route, Connected)> {
+    fn try_to_open(target: &ExportSpec) -> Result<(Route, ReadyConnection)> {
         let route = Route::open(target)?;
         let first = connect(&route, target, None, true)?;
         Ok((route, first))
@@ -66,19 +66,19 @@ impl Upstream {
     ///
     /// # Errors
     /// The server cannot be reached, or it refuses.
-    pub fn connect(&self) -> Result<Connected> {
+    pub fn connect(&self) -> Result<ReadyConnection> {
         connect(&self.route, &self.target, None, self.extended)
     }
 
     /// The same; it may not take longer than `limit` either.
-    pub(crate) fn connect_within(&self, limit: Option<Duration>) -> Result<Connected> {
+    pub(crate) fn connect_within(&self, limit: Option<Duration>) -> Result<ReadyConnection> {
         connect(&self.route, &self.target, limit, self.extended)
     }
 
     /// The same on a thread of its own pool, for callers that must not wait.
     pub fn connect_elsewhere(
         self: &Arc<Self>,
-        then: impl FnOnce(Arc<Self>, Result<Connected>) + Send + 'static,
+        then: impl FnOnce(Arc<Self>, Result<ReadyConnection>) + Send + 'static,
     ) {
         let upstream = self.clone();
         self.elsewhere(move || {
@@ -93,11 +93,11 @@ impl Upstream {
     }
 
     /// The thread, which is started when it is first asked for.
-    pub(crate) fn reactor(&self) -> Result<Arc<Reactor>> {
+    pub(crate) fn reactor(&self) -> Result<Arc<ClientReactor>> {
         let mut reactor = self.reactor.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = &*reactor {
             return Ok(running.clone());
         }
-        Ok(reactor.insert(Arc::new(Reactor::start()?)).clone())
+        Ok(reactor.insert(Arc::new(ClientReactor::start()?)).clone())
     }
 }

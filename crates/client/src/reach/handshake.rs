@@ -23,14 +23,14 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A connection on which requests may be sent.
 #[derive(Debug)]
-pub struct Connected {
+pub struct ReadyConnection {
     pub(crate) stream: Stream,
     pub(crate) session: Negotiated,
     /// Bytes that the server sent after the handshake.
     pub(crate) leftover: Vec<u8>,
 }
 
-impl Connected {
+impl ReadyConnection {
     /// How the server describes the export, and what was negotiated.
     #[must_use]
     pub fn session(&self) -> &Negotiated {
@@ -46,7 +46,7 @@ pub(crate) fn connect(
     target: &ExportSpec,
     limit: Option<Duration>,
     extended: bool,
-) -> Result<Connected> {
+) -> Result<ReadyConnection> {
     let map = target.map.then(|| wire::constants::BASE_ALLOCATION.to_owned());
     let policy = ClientPolicy {
         export: target.export.clone(),
@@ -66,7 +66,7 @@ pub(crate) fn inspect(
     policy: ClientPolicy,
     timeout: Option<Duration>,
 ) -> Result<Negotiated> {
-    let Connected { stream, session, .. } = session(route, policy, timeout)?;
+    let ReadyConnection { stream, session, .. } = session(route, policy, timeout)?;
     let mut goodbye = Vec::new();
     // A server that is gone already need not be told; a length of 0 fits every framing.
     let (command, none) = (Command::Disconnect, CommandFlags::NONE);
@@ -76,10 +76,14 @@ pub(crate) fn inspect(
     Ok(session)
 }
 
-fn session(route: &Route, policy: ClientPolicy, timeout: Option<Duration>) -> Result<Connected> {
+fn session(
+    route: &Route,
+    policy: ClientPolicy,
+    timeout: Option<Duration>,
+) -> Result<ReadyConnection> {
     match converse(route, policy, timeout)? {
         (stream, Answer::Negotiated(session), leftover) => {
-            Ok(Connected { stream, session: *session, leftover })
+            Ok(ReadyConnection { stream, session: *session, leftover })
         }
         (_, Answer::List(_), _) => Err(confused().on(route)),
     }

@@ -10,7 +10,7 @@ mod target;
 use device::Result;
 use wire::{ClientPolicy, Goal, ListedExport, Negotiated};
 
-pub use handshake::Connected;
+pub use handshake::ReadyConnection;
 pub(crate) use handshake::connect;
 pub use net::tls::{Calling, certificate_places};
 pub(crate) use persisting::persist;

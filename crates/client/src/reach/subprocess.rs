@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 use net::SocketName;
-use programs::{Program, Running, Streams};
+use programs::{Program, Running, StandardStreams};
 use rustix::process::Signal;
 
 /// LISTEN_PID must be the pid of the server, which only the process itself knows in time; so a
@@ -82,7 +82,7 @@ impl Subprocess {
     pub fn start(words: &[String]) -> Result<Self> {
         let command = words.first().cloned().unwrap_or_default();
         let (listener, name) = SocketName::private()?;
-        let streams = Streams { input: Some(listener), output: None };
+        let streams = StandardStreams { input: Some(listener), output: None };
         let failed = |e| Error::os("start the server", e).on(&command);
         let mut running = running();
         let Some(running) = running.as_mut() else {

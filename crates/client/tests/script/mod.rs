@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use devices::OpenOptions;
 use rustix::event::{PollFd, PollFlags, poll};
 use wire::{
-    Command, ExportCatalog, ExportOffer, Negotiated, OptionRefusal, Policy, Request,
-    ServerHandshake, ServerStep, TransmissionFlags,
+    Command, ExportCatalog, ExportOffer, Negotiated, OptionRefusal, Request, ServerHandshake,
+    ServerPolicy, ServerStep, TransmissionFlags,
 };
 
 /// What the client of a scripted server may do.
@@ -127,7 +127,7 @@ impl Server {
     /// Serves `offer`; each client is handed to `play` after the handshake, on a thread.
     pub(crate) fn start(
         offer: ExportOffer,
-        policy: Policy,
+        policy: ServerPolicy,
         play: impl Fn(Client) + Send + Sync + 'static,
     ) -> Self {
         Self::start_with(move || offer.clone(), policy, play)
@@ -136,7 +136,7 @@ impl Server {
     /// The same with an offer that may differ from client to client.
     pub(crate) fn start_with(
         offer: impl Fn() -> ExportOffer + Send + 'static,
-        policy: Policy,
+        policy: ServerPolicy,
         play: impl Fn(Client) + Send + Sync + 'static,
     ) -> Self {
         Self::start_after(0, offer, policy, play)
@@ -146,7 +146,7 @@ impl Server {
     pub(crate) fn start_after(
         turned_away: usize,
         offer: impl Fn() -> ExportOffer + Send + 'static,
-        policy: Policy,
+        policy: ServerPolicy,
         play: impl Fn(Client) + Send + Sync + 'static,
     ) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
@@ -198,7 +198,7 @@ impl Server {
 fn shake(
     mut stream: UnixStream,
     offer: ExportOffer,
-    policy: Policy,
+    policy: ServerPolicy,
     number: usize,
 ) -> Option<Client> {
     let mut handshake = ServerHandshake::new(policy);
@@ -295,11 +295,11 @@ pub(crate) fn simple(cookie: u64, error: u32) -> Vec<u8> {
 }
 
 /// Everything but extended headers.
-pub(crate) fn structured() -> Policy {
-    Policy { extended: false, ..Policy::default() }
+pub(crate) fn structured() -> ServerPolicy {
+    ServerPolicy { extended: false, ..ServerPolicy::default() }
 }
 
 /// Simple replies only.
-pub(crate) fn plain() -> Policy {
-    Policy { extended: false, structured: false, ..Policy::default() }
+pub(crate) fn plain() -> ServerPolicy {
+    ServerPolicy { extended: false, structured: false, ..ServerPolicy::default() }
 }

@@ -28,7 +28,7 @@ use crate::queue::Next;
 use crate::tickets::{Task, Tickets};
 use crate::unit::{Stretch, Unit};
 use crate::way::Way;
-use crate::zero::{Waiting, ZeroBy};
+use crate::zero::{Coalescer, ZeroBy};
 
 /// Extents asked of the target at a time.
 const TARGET_EXTENTS: usize = 256;
@@ -50,7 +50,7 @@ pub(crate) struct Worker {
     backlog: VecDeque<Todo>,
     /// Ranges of the target being read, and what was found not to be zero.
     looking: usize,
-    dirt: Waiting,
+    dirt: Coalescer,
     /// Payload in buffers.
     held: Held,
     pool: BufferPool,
@@ -94,7 +94,7 @@ impl Worker {
             finds: true,
             backlog: VecDeque::new(),
             looking: 0,
-            dirt: Waiting::default(),
+            dirt: Coalescer::default(),
             held: Held::default(),
             pool: BufferPool::new(keep),
             ended: Vec::new(),

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use device::{Buffer, Extent, Result};
 
-use super::coalesce::Waiting;
-use super::known::{KnownRange, What};
+use super::coalesce::Coalescer;
+use super::known::{KnownRange, TargetState};
 use super::policy::{Policy, ZeroBy};
 use crate::Options;
 use crate::answer::confused;
@@ -20,7 +20,7 @@ pub(crate) type Acts = Vec<(Range<u64>, ZeroBy)>;
 pub(crate) struct Zeroes {
     pub(crate) policy: Policy,
     /// What waits for its neighbours.
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: Coalescer,
     /// The epoch of the target that the policy's knowledge is from.
     pub(crate) epoch: u64,
     /// The target's smallest block, and the longest write, in bytes.
@@ -33,7 +33,7 @@ impl Zeroes {
     pub(crate) fn new(pair: &Pair, options: &Options) -> Self {
         Self {
             policy: Policy::new(pair.target.info(), options, pair.sizes.request),
-            waiting: Waiting::default(),
+            waiting: Coalescer::default(),
             epoch: pair.target.epoch(),
             block: u64::from(pair.target.info().blocks.minimum),
             longest: pair.sizes.request,
@@ -91,7 +91,7 @@ impl Zeroes {
                 return Err(confused("target's map"));
             }
             let zero = extent.kind.reads_zero();
-            let what = if zero { What::Zero(Moved::Skipped) } else { What::Data };
+            let what = if zero { TargetState::Zero(Moved::Skipped) } else { TargetState::Data };
             parts.push(KnownRange { start: at, end: extent.end(), what });
             at = extent.end();
         }

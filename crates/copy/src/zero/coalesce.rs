@@ -15,7 +15,7 @@ const LONG: u64 = 4 << 30;
 
 /// Shared by the workers.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting(Mutex<State>);
+pub(crate) struct Coalescer(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -26,7 +26,7 @@ struct State {
     finders: usize,
 }
 
-impl Waiting {
+impl Coalescer {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn neighbours_become_one_in_any_order() {
-        let ranges = Waiting::default();
+        let ranges = Coalescer::default();
         ranges.enter();
         for at in [4u64, 0, 2, 3, 1] {
             assert_eq!(ranges.add(at * 10..at * 10 + 10), None);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn long_ranges_and_too_many_leave() {
-        let ranges = Waiting::default();
+        let ranges = Coalescer::default();
         ranges.enter();
         assert_eq!(ranges.add(100..1 << 40), Some(100..1 << 40));
         let left = (0..20).filter_map(|i| ranges.add(i * 100..i * 100 + 10)).count();
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_waits_goes_to_the_worker_that_is_last() {
-        let ranges = Waiting::default();
+        let ranges = Coalescer::default();
         ranges.enter();
         ranges.enter();
         ranges.add(0..10);

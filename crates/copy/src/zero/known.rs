@@ -10,7 +10,7 @@ use crate::progress::Moved;
 
 /// What is known of a part of the target.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum What {
+pub(crate) enum TargetState {
     /// The map was read, and calls it data.
     Data,
     /// Nothing was asked.
@@ -24,7 +24,7 @@ pub(crate) enum What {
 pub(crate) struct KnownRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    pub(crate) what: What,
+    pub(crate) what: TargetState,
 }
 
 /// Everything known. All ranges in bytes.
@@ -80,17 +80,17 @@ impl Known {
         parts
     }
 
-    fn at(&self, offset: u64) -> What {
+    fn at(&self, offset: u64) -> TargetState {
         if self.made.iter().any(|r| r.contains(&offset)) {
-            return What::Zero(Moved::Zeroed);
+            return TargetState::Zero(Moved::Zeroed);
         }
         let next = self.was.partition_point(|r| r.end <= offset);
         if self.was.get(next).is_some_and(|r| r.contains(&offset)) {
-            What::Zero(Moved::Skipped)
+            TargetState::Zero(Moved::Skipped)
         } else if offset < self.mapped {
-            What::Data
+            TargetState::Data
         } else {
-            What::Unknown
+            TargetState::Unknown
         }
     }
 }
@@ -107,20 +107,20 @@ mod tests {
         known.mapped(200..305, true, 10);
         known.made(150..170);
         let parts: Vec<_> = known.parts(50..400).iter().map(|p| (p.start, p.end, p.what)).collect();
-        let (was, made) = (What::Zero(Moved::Skipped), What::Zero(Moved::Zeroed));
+        let (was, made) = (TargetState::Zero(Moved::Skipped), TargetState::Zero(Moved::Zeroed));
         assert_eq!(
             parts,
             [
                 (50, 100, was),
-                (100, 150, What::Data),
+                (100, 150, TargetState::Data),
                 (150, 170, made),
-                (170, 200, What::Data),
+                (170, 200, TargetState::Data),
                 (200, 300, was),
-                (300, 305, What::Data),
-                (305, 400, What::Unknown)
+                (300, 305, TargetState::Data),
+                (305, 400, TargetState::Unknown)
             ]
         );
-        assert_eq!(Known::default().parts(7..8)[0].what, What::Unknown);
+        assert_eq!(Known::default().parts(7..8)[0].what, TargetState::Unknown);
     }
 
     #[test]

@@ -24,5 +24,5 @@ mod speed;
 pub(crate) mod sweep;
 
 pub(crate) use act::Zeroes;
-pub(crate) use coalesce::Waiting;
+pub(crate) use coalesce::Coalescer;
 pub(crate) use policy::ZeroBy;

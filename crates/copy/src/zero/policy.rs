@@ -18,7 +18,7 @@ use std::sync::{PoisonError, RwLock};
 
 use device::{Info, Order, ZeroFlags};
 
-use super::known::{Known, KnownRange, What};
+use super::known::{Known, KnownRange, TargetState};
 use crate::Options;
 use crate::progress::Moved;
 
@@ -128,12 +128,12 @@ impl Policy {
         let mut out: Vec<(Range<u64>, ZeroBy)> = Vec::new();
         for (i, part) in parts.iter().enumerate() {
             let how = match part.what {
-                What::Zero(_) if self.joins(parts, i) => self.do_it(part.end - part.start),
-                What::Zero(how) => ZeroBy::Skipping(how),
-                What::Unknown if self.asks() && part.end - part.start >= WORTH_ASKING => {
+                TargetState::Zero(_) if self.joins(parts, i) => self.do_it(part.end - part.start),
+                TargetState::Zero(how) => ZeroBy::Skipping(how),
+                TargetState::Unknown if self.asks() && part.end - part.start >= WORTH_ASKING => {
                     ZeroBy::Asking
                 }
-                What::Data | What::Unknown => self.do_it(part.end - part.start),
+                TargetState::Data | TargetState::Unknown => self.do_it(part.end - part.start),
             };
             match out.last_mut() {
                 Some((range, last)) if *last == how => range.end = part.end,
@@ -148,7 +148,7 @@ impl Policy {
     fn joins(&self, parts: &[KnownRange], i: usize) -> bool {
         let zeroed = |i: Option<usize>| {
             let part = i.and_then(|i| parts.get(i));
-            part.is_some_and(|p| !matches!(p.what, What::Zero(_)))
+            part.is_some_and(|p| !matches!(p.what, TargetState::Zero(_)))
         };
         let few = parts.get(i).is_some_and(|p| p.end - p.start < WORTH_A_REQUEST);
         zeroed(i.checked_sub(1))
@@ -169,7 +169,7 @@ impl Policy {
             return (self.tellable(&range) == range).then_some(Moved::Skipped);
         }
         match self.parts(range).as_slice() {
-            [KnownRange { what: What::Zero(how), .. }] => Some(*how),
+            [KnownRange { what: TargetState::Zero(how), .. }] => Some(*how),
             _ => None,
         }
     }

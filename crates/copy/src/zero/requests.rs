@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use device::{Error, ErrorKind, Operation, Outcome, Result, ZeroFlags};
 
 use super::act::Zeroes;
-use crate::account::Account;
+use crate::account::CopyAccount;
 use crate::pair::Pair;
 use crate::progress::{LOOK, cancelled};
 
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 16;
 #[derive(Clone)]
 pub(super) struct Requests<'a> {
     pub(super) pair: &'a Pair,
-    pub(super) account: &'a Account,
+    pub(super) account: &'a CopyAccount,
     pub(super) zeroes: &'a Zeroes,
     /// Nothing is handed out to workers yet.
     alone: Arc<Mutex<bool>>,
@@ -35,7 +35,7 @@ pub(super) enum Swept {
 }
 
 impl<'a> Requests<'a> {
-    pub(super) fn new(pair: &'a Pair, account: &'a Account, zeroes: &'a Zeroes) -> Self {
+    pub(super) fn new(pair: &'a Pair, account: &'a CopyAccount, zeroes: &'a Zeroes) -> Self {
         Self { pair, account, zeroes, alone: Arc::new(Mutex::new(true)) }
     }
 

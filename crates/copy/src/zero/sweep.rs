@@ -33,10 +33,10 @@ use device::{Extent, Result};
 
 use super::act::Zeroes;
 use super::canary;
-use super::known::What;
+use super::known::TargetState;
 use super::requests::Requests;
 use super::speed::{TESTS, Test};
-use crate::account::Account;
+use crate::account::CopyAccount;
 use crate::pair::Pair;
 use crate::queue::{Push, WAITING};
 use crate::unit::{Stretch, Unit};
@@ -82,7 +82,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
     /// swept.
     pub(crate) fn new(
         pair: &'scope Pair,
-        account: &'scope Account,
+        account: &'scope CopyAccount,
         zeroes: &'scope Zeroes,
         whole: bool,
         scope: &'scope Scope<'scope, 'env>,
@@ -191,7 +191,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         let mut holes: Vec<Range<u64>> = Vec::new();
         for stretch in stretches.iter().filter(|s| s.zero) {
             let parts = self.zeroes().policy.parts(stretch.start..stretch.end());
-            let mut needed = parts.iter().filter(|p| !matches!(p.what, What::Zero(_)));
+            let mut needed = parts.iter().filter(|p| !matches!(p.what, TargetState::Zero(_)));
             let Some(first) = needed.next() else { continue };
             let end = needed.next_back().unwrap_or(first).end;
             match holes.last_mut() {
@@ -244,7 +244,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
             return None;
         }
         let parts = self.zeroes().policy.parts(start..end);
-        let mut needed = parts.iter().filter(|p| !matches!(p.what, What::Zero(_)));
+        let mut needed = parts.iter().filter(|p| !matches!(p.what, TargetState::Zero(_)));
         let first = needed.next()?;
         Some(first.start..needed.next_back().unwrap_or(first).end)
     }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use copy::{Cancel, Ends, Options, Plan, Progress, Report};
+use copy::{Cancel, CopyPlan, Ends, Options, Progress, Report};
 use device::Blocking as _;
 use device::model::Model;
 use device::{
@@ -339,10 +339,10 @@ fn go(
     source: &Server,
     target: &Server,
     options: &Options,
-) -> std::result::Result<Report, Box<copy::Failure>> {
+) -> std::result::Result<Report, Box<copy::FailedCopy>> {
     let (progress, cancel) = (Progress::default(), Cancel::default());
     let (from, to) = (outside(Arc::new(source.clone())), outside(Arc::new(target.clone())));
-    let result = copy::run(&from, &to, &Plan::Map, options, &progress, &cancel);
+    let result = copy::run(&from, &to, &CopyPlan::Map, options, &progress, &cancel);
     if let Ok(report) = &result {
         let state = target.state();
         assert!(source.state().now == state.now, "{options:?}: it is not there");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use copy::{Cancel, Ends, Failure, Options, Progress};
+use copy::{Cancel, Ends, FailedCopy, Options, Progress};
 use device::Blocking as _;
 use device::model::Model;
 use device::{Abilities, ErrorKind};
@@ -32,7 +32,7 @@ impl Case {
     }
 
     /// Runs with the given witnesses; checks the account against the bytes.
-    fn run(&self, from: Arc<Witness>, to: Arc<Witness>) -> Result<(), Box<Failure>> {
+    fn run(&self, from: Arc<Witness>, to: Arc<Witness>) -> Result<(), Box<FailedCopy>> {
         let s = edge(Watched::new(self.source.clone(), from, self.lanes));
         let t = edge(Watched::new(self.target.clone(), to, self.lanes));
         let result = run(&s, &t, &self.options);
@@ -115,7 +115,7 @@ fn a_copy_that_is_cancelled_stops_and_says_what_is_left() {
     let result = copy::run(
         &edge(source.clone()),
         &edge(target.clone()),
-        &copy::Plan::Map,
+        &copy::CopyPlan::Map,
         &Options { threads: Some(2), request_size: 4096, ..Options::default() },
         &progress,
         &cancel,
@@ -139,7 +139,7 @@ fn a_copy_cancelled_before_it_begins_touches_nothing() {
     let failure = copy::run(
         &edge(source),
         &edge(target.clone()),
-        &copy::Plan::Map,
+        &copy::CopyPlan::Map,
         &options,
         &Progress::default(),
         &cancel,

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use copy::{Cancel, Ends, Kind, Listed, Options, Plan, Progress};
+use copy::{Cancel, CopyPlan, Ends, ListedRange, Options, Progress, RangeFate};
 use device::model::Model;
 use device::{Abilities, Blocking, ErrorKind, Extent, Info, Result, ZeroFlags};
 
@@ -62,16 +62,16 @@ impl Blocking for Fenced {
     }
 }
 
-fn random_list(random: &mut Random, size: u64, grid: u64) -> Vec<Listed> {
+fn random_list(random: &mut Random, size: u64, grid: u64) -> Vec<ListedRange> {
     let (mut at, mut list) = (0, Vec::new());
     while at < size {
         let longest = [grid, 20 * grid, 500_000][usize::try_from(random.below(3)).unwrap()];
         let end = (at + 1 + random.below(longest)).next_multiple_of(grid).min(size);
-        let kind = [Kind::Data, Kind::Data, Kind::Zero, Kind::LeftAlone];
+        let kind = [RangeFate::Data, RangeFate::Data, RangeFate::Zero, RangeFate::LeftAlone];
         let kind = kind[usize::try_from(random.below(4)).unwrap()];
         // What is left alone may be said or left out.
-        if kind != Kind::LeftAlone || random.below(2) == 0 {
-            list.push(Listed { range: at..end, kind });
+        if kind != RangeFate::LeftAlone || random.below(2) == 0 {
+            list.push(ListedRange { range: at..end, kind });
         }
         at = end;
     }
@@ -81,11 +81,11 @@ fn random_list(random: &mut Random, size: u64, grid: u64) -> Vec<Listed> {
 fn by_list(
     source: Arc<impl Blocking>,
     target: Arc<impl Blocking>,
-    list: &[Listed],
+    list: &[ListedRange],
     options: &Options,
-) -> std::result::Result<copy::Report, Box<copy::Failure>> {
+) -> std::result::Result<copy::Report, Box<copy::FailedCopy>> {
     let (progress, cancel) = (Progress::default(), Cancel::default());
-    let plan = Plan::List(list.to_vec());
+    let plan = CopyPlan::List(list.to_vec());
     copy::run(&edge(source), &edge(target), &plan, options, &progress, &cancel)
 }
 
@@ -105,7 +105,7 @@ fn what_a_list_leaves_alone_is_neither_asked_for_nor_read_nor_changed() {
             at = listed.range.end;
             let range = listed.range.start as usize..at as usize;
             match listed.kind {
-                Kind::LeftAlone => alone.push(listed.range.clone()),
+                RangeFate::LeftAlone => alone.push(listed.range.clone()),
                 kind => expected[range].fill(Some(kind)),
             }
         }
@@ -144,7 +144,7 @@ fn what_a_list_leaves_alone_is_neither_asked_for_nor_read_nor_changed() {
         let (from, to) = (source.inner.bytes(), target.inner.bytes());
         for (i, kind) in expected.iter().enumerate() {
             let wanted = match kind {
-                Some(Kind::Data) => from[i],
+                Some(RangeFate::Data) => from[i],
                 Some(_) => 0,
                 None => before[i],
             };
@@ -163,7 +163,8 @@ fn what_a_failed_copy_by_a_list_has_left_does_not_include_what_is_left_alone() {
     let bad = Arc::new(Witness { fail_at: 20.into(), ..Witness::default() });
     let source = Watched::new(source, bad, 0);
     let target = Arc::new(Model::new(4 << 20));
-    let data = |start: u64| Listed { range: start << 20..(start + 1) << 20, kind: Kind::Data };
+    let data =
+        |start: u64| ListedRange { range: start << 20..(start + 1) << 20, kind: RangeFate::Data };
     let list = [data(0), data(3)];
     let options =
         Options { threads: Some(1), request_size: 65536, ends: Ends::Apart, ..Options::default() };
@@ -174,7 +175,7 @@ fn what_a_failed_copy_by_a_list_has_left_does_not_include_what_is_left_alone() {
 
 #[test]
 fn a_list_that_makes_no_sense_is_refused_and_nothing_is_touched() {
-    let listed = |range: Range<u64>| Listed { range, kind: Kind::Data };
+    let listed = |range: Range<u64>| ListedRange { range, kind: RangeFate::Data };
     let zero = Options { target_is_zero: true, ..Options::default() };
     for (list, options) in [
         (vec![listed(4096..8192), listed(0..4096)], Options::default()),

@@ -175,9 +175,15 @@ fn a_peer_that_never_answers_can_be_left() {
             later.cancel();
         });
         let progress = Progress::default();
-        let failure =
-            copy::run(&source, &target, &copy::Plan::Map, &Options::default(), &progress, &cancel)
-                .unwrap_err();
+        let failure = copy::run(
+            &source,
+            &target,
+            &copy::CopyPlan::Map,
+            &Options::default(),
+            &progress,
+            &cancel,
+        )
+        .unwrap_err();
         assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
         assert!(!failure.report.left.is_empty());
     }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use copy::{Cancel, Ends, Options, Plan, Progress};
+use copy::{Cancel, CopyPlan, Ends, Options, Progress};
 use device::{Device, Done, Edge, Error, ErrorKind, Fault, Info, Operation, Params, Result};
 use devices::OpenOptions;
 use runtime::WorkPool;
@@ -74,7 +74,7 @@ fn a_copy_between_servers_that_hang_up_and_forget_ends_equal() {
         };
         let (progress, cancel) = (Progress::default(), Cancel::default());
         let (a, b) = (open(&from.1), open(&to.1));
-        let report = copy::run(&a, &b, &Plan::Map, &options, &progress, &cancel)
+        let report = copy::run(&a, &b, &CopyPlan::Map, &options, &progress, &cancel)
             .unwrap_or_else(|e| panic!("{temper:?}: {e}"));
         assert!(report.left.is_empty());
         let (bytes, state) = (source.state().now.clone(), target.state());

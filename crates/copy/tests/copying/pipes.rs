@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use copy::{Cancel, Failure, Options, Progress, Report};
+use copy::{Cancel, FailedCopy, Options, Progress, Report};
 use device::model::Model;
 use device::{
     Blocking, Device, Done, Edge, Error, ErrorKind, Fault, Info, Operation, Result, Session, Simple,
@@ -45,7 +45,7 @@ impl Pieces {
     }
 }
 
-type Copied = std::result::Result<Report, Box<Failure>>;
+type Copied = std::result::Result<Report, Box<FailedCopy>>;
 
 fn copy(mut from: Pieces, target: &Edge, options: &Options) -> Copied {
     let mut read = move |buffer: &mut [u8], _: Duration| from.read(buffer);

@@ -68,7 +68,7 @@ fn progress_ends_at_the_total() {
     copy::run(
         &edge(source),
         &edge(target),
-        &copy::Plan::Map,
+        &copy::CopyPlan::Map,
         &Options::default(),
         &progress,
         &cancel,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use copy::{Cancel, Kind, Listed, Options, Plan, Progress};
+use copy::{Cancel, CopyPlan, ListedRange, Options, Progress, RangeFate};
 use device::model::Model;
 use device::{
     Abilities, Blocking, Device, Done, Error, Extent, Info, Operation, Order, Outcome, Result,
@@ -166,7 +166,7 @@ fn a_stream_is_told_of_every_byte_once_and_never_waits_for_what_waits_for_it() {
 fn nothing_in_a_stream_is_left_alone() {
     let source = uneven(1 << 20, 1);
     let target = Stream::new(1 << 20, 512, 0, Order::Upwards);
-    let plan = Plan::List(vec![Listed { range: 0..4096, kind: Kind::Data }]);
+    let plan = CopyPlan::List(vec![ListedRange { range: 0..4096, kind: RangeFate::Data }]);
     let (options, progress) = (Options::default(), Progress::default());
     let failed =
         copy::run(&edge(source), &outside(target), &plan, &options, &progress, &Cancel::default());

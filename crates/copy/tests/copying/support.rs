@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use copy::{Cancel, Failure, Options, Progress, Report};
+use copy::{Cancel, FailedCopy, Options, Progress, Report};
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Blocking, Completed, Device, Edge, Error, ErrorKind, Extent, ExtentKind,
@@ -38,8 +38,15 @@ pub(crate) fn run(
     source: &Edge,
     target: &Edge,
     options: &Options,
-) -> std::result::Result<Report, Box<Failure>> {
-    copy::run(source, target, &copy::Plan::Map, options, &Progress::default(), &Cancel::default())
+) -> std::result::Result<Report, Box<FailedCopy>> {
+    copy::run(
+        source,
+        target,
+        &copy::CopyPlan::Map,
+        options,
+        &Progress::default(),
+        &Cancel::default(),
+    )
 }
 
 /// A disk of random stretches: holes, zeroes in data, data, small and large.

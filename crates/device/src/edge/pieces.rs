@@ -21,9 +21,9 @@ const WIDTH: usize = 16;
 const ZEROING: usize = 1;
 
 /// One of many operations, and what to do with its outcome.
-pub type Piece = (Operation, Arrival);
+pub type SubOperation = (Operation, OnOutcome);
 /// Takes the outcome of a piece that succeeded. It must be short.
-pub type Arrival = Option<Box<dyn FnOnce(Outcome) + Send>>;
+pub type OnOutcome = Option<Box<dyn FnOnce(Outcome) + Send>>;
 
 /// `len` bytes of zeroes: up to [`ZERO_PIECE`] from a shared buffer, for a larger block from its
 /// own.
@@ -82,7 +82,7 @@ impl Edge {
     /// no more are started, and those in flight are waited for.
     pub fn submit_all(
         &self,
-        pieces: impl Iterator<Item = Piece> + Send + 'static,
+        pieces: impl Iterator<Item = SubOperation> + Send + 'static,
         width: usize,
         finish: impl FnOnce(Result<()>) + Send + 'static,
     ) {

@@ -48,12 +48,12 @@ pub struct Pages {
     /// How many.
     pub cached: u64,
     /// Their states; only cachestat(2) reports them.
-    pub states: Option<States>,
+    pub states: Option<PageStates>,
 }
 
 /// In what state pages are.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct States {
+pub struct PageStates {
     /// Dirty: changed, and not written back.
     pub dirty: u64,
     /// Being written back.
@@ -72,7 +72,7 @@ pub struct States {
 pub fn count(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Pages> {
     match cachestat(fd, offset, len) {
         Ok(Counts { cached, dirty, writeback, evicted, recently_evicted }) => {
-            let states = States { dirty, writeback, evicted, recently_evicted };
+            let states = PageStates { dirty, writeback, evicted, recently_evicted };
             Ok(Pages { cached, states: Some(states) })
         }
         Err(e) if e.raw_os_error() == Some(libc::ENOSYS) => {

@@ -17,7 +17,7 @@ use crate::OpenOptions;
 use crate::checked::len as len_of;
 use crate::memory::Memory;
 use device::values;
-use parse::{Failure, Source};
+use parse::{Environment, SyntaxError};
 use value::{Sink, Value};
 
 /// The keys that are not variables.
@@ -71,7 +71,7 @@ const TRIED: u64 = 4 << 20;
 /// No files, and some variables, of which one leads to itself.
 struct Nothing;
 
-impl Source for Nothing {
+impl Environment for Nothing {
     fn variable(&mut self, name: &str) -> Option<String> {
         match name {
             "a" => Some("1 (2 3)*2".into()),
@@ -80,8 +80,12 @@ impl Source for Nothing {
         }
     }
 
-    fn file(&mut self, path: &str, _: (u64, Option<u64>)) -> std::result::Result<Vec<u8>, Failure> {
-        if path == "f" { Ok(vec![7; 100]) } else { Err(Failure::new(0, "no files here")) }
+    fn file(
+        &mut self,
+        path: &str,
+        _: (u64, Option<u64>),
+    ) -> std::result::Result<Vec<u8>, SyntaxError> {
+        if path == "f" { Ok(vec![7; 100]) } else { Err(SyntaxError::new(0, "no files here")) }
     }
 }
 
@@ -151,7 +155,7 @@ struct Variables<'a> {
     used: &'a mut Vec<String>,
 }
 
-impl Source for Variables<'_> {
+impl Environment for Variables<'_> {
     fn variable(&mut self, name: &str) -> Option<String> {
         let param = self.params.get(name).filter(|_| !KEYS.contains(&name));
         if let Some(text) = param {
@@ -165,9 +169,9 @@ impl Source for Variables<'_> {
         &mut self,
         path: &str,
         (from, to): (u64, Option<u64>),
-    ) -> std::result::Result<Vec<u8>, Failure> {
+    ) -> std::result::Result<Vec<u8>, SyntaxError> {
         use std::io::{Read, Seek, SeekFrom};
-        let failed = |e: std::io::Error| Failure::new(0, format!("read `{path}`: {e}"));
+        let failed = |e: std::io::Error| SyntaxError::new(0, format!("read `{path}`: {e}"));
         let mut file = std::fs::File::open(path).map_err(failed)?;
         if from > 0 {
             file.seek(SeekFrom::Start(from)).map_err(failed)?;
@@ -177,7 +181,7 @@ impl Source for Variables<'_> {
         file.take(wanted.min(value::MOST_BYTES + 1)).read_to_end(&mut bytes).map_err(failed)?;
         if len_of(&bytes) > value::MOST_BYTES {
             let most = device::format_size(value::MOST_BYTES);
-            return Err(Failure::new(
+            return Err(SyntaxError::new(
                 0,
                 format!("what is wanted of `{path}` is longer than {most}"),
             ));

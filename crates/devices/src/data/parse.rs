@@ -15,21 +15,21 @@ const MOST_SHORT: usize = 4096;
 const MOST_TEXT: usize = 4 << 20;
 
 /// The variables and files of the language.
-pub(crate) trait Source {
+pub(crate) trait Environment {
     /// The text of a variable.
     fn variable(&mut self, name: &str) -> Option<String>;
     /// The content of a file, from one byte up to another (or as far as it goes). It may be shorter.
-    fn file(&mut self, path: &str, part: (u64, Option<u64>)) -> Result<Vec<u8>, Failure>;
+    fn file(&mut self, path: &str, part: (u64, Option<u64>)) -> Result<Vec<u8>, SyntaxError>;
 }
 
 /// An error, and its position in the text.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct SyntaxError {
     at: usize,
     message: String,
 }
 
-impl Failure {
+impl SyntaxError {
     pub(crate) fn new(at: usize, message: impl Into<String>) -> Self {
         Self { at, message: message.into() }
     }
@@ -42,16 +42,16 @@ impl Failure {
     }
 }
 
-type Parsed<T> = Result<T, Failure>;
+type Parsed<T> = Result<T, SyntaxError>;
 
 /// Reads `text`.
-pub(crate) fn parse(text: &str, source: &mut dyn Source) -> Parsed<Value> {
-    let mut context = Context { source, names: Vec::new(), nested: 0, text: 0 };
-    context.parse_text(text)
+pub(crate) fn parse(text: &str, source: &mut dyn Environment) -> Parsed<Value> {
+    let mut parser = Parser { source, names: Vec::new(), nested: 0, text: 0 };
+    parser.parse_text(text)
 }
 
-struct Context<'a> {
-    source: &'a mut dyn Source,
+struct Parser<'a> {
+    source: &'a mut dyn Environment,
     /// Names in force, innermost last.
     names: Vec<(String, Value)>,
     nested: usize,
@@ -59,11 +59,11 @@ struct Context<'a> {
     text: usize,
 }
 
-impl Context<'_> {
+impl Parser<'_> {
     fn parse_text(&mut self, text: &str) -> Parsed<Value> {
         self.text += text.len();
         if self.text > MOST_TEXT {
-            return Err(Failure::new(0, "variables make too much text of it"));
+            return Err(SyntaxError::new(0, "variables make too much text of it"));
         }
         let chars: Vec<char> = text.chars().collect();
         let mut scan = Scan { chars: &chars, at: 0 };
@@ -137,7 +137,11 @@ impl Context<'_> {
             Some('(') => {
                 scan.at += 1;
                 let value = self.scope(scan)?;
-                if scan.take(")") { Ok(value) } else { Err(Failure::new(start, "`(` without `)`")) }
+                if scan.take(")") {
+                    Ok(value)
+                } else {
+                    Err(SyntaxError::new(start, "`(` without `)`"))
+                }
             }
             Some('<') => self.file(scan),
             Some('\\') => {
@@ -146,17 +150,17 @@ impl Context<'_> {
                 let found = self.names.iter().rev().find(|(n, _)| *n == name);
                 found
                     .map(|(_, value)| value.clone())
-                    .ok_or_else(|| Failure::new(start, format!("there is no `\\{name}` here")))
+                    .ok_or_else(|| SyntaxError::new(start, format!("there is no `\\{name}` here")))
             }
             Some('$') => {
                 scan.at += 1;
                 let name = scan.name(&['_'])?;
                 let text = self.source.variable(&name).ok_or_else(|| {
                     let what = format!("`${name}` is no parameter and not in the environment");
-                    Failure::new(start, what)
+                    SyntaxError::new(start, what)
                 })?;
                 self.parse_text(&text)
-                    .map_err(|f| Failure::new(start, format!("${name}: {}", f.explain(&text))))
+                    .map_err(|f| SyntaxError::new(start, format!("${name}: {}", f.explain(&text))))
             }
             Some('*' | '[' | '-') => Err(scan.fail("this must follow an expression")),
             _ => Err(scan.fail("this is not a byte or anything else that is known")),
@@ -167,14 +171,14 @@ impl Context<'_> {
         let start = scan.at;
         scan.at += 1;
         if scan.peek() == Some('(') {
-            return Err(Failure::new(
+            return Err(SyntaxError::new(
                 start,
                 "`<(script)` is refused: nothing is run to open a disk",
             ));
         }
         let path = scan.while_true(|c| !(c.is_whitespace() || matches!(c, '*' | '[' | ')')));
         if path.is_empty() {
-            return Err(Failure::new(start, "which file? write <FILE"));
+            return Err(SyntaxError::new(start, "which file? write <FILE"));
         }
         // No more is read than is wanted: it may be a file without an end.
         let before = scan.at;
@@ -186,9 +190,10 @@ impl Context<'_> {
             (0, None)
         };
         if part.1.is_some_and(|to| to < part.0) {
-            return Err(Failure::new(start, "a slice [N:M] ends before its beginning"));
+            return Err(SyntaxError::new(start, "a slice [N:M] ends before its beginning"));
         }
-        let bytes = self.source.file(&path, part).map_err(|f| Failure::new(start, f.message))?;
+        let bytes =
+            self.source.file(&path, part).map_err(|f| SyntaxError::new(start, f.message))?;
         Ok(Value::bytes(bytes))
     }
 }
@@ -252,7 +257,7 @@ fn offset(scan: &mut Scan<'_>, now: u64) -> Parsed<u64> {
         scan.skip_space();
     }
     let n = scan.number("which offset?")?;
-    let fail = |message: &str| Failure::new(start, message);
+    let fail = |message: &str| SyntaxError::new(start, message);
     let new = match sign {
         None => Some(n),
         Some('+') => now.checked_add(n),
@@ -273,7 +278,7 @@ fn slice(scan: &mut Scan<'_>, value: &Value) -> Parsed<Value> {
     }
     value.slice(from, to).ok_or_else(|| {
         let size = value.size();
-        Failure::new(start, format!("[{from}:{to}] does not lie in these {size} bytes"))
+        SyntaxError::new(start, format!("[{from}:{to}] does not lie in these {size} bytes"))
     })
 }
 
@@ -295,7 +300,7 @@ fn bounds(scan: &mut Scan<'_>) -> Parsed<(u64, Option<u64>)> {
 fn byte(scan: &mut Scan<'_>) -> Parsed<Value> {
     let start = scan.at;
     let n = scan.plain_number("a byte?")?;
-    let byte = u8::try_from(n).map_err(|_| Failure::new(start, "a byte is 0 to 255"))?;
+    let byte = u8::try_from(n).map_err(|_| SyntaxError::new(start, "a byte is 0 to 255"))?;
     Ok(Value::bytes(vec![byte]))
 }
 
@@ -308,7 +313,7 @@ fn word(scan: &mut Scan<'_>) -> Parsed<Value> {
             if scan.take(if little { "le" } else { "be" }) && scan.take(prefix) {
                 let n = scan.plain_number("which number?")?;
                 return word_bytes(n, size, little)
-                    .ok_or_else(|| Failure::new(start, "the number does not fit"));
+                    .ok_or_else(|| SyntaxError::new(start, "the number does not fit"));
             }
         }
     }
@@ -332,7 +337,7 @@ fn string(scan: &mut Scan<'_>) -> Parsed<Value> {
     scan.at += 1;
     let mut bytes = Vec::new();
     loop {
-        let c = scan.next().ok_or_else(|| Failure::new(start, "the string does not end"))?;
+        let c = scan.next().ok_or_else(|| SyntaxError::new(start, "the string does not end"))?;
         match c {
             '"' => return Ok(Value::bytes(bytes)),
             '\\' => escape(scan, &mut bytes)?,
@@ -345,10 +350,11 @@ fn string(scan: &mut Scan<'_>) -> Parsed<Value> {
 fn escape(scan: &mut Scan<'_>, bytes: &mut Vec<u8>) -> Parsed<()> {
     let start = scan.at;
     let numeric = |text: String, radix| {
-        u8::from_str_radix(&text, radix).map_err(|_| Failure::new(start, "this escape is no byte"))
+        u8::from_str_radix(&text, radix)
+            .map_err(|_| SyntaxError::new(start, "this escape is no byte"))
     };
     match scan.peek() {
-        None => return Err(Failure::new(start, "the string does not end")),
+        None => return Err(SyntaxError::new(start, "the string does not end")),
         Some('x') => {
             scan.at += 1;
             let digits = scan.some(2, |c| c.is_ascii_hexdigit());
@@ -397,8 +403,8 @@ impl Scan<'_> {
         c
     }
 
-    fn fail(&self, message: &str) -> Failure {
-        Failure::new(self.at, message)
+    fn fail(&self, message: &str) -> SyntaxError {
+        SyntaxError::new(self.at, message)
     }
 
     /// Takes `text`, if that is what comes.
@@ -442,7 +448,7 @@ impl Scan<'_> {
         let start = self.at;
         let n = self.digits(what)?;
         if self.peek().is_some_and(char::is_alphanumeric) {
-            return Err(Failure::new(start, format!("{what} this is no number")));
+            return Err(SyntaxError::new(start, format!("{what} this is no number")));
         }
         Ok(n)
     }
@@ -460,12 +466,12 @@ impl Scan<'_> {
             Some('p') => 50,
             Some('e') => 60,
             Some(c) if c.is_alphanumeric() => {
-                return Err(Failure::new(start, format!("{what} this is no number")));
+                return Err(SyntaxError::new(start, format!("{what} this is no number")));
             }
             _ => return Ok(n),
         };
         self.at += 1;
-        n.checked_mul(1 << shift).ok_or_else(|| Failure::new(start, "this is beyond 2^64"))
+        n.checked_mul(1 << shift).ok_or_else(|| SyntaxError::new(start, "this is beyond 2^64"))
     }
 
     fn digits(&mut self, what: &str) -> Parsed<u64> {
@@ -477,6 +483,6 @@ impl Scan<'_> {
             (if digits.len() > 1 && digits.starts_with('0') { 8 } else { 10 }, digits)
         };
         u64::from_str_radix(&digits, radix)
-            .map_err(|_| Failure::new(start, format!("{what} this is no number")))
+            .map_err(|_| SyntaxError::new(start, format!("{what} this is no number")))
     }
 }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::lock;
 use super::open as opening;
-use crate::{Created, Creation, OpenOptions};
+use crate::{CreatedDevice, Creation, OpenOptions};
 
 /// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that is given. Also
 /// returns the parameters that lead to it.
@@ -55,7 +55,7 @@ pub(crate) fn create(
     name: &str,
     creation: &Creation,
     context: &Context,
-) -> Result<Created> {
+) -> Result<CreatedDevice> {
     let path = path_beside(image, name)?;
     opening::create_named(&params_of(&path)?, creation, context)
 }

@@ -37,10 +37,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Blocking, Error, Extent, ExtentKind, Info, Now, Place, Result, ZeroFlags};
-use runtime::Log;
+use runtime::OperatorLog;
 use rustix::fs::{Advice, fadvise};
 
-pub use cache::Cache;
+pub use cache::PageCaching;
 pub use lock::Lock;
 pub use open::{FileOptions, FileTarget, create, open_path};
 pub(crate) use open::{create_named, open_any, stream};
@@ -66,7 +66,7 @@ pub struct File {
     ladder: Ladder,
     durability: Durability,
     taking: Taking,
-    cache: Cache,
+    cache: PageCaching,
     /// If few of its pages are to stay in memory.
     sparing: Option<Arc<Sparing>>,
     /// Reads that do not wait are not supported here.
@@ -82,7 +82,7 @@ pub struct File {
     /// Where it goes when it is complete: it is a temporary file.
     outlet: Option<Outlet>,
     /// The log, for what is no reason to fail.
-    log: Option<Log>,
+    log: Option<OperatorLog>,
 }
 
 impl std::fmt::Debug for File {
@@ -96,8 +96,8 @@ impl File {
         let FileOptions { cache, early, writes_zeroes, .. } = options;
         let ladder = Ladder::new(fd.as_fd(), grain);
         let fd = Arc::new(fd);
-        let spares = cache == Cache::Auto && allowance::fits(info.size);
-        let sparing = (!in_memory && matches!(cache, Cache::None | Cache::Auto))
+        let spares = cache == PageCaching::Auto && allowance::fits(info.size);
+        let sparing = (!in_memory && matches!(cache, PageCaching::None | PageCaching::Auto))
             .then(|| Arc::new(Sparing::new(&fd, info.abilities.write, spares, early)));
         let map = match &sparing {
             _ if in_memory => Map::in_memory(),

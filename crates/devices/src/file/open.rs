@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::cache::Cache;
+use super::cache::PageCaching;
 use super::direct::Direct;
 use super::filling::Filling;
 use super::inlet::Inlet;
@@ -22,7 +22,7 @@ use super::outlet::Outlet;
 use super::zero::Grain;
 use super::{File, Lock, block, directory, handed, lock, pipe};
 use crate::stream::ByteStream;
-use crate::{Created, Creation, Holds, Made, OpenOptions};
+use crate::{CreatedDevice, Creation, Holds, Made, OpenOptions};
 use device::values;
 
 /// The parameters of which one says what is opened.
@@ -47,7 +47,7 @@ pub struct FileOptions {
     /// As a target it has to be created: an existing file is left alone.
     pub new: bool,
     /// What becomes of its pages.
-    pub cache: Cache,
+    pub cache: PageCaching,
     /// Whether what is written is sent to the disk at once also where it stays in memory, where `cache` bounds that.
     pub early: bool,
 }
@@ -60,7 +60,7 @@ impl Default for FileOptions {
             writes_zeroes: false,
             force: false,
             new: false,
-            cache: Cache::Default,
+            cache: PageCaching::Default,
             early: true,
         }
     }
@@ -69,7 +69,7 @@ impl Default for FileOptions {
 /// A file as a device, whose work runs in the pool of `context`.
 pub(crate) fn opened(file: File, context: &Context) -> Arc<dyn Device> {
     match file.cache {
-        Cache::Direct if !file.in_memory => Direct::device(file, context),
+        PageCaching::Direct if !file.in_memory => Direct::device(file, context),
         _ => Simple::device(file, &context.pool),
     }
 }
@@ -136,10 +136,10 @@ pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<Fil
     };
     let no_hole = values::choice(params, "no-hole", &["allocated", "written"])?;
     let (writes_zeroes, force, new) = (no_hole == Some(1), options.force, options.new);
-    let cache = match values::choice(params, "cache", &Cache::WORDS)? {
-        Some(number) => Cache::of_word(number),
-        None if options.once => Cache::Auto,
-        None => Cache::Default,
+    let cache = match values::choice(params, "cache", &PageCaching::WORDS)? {
+        Some(number) => PageCaching::of_word(number),
+        None if options.once => PageCaching::Auto,
+        None => PageCaching::Default,
     };
     Ok(FileOptions { advice, lock, writes_zeroes, force, new, cache, early: true })
 }
@@ -216,7 +216,7 @@ pub(crate) fn create_named(
     params: &Params,
     creation: &Creation,
     context: &Context,
-) -> Result<Created> {
+) -> Result<CreatedDevice> {
     let path = path_of(params)?;
     if let Some(outlet) = Outlet::at(&path)? {
         return pipe::create(outlet, creation, context);
@@ -225,7 +225,10 @@ pub(crate) fn create_named(
         if creation.options.new {
             return Err(there_already().on(path.display()));
         }
-        return Ok(Created::as_it_is(opened(open(params, &creation.options, context)?, context)));
+        return Ok(CreatedDevice::as_it_is(opened(
+            open(params, &creation.options, context)?,
+            context,
+        )));
     }
     let options = file_options(params, &creation.options)?;
     let size = if creation.grows { 0 } else { creation.size };
@@ -237,7 +240,7 @@ pub(crate) fn create_named(
     };
     let FileTarget { mut file, holds, made } = if creation.grows { empty(target)? } else { target };
     file.log = Some(context.log.clone());
-    Ok(Created { device: opened(file, context), holds, made })
+    Ok(CreatedDevice { device: opened(file, context), holds, made })
 }
 
 fn there_already() -> Error {
@@ -304,7 +307,7 @@ fn create_nameless(
 }
 
 /// A file that is to be written, open.
-pub(super) enum Opening {
+pub(super) enum WritableFile {
     /// It was there.
     Found(OwnedFd),
     /// It was made here, and is empty.
@@ -312,18 +315,18 @@ pub(super) enum Opening {
 }
 
 /// Opens a file or block device for writing, and makes a file that is missing.
-pub(super) fn open_or_make(path: &Path, options: &OpenOptions, lock: Lock) -> Result<Opening> {
+pub(super) fn open_or_make(path: &Path, options: &OpenOptions, lock: Lock) -> Result<WritableFile> {
     let named = |e: Error| e.on(path.display());
     if let Some(fd) = make(path).map_err(named)? {
         let taken = lock::take(fd.as_fd(), true, lock, path);
         taken.inspect_err(|e| unmake(path, e)).map_err(named)?;
         let stat = fstat(&fd).map_err(|e| named(Error::os("look at the file", e)))?;
-        return Ok(Opening::Made(fd, MadeFile::new(path, (stat.st_dev, stat.st_ino))));
+        return Ok(WritableFile::Made(fd, MadeFile::new(path, (stat.st_dev, stat.st_ino))));
     }
     let options = OpenOptions { write: true, or_read_only: false, ..options.clone() };
     let (fd, _) = open_descriptor(path, &options, lock).map_err(named)?;
     lock::take(fd.as_fd(), true, lock, path).map_err(named)?;
-    Ok(Opening::Found(fd))
+    Ok(WritableFile::Found(fd))
 }
 
 /// A new file, or `None` if there is something of that name.

@@ -24,7 +24,7 @@ use super::inlet::{self, is_inlet};
 use super::open::{LONGEST, path_of, temporary};
 use super::outlet::{Outlet, is_outlet, is_standard};
 use super::transfer;
-use crate::{Created, Creation, Holds};
+use crate::{CreatedDevice, Creation, Holds};
 
 /// Bytes that are written at once, of zeroes and of a file.
 const PIECE: usize = 256 << 10;
@@ -73,7 +73,11 @@ impl Piece {
 }
 
 /// Makes a target of it.
-pub(super) fn create(outlet: Outlet, creation: &Creation, context: &Context) -> Result<Created> {
+pub(super) fn create(
+    outlet: Outlet,
+    creation: &Creation,
+    context: &Context,
+) -> Result<CreatedDevice> {
     let device = if creation.grows && !creation.upwards {
         let (file, folder) = nameless()?;
         let name = outlet.name();
@@ -87,7 +91,7 @@ pub(super) fn create(outlet: Outlet, creation: &Creation, context: &Context) -> 
         Pipe::device(outlet, creation, &context.pool)
     };
     let holds = if creation.grows { Holds::Zeroes } else { Holds::Old };
-    Ok(Created { device, holds, made: None })
+    Ok(CreatedDevice { device, holds, made: None })
 }
 
 impl Pipe {

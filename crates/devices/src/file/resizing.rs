@@ -8,7 +8,7 @@ use rustix::fs::{FileType, fstat, fsync, ftruncate};
 
 use super::{lock, open, prealloc, transfer};
 use crate::OpenOptions;
-use crate::preallocation::{Allocation, Preallocation, Watch};
+use crate::preallocation::{Allocation, Preallocation, PreallocationWatch};
 use crate::resizing::{Resized, Resizing};
 
 /// Gives the file that the parameters name another length; it is durable when this ends.
@@ -35,7 +35,8 @@ pub(crate) fn resize(params: &Params, wish: &Resizing, options: &OpenOptions) ->
             mode: wish.mode,
             ..Preallocation::default()
         };
-        return prealloc::preallocate(params, &wish, options, &Watch::default()).map(|_| resized);
+        return prealloc::preallocate(params, &wish, options, &PreallocationWatch::default())
+            .map(|_| resized);
     }
     let cut =
         transfer::retry(|| ftruncate(&fd, after)).and_then(|()| transfer::retry(|| fsync(&fd)));

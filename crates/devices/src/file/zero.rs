@@ -29,10 +29,10 @@ use rustix::param::page_size;
 
 use crate::checked::to_usize;
 use crate::file::map::is_hole;
-use crate::file::prealloc::{Job, Written};
+use crate::file::prealloc::{PacedRun, Written};
 use crate::file::proof::{Proof, Verdict};
 use crate::file::{block, transfer};
-use crate::preallocation::Watch;
+use crate::preallocation::PreallocationWatch;
 
 const XFS: u64 = 0x5846_5342;
 /// Larger "blocks" of filesystems other than xfs are preferred request sizes.
@@ -210,7 +210,7 @@ impl Ladder {
         if flags.fast_only {
             return Ok(false);
         }
-        let job = Job { watch: &Watch::default(), pace: None };
+        let job = PacedRun { watch: &PreallocationWatch::default(), pace: None };
         self.written.zero(fd, offset..offset.saturating_add(len), &job).map(|()| true)
     }
 

@@ -12,7 +12,7 @@ use device::{Error, ErrorKind, Fault};
 use hyper::{Method, Response};
 
 use super::answer::{Validators, Verdict, content_length, is_throttled, judge};
-use super::connection::{Connection, Needed};
+use super::connection::{HttpConnection, Needed};
 use super::dial::Dialer;
 use super::origin::{HOPS, Origin, changed};
 use super::url::Url;
@@ -54,7 +54,7 @@ impl Trouble {
 pub(super) struct Asker {
     origin: Arc<Origin>,
     dialer: Arc<Dialer>,
-    connection: Option<Connection>,
+    connection: Option<HttpConnection>,
     needed: Option<Needed>,
     /// Whether a server has answered at all.
     answered: bool,
@@ -205,7 +205,7 @@ impl Asker {
 
     /// Whether the body of the last answer has a length, so that its first bytes can be used at once.
     pub(super) fn has_length(&self) -> bool {
-        self.connection.as_ref().is_some_and(Connection::has_length)
+        self.connection.as_ref().is_some_and(HttpConnection::has_length)
     }
 
     /// From now on waits are given up when their result is not needed any more.
@@ -260,7 +260,7 @@ impl Asker {
 
     /// Reads a body that is not wanted, if that is worth it.
     fn finish(&mut self) {
-        if !self.connection.as_mut().is_some_and(Connection::drain) {
+        if !self.connection.as_mut().is_some_and(HttpConnection::drain) {
             self.connection = None;
         }
     }

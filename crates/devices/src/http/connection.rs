@@ -24,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::answer::keeps_alive;
 use super::bell::Bell;
 use super::pace::Pace;
-use super::transport::{Line, Transport};
+use super::transport::{HttpTransport, Line};
 
 /// Bytes of the head of an answer, at most.
 const HEAD: usize = 64 << 10;
@@ -49,7 +49,7 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(super) type Needed = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// See the module.
-pub(super) struct Connection {
+pub(super) struct HttpConnection {
     /// The server that it leads to.
     to: String,
     line: Arc<Line>,
@@ -69,7 +69,7 @@ pub(super) struct Connection {
 /// The rest of the previous answer.
 enum State {
     /// Nothing: it waits for a request.
-    Quiet(Transport),
+    Quiet(HttpTransport),
     /// A body of a known length.
     Straight(Straight),
     /// A body that hyper takes apart.
@@ -79,7 +79,7 @@ enum State {
 }
 
 struct Straight {
-    transport: Transport,
+    transport: HttpTransport,
     /// Came with the head.
     begun: Bytes,
     /// Bytes of the body that have not been given, those that have begun among them.
@@ -98,7 +98,7 @@ struct Framed {
 /// hyper's side of it.
 struct Speech {
     sender: http1::SendRequest<String>,
-    driver: http1::Connection<Transport, String>,
+    driver: http1::Connection<HttpTransport, String>,
     /// The driver has ended.
     over: bool,
 }
@@ -112,11 +112,11 @@ impl Wake for Flag {
     }
 }
 
-impl Connection {
+impl HttpConnection {
     /// Starts HTTP over a stream that is ready for it.
     pub(super) fn new(
         to: String,
-        (transport, line): (Transport, Arc<Line>),
+        (transport, line): (HttpTransport, Arc<Line>),
         bell: &Arc<Bell>,
         patience: Duration,
     ) -> Self {
@@ -387,7 +387,7 @@ pub(super) fn unneeded() -> Error {
 }
 
 impl Speech {
-    fn begin(transport: Transport) -> Result<Self> {
+    fn begin(transport: HttpTransport) -> Result<Self> {
         let mut builder = http1::Builder::new();
         builder.max_headers(HEADERS).max_header_size(HEAD).max_buf_size(PIECE);
         let mut handshake = pin!(builder.handshake(transport));
@@ -452,9 +452,9 @@ fn cut(bytes: &Bytes, into: &mut [IoSliceMut<'_>]) -> (usize, Bytes) {
     (n, bytes.slice(n..))
 }
 
-impl std::fmt::Debug for Connection {
+impl std::fmt::Debug for HttpConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Connection(to {}, {} answers)", self.to, self.answered)
+        write!(f, "HttpConnection(to {}, {} answers)", self.to, self.answered)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 use hyper::header::{self as h, HeaderName, HeaderValue};
-use programs::{Program, Streams};
+use programs::{Program, StandardStreams};
 
 /// Bytes that a script may print.
 const PRINTED: u64 = 64 << 10;
@@ -29,7 +29,7 @@ pub(super) type Header = (HeaderName, Option<HeaderValue>);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Credentials {
+pub(super) struct HttpCredentials {
     /// The value of Authorization.
     pub(super) authorization: Option<Secret>,
     pub(super) headers: Vec<Header>,
@@ -38,7 +38,7 @@ pub(super) struct Credentials {
     pub(super) cookie_script: Option<Script>,
 }
 
-impl Credentials {
+impl HttpCredentials {
     /// The headers to send, in which later ones replace earlier ones of the same name, as those
     /// without a value remove them.
     ///
@@ -206,7 +206,7 @@ impl Script {
         let failed = |e| Error::os("run a script", e);
         let (output, printed) = std::io::pipe().map_err(failed)?;
         let input = Some(programs::nothing().map_err(failed)?);
-        let streams = Streams { input, output: Some(printed.into()) };
+        let streams = StandardStreams { input, output: Some(printed.into()) };
         let iteration = iteration.to_string();
         let values = [("url", self.url.0.as_str()), ("iteration", &iteration)];
         let child = programs::start(&self.program, &values, streams).map_err(failed)?;
@@ -307,10 +307,11 @@ mod tests {
         let always = script(Some(Duration::ZERO));
         assert_eq!(always.output().unwrap(), "X-N: 0 http://h/\n");
         assert_eq!(always.output().unwrap(), "X-N: 1 http://h/\n");
-        let credentials = Credentials { header_script: Some(never), ..Credentials::default() };
+        let credentials =
+            HttpCredentials { header_script: Some(never), ..HttpCredentials::default() };
         assert!(credentials.renew());
         assert_eq!(credentials.headers().unwrap().len(), 1);
-        assert!(!Credentials::default().renew());
+        assert!(!HttpCredentials::default().renew());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::origin::Origin;
 use super::params::HttpParams;
 use super::pass;
 use super::shared::Shared;
-use super::window::{CHUNK, WINDOW, Window};
+use super::window::{CHUNK, ObjectWindow, WINDOW};
 use crate::OpenOptions;
 
 /// Bytes that are requested first: as many as a distant server has in flight at once. Closing the
@@ -68,7 +68,7 @@ impl HttpDevice {
         origin.pin(found.size, found.asker.validators().clone());
         let parts = (origin, dialer, bell);
         let shared =
-            Shared::new(Window::new(found.size), wanted.connections, wanted.retries, parts);
+            Shared::new(ObjectWindow::new(found.size), wanted.connections, wanted.retries, parts);
         let info = Info {
             abilities: Abilities { flush: true, prefetch: !found.whole, ..Abilities::READ },
             blocks: BlockSizes { preferred: 64 << 10, ..BlockSizes::ANY },

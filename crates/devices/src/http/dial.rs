@@ -7,11 +7,11 @@ use device::{Error, ErrorKind, Fault, Result};
 use net::{Received, Stream, Tuning, Until};
 
 use super::bell::Bell;
-use super::connection::Connection;
+use super::connection::HttpConnection;
 use super::proxy::{Proxies, Proxy};
 use super::tls::{Tls, Wishes};
-use super::transport::Transport;
-use super::url::{Scheme, Url};
+use super::transport::HttpTransport;
+use super::url::{HttpScheme, Url};
 
 /// How long it may take until a request can be sent.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ impl Dialer {
     /// The peer of a connection for `url`: requests for the same peer can share one.
     pub(super) fn to(&self, url: &Url) -> String {
         match self.proxy(url) {
-            Some(proxy) if url.scheme == Scheme::Http => format!("proxy {}", proxy.endpoint()),
+            Some(proxy) if url.scheme == HttpScheme::Http => format!("proxy {}", proxy.endpoint()),
             _ => format!("{}://{}", url.scheme.name(), url.endpoint()),
         }
     }
@@ -62,14 +62,14 @@ impl Dialer {
     /// # Errors
     /// As [`Tls::new`].
     pub(super) fn prepare(&self, url: &Url) -> Result<()> {
-        if url.scheme == Scheme::Https { self.tls().map(|_| ()) } else { Ok(()) }
+        if url.scheme == HttpScheme::Https { self.tls().map(|_| ()) } else { Ok(()) }
     }
 
     /// A connection over which `url` can be requested.
     ///
     /// # Errors
     /// There is no server, or it is not the right one.
-    pub(super) fn dial(&self, url: &Url) -> Result<Connection> {
+    pub(super) fn dial(&self, url: &Url) -> Result<HttpConnection> {
         let until = Until::within(CONNECT.min(self.ways.patience));
         let proxy = self.proxy(url);
         let stream = match (&self.ways.unix, proxy) {
@@ -79,7 +79,7 @@ impl Dialer {
                 let stream = Stream::dial_tcp(host, port, until).map_err(|e| {
                     failed(&format!("connect to the proxy {}", proxy.endpoint()), e)
                 })?;
-                if url.scheme == Scheme::Https {
+                if url.scheme == HttpScheme::Https {
                     tunnel(&stream, proxy, url, until)?;
                 }
                 stream
@@ -94,11 +94,11 @@ impl Dialer {
         };
         stream.tune(Tuning { receive_buffer: true, ..Tuning::default() });
         let session = match url.scheme {
-            Scheme::Http => None,
-            Scheme::Https => Some(self.tls()?.connect(&url.host, &stream, until)?),
+            HttpScheme::Http => None,
+            HttpScheme::Https => Some(self.tls()?.connect(&url.host, &stream, until)?),
         };
-        let transport = Transport::new(stream, session);
-        Ok(Connection::new(self.to(url), transport, &self.bell, self.ways.patience))
+        let transport = HttpTransport::new(stream, session);
+        Ok(HttpConnection::new(self.to(url), transport, &self.bell, self.ways.patience))
     }
 
     fn tls(&self) -> Result<Tls> {

@@ -13,9 +13,9 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request};
 
 use super::answer::Validators;
-use super::credentials::Credentials;
+use super::credentials::HttpCredentials;
 use super::dial::Dialer;
-use super::url::{Scheme, Url};
+use super::url::{HttpScheme, Url};
 
 /// Redirects in a row, at most.
 pub(super) const HOPS: usize = 5;
@@ -40,7 +40,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Origin {
     original: Url,
-    credentials: Credentials,
+    credentials: HttpCredentials,
     manners: Manners,
     current: Mutex<Arc<Url>>,
     known: OnceLock<Known>,
@@ -53,7 +53,7 @@ const TAKEN: u8 = 1;
 const REFUSED: u8 = 2;
 
 impl Origin {
-    pub(super) fn new(original: Url, credentials: Credentials, manners: Manners) -> Self {
+    pub(super) fn new(original: Url, credentials: HttpCredentials, manners: Manners) -> Self {
         let current = Mutex::new(Arc::new(original.clone()));
         let (known, matching) = (OnceLock::new(), AtomicU8::new(UNTRIED));
         Self { original, credentials, manners, current, known, matching }
@@ -105,12 +105,12 @@ impl Origin {
             refuse(&format!("to a URL that is not followed ({scheme}:)"))
         })?;
         match (url.scheme, next.scheme) {
-            (Scheme::Https, Scheme::Http) => {
+            (HttpScheme::Https, HttpScheme::Http) => {
                 Err(refuse(&format!("to {next}: from https to http is not followed")))
             }
-            (Scheme::Http, Scheme::Https) if !self.manners.upgrade => Err(refuse(&format!(
-                "to {next}: name that URL, or allow it with protocols=http,https"
-            ))),
+            (HttpScheme::Http, HttpScheme::Https) if !self.manners.upgrade => Err(refuse(
+                &format!("to {next}: name that URL, or allow it with protocols=http,https"),
+            )),
             _ => Ok(next),
         }
     }
@@ -166,7 +166,7 @@ impl Origin {
         dialer: &Dialer,
         range: Option<&str>,
     ) -> Result<Request<String>> {
-        let proxy = dialer.proxy(url).filter(|_| url.scheme == Scheme::Http);
+        let proxy = dialer.proxy(url).filter(|_| url.scheme == HttpScheme::Http);
         let target = match proxy {
             Some(_) => format!("http://{}{}", url.authority(), url.target),
             None => url.target.clone(),

@@ -7,14 +7,14 @@ use device::{Error, Params, Result, values};
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
-use super::credentials::{Credentials, Header, Script, Secret, basic, header};
+use super::credentials::{Header, HttpCredentials, Script, Secret, basic, header};
 use super::dial::Ways;
 use super::netrc;
 use super::origin::Manners;
 use super::proxy::{Proxies, Proxy};
 use super::secret::{named, secret};
 use super::tls::Wishes;
-use super::url::{Scheme, Url};
+use super::url::{HttpScheme, Url};
 
 /// Connections by default, and at most.
 const CONNECTIONS: usize = 8;
@@ -53,7 +53,7 @@ const REFUSED: &[(&str, &str)] = &[
 #[derive(Debug)]
 pub(crate) struct HttpParams {
     pub(super) url: Url,
-    pub(super) credentials: Credentials,
+    pub(super) credentials: HttpCredentials,
     pub(super) manners: Manners,
     pub(super) ways: Ways,
     pub(super) connections: usize,
@@ -123,7 +123,8 @@ fn refuse(params: &Params) -> Result<()> {
 fn manners(params: &Params, url: &Url) -> Result<Manners> {
     let protocols = params.get("protocols").unwrap_or_default();
     let names: Vec<&str> = protocols.split(',').map(str::trim).filter(|p| !p.is_empty()).collect();
-    let allowed: Vec<Scheme> = names.iter().filter_map(|name| Scheme::parse(name)).collect();
+    let allowed: Vec<HttpScheme> =
+        names.iter().filter_map(|name| HttpScheme::parse(name)).collect();
     if params.contains("protocols") && !allowed.contains(&url.scheme) {
         let why = format!("{} is not among them", url.scheme.name());
         return Err(values::wrong("protocols", why));
@@ -131,12 +132,12 @@ fn manners(params: &Params, url: &Url) -> Result<Manners> {
     let own = concat!("diskferry/", env!("CARGO_PKG_VERSION"));
     Ok(Manners {
         follow: values::flag(params, "followlocation")?.unwrap_or(true),
-        upgrade: allowed.contains(&Scheme::Https),
+        upgrade: allowed.contains(&HttpScheme::Https),
         user_agent: params.get("user-agent").unwrap_or(own).to_owned(),
     })
 }
 
-fn credentials(params: &Params, url: &Url, text: &str) -> Result<Credentials> {
+fn credentials(params: &Params, url: &Url, text: &str) -> Result<HttpCredentials> {
     for (one, other) in [
         ("header", "header-script"),
         ("cookie", "cookie-script"),
@@ -157,7 +158,7 @@ fn credentials(params: &Params, url: &Url, text: &str) -> Result<Credentials> {
             Some(command) => Ok(Some(Script::new(command, text, time, SCRIPT))),
         }
     };
-    Ok(Credentials {
+    Ok(HttpCredentials {
         authorization: authorization(params, url)?,
         headers: params.all("header").map(named_header).collect::<Result<_>>()?,
         cookie: secret(params, "cookie")?,

@@ -3,7 +3,7 @@
 use device::{Error, Result};
 
 use super::credentials::basic;
-use super::url::{Scheme, Url};
+use super::url::{HttpScheme, Url};
 
 /// An HTTP proxy.
 #[derive(Clone, Eq, PartialEq)]
@@ -113,8 +113,8 @@ impl Proxies {
             return None;
         }
         match url.scheme {
-            Scheme::Http => self.http.as_ref(),
-            Scheme::Https => self.https.as_ref(),
+            HttpScheme::Http => self.http.as_ref(),
+            HttpScheme::Https => self.https.as_ref(),
         }
     }
 }

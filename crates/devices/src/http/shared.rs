@@ -18,7 +18,7 @@ use super::dial::Dialer;
 use super::fetching::Begun;
 use super::origin::Origin;
 use super::read::{PendingRead, copy_overlap};
-use super::window::{CHUNK, Run, Window, fail};
+use super::window::{CHUNK, ObjectWindow, Run, fail};
 use super::{fetching, pass};
 
 /// Buffers that are kept for reuse, in bytes.
@@ -46,7 +46,7 @@ pub(super) struct Shared {
 }
 
 pub(super) struct State {
-    pub(super) window: Window,
+    pub(super) window: ObjectWindow,
     /// Threads, and those of them that have nothing to do.
     workers: usize,
     idle: usize,
@@ -68,7 +68,7 @@ pub(super) struct State {
 
 impl Shared {
     pub(super) fn new(
-        window: Window,
+        window: ObjectWindow,
         most: usize,
         retries: u32,
         (origin, dialer, bell): (Arc<Origin>, Arc<Dialer>, Arc<Bell>),
@@ -115,7 +115,7 @@ impl Shared {
         let read = PendingRead::new(offset, buffer, done);
         let mut state = self.lock();
         let here = state.window.want(&read, offset, len);
-        let lost = state.lost(&Window::chunks_of(offset, len));
+        let lost = state.lost(&ObjectWindow::chunks_of(offset, len));
         let lost = lost.map(|(run, error)| (state.window.failed(run), error));
         self.set_to_work(state);
         if let Some((waiters, error)) = lost {
@@ -173,13 +173,13 @@ impl Shared {
     fn hire(self: &Arc<Self>, asker: Asker, begun: Option<Begun>) {
         let shared = self.clone();
         let work = move || {
-            let seat = Seat(shared.clone());
+            let thread = FetchingThread(shared.clone());
             let ended = runtime::contained("a fetch", || fetching::run(&shared, asker, begun));
             if let Err(panic) = ended {
                 // Its requests in flight are not known.
                 shared.fail_all(&Error::from(panic));
             }
-            drop(seat);
+            drop(thread);
         };
         if let Err(e) = std::thread::Builder::new().name("http".into()).spawn(work) {
             let mut state = self.lock();
@@ -341,9 +341,9 @@ impl State {
 }
 
 /// A thread that fetches, until dropped.
-struct Seat(Arc<Shared>);
+struct FetchingThread(Arc<Shared>);
 
-impl Drop for Seat {
+impl Drop for FetchingThread {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.workers = state.workers.saturating_sub(1);
@@ -380,7 +380,7 @@ mod tests {
         let bell = Arc::new(Bell::new().unwrap());
         let dialer = Arc::new(Dialer::new(wanted.ways, bell.clone()));
         let origin = Arc::new(Origin::new(wanted.url, wanted.credentials, wanted.manners));
-        let shared = Shared::new(Window::new(64 << 20), most, 5, (origin, dialer, bell));
+        let shared = Shared::new(ObjectWindow::new(64 << 20), most, 5, (origin, dialer, bell));
         // All of them are the test's.
         shared.lock().workers = most;
         shared

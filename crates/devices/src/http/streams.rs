@@ -27,12 +27,12 @@ const SOME: u64 = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    list: Vec<Stream>,
+    list: Vec<SequentialReader>,
     clock: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stream {
+struct SequentialReader {
     /// The chunk after the foremost read.
     next: u64,
     /// The chunk after the last one that was fetched ahead.
@@ -52,7 +52,7 @@ impl Streams {
             first <= stream.next + GAP / CHUNK && first + BEHIND / CHUNK >= stream.next
         });
         let Some(stream) = found else {
-            let new = Stream { next: end, fetched: end, read: 0, stamp: self.clock };
+            let new = SequentialReader { next: end, fetched: end, read: 0, stamp: self.clock };
             return self.add(new);
         };
         // The first read of a prefetched beginning does not continue a stream yet.
@@ -73,20 +73,20 @@ impl Streams {
 
     /// The first chunks, up to `end`, are being fetched before the first read.
     pub(super) fn begun(&mut self, end: u64) {
-        self.add(Stream { next: 0, fetched: end, read: 0, stamp: 0 });
+        self.add(SequentialReader { next: 0, fetched: end, read: 0, stamp: 0 });
     }
 
     /// Whether a sequential reader may come to this chunk soon; other readers of its stream may be
     /// behind it.
     pub(super) fn may_reach(&self, index: u64) -> bool {
-        let near = |stream: &Stream| {
+        let near = |stream: &SequentialReader| {
             let is_ahead = index < stream.next.saturating_add(AHEAD / CHUNK);
             stream.read > 0 && is_ahead && index.saturating_add(BEHIND / CHUNK) >= stream.next
         };
         self.clock < SOME || self.list.iter().any(near)
     }
 
-    fn add(&mut self, new: Stream) {
+    fn add(&mut self, new: SequentialReader) {
         if self.list.len() >= MOST
             && let Some(oldest) = (0..MOST).min_by_key(|i| self.list.get(*i).map(|s| s.stamp))
         {
@@ -96,8 +96,8 @@ impl Streams {
     }
 
     /// Streams that have met are one.
-    fn merge(&mut self, into: Stream) {
-        let met = |other: &Stream| {
+    fn merge(&mut self, into: SequentialReader) {
+        let met = |other: &SequentialReader| {
             other.stamp != into.stamp
                 && other.next <= into.next
                 && other.next + GAP / CHUNK >= into.next

@@ -664,9 +664,9 @@ fn it_is_never_opened_for_writing() {
 }
 
 /// A client that may leave.
-struct Guest(std::sync::atomic::AtomicBool);
+struct Requester(std::sync::atomic::AtomicBool);
 
-impl runtime::Wanted for Guest {
+impl runtime::Wanted for Requester {
     fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -737,12 +737,12 @@ fn what_a_client_wanted_that_has_gone_is_not_waited_for() {
     });
     // Only because the client has gone does anything end here.
     let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
-    let guest = Arc::new(Guest(true.into()));
-    let wanted = runtime::while_wanted(guest.clone(), || begin_read(&disk, 1, 20 * MIB, MIB));
+    let requester = Arc::new(Requester(true.into()));
+    let wanted = runtime::while_wanted(requester.clone(), || begin_read(&disk, 1, 20 * MIB, MIB));
     while hung.load(Ordering::SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    guest.0.store(false, Ordering::Relaxed);
+    requester.0.store(false, Ordering::Relaxed);
     assert_eq!(wanted.recv().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
     // The only connection is free again, and a request that wants the same gets it.
     assert!(read(&disk, 20 * MIB, MIB).unwrap() == bytes[20 * MIB..21 * MIB]);
@@ -760,10 +760,10 @@ fn who_came_for_what_another_wanted_gets_it_when_that_one_goes() {
         None
     });
     let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
-    let guest = Arc::new(Guest(true.into()));
-    let gone = runtime::while_wanted(guest.clone(), || begin_read(&disk, 1, 20 * MIB, 4 * MIB));
+    let requester = Arc::new(Requester(true.into()));
+    let gone = runtime::while_wanted(requester.clone(), || begin_read(&disk, 1, 20 * MIB, 4 * MIB));
     let stays = begin_read(&disk, 2, 22 * MIB, 1000);
-    guest.0.store(false, Ordering::Relaxed);
+    requester.0.store(false, Ordering::Relaxed);
     barrier.open();
     let Ok(Outcome::Read(buffer)) = stays.recv().unwrap() else { panic!("it stays") };
     assert!(*buffer == bytes[22 * MIB..22 * MIB + 1000]);

@@ -80,12 +80,17 @@ impl Tls {
     ///
     /// # Errors
     /// The server is not trusted, or does not speak TLS.
-    pub(super) fn connect(&self, host: &str, stream: &Stream, until: Until) -> Result<Session> {
+    pub(super) fn connect(
+        &self,
+        host: &str,
+        stream: &Stream,
+        until: Until,
+    ) -> Result<HttpsSession> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| Error::invalid("TLS: the host name is not valid"))?;
         let connection =
             ClientConnection::new(self.0.clone(), name).map_err(|e| failed("TLS", e))?;
-        let mut session = Session::new(connection);
+        let mut session = HttpsSession::new(connection);
         session.shake_hands(stream, until)?;
         Ok(session)
     }
@@ -174,7 +179,7 @@ impl ServerCertVerifier for Anybody {
 }
 
 /// One encrypted connection, without its socket: ciphertext goes in and out by the caller.
-pub(super) struct Session {
+pub(super) struct HttpsSession {
     tls: ClientConnection,
     /// Ciphertext that came, of which `from..to` was not read yet.
     inbound: Box<[u8]>,
@@ -185,7 +190,7 @@ pub(super) struct Session {
     gone: usize,
 }
 
-impl Session {
+impl HttpsSession {
     fn new(tls: ClientConnection) -> Self {
         let inbound = vec![0; PIECE].into_boxed_slice();
         Self { tls, inbound, from: 0, to: 0, outbound: Vec::new(), gone: 0 }

@@ -14,7 +14,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use net::{Received, Stream};
 use rustix::event::PollFlags;
 
-use super::tls::Session;
+use super::tls::HttpsSession;
 
 /// Bytes that are received at once for hyper.
 const PIECE: usize = 64 << 10;
@@ -90,15 +90,15 @@ impl AsFd for Line {
 }
 
 /// See the module.
-pub(super) struct Transport {
+pub(super) struct HttpTransport {
     line: Arc<Line>,
-    tls: Option<Box<Session>>,
+    tls: Option<Box<HttpsSession>>,
     /// Bytes received for hyper, which needs few except for bodies without a length.
     piece: Vec<u8>,
 }
 
-impl Transport {
-    pub(super) fn new(stream: Stream, tls: Option<Session>) -> (Self, Arc<Line>) {
+impl HttpTransport {
+    pub(super) fn new(stream: Stream, tls: Option<HttpsSession>) -> (Self, Arc<Line>) {
         let line = Arc::new(Line {
             stream,
             wants_read: AtomicBool::new(false),
@@ -168,7 +168,7 @@ impl Transport {
     }
 }
 
-impl Read for Transport {
+impl Read for HttpTransport {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -187,7 +187,7 @@ impl Read for Transport {
     }
 }
 
-impl Write for Transport {
+impl Write for HttpTransport {
     fn poll_write(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,

@@ -12,8 +12,8 @@ use net::Stream;
 
 use super::answer::{Validators, Verdict, judge};
 use super::bell::Bell;
-use super::connection::Connection;
-use super::transport::Transport;
+use super::connection::HttpConnection;
+use super::transport::HttpTransport;
 use super::url::Url;
 
 /// Answers that one connection brings, at most.
@@ -63,8 +63,8 @@ fn serve(bytes: &[u8], mut theirs: UnixStream) {
 fn listen(ours: UnixStream, wrong: &mut Vec<Error>) -> Result<()> {
     let bell = Arc::new(Bell::new()?);
     let transport =
-        Transport::new(Stream::new(ours.into()).map_err(|e| Error::os("pair", e))?, None);
-    let mut connection = Connection::new("h".into(), transport, &bell, Duration::from_secs(30));
+        HttpTransport::new(Stream::new(ours.into()).map_err(|e| Error::os("pair", e))?, None);
+    let mut connection = HttpConnection::new("h".into(), transport, &bell, Duration::from_secs(30));
     let mut known = Validators::default();
     for _ in 0..ANSWERS {
         let request = Request::get("/").header("host", "h").body(String::new());

@@ -12,12 +12,12 @@ const LONGEST: usize = 32 << 10;
 
 /// The scheme.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Scheme {
+pub(super) enum HttpScheme {
     Http,
     Https,
 }
 
-impl Scheme {
+impl HttpScheme {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -40,7 +40,7 @@ impl Scheme {
 /// A URL.
 #[derive(Clone, Eq, PartialEq)]
 pub(super) struct Url {
-    pub(super) scheme: Scheme,
+    pub(super) scheme: HttpScheme,
     /// A name or an address, in lower case and without brackets.
     pub(super) host: String,
     pub(super) port: u16,
@@ -62,7 +62,7 @@ impl Url {
             return Err(wrong("is longer than 32 KiB"));
         }
         let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("has no ://"))?;
-        let scheme = Scheme::parse(scheme)
+        let scheme = HttpScheme::parse(scheme)
             .ok_or_else(|| wrong(&format!("is of the scheme {scheme:?}, not http or https")))?;
         let rest = rest.split('#').next().unwrap_or_default();
         let at = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -251,7 +251,7 @@ mod tests {
             Url::parse("HTTPS://us%40er:p%3Aw@Host.Example:8443/a b/c.img?sig=x&y#z").unwrap();
         assert_eq!(
             (url.scheme, url.host.as_str(), url.port),
-            (Scheme::Https, "host.example", 8443)
+            (HttpScheme::Https, "host.example", 8443)
         );
         assert_eq!(url.target, "/a%20b/c.img?sig=x&y");
         assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("us@er"), Some("p:w")));

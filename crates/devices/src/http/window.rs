@@ -3,7 +3,7 @@
 //! All clients of a device share one window of at most [`WINDOW`] bytes, in chunks of [`CHUNK`]. A chunk is asked for
 //! once: other readers that want it meanwhile wait for the same bytes. Clients take turns; what only clients that
 //! have left wanted is not fetched. Chunks that were read are dropped first when room is needed, unread ones last.
-//! Nothing here waits and nothing here knows HTTP: a [`Window`] is told what is wanted and what has come, and says
+//! Nothing here waits and nothing here knows HTTP: an [`ObjectWindow`] is told what is wanted and what has come, and says
 //! what to fetch next.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -80,7 +80,7 @@ struct Held {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct ObjectWindow {
     size: u64,
     chunks: HashMap<u64, Chunk>,
     /// Chunks that are wanted; some may have come since.
@@ -100,7 +100,7 @@ pub(super) struct Window {
     useful: u64,
 }
 
-impl Window {
+impl ObjectWindow {
     /// A window on an object of `size` bytes.
     pub(super) fn new(size: u64) -> Self {
         Self {
@@ -431,11 +431,11 @@ mod tests {
         PendingRead::new(offset, buffer, Box::new(|_| {}))
     }
 
-    fn want(window: &mut Window, offset: u64, len: u64) -> usize {
+    fn want(window: &mut ObjectWindow, offset: u64, len: u64) -> usize {
         window.want(&read(offset, len), offset, len).len()
     }
 
-    fn arrive(window: &mut Window, run: Run) {
+    fn arrive(window: &mut ObjectWindow, run: Run) {
         for index in run {
             window.arrived(index, Arc::new(Buffer::zeroed(64 << 10)));
         }
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_chunk_is_asked_for_once_whoever_wants_it_and_however_often() {
-        let mut window = Window::new(10 << 20);
+        let mut window = ObjectWindow::new(10 << 20);
         assert_eq!(want(&mut window, 100, 10), 0);
         assert_eq!(want(&mut window, 200, CHUNK), 0);
         assert_eq!(window.next(0), Some(0..2));
@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_long_range_is_shared_among_those_who_are_idle_and_none_is_longer_than_the_longest() {
-        let mut window = Window::new(1 << 30);
+        let mut window = ObjectWindow::new(1 << 30);
         want(&mut window, 0, 16 << 20);
         let len = |run: Option<Run>| run.map_or(0, |run| (run.end - run.start) * CHUNK);
         assert_eq!(len(window.next(0)), LONGEST);
@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     fn what_was_read_makes_room_before_what_was_not() {
-        let mut window = Window::new(1 << 30);
+        let mut window = ObjectWindow::new(1 << 30);
         let full = ROOM as u64;
         arrive(&mut window, 0..full);
         assert!(window.is_far_ahead());
@@ -488,7 +488,7 @@ mod tests {
     #[test]
     fn those_who_wait_are_told_when_their_bytes_come_or_fail() {
         let told = Arc::new(Mutex::new(Vec::new()));
-        let mut window = Window::new(10 << 20);
+        let mut window = ObjectWindow::new(10 << 20);
         let read = |name: &'static str, offset, len| {
             let (told, buffer) = (told.clone(), Buffer::zeroed(len));
             PendingRead::new(
@@ -515,14 +515,14 @@ mod tests {
     }
 
     /// A client that may leave.
-    struct Guest(std::sync::atomic::AtomicBool);
+    struct Requester(std::sync::atomic::AtomicBool);
 
-    impl Guest {
+    impl Requester {
         fn new() -> Arc<Self> {
             Arc::new(Self(true.into()))
         }
 
-        fn wants(self: &Arc<Self>, window: &mut Window, offset: u64, len: u64) {
+        fn wants(self: &Arc<Self>, window: &mut ObjectWindow, offset: u64, len: u64) {
             runtime::while_wanted(self.clone(), || want(window, offset, len));
         }
 
@@ -531,7 +531,7 @@ mod tests {
         }
     }
 
-    impl runtime::Wanted for Guest {
+    impl runtime::Wanted for Requester {
         fn is_wanted(&self) -> bool {
             self.0.load(std::sync::atomic::Ordering::Relaxed)
         }
@@ -539,7 +539,7 @@ mod tests {
 
     #[test]
     fn who_wants_little_does_not_wait_for_all_that_another_client_wants() {
-        let mut window = Window::new(1 << 30);
+        let mut window = ObjectWindow::new(1 << 30);
         runtime::on_behalf(1, || want(&mut window, 0, 64 << 20));
         assert_eq!(window.next(0), Some(0..LONGEST / CHUNK));
         let far = (1 << 30) / CHUNK - 1;
@@ -552,8 +552,8 @@ mod tests {
 
     #[test]
     fn what_only_those_wanted_who_have_gone_is_not_fetched() {
-        let mut window = Window::new(1 << 30);
-        let (a, b) = (Guest::new(), Guest::new());
+        let mut window = ObjectWindow::new(1 << 30);
+        let (a, b) = (Requester::new(), Requester::new());
         a.wants(&mut window, 0, 4 * CHUNK);
         b.wants(&mut window, 2 * CHUNK, CHUNK);
         window.prefetch(3 * CHUNK, 2 * CHUNK);
@@ -565,8 +565,8 @@ mod tests {
 
     #[test]
     fn what_is_under_way_for_nobody_is_given_up_and_what_somebody_wants_is_not() {
-        let mut window = Window::new(1 << 30);
-        let (a, b) = (Guest::new(), Guest::new());
+        let mut window = ObjectWindow::new(1 << 30);
+        let (a, b) = (Requester::new(), Requester::new());
         a.wants(&mut window, 0, 8 * CHUNK);
         let run = window.next(0).unwrap();
         assert!(window.needs(&run));
@@ -585,7 +585,7 @@ mod tests {
 
     #[test]
     fn what_is_fetched_ahead_is_needed_for_as_long_as_a_reader_may_come_to_it() {
-        let mut window = Window::new(1 << 30);
+        let mut window = ObjectWindow::new(1 << 30);
         window.begun(0..128);
         assert!(window.needs(&(0..128)), "nobody has read yet");
         for at in 1..=20 {
@@ -600,7 +600,7 @@ mod tests {
     /// How many chunks are fetched when the chunks of an object are read in this order, four readers
     /// at a time.
     fn fetched(size: u64, order: &[u64]) -> u64 {
-        let mut window = Window::new(size);
+        let mut window = ObjectWindow::new(size);
         let mut fetched = 0;
         for together in order.chunks(4) {
             for index in together {

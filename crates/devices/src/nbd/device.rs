@@ -63,7 +63,7 @@ impl NbdDevice {
 
     fn new(
         upstream: Arc<Upstream>,
-        first: client::Connected,
+        first: client::ReadyConnection,
         wishes: Wishes,
         apart: bool,
     ) -> Result<Self> {

@@ -2,7 +2,7 @@
 
 use ::device::{Params, Result};
 use runtime::Context;
-use wire::{ListedExport, Mode, Negotiated, TransmissionFlags as Flags};
+use wire::{Framing, ListedExport, Negotiated, TransmissionFlags as Flags};
 
 use crate::OpenOptions;
 use crate::inspection::{Fact, Facts, Inspection, Scope};
@@ -26,13 +26,13 @@ pub(crate) fn inspect(params: &Params, scope: Scope, context: &Context) -> Resul
 
 /// How the server speaks.
 fn of_server(session: Option<&Negotiated>) -> Facts {
-    let mode = session.map_or(Mode::Extended, |s| s.mode);
+    let mode = session.map_or(Framing::Extended, |s| s.mode);
     let protocol = session.map_or("newstyle-fixed", |s| s.protocol.name());
     vec![
         ("protocol", Fact::Text(protocol.to_owned())),
         ("TLS", Fact::Flag(session.is_some_and(|s| s.tls))),
-        ("structured", Fact::Flag(mode != Mode::Simple)),
-        ("extended", Fact::Flag(mode == Mode::Extended)),
+        ("structured", Fact::Flag(mode != Framing::Simple)),
+        ("extended", Fact::Flag(mode == Framing::Extended)),
     ]
 }
 
@@ -64,14 +64,14 @@ fn of_export(session: &Negotiated, uri: String) -> Facts {
     }
     facts.push(("uri", Fact::Text(uri)));
     // Without structured replies they cannot be asked about.
-    let contexts = session.available_contexts.as_ref().filter(|_| session.mode != Mode::Simple);
+    let contexts = session.available_contexts.as_ref().filter(|_| session.mode != Framing::Simple);
     if let Some(contexts) = contexts.filter(|c| !c.is_empty()) {
         facts.push(("contexts", Fact::Texts(contexts.clone())));
     }
     let offers = |key, flag| (key, Fact::Flag(session.flags.contains(flag)));
     facts.push(offers("is_rotational", Flags::ROTATIONAL));
     facts.push(offers("is_read_only", Flags::READ_ONLY));
-    if session.mode == Mode::Extended {
+    if session.mode == Framing::Extended {
         facts.push(offers("can_block_status_payload", Flags::BLOCK_STATUS_PAYLOAD));
     }
     facts.extend([

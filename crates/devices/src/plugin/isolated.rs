@@ -14,7 +14,7 @@ use ::device::{
     Params, Reach, Result, Session, text,
 };
 use client::{ExportSpec, ServerSpec, Subprocess, command_reaches};
-use runtime::{Context, Log, spawn};
+use runtime::{Context, OperatorLog, spawn};
 use wire::{Scheme, Transport, Uri};
 
 use super::{EXPORT, PLUGIN, own};
@@ -89,7 +89,7 @@ pub(super) fn open(
 struct Host {
     process: Subprocess,
     title: String,
-    log: Log,
+    log: OperatorLog,
     /// Its end was reported.
     told: AtomicBool,
 }

@@ -6,7 +6,7 @@ mod isolated;
 use std::sync::Arc;
 
 use ::device::{Device, Error, Params, Reach, Result, values};
-use plugins::Wish;
+use plugins::PluginSpec;
 use runtime::Context;
 
 use crate::OpenOptions;
@@ -45,7 +45,7 @@ pub(crate) fn open(
             "restart=true needs isolate=true: a plugin in this process cannot be started again";
         return Err(Error::invalid(action));
     }
-    let wish = Wish {
+    let wish = PluginSpec {
         plugin: name.to_owned(),
         params: own(params),
         export: params.get(EXPORT).map(str::to_owned),

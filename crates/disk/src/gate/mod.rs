@@ -32,7 +32,7 @@ pub enum External {
 
 /// The gate between an image and the files that it names.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct ImageGate {
     /// The image.
     disk: Named,
     /// What it may name,
@@ -57,7 +57,7 @@ pub(crate) struct Gate {
     reached: Arc<Mutex<Vec<Storage>>>,
 }
 
-impl Gate {
+impl ImageGate {
     /// For an image that is opened.
     pub(crate) fn of(
         disk: &Named,
@@ -248,7 +248,7 @@ fn leads_elsewhere(name: &str) -> bool {
     name.split(['/', ':']).next().is_some_and(|word| name[word.len()..].starts_with(':'))
 }
 
-impl Files for Gate {
+impl Files for ImageGate {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
         if self.ignores_backing && reference.role == Role::Backing {
             return crate::concat(Vec::new(), &self.context);

@@ -21,13 +21,13 @@ impl Directory {
         Self(path)
     }
 
-    fn gate(&self, image: &str, external: External) -> Gate {
+    fn gate(&self, image: &str, external: External) -> ImageGate {
         let named = Named::parse(self.0.join(image).to_str().unwrap()).unwrap();
         let image = Image { external, ..Image::default() };
-        Gate::of(&named, &image, &OpenOptions::read_only(), &Context::default())
+        ImageGate::of(&named, &image, &OpenOptions::read_only(), &Context::default())
     }
 
-    fn beneath(&self, image: &str) -> Gate {
+    fn beneath(&self, image: &str) -> ImageGate {
         self.gate(image, External::Beneath(self.0.join("images")))
     }
 }
@@ -38,18 +38,18 @@ impl Drop for Directory {
     }
 }
 
-fn open(gate: &Gate, name: &str) -> Result<String> {
+fn open(gate: &ImageGate, name: &str) -> Result<String> {
     open_as(gate, name, Role::Data)
 }
 
-fn open_as(gate: &Gate, name: &str, role: Role) -> Result<String> {
+fn open_as(gate: &ImageGate, name: &str, role: Role) -> Result<String> {
     let edge = gate.open(&Reference { name, role, format: None })?;
     let mut bytes = vec![0; usize::try_from(edge.info().size).unwrap()];
     edge.read(&mut bytes, 0)?;
     Ok(String::from_utf8(bytes).unwrap())
 }
 
-fn refusal(gate: &Gate, name: &str) -> (ErrorKind, String) {
+fn refusal(gate: &ImageGate, name: &str) -> (ErrorKind, String) {
     let error = open(gate, name).unwrap_err();
     (error.kind(), error.to_string())
 }

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use device::{
-    BlockSizes, Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome,
-    Params, Passes, Result, Seat, StatusRun, ZeroFlags, param, values,
+    Admission, BlockSizes, Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info,
+    Operation, Outcome, Params, Passes, Result, StatusRun, ZeroFlags, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 
 /// The largest `minblock`, in bytes.
 const LARGEST_BLOCK: u64 = 64 << 10;
@@ -23,7 +23,7 @@ const MAX_LEN: u64 = 0xffff_ffff;
 /// Pieces of one request without data that are in flight at a time.
 const WIDTH: usize = 4;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "blocksize",
     summary: "aligns requests to whole blocks, and splits long ones",
     reads_only: false,
@@ -310,7 +310,7 @@ impl Filter for BlockSize {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.settings, below)
     }
 

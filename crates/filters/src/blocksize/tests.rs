@@ -7,7 +7,7 @@ use device::{Abilities, Blocking, ErrorKind};
 
 use super::*;
 use crate::kit::tested::put;
-use trial::Direct as _;
+use trial::BlockingCalls as _;
 
 #[test]
 fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {

@@ -1,6 +1,6 @@
 //! The cached blocks of one disk: reading, writing, writing back, and making room.
 //!
-//! A block that is [`State::Changed`] is dirty. It stays dirty, and in the cache, until the device
+//! A block that is [`BlockState::Changed`] is dirty. It stays dirty, and in the cache, until the device
 //! below has written it, so no failed write is forgotten.
 
 use runtime::{promise, spawn};
@@ -12,7 +12,7 @@ use device::{Buffer, Edge, Error, ErrorKind, Result, Slice, ZeroFlags};
 
 use super::recency::Recency;
 use crate::kit::below;
-use crate::kit::store::{Access, State, Store, confused, file_ended};
+use crate::kit::store::{BlockAccess, BlockState, Store, confused, file_ended};
 
 /// Blocks written back at a time, as one write, in bytes.
 const SAVE: u64 = 1 << 20;
@@ -74,7 +74,7 @@ impl Blocks {
 
     /// The dirty bytes, in whole blocks.
     pub(super) fn dirty(&self) -> u64 {
-        self.store.states().count(State::Changed) * self.store.block()
+        self.store.states().count(BlockState::Changed) * self.store.block()
     }
 
     /// Whether the device below has changes that no flush has covered yet.
@@ -91,14 +91,14 @@ impl Blocks {
 
     fn used(&self) -> u64 {
         let states = self.store.states();
-        states.count(State::Changed) + states.count(State::Copy)
+        states.count(BlockState::Changed) + states.count(BlockState::Copy)
     }
 
     /// Whether all blocks that a range touches may be cached.
     fn has_room(&self, offset: u64, len: u64) -> bool {
         let blocks = self.store.touched(offset, len);
         let Some(limits) = self.limits else { return self.store.admit(&blocks).is_ok() };
-        let here = self.store.states().all(blocks.clone(), State::is_here);
+        let here = self.store.states().all(blocks.clone(), BlockState::is_here);
         let room = blocks.end - blocks.start <= limits.max.saturating_sub(self.used());
         here || (room && self.store.admit(&blocks).is_ok())
     }
@@ -144,7 +144,7 @@ impl Blocks {
             let _ = self.store.fill(below, offset, len).await;
         }
         let blocks = self.store.touched(offset, len);
-        let held = self.store.locks.take(blocks, Access::Read).await;
+        let held = self.store.locks.take(blocks, BlockAccess::Read).await;
         let read = self.store.read(below, offset, buffer).await;
         drop(held);
         self.touch(below, offset, len);
@@ -208,7 +208,7 @@ impl Blocks {
         let all = data.share(0, data.len()).ok_or_else(confused)?;
         let keep = keep && self.has_room(offset, len);
         let blocks = self.store.touched(offset, len);
-        let held = self.store.locks.take(blocks.clone(), Access::Save).await;
+        let held = self.store.locks.take(blocks.clone(), BlockAccess::Save).await;
         if let Err(e) = below::write(below, offset, all, fua).await {
             self.store.doubt(&blocks);
             drop(held);
@@ -248,13 +248,13 @@ impl Blocks {
             let written = self.store.file.write(from, part).await;
             let next = match (&written, state) {
                 // If the block is dirty elsewhere too, only this part of it is below.
-                (_, State::Changed) if !whole => State::Changed,
-                (Ok(()), _) => State::Copy,
-                (Err(_), State::Changed) => State::Changed,
-                (Err(_), _) => State::Below,
+                (_, BlockState::Changed) if !whole => BlockState::Changed,
+                (Ok(()), _) => BlockState::Copy,
+                (Err(_), BlockState::Changed) => BlockState::Changed,
+                (Err(_), _) => BlockState::Below,
             };
             self.store.states().set(run, next);
-            if next == State::Changed {
+            if next == BlockState::Changed {
                 written?;
             }
         }
@@ -273,7 +273,7 @@ impl Blocks {
         flags: ZeroFlags,
     ) -> Result<()> {
         let blocks = self.store.touched(offset, len);
-        let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
+        let _held = self.store.locks.take(blocks.clone(), BlockAccess::Own).await;
         match below::zero(below, offset, len, flags).await {
             Ok(()) => {
                 self.changed_below(flags.fua);
@@ -293,7 +293,7 @@ impl Blocks {
     async fn forget_copies(&self, blocks: Range<u64>) {
         let mut rest = blocks;
         loop {
-            let run = self.store.states().next(rest.clone(), State::Copy);
+            let run = self.store.states().next(rest.clone(), BlockState::Copy);
             let Some(run) = run else { return };
             rest.start = run.end;
             self.store.forget(run).await;
@@ -314,7 +314,7 @@ impl Blocks {
                 continue;
             }
             let written = self.store.file.write(start, Buffer::zeroed(bytes(n)).into()).await;
-            if written.is_err() && state == State::Copy {
+            if written.is_err() && state == BlockState::Copy {
                 self.store.forget(block..block + 1).await;
             } else {
                 written?;
@@ -330,8 +330,8 @@ impl Blocks {
     /// What the device below says.
     pub(super) async fn trim(&self, below: &Edge, offset: u64, len: u64, fua: bool) -> Result<()> {
         let blocks = self.store.touched(offset, len);
-        let _held = self.store.locks.take(blocks.clone(), Access::Own).await;
-        let dirty = self.store.states().next(blocks.clone(), State::Changed).is_some();
+        let _held = self.store.locks.take(blocks.clone(), BlockAccess::Own).await;
+        let dirty = self.store.states().next(blocks.clone(), BlockState::Changed).is_some();
         if dirty && below.info().abilities.fast_zero {
             let flags = ZeroFlags { written: false, may_unmap: true, fast_only: true, fua };
             if below::zero(below, offset, len, flags).await.is_ok() {
@@ -408,7 +408,7 @@ impl Blocks {
         loop {
             let run = {
                 let mut cursor = lock(cursor);
-                let dirty = self.store.states().next(*cursor..end, State::Changed);
+                let dirty = self.store.states().next(*cursor..end, BlockState::Changed);
                 let Some(run) = dirty.map(|run| self.at_most(run)) else { return Ok(()) };
                 *cursor = run.end;
                 run
@@ -428,17 +428,17 @@ impl Blocks {
 
     /// Writes back the dirty blocks of a range.
     async fn save(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
-        let _held = self.store.locks.take(blocks.clone(), Access::Save).await;
+        let _held = self.store.locks.take(blocks.clone(), BlockAccess::Save).await;
         let mut rest = blocks;
         loop {
-            let run = self.store.states().next(rest.clone(), State::Changed);
+            let run = self.store.states().next(rest.clone(), BlockState::Changed);
             let Some(run) = run else { return Ok(()) };
             rest.start = run.end;
             let (start, n) = self.store.span(&run);
             let read = self.store.file.read(start, Buffer::zeroed(bytes(n)));
             below::write(below, start, file_ended(read).await?.into(), false).await?;
             self.changed_below(false);
-            self.store.states().set(run, State::Copy);
+            self.store.states().set(run, BlockState::Copy);
         }
     }
 
@@ -448,19 +448,19 @@ impl Blocks {
         let mut busy = 0;
         while self.used() > low && busy < BUSY {
             let Some(block) = lock(&self.recency).take_oldest() else { return };
-            let dirty = self.store.states().next(block..block + 1, State::Changed);
+            let dirty = self.store.states().next(block..block + 1, BlockState::Changed);
             if dirty.is_some() {
                 let end = self.store.touched(0, below.info().size).end;
-                let (_, run) = self.store.states().run(block..end, |s| s == State::Changed);
+                let (_, run) = self.store.states().run(block..end, |s| s == BlockState::Changed);
                 if self.save(below, self.at_most(run)).await.is_err() {
                     // The block stays, and the next flush fails with the reason.
                     lock(&self.recency).touch(block);
                     return;
                 }
             }
-            let held = self.store.locks.try_take(block..block + 1, Access::Own);
+            let held = self.store.locks.try_take(block..block + 1, BlockAccess::Own);
             let state = self.store.states().get(block);
-            if held.is_some() && state == State::Copy {
+            if held.is_some() && state == BlockState::Copy {
                 self.store.forget(block..block + 1).await;
             } else if state.is_here() {
                 lock(&self.recency).touch(block);

@@ -13,21 +13,21 @@
 mod blocks;
 mod recency;
 
-use runtime::{Answer, Complaints, Control, WorkPool, promise, spawn};
+use runtime::{Complaints, Control, Promised, WorkPool, promise, spawn};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use device::{
-    Abilities, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Params, Result, Seat, ZeroFlags, format_size, param, values,
+    Abilities, Admission, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter,
+    Filtered, Info, Operation, Outcome, Params, Result, ZeroFlags, format_size, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::below;
 use crate::kit::store::{OnRead, Store, TempFile, block_size};
 use blocks::{Blocks, Limits};
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "cache",
     summary: "keeps blocks of a slow disk in a temporary file: what is written, prefetched or read",
     reads_only: false,
@@ -70,7 +70,7 @@ struct Settings {
     pool: WorkPool,
     complaints: Complaints,
     /// The last write-backs of clients that have left.
-    leaving: Mutex<Vec<Answer<()>>>,
+    leaving: Mutex<Vec<Promised<()>>>,
 }
 
 impl Settings {
@@ -105,7 +105,7 @@ impl Settings {
         })
     }
 
-    fn leaving(&self) -> MutexGuard<'_, Vec<Answer<()>>> {
+    fn leaving(&self) -> MutexGuard<'_, Vec<Promised<()>>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -312,7 +312,7 @@ impl Filter for Cache {
         true
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         let base = &self.inner;
         if !base.blocks.store().fits(&below) {
             return Self::new(base.settings.clone(), below, Standing::Apart);

@@ -10,7 +10,7 @@ use trial::{Trims, op};
 
 use super::*;
 use crate::kit::probe::{Probe, bytes, read, start, write};
-use crate::kit::store::Access;
+use crate::kit::store::BlockAccess;
 use crate::kit::tested::client;
 use crate::table;
 use runtime::Context;
@@ -260,7 +260,7 @@ fn shared(context: &Context, below: Edge) -> (Arc<Cache>, impl Fn(&Edge, &str) -
     let base = cache.clone();
     let connect = move |below: &Edge, export: &str| {
         let who = Client { export: export.to_owned(), ..client(1) };
-        below.beside(Filtered::device(base.for_client(below.clone(), &who, Seat::free())))
+        below.beside(Filtered::device(base.for_client(below.clone(), &who, Admission::free())))
     };
     (cache, connect)
 }
@@ -469,10 +469,10 @@ fn a_block_that_is_being_read_cannot_be_taken_away() {
     // The first block is cached, the second one is not.
     let reading = start(&disk, read(0, 128 << 10));
     assert_eq!(probe.held(), 1);
-    assert!(blocks.store().locks.try_take(0..1, Access::Own).is_none());
+    assert!(blocks.store().locks.try_take(0..1, BlockAccess::Own).is_none());
     probe.release();
     all_are_done(vec![reading]);
-    assert!(blocks.store().locks.try_take(0..1, Access::Own).is_some());
+    assert!(blocks.store().locks.try_take(0..1, BlockAccess::Own).is_some());
 }
 
 #[test]

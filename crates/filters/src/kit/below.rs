@@ -5,10 +5,10 @@
 use device::{
     Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Result, Slice, ZeroFlags,
 };
-use runtime::{Answer, promise};
+use runtime::{Promised, promise};
 
 /// Submits `operation` below.
-pub(crate) fn submit(below: &Edge, operation: Operation) -> Answer<Result<Outcome>> {
+pub(crate) fn submit(below: &Edge, operation: Operation) -> Promised<Result<Outcome>> {
     let (owed, answer) = promise();
     below.submit(operation, Box::new(move |outcome| owed.keep(outcome)));
     answer
@@ -18,7 +18,7 @@ pub(crate) fn submit(below: &Edge, operation: Operation) -> Answer<Result<Outcom
 ///
 /// # Errors
 /// What the device below says.
-pub(crate) async fn ended(answer: Answer<Result<Outcome>>) -> Result<Outcome> {
+pub(crate) async fn ended(answer: Promised<Result<Outcome>>) -> Result<Outcome> {
     answer.await.unwrap_or_else(|| Err(confused()))
 }
 

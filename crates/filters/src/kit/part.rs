@@ -3,7 +3,9 @@
 //! Adds the part's start to every offset on the way down, and subtracts it from maps and places on
 //! the way back. Nothing outside the part is ever reached.
 
-use device::{Client, Done, Edge, Error, Filter, Info, Operation, Outcome, Passes, Result, Seat};
+use device::{
+    Admission, Client, Done, Edge, Error, Filter, Info, Operation, Outcome, Passes, Result,
+};
 
 /// A part of the disk below.
 pub(crate) struct Part {
@@ -71,7 +73,7 @@ impl Filter for Part {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::over(below, self.start, self.info.size)
     }
 

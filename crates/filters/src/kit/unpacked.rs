@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use device::{
-    Client, Connected, Device, Done, Edge, Filter, Filtered, Info, Now, Operation, Params, Passes,
-    Result, Seat,
+    Admission, Client, Connected, Device, Done, Edge, Filter, Filtered, Info, Now, Operation,
+    Params, Passes, Result,
 };
 use formats::{Closed, Opening, format};
 use runtime::Context;
@@ -45,7 +45,7 @@ impl Filter for Unpacked {
         self.disk.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self { info: Info::over(&below), disk: below, stream: self.stream.clone() }
     }
 

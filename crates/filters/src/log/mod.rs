@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat,
-    param, values,
+    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
+    Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::outlet::Outlet;
 use event::{Event, Fields, Stage, Value, flag, hex, level};
 use sink::Sink;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "log",
     summary: "writes a line for each request and each answer",
     reads_only: false,
@@ -36,7 +36,7 @@ pub(crate) const KIND: Kind = Kind {
     example: "serve --filter=log memory 1M logfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let sink = context.common(params, || open_sink(params, context))?;
-        Ok(Filtered::device(Log::new(below, Connection::nobody((*sink).clone()))))
+        Ok(Filtered::device(Log::new(below, LoggedClient::nobody((*sink).clone()))))
     },
 };
 
@@ -62,14 +62,14 @@ fn open_sink(params: &Params, context: &runtime::Context) -> Result<Sink> {
 }
 
 /// A client, until its last reply has been logged.
-struct Connection {
+struct LoggedClient {
     /// 0: the program itself, no client.
     number: u64,
     operations: AtomicU64,
     sink: Sink,
 }
 
-impl Connection {
+impl LoggedClient {
     fn nobody(sink: Sink) -> Arc<Self> {
         Arc::new(Self { number: 0, operations: AtomicU64::new(0), sink })
     }
@@ -92,7 +92,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for LoggedClient {
     fn drop(&mut self) {
         if self.number > 0 {
             let count = Value::Plain(self.operations.load(Ordering::Relaxed).to_string());
@@ -129,11 +129,11 @@ fn about(client: &Client, info: &Info) -> Fields {
 struct Log {
     info: Info,
     below: Edge,
-    connection: Arc<Connection>,
+    connection: Arc<LoggedClient>,
 }
 
 impl Log {
-    fn new(below: Edge, connection: Arc<Connection>) -> Self {
+    fn new(below: Edge, connection: Arc<LoggedClient>) -> Self {
         Self { info: Info::observing(&below), below, connection }
     }
 }
@@ -165,9 +165,9 @@ impl Filter for Log {
         });
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
         let sink = self.connection.sink.clone();
-        let connection = Connection::begin(client, below.info(), sink);
+        let connection = LoggedClient::begin(client, below.info(), sink);
         Self::new(below, connection)
     }
 

@@ -4,13 +4,13 @@
 //! the pool at a time writes them. The operation after an event goes on at once, unless a script
 //! has to run first or the queue is too long.
 
-use runtime::{Context, Log, WorkPool};
+use runtime::{Context, OperatorLog, WorkPool};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use device::{Error, ErrorKind, Fault, Result};
-use programs::{Program, Streams};
+use programs::{Program, StandardStreams};
 
 use super::event::Event;
 use crate::kit::outlet::Outlet;
@@ -32,7 +32,7 @@ struct Shared {
     file: Option<Outlet>,
     script: Option<Program>,
     pool: WorkPool,
-    log: Log,
+    log: OperatorLog,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -202,7 +202,8 @@ pub(super) fn program(script: &str) -> Program {
 /// Runs the script for an event and waits for it.
 fn run(script: &Program, event: &Event) -> Result<()> {
     let failed = |e| Error::os("run the script", e).on("logscript");
-    let streams = Streams { input: Some(programs::nothing().map_err(failed)?), output: None };
+    let streams =
+        StandardStreams { input: Some(programs::nothing().map_err(failed)?), output: None };
     let variables: Vec<_> = event.variables().collect();
     let values: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let running = programs::start(script, &values, streams).map_err(failed)?;

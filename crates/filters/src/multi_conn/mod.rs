@@ -14,17 +14,17 @@ mod paths;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result,
-    Seat, param, values,
+    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
+    Passes, Result, param, values,
 };
 
-use crate::Kind;
-use paths::{Mark, Member, Path, Paths, Then};
+use crate::FilterKind;
+use paths::{FlushCause, Member, Path, Paths, Then};
 
 const MODES: &str = "auto|emulate|disable|plugin|unsafe";
 const TRACKS: &str = "connection|conn|fast|off";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "multi-conn",
     summary: "lets clients use several connections: a flush on one covers all",
     reads_only: false,
@@ -80,7 +80,7 @@ struct Shared {
     one_cache: bool,
     members: Mutex<Vec<Arc<Member>>>,
     /// Unflushed writes of clients that left, if the device's flush covers them.
-    left: Mark,
+    left: FlushCause,
     /// Why writes of a client that has left may not be durable.
     lost: Mutex<Option<Error>>,
 }
@@ -114,7 +114,7 @@ impl Shared {
             track,
             one_cache: a.multi_conn,
             members: Mutex::default(),
-            left: Mark::default(),
+            left: FlushCause::default(),
             lost: Mutex::default(),
         }))
     }
@@ -276,7 +276,7 @@ impl Filter for MultiConn {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.shared.clone(), below, true)
     }
 

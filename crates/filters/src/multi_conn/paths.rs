@@ -13,12 +13,12 @@ pub(super) type Then = Box<dyn FnOnce(Result<()>) + Send>;
 /// A reason for a flush: how often it happened, and how many of these a flush has covered. A flush
 /// in flight covers nothing yet.
 #[derive(Default)]
-pub(super) struct Mark {
+pub(super) struct FlushCause {
     happened: AtomicU64,
     covered: AtomicU64,
 }
 
-impl Mark {
+impl FlushCause {
     pub(super) fn note(&self) {
         self.happened.fetch_add(1, Ordering::AcqRel);
     }
@@ -39,8 +39,8 @@ impl Mark {
 /// One path to the device below, with its reads and writes.
 pub(super) struct Member {
     pub(super) below: Edge,
-    pub(super) wrote: Mark,
-    pub(super) read: Mark,
+    pub(super) wrote: FlushCause,
+    pub(super) read: FlushCause,
 }
 
 impl Member {

@@ -177,7 +177,7 @@ fn who_leaves_with_writes_not_flushed_is_flushed_behind() {
 
 #[test]
 fn a_flush_that_is_under_way_covers_nothing_yet() {
-    let mark = Mark::default();
+    let mark = FlushCause::default();
     mark.note();
     let until = mark.now();
     assert!(mark.is_open());

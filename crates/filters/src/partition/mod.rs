@@ -12,10 +12,10 @@ use std::ops::Range;
 
 use device::{Edge, Error, Filtered, Params, Result, param, values};
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::part::Part;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "partition",
     summary: "shows one partition of the disk (MBR or GPT) as a disk",
     reads_only: false,

@@ -23,7 +23,7 @@ const MOST: usize = 16;
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// The socket, while it is there.
-pub(super) struct Control {
+pub(super) struct ControlSocket {
     requests: Arc<Requests>,
     shared: Arc<Shared>,
 }
@@ -53,7 +53,7 @@ impl Pausing {
     }
 }
 
-impl Control {
+impl ControlSocket {
     /// Creates the socket and listens.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.shared.end();
     }
@@ -125,12 +125,12 @@ fn remove(path: &Path) {
 /// The state of the thread.
 struct Desk {
     listener: UnixListener,
-    connections: Vec<Connection>,
+    connections: Vec<ControlClient>,
     requests: Arc<Requests>,
     shared: Arc<Shared>,
 }
 
-struct Connection {
+struct ControlClient {
     stream: UnixStream,
     /// It has asked for a pause, and is read again when that is reached.
     waits: bool,
@@ -187,7 +187,7 @@ impl Desk {
         while self.connections.len() < MOST {
             match self.listener.accept() {
                 Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-                    self.connections.push(Connection { stream, waits: false, said: Vec::new() });
+                    self.connections.push(ControlClient { stream, waits: false, said: Vec::new() });
                 }
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
@@ -208,7 +208,7 @@ impl Desk {
                 self.connections.swap_remove(number);
                 continue;
             }
-            while let Some(word) = self.connections.get_mut(number).and_then(Connection::next) {
+            while let Some(word) = self.connections.get_mut(number).and_then(ControlClient::next) {
                 self.obey(number, word);
             }
         }
@@ -247,7 +247,7 @@ impl Desk {
     }
 }
 
-impl Connection {
+impl ControlClient {
     /// Reads a few bytes of commands; returns whether the connection is still open.
     fn hear(&mut self) -> bool {
         let mut words = [0; 64];

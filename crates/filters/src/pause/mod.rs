@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Params, Reach,
-    Result, Seat, param, text,
+    Admission, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Params, Reach, Result, param, text,
 };
 use runtime::Context;
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::outlet::left;
-use control::Control;
+use control::ControlSocket;
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "pause",
     summary: "holds requests back while a control socket says so",
     reads_only: false,
@@ -43,11 +43,11 @@ fn reaches(params: &Params) -> Reach {
     Reach { sockets: folder.into_iter().collect(), ..Reach::default() }
 }
 
-fn open(params: &Params, context: &Context) -> Result<Control> {
+fn open(params: &Params, context: &Context) -> Result<ControlSocket> {
     let missing =
         || Error::invalid("`pause-control` is missing; for example pause-control=control.sock");
     let name = params.get("pause-control").filter(|name| !name.is_empty()).ok_or_else(missing)?;
-    let control = Control::listen(name)?;
+    let control = ControlSocket::listen(name)?;
     let end = control.ending();
     context.control.on_end(end);
     let requests = Arc::downgrade(control.requests());
@@ -105,7 +105,7 @@ impl Requests {
     }
 
     fn begin(self: &Arc<Self>, Held { below, operation, done, .. }: Held) {
-        let ends = Ends(self.clone());
+        let ends = RequestGuard(self.clone());
         let then: Done = Box::new(move |result| {
             done(result);
             drop(ends);
@@ -167,9 +167,9 @@ fn stopping() -> Error {
 }
 
 /// A request that is in flight, until it has been answered, or was dropped instead.
-struct Ends(Arc<Requests>);
+struct RequestGuard(Arc<Requests>);
 
-impl Drop for Ends {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.under_way = state.under_way.saturating_sub(1);
@@ -187,12 +187,12 @@ static OWNERS: AtomicU64 = AtomicU64::new(0);
 struct Pause {
     info: Info,
     below: Edge,
-    control: Arc<Control>,
+    control: Arc<ControlSocket>,
     owner: u64,
 }
 
 impl Pause {
-    fn new(control: Arc<Control>, below: Edge) -> Self {
+    fn new(control: Arc<ControlSocket>, below: Edge) -> Self {
         let owner = OWNERS.fetch_add(1, Ordering::Relaxed);
         Self { info: Info::over(&below), below, control, owner }
     }
@@ -213,7 +213,7 @@ impl Filter for Pause {
         self.control.requests().enter(Held { owner, below, operation, done });
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
         let own = Self::new(self.control.clone(), below);
         let (requests, owner) = (own.control.requests().clone(), own.owner);
         client.presence.on_leaving(move || requests.leave(owner));

@@ -3,7 +3,7 @@
 //! Waiting requests are kept in the meter, and hold no thread. The file is checked when a request
 //! comes and while one waits, once a second at most, and never by the requesting thread.
 
-use runtime::{Log, Timers, WorkPool, kept};
+use runtime::{OperatorLog, Timers, WorkPool, kept};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -44,7 +44,7 @@ struct Known {
     rate: AtomicU64,
     /// Whether the log has said that the file is malformed.
     complained: Mutex<bool>,
-    log: Log,
+    log: OperatorLog,
 }
 
 impl Source {
@@ -52,7 +52,7 @@ impl Source {
     ///
     /// # Errors
     /// The file exists and is malformed.
-    pub(super) fn new(rate: Option<u64>, file: Option<&str>, log: Log) -> Result<Self> {
+    pub(super) fn new(rate: Option<u64>, file: Option<&str>, log: OperatorLog) -> Result<Self> {
         let absolute = |name: &str| {
             std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
         };
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn who_lets_others_go_does_not_take_them_along_when_he_leaves() {
         let (timers, pool) = (Timers::default(), WorkPool::new(1));
-        let source = Source::new(Some(8 << 20), None, Log::default()).unwrap();
+        let source = Source::new(Some(8 << 20), None, OperatorLog::default()).unwrap();
         let limit = Limit::new(source, Duration::ZERO, timers.clone(), pool);
         // No timer runs a job meanwhile.
         let (busy, hold) = channel::<()>();

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat, param,
-    values,
+    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result,
+    param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use limit::{Direction, Limit, Source};
 
 const BITS: &str = "BITSPERSEC";
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "rate",
     summary: "limits the bits per second that are read and written",
     reads_only: false,
@@ -143,7 +143,7 @@ impl Filter for Rate {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
         let own = Self::new(self.settings.clone(), below, client.number);
         let limits = [own.own.clone(), own.settings.all.clone()];
         let number = client.number;

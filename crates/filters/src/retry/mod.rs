@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use device::losses::{LossAccount, Mark};
 use device::{
-    Again, Client, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, OperationKind, Outcome, Params, Result, Seat, param, values,
+    Admission, Again, Client, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered,
+    Info, Operation, OperationKind, Outcome, Params, Result, param, values,
 };
 
-use crate::Kind;
+use crate::FilterKind;
 use reopening::Reopening;
 
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "retry",
     summary: "reopens the device and tries again when an operation fails",
     reads_only: false,
@@ -135,7 +135,7 @@ impl Filter for Retry {
         Trial { below, shared, again, tried: 0, told, done }.go(operation);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         let Shared { settings, around, reopening, account, .. } = &*self.shared;
         let same = reopening.is_of(below.device());
         let reopening = if same {

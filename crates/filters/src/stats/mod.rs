@@ -11,15 +11,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
-    Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params, Result, Seat,
-    param, values,
+    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
+    Result, param, values,
 };
 
 use crate::kit::outlet::Outlet;
 use counters::Counters;
-use runtime::{Context, Log};
+use runtime::{Context, OperatorLog};
 
-pub(crate) const KIND: crate::Kind = crate::Kind {
+pub(crate) const KIND: crate::FilterKind = crate::FilterKind {
     word: "stats",
     summary: "counts operations, their sizes and their times, and reports at the end",
     reads_only: false,
@@ -113,7 +113,7 @@ struct Reporter {
     begun: Instant,
     threshold: u64,
     json: bool,
-    log: Log,
+    log: OperatorLog,
 }
 
 impl Reporter {
@@ -186,7 +186,7 @@ impl Filter for Stats {
         self.below.submit(operation, ended);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _seat: Seat) -> Self {
+    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(below, self.all.clone())
     }
 }

@@ -66,7 +66,7 @@ impl Header {
     }
 
     /// How many bytes follow it.
-    pub(super) fn stored(&self, said: &Described) -> u64 {
+    pub(super) fn stored(&self, said: &Attributes) -> u64 {
         match self.kind {
             // Whatever the number says, there are none.
             Type::Bare | Type::Link => 0,
@@ -76,7 +76,7 @@ impl Header {
     }
 
     /// Refuses a file that is not stored as it is.
-    pub(super) fn is_plain(&self, said: &Described) -> Result<()> {
+    pub(super) fn is_plain(&self, said: &Attributes) -> Result<()> {
         match self.kind {
             Type::File if !said.sparse => Ok(()),
             Type::Link => Err(Error::unfit("the entry is a link to another file; name that one")),
@@ -89,13 +89,13 @@ impl Header {
 
 /// The attributes that pax or GNU gives for the next file.
 #[derive(Debug, Default)]
-pub(super) struct Described {
+pub(super) struct Attributes {
     pub(super) name: Option<Vec<u8>>,
     size: Option<u64>,
     sparse: bool,
 }
 
-impl Described {
+impl Attributes {
     /// Reads records: `LENGTH KEY=VALUE` and an end of line, the length that of all of it.
     pub(super) fn read(&mut self, text: &[u8]) -> std::result::Result<(), &'static str> {
         const WRONG: &str = "describes a file in words that make no sense";

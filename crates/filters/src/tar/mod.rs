@@ -11,11 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use device::{Edge, Error, ErrorKind, Fault, Filtered, Params, Result, param, text, values};
 
-use crate::Kind;
+use crate::FilterKind;
 use crate::kit::part::Part;
-use header::{BLOCK, Described, Header, Type, goes_on};
+use header::{Attributes, BLOCK, Header, Type, goes_on};
 
-pub(crate) const KIND: Kind = Kind {
+pub(crate) const KIND: FilterKind = FilterKind {
     word: "tar",
     summary: "shows one file of a tar archive as a disk",
     reads_only: false,
@@ -78,7 +78,7 @@ struct Archive<'a> {
 
 impl Archive<'_> {
     fn find(&mut self, wanted: &OsStr) -> Result<Option<(u64, u64)>> {
-        let (mut at, mut said) = (0, Described::default());
+        let (mut at, mut said) = (0, Attributes::default());
         for _ in 0..HEADERS {
             let Some(block) = self.block(at)? else { return Ok(None) };
             let Some(header) = Header::parse(&block).map_err(|why| broken(why).at(at))? else {
@@ -107,7 +107,7 @@ impl Archive<'_> {
                 }
             }
             if !matches!(header.kind, Type::LongName | Type::Described | Type::DescribesAll) {
-                said = Described::default();
+                said = Attributes::default();
             }
             // It cannot overflow: it lies in the archive, whose size is below 2^63.
             at = start + stored.next_multiple_of(BLOCK);

@@ -10,7 +10,7 @@ use device::{
     Abilities, Buffer, Edge, Error, Extent, ExtentKind, Home, Info, Operation, Outcome, Result,
     Stored, merge_extent,
 };
-use runtime::Budget;
+use runtime::StepBudget;
 
 use super::below::{ask, confused, read, resolve};
 use super::layer::{Layer, at_once};
@@ -174,7 +174,7 @@ impl<A: Atlas> Scattered<A> {
         may_wait: bool,
     ) -> Result<Option<Vec<Extent>>> {
         let (mut found, mut at, end) = (Vec::new(), offset, offset + len);
-        let mut budget = Budget::default();
+        let mut budget = StepBudget::default();
         for _ in 0..if may_wait { STEPS } else { STEPS_NOW } {
             if at >= end || found.len() > max {
                 break;

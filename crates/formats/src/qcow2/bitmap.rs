@@ -4,7 +4,7 @@ use device::{Edge, Result};
 
 use super::header::{BitmapDirectory, Header, corrupt};
 use super::region::Region;
-use super::stream::Stream;
+use super::stream::ContainerReader;
 use crate::kit::numbers::{be16, be32, be64, text};
 
 /// Bytes of an entry without its name and extra data.
@@ -60,12 +60,12 @@ pub(super) fn read(container: &Edge, header: &Header) -> Result<Vec<Bitmap>> {
     let Some(BitmapDirectory { count, len, offset }) = header.usable_bitmaps() else {
         return Ok(Vec::new());
     };
-    let mut directory = Stream::new(container, "bitmap directory", offset, len);
+    let mut directory = ContainerReader::new(container, "bitmap directory", offset, len);
     let size = container.info().size;
     (0..count).map(|_| read_one(&mut directory, header, size)).collect()
 }
 
-fn read_one(directory: &mut Stream<'_>, header: &Header, size: u64) -> Result<Bitmap> {
+fn read_one(directory: &mut ContainerReader<'_>, header: &Header, size: u64) -> Result<Bitmap> {
     let at = directory.position();
     let broken = || corrupt("the directory of the bitmaps is broken").at(at);
     let fixed = directory.take(FIXED)?;

@@ -15,7 +15,7 @@ use super::header::{Header, L1_MAX};
 use super::refcounts::{Refcounts, References};
 use super::region::Region;
 use super::snapshot;
-use super::stream::Stream;
+use super::stream::ContainerReader;
 use crate::Findings;
 use crate::kit::numbers::be64;
 
@@ -104,7 +104,7 @@ impl Check<'_> {
     }
 
     fn count_l1_times(&mut self, table: Region, times: u32, is_active: bool) -> Result<()> {
-        let mut entries = Stream::new(self.container, "L1 table", table.offset, table.len);
+        let mut entries = ContainerReader::new(self.container, "L1 table", table.offset, table.len);
         for _ in 0..table.len / 8 {
             let at = entries.position();
             let entry = be64(entries.take(8)?, 0).unwrap_or(0);
@@ -168,7 +168,8 @@ impl Check<'_> {
             let len = u64::from(bitmap.table_entries) * 8;
             let table = Region { offset: bitmap.table_offset, len };
             self.refer("the table of a bitmap", table, 1)?;
-            let mut entries = Stream::new(self.container, "table of a bitmap", table.offset, len);
+            let mut entries =
+                ContainerReader::new(self.container, "table of a bitmap", table.offset, len);
             for _ in 0..bitmap.table_entries {
                 let offset = be64(entries.take(8)?, 0).unwrap_or(0) & OFFSET;
                 if offset != 0 {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::bitmap::{self, Bitmap, flags};
 use super::header::{Encryption, Header, autoclear, compatible, incompatible};
 use super::snapshot;
-use crate::{Description, Stored, StoredBitmap};
+use crate::{Description, NamedFile, StoredBitmap};
 
 /// Describes the image in `container`.
 pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
@@ -19,9 +19,9 @@ pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
     Ok(Description {
         virtual_size: header.size,
         cluster_size: Some(header.geometry().cluster()),
-        backing: backing.map(|name| Stored { name, format: header.backing_format.clone() }),
+        backing: backing.map(|name| NamedFile { name, format: header.backing_format.clone() }),
         data_files: data_file
-            .map(|name| Stored { name, format: Some("raw".to_owned()) })
+            .map(|name| NamedFile { name, format: Some("raw".to_owned()) })
             .into_iter()
             .collect(),
         encrypted: header.encryption != Encryption::None,

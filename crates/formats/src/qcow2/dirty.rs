@@ -8,7 +8,7 @@ use super::bitmap::Bitmap;
 use super::entry::OFFSET;
 use super::header::corrupt;
 use super::map::Walk;
-use super::tables::{Slice, Tables};
+use super::tables::{TableSlice, Tables};
 use crate::kit::confused;
 
 /// The flag of an unallocated cluster of bits that are all ones.
@@ -32,7 +32,7 @@ impl Dirty {
 enum Bits {
     All(bool),
     /// In this slice of a cluster.
-    In(Slice),
+    In(TableSlice),
 }
 
 /// The status of a range: 1 if it was written, else 0. At most `max` (≥ 1) runs.
@@ -73,7 +73,7 @@ fn in_cluster(tables: &Tables) -> u64 {
     tables.geometry.cluster() * 8
 }
 
-fn is_set(slice: &Slice, bit: u64, tables: &Tables) -> Result<bool> {
+fn is_set(slice: &TableSlice, bit: u64, tables: &Tables) -> Result<bool> {
     let byte = slice.byte(bit % in_cluster(tables) / 8).ok_or_else(confused)?;
     Ok(byte >> (bit % 8) & 1 != 0)
 }

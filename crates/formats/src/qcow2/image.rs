@@ -15,7 +15,7 @@ use crate::kit::{Layer, at_once};
 const RUNS_AT_ONCE: usize = 64;
 
 /// An open image. It is read-only, so nothing in it moves.
-pub(super) struct Image {
+pub(super) struct Qcow2Image {
     pub(super) info: Info,
     pub(super) map: Map,
     pub(super) compression: Compression,
@@ -32,7 +32,7 @@ pub(super) struct Image {
     pub(super) below: MapCost,
 }
 
-impl Image {
+impl Qcow2Image {
     /// The backing disk, and how much of a range lies in it, if any does.
     pub(super) fn backed(&self, at: u64, len: u64) -> Option<(&Edge, u64)> {
         let backing = self.backing.as_ref()?;
@@ -51,7 +51,7 @@ impl Image {
     }
 }
 
-impl Layer for Image {
+impl Layer for Qcow2Image {
     fn info(&self) -> &Info {
         &self.info
     }

@@ -6,7 +6,7 @@ use runtime::WorkPool;
 use super::entry::{Entry, Geometry, Parts, l2_offset};
 use super::header::corrupt;
 use super::region::Region;
-use super::tables::{Slice, Tables};
+use super::tables::{TableSlice, Tables};
 
 /// The most steps on a thread with other work, or for a caller that may not wait. A step is a slice, or as many
 /// L1 entries.
@@ -181,7 +181,7 @@ impl Map {
 
     /// The run that begins at `at`, as far as the slice reaches; and whether another run follows in
     /// it.
-    fn run_in(&self, slice: &Slice, at: u64, end: u64) -> Result<(Run, bool)> {
+    fn run_in(&self, slice: &TableSlice, at: u64, end: u64) -> Result<(Run, bool)> {
         let geometry = self.geometry();
         let cluster = geometry.cluster();
         let (mut found, mut at): (Option<Run>, _) = (None, at);

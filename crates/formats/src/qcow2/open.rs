@@ -6,11 +6,11 @@ use device::{Abilities, BlockSizes, Device, Edge, Error, Info, MapCost, Result};
 
 use super::dirty::Dirty;
 use super::header::{Encryption, Header, corrupt, incompatible};
-use super::image::Image;
+use super::image::Qcow2Image;
 use super::map::Map;
 use super::region::Region;
 use super::resolve::DEPTH;
-use super::snapshot::{self, Snapshot};
+use super::snapshot::{self, SnapshotEntry};
 use super::tables::Tables;
 use super::{SNAPSHOT, bitmap};
 use crate::kit::Layered;
@@ -46,7 +46,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     };
     let l1 = l1(&container, &header, snapshot.as_ref(), size)?;
     let map = Map { l1, tables, data_size: data.info().size };
-    Ok(Layered::device(Image {
+    Ok(Layered::device(Qcow2Image {
         info: info(&container, &header, size, &bitmaps),
         map,
         compression: header.compression,
@@ -90,7 +90,7 @@ fn contexts(container: &Edge, header: &Header) -> Result<Vec<Dirty>> {
 /// The regions where neither tables nor data can be.
 fn taken(
     header: &Header,
-    snapshot: Option<&Snapshot>,
+    snapshot: Option<&SnapshotEntry>,
     size: u64,
 ) -> Result<Vec<(&'static str, Region)>> {
     let mut taken = header.regions(size)?;
@@ -108,7 +108,7 @@ fn taken(
 fn l1(
     container: &Edge,
     header: &Header,
-    snapshot: Option<&Snapshot>,
+    snapshot: Option<&SnapshotEntry>,
     size: u64,
 ) -> Result<Box<[u64]>> {
     let (offset, entries) = match snapshot {

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Buffer, Operation, Outcome, Result};
-use runtime::{Budget, each, has_time, where_there_is_time};
+use runtime::{StepBudget, each, has_time, where_there_is_time};
 
-use super::image::{Image, lay};
+use super::image::{Qcow2Image, lay};
 use super::map::{Run, Walk, What};
 use super::unpack::unpack;
 use crate::kit::{self, confused};
@@ -28,7 +28,7 @@ struct Piece {
     packed: (u64, u64),
 }
 
-impl Image {
+impl Qcow2Image {
     /// Fills the data available now; `false` if it would have to wait or decompress.
     pub(super) fn fill_now(&self, run: &Run, piece: &mut [u8]) -> Result<bool> {
         match run.what {
@@ -58,7 +58,7 @@ impl Image {
 
     pub(super) async fn read(self: Arc<Self>, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
         let end = offset + buffer.len() as u64;
-        let (mut walk, mut budget) = (Walk::waiting(&self.pool), Budget::default());
+        let (mut walk, mut budget) = (Walk::waiting(&self.pool), StepBudget::default());
         let (mut at, mut later) = (offset, Vec::new());
         while at < end {
             let run = self.map.run(at, end, &mut walk).await?.ok_or_else(confused)?;

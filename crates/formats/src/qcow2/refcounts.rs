@@ -8,7 +8,7 @@ use super::check::too_much;
 use super::entry::OFFSET;
 use super::header::Header;
 use super::region::Region;
-use super::stream::Stream;
+use super::stream::ContainerReader;
 use crate::kit::numbers::{be16, be32, be64};
 
 /// Clusters per chunk of counters, and the most chunks.
@@ -91,7 +91,7 @@ impl<'a> Refcounts<'a> {
         let cluster = header.geometry().cluster();
         let len = u64::from(header.refcount_table_clusters) * cluster;
         let offset = header.refcount_table_offset;
-        let mut entries = Stream::new(container, "refcount table", offset, len);
+        let mut entries = ContainerReader::new(container, "refcount table", offset, len);
         let blocks = (0..len / 8).map(|_| Ok(be64(entries.take(8)?, 0).unwrap_or(0) & OFFSET));
         Ok(Self {
             container,

@@ -8,7 +8,7 @@ use device::{
 };
 
 use super::dirty;
-use super::image::Image;
+use super::image::Qcow2Image;
 use super::map::{Run, Walk, What};
 use crate::kit::{self, confused};
 
@@ -20,7 +20,7 @@ const WORTH_ASKING: u64 = 4 << 20;
 /// Extents to ask for below at a time: as many as a memory disk returns at once.
 const BELOW: usize = 64;
 
-impl Image {
+impl Qcow2Image {
     /// The map of a range: at most `max` (≥ 1) extents, perhaps not to its end. `None`: that would have to wait.
     pub(super) async fn resolve(
         &self,

@@ -3,7 +3,7 @@
 use device::{Edge, Error, Result};
 
 use super::header::{Header, corrupt};
-use super::stream::Stream;
+use super::stream::ContainerReader;
 use crate::kit::numbers::{be16, be32, be64, text};
 
 /// Bytes of an entry without its names and extra data.
@@ -17,7 +17,7 @@ const NAMES_MAX: usize = 16 << 20;
 
 /// A snapshot.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Snapshot {
+pub(super) struct SnapshotEntry {
     pub(super) l1_offset: u64,
     /// Entries of its L1 table.
     pub(super) l1_entries: u32,
@@ -28,13 +28,14 @@ pub(super) struct Snapshot {
 ///
 /// # Errors
 /// The table is broken, or cannot be read.
-pub(super) fn read(container: &Edge, header: &Header) -> Result<(Vec<Snapshot>, u64)> {
+pub(super) fn read(container: &Edge, header: &Header) -> Result<(Vec<SnapshotEntry>, u64)> {
     let mut found = Vec::new();
     if header.snapshot_count == 0 {
         return Ok((found, 0));
     }
     let start = header.snapshots_offset;
-    let (mut table, mut names) = (Stream::new(container, "snapshot table", start, TABLE_MAX), 0);
+    let (mut table, mut names) =
+        (ContainerReader::new(container, "snapshot table", start, TABLE_MAX), 0);
     for _ in 0..header.snapshot_count {
         let snapshot = read_one(&mut table, header.size)?;
         names += snapshot.known.id.len() + snapshot.known.name.len();
@@ -46,7 +47,7 @@ pub(super) fn read(container: &Edge, header: &Header) -> Result<(Vec<Snapshot>, 
     Ok((found, table.position() - start))
 }
 
-fn read_one(table: &mut Stream<'_>, size: u64) -> Result<Snapshot> {
+fn read_one(table: &mut ContainerReader<'_>, size: u64) -> Result<SnapshotEntry> {
     let at = table.position();
     let broken = || corrupt("the snapshot table is broken").at(at);
     let fixed = table.take(FIXED.into())?;
@@ -66,14 +67,14 @@ fn read_one(table: &mut Stream<'_>, size: u64) -> Result<Snapshot> {
 }
 
 /// The fixed part: the snapshot, and the lengths of its two names and extra data.
-fn decode_fixed(fixed: &[u8]) -> Option<(Snapshot, [u16; 2], u32)> {
+fn decode_fixed(fixed: &[u8]) -> Option<(SnapshotEntry, [u16; 2], u32)> {
     let known = crate::Snapshot {
         date: (be32(fixed, 16)?.into(), be32(fixed, 20)?),
         vm_clock: be64(fixed, 24)?,
         vm_state_size: be32(fixed, 32)?.into(),
         ..crate::Snapshot::default()
     };
-    let snapshot = Snapshot { l1_offset: be64(fixed, 0)?, l1_entries: be32(fixed, 8)?, known };
+    let snapshot = SnapshotEntry { l1_offset: be64(fixed, 0)?, l1_entries: be32(fixed, 8)?, known };
     Some((snapshot, [be16(fixed, 12)?, be16(fixed, 14)?], be32(fixed, 36)?))
 }
 
@@ -81,8 +82,8 @@ fn decode_fixed(fixed: &[u8]) -> Option<(Snapshot, [u16; 2], u32)> {
 ///
 /// # Errors
 /// There is none.
-pub(super) fn find(snapshots: Vec<Snapshot>, wanted: &str) -> Result<Snapshot> {
-    let place = |of: fn(&Snapshot) -> &String| snapshots.iter().position(|s| of(s) == wanted);
+pub(super) fn find(snapshots: Vec<SnapshotEntry>, wanted: &str) -> Result<SnapshotEntry> {
+    let place = |of: fn(&SnapshotEntry) -> &String| snapshots.iter().position(|s| of(s) == wanted);
     let at = place(|s| &s.known.id).or_else(|| place(|s| &s.known.name));
     let found = at.and_then(|at| snapshots.into_iter().nth(at));
     found.ok_or_else(|| Error::unfit(format!("there is no snapshot `{wanted}` in the image")))

@@ -8,7 +8,7 @@ use super::header::corrupt;
 const AT_ONCE: u64 = 64 << 10;
 
 /// A reader of the container, up to an end inside it.
-pub(super) struct Stream<'a> {
+pub(super) struct ContainerReader<'a> {
     container: &'a Edge,
     what: &'static str,
     /// The offset of the next bytes to read.
@@ -19,7 +19,7 @@ pub(super) struct Stream<'a> {
     taken: usize,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> ContainerReader<'a> {
     /// At most `most` bytes from `offset` on, as far as the container goes.
     pub(super) fn new(container: &'a Edge, what: &'static str, offset: u64, most: u64) -> Self {
         let end = container.info().size.min(offset.saturating_add(most)).max(offset);

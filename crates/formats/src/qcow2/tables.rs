@@ -25,13 +25,13 @@ pub(super) struct Tables {
 }
 
 /// Some entries of a table.
-pub(super) struct Slice {
+pub(super) struct TableSlice {
     bytes: Arc<[u8]>,
     /// The offset of its first byte in the table.
     start: u64,
 }
 
-impl Slice {
+impl TableSlice {
     /// The number of 64 bits at `at` in the table.
     pub(super) fn number(&self, at: u64) -> Option<u64> {
         let within = usize::try_from(at.checked_sub(self.start)?).ok()?;
@@ -61,11 +61,11 @@ impl Tables {
         table: u64,
         (at, until): (u64, u64),
         may_wait: bool,
-    ) -> Result<Option<Slice>> {
+    ) -> Result<Option<TableSlice>> {
         let len = SLICE.min(self.geometry.cluster());
         let start = at - at % len;
         if let Some(bytes) = self.slices.get(table + start) {
-            return Ok(Some(Slice { bytes, start }));
+            return Ok(Some(TableSlice { bytes, start }));
         }
         self.check(table)?;
         let until = until.min(self.geometry.cluster()).max(at + 1);
@@ -81,7 +81,7 @@ impl Tables {
             self.slices.put(offset, bytes.clone());
             first.get_or_insert(bytes);
         }
-        Ok(first.map(|bytes| Slice { bytes, start }))
+        Ok(first.map(|bytes| TableSlice { bytes, start }))
     }
 
     /// Refuses a table that is not all in the container, or overlaps another part.

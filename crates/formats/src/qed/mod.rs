@@ -18,7 +18,7 @@ use runtime::Context;
 use crate::kit::fields::{corrupt, foreign, le32, le64, lies_inside, load};
 use crate::kit::numbers::text;
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table};
-use crate::{Description, Format, Opening, Reference, Role, Stored};
+use crate::{Description, Format, NamedFile, Opening, Reference, Role};
 
 pub(crate) const FORMAT: Format = Format {
     word: "qed",
@@ -51,7 +51,7 @@ struct Header {
     dirty: bool,
     /// Bytes of the header's clusters.
     len: u64,
-    backing: Option<Stored>,
+    backing: Option<NamedFile>,
 }
 
 impl Header {
@@ -92,7 +92,7 @@ impl Header {
                 let n = usize::try_from(n).unwrap_or(0);
                 let name = text(&load(container, "name of its backing image", at.into(), n)?);
                 let raw = features & BACKING_IS_RAW != 0;
-                Some(Stored { name, format: raw.then(|| "raw".into()) })
+                Some(NamedFile { name, format: raw.then(|| "raw".into()) })
             }
         };
         let dirty = features & NEEDS_CHECK != 0;
@@ -109,7 +109,7 @@ struct Map {
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let header = Header::read(&container)?;
     let backing = match &header.backing {
-        Some(Stored { name, format }) => {
+        Some(NamedFile { name, format }) => {
             let (role, format) = (Role::Backing, format.as_deref());
             Some(opening.files.open(&Reference { name, role, format })?)
         }

@@ -8,11 +8,11 @@ use crate::Findings;
 use crate::kit::Taken;
 use crate::kit::fields::lies_inside;
 
-use super::{Image, MIB, Map, PARTLY, PRESENT};
+use super::{MIB, Map, PARTLY, PRESENT, VhdxImage};
 
 /// Checks the table of blocks.
 pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
-    let Image { container, dirty, regions, metadata } = Image::read(container.clone())?;
+    let VhdxImage { container, dirty, regions, metadata } = VhdxImage::read(container.clone())?;
     if dirty {
         return Err(Error::unfit(
             "the VHDX image was not closed, and its log is to be replayed first: `qemu-img check -r all` does that",

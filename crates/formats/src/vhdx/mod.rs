@@ -20,7 +20,7 @@ use runtime::Context;
 
 use crate::kit::fields::{corrupt, le64, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
-use crate::{Creator, Description, Files, Format, Opening, Piped, Reference, Role, Stored};
+use crate::{Creator, Description, Files, Format, NamedFile, Opening, Piped, Reference, Role};
 
 use header::{Header, MIB, Regions};
 use metadata::Metadata;
@@ -70,14 +70,14 @@ const PRESENT: u64 = 6;
 const PARTLY: u64 = 7;
 
 /// An image with its log replayed, and what it says.
-struct Image {
+struct VhdxImage {
     container: Edge,
     dirty: bool,
     regions: Regions,
     metadata: Metadata,
 }
 
-impl Image {
+impl VhdxImage {
     fn read(container: Edge) -> Result<Self> {
         let header = Header::read(&container)?;
         let changes = log::read(&container, &header)?;
@@ -96,7 +96,7 @@ impl Image {
 }
 
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
-    let Image { container, regions, metadata, .. } = Image::read(container)?;
+    let VhdxImage { container, regions, metadata, .. } = VhdxImage::read(container)?;
     let backing = match &metadata.parents {
         Some(names) => Some(open_parent(names, opening.files)?),
         None => None,
@@ -119,12 +119,12 @@ fn open_parent(names: &[String], files: &dyn Files) -> Result<Edge> {
 }
 
 fn describe(container: &Edge, _: &Context) -> Result<Description> {
-    let Image { dirty, metadata, .. } = Image::read(container.clone())?;
+    let VhdxImage { dirty, metadata, .. } = VhdxImage::read(container.clone())?;
     let parent = metadata.parents.and_then(|names| names.into_iter().next());
     Ok(Description {
         virtual_size: metadata.size,
         cluster_size: Some(metadata.block),
-        backing: parent.map(|name| Stored { name, format: Some(FORMAT.word.into()) }),
+        backing: parent.map(|name| NamedFile { name, format: Some(FORMAT.word.into()) }),
         dirty,
         ..Description::default()
     })

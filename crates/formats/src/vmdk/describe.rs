@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::descriptor::LineKind;
 use super::image::Top;
-use crate::{Description, Stored};
+use crate::{Description, NamedFile};
 
 pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
     let top = Top::of(container)?;
     let descriptor = &top.descriptor;
-    let stored = |name: &str, format: &str| Stored {
+    let stored = |name: &str, format: &str| NamedFile {
         name: name.to_owned(),
         format: Some(format.to_owned()),
     };
@@ -23,7 +23,7 @@ pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
         cluster_size: top.layout.as_ref().map(|layout| layout.grain),
         backing: parent.map(|name| stored(name, "vmdk")),
         data_files: files
-            .map(|line| Stored {
+            .map(|line| NamedFile {
                 name: line.name.clone(),
                 format: line.kind.is_flat().then(|| "raw".to_owned()),
             })

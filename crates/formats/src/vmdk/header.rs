@@ -94,7 +94,7 @@ impl Entry {
 
 /// The contents of a container's first bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Head {
+pub(super) enum FirstBytes {
     /// A sparse extent.
     Sparse(Layout),
     /// Only a descriptor with a header before it: its offset and length.
@@ -137,7 +137,7 @@ fn sectors(n: u64, what: &str) -> Result<u64> {
 ///
 /// # Errors
 /// It is broken, needs unknown features, or cannot be read.
-pub(super) fn read(container: &Edge) -> Result<Option<Head>> {
+pub(super) fn read(container: &Edge) -> Result<Option<FirstBytes>> {
     let size = container.info().size;
     let mut first = [0; HEADER];
     let there = usize::try_from(size).unwrap_or(HEADER).min(HEADER);
@@ -154,10 +154,10 @@ pub(super) fn read(container: &Edge) -> Result<Option<Head>> {
         return Ok(None);
     };
     layout.check(size)?;
-    Ok(Some(Head::Sparse(layout)))
+    Ok(Some(FirstBytes::Sparse(layout)))
 }
 
-fn kdmv(container: &Edge, fields: Fields<'_>) -> Result<Head> {
+fn kdmv(container: &Edge, fields: Fields<'_>) -> Result<FirstBytes> {
     let size = container.info().size;
     let descriptor = |fields: Fields<'_>| -> Result<Option<(u64, u64)>> {
         let at = fields.bytes(28, "a descriptor at the end")?;
@@ -167,7 +167,7 @@ fn kdmv(container: &Edge, fields: Fields<'_>) -> Result<Head> {
     if fields.u64(12) == 0
         && let Some(found) = descriptor(fields)?
     {
-        return Ok(Head::Only(found));
+        return Ok(FirstBytes::Only(found));
     }
     let layout = if fields.u64(56) == AT_END {
         let footer = footer(container)?;
@@ -181,7 +181,7 @@ fn kdmv(container: &Edge, fields: Fields<'_>) -> Result<Head> {
         Layout { descriptor: descriptor(fields)?, ..hosted(fields)? }
     };
     layout.check(size)?;
-    Ok(Head::Sparse(layout))
+    Ok(FirstBytes::Sparse(layout))
 }
 
 /// The header at the end of a stream.

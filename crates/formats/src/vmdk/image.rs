@@ -6,7 +6,7 @@ use device::{Abilities, BlockSizes, Device, Edge, Error, Info, Result};
 use runtime::WorkPool;
 
 use super::descriptor::{Descriptor, LONGEST, Line, LineKind, is_one};
-use super::header::{self, Head, Layout, broken};
+use super::header::{self, FirstBytes, Layout, broken};
 use super::pages::Kept;
 use super::reader::Reader;
 use super::sparse::Sparse;
@@ -49,7 +49,7 @@ impl Top {
     pub(super) fn of(container: &Edge) -> Result<Self> {
         let size = container.info().size;
         match header::read(container)? {
-            Some(Head::Sparse(layout)) => {
+            Some(FirstBytes::Sparse(layout)) => {
                 let descriptor = match layout.descriptor {
                     Some(range) => read_descriptor(container, range)?,
                     None => Descriptor::none(),
@@ -59,7 +59,7 @@ impl Top {
                 }
                 Ok(Self { descriptor, layout: Some(layout) })
             }
-            Some(Head::Only(range)) => {
+            Some(FirstBytes::Only(range)) => {
                 let descriptor = read_descriptor(container, range)?.whole()?;
                 Ok(Self { descriptor, layout: None })
             }
@@ -196,7 +196,7 @@ fn part(line: &Line, file: Edge, number: u16, index: usize) -> Result<Kind> {
         }
         return Ok(Kind::Flat(file, number, line.offset));
     }
-    let Some(Head::Sparse(layout)) = header::read(&file)? else {
+    let Some(FirstBytes::Sparse(layout)) = header::read(&file)? else {
         return Err(broken(format!("it is not a {} extent", line.kind.word())));
     };
     // Its last grain may reach beyond the disk.

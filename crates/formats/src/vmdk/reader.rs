@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Buffer, Edge, Error, Extent, Info, Operation, Outcome, Result};
-use runtime::{Answer, Budget, promise, where_there_is_time};
+use runtime::{Promised, StepBudget, promise, where_there_is_time};
 
 use super::codec;
 use super::header::broken;
@@ -201,7 +201,7 @@ impl Reader {
     async fn read(&self, offset: u64, buffer: Buffer) -> Result<Buffer> {
         let len = buffer.len();
         let mut filling = Filling { buffer, waits: VecDeque::new(), group: None };
-        let (mut done, mut budget) = (0, Budget::default());
+        let (mut done, mut budget) = (0, StepBudget::default());
         while done < len {
             budget.spend(&self.pool).await;
             let (at, left) = (offset + done as u64, (len - done) as u64);
@@ -313,7 +313,7 @@ struct Wait<'a> {
 
 enum Bytes {
     Here(Buffer),
-    Coming(Answer<Result<Outcome>>),
+    Coming(Promised<Result<Outcome>>),
 }
 
 enum Into<'a> {

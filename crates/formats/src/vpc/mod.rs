@@ -16,7 +16,7 @@ use runtime::Context;
 
 use crate::kit::fields::{be32, corrupt, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
-use crate::{Creator, Description, Format, Opening, Piped, Stored};
+use crate::{Creator, Description, Format, NamedFile, Opening, Piped};
 
 use header::{Dynamic, Footer, Kind, SECTOR};
 
@@ -71,7 +71,7 @@ fn describe(container: &Edge, _: &Context) -> Result<Description> {
         told.cluster_size = Some(dynamic.block);
         if footer.kind == Kind::Differencing {
             let name = parent::names(container, &dynamic)?.into_iter().next();
-            told.backing = name.map(|name| Stored { name, format: Some(FORMAT.word.into()) });
+            told.backing = name.map(|name| NamedFile { name, format: Some(FORMAT.word.into()) });
         }
     }
     Ok(told)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use device::{Error, Identity, Result};
 
-use super::{Calling, Failed, HandshakeProgress, Serving};
+use super::{Calling, FailedHandshake, HandshakeProgress, Serving};
 use crate::stream::{Received, Stream};
 
 /// A server's settings: there are none.
@@ -84,7 +84,10 @@ impl Handshake {
     ///
     /// # Errors
     /// None.
-    pub fn advance(&mut self, _stream: &Stream) -> std::result::Result<HandshakeProgress, Failed> {
+    pub fn advance(
+        &mut self,
+        _stream: &Stream,
+    ) -> std::result::Result<HandshakeProgress, FailedHandshake> {
         match self.0 {}
     }
 

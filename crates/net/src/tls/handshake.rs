@@ -10,7 +10,7 @@ use s2n_tls::enums::Mode;
 
 use super::memory::Plumbing;
 use super::session::TlsSession;
-use super::{Failed, HandshakeProgress, names};
+use super::{FailedHandshake, HandshakeProgress, names};
 use crate::stream::{Received, Stream};
 
 /// Bytes that a peer may send in one handshake: a chain of certificates is a few thousand.
@@ -48,7 +48,10 @@ impl Handshake {
     /// # Errors
     /// The peer failed to prove its identity, or the connection is broken. Only
     /// [`Handshake::farewell`] may be used afterwards.
-    pub fn advance(&mut self, stream: &Stream) -> std::result::Result<HandshakeProgress, Failed> {
+    pub fn advance(
+        &mut self,
+        stream: &Stream,
+    ) -> std::result::Result<HandshakeProgress, FailedHandshake> {
         loop {
             let Some(connection) = &mut self.connection else { return Ok(HandshakeProgress::Done) };
             let before = self.plumbing.inlet().left();
@@ -59,7 +62,7 @@ impl Handshake {
             let pushed = self.push(stream);
             match polled {
                 Poll::Ready(Err(e)) => {
-                    return Err(Failed { why: not_agreed(&e.to_string()), delay });
+                    return Err(FailedHandshake { why: not_agreed(&e.to_string()), delay });
                 }
                 Poll::Ready(Ok(())) => {
                     if pushed? {
@@ -92,7 +95,7 @@ impl Handshake {
     }
 
     /// Sends what waits. Returns whether all has left.
-    fn push(&self, stream: &Stream) -> std::result::Result<bool, Failed> {
+    fn push(&self, stream: &Stream) -> std::result::Result<bool, FailedHandshake> {
         let mut outlet = self.plumbing.outlet();
         while !outlet.waiting().is_empty() {
             match stream.send(outlet.waiting()).map_err(broken)? {
@@ -105,7 +108,10 @@ impl Handshake {
     }
 
     /// Checks what was negotiated, and makes the stream encrypt.
-    fn establish(&mut self, stream: &Stream) -> std::result::Result<HandshakeProgress, Failed> {
+    fn establish(
+        &mut self,
+        stream: &Stream,
+    ) -> std::result::Result<HandshakeProgress, FailedHandshake> {
         let Some(connection) = self.connection.take() else { return Ok(HandshakeProgress::Done) };
         let user = user(&connection);
         if self.with_key && user.is_none() {
@@ -149,12 +155,12 @@ fn ended() -> Error {
     Error::new(ErrorKind::Disconnected, Fault::Peer, action)
 }
 
-fn broken(e: rustix::io::Errno) -> Failed {
+fn broken(e: rustix::io::Errno) -> FailedHandshake {
     Error::os("TLS handshake", e).into()
 }
 
 /// A failure that may be reported at once.
-impl From<Error> for Failed {
+impl From<Error> for FailedHandshake {
     fn from(why: Error) -> Self {
         Self { why, delay: Duration::ZERO }
     }

@@ -6,13 +6,13 @@ use s2n_tls::callbacks::VerifyHostNameCallback;
 
 /// The host to check for, by its name or address.
 #[derive(Debug)]
-pub(super) struct Wanted(pub(super) String);
+pub(super) struct ExpectedHost(pub(super) String);
 
 /// Any host: only the chain is checked.
 #[derive(Debug)]
 pub(super) struct Anyone;
 
-impl VerifyHostNameCallback for Wanted {
+impl VerifyHostNameCallback for ExpectedHost {
     fn verify_host_name(&self, name: &str) -> bool {
         is_for(&self.0, name)
     }

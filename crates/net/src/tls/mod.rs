@@ -119,7 +119,7 @@ pub enum HandshakeProgress {
 
 /// A handshake that failed.
 #[derive(Debug)]
-pub struct Failed {
+pub struct FailedHandshake {
     /// Why.
     pub why: Error,
     /// How long to wait before the peer may learn of it, or see the connection end: the timing must

@@ -15,7 +15,7 @@ use s2n_tls::security::Policy;
 
 use super::credentials::{self, Key};
 use super::handshake::Handshake;
-use super::host::{Anyone, Wanted};
+use super::host::{Anyone, ExpectedHost};
 use super::{Calling, Serving};
 
 /// Versions, ciphers, groups and signatures, by the date of the library's list: AES-128-GCM before
@@ -235,7 +235,7 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
             builder.set_client_auth_type(ClientAuthType::Optional)?;
         }
         match host.filter(|_| verify) {
-            Some(host) => builder.set_verify_host_callback(Wanted(host.to_owned()))?,
+            Some(host) => builder.set_verify_host_callback(ExpectedHost(host.to_owned()))?,
             None => builder.set_verify_host_callback(Anyone)?,
         };
         builder.build()

@@ -11,7 +11,7 @@ use device::{ErrorKind, Place};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use super::{Acceptor, Calling, Connector, Failed, Handshake, HandshakeProgress, Serving};
+use super::{Acceptor, Calling, Connector, FailedHandshake, Handshake, HandshakeProgress, Serving};
 use crate::stream::{Received, Sent, Stream};
 
 /// A file of keys, removed in the end.
@@ -52,7 +52,7 @@ fn sockets() -> (Stream, Stream) {
 fn shake_hands(
     (client, tls): (&Stream, &mut Handshake),
     (server, other): (&Stream, &mut Handshake),
-) -> Result<(), Failed> {
+) -> Result<(), FailedHandshake> {
     let (mut one, mut two) =
         (HandshakeProgress::Waits { room: false }, HandshakeProgress::Waits { room: false });
     for _ in 0..100 {

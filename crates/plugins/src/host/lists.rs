@@ -30,31 +30,31 @@ const LONGEST: usize = 4096;
 
 /// `struct nbdkit_extents`: the map of a range so far.
 #[derive(Debug)]
-pub(crate) struct Extents {
+pub(crate) struct NbdkitExtents {
     start: u64,
     end: u64,
     /// Where the next extent has to begin.
     next: Option<u64>,
-    list: Vec<Extent>,
+    list: Vec<NbdkitExtent>,
 }
 
 /// `struct nbdkit_extent`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Extent {
+pub(crate) struct NbdkitExtent {
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) kind: u32,
 }
 
-impl Extents {
+impl NbdkitExtents {
     /// An empty list for the range from `start` to `end`.
     pub(crate) fn new(start: u64, end: u64) -> Self {
         Self { start, end, next: None, list: Vec::new() }
     }
 
     /// The extents: they adjoin, begin at the start of the range, and end within it.
-    pub(crate) fn list(&self) -> &[Extent] {
+    pub(crate) fn list(&self) -> &[NbdkitExtent] {
         &self.list
     }
 
@@ -85,7 +85,7 @@ impl Extents {
         let length = end.saturating_sub(begin);
         match self.list.last_mut() {
             Some(last) if last.kind == kind => last.length = last.length.saturating_add(length),
-            _ => self.list.push(Extent { offset: begin, length, kind }),
+            _ => self.list.push(NbdkitExtent { offset: begin, length, kind }),
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Extents {
 
 /// `struct nbdkit_exports`: names of exports, with descriptions.
 #[derive(Debug, Default)]
-pub(crate) struct Exports {
+pub(crate) struct NbdkitExports {
     pub(crate) list: Vec<(String, String)>,
     /// The default export is one of them.
     pub(crate) with_default: bool,
@@ -118,7 +118,7 @@ fn answer(done: Result<(), String>, number: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_add_extent(
-    extents: *mut Extents,
+    extents: *mut NbdkitExtents,
     offset: u64,
     length: u64,
     kind: u32,
@@ -128,17 +128,17 @@ extern "C" fn nbdkit_add_extent(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_extents_new(start: u64, end: u64) -> *mut Extents {
+extern "C" fn nbdkit_extents_new(start: u64, end: u64) -> *mut NbdkitExtents {
     if i64::try_from(end).is_err() || start > end {
         call::say(&format!("nbdkit_extents_new: from {start} to {end} is no range"));
         set_errno(libc::ERANGE);
         return null_mut();
     }
-    Box::into_raw(Box::new(Extents::new(start, end)))
+    Box::into_raw(Box::new(NbdkitExtents::new(start, end)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_extents_free(extents: *mut Extents) {
+extern "C" fn nbdkit_extents_free(extents: *mut NbdkitExtents) {
     if !extents.is_null() {
         // SAFETY: it was made by `nbdkit_extents_new`, and the plugin uses it no more.
         drop(unsafe { Box::from_raw(extents) });
@@ -146,19 +146,19 @@ extern "C" fn nbdkit_extents_free(extents: *mut Extents) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_extents_count(extents: *mut Extents) -> usize {
+extern "C" fn nbdkit_extents_count(extents: *mut NbdkitExtents) -> usize {
     list(extents).map_or(0, |extents| extents.list.len())
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_get_extent(extents: *mut Extents, index: usize) -> Extent {
+extern "C" fn nbdkit_get_extent(extents: *mut NbdkitExtents, index: usize) -> NbdkitExtent {
     let found = list(extents).and_then(|extents| extents.list.get(index).copied());
-    found.unwrap_or(Extent { offset: 0, length: 0, kind: 0 })
+    found.unwrap_or(NbdkitExtent { offset: 0, length: 0, kind: 0 })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_add_export(
-    exports: *mut Exports,
+    exports: *mut NbdkitExports,
     name: *const c_char,
     description: *const c_char,
 ) -> c_int {
@@ -178,19 +178,19 @@ extern "C" fn nbdkit_add_export(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_use_default_export(exports: *mut Exports) -> c_int {
+extern "C" fn nbdkit_use_default_export(exports: *mut NbdkitExports) -> c_int {
     let Some(exports) = list(exports) else { return -1 };
     exports.with_default = true;
     0
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_exports_new() -> *mut Exports {
+extern "C" fn nbdkit_exports_new() -> *mut NbdkitExports {
     Box::into_raw(Box::default())
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_exports_free(exports: *mut Exports) {
+extern "C" fn nbdkit_exports_free(exports: *mut NbdkitExports) {
     if !exports.is_null() {
         // SAFETY: it was made by `nbdkit_exports_new`, and the plugin uses it no more.
         drop(unsafe { Box::from_raw(exports) });
@@ -198,23 +198,23 @@ extern "C" fn nbdkit_exports_free(exports: *mut Exports) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_exports_count(exports: *mut Exports) -> usize {
+extern "C" fn nbdkit_exports_count(exports: *mut NbdkitExports) -> usize {
     list(exports).map_or(0, |exports| exports.list.len())
 }
 
 /// `struct nbdkit_export`.
 #[repr(C)]
-struct Export {
+struct NbdkitExport {
     name: *const c_char,
     description: *const c_char,
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nbdkit_get_export(exports: *mut Exports, index: usize) -> Export {
+extern "C" fn nbdkit_get_export(exports: *mut NbdkitExports, index: usize) -> NbdkitExport {
     let found = list(exports).and_then(|exports| exports.list.get(index).cloned());
     let (name, description) = found.unwrap_or_default();
     let kept = |text: &str| call::keep(call::c_text(text));
-    Export { name: kept(&name), description: kept(&description) }
+    NbdkitExport { name: kept(&name), description: kept(&description) }
 }
 
 #[cfg(test)]
@@ -223,21 +223,21 @@ mod tests {
 
     #[test]
     fn extents_are_cut_to_the_range_joined_and_put_in_order() {
-        let mut extents = Extents::new(100, 200);
+        let mut extents = NbdkitExtents::new(100, 200);
         for (offset, length, kind) in
             [(0, 50, 0), (50, 60, 3), (110, 10, 3), (120, 0, 1), (120, 500, 0)]
         {
             extents.add(offset, length, kind).unwrap();
         }
-        let extent = |offset, length, kind| Extent { offset, length, kind };
+        let extent = |offset, length, kind| NbdkitExtent { offset, length, kind };
         assert_eq!(extents.list(), [extent(100, 20, 3), extent(120, 80, 0)]);
         assert!(extents.add(0, 1, 0).is_err(), "out of order");
     }
 
     #[test]
     fn extents_that_leave_out_the_beginning_are_refused() {
-        assert!(Extents::new(100, 200).add(101, 5, 0).is_err());
-        let mut extents = Extents::new(100, u64::MAX);
+        assert!(NbdkitExtents::new(100, 200).add(101, 5, 0).is_err());
+        let mut extents = NbdkitExtents::new(100, u64::MAX);
         extents.add(90, u64::MAX, 0).unwrap();
         assert_eq!(extents.list().len(), 1);
         assert!(extents.add(5, u64::MAX, 0).is_err());

@@ -8,7 +8,7 @@ mod messages;
 mod parameters;
 mod text;
 
-pub(crate) use lists::{Exports, Extents};
+pub(crate) use lists::{NbdkitExports, NbdkitExtents};
 
 /// A list of all functions, so that the linker keeps them.
 pub(crate) fn keep() -> usize {

@@ -17,7 +17,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use rustix::stdio::{stderr, stdin, stdout};
 
-use crate::{Program, Running, Streams};
+use crate::{Program, Running, StandardStreams};
 use message::{Answer, Question};
 
 /// The one that this process has.
@@ -61,7 +61,7 @@ impl Helper {
         &self,
         program: &Program,
         values: &[Option<&str>],
-        streams: &Streams,
+        streams: &StandardStreams,
     ) -> io::Result<Running> {
         let known = self.programs.iter().position(|known| known == program);
         let Some(index) = known else {

@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal, test_k
 
 use super::fork::{self, Mask};
 use super::message::{Answer, LONGEST, Question};
-use crate::program::{Program, Streams, nothing};
+use crate::program::{Program, StandardStreams, nothing};
 
 /// Descriptors that come with a question: what the program reads, prints, and complains to.
 pub(super) const STREAMS: usize = 3;
@@ -161,7 +161,7 @@ fn start(
         Err(e) => failed(e),
         Ok(None) => {
             drop(told);
-            let streams = Streams { input: Some(input), output: Some(output) };
+            let streams = StandardStreams { input: Some(input), output: Some(output) };
             mask.restore();
             // It becomes the program.
             let e = program.command(values, streams).stderr(error).exec();

@@ -7,7 +7,7 @@ use disk::OpenOptions;
 use pyo3::prelude::*;
 use runtime::Context;
 
-use super::naming::Use;
+use super::naming::Handling;
 use super::{Long, Naming, raise};
 
 /// The result: whether they are the same, the kind and offset of the first difference, and whether both have the same
@@ -24,7 +24,7 @@ pub(crate) fn compare_disks<'py>(
     strict: bool,
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Told> {
-    let ends = [first.resolve(py, Use::Read)?, second.resolve(py, Use::Read)?];
+    let ends = [first.resolve(py, Handling::Read)?, second.resolve(py, Handling::Read)?];
     let counters = Arc::new(Progress::default());
     let seen = counters.clone();
     let work = move || -> device::Result<compare::Report> {

@@ -2,14 +2,14 @@
 //!
 //! The target is complete and durable when this ends; otherwise a new target is removed.
 
-use copy::{Cancel, Ends, Flush, Options, Plan, Progress, Report};
+use copy::{Cancel, CopyPlan, Ends, Flush, Options, Progress, Report};
 use device::Edge;
 use disk::{Contents, Created, Creation, Holds, Image, Named, OpenOptions, Relation, Stack};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use runtime::Context;
 
-use super::naming::Use;
+use super::naming::Handling;
 use super::{Long, Naming, raise, raise_words};
 
 /// Why a copy was refused or failed, in words.
@@ -131,7 +131,7 @@ impl Work {
             Holds::Unknown => {}
         }
         options.check()?;
-        let plan = Plan::Map;
+        let plan = CopyPlan::Map;
         let name = &target.edge.info().name;
         let copied = copy::run(source, &target.edge, &plan, &options, &self.progress, &self.cancel);
         // Data that filters still hold is part of the copy.
@@ -168,8 +168,8 @@ pub(crate) fn copy_disk<'py>(
     choices: Choices,
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let source = source.resolve(py, Use::Read)?;
-    let target = target.resolve(py, Use::Write)?;
+    let source = source.resolve(py, Handling::Read)?;
+    let target = target.resolve(py, Handling::Write)?;
     check_target(py, &target.0, target.1.image(), choices.force)?;
     let ends = relation(&source.0, &target.0).map_err(|e| raise(py, &e))?;
     // A new image shares nothing with its source.

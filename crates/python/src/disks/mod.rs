@@ -23,7 +23,7 @@ pub(crate) use comparing::compare_disks;
 pub(crate) use copying::copy_disk;
 pub(crate) use naming::Naming;
 pub(crate) use open::{Disk, Extents};
-pub(crate) use serving::Server;
+pub(crate) use serving::DiskServer;
 
 /// How often a long operation reports progress and checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);

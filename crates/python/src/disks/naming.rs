@@ -28,7 +28,7 @@ pub(crate) struct Naming {
 
 /// How to handle a disk to be written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Use {
+pub(crate) enum Handling {
     Read,
     /// As it is, or new: nothing is guessed.
     Write,
@@ -36,16 +36,16 @@ pub(crate) enum Use {
 
 impl Naming {
     /// What it names.
-    pub(crate) fn resolve(&self, py: Python<'_>, how: Use) -> PyResult<(Named, Stack)> {
+    pub(crate) fn resolve(&self, py: Python<'_>, how: Handling) -> PyResult<(Named, Stack)> {
         self.read(how).map_err(|e| raise(py, &e))
     }
 
-    fn read(&self, how: Use) -> device::Result<(Named, Stack)> {
+    fn read(&self, how: Handling) -> device::Result<(Named, Stack)> {
         let named = Named::parse(&self.name)?;
         let mut image = match &self.format {
             Some(format) => Image::of(format)?,
             // Without a path, it is no image whose format was forgotten.
-            None if how == Use::Write && named.path().is_none() => Image::default(),
+            None if how == Handling::Write && named.path().is_none() => Image::default(),
             None => Image::guessed(),
         };
         image.external = match self.external.as_deref() {
@@ -53,7 +53,7 @@ impl Naming {
             Some("chain") => External::Chain,
             Some(directory) => External::Beneath(PathBuf::from(directory)),
         };
-        image.guess_backing = how == Use::Read && self.format.is_none();
+        image.guess_backing = how == Handling::Read && self.format.is_none();
         image.compress = self.compress;
         for (key, value) in &self.params {
             image.params.set(key, value)?;

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 use runtime::Context;
 
-use super::naming::Use;
+use super::naming::Handling;
 use super::{Naming, raise, wrong};
 use crate::nbd::{View, fresh};
 
@@ -69,7 +69,8 @@ impl Disk {
         force: bool,
         connections: usize,
     ) -> PyResult<Self> {
-        let (named, stack) = naming.resolve(py, if write { Use::Write } else { Use::Read })?;
+        let (named, stack) =
+            naming.resolve(py, if write { Handling::Write } else { Handling::Read })?;
         if !(1..=64).contains(&connections) {
             return Err(wrong("connections: must be from 1 to 64"));
         }

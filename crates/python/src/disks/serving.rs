@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use disk::{Content, OpenOptions};
 use pyo3::prelude::*;
 use runtime::{Context, WorkPool};
-use server::{Allowed, Export, Exports, Family, ListenAddress, Listener, Log, Options};
+use server::{Allowed, Export, Exports, Family, ListenAddress, Listener, Options, ServerLog};
 use wire::{Scheme, Transport, Uri};
 
-use super::naming::Use;
+use super::naming::Handling;
 use super::{Naming, raise, wrong};
 
 /// Threads for what may wait.
@@ -18,15 +18,15 @@ const WORKERS: usize = 16;
 const CONNECTIONS: usize = 8;
 
 /// A server that runs until it is stopped.
-#[pyclass(module = "diskferry", frozen)]
-pub(crate) struct Server {
+#[pyclass(name = "Server", module = "diskferry", frozen)]
+pub(crate) struct DiskServer {
     uri: String,
     running: Mutex<Option<(server::Server, Context)>>,
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for DiskServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Server({})", self.uri)
+        write!(f, "DiskServer({})", self.uri)
     }
 }
 
@@ -60,7 +60,7 @@ fn uri(place: &ListenAddress, export: &str) -> String {
 }
 
 #[pymethods]
-impl Server {
+impl DiskServer {
     #[new]
     #[pyo3(signature = (naming, export, read_only, unix, tcp))]
     fn new(
@@ -74,7 +74,7 @@ impl Server {
         if export.len() > 4096 {
             return Err(wrong("export: a name has 4096 bytes at most"));
         }
-        let (named, stack) = naming.resolve(py, Use::Write)?;
+        let (named, stack) = naming.resolve(py, Handling::Write)?;
         if matches!(stack.image().content, Content::Guess) {
             return Err(wrong(format!("{named}: a format is not guessed for a server; name it")));
         }
@@ -95,7 +95,7 @@ impl Server {
             let name = export.clone();
             exports.add(Export { name, description, edge, read_only, allow: Allowed::default() });
             exports.set_default(&export);
-            let options = Options { log: Log::nowhere(), ..Options::default() };
+            let options = Options { log: ServerLog::nowhere(), ..Options::default() };
             let server = server::Server::start(exports, vec![listener], &options)?;
             Ok::<_, device::Error>((uri, server, context))
         });

@@ -2,10 +2,10 @@
 
 use rustix::io::Errno;
 use wire::constants::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC};
-use wire::{Command as Kind, CommandFlags, Mode, ReadCoverage, TransmissionFlags};
+use wire::{Command as Kind, CommandFlags, Framing, ReadCoverage, TransmissionFlags};
 
 use super::settings::strict;
-use super::{Engine, Event, Fault, Memory, Out, State, When};
+use super::{Engine, EngineError, Event, Out, PythonMemory, State, When};
 
 /// Longest read or write, in bytes.
 const MAX_PAYLOAD: u64 = 64 << 20;
@@ -14,14 +14,14 @@ const USUAL_PAYLOAD: u32 = 32 << 20;
 
 /// What is asked for.
 #[derive(Debug)]
-pub(crate) struct Ask<K> {
+pub(crate) struct CommandSpec<K> {
     pub(crate) kind: Kind,
     pub(crate) flags: u32,
     pub(crate) offset: u64,
     /// Bytes of the disk.
     pub(crate) count: u64,
     /// Where the bytes go, or come from.
-    pub(crate) memory: Memory,
+    pub(crate) memory: PythonMemory,
     /// Contexts that a block status is limited to.
     pub(crate) only: Option<Vec<String>>,
     /// Whether the pieces of a read are to be told as they come.
@@ -36,11 +36,11 @@ pub(crate) struct Ask<K> {
 
 /// A command that was accepted.
 #[derive(Debug)]
-pub(crate) struct Command<K> {
+pub(crate) struct Submitted<K> {
     pub(super) kind: Kind,
     pub(super) offset: u64,
     pub(super) count: u64,
-    memory: Memory,
+    memory: PythonMemory,
     pub(crate) keep: K,
     pub(super) chunks: bool,
     completion: bool,
@@ -52,19 +52,19 @@ pub(crate) struct Command<K> {
     is_sending: bool,
     /// The server has answered.
     is_answered: bool,
-    pub(super) progress: Progress,
+    pub(super) progress: CommandProgress,
 }
 
 /// How far a command has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Progress {
+pub(crate) enum CommandProgress {
     Flying,
     /// Its completion is being called.
     Telling,
     Ended,
 }
 
-impl<K> Command<K> {
+impl<K> Submitted<K> {
     /// The payload that goes with it.
     pub(super) fn bytes(&self) -> &[u8] {
         if self.is_sending { self.memory.bytes() } else { &[] }
@@ -124,7 +124,7 @@ impl<K> Engine<K> {
     ///
     /// # Errors
     /// It was not accepted. That it could not be sent is told when its end is asked for.
-    pub(crate) fn issue(&mut self, mut ask: Ask<K>) -> Result<u64, (Fault, K)> {
+    pub(crate) fn issue(&mut self, mut ask: CommandSpec<K>) -> Result<u64, (EngineError, K)> {
         let payload = match self.check(&mut ask) {
             Ok(payload) => payload,
             Err(fault) => return Err((fault, ask.keep)),
@@ -147,7 +147,7 @@ impl<K> Engine<K> {
             self.send_or_die();
             return Ok(cookie);
         }
-        let command = Command {
+        let command = Submitted {
             kind: ask.kind,
             offset: ask.offset,
             count: ask.count,
@@ -160,7 +160,7 @@ impl<K> Engine<K> {
             coverage,
             is_sending: is_write,
             is_answered: false,
-            progress: Progress::Flying,
+            progress: CommandProgress::Flying,
         };
         self.commands.insert(cookie, command);
         self.in_flight += 1;
@@ -173,17 +173,17 @@ impl<K> Engine<K> {
         let _ = self.or_die(Self::send);
     }
 
-    fn put_request(&mut self, ask: &Ask<K>, cookie: u64, length: u64) {
+    fn put_request(&mut self, ask: &CommandSpec<K>, cookie: u64, length: u64) {
         let flags = u16::try_from(ask.flags).unwrap_or_default();
         let mut header = Vec::with_capacity(32);
         let magic =
-            if self.mode == Mode::Extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
+            if self.mode == Framing::Extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
         header.extend_from_slice(&magic.to_be_bytes());
         header.extend_from_slice(&flags.to_be_bytes());
         header.extend_from_slice(&ask.kind.to_wire().to_be_bytes());
         header.extend_from_slice(&cookie.to_be_bytes());
         header.extend_from_slice(&ask.offset.to_be_bytes());
-        if self.mode == Mode::Extended {
+        if self.mode == Framing::Extended {
             header.extend_from_slice(&length.to_be_bytes());
         } else {
             header.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
@@ -192,13 +192,13 @@ impl<K> Engine<K> {
     }
 
     /// Refuses what strict mode says; gives the payload of a block status.
-    fn check(&mut self, ask: &mut Ask<K>) -> Result<Option<Vec<u8>>, Fault> {
+    fn check(&mut self, ask: &mut CommandSpec<K>) -> Result<Option<Vec<u8>>, EngineError> {
         When::Connected.check(self.state)?;
         self.check_flags(ask)?;
         self.check_kind(ask)?;
         if self.disconnecting {
             let text = "cannot request more commands after NBD_CMD_DISC";
-            return Err(Fault::new(Errno::INVAL, text));
+            return Err(EngineError::new(Errno::INVAL, text));
         }
         let ranged = !matches!(ask.kind, Kind::Flush | Kind::Disconnect);
         if ranged {
@@ -211,7 +211,7 @@ impl<K> Engine<K> {
         }
     }
 
-    fn check_flags(&self, ask: &Ask<K>) -> Result<(), Fault> {
+    fn check_flags(&self, ask: &CommandSpec<K>) -> Result<(), EngineError> {
         let known = if self.settings.is_strict(strict::FLAGS) {
             known_flags(ask.kind, ask.chunks, ask.only.is_some())
         } else {
@@ -221,13 +221,13 @@ impl<K> Engine<K> {
             return Ok(());
         }
         let text = format!("flags: invalid value for flag: {:#x}", ask.flags);
-        Err(Fault::new(Errno::INVAL, text))
+        Err(EngineError::new(Errno::INVAL, text))
     }
 
     /// Whether the server has offered the command, and its flags.
-    fn check_kind(&self, ask: &mut Ask<K>) -> Result<(), Fault> {
+    fn check_kind(&self, ask: &mut CommandSpec<K>) -> Result<(), EngineError> {
         use TransmissionFlags as Flags;
-        let refuse = |errno, what: &str| Err(Fault::new(errno, what));
+        let refuse = |errno, what: &str| Err(EngineError::new(errno, what));
         let (commands, flags) =
             (self.settings.is_strict(strict::COMMANDS), self.settings.is_strict(strict::FLAGS));
         let asked = |flag: CommandFlags| ask.flags & u32::from(flag.0) != 0;
@@ -264,10 +264,10 @@ impl<K> Engine<K> {
     }
 
     /// The flag that says that a payload follows.
-    fn check_payload_flag(&self, ask: &mut Ask<K>) -> Result<(), Fault> {
+    fn check_payload_flag(&self, ask: &mut CommandSpec<K>) -> Result<(), EngineError> {
         let payload = u32::from(CommandFlags::PAYLOAD_LEN.0);
         let right = match ask.kind {
-            Kind::Write if self.mode == Mode::Extended => payload,
+            Kind::Write if self.mode == Framing::Extended => payload,
             Kind::BlockStatus if ask.only.is_some() => payload,
             Kind::Write => 0,
             _ => return Ok(()),
@@ -276,21 +276,21 @@ impl<K> Engine<K> {
             ask.flags = ask.flags & !payload | right;
         }
         if self.settings.is_strict(strict::FLAGS) && ask.flags & payload != right {
-            return Err(Fault::new(Errno::INVAL, "incorrect setting for PAYLOAD_LEN flag"));
+            return Err(EngineError::new(Errno::INVAL, "incorrect setting for PAYLOAD_LEN flag"));
         }
         Ok(())
     }
 
-    fn check_status(&self, filtered: bool) -> Result<(), Fault> {
-        let refuse = |errno, what: &str| Err(Fault::new(errno, what));
-        if filtered && self.mode != Mode::Extended {
+    fn check_status(&self, filtered: bool) -> Result<(), EngineError> {
+        let refuse = |errno, what: &str| Err(EngineError::new(errno, what));
+        if filtered && self.mode != Framing::Extended {
             return refuse(Errno::NOTSUP, "server does not support extended headers");
         }
         if filtered && !self.has(TransmissionFlags::BLOCK_STATUS_PAYLOAD) {
             let text = "server does not support the block status payload flag";
             return refuse(Errno::INVAL, text);
         }
-        if self.mode == Mode::Simple {
+        if self.mode == Framing::Simple {
             return refuse(Errno::NOTSUP, "server does not support structured replies");
         }
         if !self.contexts_valid || self.contexts.is_empty() {
@@ -301,30 +301,30 @@ impl<K> Engine<K> {
         Ok(())
     }
 
-    fn check_range(&self, ask: &Ask<K>) -> Result<(), Fault> {
+    fn check_range(&self, ask: &CommandSpec<K>) -> Result<(), EngineError> {
         let settings = &self.settings;
         if settings.is_strict(strict::ZERO_SIZE) && ask.count == 0 {
-            return Err(Fault::new(Errno::INVAL, "count cannot be 0"));
+            return Err(EngineError::new(Errno::INVAL, "count cannot be 0"));
         }
         let size = self.export.known.map_or(0, |(size, _)| size);
         let outside = ask.offset > size || ask.count > size - ask.offset;
         if settings.is_strict(strict::BOUNDS) && outside {
             let changes = matches!(ask.kind, Kind::Write | Kind::WriteZeroes | Kind::Trim);
             let errno = if changes { Errno::NOSPC } else { Errno::INVAL };
-            return Err(Fault::new(errno, "request out of bounds"));
+            return Err(EngineError::new(errno, "request out of bounds"));
         }
         let block = self.export.blocks.map_or(1, |[minimum, ..]| u64::from(minimum)).max(1);
         let aligned = ask.offset.is_multiple_of(block) && ask.count.is_multiple_of(block);
         if settings.is_strict(strict::ALIGN) && !aligned {
-            return Err(Fault::new(Errno::INVAL, "request is unaligned"));
+            return Err(EngineError::new(Errno::INVAL, "request is unaligned"));
         }
         Ok(())
     }
 
-    fn check_length(&self, ask: &Ask<K>) -> Result<(), Fault> {
+    fn check_length(&self, ask: &CommandSpec<K>) -> Result<(), EngineError> {
         let too_large = |what: &str, most: u64| {
             let text = format!("request too large: maximum {what} size is {most}");
-            Err(Fault::new(Errno::RANGE, text))
+            Err(EngineError::new(Errno::RANGE, text))
         };
         if matches!(ask.kind, Kind::Read | Kind::Write) {
             let most = self.payload_maximum().into();
@@ -334,20 +334,20 @@ impl<K> Engine<K> {
             if ask.count > MAX_PAYLOAD {
                 return too_large("request", MAX_PAYLOAD);
             }
-        } else if self.mode != Mode::Extended && ask.count > u32::MAX.into() {
+        } else if self.mode != Framing::Extended && ask.count > u32::MAX.into() {
             return too_large("request", u32::MAX.into());
         }
         Ok(())
     }
 
     /// The payload that limits a block status to some contexts.
-    fn filter(&self, ask: &Ask<K>, only: &[String]) -> Result<Vec<u8>, Fault> {
+    fn filter(&self, ask: &CommandSpec<K>, only: &[String]) -> Result<Vec<u8>, EngineError> {
         let mut payload = ask.count.to_be_bytes().to_vec();
         for wanted in only {
             let found = self.contexts.iter().find(|(_, name)| name == wanted);
             let Some((id, _)) = found else {
                 let text = format!("context {wanted} not negotiated");
-                return Err(Fault::new(Errno::INVAL, text));
+                return Err(EngineError::new(Errno::INVAL, text));
             };
             payload.extend_from_slice(&id.to_be_bytes());
         }
@@ -359,7 +359,7 @@ impl<K> Engine<K> {
         Some(&mut self.commands.get_mut(&cookie)?.keep)
     }
 
-    pub(super) fn command_mut(&mut self, cookie: u64) -> Option<&mut Command<K>> {
+    pub(super) fn command_mut(&mut self, cookie: u64) -> Option<&mut Submitted<K>> {
         self.commands.get_mut(&cookie)
     }
 
@@ -382,7 +382,7 @@ impl<K> Engine<K> {
 
     /// Whether a command is over, its user has heard so, and it was not retired.
     pub(crate) fn has_ended(&self, cookie: u64) -> bool {
-        self.commands.get(&cookie).is_some_and(|command| command.progress == Progress::Ended)
+        self.commands.get(&cookie).is_some_and(|command| command.progress == CommandProgress::Ended)
     }
 
     /// Commands that were sent or wait to be, and are not over.
@@ -425,7 +425,7 @@ impl<K> Engine<K> {
             command.part(0, len).unwrap_or_default().fill(0);
         }
         let (errno, tell) = (command.errno, command.completion);
-        command.progress = if tell { Progress::Telling } else { Progress::Ended };
+        command.progress = if tell { CommandProgress::Telling } else { CommandProgress::Ended };
         self.in_flight -= 1;
         self.progressed = true;
         if tell {
@@ -442,12 +442,12 @@ impl<K> Engine<K> {
         cookie: u64,
         errno: Option<i32>,
         retire: bool,
-    ) -> Option<Command<K>> {
+    ) -> Option<Submitted<K>> {
         let command = self.commands.get_mut(&cookie)?;
         if let Some(errno) = errno {
             command.errno = errno;
         }
-        command.progress = Progress::Ended;
+        command.progress = CommandProgress::Ended;
         if retire {
             return self.commands.remove(&cookie);
         }
@@ -456,7 +456,7 @@ impl<K> Engine<K> {
     }
 
     /// Retires a command that is over: whether it went well, as libnbd says it. `None`: it is not over, or not known.
-    pub(crate) fn retire(&mut self, cookie: u64) -> Option<(Result<(), Fault>, K)> {
+    pub(crate) fn retire(&mut self, cookie: u64) -> Option<(Result<(), EngineError>, K)> {
         if !self.has_ended(cookie) {
             return None;
         }
@@ -470,7 +470,7 @@ impl<K> Engine<K> {
             0 => Ok(()),
             errno => {
                 let text = format!("{}: command failed", name(command.kind));
-                Err(Fault::number(errno, text))
+                Err(EngineError::number(errno, text))
             }
         };
         Some((result, command.keep))
@@ -478,7 +478,7 @@ impl<K> Engine<K> {
 
     /// All commands fail that are not over.
     pub(super) fn fail_all(&mut self) {
-        let flying = self.commands.iter().filter(|(_, c)| c.progress == Progress::Flying);
+        let flying = self.commands.iter().filter(|(_, c)| c.progress == CommandProgress::Flying);
         let mut flying: Vec<u64> = flying.map(|(cookie, _)| *cookie).collect();
         flying.sort_unstable();
         for cookie in flying {

@@ -4,13 +4,13 @@ use rustix::io::Errno;
 
 /// What went wrong. The text does not yet name the call that it went wrong in, nor the number.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct EngineError {
     /// The system's number; 0 where there is none.
     pub(crate) errno: i32,
     pub(crate) text: String,
 }
 
-impl Fault {
+impl EngineError {
     pub(crate) fn new(errno: Errno, text: impl Into<String>) -> Self {
         Self { errno: errno.raw_os_error(), text: text.into() }
     }

@@ -7,12 +7,12 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 
-use super::fault::Fault;
+use super::fault::EngineError;
 
 /// Takes `number` over.
-pub(crate) fn take(number: RawFd) -> Result<OwnedFd, Fault> {
+pub(crate) fn take(number: RawFd) -> Result<OwnedFd, EngineError> {
     if number < 0 {
-        return Err(Fault::new(Errno::BADF, "fcntl"));
+        return Err(EngineError::new(Errno::BADF, "fcntl"));
     }
     // SAFETY: the caller says that it is a descriptor, and gives it away; one that is none makes system calls fail.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })

@@ -11,15 +11,15 @@ use std::ptr::NonNull;
 /// As with every buffer that is given to Python's `recv_into`, other threads may look at it and write into it meanwhile;
 /// what they see and what is sent then is up to them. Nothing here believes what it reads back from it.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct PythonMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: it is a pointer and a length; `new` makes the caller promise that both stay true wherever this is.
-unsafe impl Send for Memory {}
+unsafe impl Send for PythonMemory {}
 
-impl Memory {
+impl PythonMemory {
     /// No memory.
     pub(crate) const fn none() -> Self {
         Self { start: NonNull::dangling(), len: 0 }

@@ -29,13 +29,13 @@ use std::sync::Arc;
 
 use net::{Received, Stream};
 use rustix::io::Errno;
-use wire::{Mode, TransmissionFlags};
+use wire::{Framing, TransmissionFlags};
 
-pub(crate) use commands::{Ask, Command, Progress};
-pub(crate) use fault::Fault;
+pub(crate) use commands::{CommandProgress, CommandSpec, Submitted};
+pub(crate) use fault::EngineError;
 pub(crate) use given::{lend as lent_descriptor, take as take_descriptor};
 use inbox::Inbox;
-pub(crate) use memory::Memory;
+pub(crate) use memory::PythonMemory;
 use process::Process;
 use reach::Dialling;
 use replies::Reading;
@@ -65,7 +65,7 @@ pub(crate) enum Event {
 
 /// What is known of the export.
 #[derive(Debug, Default)]
-pub(crate) struct Export {
+pub(crate) struct ExportFacts {
     /// Size in bytes and flags, once the server has told them.
     pub(crate) known: Option<(u64, TransmissionFlags)>,
     /// Minimum, preferred, maximum; if the server told them.
@@ -95,7 +95,7 @@ pub(crate) enum PeerAddress {
 #[derive(Debug)]
 pub(crate) struct Engine<K> {
     pub(crate) settings: Settings,
-    pub(crate) export: Export,
+    pub(crate) export: ExportFacts,
     pub(crate) stats: Stats,
     /// Contexts that were negotiated, with their ids; valid if the server took the last request for them.
     pub(crate) contexts: Vec<(u32, String)>,
@@ -104,7 +104,7 @@ pub(crate) struct Engine<K> {
     pub(crate) place: PeerAddress,
     pub(crate) process: Option<Process>,
     state: State,
-    mode: Mode,
+    mode: Framing,
     stream: Option<Arc<Stream>>,
     dialling: Option<Dialling>,
     talk: Talk,
@@ -112,7 +112,7 @@ pub(crate) struct Engine<K> {
     outbox: VecDeque<Out>,
     /// Bytes of the first piece of `outbox` that were sent.
     sent: usize,
-    commands: HashMap<u64, Command<K>>,
+    commands: HashMap<u64, Submitted<K>>,
     /// Those that have ended and were not retired, in the order in which they did.
     ended: VecDeque<u64>,
     in_flight: usize,
@@ -121,7 +121,7 @@ pub(crate) struct Engine<K> {
     reading: Reading,
     events: VecDeque<Event>,
     /// Why it is dead.
-    death: Option<Fault>,
+    death: Option<EngineError>,
     /// Whether there is something to tell since [`Engine::readable`] was called.
     progressed: bool,
 }
@@ -140,7 +140,7 @@ impl<K> Engine<K> {
     pub(crate) fn new(name: String) -> Self {
         Self {
             settings: Settings::new(name),
-            export: Export::default(),
+            export: ExportFacts::default(),
             stats: Stats::default(),
             contexts: Vec::new(),
             contexts_valid: false,
@@ -148,7 +148,7 @@ impl<K> Engine<K> {
             place: PeerAddress::None,
             process: None,
             state: State::Created,
-            mode: Mode::Simple,
+            mode: Framing::Simple,
             stream: None,
             dialling: None,
             talk: Talk::default(),
@@ -172,7 +172,7 @@ impl<K> Engine<K> {
     }
 
     /// How requests and replies are framed.
-    pub(crate) const fn mode(&self) -> Mode {
+    pub(crate) const fn mode(&self) -> Framing {
         self.mode
     }
 
@@ -192,9 +192,9 @@ impl<K> Engine<K> {
     }
 
     /// The socket, while there is one.
-    pub(crate) fn socket(&self) -> Result<Arc<Stream>, Fault> {
+    pub(crate) fn socket(&self) -> Result<Arc<Stream>, EngineError> {
         let dialled = self.dialling.as_ref().map(Dialling::socket);
-        let none = || Fault::new(Errno::INVAL, "connection is not in a connected state");
+        let none = || EngineError::new(Errno::INVAL, "connection is not in a connected state");
         self.stream.clone().or(dialled).ok_or_else(none)
     }
 
@@ -218,7 +218,7 @@ impl<K> Engine<K> {
     }
 
     /// Why the connection is dead, if it is.
-    pub(crate) fn death(&self) -> Option<Fault> {
+    pub(crate) fn death(&self) -> Option<EngineError> {
         self.death.clone()
     }
 
@@ -232,7 +232,7 @@ impl<K> Engine<K> {
     }
 
     /// The socket can be read.
-    pub(crate) fn readable(&mut self) -> Result<(), Fault> {
+    pub(crate) fn readable(&mut self) -> Result<(), EngineError> {
         self.allowed(0, 1)?;
         self.progressed = false;
         self.or_die(|engine| match engine.state {
@@ -246,7 +246,7 @@ impl<K> Engine<K> {
     }
 
     /// The socket can be written.
-    pub(crate) fn writable(&mut self) -> Result<(), Fault> {
+    pub(crate) fn writable(&mut self) -> Result<(), EngineError> {
         self.allowed(1, 2)?;
         self.or_die(|engine| match engine.state {
             State::Connecting => engine.dialled(),
@@ -258,18 +258,21 @@ impl<K> Engine<K> {
         })
     }
 
-    fn allowed(&self, event: u32, bit: u32) -> Result<(), Fault> {
+    fn allowed(&self, event: u32, bit: u32) -> Result<(), EngineError> {
         let now = self.state;
         let busy = matches!(now, State::Connecting | State::Talking | State::Ready);
         if busy || self.direction() & bit != 0 {
             return Ok(());
         }
         let text = format!("external event {event} is invalid in state {}", now.name());
-        Err(Fault::new(Errno::INVAL, text))
+        Err(EngineError::new(Errno::INVAL, text))
     }
 
     /// Does something after whose failure the connection cannot be used any more.
-    fn or_die<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
+    fn or_die<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
         let result = work(self);
         if let Err(fault) = &result {
             self.die(fault.clone());
@@ -278,7 +281,7 @@ impl<K> Engine<K> {
     }
 
     /// The connection cannot be used any more, and what is in flight fails.
-    fn die(&mut self, fault: Fault) {
+    fn die(&mut self, fault: EngineError) {
         if self.state == State::Dead {
             return;
         }
@@ -329,7 +332,7 @@ impl<K> Engine<K> {
     }
 
     /// Sends what the socket takes of what waits.
-    fn send(&mut self) -> Result<(), Fault> {
+    fn send(&mut self) -> Result<(), EngineError> {
         while !self.outbox.is_empty() {
             if matches!(self.outbox.front(), Some(Out::End)) {
                 if let Some(stream) = &self.stream {
@@ -342,11 +345,13 @@ impl<K> Engine<K> {
             let commands = &self.commands;
             let pieces = self.outbox.iter().map_while(|piece| match piece {
                 Out::Bytes(bytes) => Some(bytes.as_slice()),
-                Out::Payload(cookie) => Some(commands.get(cookie).map_or(&[][..], Command::bytes)),
+                Out::Payload(cookie) => {
+                    Some(commands.get(cookie).map_or(&[][..], Submitted::bytes))
+                }
                 Out::End => None,
             });
             let sent = stream.send_gathered(pieces, self.sent, self.outbox.len());
-            let count = sent.map_err(|e| Fault::new(e, "send"))?;
+            let count = sent.map_err(|e| EngineError::new(e, "send"))?;
             if count == 0 && !self.skip_empty() {
                 return Ok(());
             }
@@ -387,7 +392,7 @@ impl<K> Engine<K> {
     }
 
     /// Receives into the inbox; false: nothing is there now, or the connection has ended (the state says so).
-    fn receive(&mut self) -> Result<bool, Fault> {
+    fn receive(&mut self) -> Result<bool, EngineError> {
         let Some(stream) = self.stream.clone() else { return Ok(false) };
         match stream.receive(self.inbox.room()) {
             Ok(Received::Bytes(count)) => {
@@ -401,14 +406,14 @@ impl<K> Engine<K> {
                     self.ended_by_server();
                     return Ok(false);
                 }
-                Err(Fault::plain("recv: server disconnected unexpectedly"))
+                Err(EngineError::plain("recv: server disconnected unexpectedly"))
             }
             // A server that was told goodbye may leave in any way.
             Err(_) if self.state == State::Ready && self.disconnecting && self.in_flight == 0 => {
                 self.ended_by_server();
                 Ok(false)
             }
-            Err(e) => Err(Fault::new(e, "recv")),
+            Err(e) => Err(EngineError::new(e, "recv")),
         }
     }
 }

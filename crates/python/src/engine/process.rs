@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use net::{SocketName, Stream, Until};
-use programs::{Program, Running, Streams};
+use programs::{Program, Running, StandardStreams};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Signal;
 
-use super::fault::Fault;
+use super::fault::EngineError;
 
 /// LISTEN_PID must be the number of the server, which only the process itself knows in time: a shell becomes the server.
 const BECOME: &str = "exec 3<&0 0</dev/null; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"";
@@ -28,24 +28,24 @@ pub(crate) struct Process {
     name: Option<SocketName>,
 }
 
-fn os(what: &str, e: &std::io::Error) -> Fault {
-    Fault::number(e.raw_os_error().unwrap_or(0), what)
+fn os(what: &str, e: &std::io::Error) -> EngineError {
+    EngineError::number(e.raw_os_error().unwrap_or(0), what)
 }
 
-fn first(words: &[String]) -> Result<(), Fault> {
-    let missing = || Fault::new(Errno::INVAL, "missing command name in argv list");
+fn first(words: &[String]) -> Result<(), EngineError> {
+    let missing = || EngineError::new(Errno::INVAL, "missing command name in argv list");
     words.first().map(|_| ()).ok_or_else(missing)
 }
 
 impl Process {
     /// Starts a server that speaks on its standard input and output.
-    pub(super) fn on_socket(words: &[String]) -> Result<(Self, Stream), Fault> {
+    pub(super) fn on_socket(words: &[String]) -> Result<(Self, Stream), EngineError> {
         first(words)?;
-        let say = |what: &'static str| move |e: Errno| Fault::new(e, what);
+        let say = |what: &'static str| move |e: Errno| EngineError::new(e, what);
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(say("socketpair"))?;
         let copy: OwnedFd = theirs.try_clone().map_err(|e| os("socketpair", &e))?;
-        let streams = Streams { input: Some(theirs), output: Some(copy) };
+        let streams = StandardStreams { input: Some(theirs), output: Some(copy) };
         // A program that cannot be started is one that leaves at once, as a shell says it.
         let mut program = Program::script("exec \"$@\"", &[]);
         program.words.push("sh".to_owned());
@@ -56,14 +56,14 @@ impl Process {
     }
 
     /// Starts a server by systemd's socket activation, and connects to it.
-    pub(super) fn activated(words: &[String], name: &str) -> Result<(Self, Stream), Fault> {
+    pub(super) fn activated(words: &[String], name: &str) -> Result<(Self, Stream), EngineError> {
         first(words)?;
-        let refused = |e: device::Error| Fault::plain(e.to_string());
+        let refused = |e: device::Error| EngineError::plain(e.to_string());
         let (listener, place) = SocketName::private().map_err(refused)?;
         let mut program = Program::script(BECOME, &[LISTEN_FDS, LISTEN_FDNAMES]);
         program.words.push("sh".to_owned());
         program.words.extend(words.iter().cloned());
-        let streams = Streams { input: Some(listener), output: None };
+        let streams = StandardStreams { input: Some(listener), output: None };
         let name = if name.is_empty() { "unknown" } else { name };
         let told = [(LISTEN_FDS, "1"), (LISTEN_FDNAMES, name)];
         let running = programs::start(&program, &told, streams).map_err(|e| os("fork", &e))?;
@@ -79,9 +79,9 @@ impl Process {
     }
 
     /// Sends it a signal.
-    pub(crate) fn signal(&self, number: i32) -> Result<(), Fault> {
+    pub(crate) fn signal(&self, number: i32) -> Result<(), EngineError> {
         let number = if number == 0 { Signal::TERM.as_raw() } else { number };
-        let unknown = || Fault::new(Errno::INVAL, format!("invalid signal number: {number}"));
+        let unknown = || EngineError::new(Errno::INVAL, format!("invalid signal number: {number}"));
         let signal = Signal::from_named_raw(number).ok_or_else(unknown)?;
         self.running.signal(signal).map_err(|e| os("kill", &e))
     }

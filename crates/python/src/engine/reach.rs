@@ -13,7 +13,7 @@ use rustix::net::{
 use wire::Transport;
 
 use super::process::Process;
-use super::{Engine, Fault, PeerAddress, State, When};
+use super::{Engine, EngineError, PeerAddress, State, When};
 
 /// How long a port of a virtual machine may take.
 const VSOCK: Duration = Duration::from_secs(60);
@@ -46,18 +46,22 @@ fn begin(address: SocketAddr) -> Result<OwnedFd, Errno> {
 
 impl<K> Engine<K> {
     /// To a Unix socket.
-    pub(crate) fn connect_unix(&mut self, path: &[u8], place: Transport) -> Result<(), Fault> {
+    pub(crate) fn connect_unix(
+        &mut self,
+        path: &[u8],
+        place: Transport,
+    ) -> Result<(), EngineError> {
         When::Created.check(self.state)?;
         self.place = PeerAddress::Known(place);
         self.or_die(|engine| {
-            let say = |e| Fault::new(e, "connect");
+            let say = |e| EngineError::new(e, "connect");
             let address = match path {
                 [0, name @ ..] => SocketAddrUnix::new_abstract_name(name),
                 path => SocketAddrUnix::new(path),
             };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-            let socket = socket.map_err(|e| Fault::new(e, "socket"))?;
+            let socket = socket.map_err(|e| EngineError::new(e, "socket"))?;
             connect(&socket, &address.map_err(say)?).map_err(say)?;
             engine.begin(Stream::new(socket).map_err(say)?)
         })
@@ -69,7 +73,7 @@ impl<K> Engine<K> {
         host: &str,
         port: &str,
         mut addresses: Vec<SocketAddr>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), EngineError> {
         When::Created.check(self.state)?;
         if let Some(first) = addresses.first() {
             let place = Transport::Tcp { host: host.to_owned(), port: first.port() };
@@ -88,7 +92,7 @@ impl<K> Engine<K> {
         port: String,
         mut addresses: Vec<SocketAddr>,
         mut last: Option<Errno>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), EngineError> {
         while let Some(address) = addresses.pop() {
             match begin(address).map(Stream::dialling) {
                 Ok(socket) => {
@@ -101,11 +105,11 @@ impl<K> Engine<K> {
             }
         }
         let text = format!("connect: {host}:{port}: could not connect to remote host");
-        Err(Fault::number(last.map_or(0, Errno::raw_os_error), text))
+        Err(EngineError::number(last.map_or(0, Errno::raw_os_error), text))
     }
 
     /// One of the addresses has answered, or not.
-    pub(super) fn dialled(&mut self) -> Result<(), Fault> {
+    pub(super) fn dialled(&mut self) -> Result<(), EngineError> {
         let Some(Dialling { host, port, addresses, socket }) = self.dialling.take() else {
             return Ok(());
         };
@@ -116,29 +120,34 @@ impl<K> Engine<K> {
     }
 
     /// To a port of a virtual machine or its host; waits until it answers.
-    pub(crate) fn connect_vsock(&mut self, cid: u32, port: u32) -> Result<(), Fault> {
+    pub(crate) fn connect_vsock(&mut self, cid: u32, port: u32) -> Result<(), EngineError> {
         When::Created.check(self.state)?;
         self.place = PeerAddress::Known(Transport::Vsock { cid, port });
         self.or_die(|engine| {
             let dialled = Stream::dial_vsock(cid, port, Until::within(VSOCK));
-            engine.begin(dialled.map_err(|e| Fault::number(e.kind().errno().0, "connect"))?)
+            engine.begin(dialled.map_err(|e| EngineError::number(e.kind().errno().0, "connect"))?)
         })
     }
 
     /// Over a socket that is connected.
-    pub(crate) fn connect_socket(&mut self, socket: OwnedFd) -> Result<(), Fault> {
+    pub(crate) fn connect_socket(&mut self, socket: OwnedFd) -> Result<(), EngineError> {
         When::Created.check(self.state)?;
         self.or_die(|engine| {
-            let stream = Stream::new(socket).map_err(|e| Fault::new(e, "fcntl: set O_NONBLOCK"))?;
+            let stream =
+                Stream::new(socket).map_err(|e| EngineError::new(e, "fcntl: set O_NONBLOCK"))?;
             engine.begin(stream)
         })
     }
 
     /// To a program that speaks on its standard input and output, or listens as systemd has it listen.
-    pub(crate) fn connect_program(&mut self, words: &[String], listens: bool) -> Result<(), Fault> {
+    pub(crate) fn connect_program(
+        &mut self,
+        words: &[String],
+        listens: bool,
+    ) -> Result<(), EngineError> {
         When::Created.check(self.state)?;
         if words.is_empty() {
-            return Err(Fault::new(Errno::INVAL, "missing command name in argv list"));
+            return Err(EngineError::new(Errno::INVAL, "missing command name in argv list"));
         }
         self.or_die(|engine| {
             let (process, stream) = if listens {
@@ -151,11 +160,11 @@ impl<K> Engine<K> {
         })
     }
 
-    fn begin(&mut self, stream: Stream) -> Result<(), Fault> {
+    fn begin(&mut self, stream: Stream) -> Result<(), EngineError> {
         self.begin_shared(Arc::new(stream))
     }
 
-    fn begin_shared(&mut self, stream: Arc<Stream>) -> Result<(), Fault> {
+    fn begin_shared(&mut self, stream: Arc<Stream>) -> Result<(), EngineError> {
         stream.tune(Tuning { send_buffer: true, receive_buffer: true, patience: None });
         self.stream = Some(stream);
         self.state = State::Talking;

@@ -6,11 +6,11 @@ use net::Received;
 use rustix::io::Errno;
 use wire::constants::chunk;
 use wire::{
-    ChunkPayload, Command as Kind, ErrorCode, Mode, ReplyHeader, ReplyKind, parse_chunk_payload,
+    ChunkPayload, Command as Kind, ErrorCode, Framing, ReplyHeader, ReplyKind, parse_chunk_payload,
     parse_reply_header,
 };
 
-use super::{Engine, Event, Fault, State};
+use super::{Engine, EngineError, Event, State};
 
 /// Bytes from which on a payload is received into its memory; fewer come through the inbox, many replies at once.
 const DIRECT: usize = 16 << 10;
@@ -45,7 +45,7 @@ impl Reading {
 impl<K> Engine<K> {
     /// Takes in what the server sent. It stops when it would have to wait, and where a user is to be told something
     /// before it asks the system for more: so what is told is bounded, and the next commands are not late.
-    pub(super) fn receive_replies(&mut self) -> Result<(), Fault> {
+    pub(super) fn receive_replies(&mut self) -> Result<(), EngineError> {
         while self.state == State::Ready {
             if self.step()? {
                 continue;
@@ -62,7 +62,7 @@ impl<K> Engine<K> {
     }
 
     /// Receives more; whether there was any.
-    fn fetch(&mut self) -> Result<bool, Fault> {
+    fn fetch(&mut self) -> Result<bool, EngineError> {
         let Reading::Data { cookie, start, len, at, last } = self.reading else {
             return self.receive();
         };
@@ -83,13 +83,13 @@ impl<K> Engine<K> {
                 Ok(true)
             }
             Ok(Received::Nothing) => Ok(false),
-            Ok(Received::End) => Err(Fault::plain("recv: server disconnected unexpectedly")),
-            Err(e) => Err(Fault::new(e, "recv")),
+            Ok(Received::End) => Err(EngineError::plain("recv: server disconnected unexpectedly")),
+            Err(e) => Err(EngineError::new(e, "recv")),
         }
     }
 
     /// Goes on with what is in the inbox; false: that is not enough.
-    fn step(&mut self) -> Result<bool, Fault> {
+    fn step(&mut self) -> Result<bool, EngineError> {
         match &mut self.reading {
             Reading::Header => self.header(),
             Reading::Data { cookie, start, len, at, last } => {
@@ -140,11 +140,13 @@ impl<K> Engine<K> {
         }
     }
 
-    fn header(&mut self) -> Result<bool, Fault> {
+    fn header(&mut self) -> Result<bool, EngineError> {
         let filled = self.inbox.filled();
         let Ok(parsed) = parse_reply_header(self.mode, filled) else {
             let magic = filled.iter().take(4).fold(0_u32, |all, b| all << 8 | u32::from(*b));
-            return Err(Fault::plain(format!("invalid or unexpected reply magic {magic:#x}")));
+            return Err(EngineError::plain(format!(
+                "invalid or unexpected reply magic {magic:#x}"
+            )));
         };
         let Some((ReplyHeader { kind, cookie }, consumed)) = parsed else { return Ok(false) };
         match kind {
@@ -156,7 +158,9 @@ impl<K> Engine<K> {
             ReplyKind::Chunk { flags, chunk: kind, length, .. } => {
                 // Before anything is waited for.
                 if length > MAX_DATA {
-                    return Err(Fault::plain(format!("invalid server reply length {length}")));
+                    return Err(EngineError::plain(format!(
+                        "invalid server reply length {length}"
+                    )));
                 }
                 let offset = filled.get(consumed..).and_then(|rest| rest.first_chunk::<8>());
                 let offset = offset.map(|bytes| u64::from_be_bytes(*bytes));
@@ -172,20 +176,20 @@ impl<K> Engine<K> {
         Ok(true)
     }
 
-    fn unknown(cookie: u64) -> Fault {
+    fn unknown(cookie: u64) -> EngineError {
         let text = format!(
             "no matching cookie {cookie} found for server reply, this is probably a server bug"
         );
-        Fault::new(Errno::INVAL, text)
+        EngineError::new(Errno::INVAL, text)
     }
 
-    fn simple(&mut self, cookie: u64, error: u32) -> Result<(), Fault> {
-        let structured = self.mode != Mode::Simple;
+    fn simple(&mut self, cookie: u64, error: u32) -> Result<(), EngineError> {
+        let structured = self.mode != Framing::Simple;
         let command = self.flying(cookie).ok_or_else(|| Self::unknown(cookie))?;
         if error != 0 {
             command.fail(ErrorCode(error).to_errno());
         } else if command.kind == Kind::Read && structured {
-            return Err(Fault::plain("server sent unexpected simple reply for read"));
+            return Err(EngineError::plain("server sent unexpected simple reply for read"));
         } else if command.kind == Kind::Read && command.count > 0 {
             let len = usize::try_from(command.count).unwrap_or(usize::MAX);
             self.reading = Reading::Data { cookie, start: 0, len, at: 0, last: true };
@@ -196,8 +200,8 @@ impl<K> Engine<K> {
     }
 
     /// A command that the server owes something.
-    fn flying(&mut self, cookie: u64) -> Option<&mut super::Command<K>> {
-        let flying = super::Progress::Flying;
+    fn flying(&mut self, cookie: u64) -> Option<&mut super::Submitted<K>> {
+        let flying = super::CommandProgress::Flying;
         self.command_mut(cookie).filter(|command| command.progress == flying)
     }
 
@@ -207,8 +211,8 @@ impl<K> Engine<K> {
         kind: u16,
         length: u64,
         offset: u64,
-    ) -> Result<(), Fault> {
-        let wide = self.mode == Mode::Extended;
+    ) -> Result<(), EngineError> {
+        let wide = self.mode == Framing::Extended;
         let command = self.flying(cookie).ok_or_else(|| Self::unknown(cookie))?;
         let fits = match kind {
             chunk::NONE => length == 0 && last,
@@ -245,12 +249,12 @@ impl<K> Engine<K> {
     }
 
     /// Where content belongs in the memory of its command.
-    fn within((first, count): (u64, u64), offset: u64, len: u64) -> Result<usize, Fault> {
+    fn within((first, count): (u64, u64), offset: u64, len: u64) -> Result<usize, EngineError> {
         let start =
             offset.checked_sub(first).filter(|start| *start <= count && len <= count - start);
         let start = start.and_then(|start| usize::try_from(start).ok());
         start.ok_or_else(|| {
-            Fault::plain(format!(
+            EngineError::plain(format!(
                 "range of structured reply is out of bounds, offset={offset}, cmd->offset={first}, \
                  length={len}, cmd->count={count}: this is likely to be a bug in the NBD server"
             ))
@@ -270,7 +274,7 @@ impl<K> Engine<K> {
         }
     }
 
-    fn payload(&mut self, cookie: u64, kind: u16, bytes: &[u8]) -> Result<(), Fault> {
+    fn payload(&mut self, cookie: u64, kind: u16, bytes: &[u8]) -> Result<(), EngineError> {
         let parsed = parse_chunk_payload(self.mode, kind, bytes);
         let Some(command) = self.commands.get_mut(&cookie) else { return Ok(()) };
         let asked = (command.offset, command.count);

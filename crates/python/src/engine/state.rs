@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::fault::Fault;
+use super::fault::EngineError;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
@@ -68,13 +68,13 @@ impl When {
     }
 
     /// Refuses a call that makes no sense now.
-    pub(crate) fn check(self, state: State) -> Result<(), Fault> {
+    pub(crate) fn check(self, state: State) -> Result<(), EngineError> {
         if self.has(state) {
             return Ok(());
         }
         let errno = if state == State::Created { Errno::NOTCONN } else { Errno::INVAL };
         let (name, words) = (state.name(), self.words());
-        Err(Fault::new(errno, format!("invalid state: {name}: the handle must be {words}")))
+        Err(EngineError::new(errno, format!("invalid state: {name}: the handle must be {words}")))
     }
 }
 

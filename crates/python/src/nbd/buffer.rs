@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyMemoryView};
 
-use crate::engine::Memory;
+use crate::engine::PythonMemory;
 
 /// The memory of an object, exported until this is dropped.
 pub(crate) struct View(Box<ffi::Py_buffer>);
@@ -43,11 +43,11 @@ impl View {
     }
 
     /// The memory; to be used only while this is kept.
-    pub(crate) fn memory(&self) -> Memory {
+    pub(crate) fn memory(&self) -> PythonMemory {
         match NonNull::new(self.0.buf.cast()) {
             // SAFETY: it is exported; the caller keeps this with the command.
-            Some(start) => unsafe { Memory::new(start, self.len()) },
-            None => Memory::none(),
+            Some(start) => unsafe { PythonMemory::new(start, self.len()) },
+            None => PythonMemory::none(),
         }
     }
 }
@@ -59,7 +59,7 @@ impl Drop for View {
     }
 }
 
-/// A bytearray whose bytes are not set, for a read that sets all of them or zeroes them (`Ask::fresh`).
+/// A bytearray whose bytes are not set, for a read that sets all of them or zeroes them (`CommandSpec::fresh`).
 pub(crate) fn fresh(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyByteArray>> {
     let size = ffi::Py_ssize_t::try_from(len).map_err(|_| PyValueError::new_err("too long"))?;
     // SAFETY: no bytes are copied from a null pointer; what comes back is a new bytearray, or an error is set.
@@ -70,15 +70,15 @@ pub(crate) fn fresh(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyByteArra
 }
 
 /// A buffer for asynchronous commands: `Buffer(n)` has room for n bytes, which are zero until a read fills them.
-#[pyclass(module = "diskferry.nbd", frozen)]
+#[pyclass(name = "Buffer", module = "diskferry.nbd", frozen)]
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct AioBuffer {
     len: usize,
     /// A bytearray of ours, or an object of the user's; made when it is first needed.
     object: Mutex<Option<Py<PyAny>>>,
 }
 
-impl Buffer {
+impl AioBuffer {
     fn object<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let known = || {
             let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +107,7 @@ impl Buffer {
 }
 
 #[pymethods]
-impl Buffer {
+impl AioBuffer {
     /// Has room for `len` bytes.
     #[new]
     fn new(len: usize) -> Self {
@@ -174,7 +174,7 @@ impl Buffer {
 /// What an asynchronous read goes into: an `nbd.Buffer`, or an object whose memory can be written. And whether nothing
 /// of the user's is in it.
 pub(crate) fn target(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>, bool)> {
-    let (object, fresh) = match buf.cast::<Buffer>() {
+    let (object, fresh) = match buf.cast::<AioBuffer>() {
         Ok(buffer) => buffer.get().target(buf.py())?,
         Err(_) => (buf.clone(), false),
     };
@@ -187,7 +187,7 @@ pub(crate) fn target(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>, bool)
 
 /// What an asynchronous write comes from.
 pub(crate) fn source(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>)> {
-    let object = match buf.cast::<Buffer>() {
+    let object = match buf.cast::<AioBuffer>() {
         Ok(buffer) => buffer.get().object(buf.py())?,
         Err(_) => buf.clone(),
     };

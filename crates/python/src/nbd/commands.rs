@@ -5,40 +5,46 @@ use pyo3::types::PyByteArray;
 use wire::Command as Kind;
 
 use super::NBD;
-use crate::engine::{Ask, Memory};
+use crate::engine::{CommandSpec, PythonMemory};
 use crate::nbd::buffer::{self, View};
-use crate::nbd::shared::{Core, Failure, Keep};
+use crate::nbd::shared::{CallError, Core, KeptObjects};
 use crate::nbd::telling::callback;
 
 /// What no read may be longer than, in bytes; the engine refuses more.
 const MOST: usize = 64 << 20;
 
 /// A command without payload, callbacks or special wishes.
-fn plain(kind: Kind, count: u64, offset: u64, flags: u32) -> Ask<Keep> {
-    Ask {
+fn plain(kind: Kind, count: u64, offset: u64, flags: u32) -> CommandSpec<KeptObjects> {
+    CommandSpec {
         kind,
         flags,
         offset,
         count,
-        memory: Memory::none(),
+        memory: PythonMemory::none(),
         only: None,
         chunks: false,
         completion: false,
         fresh: false,
-        keep: Keep::default(),
+        keep: KeptObjects::default(),
     }
 }
 
-fn read(view: View, object: Py<PyAny>, fresh: bool, offset: u64, flags: u32) -> Ask<Keep> {
+fn read(
+    view: View,
+    object: Py<PyAny>,
+    fresh: bool,
+    offset: u64,
+    flags: u32,
+) -> CommandSpec<KeptObjects> {
     let (count, memory) = (view.len() as u64, view.memory());
-    let keep = Keep { _view: Some(view), object: Some(object), ..Keep::default() };
-    Ask { memory, fresh, keep, ..plain(Kind::Read, count, offset, flags) }
+    let keep = KeptObjects { _view: Some(view), object: Some(object), ..KeptObjects::default() };
+    CommandSpec { memory, fresh, keep, ..plain(Kind::Read, count, offset, flags) }
 }
 
-fn write(view: View, object: Py<PyAny>, offset: u64, flags: u32) -> Ask<Keep> {
+fn write(view: View, object: Py<PyAny>, offset: u64, flags: u32) -> CommandSpec<KeptObjects> {
     let (count, memory) = (view.len() as u64, view.memory());
-    let keep = Keep { _view: Some(view), object: Some(object), ..Keep::default() };
-    Ask { memory, keep, ..plain(Kind::Write, count, offset, flags) }
+    let keep = KeptObjects { _view: Some(view), object: Some(object), ..KeptObjects::default() };
+    CommandSpec { memory, keep, ..plain(Kind::Write, count, offset, flags) }
 }
 
 /// A read into a bytearray of its own; one that is too long, which is refused, has no room.
@@ -47,12 +53,12 @@ fn read_fresh<'py>(
     count: usize,
     offset: u64,
     flags: u32,
-) -> PyResult<(Bound<'py, PyByteArray>, Ask<Keep>)> {
+) -> PyResult<(Bound<'py, PyByteArray>, CommandSpec<KeptObjects>)> {
     let room = if count > MOST { 0 } else { count };
     let bytes = buffer::fresh(py, room)?;
     let view = View::of(bytes.as_any(), true)?;
     let object = bytes.clone().into_any().unbind();
-    let ask = Ask { count: count as u64, ..read(view, object, true, offset, flags) };
+    let ask = CommandSpec { count: count as u64, ..read(view, object, true, offset, flags) };
     Ok((bytes, ask))
 }
 
@@ -61,9 +67,10 @@ fn status(
     extent: &Bound<'_, PyAny>,
     pairs: bool,
     flags: u32,
-) -> PyResult<Ask<Keep>> {
-    let keep = Keep { extent: callback(Some(extent), "extent")?, pairs, ..Keep::default() };
-    Ok(Ask { keep, ..plain(Kind::BlockStatus, count, offset, flags) })
+) -> PyResult<CommandSpec<KeptObjects>> {
+    let keep =
+        KeptObjects { extent: callback(Some(extent), "extent")?, pairs, ..KeptObjects::default() };
+    Ok(CommandSpec { keep, ..plain(Kind::BlockStatus, count, offset, flags) })
 }
 
 impl NBD {
@@ -72,7 +79,7 @@ impl NBD {
         &self,
         py: Python<'_>,
         call: &str,
-        mut ask: Ask<Keep>,
+        mut ask: CommandSpec<KeptObjects>,
         completion: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         ask.keep.completion = callback(completion, "completion")?;
@@ -80,12 +87,12 @@ impl NBD {
         let issued = self.shared.detached(py, call, move |engine| Ok(engine.issue(ask)))?;
         issued.map_err(|(fault, keep)| {
             drop(keep);
-            Failure::Fault(fault).raise(py, call)
+            CallError::Engine(fault).raise(py, call)
         })
     }
 
     /// Sends a command, and waits for its end.
-    fn command(&self, py: Python<'_>, call: &str, ask: Ask<Keep>) -> PyResult<()> {
+    fn command(&self, py: Python<'_>, call: &str, ask: CommandSpec<KeptObjects>) -> PyResult<()> {
         let cookie = self.issue(py, call, ask, None)?;
         let look = |core: &mut Core| match core.engine() {
             Ok(engine) => engine.retire(cookie).map(Ok),
@@ -93,7 +100,7 @@ impl NBD {
         };
         let (result, keep) = self.shared.wait(py, call, look)?;
         drop(keep);
-        result.map_err(|fault| Failure::Fault(fault).raise(py, call))
+        result.map_err(|fault| CallError::Engine(fault).raise(py, call))
     }
 }
 
@@ -220,7 +227,7 @@ impl NBD {
         flags: u32,
     ) -> PyResult<()> {
         let ask = status((count, offset), extent64, true, flags)?;
-        self.command(py, "block_status_filter", Ask { only: Some(contexts), ..ask })
+        self.command(py, "block_status_filter", CommandSpec { only: Some(contexts), ..ask })
     }
 
     /// Starts a read into a Buffer, or the memory of an object. Returns a cookie. Calls `completion(error)` at the end;
@@ -364,7 +371,7 @@ impl NBD {
         flags: u32,
     ) -> PyResult<u64> {
         let ask = status((count, offset), extent64, true, flags)?;
-        let ask = Ask { only: Some(contexts), ..ask };
+        let ask = CommandSpec { only: Some(contexts), ..ask };
         self.issue(py, "aio_block_status_filter", ask, completion)
     }
 }

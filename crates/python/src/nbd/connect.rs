@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use wire::{Transport, Uri};
 
 use super::NBD;
-use crate::engine::{Engine, Fault, Settings, State, When, take_descriptor, transport};
-use crate::nbd::shared::{Core, Failure, Keep};
+use crate::engine::{Engine, EngineError, Settings, State, When, take_descriptor, transport};
+use crate::nbd::shared::{CallError, Core, KeptObjects};
 
 /// A way to a server, before anything is connected.
 enum Way {
@@ -31,10 +31,10 @@ impl Way {
     }
 
     /// To a host: its name is looked up, which may take long.
-    fn tcp(host: &str, port: &str) -> Result<Self, Failure> {
+    fn tcp(host: &str, port: &str) -> Result<Self, CallError> {
         let say = |why: &str| {
             let text = format!("getaddrinfo: hostname \"{host}\" port \"{port}\": {why}");
-            Failure::Fault(Fault::plain(text))
+            CallError::Engine(EngineError::plain(text))
         };
         let number = service(port);
         let number = number.ok_or_else(|| say("Servname not supported for ai_socktype"))?;
@@ -46,7 +46,7 @@ impl Way {
         Ok(Self::Tcp { host, port, addresses: addresses.collect() })
     }
 
-    fn connect(self, engine: &mut Engine<Keep>) -> Result<(), Failure> {
+    fn connect(self, engine: &mut Engine<KeptObjects>) -> Result<(), CallError> {
         When::Created.check(engine.state())?;
         match self {
             Self::Unix(path, place) => engine.connect_unix(&path, place)?,
@@ -75,16 +75,16 @@ fn service(port: &str) -> Option<u16> {
     })
 }
 
-fn invalid(text: impl Into<String>) -> Failure {
-    Fault::new(Errno::INVAL, text).into()
+fn invalid(text: impl Into<String>) -> CallError {
+    EngineError::new(Errno::INVAL, text).into()
 }
 
-fn denied(text: impl Into<String>) -> Failure {
-    Fault::new(Errno::PERM, text).into()
+fn denied(text: impl Into<String>) -> CallError {
+    EngineError::new(Errno::PERM, text).into()
 }
 
 /// Takes a URI apart, in libnbd's words where it is wrong.
-fn parse(uri: &str) -> Result<Uri, Failure> {
+fn parse(uri: &str) -> Result<Uri, CallError> {
     let Some((scheme, _)) = uri.split_once(':') else {
         return Err(invalid(
             "NBD URI does not have a scheme: valid NBD URIs should start with a scheme like \
@@ -111,7 +111,7 @@ fn parse(uri: &str) -> Result<Uri, Failure> {
 }
 
 /// Takes from a URI what it sets, if it may.
-fn apply(uri: &Uri, settings: &mut Settings) -> Result<(), Failure> {
+fn apply(uri: &Uri, settings: &mut Settings) -> Result<(), CallError> {
     let (bit, name) = match uri.transport {
         Transport::Tcp { .. } => (transport::TCP, "TCP"),
         Transport::Unix { .. } | Transport::UnixAbstract { .. } => (transport::UNIX, "UNIX"),
@@ -164,7 +164,7 @@ fn words(argv: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 }
 
 /// Whether a connection is there, for calls that wait for it.
-fn connected(core: &mut Core) -> Option<Result<(), Failure>> {
+fn connected(core: &mut Core) -> Option<Result<(), CallError>> {
     let engine = match core.engine() {
         Ok(engine) => engine,
         Err(failure) => return Some(Err(failure)),
@@ -172,9 +172,9 @@ fn connected(core: &mut Core) -> Option<Result<(), Failure>> {
     match engine.state() {
         State::Ready | State::Negotiating => Some(Ok(())),
         State::Created | State::Connecting | State::Talking => None,
-        State::Closed => Some(Err(Fault::plain("connection is closed").into())),
+        State::Closed => Some(Err(EngineError::plain("connection is closed").into())),
         State::Dead => {
-            let unknown = || Fault::plain("connection is dead");
+            let unknown = || EngineError::plain("connection is dead");
             Some(Err(engine.death().unwrap_or_else(unknown).into()))
         }
     }
@@ -185,7 +185,7 @@ impl NBD {
         &self,
         py: Python<'_>,
         call: &str,
-        way: impl FnOnce() -> Result<Way, Failure> + Send,
+        way: impl FnOnce() -> Result<Way, CallError> + Send,
     ) -> PyResult<()> {
         self.shared.with(py, call, |core| Ok(When::Created.check(core.engine()?.state())?))?;
         // A name is looked up before anything is locked.
@@ -197,7 +197,7 @@ impl NBD {
         &self,
         py: Python<'_>,
         call: &str,
-        way: impl FnOnce() -> Result<Way, Failure> + Send,
+        way: impl FnOnce() -> Result<Way, CallError> + Send,
     ) -> PyResult<()> {
         self.begin(py, call, way)?;
         self.shared.wait(py, call, connected)

@@ -7,29 +7,29 @@ use rustix::io::Errno;
 use wire::Command as Kind;
 
 use super::NBD;
-use crate::engine::{Ask, Engine, Fault, Memory, State, When, lent_descriptor};
-use crate::nbd::shared::{Core, Failure, Keep};
+use crate::engine::{CommandSpec, Engine, EngineError, PythonMemory, State, When, lent_descriptor};
+use crate::nbd::shared::{CallError, Core, KeptObjects};
 
 /// Has `shutdown` give up what is not yet answered.
 const ABANDON_PENDING: u32 = 0x10000;
 
-fn goodbye(flags: u32) -> Ask<Keep> {
-    Ask {
+fn goodbye(flags: u32) -> CommandSpec<KeptObjects> {
+    CommandSpec {
         kind: Kind::Disconnect,
         flags,
         offset: 0,
         count: 0,
-        memory: Memory::none(),
+        memory: PythonMemory::none(),
         only: None,
         chunks: false,
         completion: false,
         fresh: false,
-        keep: Keep::default(),
+        keep: KeptObjects::default(),
     }
 }
 
 /// Whether a connection has ended, for `shutdown`.
-fn over(core: &mut Core) -> Option<Result<(), Failure>> {
+fn over(core: &mut Core) -> Option<Result<(), CallError>> {
     match core.engine() {
         Ok(engine) => matches!(engine.state(), State::Closed | State::Dead).then_some(Ok(())),
         Err(failure) => Some(Err(failure)),
@@ -37,7 +37,11 @@ fn over(core: &mut Core) -> Option<Result<(), Failure>> {
 }
 
 impl NBD {
-    fn is_state(&self, py: Python<'_>, wanted: impl Fn(&Engine<Keep>) -> bool) -> PyResult<bool> {
+    fn is_state(
+        &self,
+        py: Python<'_>,
+        wanted: impl Fn(&Engine<KeptObjects>) -> bool,
+    ) -> PyResult<bool> {
         self.shared.with(py, "connection_state", |core| Ok(wanted(core.engine()?)))
     }
 }
@@ -117,14 +121,16 @@ impl NBD {
     /// Whether a command has ended; if so, it is retired. A failed one raises its error.
     fn aio_command_completed(&self, py: Python<'_>, cookie: i64) -> PyResult<bool> {
         let retired = self.shared.with(py, "aio_command_completed", |core| {
-            let wrong = || Fault::new(Errno::INVAL, format!("invalid aio cookie {cookie}"));
+            let wrong = || EngineError::new(Errno::INVAL, format!("invalid aio cookie {cookie}"));
             let known = u64::try_from(cookie).ok().filter(|cookie| *cookie > 0);
             Ok(core.engine()?.retire(known.ok_or_else(wrong)?))
         })?;
         match retired {
             None => Ok(false),
             Some((Ok(()), _)) => Ok(true),
-            Some((Err(fault), _)) => Err(Failure::Fault(fault).raise(py, "aio_command_completed")),
+            Some((Err(fault), _)) => {
+                Err(CallError::Engine(fault).raise(py, "aio_command_completed"))
+            }
         }
     }
 
@@ -135,7 +141,7 @@ impl NBD {
             match engine.first_ended() {
                 Some(cookie) => Ok(cookie),
                 None if engine.has_commands() => Ok(0),
-                None => Err(Fault::new(Errno::INVAL, "no commands are in flight").into()),
+                None => Err(EngineError::new(Errno::INVAL, "no commands are in flight").into()),
             }
         })
     }
@@ -169,7 +175,7 @@ impl NBD {
             When::Open.check(engine.state())?;
             if flags & !ABANDON_PENDING != 0 {
                 let text = format!("flags: invalid value for flag: {flags:#x}");
-                return Err(Fault::new(Errno::INVAL, text).into());
+                return Err(EngineError::new(Errno::INVAL, text).into());
             }
             if engine.state() == State::Negotiating {
                 return Ok(engine.opt_abort()?);

@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 use rustix::io::Errno;
-use wire::{Mode, Scheme, TransmissionFlags as Flags, Transport, Uri};
+use wire::{Framing, Scheme, TransmissionFlags as Flags, Transport, Uri};
 
 use super::NBD;
-use crate::engine::{Engine, Fault, PeerAddress, When};
-use crate::nbd::shared::{Failure, Keep};
+use crate::engine::{Engine, EngineError, PeerAddress, When};
+use crate::nbd::shared::{CallError, KeptObjects};
 
 /// Values of `get_block_size`.
 const MINIMUM: i64 = 0;
@@ -20,12 +20,12 @@ impl NBD {
         py: Python<'_>,
         call: &str,
         when: When,
-        look: impl FnOnce(&mut Engine<Keep>) -> Result<T, Fault>,
+        look: impl FnOnce(&mut Engine<KeptObjects>) -> Result<T, EngineError>,
     ) -> PyResult<T> {
         self.shared.with(py, call, |core| {
             let engine = core.engine()?;
             when.check(engine.state())?;
-            look(engine).map_err(Failure::Fault)
+            look(engine).map_err(CallError::Engine)
         })
     }
 
@@ -34,16 +34,16 @@ impl NBD {
     }
 }
 
-fn known(engine: &Engine<Keep>) -> Result<(u64, Flags), Fault> {
+fn known(engine: &Engine<KeptObjects>) -> Result<(u64, Flags), EngineError> {
     let text = "server has not returned export flags, you need to connect to the server first";
-    engine.export.known.ok_or_else(|| Fault::new(Errno::INVAL, text))
+    engine.export.known.ok_or_else(|| EngineError::new(Errno::INVAL, text))
 }
 
 /// The URI that leads to the same export.
-fn uri(engine: &Engine<Keep>) -> Result<String, Fault> {
+fn uri(engine: &Engine<KeptObjects>) -> Result<String, EngineError> {
     let PeerAddress::Known(transport) = engine.place.clone() else {
         let text = "cannot construct a URI for this connection type";
-        return Err(Fault::new(Errno::INVAL, text));
+        return Err(EngineError::new(Errno::INVAL, text));
     };
     let tls = engine.settings.tls == 2;
     let scheme = match (&transport, tls) {
@@ -120,7 +120,7 @@ impl NBD {
         self.know(py, "can_meta_context", When::Known, |engine| {
             if !engine.contexts_valid {
                 let text = "need a successful server meta context request first";
-                return Err(Fault::new(Errno::INVAL, text));
+                return Err(EngineError::new(Errno::INVAL, text));
             }
             Ok(engine.contexts.iter().any(|(_, name)| name == metacontext))
         })
@@ -136,11 +136,11 @@ impl NBD {
         self.know(py, "get_size", When::Known, |engine| {
             let text = "server has not returned export size, you need to connect to the server \
                         first";
-            let known = engine.export.known.ok_or_else(|| Fault::new(Errno::INVAL, text))?;
+            let known = engine.export.known.ok_or_else(|| EngineError::new(Errno::INVAL, text))?;
             if i64::try_from(known.0).is_err() {
                 let text =
                     format!("server claims size {} which does not fit in signed result", known.0);
-                return Err(Fault::new(Errno::OVERFLOW, text));
+                return Err(EngineError::new(Errno::OVERFLOW, text));
             }
             Ok(known.0)
         })
@@ -155,7 +155,7 @@ impl NBD {
                 MINIMUM | PREFERRED | MAXIMUM | PAYLOAD => known(engine)?,
                 _ => {
                     let text = format!("size_type: invalid value for parameter: {size_type}");
-                    return Err(Fault::new(Errno::INVAL, text));
+                    return Err(EngineError::new(Errno::INVAL, text));
                 }
             };
             Ok(match size_type {
@@ -172,7 +172,7 @@ impl NBD {
         self.know(py, "get_canonical_export_name", When::Known, |engine| {
             known(engine)?;
             let text = "server did not advertise a canonical name";
-            let none = || Fault::new(Errno::NOTSUP, text);
+            let none = || EngineError::new(Errno::NOTSUP, text);
             engine.export.canonical.clone().ok_or_else(none)
         })
     }
@@ -182,7 +182,7 @@ impl NBD {
         self.know(py, "get_export_description", When::Known, |engine| {
             known(engine)?;
             let text = "server did not advertise a description";
-            let none = || Fault::new(Errno::NOTSUP, text);
+            let none = || EngineError::new(Errno::NOTSUP, text);
             engine.export.description.clone().ok_or_else(none)
         })
     }
@@ -195,13 +195,13 @@ impl NBD {
     /// Whether extended headers were negotiated.
     fn get_extended_headers_negotiated(&self, py: Python<'_>) -> PyResult<bool> {
         let call = "get_extended_headers_negotiated";
-        self.know(py, call, When::Known, |engine| Ok(engine.mode() == Mode::Extended))
+        self.know(py, call, When::Known, |engine| Ok(engine.mode() == Framing::Extended))
     }
 
     /// Whether structured replies were negotiated.
     fn get_structured_replies_negotiated(&self, py: Python<'_>) -> PyResult<bool> {
         let call = "get_structured_replies_negotiated";
-        self.know(py, call, When::Known, |engine| Ok(engine.mode() != Mode::Simple))
+        self.know(py, call, When::Known, |engine| Ok(engine.mode() != Framing::Simple))
     }
 
     /// A URI that leads to the same export.
@@ -247,7 +247,7 @@ impl NBD {
     /// The process ID of the server, if this handle started it.
     fn get_subprocess_pid(&self, py: Python<'_>) -> PyResult<i64> {
         self.shared.with(py, "get_subprocess_pid", |core| {
-            let none = || Fault::new(Errno::SRCH, "no subprocess exists");
+            let none = || EngineError::new(Errno::SRCH, "no subprocess exists");
             Ok(core.engine()?.process.as_ref().ok_or_else(none)?.pid())
         })
     }
@@ -255,7 +255,7 @@ impl NBD {
     /// Sends the server a signal, if this handle started it; 0 is SIGTERM.
     fn kill_subprocess(&self, py: Python<'_>, signum: i32) -> PyResult<()> {
         self.shared.with(py, "kill_subprocess", |core| {
-            let none = || Fault::new(Errno::SRCH, "no subprocess exists");
+            let none = || EngineError::new(Errno::SRCH, "no subprocess exists");
             Ok(core.engine()?.process.as_ref().ok_or_else(none)?.signal(signum)?)
         })
     }

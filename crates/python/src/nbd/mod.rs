@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 
-pub(crate) use buffer::{Buffer, View, fresh};
+pub(crate) use buffer::{AioBuffer, View, fresh};
 use shared::Shared;
 
 /// A connection to an NBD server.

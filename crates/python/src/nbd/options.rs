@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 
 use super::NBD;
-use crate::engine::{Fault, State, TalkOption};
-use crate::nbd::shared::{Asking, Core, Failure};
+use crate::engine::{EngineError, State, TalkOption};
+use crate::nbd::shared::{Asking, CallError, Core};
 use crate::nbd::telling::callback;
 
 impl NBD {
@@ -30,7 +30,7 @@ impl NBD {
             if let Err(fault) = core.engine()?.opt(option)
                 && core.engine()?.state() != State::Dead
             {
-                return Err(Failure::Fault(fault));
+                return Err(CallError::Engine(fault));
             }
             Ok(old)
         })?;
@@ -57,7 +57,7 @@ impl NBD {
         let (errno, _) = self.ask_and_wait(py, call, option, None)?;
         let dead = self.shared.with(py, call, |core| Ok(core.engine()?.death()))?;
         match dead {
-            Some(fault) => Err(Failure::Fault(fault).raise(py, call)),
+            Some(fault) => Err(CallError::Engine(fault).raise(py, call)),
             None => Ok(errno == 0),
         }
     }
@@ -75,7 +75,7 @@ impl NBD {
             return Ok(count);
         }
         let text = format!("server replied with error to {what} request");
-        Err(Failure::Fault(Fault::number(errno, text)).raise(py, call))
+        Err(CallError::Engine(EngineError::number(errno, text)).raise(py, call))
     }
 }
 

@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use rustix::io::Errno;
 
 use super::NBD;
-use crate::engine::{Engine, Fault, HANDSHAKE_MASK, Settings, When, strict, transport};
-use crate::nbd::shared::{Failure, Keep};
+use crate::engine::{Engine, EngineError, HANDSHAKE_MASK, Settings, When, strict, transport};
+use crate::nbd::shared::{CallError, KeptObjects};
 use crate::nbd::telling::callback;
 
 /// Longest name, in bytes.
@@ -20,7 +20,7 @@ impl NBD {
         py: Python<'_>,
         call: &str,
         when: Option<When>,
-        change: impl FnOnce(&mut Settings) -> Result<(), Fault>,
+        change: impl FnOnce(&mut Settings) -> Result<(), EngineError>,
     ) -> PyResult<()> {
         self.shared.with(py, call, |core| {
             let engine = core.engine()?;
@@ -34,25 +34,25 @@ impl NBD {
         &self,
         py: Python<'_>,
         call: &str,
-        look: impl FnOnce(&Engine<Keep>) -> Result<T, Fault>,
+        look: impl FnOnce(&Engine<KeptObjects>) -> Result<T, EngineError>,
     ) -> PyResult<T> {
-        self.shared.with(py, call, |core| look(core.engine()?).map_err(Failure::Fault))
+        self.shared.with(py, call, |core| look(core.engine()?).map_err(CallError::Engine))
     }
 }
 
-fn wrong(parameter: &str, value: i64) -> Fault {
-    Fault::new(Errno::INVAL, format!("{parameter}: invalid value for parameter: {value}"))
+fn wrong(parameter: &str, value: i64) -> EngineError {
+    EngineError::new(Errno::INVAL, format!("{parameter}: invalid value for parameter: {value}"))
 }
 
-fn wrong_flag(parameter: &str, value: u32) -> Fault {
-    Fault::new(Errno::INVAL, format!("{parameter}: invalid value for flag: {value:#x}"))
+fn wrong_flag(parameter: &str, value: u32) -> EngineError {
+    EngineError::new(Errno::INVAL, format!("{parameter}: invalid value for flag: {value:#x}"))
 }
 
-fn check_name(name: &str, what: &str) -> Result<(), Fault> {
+fn check_name(name: &str, what: &str) -> Result<(), EngineError> {
     if name.len() <= MAX_STRING {
         return Ok(());
     }
-    Err(Fault::new(Errno::NAMETOOLONG, format!("{what} name too long for NBD protocol")))
+    Err(EngineError::new(Errno::NAMETOOLONG, format!("{what} name too long for NBD protocol")))
 }
 
 #[pymethods]
@@ -120,7 +120,7 @@ impl NBD {
 
     /// Bytes of this handle itself.
     fn get_handle_size(&self, py: Python<'_>) -> PyResult<usize> {
-        self.get(py, "get_handle_size", |_| Ok(size_of::<Engine<Keep>>()))
+        self.get(py, "get_handle_size", |_| Ok(size_of::<Engine<KeptObjects>>()))
     }
 
     /// The name of the export; the empty name is the server's default. At most 4096 bytes.
@@ -385,7 +385,7 @@ impl NBD {
     /// One of the contexts to select.
     fn get_meta_context(&self, py: Python<'_>, i: usize) -> PyResult<String> {
         self.get(py, "get_meta_context", |engine| {
-            let none = || Fault::new(Errno::INVAL, "meta context request out of range");
+            let none = || EngineError::new(Errno::INVAL, "meta context request out of range");
             engine.settings.contexts.get(i).cloned().ok_or_else(none)
         })
     }
@@ -443,12 +443,12 @@ impl NBD {
         self.set(py, "set_socket_activation_name", Some(When::Created), |settings| {
             if socket_name.len() > 32 {
                 let text = "socket activation name should be <= 32 characters";
-                return Err(Fault::new(Errno::NAMETOOLONG, text));
+                return Err(EngineError::new(Errno::NAMETOOLONG, text));
             }
             if !socket_name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
                 let text =
                     "socket activation name should contain only alphanumeric ASCII characters";
-                return Err(Fault::new(Errno::INVAL, text));
+                return Err(EngineError::new(Errno::INVAL, text));
             }
             settings.activation_name = socket_name;
             Ok(())

@@ -13,12 +13,12 @@ use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use crate::engine::{Engine, Fault};
+use crate::engine::{Engine, EngineError};
 use crate::nbd::buffer::View;
 
 /// What Python keeps with a command.
 #[derive(Debug, Default)]
-pub(crate) struct Keep {
+pub(crate) struct KeptObjects {
     /// The memory that it goes into or comes from, which stays where it is as long as this is here; and whose it is.
     pub(crate) _view: Option<View>,
     pub(crate) object: Option<Py<PyAny>>,
@@ -44,7 +44,7 @@ pub(crate) struct Asking {
 #[derive(Debug)]
 pub(crate) struct Core {
     /// `None` once it is closed.
-    pub(super) engine: Option<Engine<Keep>>,
+    pub(super) engine: Option<Engine<KeptObjects>>,
     pub(crate) asking: Asking,
     pub(crate) debug: Option<Py<PyAny>>,
     driver: Option<ThreadId>,
@@ -53,8 +53,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn engine(&mut self) -> Result<&mut Engine<Keep>, Failure> {
-        self.engine.as_mut().ok_or(Failure::Closed)
+    pub(crate) fn engine(&mut self) -> Result<&mut Engine<KeptObjects>, CallError> {
+        self.engine.as_mut().ok_or(CallError::Closed)
     }
 
     /// Has a driver that waits look again, if there is more to do now.
@@ -66,12 +66,12 @@ impl Core {
         }
     }
 
-    fn bell(&mut self) -> Result<Arc<OwnedFd>, Failure> {
+    fn bell(&mut self) -> Result<Arc<OwnedFd>, CallError> {
         if let Some(bell) = &self.bell {
             return Ok(bell.clone());
         }
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = Arc::new(eventfd(0, flags).map_err(|e| Fault::new(e, "eventfd"))?);
+        let bell = Arc::new(eventfd(0, flags).map_err(|e| EngineError::new(e, "eventfd"))?);
         self.bell = Some(bell.clone());
         Ok(bell)
     }
@@ -79,31 +79,31 @@ impl Core {
 
 /// Why a call came to nothing.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CallError {
     /// The handle was closed.
     Closed,
-    Fault(Fault),
+    Engine(EngineError),
     Python(PyErr),
 }
 
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<EngineError> for CallError {
+    fn from(fault: EngineError) -> Self {
+        Self::Engine(fault)
     }
 }
 
-impl From<PyErr> for Failure {
+impl From<PyErr> for CallError {
     fn from(e: PyErr) -> Self {
         Self::Python(e)
     }
 }
 
-impl Failure {
+impl CallError {
     /// The exception, for the call of that name.
     pub(crate) fn raise(self, py: Python<'_>, call: &str) -> PyErr {
         match self {
             Self::Python(e) => e,
-            Self::Fault(fault) => {
+            Self::Engine(fault) => {
                 let args = (fault.said_by(call), fault.errno);
                 errors(py, "Error", args).unwrap_or_else(|e| e)
             }
@@ -163,7 +163,7 @@ impl Shared {
         &self,
         py: Python<'_>,
         call: &str,
-        work: impl FnOnce(&mut Core) -> Result<T, Failure>,
+        work: impl FnOnce(&mut Core) -> Result<T, CallError>,
     ) -> PyResult<T> {
         let mut core = self.lock();
         let result = work(&mut core);
@@ -185,7 +185,7 @@ impl Shared {
         &self,
         py: Python<'_>,
         call: &str,
-        work: impl FnOnce(&mut Engine<Keep>) -> Result<T, Failure> + Send,
+        work: impl FnOnce(&mut Engine<KeptObjects>) -> Result<T, CallError> + Send,
     ) -> PyResult<T> {
         let result = py.detach(|| {
             let mut core = self.lock();
@@ -199,7 +199,7 @@ impl Shared {
         &self,
         py: Python<'_>,
         call: &str,
-        mut look: impl FnMut(&mut Core) -> Option<Result<T, Failure>> + Send,
+        mut look: impl FnMut(&mut Core) -> Option<Result<T, CallError>> + Send,
     ) -> PyResult<T> {
         loop {
             let turn = py.detach(|| self.turn(None, None, &mut look));
@@ -250,7 +250,7 @@ impl Shared {
             let engine = core.engine()?;
             let result = if readable { engine.readable() } else { engine.writable() };
             self.changed.notify_all();
-            result.map_err(Failure::Fault)
+            result.map_err(CallError::Engine)
         });
         self.with(py, call, |_| result)
     }
@@ -261,7 +261,7 @@ impl Shared {
         limit: Option<Duration>,
         once: Option<Option<BorrowedFd<'_>>>,
         look: &mut impl FnMut(&mut Core) -> Option<T>,
-    ) -> Result<Turn<T>, Failure> {
+    ) -> Result<Turn<T>, CallError> {
         let me = thread::current().id();
         let until = limit.map(|limit| Instant::now() + limit);
         let mut core = self.lock();
@@ -277,7 +277,7 @@ impl Shared {
                 None => {}
                 Some(driver) if driver == me => {
                     let text = "called from a callback of the same handle, which would never end";
-                    return Err(Fault::new(Errno::DEADLK, text).into());
+                    return Err(EngineError::new(Errno::DEADLK, text).into());
                 }
                 Some(_) => {
                     // From time to time it is seen whether a signal came.
@@ -303,7 +303,7 @@ impl Shared {
             let direction = engine.direction();
             if direction == 0 {
                 let text = format!("nothing to poll for in state {}", engine.state().name());
-                return Err(Fault::new(Errno::INVAL, text).into());
+                return Err(EngineError::new(Errno::INVAL, text).into());
             }
             let mut seen = if engine.has_received() { Seen::Readable } else { Seen::Nothing };
             if seen == Seen::Nothing {
@@ -315,7 +315,7 @@ impl Shared {
                 core = self.lock();
                 core.driver = None;
                 self.changed.notify_all();
-                seen = polled.map_err(|e| Fault::new(e, "poll"))?;
+                seen = polled.map_err(|e| EngineError::new(e, "poll"))?;
             }
             let engine = core.engine()?;
             match seen {

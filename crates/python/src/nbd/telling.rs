@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::engine::{Engine, Event};
 use crate::nbd::buffer;
-use crate::nbd::shared::{Keep, Shared};
+use crate::nbd::shared::{KeptObjects, Shared};
 
 impl Shared {
     /// Calls users back with all there is to tell. This thread is the driver until that is done.
@@ -54,7 +54,7 @@ impl Shared {
         drop(retired);
     }
 
-    fn keep<T>(&self, cookie: u64, work: impl FnOnce(&mut Keep) -> Option<T>) -> Option<T> {
+    fn keep<T>(&self, cookie: u64, work: impl FnOnce(&mut KeptObjects) -> Option<T>) -> Option<T> {
         self.lock().engine.as_mut().and_then(|engine| engine.keep(cookie)).and_then(work)
     }
 

@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 use device::{BufferPool, Peer};
 use runtime::{WorkPool, batch, on_behalf};
-use wire::{Policy, ServerHandshake};
+use wire::{ServerHandshake, ServerPolicy};
 
 use crate::budget::{Budget, Share};
 use crate::execute::Served;
 use crate::exports::Exports;
 use crate::leavers::Leavers;
 use crate::link::{LINGER, Link, Out};
-use crate::log::{Level, Log, Voice};
+use crate::log::{ServerLog, Severity, Voice};
 use crate::metrics::{Metrics, Reason, Tally};
 use crate::server::Options;
 use crate::terms::Terms;
@@ -51,14 +51,14 @@ const LINGER_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) exports: Exports,
-    pub(crate) policy: Policy,
+    pub(crate) policy: ServerPolicy,
     pub(crate) terms: Terms,
     /// For work that keeps a processor busy.
     pub(crate) computing: WorkPool,
     pub(crate) metrics: Metrics,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
-    pub(crate) log: Log,
+    pub(crate) log: ServerLog,
     pub(crate) leavers: Leavers,
     /// How many clients have connected.
     pub(crate) clients: AtomicU64,
@@ -158,7 +158,7 @@ impl Connection {
     pub(crate) fn new(link: Arc<Link>, peer: &Peer, common: Arc<Common>) -> Self {
         let number = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
         let voice = Arc::new(Voice::new(common.log.clone(), peer));
-        voice.event(Level::Info, format_args!("connected"));
+        voice.event(Severity::Info, format_args!("connected"));
         let opener = ExportOpener::new(common.clone(), link.clone(), voice.clone(), number);
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
@@ -414,7 +414,7 @@ impl Connection {
     fn report(&mut self, reason: Reason, why: &dyn std::fmt::Display) {
         self.common.metrics.closed(reason);
         self.ends("the server closed it");
-        self.voice.event(Level::Warning, format_args!("closing the connection: {why}"));
+        self.voice.event(Severity::Warning, format_args!("closing the connection: {why}"));
     }
 
     fn settle(&mut self, after: AfterTurn) -> AfterTurn {

@@ -12,13 +12,13 @@ use std::time::Instant;
 use device::{Client, Connected, Device, Edge, ErrorKind, Listed, Presence, Result};
 use wire::constants::BASE_ALLOCATION;
 use wire::constants::reply::ERR_UNKNOWN;
-use wire::{BlockSizes, ExportOffer, OptionRefusal};
+use wire::{BlockConstraints, ExportOffer, OptionRefusal};
 
 use super::Common;
 use crate::exports::{Access, Export, contexts, enforced};
 use crate::leavers::PATIENCE;
 use crate::link::Link;
-use crate::log::{Level, Voice, quoted};
+use crate::log::{Severity, Voice, quoted};
 
 type Answer = Result<Option<Arc<dyn Device>>>;
 /// Why, and whether that is because there is no such export.
@@ -77,7 +77,7 @@ impl ExportOpener {
     }
 
     /// The device for the client, and the sizes that bind it, once `open` has succeeded.
-    pub(super) fn enter(&self, name: &str) -> Option<(Edge, BlockSizes)> {
+    pub(super) fn enter(&self, name: &str) -> Option<(Edge, BlockConstraints)> {
         let export = self.granted(name)?;
         let edge = self.edge(export, name)?.ok()?;
         *self.chosen() = None;
@@ -197,7 +197,7 @@ impl wire::ExportCatalog for ExportOpener {
             return there.map(named).collect();
         };
         let names = names.unwrap_or_else(|e| {
-            self.voice.event(Level::Warning, format_args!("list exports: {e}"));
+            self.voice.event(Severity::Warning, format_args!("list exports: {e}"));
             Vec::new()
         });
         let others = there.filter(|export| export.name != chosen.name).map(named);
@@ -242,12 +242,12 @@ impl wire::ExportCatalog for ExportOpener {
             // Clients that may not use it are not told that it exists.
             Some((_, Access::Hidden)) => {
                 let what = format_args!("the export {} is not for this client", quoted(name));
-                self.voice.event(Level::Warning, what);
+                self.voice.event(Severity::Warning, what);
                 return Err(OptionRefusal::unknown());
             }
             None => {
                 let what = format_args!("there is no export {}", quoted(name));
-                self.voice.event(Level::Warning, what);
+                self.voice.event(Severity::Warning, what);
                 return Err(OptionRefusal::unknown());
             }
         };
@@ -256,7 +256,8 @@ impl wire::ExportCatalog for ExportOpener {
             Some(Err((why, is_unknown))) => {
                 // The client may ask again, and the device may then accept it.
                 *self.chosen() = None;
-                self.voice.event(Level::Warning, format_args!("{}: refused: {why}", quoted(name)));
+                self.voice
+                    .event(Severity::Warning, format_args!("{}: refused: {why}", quoted(name)));
                 if is_unknown {
                     return Err(OptionRefusal::new(ERR_UNKNOWN, &why));
                 }

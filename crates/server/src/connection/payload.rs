@@ -8,7 +8,7 @@ use wire::{Command, ReplyWriter, Request};
 use super::turn::{part, part_mut};
 use super::{Connection, LONG_PAYLOAD, Phase, SMALL, Turn};
 use crate::budget::Share;
-use crate::execute::{Payload, Run, Served};
+use crate::execute::{Payload, RequestRun, Served};
 
 /// How much of a payload is received before the others have their turn, and before it is asked again
 /// whether there is room.
@@ -185,8 +185,15 @@ impl Connection {
             Into::Buffer { buffer, share, .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
                 let (gather, begun) = (&mut turn.gather, self.active);
-                let mut run =
-                    Run { served, link: &self.link, gather, request, writer, begun, ends: true };
+                let mut run = RequestRun {
+                    served,
+                    link: &self.link,
+                    gather,
+                    request,
+                    writer,
+                    begun,
+                    ends: true,
+                };
                 if run.execute(Payload::Owned(buffer, share)) {
                     turn.answered.add(request.kind());
                 }

@@ -14,9 +14,9 @@ use super::payload::Incoming;
 use super::turn::{part, part_mut};
 use super::{AfterTurn, Connection, Phase, SMALL, Turn};
 use crate::budget::OF_CONNECTION;
-use crate::execute::{Payload, Run, Served};
+use crate::execute::{Payload, RequestRun, Served};
 use crate::link::Out;
-use crate::log::Level;
+use crate::log::Severity;
 use crate::metrics::Reason;
 
 /// Reads of the socket in one turn; then the reactor's other connections have theirs.
@@ -294,7 +294,7 @@ impl Connection {
                 session.blocks = enforced;
                 self.opener.entered(&session.export);
                 self.voice.chose(&session.export);
-                self.voice.event(Level::Info, format_args!("opened"));
+                self.voice.event(Severity::Info, format_args!("opened"));
                 // By the export's own name, whatever name was asked for.
                 let export = self.common.exports.find(&session.export);
                 let name = export.map_or(session.export.as_str(), |export| &export.name);
@@ -378,7 +378,8 @@ impl Connection {
         };
         let begun = self.active;
         let gather = &mut turn.gather;
-        let mut run = Run { served, link: &self.link, gather, request, writer, begun, ends: true };
+        let mut run =
+            RequestRun { served, link: &self.link, gather, request, writer, begun, ends: true };
         if run.execute(taken) {
             turn.answered.add(request.kind());
         }

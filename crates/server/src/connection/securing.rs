@@ -10,13 +10,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use net::tls::{Failed, Handshake, HandshakeProgress};
+use net::tls::{FailedHandshake, Handshake, HandshakeProgress};
 use runtime::WorkPool;
 use wire::ServerHandshake;
 
 use super::{Connection, Phase};
 use crate::link::Link;
-use crate::log::{Level, quoted};
+use crate::log::{Severity, quoted};
 use crate::metrics::Reason;
 
 /// A connection on which TLS begins.
@@ -28,7 +28,7 @@ pub(super) struct Securing {
 }
 
 /// Its state.
-type Outcome = (Handshake, Result<HandshakeProgress, Failed>);
+type TlsOutcome = (Handshake, Result<HandshakeProgress, FailedHandshake>);
 
 /// One step of a handshake.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ enum Step {
     /// Bytes may have come, or there is room.
     Due(Handshake),
     /// The pool has it, and will return it here.
-    Away(Arc<Mutex<Option<Outcome>>>),
+    Away(Arc<Mutex<Option<TlsOutcome>>>),
     /// Between the two.
     Gone,
 }
@@ -156,13 +156,13 @@ impl Connection {
         let agreed = agreed.unwrap_or_default();
         match identity.user.as_ref().or(identity.subject.as_ref()) {
             Some(name) => {
-                self.voice.event(Level::Info, format_args!("{agreed}: {}", quoted(name)));
+                self.voice.event(Severity::Info, format_args!("{agreed}: {}", quoted(name)));
             }
-            None => self.voice.event(Level::Info, format_args!("{agreed}")),
+            None => self.voice.event(Severity::Info, format_args!("{agreed}")),
         }
     }
 
-    fn refuse(&mut self, tls: Handshake, failed: &Failed) {
+    fn refuse(&mut self, tls: Handshake, failed: &FailedHandshake) {
         self.report(Reason::Tls, &failed.why);
         self.link.want_room(false);
         let until = Instant::now() + failed.delay;

@@ -8,7 +8,7 @@ use runtime::{Wanted, has_time, taking_time, while_wanted};
 use wire::{ErrorCode, ReplyWriter, Request};
 
 use super::status::Survey;
-use super::{FLOOR, Run, Served, error_code, is_drop};
+use super::{FLOOR, RequestRun, Served, error_code, is_drop};
 use crate::budget::Share;
 use crate::link::{Link, Out};
 
@@ -70,7 +70,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    pub(super) fn begin(run: &mut Run<'_>, bytes: u64, share: Option<Share>) -> Self {
+    pub(super) fn begin(run: &mut RequestRun<'_>, bytes: u64, share: Option<Share>) -> Self {
         run.ends = false;
         let bytes = bytes.max(FLOOR);
         run.link.begin(bytes);

@@ -104,7 +104,7 @@ impl Payload<'_> {
 }
 
 /// One request about to be run.
-pub(crate) struct Run<'a> {
+pub(crate) struct RequestRun<'a> {
     pub(crate) served: &'a Arc<Served>,
     pub(crate) link: &'a Arc<Link>,
     pub(crate) gather: &'a mut Gather,
@@ -116,7 +116,7 @@ pub(crate) struct Run<'a> {
     pub(crate) ends: bool,
 }
 
-impl Run<'_> {
+impl RequestRun<'_> {
     /// Runs the request; whether it is answered.
     pub(crate) fn execute(&mut self, payload: Payload<'_>) -> bool {
         let r = self.request;

@@ -15,7 +15,7 @@ use wire::{ReplyWriter, Request};
 
 use super::elsewhere::{Ending, go_on, start};
 use super::zeroes::zeroes;
-use super::{FLOOR, LONG, Run, Served, known};
+use super::{FLOOR, LONG, RequestRun, Served, known};
 use crate::budget::Share;
 use crate::link::{Out, Placed};
 
@@ -42,7 +42,7 @@ enum Part {
     UnderWay(u64, u64, Share),
 }
 
-impl Run<'_> {
+impl RequestRun<'_> {
     pub(super) fn read(&mut self) {
         let (offset, len) = (self.request.offset, self.request.length);
         if len == 0 {
@@ -273,7 +273,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn begin(run: &mut Run<'_>, parts: Vec<Part>) -> Self {
+    fn begin(run: &mut RequestRun<'_>, parts: Vec<Part>) -> Self {
         let bytes = match parts.iter().map(Part::missing).sum() {
             0 => run.request.length,
             bytes => bytes,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use device::{Extent, ExtentKind, Operation, Outcome, Result};
 use wire::constants::{BASE_ALLOCATION, allocation};
-use wire::{CommandFlags, ErrorCode, Mode, Negotiated, ReplyWriter, Request, StatusExtent};
+use wire::{CommandFlags, ErrorCode, Framing, Negotiated, ReplyWriter, Request, StatusExtent};
 
 use super::blocks::whole_blocks;
 use super::elsewhere::Ending;
-use super::{Run, Served};
+use super::{RequestRun, Served};
 
 /// Extents in one block status reply, for each context.
 const STATUS_EXTENTS: usize = 2048;
@@ -19,7 +19,7 @@ const FEW_EXTENTS: usize = 64;
 /// A block status counts as what its reply may take, for each context.
 const STATUS_COST: u64 = 40 << 10;
 
-impl Run<'_> {
+impl RequestRun<'_> {
     pub(super) fn block_status(&mut self, payload: &[u8]) {
         let query = match self.served.session.status_query(&self.request, payload) {
             Ok(query) => query,
@@ -86,7 +86,7 @@ impl Survey {
             let (_, name) = session.contexts.iter().find(|(known, _)| known == id)?;
             Some((*id, (name != BASE_ALLOCATION).then(|| name.as_str().into())))
         };
-        let narrow = session.mode != Mode::Extended;
+        let narrow = session.mode != Framing::Extended;
         Self { asked: ids.iter().filter_map(named).collect(), told: Vec::new(), max, narrow }
     }
 
@@ -150,7 +150,7 @@ fn allocation_flags(kind: ExtentKind) -> u64 {
 #[cfg(test)]
 mod tests {
     use wire::constants::chunk;
-    use wire::{Command, Mode};
+    use wire::{Command, Framing};
 
     use super::*;
 
@@ -165,9 +165,9 @@ mod tests {
             payload: 0,
         };
         for (mode, flags, fits) in [
-            (Mode::Structured, u64::from(u32::MAX), true),
-            (Mode::Structured, 1 << 32, false),
-            (Mode::Extended, 1 << 32, true),
+            (Framing::Structured, u64::from(u32::MAX), true),
+            (Framing::Structured, 1 << 32, false),
+            (Framing::Extended, 1 << 32, true),
         ] {
             let session =
                 Negotiated { mode, contexts: vec![(1, "x:y".into())], ..Negotiated::default() };

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use device::timestamp;
 use serde_json::json;
 
-use super::{Level, voice};
+use super::{Severity, voice};
 
 /// How the lines of a log are written.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -22,7 +22,7 @@ pub enum LogFormat {
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) time: SystemTime,
-    pub(super) level: Level,
+    pub(super) level: Severity,
     /// The client's address.
     pub(super) peer: Option<String>,
     /// As much of its name as [`voice::start_of`] leaves.
@@ -33,7 +33,7 @@ pub(super) struct Line {
 
 impl Line {
     /// A line of the log itself.
-    pub(super) fn own(level: Level, what: String) -> Self {
+    pub(super) fn own(level: Severity, what: String) -> Self {
         Self { time: SystemTime::now(), level, peer: None, export: None, what }
     }
 

@@ -32,7 +32,7 @@ const DROPPED: Duration = Duration::from_secs(10);
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Level {
+pub enum Severity {
     /// Something failed: an I/O error.
     Error,
     /// A client was refused, or closed, or was too slow.
@@ -41,7 +41,7 @@ pub enum Level {
     Info,
 }
 
-impl Level {
+impl Severity {
     /// In syslog's numbers.
     fn severity(self) -> u8 {
         match self {
@@ -60,7 +60,7 @@ impl Level {
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Error => "error",
@@ -72,7 +72,7 @@ impl fmt::Display for Level {
 
 /// The log. Cheap to clone; all clones share.
 #[derive(Clone, Debug)]
-pub struct Log(Arc<Owner>);
+pub struct ServerLog(Arc<Owner>);
 
 /// What all clones share; the writer ends when they are gone.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ struct Pace(Option<Instant>);
 
 impl Pace {
     /// Whether one more line may be logged now.
-    fn allows(&mut self, level: Level, now: Instant) -> bool {
+    fn allows(&mut self, level: Severity, now: Instant) -> bool {
         let (burst, each) = level.pace();
         let ahead = self.0.map_or(now, |at| at.max(now));
         if ahead.duration_since(now) >= each * burst {
@@ -137,13 +137,13 @@ impl Pace {
     }
 }
 
-impl Default for Log {
+impl Default for ServerLog {
     fn default() -> Self {
         Self::stderr()
     }
 }
 
-impl Log {
+impl ServerLog {
     fn new(outlet: Outlet) -> Self {
         Self(Arc::new(Owner(Arc::new(Shared {
             state: Mutex::default(),
@@ -210,19 +210,19 @@ impl Log {
 
     /// Whether lines of this level are logged.
     #[must_use]
-    pub fn takes(&self, level: Level) -> bool {
-        level < Level::Info || self.shared().lock().verbose
+    pub fn takes(&self, level: Severity) -> bool {
+        level < Severity::Info || self.shared().lock().verbose
     }
 
     /// Logs one line, of no particular client.
     pub fn say(&self, what: fmt::Arguments<'_>) {
-        self.event(Level::Warning, None, None, what);
+        self.event(Severity::Warning, None, None, what);
     }
 
     /// Logs one line: what happened, to the client at `peer`, on `export`.
     pub fn event(
         &self,
-        level: Level,
+        level: Severity,
         peer: Option<&Peer>,
         export: Option<&str>,
         what: fmt::Arguments<'_>,
@@ -232,7 +232,7 @@ impl Log {
 
     fn line(
         &self,
-        level: Level,
+        level: Severity,
         peer: Option<String>,
         export: Option<&str>,
         what: fmt::Arguments<'_>,
@@ -320,7 +320,7 @@ impl Shared {
                 let mut writer = self.writer();
                 if let Err(e) = writer.outlet.reopen() {
                     // It continues where it was.
-                    writer.write(&Line::own(Level::Error, e.to_string()));
+                    writer.write(&Line::own(Severity::Error, e.to_string()));
                 }
             }
         }
@@ -344,7 +344,7 @@ impl Shared {
                 let count = std::mem::take(&mut state.dropped);
                 state.told = Some(Instant::now());
                 let what = format!("{count} lines were dropped");
-                state.queue.push_back(Entry::Line(Line::own(Level::Warning, what)));
+                state.queue.push_back(Entry::Line(Line::own(Severity::Warning, what)));
                 continue;
             }
             self.idle.notify_all();

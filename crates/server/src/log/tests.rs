@@ -7,10 +7,10 @@ fn scratch(name: &str) -> std::path::PathBuf {
 }
 
 /// The lines that a closure logs into a file, without the times.
-fn said(name: &str, verbose: bool, say: impl FnOnce(&Log)) -> Vec<String> {
+fn said(name: &str, verbose: bool, say: impl FnOnce(&ServerLog)) -> Vec<String> {
     let path = scratch(name);
     std::fs::write(&path, "before\n").unwrap();
-    let log = Log::file(&path).unwrap();
+    let log = ServerLog::file(&path).unwrap();
     log.start(verbose).unwrap();
     say(&log);
     assert!(log.flush(Duration::from_secs(60)));
@@ -25,21 +25,26 @@ fn a_file_keeps_what_it_had_and_gets_whole_lines() {
     let lines = said("file", false, |log| {
         log.say(format_args!("one"));
         let peer = Peer::Ip("[::1]:7".parse().unwrap());
-        log.clone().event(Level::Error, Some(&peer), Some("a \"b\"\n"), format_args!("two\nthree"));
-        log.event(Level::Info, Some(&peer), None, format_args!("not asked for"));
+        log.clone().event(
+            Severity::Error,
+            Some(&peer),
+            Some("a \"b\"\n"),
+            format_args!("two\nthree"),
+        );
+        log.event(Severity::Info, Some(&peer), None, format_args!("not asked for"));
     });
     assert_eq!(lines, ["warning - -: one", "error [::1]:7 \"a \\\"b\\\"\\n\": two three"]);
 }
 
 #[test]
 fn a_level_that_comes_too_fast_is_dropped_and_counted_and_the_others_are_not() {
-    let (burst, _) = Level::Warning.pace();
+    let (burst, _) = Severity::Warning.pace();
     let lines = said("fast", true, |log| {
         for i in 0..1000 + burst {
             log.say(format_args!("{i}"));
         }
-        log.event(Level::Error, None, None, format_args!("heard"));
-        log.event(Level::Info, None, None, format_args!("heard"));
+        log.event(Severity::Error, None, None, format_args!("heard"));
+        log.event(Severity::Info, None, None, format_args!("heard"));
     });
     // The clock goes on while they are logged, which allows some more.
     let dropped = lines.iter().filter_map(|line| line.strip_suffix(" lines were dropped"));
@@ -57,12 +62,12 @@ fn nobody_waits_for_a_reader_that_does_not_read() {
     let fifo = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(fifo.success());
     let reader = std::fs::File::options().read(true).write(true).open(&path).unwrap();
-    let log = Log::file(&path).unwrap();
+    let log = ServerLog::file(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     log.start(true).unwrap();
     let long = "x".repeat(LONGEST);
     for _ in 0..1900 {
-        log.event(Level::Info, None, None, format_args!("{long}"));
+        log.event(Severity::Info, None, None, format_args!("{long}"));
     }
     assert!(!log.flush(Duration::from_millis(10)));
     let state = log.shared().lock();
@@ -73,7 +78,7 @@ fn nobody_waits_for_a_reader_that_does_not_read() {
 #[test]
 fn a_file_that_got_another_name_is_left_behind_when_it_is_opened_again() {
     let (path, old) = (scratch("rotated"), scratch("rotated.1"));
-    let log = Log::file(&path).unwrap();
+    let log = ServerLog::file(&path).unwrap();
     log.start(false).unwrap();
     log.say(format_args!("one"));
     assert!(log.flush(Duration::from_secs(60)));
@@ -105,7 +110,7 @@ fn a_client_has_few_errors_told_and_all_counted() {
 fn the_system_log_gets_a_datagram_a_line_with_its_priority() {
     let path = scratch("syslog");
     let listener = UnixDatagram::bind(&path).unwrap();
-    let log = Log::new(Outlet::syslog(&path).unwrap());
+    let log = ServerLog::new(Outlet::syslog(&path).unwrap());
     std::fs::remove_file(&path).unwrap();
     log.say(format_args!("a peer misbehaved"));
     let mut line = [0; 100];
@@ -122,11 +127,16 @@ fn the_system_log_gets_a_datagram_a_line_with_its_priority() {
 #[test]
 fn a_line_of_json_is_an_object_whatever_a_client_has_put_into_it() {
     let path = scratch("json");
-    let log = Log::file(&path).unwrap().in_format(LogFormat::Json);
+    let log = ServerLog::file(&path).unwrap().in_format(LogFormat::Json);
     log.start(true).unwrap();
     let (peer, long) = (Peer::Ip("[::1]:7".parse().unwrap()), "n".repeat(200));
-    log.event(Level::Error, Some(&peer), Some("a \"b\"\n"), format_args!("\"two\"\nthree\u{1b}"));
-    log.event(Level::Info, None, Some(&long), format_args!(""));
+    log.event(
+        Severity::Error,
+        Some(&peer),
+        Some("a \"b\"\n"),
+        format_args!("\"two\"\nthree\u{1b}"),
+    );
+    log.event(Severity::Info, None, Some(&long), format_args!(""));
     log.say(format_args!("one"));
     assert!(log.flush(Duration::from_secs(60)));
     let text = std::fs::read_to_string(&path).unwrap();

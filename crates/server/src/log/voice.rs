@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::Peer;
 
-use super::{Level, Log};
+use super::{ServerLog, Severity};
 
 /// Failed requests of one client that are logged one by one; more are counted.
 const FAILURES: u64 = 10;
@@ -17,14 +17,14 @@ const NAME: usize = 100;
 /// The log, and the client it is about.
 #[derive(Debug)]
 pub(crate) struct Voice {
-    log: Log,
+    log: ServerLog,
     peer: Option<String>,
     export: OnceLock<String>,
     failures: AtomicU64,
 }
 
 impl Voice {
-    pub(crate) fn new(log: Log, peer: &Peer) -> Self {
+    pub(crate) fn new(log: ServerLog, peer: &Peer) -> Self {
         let peer = address(Some(peer));
         Self { log, peer, export: OnceLock::new(), failures: AtomicU64::new(0) }
     }
@@ -36,17 +36,17 @@ impl Voice {
     }
 
     /// Logs one line.
-    pub(crate) fn event(&self, level: Level, what: fmt::Arguments<'_>) {
+    pub(crate) fn event(&self, level: Severity, what: fmt::Arguments<'_>) {
         self.log.line(level, self.peer.clone(), self.export.get().map(String::as_str), what);
     }
 
     /// Logs that a request has failed, or only counts it when many have.
     pub(crate) fn failed(&self, what: fmt::Arguments<'_>) {
         match self.failures.fetch_add(1, Ordering::Relaxed) + 1 {
-            1..FAILURES => self.event(Level::Error, what),
+            1..FAILURES => self.event(Severity::Error, what),
             FAILURES => {
-                self.event(Level::Error, what);
-                self.event(Level::Error, format_args!("further errors are only counted"));
+                self.event(Severity::Error, what);
+                self.event(Severity::Error, format_args!("further errors are only counted"));
             }
             _ => {}
         }
@@ -56,9 +56,9 @@ impl Voice {
     pub(crate) fn ended(&self, why: impl fmt::Display) {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures > FAILURES {
-            self.event(Level::Error, format_args!("{failures} requests have failed in all"));
+            self.event(Severity::Error, format_args!("{failures} requests have failed in all"));
         }
-        self.event(Level::Info, format_args!("ended: {why}"));
+        self.event(Severity::Info, format_args!("ended: {why}"));
     }
 }
 

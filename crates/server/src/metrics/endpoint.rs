@@ -71,13 +71,13 @@ pub fn start(listener: Listener, tell: impl Fn() -> String + Send + Sync + 'stat
                     continue;
                 }
             };
-            let seat = Seat(readers.clone());
+            let counted = CountedReader(readers.clone());
             if readers.fetch_add(1, Ordering::Relaxed) >= READERS {
                 continue;
             }
             let tell = tell.clone();
             let reader = move || {
-                let _seat = seat;
+                let _counted = counted;
                 // Panics have been logged.
                 let _ = runtime::contained("a reader of the metrics", || serve(stream, &tell));
             };
@@ -90,9 +90,9 @@ pub fn start(listener: Listener, tell: impl Fn() -> String + Send + Sync + 'stat
 }
 
 /// A reader that is counted, until dropped.
-struct Seat(Arc<AtomicUsize>);
+struct CountedReader(Arc<AtomicUsize>);
 
-impl Drop for Seat {
+impl Drop for CountedReader {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

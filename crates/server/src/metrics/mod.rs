@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use runtime::Measure;
+use runtime::Gauge;
 
 use crate::server::Options;
 use crate::shared::Shared;
@@ -105,7 +105,7 @@ pub struct Live(pub(crate) Weak<Shared>);
 impl Live {
     /// All metrics, in OpenMetrics 1.0; `more` comes from the disks of the program.
     #[must_use]
-    pub fn open_metrics(&self, more: &[Measure]) -> String {
+    pub fn open_metrics(&self, more: &[Gauge]) -> String {
         let mut text = Text::new();
         if let Some(shared) = self.0.upgrade() {
             connections(&shared, &mut text);
@@ -136,7 +136,7 @@ impl Live {
 
     /// The same in short, in lines for people.
     #[must_use]
-    pub fn lines(&self, more: &[Measure]) -> Vec<String> {
+    pub fn lines(&self, more: &[Gauge]) -> Vec<String> {
         let Some(shared) = self.0.upgrade() else { return Vec::new() };
         let open = shared.connections.load(Ordering::Relaxed);
         let accepted = shared.common.clients.load(Ordering::Relaxed);

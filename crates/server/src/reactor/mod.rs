@@ -21,7 +21,7 @@ use crate::bell::{Arrival, Bell, WAKE};
 use crate::connection::{AfterTurn, Connection, Turn};
 use crate::gather::Gather;
 use crate::link::Link;
-use crate::log::Level;
+use crate::log::Severity;
 use crate::shared::Shared;
 
 /// The receive buffer of a reactor, in bytes.
@@ -122,7 +122,7 @@ impl Reactor {
             events.clear();
             if let Err(e) = self.wait(&mut events) {
                 let what = format_args!("a reactor cannot go on: {e}");
-                self.shared.common.log.event(Level::Error, None, None, what);
+                self.shared.common.log.event(Severity::Error, None, None, what);
                 return;
             }
             for event in &events {

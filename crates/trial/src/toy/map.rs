@@ -7,9 +7,9 @@ use device::{
 
 use super::room::{Lease, Slot};
 use super::table::Entry;
-use super::{Image, ask, confused};
+use super::{ToyImage, ask, confused};
 
-impl Image {
+impl ToyImage {
     /// What a range holds, at most `max` extents; `None` as for `read_piece`.
     pub(super) async fn resolve(
         &self,

@@ -31,7 +31,7 @@ const WIDTH: usize = 8;
 
 /// How an image is used.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ToySettings {
     /// Bytes of a cluster, a power of two from 512 to 1 MiB.
     pub cluster: u32,
     /// Every other cluster is packed, if it becomes half as long.
@@ -42,7 +42,7 @@ pub struct Settings {
     pub bound: u64,
 }
 
-impl Default for Settings {
+impl Default for ToySettings {
     fn default() -> Self {
         Self { cluster: 4096, packs: true, append_only: false, bound: 1 << 20 }
     }
@@ -50,7 +50,7 @@ impl Default for Settings {
 
 /// Counters of an image.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
+pub struct ToyCounts {
     /// Slots that were used again after they had been freed.
     pub reused: usize,
     /// Bytes that were freed and may still be seen.
@@ -61,11 +61,11 @@ pub struct Counts {
 
 /// The image. Cheap to clone.
 #[derive(Clone)]
-pub struct Toy(Arc<Image>);
+pub struct Toy(Arc<ToyImage>);
 
-struct Image {
+struct ToyImage {
     info: Info,
-    settings: Settings,
+    settings: ToySettings,
     files: [Edge; 2],
     backing: Option<Edge>,
     pool: WorkPool,
@@ -90,7 +90,12 @@ impl Toy {
     /// A new image of `size` bytes: nothing is in it, and nothing of it is in the files before it is
     /// flushed, or finished.
     #[must_use]
-    pub fn create(files: [Edge; 2], backing: Option<Edge>, size: u64, settings: Settings) -> Self {
+    pub fn create(
+        files: [Edge; 2],
+        backing: Option<Edge>,
+        size: u64,
+        settings: ToySettings,
+    ) -> Self {
         let clusters = size.div_ceil(u64::from(settings.cluster));
         let table = vec![Entry::Absent; usize::try_from(clusters).unwrap()];
         Self::new(files, backing, size, settings, table)
@@ -100,7 +105,7 @@ impl Toy {
     ///
     /// # Errors
     /// There is none, or it is broken; it cannot be read.
-    pub fn open(files: [Edge; 2], backing: Option<Edge>, settings: Settings) -> Result<Self> {
+    pub fn open(files: [Edge; 2], backing: Option<Edge>, settings: ToySettings) -> Result<Self> {
         let mut header = [0; 512];
         files[0].read(&mut header, 0)?;
         let (size, cluster) = table::decode_header(&header)?;
@@ -111,14 +116,14 @@ impl Toy {
         files[0].read(&mut bytes, 0)?;
         let sizes = files.each_ref().map(|file| file.info().size);
         let table = table::decode(&bytes, (cluster, clusters), sizes)?;
-        Ok(Self::new(files, backing, size, Settings { cluster, ..settings }, table))
+        Ok(Self::new(files, backing, size, ToySettings { cluster, ..settings }, table))
     }
 
     fn new(
         files: [Edge; 2],
         backing: Option<Edge>,
         size: u64,
-        settings: Settings,
+        settings: ToySettings,
         table: Vec<Entry>,
     ) -> Self {
         let write = files.iter().all(|file| file.info().abilities.write);
@@ -142,7 +147,7 @@ impl Toy {
             ..Info::new("toy", size)
         };
         let sizes = files.each_ref().map(|file| file.info().size);
-        Self(Arc::new(Image {
+        Self(Arc::new(ToyImage {
             info,
             settings,
             pool: files[0].pool().clone(),
@@ -162,10 +167,10 @@ impl Toy {
 
     /// What happened so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ToyCounts {
         let room = &mut self.0.state().room;
         let reads = self.0.reads.load(Ordering::SeqCst);
-        Counts { reused: room.reused, held: room.held(), reads }
+        ToyCounts { reused: room.reused, held: room.held(), reads }
     }
 }
 
@@ -214,7 +219,7 @@ impl Device for Toy {
     }
 }
 
-impl Image {
+impl ToyImage {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }

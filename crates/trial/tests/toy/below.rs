@@ -8,7 +8,7 @@ use device::model::Model;
 use device::{Edge, Params, Simple};
 use devices::{Named, OpenOptions};
 use runtime::{Context, WorkPool};
-use trial::toy::{Settings, Toy};
+use trial::toy::{Toy, ToySettings};
 
 /// How many kinds of [`Below`] there are.
 pub(crate) const KINDS: usize = 8;
@@ -87,12 +87,17 @@ impl Below {
             6 => {
                 let files = [format!("{name}0"), format!("{name}1")];
                 let files = files.map(|inner| self.file(&inner, 4 * size));
-                Toy::create(files, None, size, Settings::default()).edge()
+                Toy::create(files, None, size, ToySettings::default()).edge()
             }
             _ => {
                 let files = [self.memory(4 * size), self.memory(4 * size)];
-                Toy::create(files, None, size, Settings { cluster: 1024, ..Settings::default() })
-                    .edge()
+                Toy::create(
+                    files,
+                    None,
+                    size,
+                    ToySettings { cluster: 1024, ..ToySettings::default() },
+                )
+                .edge()
             }
         })
     }

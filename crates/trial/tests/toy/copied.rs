@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use copy::{Cancel, Ends, Options, Plan, Progress, Report};
+use copy::{Cancel, CopyPlan, Ends, Options, Progress, Report};
 use device::{Device, Done, Edge, Extent, ExtentKind, Info, Operation, Stored, ZeroFlags};
 use runtime::WorkPool;
-use trial::toy::{Settings, Toy};
+use trial::toy::{Toy, ToySettings};
 
 use crate::below::Below;
 use crate::model::all;
@@ -41,7 +41,7 @@ fn fill(disk: &Edge, seed: u64) {
 fn run(source: &Edge, target: &Edge, options: Options) -> Report {
     let options = Options { ends: Ends::Apart, ..options };
     let (progress, cancel) = (Progress::default(), Cancel::default());
-    copy::run(source, target, &Plan::Map, &options, &progress, &cancel).unwrap()
+    copy::run(source, target, &CopyPlan::Map, &options, &progress, &cancel).unwrap()
 }
 
 fn map(edge: &Edge) -> Vec<Extent> {
@@ -92,7 +92,7 @@ fn an_append_only_image_can_be_made_in_order_and_out_of_order() {
         let bytes = all(&source);
         let files = below.pair(kind, ROOM);
         let cluster = u32::try_from(CLUSTER).unwrap();
-        let settings = Settings { cluster, append_only: true, ..Settings::default() };
+        let settings = ToySettings { cluster, append_only: true, ..ToySettings::default() };
         let toy = Toy::create(files.clone(), None, SIZE, settings);
         let options = Options { request_size: CLUSTER, ..Options::default() };
         if ordered {
@@ -114,7 +114,7 @@ fn an_append_only_image_can_be_made_in_order_and_out_of_order() {
 /// An image over a shorter one, with all that there can be in them.
 fn chain(below: &Below) -> (Toy, [Edge; 2]) {
     let cluster = u32::try_from(CLUSTER).unwrap();
-    let settings = Settings { cluster, ..Settings::default() };
+    let settings = ToySettings { cluster, ..ToySettings::default() };
     let lower = [below.file("c", ROOM), below.file("d", ROOM)];
     let lower = Toy::create(lower, None, SIZE / 2, settings).edge();
     fill(&lower, 1);

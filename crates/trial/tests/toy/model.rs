@@ -7,7 +7,7 @@ use device::model::Model;
 use device::{Buffer, Device, Done, Edge, Info, Operation, Outcome, Result, Simple, ZeroFlags};
 use proptest::prelude::*;
 use runtime::WorkPool;
-use trial::toy::{Settings, Toy};
+use trial::toy::{Toy, ToySettings};
 use trial::{Op, SIZE, Trims, op};
 
 use crate::below::{Below, KINDS};
@@ -15,10 +15,11 @@ use crate::below::{Below, KINDS};
 /// Room in each file, of which an image never needs half.
 const ROOM: u64 = 1 << 20;
 
-fn settings() -> impl Strategy<Value = Settings> {
+fn settings() -> impl Strategy<Value = ToySettings> {
     let cluster = prop::sample::select(&[512, 4096, 65536][..]);
-    (cluster, any::<bool>(), prop::sample::select(&[0, 8192, 1 << 20][..]))
-        .prop_map(|(cluster, packs, bound)| Settings { cluster, packs, bound, append_only: false })
+    (cluster, any::<bool>(), prop::sample::select(&[0, 8192, 1 << 20][..])).prop_map(
+        |(cluster, packs, bound)| ToySettings { cluster, packs, bound, append_only: false },
+    )
 }
 
 /// A backing disk of zeroes, which is as long as an image or shorter.
@@ -29,7 +30,7 @@ fn backing(below: &Below, kind: usize) -> Option<Edge> {
         2 => Some(below.file("backing", SIZE as u64 / 3)),
         _ => {
             let files = [below.memory(ROOM), below.file("backing", ROOM)];
-            Some(Toy::create(files, None, SIZE as u64 / 2, Settings::default()).edge())
+            Some(Toy::create(files, None, SIZE as u64 / 2, ToySettings::default()).edge())
         }
     }
 }
@@ -172,7 +173,7 @@ fn operations(i: usize, offset: u64, len: usize, byte: u8) -> (Operation, Operat
 fn a_place_keeps_what_is_freed_and_beyond_a_bound_no_more_are_given() {
     let below = Below::new(&WorkPool::new(1));
     let files = [below.memory(ROOM), below.memory(ROOM)];
-    let settings = Settings { packs: false, bound: 8192, ..Settings::default() };
+    let settings = ToySettings { packs: false, bound: 8192, ..ToySettings::default() };
     let toy = Toy::create(files, None, SIZE as u64, settings);
     let edge = toy.edge();
     let places = || {
@@ -242,7 +243,7 @@ fn what_is_freed_while_somebody_reads_or_writes_it_is_not_reused() {
     for byte in [0, 1] {
         let held = [(); 2].map(|()| Arc::new(Held(below.memory(ROOM), Mutex::default())));
         let files = held.each_ref().map(|held| Edge::new(held.clone(), WorkPool::new(1)));
-        let settings = Settings { packs: false, ..Settings::default() };
+        let settings = ToySettings { packs: false, ..ToySettings::default() };
         let toy = Toy::create(files, None, SIZE as u64, settings);
         let edge = toy.edge();
         edge.write(&[9; 8192], 0, false).unwrap();
@@ -273,7 +274,7 @@ fn what_is_freed_while_somebody_reads_or_writes_it_is_not_reused() {
 #[test]
 fn a_place_in_an_image_in_an_image_keeps_what_either_frees() {
     let below = Below::new(&WorkPool::new(1));
-    let settings = Settings { packs: false, ..Settings::default() };
+    let settings = ToySettings { packs: false, ..ToySettings::default() };
     let image = |files, size| Toy::create(files, None, size, settings);
     let inner = image([below.memory(ROOM), below.memory(ROOM)], ROOM);
     let outer = image([inner.edge(), below.memory(ROOM)], SIZE as u64);
@@ -292,9 +293,9 @@ fn a_place_in_an_image_in_an_image_keeps_what_either_frees() {
 fn what_is_broken_is_refused() {
     let below = Below::new(&WorkPool::new(1));
     let files = [below.memory(65536), below.memory(65536)];
-    let open = || Toy::open(files.clone(), None, Settings::default());
+    let open = || Toy::open(files.clone(), None, ToySettings::default());
     assert!(open().is_err(), "there is no image");
-    let toy = Toy::create(files.clone(), None, 65536, Settings::default());
+    let toy = Toy::create(files.clone(), None, 65536, ToySettings::default());
     toy.edge().write(&[7; 16384], 0, true).unwrap();
     assert!(open().is_ok());
     let mut good = [0; 512];

@@ -9,13 +9,14 @@
 
 use crate::codec::{Reader, put_u16, put_u32, put_u64, text};
 use crate::constants::{
-    Command, CommandFlags, IHAVEOPT, MAX_EXPORT_SIZE, MAX_STRING, Mode, NBDMAGIC, OLDSTYLE_MAGIC,
-    OPTION_REPLY_HEADER_LEN, OPTION_REPLY_MAGIC, TransmissionFlags, handshake_flags, option,
+    Command, CommandFlags, Framing, IHAVEOPT, MAX_EXPORT_SIZE, MAX_STRING, NBDMAGIC,
+    OLDSTYLE_MAGIC, OPTION_REPLY_HEADER_LEN, OPTION_REPLY_MAGIC, TransmissionFlags,
+    handshake_flags, option,
 };
 use crate::error::{HandshakeError, PeerIncompatible, PeerMisbehaved};
 use crate::handshake::client_options::{ExportInfo, Phase};
 use crate::request::encode_request;
-use crate::session::{BlockSizes, Negotiated, Protocol};
+use crate::session::{BlockConstraints, Negotiated, Protocol};
 
 /// Longest reply to an option, in bytes: names and messages have 4096 at most.
 const MAX_REPLY: u32 = 64 << 10;
@@ -141,7 +142,7 @@ pub struct ClientHandshake {
     protocol: Protocol,
     no_zeroes: bool,
     pub(super) tls: bool,
-    pub(super) mode: Mode,
+    pub(super) mode: Framing,
     /// Selected contexts.
     pub(super) contexts: Vec<(u32, String)>,
     pub(super) available: Option<Vec<String>>,
@@ -164,7 +165,7 @@ impl ClientHandshake {
             protocol: Protocol::NewstyleFixed,
             no_zeroes: false,
             tls: false,
-            mode: Mode::Simple,
+            mode: Framing::Simple,
             contexts: Vec::new(),
             available: None,
             listed: Vec::new(),
@@ -210,7 +211,7 @@ impl ClientHandshake {
     pub fn tls_established(&mut self, out: &mut Vec<u8>) {
         if matches!(self.state, State::Tls) {
             self.tls = true;
-            self.mode = Mode::Simple;
+            self.mode = Framing::Simple;
             self.contexts.clear();
             self.partial.clear();
             self.begin(Phase::Extended, out);
@@ -428,7 +429,7 @@ impl ClientHandshake {
         if size > MAX_EXPORT_SIZE {
             return Err(PeerMisbehaved::SizeTooLarge);
         }
-        let blocks = told.blocks.filter(BlockSizes::is_valid);
+        let blocks = told.blocks.filter(BlockConstraints::is_valid);
         Ok(Negotiated {
             mode: self.mode,
             size,

@@ -1,13 +1,13 @@
 //! The client's options in their order, and what their replies mean.
 
 use crate::codec::Reader;
-use crate::constants::{Mode, info, option, reply};
+use crate::constants::{Framing, info, option, reply};
 use crate::error::{HandshakeError, PeerIncompatible, PeerMisbehaved, cleaned};
 use crate::handshake::client::{
     ClientHandshake, ClientStep, ClientTls, Goal, ListedExport, context_data, info_data,
     put_option, received_name,
 };
-use crate::session::{BlockSizes, Negotiated};
+use crate::session::{BlockConstraints, Negotiated};
 
 /// Most replies to an option that is not LIST.
 const MAX_REPLIES: u32 = 4096;
@@ -41,7 +41,7 @@ pub(crate) struct ExportInfo {
     pub(crate) size_and_flags: Option<(u64, u16)>,
     pub(crate) name: Option<String>,
     pub(crate) description: Option<String>,
-    pub(crate) blocks: Option<BlockSizes>,
+    pub(crate) blocks: Option<BlockConstraints>,
 }
 
 impl ClientHandshake {
@@ -67,7 +67,7 @@ impl ClientHandshake {
             let data = match phase {
                 Phase::StartTls if self.policy.tls != ClientTls::Off => Some(Vec::new()),
                 Phase::Extended if self.policy.extended => Some(Vec::new()),
-                Phase::Structured if self.policy.structured && self.mode == Mode::Simple => {
+                Phase::Structured if self.policy.structured && self.mode == Framing::Simple => {
                     Some(Vec::new())
                 }
                 Phase::List if listing => Some(Vec::new()),
@@ -76,10 +76,12 @@ impl ClientHandshake {
                     None => return self.finish_list(out),
                 },
                 // Contexts mean nothing without chunks, and some servers refuse the question.
-                Phase::ListedContexts(at) if self.mode != Mode::Simple => {
+                Phase::ListedContexts(at) if self.mode != Framing::Simple => {
                     self.listed.get(at).map(|listed| context_data(&listed.name, &[]))
                 }
-                Phase::AvailableContexts if self.lists_contexts() && self.mode != Mode::Simple => {
+                Phase::AvailableContexts
+                    if self.lists_contexts() && self.mode != Framing::Simple =>
+                {
                     Some(context_data(&self.policy.export, &[]))
                 }
                 Phase::SelectContexts if self.wants_contexts() => {
@@ -102,7 +104,7 @@ impl ClientHandshake {
 
     fn wants_contexts(&self) -> bool {
         self.policy.goal == Goal::Go
-            && self.mode != Mode::Simple
+            && self.mode != Framing::Simple
             && !self.policy.contexts.is_empty()
     }
 
@@ -165,8 +167,8 @@ impl ClientHandshake {
     ) -> Result<ClientStep, HandshakeError> {
         match phase {
             Phase::StartTls => return Ok(ClientStep::StartTls),
-            Phase::Extended => self.mode = Mode::Extended,
-            Phase::Structured => self.mode = Mode::Structured,
+            Phase::Extended => self.mode = Framing::Extended,
+            Phase::Structured => self.mode = Framing::Structured,
             Phase::List if self.policy.goal != (Goal::List { details: true }) => {
                 return Ok(self.finish_list(out));
             }
@@ -236,7 +238,7 @@ impl ClientHandshake {
         match phase {
             Phase::StartTls if self.policy.tls == ClientTls::Require => return Err(refusal),
             Phase::List => return Err(refusal),
-            Phase::Export if kind == reply::ERR_UNSUP && self.mode != Mode::Extended => {
+            Phase::Export if kind == reply::ERR_UNSUP && self.mode != Framing::Extended => {
                 self.send_export_name(out);
                 return Ok(ClientStep::NeedMore);
             }
@@ -278,7 +280,7 @@ impl ClientHandshake {
             }
             info::BLOCK_SIZE => {
                 let (minimum, preferred, maximum) = (reader.u32(), reader.u32(), reader.u32());
-                self.told.blocks = Some(BlockSizes {
+                self.told.blocks = Some(BlockConstraints {
                     minimum: minimum.ok_or(bad)?,
                     preferred: preferred.ok_or(bad)?,
                     maximum: maximum.ok_or(bad)?,

@@ -11,12 +11,12 @@
 
 use crate::codec::{Reader, len32, put_u16, put_u32, put_u64};
 use crate::constants::{
-    BASE_ALLOCATION, IHAVEOPT, MAX_EXPORT_SIZE, MAX_STRING, Mode, NBDMAGIC, OPTION_HEADER_LEN,
+    BASE_ALLOCATION, Framing, IHAVEOPT, MAX_EXPORT_SIZE, MAX_STRING, NBDMAGIC, OPTION_HEADER_LEN,
     OPTION_REPLY_MAGIC, TransmissionFlags, handshake_flags, option, reply,
 };
 use crate::error::PeerMisbehaved;
 use crate::handshake::{MAX_DRAINED_OPTION, MAX_OPTION_DATA};
-use crate::session::{BlockSizes, Negotiated, Protocol};
+use crate::session::{BlockConstraints, Negotiated, Protocol};
 
 /// What a server has to offer. Called during handshakes, so the methods must not wait for long.
 pub trait ExportCatalog {
@@ -69,7 +69,7 @@ pub struct ExportOffer {
     /// Abilities; what does not fit the negotiated framing is masked out here, HAS_FLAGS added.
     pub flags: TransmissionFlags,
     /// Constraints to advertise and enforce; `None` for the protocol's defaults.
-    pub blocks: Option<BlockSizes>,
+    pub blocks: Option<BlockConstraints>,
     /// Context names that block status can report.
     pub contexts: Vec<String>,
 }
@@ -133,7 +133,7 @@ pub enum ServerTls {
 
 /// What a server is willing to negotiate. The defaults are everything but TLS.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct ServerPolicy {
     /// TLS.
     pub tls: ServerTls,
     /// Speak the oldstyle protocol instead: the default export, simple replies, no options and no
@@ -159,7 +159,7 @@ pub struct Policy {
     pub max_queries: u32,
 }
 
-impl Default for Policy {
+impl Default for ServerPolicy {
     fn default() -> Self {
         Self {
             tls: ServerTls::Off,
@@ -239,14 +239,14 @@ enum State {
 /// The server's side of one handshake.
 #[derive(Debug)]
 pub struct ServerHandshake {
-    pub(super) policy: Policy,
+    pub(super) policy: ServerPolicy,
     state: State,
     /// The part of a message that has arrived.
     partial: Vec<u8>,
     fixed: bool,
     no_zeroes: bool,
     pub(super) tls: bool,
-    pub(super) mode: Mode,
+    pub(super) mode: Framing,
     /// Export name and contexts of the last successful SET_META_CONTEXT.
     pub(super) selected: Option<(String, Vec<String>)>,
     options_left: u64,
@@ -254,7 +254,7 @@ pub struct ServerHandshake {
 }
 
 /// What an option led to.
-pub(super) enum Outcome {
+pub(super) enum OptionOutcome {
     Close(CloseReason),
     Continue,
     StartTls,
@@ -265,7 +265,7 @@ pub(super) enum Outcome {
 impl ServerHandshake {
     /// A handshake under `policy`; send [`ServerHandshake::greeting`] first, and go on with
     /// [`ServerHandshake::advance`], also before anything has arrived.
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: ServerPolicy) -> Self {
         let options_left = policy.max_options.into();
         let state = if policy.oldstyle { State::Oldstyle } else { State::ClientFlags };
         Self {
@@ -275,7 +275,7 @@ impl ServerHandshake {
             fixed: false,
             no_zeroes: false,
             tls: false,
-            mode: Mode::Simple,
+            mode: Framing::Simple,
             selected: None,
             options_left,
             lists: 0,
@@ -318,22 +318,22 @@ impl ServerHandshake {
         let mut rest = input;
         let step = loop {
             match self.step(&mut rest, exports, out) {
-                Ok(Some(Outcome::Continue)) => {}
+                Ok(Some(OptionOutcome::Continue)) => {}
                 Ok(None) => break ServerStep::NeedMore,
-                Ok(Some(Outcome::StartTls)) if rest.is_empty() => {
+                Ok(Some(OptionOutcome::StartTls)) if rest.is_empty() => {
                     self.state = State::Tls;
                     break ServerStep::StartTls;
                 }
                 // Plain text sent ahead of TLS would be taken for authentic afterwards.
-                Ok(Some(Outcome::StartTls)) => {
+                Ok(Some(OptionOutcome::StartTls)) => {
                     break self.close(PeerMisbehaved::DataAfterStartTls, out);
                 }
-                Ok(Some(Outcome::Transmit(session))) => {
+                Ok(Some(OptionOutcome::Transmit(session))) => {
                     self.state = State::Over;
                     break ServerStep::Transmit(session);
                 }
-                Ok(Some(Outcome::Wait)) => break ServerStep::Wait,
-                Ok(Some(Outcome::Close(reason))) => {
+                Ok(Some(OptionOutcome::Wait)) => break ServerStep::Wait,
+                Ok(Some(OptionOutcome::Close(reason))) => {
                     self.state = State::Over;
                     break ServerStep::Close(reason);
                 }
@@ -369,9 +369,9 @@ impl ServerHandshake {
         rest: &mut &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Outcome>, PeerMisbehaved> {
+    ) -> Result<Option<OptionOutcome>, PeerMisbehaved> {
         match self.state {
-            State::Oldstyle if !exports.is_ready("") => return Ok(Some(Outcome::Wait)),
+            State::Oldstyle if !exports.is_ready("") => return Ok(Some(OptionOutcome::Wait)),
             State::Oldstyle => return Ok(Some(self.oldstyle(exports, out))),
             State::ClientFlags => {
                 if !self.fill(rest, 4) {
@@ -391,11 +391,11 @@ impl ServerHandshake {
                 }
                 let chosen = super::server_options::chosen_export(option, &self.partial);
                 if !self.tls_missing() && chosen.is_some_and(|name| !exports.is_ready(name)) {
-                    return Ok(Some(Outcome::Wait));
+                    return Ok(Some(OptionOutcome::Wait));
                 }
                 let lists = option == option::LIST && self.may_list();
                 if lists && !exports.is_listed() {
-                    return Ok(Some(Outcome::Wait));
+                    return Ok(Some(OptionOutcome::Wait));
                 }
                 let data = std::mem::take(&mut self.partial);
                 self.state = State::Header;
@@ -415,7 +415,7 @@ impl ServerHandshake {
             State::Tls => return Err(PeerMisbehaved::DataAfterStartTls),
             State::Over => return Ok(None),
         }
-        Ok(Some(Outcome::Continue))
+        Ok(Some(OptionOutcome::Continue))
     }
 
     /// Collects `wanted` bytes in `partial`; memory follows what has arrived, not what was
@@ -492,7 +492,7 @@ impl ServerHandshake {
 
     /// Forgets what was agreed on in plain text.
     pub(super) fn reset(&mut self) {
-        self.mode = Mode::Simple;
+        self.mode = Framing::Simple;
         self.selected = None;
         self.lists = 0;
         self.options_left = self.policy.max_options.into();
@@ -519,7 +519,7 @@ impl ServerHandshake {
             mode: self.mode,
             size: offer.size,
             flags: offer.flags.consistent(self.mode),
-            blocks: offer.blocks.filter(BlockSizes::is_valid).unwrap_or_default(),
+            blocks: offer.blocks.filter(BlockConstraints::is_valid).unwrap_or_default(),
             blocks_advertised: false,
             contexts,
             export: name.to_owned(),

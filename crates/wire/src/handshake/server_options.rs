@@ -1,12 +1,12 @@
 //! What the server answers to each option, once its data have arrived whole.
 
 use crate::codec::{Reader, len64, put_counted, put_u16, put_u32, put_u64, text};
+use crate::constants::{Framing, info, option, reply};
 use crate::constants::{MAX_STRING, NBDMAGIC, OLDSTYLE_MAGIC, TransmissionFlags};
-use crate::constants::{Mode, info, option, reply};
 use crate::error::PeerMisbehaved;
 use crate::handshake::server::{
-    CloseReason, ExportCatalog, OptionRefusal, Outcome, ServerHandshake, ServerTls, put_refusal,
-    put_reply,
+    CloseReason, ExportCatalog, OptionOutcome, OptionRefusal, ServerHandshake, ServerTls,
+    put_refusal, put_reply,
 };
 use crate::session::Negotiated;
 
@@ -33,18 +33,18 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Outcome {
+    ) -> OptionOutcome {
         if option == option::EXPORT_NAME {
             return self.export_name(data, exports, out);
         }
         if option == option::ABORT {
             put_reply(option, reply::ACK, &[], out);
-            return Outcome::Close(CloseReason::Abort);
+            return OptionOutcome::Close(CloseReason::Abort);
         }
         if self.tls_missing() && option != option::STARTTLS {
             let refusal = OptionRefusal::new(reply::ERR_TLS_REQD, "TLS is required");
             put_refusal(option, &refusal, out);
-            return Outcome::Continue;
+            return OptionOutcome::Continue;
         }
         let start = out.len();
         let result = match option {
@@ -60,7 +60,7 @@ impl ServerHandshake {
         result.unwrap_or_else(|refusal| {
             out.truncate(start);
             put_refusal(option, &self.sayable(refusal), out);
-            Outcome::Continue
+            OptionOutcome::Continue
         })
     }
 
@@ -75,8 +75,8 @@ impl ServerHandshake {
 
     /// The oldstyle greeting: the default export, or a close without a word, for there are no
     /// words for it.
-    pub(super) fn oldstyle(&self, exports: &dyn ExportCatalog, out: &mut Vec<u8>) -> Outcome {
-        let close = |refusal| Outcome::Close(CloseReason::Unavailable(refusal));
+    pub(super) fn oldstyle(&self, exports: &dyn ExportCatalog, out: &mut Vec<u8>) -> OptionOutcome {
+        let close = |refusal| OptionOutcome::Close(CloseReason::Unavailable(refusal));
         if self.policy.tls == ServerTls::Require {
             return close(OptionRefusal::policy("the oldstyle protocol has no TLS"));
         }
@@ -87,22 +87,27 @@ impl ServerHandshake {
                 put_u64(out, session.size);
                 put_u32(out, u32::from(session.flags.0));
                 out.extend_from_slice(&[0; 124]);
-                Outcome::Transmit(Box::new(session))
+                OptionOutcome::Transmit(Box::new(session))
             }
             Err(refusal) => close(refusal),
         }
     }
 
-    fn export_name(&self, data: &[u8], exports: &dyn ExportCatalog, out: &mut Vec<u8>) -> Outcome {
-        let close = |refusal| Outcome::Close(CloseReason::Unavailable(refusal));
+    fn export_name(
+        &self,
+        data: &[u8],
+        exports: &dyn ExportCatalog,
+        out: &mut Vec<u8>,
+    ) -> OptionOutcome {
+        let close = |refusal| OptionOutcome::Close(CloseReason::Unavailable(refusal));
         if self.tls_missing() {
             return close(OptionRefusal::tls_required());
         }
-        if self.mode == Mode::Extended {
+        if self.mode == Framing::Extended {
             return close(OptionRefusal::invalid("EXPORT_NAME with extended headers"));
         }
         let Some(name) = text(data) else {
-            return Outcome::Close(CloseReason::Misbehaved(PeerMisbehaved::NameInvalid));
+            return OptionOutcome::Close(CloseReason::Misbehaved(PeerMisbehaved::NameInvalid));
         };
         match exports.open(name).and_then(|offer| self.session(name, offer)) {
             Ok(session) => {
@@ -111,7 +116,7 @@ impl ServerHandshake {
                 if self.wants_zeroes() {
                     out.extend_from_slice(&[0; 124]);
                 }
-                Outcome::Transmit(Box::new(session))
+                OptionOutcome::Transmit(Box::new(session))
             }
             Err(refusal) => close(refusal),
         }
@@ -127,7 +132,7 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<Outcome, OptionRefusal> {
+    ) -> Result<OptionOutcome, OptionRefusal> {
         no_data(data)?;
         if !self.policy.list {
             return Err(OptionRefusal::policy("listing exports is disabled"));
@@ -147,10 +152,14 @@ impl ServerHandshake {
         }
         put_reply(option::LIST, reply::ACK, &[], out);
         self.grant_options(listed.len());
-        Ok(Outcome::Continue)
+        Ok(OptionOutcome::Continue)
     }
 
-    fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<Outcome, OptionRefusal> {
+    fn start_tls(
+        &mut self,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<OptionOutcome, OptionRefusal> {
         no_data(data)?;
         if self.tls {
             return Err(OptionRefusal::invalid("TLS is established already"));
@@ -160,28 +169,28 @@ impl ServerHandshake {
         }
         put_reply(option::STARTTLS, reply::ACK, &[], out);
         self.reset();
-        Ok(Outcome::StartTls)
+        Ok(OptionOutcome::StartTls)
     }
 
     fn structured_reply(
         &mut self,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Outcome, OptionRefusal> {
+    ) -> Result<OptionOutcome, OptionRefusal> {
         no_data(data)?;
         match self.mode {
             _ if !self.policy.structured => {
                 Err(OptionRefusal::new(reply::ERR_UNSUP, "structured replies are disabled"))
             }
-            Mode::Simple => {
-                self.mode = Mode::Structured;
+            Framing::Simple => {
+                self.mode = Framing::Structured;
                 put_reply(option::STRUCTURED_REPLY, reply::ACK, &[], out);
-                Ok(Outcome::Continue)
+                Ok(OptionOutcome::Continue)
             }
-            Mode::Structured => {
+            Framing::Structured => {
                 Err(OptionRefusal::invalid("structured replies were negotiated already"))
             }
-            Mode::Extended => Err(OptionRefusal::new(
+            Framing::Extended => Err(OptionRefusal::new(
                 reply::ERR_EXT_HEADER_REQD,
                 "extended headers were negotiated already",
             )),
@@ -192,17 +201,17 @@ impl ServerHandshake {
         &mut self,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Outcome, OptionRefusal> {
+    ) -> Result<OptionOutcome, OptionRefusal> {
         no_data(data)?;
         if !self.policy.extended {
             return Err(OptionRefusal::new(reply::ERR_UNSUP, "extended headers are disabled"));
         }
-        if self.mode == Mode::Extended {
+        if self.mode == Framing::Extended {
             return Err(OptionRefusal::invalid("extended headers were negotiated already"));
         }
-        self.mode = Mode::Extended;
+        self.mode = Framing::Extended;
         put_reply(option::EXTENDED_HEADERS, reply::ACK, &[], out);
-        Ok(Outcome::Continue)
+        Ok(OptionOutcome::Continue)
     }
 
     fn info(
@@ -211,7 +220,7 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<Outcome, OptionRefusal> {
+    ) -> Result<OptionOutcome, OptionRefusal> {
         let request = info_request(data)?;
         let offer = exports.open(request.name)?;
         let mut session = self.session(request.name, offer)?;
@@ -219,9 +228,9 @@ impl ServerHandshake {
         put_infos(option, &request.ids, &session, out);
         put_reply(option, reply::ACK, &[], out);
         if option == option::GO {
-            return Ok(Outcome::Transmit(Box::new(session)));
+            return Ok(OptionOutcome::Transmit(Box::new(session)));
         }
-        Ok(Outcome::Continue)
+        Ok(OptionOutcome::Continue)
     }
 
     fn list_contexts(
@@ -229,7 +238,7 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<Outcome, OptionRefusal> {
+    ) -> Result<OptionOutcome, OptionRefusal> {
         let option = option::LIST_META_CONTEXT;
         let request = self.meta_request(data)?;
         let contexts = exports.contexts(request.name)?;
@@ -244,7 +253,7 @@ impl ServerHandshake {
             put_context(option, 0, context, out);
         }
         put_reply(option, reply::ACK, &[], out);
-        Ok(Outcome::Continue)
+        Ok(OptionOutcome::Continue)
     }
 
     fn set_contexts(
@@ -252,12 +261,12 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<Outcome, OptionRefusal> {
+    ) -> Result<OptionOutcome, OptionRefusal> {
         let option = option::SET_META_CONTEXT;
         // The earlier selection is gone even if this one fails.
         self.selected = None;
         let request = self.meta_request(data)?;
-        if self.mode == Mode::Simple {
+        if self.mode == Framing::Simple {
             return Err(OptionRefusal::invalid("structured replies must be negotiated first"));
         }
         let mut chosen = exports.contexts(request.name)?;
@@ -267,7 +276,7 @@ impl ServerHandshake {
         }
         put_reply(option, reply::ACK, &[], out);
         self.selected = Some((request.name.to_owned(), chosen));
-        Ok(Outcome::Continue)
+        Ok(OptionOutcome::Continue)
     }
 
     fn meta_request<'a>(&self, data: &'a [u8]) -> Result<MetaRequest<'a>, OptionRefusal> {

@@ -1,8 +1,8 @@
 //! Checks 1 to 20: the client's handshake against servers of every sort.
 
 use wire::{
-    BlockSizes, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, HandshakeError, Mode,
-    Negotiated, PeerIncompatible, PeerMisbehaved, Protocol, TransmissionFlags,
+    BlockConstraints, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Framing, Goal,
+    HandshakeError, Negotiated, PeerIncompatible, PeerMisbehaved, Protocol, TransmissionFlags,
 };
 
 use crate::bytes::{
@@ -210,7 +210,7 @@ fn client_check_06_go_unsupported_falls_back_to_export_name() {
     client.refuse(7, UNSUP);
     client.expect(option(1, "disk"));
     let session = ready(client.hear(Bytes::new().u64(1000).u16(1).raw([9])));
-    assert_eq!((session.mode, session.blocks), (Mode::Structured, BlockSizes::DEFAULT));
+    assert_eq!((session.mode, session.blocks), (Framing::Structured, BlockConstraints::DEFAULT));
     assert_eq!(client.left, 1);
 }
 
@@ -244,7 +244,7 @@ fn client_check_07_refused_framings_leave_simple_replies() {
         client.expect(info(7, "disk", &[]));
         client.hear(export_info(1000, 1));
         let session = ready(client.hear(option_reply(7, ACK, [])));
-        assert_eq!((session.mode, session.contexts.len()), (Mode::Simple, 0));
+        assert_eq!((session.mode, session.contexts.len()), (Framing::Simple, 0));
     }
 }
 
@@ -406,7 +406,7 @@ fn client_check_14_malformed_block_sizes_are_ignored() {
         client.hear(option_reply(7, INFO, blocks));
         client.hear(export_info(1000, 1));
         let session = ready(client.agree(7));
-        assert_eq!((session.blocks, session.blocks_advertised), (BlockSizes::DEFAULT, false));
+        assert_eq!((session.blocks, session.blocks_advertised), (BlockConstraints::DEFAULT, false));
     }
 }
 
@@ -418,7 +418,7 @@ fn client_check_14_proper_block_sizes_are_taken_over() {
     client.hear(export_info(1000, 1));
     let session = ready(client.hear(option_reply(7, ACK, [])));
     assert!(session.blocks_advertised);
-    let expected = BlockSizes { minimum: 512, preferred: 65_536, maximum: u32::MAX };
+    let expected = BlockConstraints { minimum: 512, preferred: 65_536, maximum: u32::MAX };
     assert_eq!(session.blocks, expected);
 }
 

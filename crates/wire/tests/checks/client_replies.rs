@@ -1,8 +1,8 @@
 //! Checks 22 to 38: replies of every sort, honest and not.
 
 use wire::{
-    Body, Command, CommandFlags, ContextStatus, ErrorCode, Event, Fatal, InFlight, Mode,
-    Negotiated, PeerMisbehaved, PendingReply, ReplyError, StatusExtent, TransmissionFlags,
+    Body, Command, CommandFlags, ContextStatus, ErrorCode, Fatal, Framing, InFlight, Negotiated,
+    PayloadEffect, PeerMisbehaved, PendingReply, ReplyError, StatusExtent, TransmissionFlags,
     parse_reply_header,
 };
 
@@ -33,7 +33,7 @@ struct Client {
 }
 
 impl Client {
-    fn new(mode: Mode) -> Self {
+    fn new(mode: Framing) -> Self {
         let contexts = [(1, "base:allocation"), (9, "test:numbers")];
         let session = Negotiated {
             mode,
@@ -84,7 +84,7 @@ impl Client {
             }
             Body::Payload { length } => {
                 used = usize::try_from(length).unwrap();
-                if let Event::Zeroes(span) = flight.reply.payload(&rest[..used])? {
+                if let PayloadEffect::Zeroes(span) = flight.reply.payload(&rest[..used])? {
                     let start = usize::try_from(span.start).unwrap();
                     flight.buffer[start..start + usize::try_from(span.length).unwrap()].fill(0);
                 }
@@ -166,13 +166,13 @@ fn fatal(reason: PeerMisbehaved) -> Result<(), Fatal> {
 #[test]
 fn client_check_22_unknown_reply_magic_is_fatal() {
     for (mode, magic) in [
-        (Mode::Simple, 0x668e_33ef),
-        (Mode::Simple, 0x6e8a_278c),
-        (Mode::Structured, 0x6e8a_278c),
-        (Mode::Structured, 0x9674_4668),
-        (Mode::Extended, 0x668e_33ef),
-        (Mode::Extended, 0x6744_6698),
-        (Mode::Simple, 0),
+        (Framing::Simple, 0x668e_33ef),
+        (Framing::Simple, 0x6e8a_278c),
+        (Framing::Structured, 0x6e8a_278c),
+        (Framing::Structured, 0x9674_4668),
+        (Framing::Extended, 0x668e_33ef),
+        (Framing::Extended, 0x6744_6698),
+        (Framing::Simple, 0),
     ] {
         let mut client = Client::new(mode);
         let heard = client.hear(Bytes::new().u32(magic).raw([0; 28]));
@@ -182,10 +182,10 @@ fn client_check_22_unknown_reply_magic_is_fatal() {
 
 #[test]
 fn client_check_23_unknown_cookie_is_never_another_request() {
-    let mut client = Client::new(Mode::Simple);
+    let mut client = Client::new(Framing::Simple);
     let cookie = client.ask(Command::Flush, 0, 0);
     for wrong in [0, cookie + 1, cookie ^ 1 << 63, u64::MAX, cookie & 0xffff_ffff] {
-        let mut client = Client::new(Mode::Simple);
+        let mut client = Client::new(Framing::Simple);
         assert_eq!(client.ask(Command::Flush, 0, 0), cookie);
         assert_eq!(client.hear(simple(wrong, 0)), fatal(PeerMisbehaved::UnknownCookie));
         assert_eq!(client.flying.len(), 1);
@@ -194,7 +194,7 @@ fn client_check_23_unknown_cookie_is_never_another_request() {
 
 #[test]
 fn client_check_24_second_reply_meets_no_newer_request() {
-    let mut client = Client::new(Mode::Simple);
+    let mut client = Client::new(Framing::Simple);
     let first = client.ask(Command::Flush, 0, 0);
     client.hear(simple(first, 0)).unwrap();
     let second = client.ask(Command::Write, 0, 512);
@@ -205,7 +205,7 @@ fn client_check_24_second_reply_meets_no_newer_request() {
 
 #[test]
 fn client_check_25_replies_in_reverse_order_find_their_requests() {
-    let mut client = Client::new(Mode::Simple);
+    let mut client = Client::new(Framing::Simple);
     let cookies: Vec<u64> = (0..8).map(|at| client.ask(Command::Read, at * 4, 4)).collect();
     for (value, cookie) in (0..8).zip(&cookies).rev() {
         client.hear(simple(*cookie, 0).raw([value; 4])).unwrap();
@@ -218,7 +218,7 @@ fn client_check_25_replies_in_reverse_order_find_their_requests() {
 
 #[test]
 fn client_check_26_interleaved_chunks_of_two_reads() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let (a, b) = (client.ask(Command::Read, 0, 8), client.ask(Command::Read, 100, 8));
     client
         .hear(
@@ -236,13 +236,13 @@ fn client_check_26_interleaved_chunks_of_two_reads() {
 #[test]
 fn client_check_27_content_outside_of_the_request_is_fatal() {
     for payload in [data(99, [1]), data(108, [1]), data(107, [1; 2]), data(u64::MAX, [1; 2])] {
-        let mut client = Client::new(Mode::Structured);
+        let mut client = Client::new(Framing::Structured);
         let cookie = client.ask(Command::Read, 100, 8);
         let heard = client.hear(chunk(cookie, 1, DATA, payload));
         assert_eq!(heard, fatal(PeerMisbehaved::ContentOutOfRange));
     }
     for payload in [hole(99, 1), hole(108, 1), hole(100, 9), hole(u64::MAX, u32::MAX)] {
-        let mut client = Client::new(Mode::Structured);
+        let mut client = Client::new(Framing::Structured);
         let cookie = client.ask(Command::Read, 100, 8);
         let heard = client.hear(chunk(cookie, 1, HOLE, payload));
         assert_eq!(heard, fatal(PeerMisbehaved::ContentOutOfRange));
@@ -251,7 +251,7 @@ fn client_check_27_content_outside_of_the_request_is_fatal() {
 
 #[test]
 fn client_check_28_overlap_and_gaps_fail_the_read() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let overlap = client.ask(Command::Read, 0, 8);
     client.hear(chunk(overlap, 0, DATA, data(0, [1; 8]))).unwrap();
     client.hear(chunk(overlap, 1, HOLE, hole(7, 1))).unwrap();
@@ -267,18 +267,18 @@ fn client_check_28_overlap_and_gaps_fail_the_read() {
 
 #[test]
 fn client_check_29_malformed_content_chunks() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Read, 0, 8);
     let heard = client.hear(chunk(cookie, 1, DATA, [0; 8]));
     assert_eq!(heard, fatal(PeerMisbehaved::DataTooShort));
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Read, 0, 8);
     assert_eq!(client.hear(chunk(cookie, 0, NONE, [])), fatal(PeerMisbehaved::DoneMissing));
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Read, 0, 8);
     assert_eq!(client.hear(chunk(cookie, 1, NONE, [0])), fatal(PeerMisbehaved::ChunkTooLong));
     for payload in [Bytes::new(), Bytes::new().u64(0), hole(0, 0)] {
-        let mut client = Client::new(Mode::Structured);
+        let mut client = Client::new(Framing::Structured);
         let cookie = client.ask(Command::Read, 0, 8);
         client.hear(chunk(cookie, 1, HOLE, payload)).unwrap();
         assert_eq!(client.protocol(cookie), PeerMisbehaved::HoleMalformed);
@@ -295,7 +295,7 @@ fn client_check_30_chunk_beyond_any_honest_length_is_fatal() {
         (Command::BlockStatus, STATUS, 4 + 8 * (1 << 20) + 8),
         (Command::BlockStatus, STATUS, u32::MAX),
     ] {
-        let mut client = Client::new(Mode::Structured);
+        let mut client = Client::new(Framing::Structured);
         let cookie = client.ask(command, 0, 8);
         let head = chunk(cookie, 1, kind, []).0;
         let heard = client.hear(Bytes::new().raw(&head[..16]).u32(length));
@@ -305,7 +305,7 @@ fn client_check_30_chunk_beyond_any_honest_length_is_fatal() {
 
 #[test]
 fn client_check_31_an_unfinished_reply_is_no_success() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Read, 0, 8);
     let other = client.ask(Command::Flush, 0, 0);
     client.hear(chunk(cookie, 0, DATA, data(0, [1; 8]))).unwrap();
@@ -322,7 +322,7 @@ fn client_check_31_an_unfinished_reply_is_no_success() {
 
 #[test]
 fn client_check_32_malformed_error_chunks_fail_the_request_only() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let zero = client.ask(Command::Read, 0, 8);
     client.hear(chunk(zero, 1, ERROR, error(0, "fine"))).unwrap();
     assert_eq!(client.protocol(zero), PeerMisbehaved::ErrorIsZero);
@@ -345,7 +345,7 @@ fn client_check_32_malformed_error_chunks_fail_the_request_only() {
 #[test]
 fn client_check_32_unknown_chunk_types_are_fatal() {
     for kind in [3, 4, 7, 0x7fff] {
-        let mut client = Client::new(Mode::Structured);
+        let mut client = Client::new(Framing::Structured);
         let cookie = client.ask(Command::Read, 0, 8);
         let heard = client.hear(chunk(cookie, 1, kind, []));
         assert_eq!(heard, fatal(PeerMisbehaved::ChunkUnknown));
@@ -354,7 +354,7 @@ fn client_check_32_unknown_chunk_types_are_fatal() {
 
 #[test]
 fn client_check_32_an_error_voids_what_came_before() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Read, 0, 8);
     client.hear(chunk(cookie, 0, DATA, data(0, [1; 8]))).unwrap();
     client.hear(chunk(cookie, 0, ERROR_OFFSET, error(5, "bad block").u64(4))).unwrap();
@@ -371,7 +371,7 @@ fn client_check_32_an_error_voids_what_came_before() {
 
 #[test]
 fn client_check_32_error_offset_outside_of_the_request_is_not_believed() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Read, 0, 8);
     client.hear(chunk(cookie, 1, ERROR_OFFSET, error(5, "").u64(8))).unwrap();
     let Err(ReplyError::Remote(error)) = client.outcome(cookie) else { panic!() };
@@ -380,7 +380,7 @@ fn client_check_32_error_offset_outside_of_the_request_is_not_believed() {
 
 #[test]
 fn client_check_33_simple_replies_to_a_structured_read() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Read, 0, 8);
     client.hear(simple(cookie, 22)).unwrap();
     assert_eq!(client.remote(cookie).0, ErrorCode::EINVAL);
@@ -390,7 +390,7 @@ fn client_check_33_simple_replies_to_a_structured_read() {
 
 #[test]
 fn client_check_33_simple_success_of_a_block_status_has_no_contexts() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::BlockStatus, 0, 8);
     client.hear(simple(cookie, 0)).unwrap();
     assert_eq!(client.protocol(cookie), PeerMisbehaved::ContextMissing);
@@ -398,11 +398,11 @@ fn client_check_33_simple_success_of_a_block_status_has_no_contexts() {
 
 #[test]
 fn client_check_34_extended_chunk_with_another_offset_is_fatal() {
-    let mut client = Client::new(Mode::Extended);
+    let mut client = Client::new(Framing::Extended);
     let cookie = client.ask(Command::Read, 100, 8);
     let heard = client.hear(extended(cookie, 1, DATA, 99, data(100, [1; 8])));
     assert_eq!(heard, fatal(PeerMisbehaved::ContentOutOfRange));
-    let mut client = Client::new(Mode::Extended);
+    let mut client = Client::new(Framing::Extended);
     let cookie = client.ask(Command::Read, 100, 8);
     client.hear(extended(cookie, 1, DATA, 100, data(100, [1; 8]))).unwrap();
     assert_eq!(client.outcome(cookie).unwrap().0, [1; 8]);
@@ -421,7 +421,7 @@ fn wide(context: u32, count: u32, extents: &[(u64, u64)]) -> Bytes {
 #[test]
 fn client_check_35_malformed_status_fails_the_request_only() {
     use PeerMisbehaved as Bad;
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     for (payloads, reason) in [
         (vec![narrow(1, &[])], Bad::StatusMalformed),
         (vec![Bytes::new()], Bad::StatusMalformed),
@@ -441,7 +441,7 @@ fn client_check_35_malformed_status_fails_the_request_only() {
 
 #[test]
 fn client_check_35_a_context_that_is_answered_twice_is_fatal_when_it_comes() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::BlockStatus, 0, 8);
     client.hear(chunk(cookie, 0, STATUS, narrow(1, &[(8, 0)]))).unwrap();
     let heard = client.hear(chunk(cookie, 0, STATUS, narrow(1, &[(8, 0)])));
@@ -450,7 +450,7 @@ fn client_check_35_a_context_that_is_answered_twice_is_fatal_when_it_comes() {
 
 /// How many of these chunks the client hears before it has had enough.
 fn heard_of(command: Command, message: impl Fn(u64) -> Bytes) -> usize {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(command, 0, 1 << 16);
     for n in 0..1 << 20 {
         match client.hear(message(cookie)) {
@@ -486,7 +486,7 @@ fn a_reply_that_never_ends_is_not_followed_for_ever() {
 
 #[test]
 fn client_check_35_malformed_wide_status_fails_the_request_only() {
-    let mut client = Client::new(Mode::Extended);
+    let mut client = Client::new(Framing::Extended);
     for payload in [
         wide(1, 2, &[(8, 0)]),
         wide(1, 0, &[(8, 0)]),
@@ -502,11 +502,11 @@ fn client_check_35_malformed_wide_status_fails_the_request_only() {
 
 #[test]
 fn client_check_35_status_in_the_other_framings_form_fails_the_request() {
-    let mut client = Client::new(Mode::Extended);
+    let mut client = Client::new(Framing::Extended);
     let cookie = client.ask(Command::BlockStatus, 0, 8);
     client.hear(extended(cookie, 1, STATUS, 0, narrow(1, &[(8, 0)]))).unwrap();
     assert_eq!(client.protocol(cookie), PeerMisbehaved::ChunkUnexpected);
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::BlockStatus, 0, 8);
     client.hear(chunk(cookie, 1, STATUS_EXT, wide(1, 1, &[(8, 0)]))).unwrap();
     assert_eq!(client.protocol(cookie), PeerMisbehaved::ChunkUnexpected);
@@ -514,11 +514,11 @@ fn client_check_35_status_in_the_other_framings_form_fails_the_request() {
 
 #[test]
 fn client_check_35_chunks_of_another_command_are_fatal() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Write, 0, 8);
     let heard = client.hear(chunk(cookie, 1, DATA, data(0, [1; 8])));
     assert_eq!(heard, fatal(PeerMisbehaved::ChunkUnexpected));
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Read, 0, 8);
     let heard = client.hear(chunk(cookie, 1, STATUS, narrow(1, &[(8, 0)])));
     assert_eq!(heard, fatal(PeerMisbehaved::BlockStatusWithoutRequest));
@@ -533,7 +533,7 @@ fn extents(client: &mut Client, cookie: u64) -> Vec<Vec<(u64, u64)>> {
 
 #[test]
 fn client_check_36_extents_are_cut_at_the_end_and_may_be_short() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let size = 1_u64 << 20;
     let cookie = client.ask(Command::BlockStatus, size - 100, 100);
     client.hear(chunk(cookie, 0, STATUS, narrow(9, &[(60, 1), (u32::MAX, 2), (5, 5)]))).unwrap();
@@ -543,7 +543,7 @@ fn client_check_36_extents_are_cut_at_the_end_and_may_be_short() {
 
 #[test]
 fn client_check_36_lengths_that_overflow_are_cut() {
-    let mut client = Client::new(Mode::Extended);
+    let mut client = Client::new(Framing::Extended);
     let cookie = client.ask(Command::BlockStatus, 0, 1 << 20);
     let payload = wide(1, 3, &[(10, 0), (u64::MAX, 3), (u64::MAX, 3)]);
     client.hear(extended(cookie, 0, STATUS_EXT, 0, payload)).unwrap();
@@ -555,7 +555,7 @@ fn client_check_36_lengths_that_overflow_are_cut() {
 
 #[test]
 fn client_check_36_req_one_leaves_one_extent_within_the_range() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask_with(Command::BlockStatus, CommandFlags::REQ_ONE, 0, 50);
     client.hear(chunk(cookie, 0, STATUS, narrow(9, &[(20, 1), (30, 2)]))).unwrap();
     client.hear(chunk(cookie, 1, STATUS, narrow(1, &[(5000, 0)]))).unwrap();
@@ -564,7 +564,7 @@ fn client_check_36_req_one_leaves_one_extent_within_the_range() {
 
 #[test]
 fn client_check_37_unknown_allocation_flags_are_ignored() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::BlockStatus, 0, 50);
     client.hear(chunk(cookie, 0, STATUS, narrow(1, &[(50, 0xffff_fffe)]))).unwrap();
     client.hear(chunk(cookie, 1, STATUS, narrow(9, &[(50, 0xffff_fffe)]))).unwrap();
@@ -573,7 +573,7 @@ fn client_check_37_unknown_allocation_flags_are_ignored() {
 
 #[test]
 fn client_check_38_unknown_errors_are_einval() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(Command::Write, 0, 8);
     client.hear(simple(cookie, 999)).unwrap();
     assert_eq!(client.remote(cookie), (ErrorCode::EINVAL, String::new()));
@@ -584,7 +584,7 @@ fn client_check_38_unknown_errors_are_einval() {
 
 #[test]
 fn replies_to_other_commands_in_either_form() {
-    let mut client = Client::new(Mode::Structured);
+    let mut client = Client::new(Framing::Structured);
     for command in [Command::Write, Command::Flush, Command::Trim, Command::WriteZeroes] {
         let cookie = client.ask(command, 0, 8);
         client.hear(simple(cookie, 0)).unwrap();

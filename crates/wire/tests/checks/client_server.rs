@@ -1,14 +1,14 @@
 //! Both sides of this crate against each other: every negotiation, in pieces of every size.
 
 use wire::{
-    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, Negotiated, Policy, Protocol,
-    ServerHandshake, ServerStep, ServerTls,
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, Negotiated, Protocol,
+    ServerHandshake, ServerPolicy, ServerStep, ServerTls,
 };
 
 use crate::model::{Menu, SIZE};
 
 /// Runs both handshakes to their end; each side hears at most `piece` bytes at a time.
-fn negotiate(client: ClientPolicy, server: Policy, piece: usize) -> (ClientStep, ServerStep) {
+fn negotiate(client: ClientPolicy, server: ServerPolicy, piece: usize) -> (ClientStep, ServerStep) {
     let mut menu = Menu::default();
     let mut client = ClientHandshake::new(client);
     let mut server = ServerHandshake::new(server);
@@ -65,11 +65,11 @@ fn both_sides_agree_on_every_session() {
             contexts: contexts.clone(),
             ..ClientPolicy::default()
         };
-        let server = Policy {
+        let server = ServerPolicy {
             structured: bit(2),
             extended: bit(3),
             tls: if bit(5) { ServerTls::On } else { ServerTls::Off },
-            ..Policy::default()
+            ..ServerPolicy::default()
         };
         for tls in [ClientTls::Off, ClientTls::Allow] {
             let client = ClientPolicy { tls, ..client.clone() };
@@ -82,13 +82,13 @@ fn both_sides_agree_on_every_session() {
                 let mut theirs = agreed(&server);
                 // A client that did not ask for block sizes assumes the defaults.
                 if !bit(4) {
-                    theirs.blocks = wire::BlockSizes::DEFAULT;
+                    theirs.blocks = wire::BlockConstraints::DEFAULT;
                 }
                 let mut ours = agreed(&client);
                 ours.contexts.sort();
                 theirs.contexts.sort();
                 assert_eq!(ours, theirs, "bits {bits}");
-                let expected = if client.mode == wire::Mode::Simple { 0 } else { 2 };
+                let expected = if client.mode == wire::Framing::Simple { 0 } else { 2 };
                 assert_eq!(client.contexts.len(), expected);
                 assert_eq!(client.tls, tls == ClientTls::Allow && bit(5));
             }
@@ -99,7 +99,7 @@ fn both_sides_agree_on_every_session() {
 #[test]
 fn old_servers_are_understood() {
     for (fixed_newstyle, no_zeroes) in [(false, false), (false, true), (true, false)] {
-        let server = Policy { fixed_newstyle, no_zeroes, ..Policy::default() };
+        let server = ServerPolicy { fixed_newstyle, no_zeroes, ..ServerPolicy::default() };
         let client = ClientPolicy { export: "disk".into(), ..ClientPolicy::default() };
         let (client, _) = negotiate(client, server, 5);
         let ClientStep::Ready(session) = client else { panic!("{client:?}") };
@@ -112,7 +112,7 @@ fn old_servers_are_understood() {
 fn a_list_of_our_own_server_has_every_detail() {
     let client = ClientPolicy { goal: Goal::List { details: true }, ..ClientPolicy::default() };
     for piece in [1, 100_000] {
-        let (client, server) = negotiate(client.clone(), Policy::default(), piece);
+        let (client, server) = negotiate(client.clone(), ServerPolicy::default(), piece);
         let ClientStep::Listed(listed) = client else { panic!("{client:?}") };
         assert!(matches!(server, ServerStep::Close(wire::CloseReason::Abort)));
         let names: Vec<&str> = listed.iter().map(|export| export.name.as_str()).collect();
@@ -130,7 +130,7 @@ fn a_list_of_our_own_server_has_every_detail() {
 #[test]
 fn required_tls_on_both_sides_works_and_on_one_side_fails() {
     let client = |tls| ClientPolicy { export: "secret".into(), tls, ..ClientPolicy::default() };
-    let server = |tls| Policy { tls, ..Policy::default() };
+    let server = |tls| ServerPolicy { tls, ..ServerPolicy::default() };
     let (ours, _) = negotiate(client(ClientTls::Require), server(ServerTls::Require), 3);
     assert!(matches!(ours, ClientStep::Ready(session) if session.tls));
     let (ours, _) = negotiate(client(ClientTls::Require), server(ServerTls::Off), 3);

@@ -2,9 +2,9 @@
 
 use wire::constants::allocation;
 use wire::{
-    After, BlockSizes, CloseReason, Command, CommandFlags, ErrorCode, ExportCatalog, ExportOffer,
-    Mode, Negotiated, OptionRefusal, Policy, ReplyWriter, Request, ServerHandshake, ServerStep,
-    StatusExtent, TransmissionFlags, parse_request, request_header_len,
+    After, BlockConstraints, CloseReason, Command, CommandFlags, ErrorCode, ExportCatalog,
+    ExportOffer, Framing, Negotiated, OptionRefusal, ReplyWriter, Request, ServerHandshake,
+    ServerPolicy, ServerStep, StatusExtent, TransmissionFlags, parse_request, request_header_len,
 };
 
 use crate::bytes::{self, Answer, Bytes};
@@ -22,14 +22,14 @@ pub(crate) fn all_flags() -> TransmissionFlags {
 #[derive(Debug)]
 pub(crate) struct Menu {
     pub(crate) flags: TransmissionFlags,
-    pub(crate) blocks: BlockSizes,
+    pub(crate) blocks: BlockConstraints,
     pub(crate) size: u64,
     pub(crate) tls: bool,
 }
 
 impl Default for Menu {
     fn default() -> Self {
-        let blocks = BlockSizes { minimum: 1, preferred: 4096, maximum: 1 << 20 };
+        let blocks = BlockConstraints { minimum: 1, preferred: 4096, maximum: 1 << 20 };
         Self { flags: all_flags(), blocks, size: SIZE as u64, tls: false }
     }
 }
@@ -80,7 +80,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Connects; the greeting has been read, nothing has been sent.
-    pub(crate) fn raw(policy: Policy) -> Self {
+    pub(crate) fn raw(policy: ServerPolicy) -> Self {
         let handshake = ServerHandshake::new(policy);
         let mut disk = vec![0; SIZE];
         // Data in every other sixteen blocks.
@@ -103,27 +103,27 @@ impl Connection {
 
     /// Connects and agrees on fixed newstyle without zeroes.
     pub(crate) fn new() -> Self {
-        Self::with(Policy::default())
+        Self::with(ServerPolicy::default())
     }
 
-    pub(crate) fn with(policy: Policy) -> Self {
+    pub(crate) fn with(policy: ServerPolicy) -> Self {
         let mut connection = Self::raw(policy);
         assert_eq!(connection.send(Bytes::new().u32(3)), b"");
         connection
     }
 
     /// In transmission, in `mode`, with every context if the mode has them.
-    pub(crate) fn transmitting(mode: Mode) -> Self {
+    pub(crate) fn transmitting(mode: Framing) -> Self {
         Self::transmitting_with(mode, Menu::default(), "disk")
     }
 
-    pub(crate) fn transmitting_with(mode: Mode, menu: Menu, export: &str) -> Self {
+    pub(crate) fn transmitting_with(mode: Framing, menu: Menu, export: &str) -> Self {
         let mut connection = Self::new();
         connection.menu = menu;
         let option = match mode {
-            Mode::Simple => None,
-            Mode::Structured => Some(8),
-            Mode::Extended => Some(11),
+            Framing::Simple => None,
+            Framing::Structured => Some(8),
+            Framing::Extended => Some(11),
         };
         if let Some(option) = option {
             let agreed = connection.send(bytes::option(option, []));
@@ -189,7 +189,7 @@ impl Connection {
         if !self.is_open() {
             return false;
         }
-        let extended = self.session().mode == Mode::Extended;
+        let extended = self.session().mode == Framing::Extended;
         let ask = bytes::Ask { extended, length: 1, cookie: 0xa11e, ..bytes::Ask::default() };
         let answers = self.ask(ask, &[]);
         answers.iter().all(|answer| answer.cookie() == 0xa11e && answer.error() == 0)

@@ -1,6 +1,6 @@
 //! Checks 1 to 37: the server's handshake in plain text.
 
-use wire::{Mode, Policy, ServerHandshake, TransmissionFlags};
+use wire::{Framing, ServerHandshake, ServerPolicy, TransmissionFlags};
 
 use crate::bytes::{
     ACK, Ask, Bytes, EINVAL, EXT_REQD, Fields, INFO, INVALID, META, SERVER, TOO_BIG, UNKNOWN,
@@ -23,18 +23,18 @@ fn flags_of(info: &[u8]) -> TransmissionFlags {
 
 #[test]
 fn server_check_01_greeting_is_eighteen_bytes() {
-    let greeting = ServerHandshake::new(Policy::default()).greeting();
+    let greeting = ServerHandshake::new(ServerPolicy::default()).greeting();
     assert_eq!(greeting, Bytes::new().raw(b"NBDMAGICIHAVEOPT").u16(3).0);
 }
 
 #[test]
 fn server_check_02_client_flags_that_were_not_offered_end_the_connection() {
     for flags in [4, 7, 0x1_0000, u32::MAX] {
-        let mut connection = Connection::raw(Policy::default());
+        let mut connection = Connection::raw(ServerPolicy::default());
         assert_eq!(connection.send(Bytes::new().u32(flags)), b"");
         assert!(!connection.is_open(), "flags {flags:x}");
     }
-    let mut masked = Connection::raw(Policy { no_zeroes: false, ..Policy::default() });
+    let mut masked = Connection::raw(ServerPolicy { no_zeroes: false, ..ServerPolicy::default() });
     masked.send(Bytes::new().u32(3));
     assert!(!masked.is_open());
 }
@@ -114,7 +114,7 @@ fn server_check_09_abort_is_acknowledged_and_closes() {
 #[test]
 fn server_check_11_export_name_with_and_without_zeroes() {
     for (flags, length) in [(3, 10), (1, 134), (0, 134), (2, 10)] {
-        let mut connection = Connection::raw(Policy::default());
+        let mut connection = Connection::raw(ServerPolicy::default());
         connection.send(Bytes::new().u32(flags));
         let reply = connection.send(option(1, "disk"));
         assert_eq!(reply.len(), length, "client flags {flags}");
@@ -139,7 +139,7 @@ fn server_check_12_export_name_that_cannot_be_served_closes() {
 
 #[test]
 fn server_check_13_export_name_without_fixed_newstyle() {
-    let mut connection = Connection::raw(Policy::default());
+    let mut connection = Connection::raw(ServerPolicy::default());
     connection.send(Bytes::new().u32(0));
     assert_eq!(connection.send(option(1, "")).len(), 134);
     assert!(connection.is_alive());
@@ -147,7 +147,7 @@ fn server_check_13_export_name_without_fixed_newstyle() {
 
 #[test]
 fn server_check_14_list_without_fixed_newstyle_closes() {
-    let mut connection = Connection::raw(Policy::default());
+    let mut connection = Connection::raw(ServerPolicy::default());
     connection.send(Bytes::new().u32(0));
     assert_eq!(connection.send(option(3, [])), b"");
     assert!(!connection.is_open());
@@ -255,9 +255,9 @@ fn server_check_24_structured_replies_once_and_without_data() {
 
 #[test]
 fn server_check_25_df_is_advertised_with_chunks_only() {
-    let simple = Connection::transmitting(Mode::Simple);
+    let simple = Connection::transmitting(Framing::Simple);
     assert!(!simple.session().flags.contains(TransmissionFlags::SEND_DF));
-    for mode in [Mode::Structured, Mode::Extended] {
+    for mode in [Framing::Structured, Framing::Extended] {
         let chunked = Connection::transmitting(mode);
         assert!(chunked.session().flags.contains(TransmissionFlags::SEND_DF));
     }
@@ -288,7 +288,7 @@ fn server_check_26_structured_replies_are_refused_under_extended_headers() {
     assert_eq!(kinds(&connection.send(option(11, []))), [ACK]);
     assert_eq!(kinds(&connection.send(option(8, []))), [EXT_REQD]);
     assert_eq!(kinds(&connection.send(option(11, []))), [INVALID]);
-    let mut without = Connection::with(Policy { extended: false, ..Policy::default() });
+    let mut without = Connection::with(ServerPolicy { extended: false, ..ServerPolicy::default() });
     assert_eq!(kinds(&without.send(option(11, []))), [UNSUP]);
     assert_eq!(kinds(&without.send(option(8, []))), [ACK]);
 }
@@ -398,7 +398,7 @@ fn server_check_35_a_query_that_comes_twice_selects_once() {
 
 #[test]
 fn server_check_35_ids_are_unique_and_belong_to_the_session() {
-    let connection = Connection::transmitting(Mode::Structured);
+    let connection = Connection::transmitting(Framing::Structured);
     let contexts = &connection.session().contexts;
     let mut ids: Vec<u32> = contexts.iter().map(|(id, _)| *id).collect();
     ids.dedup();
@@ -439,7 +439,7 @@ fn an_export_too_large_for_signed_offsets_is_not_offered() {
 
 #[test]
 fn an_oldstyle_greeting_is_the_default_export_and_requests_follow_at_once() {
-    let oldstyle = Policy { oldstyle: true, ..Policy::default() };
+    let oldstyle = ServerPolicy { oldstyle: true, ..ServerPolicy::default() };
     assert_eq!(ServerHandshake::new(oldstyle.clone()).greeting(), b"");
     let mut connection = Connection::raw(oldstyle);
     let greeting = connection.send([]);
@@ -451,7 +451,7 @@ fn an_oldstyle_greeting_is_the_default_export_and_requests_follow_at_once() {
     let flags = fields.u32();
     assert_eq!(flags >> 16, 0, "clients refuse handshake flags");
     let session = connection.session();
-    assert_eq!((session.mode, session.protocol), (Mode::Simple, wire::Protocol::Oldstyle));
+    assert_eq!((session.mode, session.protocol), (Framing::Simple, wire::Protocol::Oldstyle));
     assert_eq!(flags, u32::from(session.flags.0));
     assert!(!session.flags.contains(TransmissionFlags::SEND_DF), "there is nothing to fragment");
     assert!(fields.0.iter().all(|byte| *byte == 0));
@@ -461,7 +461,8 @@ fn an_oldstyle_greeting_is_the_default_export_and_requests_follow_at_once() {
 #[test]
 fn an_oldstyle_server_that_requires_tls_says_nothing() {
     let tls = wire::ServerTls::Require;
-    let mut connection = Connection::raw(Policy { oldstyle: true, tls, ..Policy::default() });
+    let mut connection =
+        Connection::raw(ServerPolicy { oldstyle: true, tls, ..ServerPolicy::default() });
     assert_eq!(connection.send([]), b"");
     assert!(!connection.is_open());
 }

@@ -1,6 +1,6 @@
 //! Checks 46 to 78: requests and replies of the server, in every framing.
 
-use wire::{BlockSizes, ErrorCode, Mode, TransmissionFlags};
+use wire::{BlockConstraints, ErrorCode, Framing, TransmissionFlags};
 
 use crate::bytes::{
     Answer, Ask, Bytes, DF, EINVAL, ENOSPC, ENOTSUP, EPERM, FAST_ZERO, FUA, Fields, NO_HOLE,
@@ -19,7 +19,7 @@ const STATUS: u16 = 7;
 
 /// A command in the mode's framing, with its payload where it has one.
 fn ask(connection: &mut Connection, command: u16, flags: u16, offset: u64, len: u64) -> Answer {
-    let extended = connection.session().mode == Mode::Extended;
+    let extended = connection.session().mode == Framing::Extended;
     let payload_len = if extended && command == WRITE { 32 } else { 0 };
     let flags = flags | payload_len;
     let ask = Ask { extended, flags, command, cookie: 77, offset, length: len };
@@ -35,7 +35,7 @@ fn error(connection: &mut Connection, command: u16, flags: u16, offset: u64, len
     error
 }
 
-const MODES: [Mode; 3] = [Mode::Simple, Mode::Structured, Mode::Extended];
+const MODES: [Framing; 3] = [Framing::Simple, Framing::Structured, Framing::Extended];
 
 /// Puts the chunks of a read together; asserts that they cover it exactly.
 fn assembled(answers: &[Answer], offset: u64, len: usize) -> Vec<u8> {
@@ -64,7 +64,7 @@ fn assembled(answers: &[Answer], offset: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn server_check_46_simple_read_gives_the_bytes_and_the_cookie() {
-    let mut connection = Connection::transmitting(Mode::Simple);
+    let mut connection = Connection::transmitting(Framing::Simple);
     let disk = connection.disk.clone();
     for (offset, length) in [(0, 1), (0, 4096), (65_535, 2), (SIZE - 1, 1), (0, SIZE)] {
         let ask = Ask {
@@ -81,9 +81,9 @@ fn server_check_46_simple_read_gives_the_bytes_and_the_cookie() {
 
 #[test]
 fn server_check_47_chunked_read_covers_exactly_with_one_done() {
-    for mode in [Mode::Structured, Mode::Extended] {
+    for mode in [Framing::Structured, Framing::Extended] {
         let mut connection = Connection::transmitting(mode);
-        let extended = mode == Mode::Extended;
+        let extended = mode == Framing::Extended;
         let disk = connection.disk.clone();
         for (offset, length) in [(0, 1), (60_000, 10_000), (0, SIZE)] {
             let range = offset..offset + length;
@@ -97,7 +97,7 @@ fn server_check_47_chunked_read_covers_exactly_with_one_done() {
 
 #[test]
 fn server_check_48_bad_read_under_structured_replies_fails_in_a_chunk() {
-    let mut connection = Connection::transmitting(Mode::Structured);
+    let mut connection = Connection::transmitting(Framing::Structured);
     for answer in [
         ask(&mut connection, READ, NO_HOLE, 0, 512),
         ask(&mut connection, READ, 0, SIZE as u64, 1),
@@ -110,7 +110,7 @@ fn server_check_48_bad_read_under_structured_replies_fails_in_a_chunk() {
 
 #[test]
 fn server_check_49_df_gives_one_content_chunk() {
-    let mut connection = Connection::transmitting(Mode::Structured);
+    let mut connection = Connection::transmitting(Framing::Structured);
     let disk = connection.disk.clone();
     let ask = Ask { flags: DF, offset: 32_768, length: 65_536, ..Ask::default() };
     let answers = connection.ask(ask, &[]);
@@ -120,7 +120,7 @@ fn server_check_49_df_gives_one_content_chunk() {
 
 #[test]
 fn server_check_50_df_without_chunks_is_invalid() {
-    let mut connection = Connection::transmitting(Mode::Simple);
+    let mut connection = Connection::transmitting(Framing::Simple);
     assert_eq!(error(&mut connection, READ, DF, 0, 512), EINVAL);
 }
 
@@ -163,21 +163,21 @@ fn server_check_54_write_of_32_mib_is_drained_above_our_maximum() {
         assert_eq!(connection.session().blocks.maximum, 1 << 20);
         assert_eq!(error(&mut connection, WRITE, 0, 0, 32 << 20), ENOSPC);
     }
-    let mut connection = Connection::transmitting(Mode::Simple);
+    let mut connection = Connection::transmitting(Framing::Simple);
     connection.session.as_mut().unwrap().size = 1 << 30;
     assert_eq!(error(&mut connection, WRITE, 0, 0, 32 << 20), EINVAL);
 }
 
 #[test]
 fn server_check_55_write_of_four_gigabytes_ends_the_connection() {
-    let mut connection = Connection::transmitting(Mode::Simple);
+    let mut connection = Connection::transmitting(Framing::Simple);
     connection.send(Ask { command: WRITE, length: u32::MAX.into(), ..Ask::default() }.bytes());
     assert!(!connection.is_open());
 }
 
 #[test]
 fn server_check_56_half_a_payload_writes_nothing() {
-    let mut connection = Connection::transmitting(Mode::Simple);
+    let mut connection = Connection::transmitting(Framing::Simple);
     let before = connection.disk.clone();
     let head = Ask { command: WRITE, length: 4096, ..Ask::default() }.bytes();
     assert_eq!(connection.send(head.raw([0xaa; 2048])), b"");
@@ -225,7 +225,7 @@ fn server_check_59_flags_of_other_commands_are_invalid() {
 
 #[test]
 fn server_check_60_fua_is_accepted_everywhere_once_advertised() {
-    let mut connection = Connection::transmitting(Mode::Structured);
+    let mut connection = Connection::transmitting(Framing::Structured);
     for command in [READ, WRITE, TRIM, CACHE, ZEROES, STATUS] {
         assert_eq!(error(&mut connection, command, FUA, 0, 4096), 0, "command {command}");
     }
@@ -246,14 +246,14 @@ fn server_check_61_fua_unadvertised_is_invalid_and_drained() {
 #[test]
 fn server_check_62_wrong_request_magic_ends_the_connection() {
     for (mode, extended) in
-        [(Mode::Simple, true), (Mode::Structured, true), (Mode::Extended, false)]
+        [(Framing::Simple, true), (Framing::Structured, true), (Framing::Extended, false)]
     {
         let mut connection = Connection::transmitting(mode);
         connection.send(Ask { extended, length: 1, ..Ask::default() }.bytes());
         assert!(!connection.is_open());
     }
     for magic in [0x1256_0953, 0, u32::MAX] {
-        let mut connection = Connection::transmitting(Mode::Simple);
+        let mut connection = Connection::transmitting(Framing::Simple);
         connection.send(Bytes::new().u32(magic).raw([0; 24]));
         assert!(!connection.is_open());
     }
@@ -261,11 +261,11 @@ fn server_check_62_wrong_request_magic_ends_the_connection() {
 
 #[test]
 fn server_check_63_misaligned_requests_are_invalid() {
-    let blocks = BlockSizes { minimum: 4096, preferred: 4096, maximum: 1 << 20 };
+    let blocks = BlockConstraints { minimum: 4096, preferred: 4096, maximum: 1 << 20 };
     let size = SIZE as u64 - 100;
     for command in [READ, WRITE, TRIM, CACHE, ZEROES] {
         let menu = Menu { blocks, size, ..Menu::default() };
-        let mut connection = Connection::transmitting_with(Mode::Structured, menu, "disk");
+        let mut connection = Connection::transmitting_with(Framing::Structured, menu, "disk");
         assert_eq!(ask(&mut connection, command, 0, 512, 4096).error(), EINVAL);
         assert_eq!(ask(&mut connection, command, 0, 0, 512).error(), EINVAL);
         assert_eq!(ask(&mut connection, command, 0, 0, 4096).error(), 0);
@@ -290,7 +290,7 @@ fn server_check_64_zero_length_is_success_but_for_block_status() {
 
 #[test]
 fn server_check_65_flush_with_a_range_is_invalid() {
-    let mut connection = Connection::transmitting(Mode::Simple);
+    let mut connection = Connection::transmitting(Framing::Simple);
     assert_eq!(error(&mut connection, FLUSH, 0, 512, 0), EINVAL);
     assert_eq!(error(&mut connection, FLUSH, 0, 0, 512), EINVAL);
 }
@@ -298,7 +298,7 @@ fn server_check_65_flush_with_a_range_is_invalid() {
 #[test]
 fn server_check_68_write_zeroes_reads_back_as_zeroes() {
     for flags in [0, NO_HOLE, FUA] {
-        let mut connection = Connection::transmitting(Mode::Simple);
+        let mut connection = Connection::transmitting(Framing::Simple);
         assert_eq!(error(&mut connection, ZEROES, flags, 100, 300), 0);
         assert_eq!(connection.disk[100..400], [0; 300]);
         assert!(connection.disk[99] != 0 && connection.disk[400] != 0);
@@ -308,8 +308,8 @@ fn server_check_68_write_zeroes_reads_back_as_zeroes() {
 #[test]
 fn server_check_69_long_zero_requests_are_no_reason_to_disconnect() {
     let menu = || Menu { size: 1 << 41, ..Menu::default() };
-    let mut compact = Connection::transmitting_with(Mode::Simple, menu(), "disk");
-    let mut extended = Connection::transmitting_with(Mode::Extended, menu(), "disk");
+    let mut compact = Connection::transmitting_with(Framing::Simple, menu(), "disk");
+    let mut extended = Connection::transmitting_with(Framing::Extended, menu(), "disk");
     for command in [ZEROES, TRIM, CACHE] {
         assert_eq!(error(&mut compact, command, 0, 0, (1 << 32) - 512), 0);
         assert_eq!(error(&mut extended, command, 0, 0, 1 << 40), 0);
@@ -331,7 +331,7 @@ fn server_check_70_fast_zero_is_refused_with_enotsup_and_changes_nothing() {
 fn server_check_71_fast_zero_unadvertised_is_invalid() {
     let flags = all_flags().without(TransmissionFlags::SEND_FAST_ZERO);
     let menu = Menu { flags, ..Menu::default() };
-    let mut connection = Connection::transmitting_with(Mode::Structured, menu, "disk");
+    let mut connection = Connection::transmitting_with(Framing::Structured, menu, "disk");
     assert_eq!(error(&mut connection, ZEROES, FAST_ZERO, 0, 4096), EINVAL);
 }
 
@@ -346,13 +346,13 @@ fn server_check_71_enotsup_is_for_fast_zero_only() {
         payload: 0,
     };
     let mut out = Vec::new();
-    wire::ReplyWriter::new(Mode::Simple, &request).error(ErrorCode::ENOTSUP, "", &mut out);
+    wire::ReplyWriter::new(Framing::Simple, &request).error(ErrorCode::ENOTSUP, "", &mut out);
     assert_eq!(answers(&out, 0)[0].error(), EINVAL);
 }
 
 #[test]
 fn server_check_73_cache_changes_nothing_and_needs_advertising() {
-    let mut connection = Connection::transmitting(Mode::Structured);
+    let mut connection = Connection::transmitting(Framing::Structured);
     let before = connection.disk.clone();
     assert_eq!(error(&mut connection, CACHE, 0, 0, 4096), 0);
     assert_eq!(connection.disk, before);
@@ -362,14 +362,14 @@ fn server_check_73_cache_changes_nothing_and_needs_advertising() {
         (ZEROES, TransmissionFlags::SEND_WRITE_ZEROES),
     ] {
         let menu = Menu { flags: all_flags().without(flag), ..Menu::default() };
-        let mut connection = Connection::transmitting_with(Mode::Structured, menu, "disk");
+        let mut connection = Connection::transmitting_with(Framing::Structured, menu, "disk");
         assert_eq!(error(&mut connection, command, 0, 0, 4096), EINVAL);
     }
 }
 
 #[test]
 fn server_check_74_disconnect_with_a_junk_range_gets_no_reply() {
-    let mut connection = Connection::transmitting(Mode::Structured);
+    let mut connection = Connection::transmitting(Framing::Structured);
     let read = Ask { length: 1, cookie: 5, ..Ask::default() }.bytes();
     let bye = Ask { command: DISC, offset: u64::MAX, length: 99, ..Ask::default() }.bytes();
     let out = connection.send(read.raw(bye));
@@ -379,7 +379,7 @@ fn server_check_74_disconnect_with_a_junk_range_gets_no_reply() {
 
 #[test]
 fn server_check_77_requests_with_one_cookie_are_both_answered() {
-    let mut connection = Connection::transmitting(Mode::Simple);
+    let mut connection = Connection::transmitting(Framing::Simple);
     let read = |offset| Ask { offset, length: 4, cookie: 9, ..Ask::default() }.bytes();
     let out = connection.send(read(0).raw(read(8)));
     let answers = answers(&out, 4);
@@ -389,7 +389,7 @@ fn server_check_77_requests_with_one_cookie_are_both_answered() {
 
 #[test]
 fn server_check_78_pipelined_requests_keep_their_cookies() {
-    let mut connection = Connection::transmitting(Mode::Structured);
+    let mut connection = Connection::transmitting(Framing::Structured);
     let mut pipeline = Bytes::new();
     for cookie in 0..64 {
         let (offset, length) = (cookie * BLOCK as u64, BLOCK as u64);
@@ -404,7 +404,8 @@ fn server_check_78_pipelined_requests_keep_their_cookies() {
 
 #[test]
 fn server_check_91_shutdown_is_said_in_every_framing() {
-    for (mode, command) in [(Mode::Simple, READ), (Mode::Structured, READ), (Mode::Extended, TRIM)]
+    for (mode, command) in
+        [(Framing::Simple, READ), (Framing::Structured, READ), (Framing::Extended, TRIM)]
     {
         let request = wire::Request {
             flags: wire::CommandFlags::NONE,
@@ -432,7 +433,7 @@ fn messages_stay_below_what_kills_other_clients() {
         payload: 0,
     };
     let mut out = Vec::new();
-    let reply = wire::ReplyWriter::new(Mode::Structured, &request);
+    let reply = wire::ReplyWriter::new(Framing::Structured, &request);
     reply.error_at(ErrorCode::EIO, &"é".repeat(5000), 100, &mut out);
     assert!(out.len() < 1000);
     let Answer::Chunk { payload, kind: 0x8002, .. } = &answers(&out, 0)[0] else { panic!() };

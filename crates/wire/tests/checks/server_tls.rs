@@ -1,6 +1,6 @@
 //! Checks 38 to 44, as far as they need no TLS: what each side may say before and after it.
 
-use wire::{Mode, Policy, ServerTls};
+use wire::{Framing, ServerPolicy, ServerTls};
 
 use crate::bytes::{
     ACK, Ask, INFO, INVALID, POLICY, TLS_REQD, UNSUP, go, info, kinds, meta, option,
@@ -8,7 +8,7 @@ use crate::bytes::{
 use crate::model::Connection;
 
 fn with(tls: ServerTls) -> Connection {
-    Connection::with(Policy { tls, ..Policy::default() })
+    Connection::with(ServerPolicy { tls, ..ServerPolicy::default() })
 }
 
 fn under_tls() -> Connection {
@@ -65,7 +65,7 @@ fn server_check_41_starttls_forgets_what_was_agreed_on() {
     connection.tls_established();
     assert_eq!(kinds(&connection.send(go("disk"))), [INFO, ACK]);
     let session = connection.session();
-    assert_eq!((session.mode, session.contexts.len(), session.tls), (Mode::Simple, 0, true));
+    assert_eq!((session.mode, session.contexts.len(), session.tls), (Framing::Simple, 0, true));
     assert!(!session.flags.contains(wire::TransmissionFlags::SEND_DF));
     let answers = connection.ask(Ask { length: 1, ..Ask::default() }, &[]);
     assert!(!answers[0].is_chunk());
@@ -82,7 +82,7 @@ fn server_check_42_plain_text_after_starttls_ends_the_connection_unanswered() {
 #[test]
 fn server_check_42_plain_text_while_tls_starts_ends_the_connection() {
     let mut handshake =
-        wire::ServerHandshake::new(Policy { tls: ServerTls::On, ..Policy::default() });
+        wire::ServerHandshake::new(ServerPolicy { tls: ServerTls::On, ..ServerPolicy::default() });
     let menu = crate::model::Menu::default();
     let mut out = Vec::new();
     handshake.advance(&[0, 0, 0, 3], &menu, &mut out);

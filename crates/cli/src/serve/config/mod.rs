@@ -150,7 +150,7 @@ impl Config {
     /// What does not change while the server runs.
     fn fixed(&self) -> BTreeMap<Item, String> {
         let is_live = |option: &str| {
-            let is_limit = |limit: &server::limits::Limit| {
+            let is_limit = |limit: &server::limits::ServerLimit| {
                 limit.option.is_some_and(|(name, _)| name == option && name != FIXED)
             };
             LIVE.contains(&option) || LIMITS.iter().any(is_limit)

@@ -26,7 +26,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor, openat};
 use rustix::param::page_size;
 
 use super::transfer;
-use windows::{Use, Windows};
+use windows::{PageUse, Windows};
 
 /// Reads and writes of fewer bytes go through the page cache: the system reads ahead of many short reads faster than
 /// it answers them one by one.
@@ -44,7 +44,7 @@ const AHEAD: u64 = 16 << 20;
 
 /// What happens to the pages of a file.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Cache {
+pub enum PageCaching {
     /// The system decides.
     #[default]
     Default,
@@ -56,7 +56,7 @@ pub enum Cache {
     Auto,
 }
 
-impl Cache {
+impl PageCaching {
     /// The words for them.
     pub(crate) const WORDS: [&'static str; 4] = ["default", "none", "direct", "auto"];
 
@@ -121,14 +121,14 @@ impl Sparing {
         let wanted = buf.len() >= least && !self.lies_in_memory(offset, len);
         if let Some(direct) = self.direct(buf, offset).filter(|_| wanted) {
             let work = || transfer::read_exact(direct, buf, offset);
-            match self.windows.during(fd, (offset, len, ahead), Use::Direct, work) {
+            match self.windows.during(fd, (offset, len, ahead), PageUse::Direct, work) {
                 // At the end of a file, the read through the cache finds the error, if it is one.
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
                 Err(e) if self.is_refused(&e) => {}
                 other => return other,
             }
         }
-        self.windows.during(fd, (offset, len, ahead), Use::Read, || read(fd, buf))
+        self.windows.during(fd, (offset, len, ahead), PageUse::Read, || read(fd, buf))
     }
 
     /// The opening for direct I/O, if these bytes may go that way.
@@ -178,7 +178,7 @@ impl Sparing {
         if let Some(direct) = self.direct(data, offset).filter(|_| wanted) {
             let _together = self.apart.read().unwrap_or_else(PoisonError::into_inner);
             let work = || transfer::write_all(direct, data, offset);
-            match self.windows.during(fd, (offset, len, 0), Use::Direct, work) {
+            match self.windows.during(fd, (offset, len, 0), PageUse::Direct, work) {
                 Err(e) if self.is_refused(&e) => {}
                 other => return other,
             }
@@ -192,7 +192,7 @@ impl Sparing {
             let _alone = self.apart.write().unwrap_or_else(PoisonError::into_inner);
             write()
         };
-        self.windows.during(self.fd.as_fd(), (offset, len, 0), Use::Write, write)
+        self.windows.during(self.fd.as_fd(), (offset, len, 0), PageUse::Write, write)
     }
 
     /// Runs `work`, which zeroes a range by other means than [`Self::write`]. If it may rewrite a part of a page, it

@@ -51,7 +51,7 @@ const LAST_WAIT: Duration = Duration::from_millis(1);
 
 /// What an operation does to the pages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Use {
+pub(crate) enum PageUse {
     Read,
     Write,
     /// None are to be used. If the system uses some after all, they are dropped.
@@ -72,7 +72,7 @@ pub(crate) struct Windows {
 
 #[derive(Debug, Default)]
 struct State {
-    list: Vec<Window>,
+    list: Vec<CacheWindow>,
     /// The last windows that were dropped and had no pages in memory before. Pages of theirs that are there again are
     /// ours: read ahead after an operation that had ended.
     gone: VecDeque<u64>,
@@ -83,7 +83,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Window {
+struct CacheWindow {
     number: u64,
     before: Before,
     /// The operation at which that was looked at.
@@ -150,7 +150,7 @@ impl Windows {
         &self,
         fd: BorrowedFd<'_>,
         (offset, len, ahead): (u64, u64, u64),
-        how: Use,
+        how: PageUse,
         work: impl FnOnce() -> T,
     ) -> T {
         if len == 0 {
@@ -159,7 +159,7 @@ impl Windows {
         self.enter(fd, offset, len, ahead);
         let done = work();
         self.leave((offset, len, ahead), how);
-        self.tidy(fd, how == Use::Write);
+        self.tidy(fd, how == PageUse::Write);
         done
     }
 
@@ -170,7 +170,7 @@ impl Windows {
             return false;
         }
         self.enter(fd, offset, len, ahead);
-        self.leave((offset, len, ahead), Use::Read);
+        self.leave((offset, len, ahead), PageUse::Read);
         true
     }
 
@@ -191,7 +191,7 @@ impl Windows {
 
     /// It has ended; all as in [`Self::begin_direct`].
     pub(crate) fn end_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
-        self.leave((offset, len.max(1), ahead), Use::Direct);
+        self.leave((offset, len.max(1), ahead), PageUse::Direct);
         self.tidy(fd, false);
     }
 
@@ -207,7 +207,9 @@ impl Windows {
                 None => {
                     let is_ours = state.gone.contains(&number);
                     let before = if is_ours { Before::None } else { before(fd, number) };
-                    state.list.push(Window { looked: now, ..Window::new(number, before) });
+                    state
+                        .list
+                        .push(CacheWindow { looked: now, ..CacheWindow::new(number, before) });
                     state.list.last_mut()
                 }
             };
@@ -218,12 +220,12 @@ impl Windows {
         }
     }
 
-    fn leave(&self, (offset, len, ahead): (u64, u64, u64), how: Use) {
+    fn leave(&self, (offset, len, ahead): (u64, u64, u64), how: PageUse) {
         let mut state = self.lock();
         // What was written is younger than a flush that has begun meanwhile. For a read, windows that may have been
         // read ahead for it are as old as its own: they are dropped no sooner.
         let (now, wrote) = (state.now, state.now + 1);
-        if how == Use::Write {
+        if how == PageUse::Write {
             state.now = wrote;
         }
         let end = offset.saturating_add(len);
@@ -238,8 +240,8 @@ impl Windows {
                 continue;
             }
             window.touched = window.touched.saturating_add(part);
-            window.through |= how != Use::Direct;
-            if how == Use::Write {
+            window.through |= how != PageUse::Direct;
+            if how == PageUse::Write {
                 window.unsent = window.unsent.saturating_add(part);
                 (window.dirty, window.wrote) = (true, wrote);
             }
@@ -330,7 +332,7 @@ impl Windows {
         {
             let mut state = self.lock();
             let now = state.now;
-            let clean = |w: &&mut Window| w.is_idle() && w.dirty && w.wrote <= then;
+            let clean = |w: &&mut CacheWindow| w.is_idle() && w.dirty && w.wrote <= then;
             for window in state.list.iter_mut().filter(clean) {
                 (window.dirty, window.unsent) = (false, 0);
                 acts.push(window.let_go(self.spares, now));
@@ -362,7 +364,7 @@ impl Windows {
         let mut state = self.lock();
         for number in std::mem::take(&mut state.gone) {
             if state.list.iter().all(|w| w.number != number) {
-                state.list.push(Window::new(number, Before::None));
+                state.list.push(CacheWindow::new(number, Before::None));
             }
         }
     }
@@ -394,7 +396,7 @@ impl Windows {
 impl State {
     /// Bytes that may be in memory because of us.
     fn held(&self) -> u64 {
-        self.list.iter().map(Window::weight).sum()
+        self.list.iter().map(CacheWindow::weight).sum()
     }
 
     fn is_too_much(&self) -> bool {
@@ -402,14 +404,14 @@ impl State {
     }
 
     /// The window whose write-back is to begin: a full one, or the oldest if there is too much.
-    fn due(&mut self) -> Option<&mut Window> {
+    fn due(&mut self) -> Option<&mut CacheWindow> {
         let unsent: u64 = self.list.iter().map(|w| w.unsent).sum();
         let idle = self.list.iter_mut().filter(|w| w.is_idle() && w.unsent > 0);
         idle.filter(|w| w.unsent >= WINDOW || unsent > UNSENT).min_by_key(|w| w.used)
     }
 }
 
-impl Window {
+impl CacheWindow {
     fn new(number: u64, before: Before) -> Self {
         Self {
             number,
@@ -523,7 +525,7 @@ mod tests {
         // A pipe cannot be written back.
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         let windows = Windows::new(false, true);
-        windows.during(pipe.as_fd(), (0, 10, 0), Use::Write, || ());
+        windows.during(pipe.as_fd(), (0, 10, 0), PageUse::Write, || ());
         assert!(windows.take_loss().is_none(), "nobody has waited yet");
         windows.end(pipe.as_fd());
         assert_eq!(windows.take_loss().and_then(|e| e.raw_os_error()), Some(libc::ESPIPE));
@@ -554,7 +556,7 @@ mod tests {
         let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let windows = Windows::new(false, true);
         let mut then = 0;
-        windows.during(memory.as_fd(), (0, 10, 0), Use::Write, || then = windows.now());
+        windows.during(memory.as_fd(), (0, 10, 0), PageUse::Write, || then = windows.now());
         windows.flushed(memory.as_fd(), then);
         assert!(windows.lock().list.iter().any(|w| w.dirty), "it may be dirty still");
         windows.flushed(memory.as_fd(), windows.now());
@@ -587,7 +589,7 @@ mod tests {
         let windows = Windows::new(false, true);
         let (end, pipe) = rustix::pipe::pipe().unwrap();
         fadvise(fd, 0, None, Advice::Random).unwrap();
-        windows.during(fd, (0, 4096, 0), Use::Read, || {
+        windows.during(fd, (0, 4096, 0), PageUse::Read, || {
             rustix::pipe::splice(
                 fd,
                 Some(&mut 0),
@@ -606,7 +608,7 @@ mod tests {
         };
         let_go(&windows);
         assert_eq!(cached(), 1, "it lies in the pipe");
-        windows.during(fd, (4096, 4096, 0), Use::Read, || ());
+        windows.during(fd, (4096, 4096, 0), PageUse::Read, || ());
         rustix::io::read(&end, &mut vec![0; page]).unwrap();
         let_go(&windows);
         assert_eq!(cached(), 0);
@@ -621,7 +623,7 @@ mod tests {
             let cached = || pages::count(fd, 0, WINDOW).unwrap().cached;
             fadvise(fd, 0, None, Advice::Random).unwrap();
             let windows = Windows::new(spares, true);
-            windows.during(fd, (0, 4096, 0), Use::Read, || {
+            windows.during(fd, (0, 4096, 0), PageUse::Read, || {
                 rustix::io::pread(fd, &mut page, 0).unwrap();
             });
             let act = windows.last().unwrap();
@@ -638,7 +640,7 @@ mod tests {
         let Some(file) = cached_file("ahead", 2 * WINDOW) else { return };
         let fd = file.as_fd();
         let windows = Windows::new(false, true);
-        windows.during(fd, (0, 4096, WINDOW), Use::Read, || {
+        windows.during(fd, (0, 4096, WINDOW), PageUse::Read, || {
             windows.lock().now += 1;
             assert!(windows.last().is_none(), "both are in use");
         });
@@ -655,7 +657,7 @@ mod tests {
         }
         let windows = Windows::new(false, true);
         let read = || {
-            windows.during(fd, (0, 4096, 0), Use::Read, || ());
+            windows.during(fd, (0, 4096, 0), PageUse::Read, || ());
             windows.lock().list.iter().map(|w| w.looked).collect::<Vec<_>>()
         };
         let looked: Vec<_> = (0..3 * BELIEVED).map(|_| read()).collect();
@@ -679,12 +681,12 @@ mod tests {
         for i in [0, 1, 2, 9, resident.len() - 1] {
             resident[i] = false;
         }
-        let window = Window::new(3, Before::Some(resident.into_boxed_slice()));
+        let window = CacheWindow::new(3, Before::Some(resident.into_boxed_slice()));
         let (start, end) = (3 * WINDOW, 4 * WINDOW);
         let runs = [start..start + 3 * page, start + 9 * page..start + 10 * page, end - page..end];
         assert_eq!(window.drops(), runs);
-        assert_eq!(Window::new(0, Before::None).drops().first(), Some(&(0..WINDOW)));
-        assert!(Window::new(0, Before::All).drops().is_empty());
+        assert_eq!(CacheWindow::new(0, Before::None).drops().first(), Some(&(0..WINDOW)));
+        assert!(CacheWindow::new(0, Before::All).drops().is_empty());
     }
 
     #[test]

@@ -21,7 +21,7 @@ const LOOK: u64 = 64 << 10;
 
 /// The kind of ranges to look for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum What {
+pub(crate) enum LackKind {
     /// Holes.
     Holes,
     /// Holes, and unwritten extents.
@@ -36,11 +36,11 @@ pub(crate) type Ranges = Vec<Range<u64>>;
 pub(crate) fn lacking(
     fd: BorrowedFd<'_>,
     window: Range<u64>,
-    what: What,
+    what: LackKind,
 ) -> io::Result<(Ranges, bool)> {
     let (gaps, is_exact) = match fiemap::extents(fd, window.clone()) {
         Ok(extents) => {
-            let there = extents.into_iter().filter(|e| what == What::Holes || !e.unwritten);
+            let there = extents.into_iter().filter(|e| what == LackKind::Holes || !e.unwritten);
             (gaps(window, there.map(|e| e.range)), true)
         }
         Err(e) if is_without(&e) => (holes(fd, window)?, false),

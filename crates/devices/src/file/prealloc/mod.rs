@@ -26,4 +26,4 @@ mod system;
 mod written;
 
 pub(crate) use run::preallocate;
-pub(crate) use written::{Job, Written};
+pub(crate) use written::{PacedRun, Written};

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::preallocation::Watch;
+use crate::preallocation::PreallocationWatch;
 
 /// How long it runs without looking whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ impl Pace {
     }
 
     /// Waits until `len` bytes may pass, or it is to stop.
-    pub(crate) fn wait(&self, len: u64, watch: &Watch) {
+    pub(crate) fn wait(&self, len: u64, watch: &PreallocationWatch) {
         let due = self.reserve(len, Instant::now());
         loop {
             let left = due.saturating_duration_since(Instant::now());

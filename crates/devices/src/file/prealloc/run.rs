@@ -8,14 +8,14 @@ use device::{Error, ErrorKind, Fault, Params, Result, is_zero};
 use rustix::fs::{FallocateFlags, FileType, fallocate, fdatasync, fstat, ftruncate};
 use rustix::io::Errno;
 
-use super::lacking::{Ranges, What, lacking};
+use super::lacking::{LackKind, Ranges, lacking};
 use super::pace::Pace;
-use super::{Job, Written};
+use super::{PacedRun, Written};
 use crate::checked::to_usize;
-use crate::file::open::{self, Opening};
+use crate::file::open::{self, WritableFile};
 use crate::file::zero::Grain;
 use crate::file::{block, filling, transfer};
-use crate::preallocation::{Allocation, Preallocated, Preallocation, Watch};
+use crate::preallocation::{Allocation, Preallocated, Preallocation, PreallocationWatch};
 use crate::{Made, OpenOptions};
 
 /// Bytes whose map is asked for at a time.
@@ -33,13 +33,13 @@ pub(crate) fn preallocate(
     params: &Params,
     wish: &Preallocation,
     options: &OpenOptions,
-    watch: &Watch,
+    watch: &PreallocationWatch,
 ) -> Result<Preallocated> {
     let path = open::path_of(params)?;
     let lock = open::file_options(params, options)?.lock;
     let (fd, made) = match open::open_or_make(&path, options, lock)? {
-        Opening::Found(fd) => (fd, None),
-        Opening::Made(fd, made) => (fd, Some(made)),
+        WritableFile::Found(fd) => (fd, None),
+        WritableFile::Made(fd, made) => (fd, Some(made)),
     };
     let work = Work { fd, wish, watch };
     let done = work.all(made.is_some());
@@ -66,12 +66,12 @@ enum Left {
     Part,
 }
 
-type Done<T> = std::result::Result<T, (Error, Left)>;
+type Attempted<T> = std::result::Result<T, (Error, Left)>;
 
 struct Work<'a> {
     fd: OwnedFd,
     wish: &'a Preallocation,
-    watch: &'a Watch,
+    watch: &'a PreallocationWatch,
 }
 
 impl Work<'_> {
@@ -79,7 +79,7 @@ impl Work<'_> {
         self.fd.as_fd()
     }
 
-    fn all(&self, is_new: bool) -> Done<Preallocated> {
+    fn all(&self, is_new: bool) -> Attempted<Preallocated> {
         let untouched = |e| (e, Left::Nothing);
         let kind = open::kind_of(&self.fd).map_err(untouched)?;
         if kind == FileType::BlockDevice {
@@ -100,7 +100,7 @@ impl Work<'_> {
         let inside = range.start.min(size)..range.end.min(size);
         let (why, checked) = match self.wish.mode {
             Allocation::Sparse => (None, false),
-            Allocation::Unwritten => (None, self.check(&inside, What::Holes).map_err(in_part)?),
+            Allocation::Unwritten => (None, self.check(&inside, LackKind::Holes).map_err(in_part)?),
             Allocation::Written => self.write(&inside).map_err(in_part)?,
         };
         self.make_durable().map_err(in_part)?;
@@ -197,7 +197,7 @@ impl Work<'_> {
         let (grain, _) = Grain::of_file(self.fd(), preferred).size();
         let written = Written::of(self.fd(), grain, false);
         let pace = self.wish.rate.map(Pace::new);
-        let job = Job { watch: self.watch, pace: pace.as_ref() };
+        let job = PacedRun { watch: self.watch, pace: pace.as_ref() };
         let size = self.size()?;
         // The rest of the same blocks is not allocated either, and reads as zeroes.
         let start = range.start - range.start % grain;
@@ -206,7 +206,7 @@ impl Work<'_> {
         for pass in 0..PASSES {
             for window in windows(start..end, self.window()) {
                 self.watch.check()?;
-                let (ranges, _) = self.lacking(window.clone(), What::Unwritten)?;
+                let (ranges, _) = self.lacking(window.clone(), LackKind::Unwritten)?;
                 let bytes = total(&ranges);
                 if pass == 0 {
                     self.watch.kept(window.end - window.start - bytes);
@@ -217,7 +217,7 @@ impl Work<'_> {
                     self.watch.check()?;
                 }
             }
-            left = self.left(&(start..end), What::Unwritten)?;
+            left = self.left(&(start..end), LackKind::Unwritten)?;
             if left.0 == 0 {
                 break;
             }
@@ -243,13 +243,13 @@ impl Work<'_> {
         Error::os("write zeroes", e).at(at)
     }
 
-    fn lacking(&self, window: Range<u64>, what: What) -> Result<(Ranges, bool)> {
+    fn lacking(&self, window: Range<u64>, what: LackKind) -> Result<(Ranges, bool)> {
         let at = window.start;
         lacking(self.fd(), window, what).map_err(|e| Error::os("ask for the map", e).at(at))
     }
 
     /// Bytes of a range that are lacking by the map, and whether that is the file system's own.
-    fn left(&self, range: &Range<u64>, what: What) -> Result<(u64, bool)> {
+    fn left(&self, range: &Range<u64>, what: LackKind) -> Result<(u64, bool)> {
         let (mut bytes, mut exact) = (0, true);
         for window in windows(range.clone(), WINDOW) {
             let (ranges, is_exact) = self.lacking(window, what)?;
@@ -259,7 +259,7 @@ impl Work<'_> {
         Ok((bytes, exact))
     }
 
-    fn check(&self, range: &Range<u64>, what: What) -> Result<bool> {
+    fn check(&self, range: &Range<u64>, what: LackKind) -> Result<bool> {
         let (left, exact) = self.left(range, what)?;
         if left > 0 && exact {
             let action =
@@ -306,7 +306,7 @@ impl Work<'_> {
         let grain = block::geometry(self.fd()).sector;
         let written = Written::of(self.fd(), grain, true);
         let pace = self.wish.rate.map(Pace::new);
-        let job = Job { watch: self.watch, pace: pace.as_ref() };
+        let job = PacedRun { watch: self.watch, pace: pace.as_ref() };
         let mut buffer = device::Buffer::zeroed(to_usize(LOOK));
         for window in windows(range.clone(), LOOK) {
             self.watch.check()?;

@@ -33,12 +33,12 @@ pub(crate) trait System: Sync {
 }
 
 /// The same file once more, opened for direct I/O; made when it is first needed.
-pub(crate) type Direct = OnceLock<Option<OwnedFd>>;
+pub(crate) type DirectDescriptor = OnceLock<Option<OwnedFd>>;
 
 /// The kernel.
 pub(crate) struct Kernel<'a> {
     pub(crate) fd: BorrowedFd<'a>,
-    pub(crate) direct: &'a Direct,
+    pub(crate) direct: &'a DirectDescriptor,
 }
 
 impl System for Kernel<'_> {

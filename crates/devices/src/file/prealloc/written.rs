@@ -12,10 +12,10 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 
 use super::pace::Pace;
-use super::system::{Direct, Kernel, System};
+use super::system::{DirectDescriptor, Kernel, System};
 use crate::file::block;
 use crate::file::zero::Rung;
-use crate::preallocation::{Watch, ZeroMethod};
+use crate::preallocation::{PreallocationWatch, ZeroMethod};
 
 /// Less than this is written through the page cache: it goes to the disk with its neighbours.
 const LEAST: u64 = 256 << 10;
@@ -35,17 +35,17 @@ pub(crate) struct Written {
     write_zeroes: Rung,
     zero_out: Rung,
     direct: Rung,
-    opened: Direct,
+    opened: DirectDescriptor,
     why: Option<String>,
 }
 
 /// The rate and the observer of a run.
-pub(crate) struct Job<'a> {
-    pub(crate) watch: &'a Watch,
+pub(crate) struct PacedRun<'a> {
+    pub(crate) watch: &'a PreallocationWatch,
     pub(crate) pace: Option<&'a Pace>,
 }
 
-impl Job<'_> {
+impl PacedRun<'_> {
     /// The length of a piece that is `longest` at most, a multiple of `grain`.
     fn piece(&self, longest: u64, grain: u64) -> u64 {
         let longest = self.pace.map_or(longest, |pace| longest.min(pace.longest()));
@@ -75,7 +75,7 @@ impl Written {
             write_zeroes: Rung::new(limit != Some(0)),
             zero_out: Rung::new(is_device),
             direct: Rung::new(true),
-            opened: Direct::new(),
+            opened: DirectDescriptor::new(),
             why,
         }
     }
@@ -93,12 +93,17 @@ impl Written {
         &self,
         fd: BorrowedFd<'_>,
         range: Range<u64>,
-        job: &Job<'_>,
+        job: &PacedRun<'_>,
     ) -> io::Result<()> {
         self.zero_by(&Kernel { fd, direct: &self.opened }, range, job)
     }
 
-    fn zero_by(&self, system: &dyn System, range: Range<u64>, job: &Job<'_>) -> io::Result<()> {
+    fn zero_by(
+        &self,
+        system: &dyn System,
+        range: Range<u64>,
+        job: &PacedRun<'_>,
+    ) -> io::Result<()> {
         let mut at = range.start;
         // Ranges begin with a block, but for those that the user chose.
         let first = at.checked_next_multiple_of(self.grain).unwrap_or(u64::MAX).min(range.end);
@@ -117,7 +122,7 @@ impl Written {
         self.write_zeroes.is_there() || self.zero_out.is_there()
     }
 
-    fn all_of(&self, system: &dyn System, range: Range<u64>, job: &Job<'_>) -> io::Result<()> {
+    fn all_of(&self, system: &dyn System, range: Range<u64>, job: &PacedRun<'_>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end && !job.watch.is_stopped() {
             at += self.step(system, at..range.end, job)?;
@@ -130,7 +135,7 @@ impl Written {
         &self,
         system: &dyn System,
         range: Range<u64>,
-        job: &Job<'_>,
+        job: &PacedRun<'_>,
     ) -> io::Result<()> {
         let piece = job.piece(DIRECT, self.grain);
         let threads = (range.end.saturating_sub(range.start) / piece).min(AT_ONCE);
@@ -163,7 +168,7 @@ impl Written {
     }
 
     /// Zeroes something at the start of a range that is not empty; how many bytes.
-    fn step(&self, system: &dyn System, range: Range<u64>, job: &Job<'_>) -> io::Result<u64> {
+    fn step(&self, system: &dyn System, range: Range<u64>, job: &PacedRun<'_>) -> io::Result<u64> {
         let (at, len) = (range.start, range.end - range.start);
         let whole = if at.is_multiple_of(self.grain) { len - len % self.grain } else { 0 };
         if whole >= LEAST.max(self.grain) {
@@ -286,9 +291,9 @@ mod tests {
         }
     }
 
-    fn zero(fake: &Fake, written: &Written, range: Range<u64>) -> io::Result<Watch> {
-        let watch = Watch::default();
-        written.zero_by(fake, range, &Job { watch: &watch, pace: None })?;
+    fn zero(fake: &Fake, written: &Written, range: Range<u64>) -> io::Result<PreallocationWatch> {
+        let watch = PreallocationWatch::default();
+        written.zero_by(fake, range, &PacedRun { watch: &watch, pace: None })?;
         Ok(watch)
     }
 
@@ -368,10 +373,10 @@ mod tests {
     #[test]
     fn what_is_to_stop_ends_with_what_is_under_way() {
         let fake = Fake::new(Err(Errno::OPNOTSUPP), Ok(()));
-        let watch = Watch::default();
+        let watch = PreallocationWatch::default();
         watch.stop();
         let written = Written::new(BLOCK, false, Some(0));
-        written.zero_by(&fake, 0..90 * MIB, &Job { watch: &watch, pace: None }).unwrap();
+        written.zero_by(&fake, 0..90 * MIB, &PacedRun { watch: &watch, pace: None }).unwrap();
         assert!(fake.calls.lock().unwrap().is_empty());
     }
 

@@ -3,7 +3,7 @@
 //! It is created when first needed, in `$TMPDIR` or `/var/tmp`, and is gone when the program ends. Calls
 //! that may wait for a disk run in the pool.
 
-use runtime::{Answer, WorkPool, promise};
+use runtime::{Promised, WorkPool, promise};
 use std::ffi::OsString;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -61,7 +61,7 @@ impl TempFile {
     }
 
     /// Starts to fill `buffer` with the data at `offset`.
-    pub(crate) fn read(&self, offset: u64, mut buffer: Buffer) -> Answer<Result<Buffer>> {
+    pub(crate) fn read(&self, offset: u64, mut buffer: Buffer) -> Promised<Result<Buffer>> {
         let (owed, answer) = promise();
         if self.0.read_now(&mut buffer, offset) {
             owed.keep(Ok(buffer));
@@ -112,7 +112,7 @@ impl TempFile {
 }
 
 /// A read that `read` has started.
-pub(crate) async fn ended(answer: Answer<Result<Buffer>>) -> Result<Buffer> {
+pub(crate) async fn ended(answer: Promised<Result<Buffer>>) -> Result<Buffer> {
     answer.await.unwrap_or_else(|| Err(lost()))
 }
 

@@ -13,7 +13,7 @@ use super::queues::Queues;
 
 /// What a task does with blocks, which decides what others may do with them meanwhile.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Access {
+pub(crate) enum BlockAccess {
     /// Reads them where they are: no other task may remove them.
     Read,
     /// Changes their bytes where they are, together with other writers.
@@ -43,11 +43,11 @@ struct Entry {
     /// The tasks that wait for it.
     waiting: Vec<u64>,
     /// The lock, for when it need not wait any more.
-    owed: Option<Promise<Held>>,
+    owed: Option<Promise<LockGuard>>,
 }
 
 /// A lock, until dropped.
-pub(crate) struct Held {
+pub(crate) struct LockGuard {
     locks: Locks,
     number: u64,
 }
@@ -57,12 +57,12 @@ impl Locks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn held(&self, number: u64) -> Held {
-        Held { locks: self.clone(), number }
+    fn held(&self, number: u64) -> LockGuard {
+        LockGuard { locks: self.clone(), number }
     }
 
     /// Locks `blocks` as soon as possible.
-    pub(crate) async fn take(&self, blocks: Range<u64>, access: Access) -> Held {
+    pub(crate) async fn take(&self, blocks: Range<u64>, access: BlockAccess) -> LockGuard {
         loop {
             let answer = {
                 let mut inner = self.lock();
@@ -83,7 +83,7 @@ impl Locks {
     }
 
     /// Locks `blocks` if that is possible at once.
-    pub(crate) fn try_take(&self, blocks: Range<u64>, access: Access) -> Option<Held> {
+    pub(crate) fn try_take(&self, blocks: Range<u64>, access: BlockAccess) -> Option<LockGuard> {
         let mut inner = self.lock();
         let Inner { entries, queues, .. } = &*inner;
         if queues.before(&blocks, access).any(|number| entries.contains_key(&number)) {
@@ -97,7 +97,7 @@ impl Locks {
 
 impl Inner {
     /// A task asks for `blocks`, and waits for earlier tasks.
-    fn enter(&mut self, blocks: &Range<u64>, access: Access) -> u64 {
+    fn enter(&mut self, blocks: &Range<u64>, access: BlockAccess) -> u64 {
         self.next += 1;
         let number = self.next;
         let Self { entries, queues, .. } = self;
@@ -118,7 +118,7 @@ impl Inner {
 
     /// A task is done. Returns the tasks that no longer have to wait, in the order in which they
     /// came.
-    fn release(&mut self, number: u64) -> Vec<(u64, Promise<Held>)> {
+    fn release(&mut self, number: u64) -> Vec<(u64, Promise<LockGuard>)> {
         let gone = self.entries.remove(&number).unwrap_or_default();
         let mut free = Vec::new();
         for number in gone.waiting {
@@ -135,7 +135,7 @@ impl Inner {
     }
 }
 
-impl Drop for Held {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         let free = self.locks.lock().release(self.number);
         for (number, owed) in free {
@@ -153,7 +153,13 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<&'static str>>>;
 
-    fn enter(locks: &Locks, log: &Log, name: &'static str, blocks: Range<u64>, access: Access) {
+    fn enter(
+        locks: &Locks,
+        log: &Log,
+        name: &'static str,
+        blocks: Range<u64>,
+        access: BlockAccess,
+    ) {
         let (locks, log) = (locks.clone(), log.clone());
         spawn(async move {
             let held = locks.take(blocks, access).await;
@@ -170,11 +176,11 @@ mod tests {
     #[test]
     fn who_touches_the_same_blocks_waits_and_others_do_not() {
         let (locks, log) = (Locks::default(), Log::default());
-        let first = locks.try_take(0..10, Access::Own).unwrap();
-        enter(&locks, &log, "brief 5", 5..6, Access::Own);
-        enter(&locks, &log, "brief 9", 9..20, Access::Own);
-        enter(&locks, &log, "brief 10", 10..11, Access::Own);
-        enter(&locks, &log, "brief 30", 30..31, Access::Own);
+        let first = locks.try_take(0..10, BlockAccess::Own).unwrap();
+        enter(&locks, &log, "brief 5", 5..6, BlockAccess::Own);
+        enter(&locks, &log, "brief 9", 9..20, BlockAccess::Own);
+        enter(&locks, &log, "brief 10", 10..11, BlockAccess::Own);
+        enter(&locks, &log, "brief 30", 30..31, BlockAccess::Own);
         // 10 does not pass 9, which waits for it too.
         assert_eq!(*log.lock().unwrap(), ["brief 30"]);
         drop(first);
@@ -185,7 +191,7 @@ mod tests {
 
     #[test]
     fn each_access_excludes_what_would_disturb_it() {
-        use Access::{Own, Read, Save, Write};
+        use BlockAccess::{Own, Read, Save, Write};
         for (a, b, together) in [
             (Read, Read, true),
             (Read, Write, true),
@@ -209,12 +215,12 @@ mod tests {
     #[test]
     fn a_long_queue_for_one_block_is_served_in_order_and_does_not_overflow_the_stack() {
         let locks = Locks::default();
-        let first = locks.try_take(0..1, Access::Own).unwrap();
+        let first = locks.try_take(0..1, BlockAccess::Own).unwrap();
         let served = Arc::new(Mutex::new(Vec::new()));
         for i in 0..100_000 {
             let (locks, served) = (locks.clone(), served.clone());
             spawn(async move {
-                let _held = locks.take(0..1, Access::Own).await;
+                let _held = locks.take(0..1, BlockAccess::Own).await;
                 served.lock().unwrap().push(i);
             });
         }
@@ -224,11 +230,11 @@ mod tests {
 
     /// The slow reference: each task waits for all earlier tasks that it excludes.
     #[derive(Default)]
-    struct Plain(Vec<(u64, Range<u64>, Access)>);
+    struct Plain(Vec<(u64, Range<u64>, BlockAccess)>);
 
     impl Plain {
-        fn excludes(a: Access, b: Access) -> bool {
-            use Access::{Own, Read, Save, Write};
+        fn excludes(a: BlockAccess, b: BlockAccess) -> bool {
+            use BlockAccess::{Own, Read, Save, Write};
             match (a, b) {
                 (Own, _) | (_, Own) | (Save, Save | Write) | (Write, Save) => true,
                 (Read, _) | (_, Read) | (Write, Write) => false,
@@ -248,7 +254,8 @@ mod tests {
         }
     }
 
-    const ALL: [Access; 4] = [Access::Read, Access::Write, Access::Save, Access::Own];
+    const ALL: [BlockAccess; 4] =
+        [BlockAccess::Read, BlockAccess::Write, BlockAccess::Save, BlockAccess::Own];
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
@@ -291,10 +298,10 @@ mod tests {
     #[test]
     fn who_comes_and_goes_leaves_nothing_behind_while_another_stays() {
         let locks = Locks::default();
-        let _stays = locks.try_take(0..100, Access::Read).unwrap();
+        let _stays = locks.try_take(0..100, BlockAccess::Read).unwrap();
         for i in 0..100_000 {
-            drop(locks.try_take(i % 100..i % 100 + 1, Access::Read).unwrap());
-            drop(locks.try_take(200 + i..201 + i, Access::Own).unwrap());
+            drop(locks.try_take(i % 100..i % 100 + 1, BlockAccess::Read).unwrap());
+            drop(locks.try_take(200 + i..201 + i, BlockAccess::Own).unwrap());
         }
         let inner = locks.lock();
         assert!(inner.queues.len() < 500, "{}", inner.queues.len());
@@ -304,7 +311,7 @@ mod tests {
     #[test]
     fn a_crowd_in_which_each_waits_for_its_neighbours_costs_what_its_number_does() {
         let locks = Locks::default();
-        let first = locks.try_take(0..1 << 40, Access::Own).unwrap();
+        let first = locks.try_take(0..1 << 40, BlockAccess::Own).unwrap();
         let served = Arc::new(Mutex::new(0));
         // If each task examined all others, this would take hours.
         for i in 0..50_000 {
@@ -314,7 +321,7 @@ mod tests {
                 _ => i..i + 2,
             };
             spawn(async move {
-                let _held = locks.take(blocks, Access::Own).await;
+                let _held = locks.take(blocks, BlockAccess::Own).await;
                 *served.lock().unwrap() += 1;
             });
         }

@@ -1,6 +1,6 @@
 //! Blocks of a disk that are kept beside it, in a temporary file: what `cow` and `cache` share.
 //!
-//! Each block is [`State::Below`], or stored here, or a hole. A block is stored as a whole, so a
+//! Each block is [`BlockState::Below`], or stored here, or a hole. A block is stored as a whole, so a
 //! write to a part of one reads the rest from below first. Only the callers write below. An
 //! operation locks the blocks that it touches and no others, and no waiting task holds a thread.
 //!
@@ -13,7 +13,7 @@ mod on_read;
 mod queues;
 mod states;
 
-use runtime::Answer;
+use runtime::Promised;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,10 +25,10 @@ use device::{
 use crate::kit::below;
 
 pub(crate) use file::{TempFile, ended as file_ended};
-pub(crate) use locks::Access;
-use locks::{Held, Locks};
+pub(crate) use locks::BlockAccess;
+use locks::{LockGuard, Locks};
 pub(crate) use on_read::OnRead;
-pub(crate) use states::State;
+pub(crate) use states::BlockState;
 use states::States;
 
 /// Parts of one read that are in flight at a time.
@@ -69,8 +69,8 @@ pub(crate) struct Store {
 
 /// A part of a read that is in flight.
 enum Part {
-    Below(Answer<Result<Outcome>>),
-    Here(Answer<Result<Buffer>>),
+    Below(Promised<Result<Outcome>>),
+    Here(Promised<Result<Buffer>>),
     Zero,
 }
 
@@ -172,13 +172,13 @@ impl Store {
     }
 
     /// Splits a range into parts that come from one place each.
-    fn parts(&self, offset: u64, len: u64) -> Vec<(Range<u64>, State)> {
+    fn parts(&self, offset: u64, len: u64) -> Vec<(Range<u64>, BlockState)> {
         let (mut at, end) = (offset, offset + len);
         let mut parts = Vec::new();
         let states = self.states();
         while at < end {
-            let place = |s: State| match s {
-                State::Copy | State::Changed => State::Changed,
+            let place = |s: BlockState| match s {
+                BlockState::Copy | BlockState::Changed => BlockState::Changed,
                 other => other,
             };
             let (state, run) = states.run(self.touched(at, end - at), place);
@@ -189,15 +189,17 @@ impl Store {
         parts
     }
 
-    fn begin(&self, below: &Edge, (range, state): &(Range<u64>, State)) -> Part {
+    fn begin(&self, below: &Edge, (range, state): &(Range<u64>, BlockState)) -> Part {
         let (offset, len) = (range.start, bytes(range.end - range.start));
         match state {
-            State::Hole => Part::Zero,
-            State::Below => {
+            BlockState::Hole => Part::Zero,
+            BlockState::Below => {
                 let buffer = Buffer::zeroed(len);
                 Part::Below(below::submit(below, Operation::Read { offset, buffer }))
             }
-            State::Copy | State::Changed => Part::Here(self.file.read(offset, Buffer::zeroed(len))),
+            BlockState::Copy | BlockState::Changed => {
+                Part::Here(self.file.read(offset, Buffer::zeroed(len)))
+            }
         }
     }
 
@@ -205,14 +207,16 @@ impl Store {
     async fn start(
         &self,
         below: &Edge,
-        state: State,
+        state: BlockState,
         offset: u64,
         mut buffer: Buffer,
     ) -> Result<Buffer> {
         match state {
-            State::Below => below::read(below, offset, buffer).await,
-            State::Copy | State::Changed => file::ended(self.file.read(offset, buffer)).await,
-            State::Hole => {
+            BlockState::Below => below::read(below, offset, buffer).await,
+            BlockState::Copy | BlockState::Changed => {
+                file::ended(self.file.read(offset, buffer)).await
+            }
+            BlockState::Hole => {
                 buffer.fill(0);
                 Ok(buffer)
             }
@@ -229,26 +233,26 @@ impl Store {
         if blocks.is_empty() {
             return Ok(());
         }
-        let held = self.locks.take(blocks.clone(), Access::Write).await;
-        let here = self.states().all(blocks.clone(), State::is_here);
+        let held = self.locks.take(blocks.clone(), BlockAccess::Write).await;
+        let here = self.states().all(blocks.clone(), BlockState::is_here);
         if here {
             return self.write_here(held, blocks, offset, data).await;
         }
         drop(held);
         self.admit(&blocks)?;
-        let _held = self.locks.take(blocks, Access::Own).await;
+        let _held = self.locks.take(blocks, BlockAccess::Own).await;
         self.bring_and_write(below, offset, data).await
     }
 
     async fn write_here(
         &self,
-        _held: Held,
+        _held: LockGuard,
         blocks: Range<u64>,
         offset: u64,
         data: Slice,
     ) -> Result<()> {
         // First, because after a failure half-way the block is no copy of the one below any more.
-        self.states().set(blocks, State::Changed);
+        self.states().set(blocks, BlockState::Changed);
         self.file.write(offset, data).await
     }
 
@@ -294,7 +298,7 @@ impl Store {
         let blocks = self.touched(range.start, range.end - range.start);
         let written = self.file.write(range.start, data).await;
         if written.is_ok() {
-            self.states().set(blocks, State::Changed);
+            self.states().set(blocks, BlockState::Changed);
             return written;
         }
         // A block that is half written is no copy any more.
@@ -308,7 +312,7 @@ impl Store {
         let state = self.states().get(block);
         let blocks = block..block + 1;
         if state.is_here() {
-            self.states().set(blocks, State::Changed);
+            self.states().set(blocks, BlockState::Changed);
             return self.file.write(offset, part).await;
         }
         let (start, len) = self.span(&blocks);
@@ -317,7 +321,7 @@ impl Store {
         let within = bytes(offset - start)..bytes(offset - start).saturating_add(part.len());
         whole.get_mut(within).ok_or_else(confused)?.copy_from_slice(&part);
         self.file.write(start, whole.into()).await?;
-        self.states().set(blocks, State::Changed);
+        self.states().set(blocks, BlockState::Changed);
         Ok(())
     }
 
@@ -329,12 +333,14 @@ impl Store {
     pub(crate) async fn fill(&self, below: &Edge, offset: u64, len: u64) -> Result<()> {
         let mut all = self.touched(offset, len);
         while !all.is_empty() && !self.file.is_full() {
-            let Some(run) = self.states().next(all.clone(), State::Below) else { return Ok(()) };
+            let Some(run) = self.states().next(all.clone(), BlockState::Below) else {
+                return Ok(());
+            };
             all.start = run.end;
             if self.states().is_full(&run) {
                 return Ok(());
             }
-            let _held = self.locks.take(run.clone(), Access::Own).await;
+            let _held = self.locks.take(run.clone(), BlockAccess::Own).await;
             self.fill_own(below, run).await?;
         }
         Ok(())
@@ -358,26 +364,28 @@ impl Store {
     async fn fill_own(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
         let mut rest = blocks;
         loop {
-            let Some(run) = self.states().next(rest.clone(), State::Below) else { return Ok(()) };
+            let Some(run) = self.states().next(rest.clone(), BlockState::Below) else {
+                return Ok(());
+            };
             rest.start = run.end;
             let (start, n) = self.span(&run);
             let brought = below::read(below, start, Buffer::zeroed(bytes(n))).await?;
             if self.file.write(start, brought.into()).await.is_ok() {
-                self.states().set(run, State::Copy);
+                self.states().set(run, BlockState::Copy);
             }
         }
     }
 
     /// Turns blocks that the caller holds exclusively into holes.
     pub(crate) async fn make_hole(&self, blocks: Range<u64>) {
-        self.states().set(blocks.clone(), State::Hole);
+        self.states().set(blocks.clone(), BlockState::Hole);
         let (start, len) = self.span(&blocks);
         self.file.punch(start, len).await;
     }
 
     /// Drops blocks that the caller holds exclusively and that are, or read as, what is below.
     pub(crate) async fn forget(&self, blocks: Range<u64>) {
-        self.states().set(blocks.clone(), State::Below);
+        self.states().set(blocks.clone(), BlockState::Below);
         let (start, len) = self.span(&blocks);
         self.file.punch(start, len).await;
     }
@@ -388,18 +396,18 @@ impl Store {
     pub(crate) fn doubt(&self, blocks: &Range<u64>) {
         let mut states = self.states();
         let mut rest = blocks.clone();
-        while let Some(run) = states.next(rest.clone(), State::Copy) {
+        while let Some(run) = states.next(rest.clone(), BlockState::Copy) {
             rest.start = run.end;
-            states.set(run, State::Below);
+            states.set(run, BlockState::Below);
         }
     }
 
     /// Frees the space of blocks that are only below. The caller holds none of them.
     pub(crate) async fn tidy(&self, blocks: Range<u64>) {
-        let _held = self.locks.take(blocks.clone(), Access::Own).await;
+        let _held = self.locks.take(blocks.clone(), BlockAccess::Own).await;
         let mut rest = blocks;
         loop {
-            let run = self.states().next(rest.clone(), State::Below);
+            let run = self.states().next(rest.clone(), BlockState::Below);
             let Some(run) = run else { return };
             rest.start = run.end;
             let (start, len) = self.span(&run);
@@ -421,10 +429,10 @@ impl Store {
         let (mut at, end, mut questions) = (offset, offset + len, 0);
         let mut found = Vec::new();
         while at < end && found.len() < max && questions < QUESTIONS {
-            let kind = |s: State| match s {
-                State::Changed => Some(ExtentKind::Data),
-                State::Hole => Some(ExtentKind::Hole),
-                State::Below | State::Copy => None,
+            let kind = |s: BlockState| match s {
+                BlockState::Changed => Some(ExtentKind::Data),
+                BlockState::Hole => Some(ExtentKind::Hole),
+                BlockState::Below | BlockState::Copy => None,
             };
             let (kind, run) = self.states().run(self.touched(at, end - at), kind);
             let stop = run.end.saturating_mul(self.block).min(end);

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::locks::Access;
+use super::locks::BlockAccess;
 
 /// With fewer segments than this, none are removed.
 const FEW: usize = 64;
@@ -37,25 +37,27 @@ struct Segment {
 impl Segment {
     /// The tasks that a newcomer waits for: all that exclude it, except those that one of these
     /// waits for itself.
-    fn before(&self, access: Access) -> impl Iterator<Item = u64> {
+    fn before(&self, access: BlockAccess) -> impl Iterator<Item = u64> {
         let (saver, writers, readers): (_, &[u64], &[u64]) = match access {
-            Access::Read => (None, &[], &[]),
-            Access::Write => (self.saver, &[], &[]),
-            Access::Save => (self.saver, &self.writers, &[]),
-            Access::Own => (self.saver, &self.writers, &self.readers),
+            BlockAccess::Read => (None, &[], &[]),
+            BlockAccess::Write => (self.saver, &[], &[]),
+            BlockAccess::Save => (self.saver, &self.writers, &[]),
+            BlockAccess::Own => (self.saver, &self.writers, &self.readers),
         };
         self.owner.into_iter().chain(saver).chain(writers.iter().chain(readers).copied())
     }
 
-    fn push(&mut self, number: u64, access: Access, is_here: &impl Fn(u64) -> bool) {
+    fn push(&mut self, number: u64, access: BlockAccess, is_here: &impl Fn(u64) -> bool) {
         match access {
-            Access::Read => push(&mut self.readers, number, is_here),
-            Access::Write => push(&mut self.writers, number, is_here),
-            Access::Save => {
+            BlockAccess::Read => push(&mut self.readers, number, is_here),
+            BlockAccess::Write => push(&mut self.writers, number, is_here),
+            BlockAccess::Save => {
                 self.saver = Some(number);
                 self.writers.clear();
             }
-            Access::Own => *self = Self { end: self.end, owner: Some(number), ..Self::default() },
+            BlockAccess::Own => {
+                *self = Self { end: self.end, owner: Some(number), ..Self::default() }
+            }
         }
     }
 
@@ -88,7 +90,7 @@ impl Queues {
     pub(super) fn before(
         &self,
         blocks: &Range<u64>,
-        access: Access,
+        access: BlockAccess,
     ) -> impl Iterator<Item = u64> + use<'_> {
         let first = self.segments.range(..blocks.start).next_back().map(|(_, segment)| segment);
         let first = first.filter(|segment| segment.end > blocks.start && !blocks.is_empty());
@@ -102,7 +104,7 @@ impl Queues {
         &mut self,
         number: u64,
         blocks: &Range<u64>,
-        access: Access,
+        access: BlockAccess,
         is_here: impl Fn(u64) -> bool,
     ) {
         if blocks.is_empty() {
@@ -111,7 +113,7 @@ impl Queues {
         self.tidy(&is_here);
         self.cut(blocks.start);
         self.cut(blocks.end);
-        if access == Access::Own {
+        if access == BlockAccess::Own {
             self.clear(blocks);
         }
         let mut at = blocks.start;

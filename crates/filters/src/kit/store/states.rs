@@ -11,7 +11,7 @@ use std::ops::Range;
 /// Where the bytes of a block are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum BlockState {
     /// Only in the device below.
     Below,
     /// In the device below, with the same bytes here.
@@ -22,7 +22,7 @@ pub(crate) enum State {
     Hole,
 }
 
-impl State {
+impl BlockState {
     /// How many states there are.
     const COUNT: usize = 4;
 
@@ -51,7 +51,7 @@ pub(crate) struct States {
     /// How many of them are tables.
     tables: usize,
     /// Blocks that are not `Below`, by state.
-    counts: [u64; State::COUNT],
+    counts: [u64; BlockState::COUNT],
     /// The memory beyond which they are full, in bytes.
     largest: usize,
 }
@@ -65,9 +65,9 @@ struct Stretch {
 #[derive(Debug)]
 enum Blocks {
     /// All blocks are in this state, which is not `Below`.
-    All(State),
+    All(BlockState),
     /// Each block has its own state; they differ.
-    Each(Box<[State; LEN]>),
+    Each(Box<[BlockState; LEN]>),
 }
 
 /// The index of a block in a table.
@@ -83,7 +83,7 @@ fn table(block: u64) -> Range<u64> {
 
 impl Default for States {
     fn default() -> Self {
-        let counts = [0; State::COUNT];
+        let counts = [0; BlockState::COUNT];
         Self { stretches: BTreeMap::new(), tables: 0, counts, largest: LARGEST }
     }
 }
@@ -91,7 +91,7 @@ impl Default for States {
 impl States {
     /// Whether setting `range` would exceed the memory limit. Callers must not set it then.
     pub(crate) fn is_full(&self, range: &Range<u64>) -> bool {
-        let tables = self.tables * size_of::<[State; LEN]>();
+        let tables = self.tables * size_of::<[BlockState; LEN]>();
         if self.stretches.len() * COST + tables < self.largest {
             return false;
         }
@@ -108,17 +108,17 @@ impl States {
     }
 
     /// The number of blocks in `state`, which is not `Below`.
-    pub(crate) fn count(&self, state: State) -> u64 {
+    pub(crate) fn count(&self, state: BlockState) -> u64 {
         self.counts[state as usize]
     }
 
     /// The state of a block.
-    pub(crate) fn get(&self, block: u64) -> State {
+    pub(crate) fn get(&self, block: u64) -> BlockState {
         self.stretch(block).0
     }
 
     /// The state of a block, and a block up to which the state is the same (perhaps not the last).
-    fn stretch(&self, block: u64) -> (State, u64) {
+    fn stretch(&self, block: u64) -> (BlockState, u64) {
         let last = self.stretches.range(..=block).next_back();
         match last.map(|(_, stretch)| stretch).filter(|stretch| block < stretch.end) {
             Some(Stretch { end, blocks: Blocks::All(state) }) => (*state, *end),
@@ -130,7 +130,7 @@ impl States {
             }
             None => {
                 let next = self.stretches.range(block..).next();
-                (State::Below, next.map_or(u64::MAX, |(start, _)| *start))
+                (BlockState::Below, next.map_or(u64::MAX, |(start, _)| *start))
             }
         }
     }
@@ -139,7 +139,7 @@ impl States {
     pub(crate) fn run<C: PartialEq>(
         &self,
         range: Range<u64>,
-        class: impl Fn(State) -> C,
+        class: impl Fn(BlockState) -> C,
     ) -> (C, Range<u64>) {
         let (state, mut end) = self.stretch(range.start);
         let found = class(state);
@@ -154,7 +154,7 @@ impl States {
     }
 
     /// The first run of blocks in `range` that are in `state`.
-    pub(crate) fn next(&self, mut range: Range<u64>, state: State) -> Option<Range<u64>> {
+    pub(crate) fn next(&self, mut range: Range<u64>, state: BlockState) -> Option<Range<u64>> {
         while !range.is_empty() {
             let (found, run) = self.run(range.clone(), |s| s == state);
             if found {
@@ -166,13 +166,13 @@ impl States {
     }
 
     /// Whether `what` holds for all blocks of `range`.
-    pub(crate) fn all(&self, range: Range<u64>, what: impl Fn(State) -> bool) -> bool {
+    pub(crate) fn all(&self, range: Range<u64>, what: impl Fn(BlockState) -> bool) -> bool {
         let (yes, run) = self.run(range.clone(), what);
         range.is_empty() || (yes && run == range)
     }
 
     /// Puts all blocks of `range` in `state`.
-    pub(crate) fn set(&mut self, range: Range<u64>, state: State) {
+    pub(crate) fn set(&mut self, range: Range<u64>, state: BlockState) {
         let mut rest = range;
         if rest.is_empty() {
             return;
@@ -190,7 +190,7 @@ impl States {
             return;
         }
         self.clear(&rest);
-        if state != State::Below {
+        if state != BlockState::Below {
             self.add(rest.clone(), state);
         }
         self.thin_out(rest.start);
@@ -199,7 +199,12 @@ impl States {
 
     /// If `block` is in a table that `range` does not cover, sets the table's part of the range.
     /// Returns that part.
-    fn set_in_table(&mut self, block: u64, range: &Range<u64>, state: State) -> Option<Range<u64>> {
+    fn set_in_table(
+        &mut self,
+        block: u64,
+        range: &Range<u64>,
+        state: BlockState,
+    ) -> Option<Range<u64>> {
         let whole = table(block);
         let covered = range.start <= whole.start && whole.end <= range.end;
         let stretch = self.stretches.get_mut(&whole.start).filter(|_| !covered)?;
@@ -213,7 +218,7 @@ impl States {
         // From both ends: blocks are often written one after another.
         if each[index(TABLE - 1)] == state && each.iter().all(|s| *s == state) {
             self.clear(&whole);
-            if state != State::Below {
+            if state != BlockState::Below {
                 self.add(whole, state);
             }
         }
@@ -251,7 +256,7 @@ impl States {
     }
 
     /// Puts blocks that are `Below` in another state, together with those beside them.
-    fn add(&mut self, range: Range<u64>, state: State) {
+    fn add(&mut self, range: Range<u64>, state: BlockState) {
         more(&mut self.counts, state, range.end - range.start);
         let Range { mut start, mut end } = range;
         if let Some((before, stretch)) = self.stretches.range(..start).next_back()
@@ -276,7 +281,7 @@ impl States {
         {
             return;
         }
-        let mut each = Box::new([State::Below; LEN]);
+        let mut each = Box::new([BlockState::Below; LEN]);
         let mut at = whole.start;
         while at < whole.end {
             let (state, end) = self.stretch(at);
@@ -297,21 +302,21 @@ impl Stretch {
         matches!(&self.blocks, Blocks::Each(_))
     }
 
-    fn is_all(&self, state: State) -> bool {
+    fn is_all(&self, state: BlockState) -> bool {
         matches!(&self.blocks, Blocks::All(s) if *s == state)
     }
 }
 
-type Counts = [u64; State::COUNT];
+type Counts = [u64; BlockState::COUNT];
 
-fn more(counts: &mut Counts, state: State, n: u64) {
-    if state != State::Below {
+fn more(counts: &mut Counts, state: BlockState, n: u64) {
+    if state != BlockState::Below {
         counts[state as usize] += n;
     }
 }
 
-fn less(counts: &mut Counts, state: State, n: u64) {
-    if state != State::Below {
+fn less(counts: &mut Counts, state: BlockState, n: u64) {
+    if state != BlockState::Below {
         counts[state as usize] -= n;
     }
 }
@@ -323,7 +328,8 @@ mod tests {
     use super::*;
 
     const N: u64 = 100_000;
-    const ALL: [State; 4] = [State::Below, State::Copy, State::Changed, State::Hole];
+    const ALL: [BlockState; 4] =
+        [BlockState::Below, BlockState::Copy, BlockState::Changed, BlockState::Hole];
 
     fn plain(n: u64) -> usize {
         usize::try_from(n).unwrap()
@@ -336,7 +342,7 @@ mod tests {
         fn states_are_those_of_a_plain_array(
             sets in prop::collection::vec((0..N, 1..N, 0..4usize, 0..4u8), 1..300),
         ) {
-            let mut model = vec![State::Below; plain(N)];
+            let mut model = vec![BlockState::Below; plain(N)];
             let mut states = States::default();
             for (start, len, state, short) in sets {
                 // Most are short, and many of them in one place.
@@ -371,20 +377,20 @@ mod tests {
     fn the_largest_disk_in_one_state_costs_a_few_nodes() {
         let mut states = States::default();
         let blocks = (1u64 << 63) / 4096;
-        states.set(0..blocks, State::Hole);
-        states.set(blocks / 3..blocks / 3 + 1, State::Changed);
+        states.set(0..blocks, BlockState::Hole);
+        states.set(blocks / 3..blocks / 3 + 1, BlockState::Changed);
         assert_eq!((states.stretches.len(), states.tables), (3, 0));
-        assert_eq!(states.count(State::Hole), blocks - 1);
-        assert_eq!(states.next(0..blocks, State::Changed), Some(blocks / 3..blocks / 3 + 1));
-        states.set(0..blocks, State::Below);
-        assert_eq!((states.count(State::Hole), states.count(State::Changed)), (0, 0));
+        assert_eq!(states.count(BlockState::Hole), blocks - 1);
+        assert_eq!(states.next(0..blocks, BlockState::Changed), Some(blocks / 3..blocks / 3 + 1));
+        states.set(0..blocks, BlockState::Below);
+        assert_eq!((states.count(BlockState::Hole), states.count(BlockState::Changed)), (0, 0));
     }
 
     #[test]
     fn blocks_written_one_by_one_become_one_stretch_again() {
         let mut states = States::default();
         for block in 0..100_000 {
-            states.set(block..block + 1, State::Changed);
+            states.set(block..block + 1, BlockState::Changed);
         }
         assert_eq!((states.stretches.len(), states.tables), (1, 0));
     }
@@ -393,12 +399,15 @@ mod tests {
     fn blocks_apart_cost_little_and_blocks_beside_each_other_a_byte() {
         let mut apart = States::default();
         for i in 0..10_000 {
-            apart.set(i << 33..(i << 33) + 1, State::Hole);
+            apart.set(i << 33..(i << 33) + 1, BlockState::Hole);
         }
         assert_eq!((apart.stretches.len(), apart.tables), (10_000, 0));
         let mut dense = States::default();
         for i in 0..TABLE * 10 {
-            dense.set(i..i + 1, if i.is_multiple_of(2) { State::Copy } else { State::Changed });
+            dense.set(
+                i..i + 1,
+                if i.is_multiple_of(2) { BlockState::Copy } else { BlockState::Changed },
+            );
         }
         assert_eq!((dense.stretches.len(), dense.tables), (10, 10));
         assert!(!apart.is_full(&(3..4)));
@@ -408,7 +417,7 @@ mod tests {
         assert!(!apart.is_full(&(0..2 << 33)));
         dense.limit(0);
         assert!(!dense.is_full(&(3..4)) && dense.is_full(&(TABLE * 10..TABLE * 10 + 1)));
-        dense.set(0..TABLE * 10, State::Below);
+        dense.set(0..TABLE * 10, BlockState::Below);
         assert_eq!((dense.stretches.len(), dense.tables), (0, 0));
     }
 }

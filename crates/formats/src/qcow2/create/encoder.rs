@@ -26,7 +26,7 @@ pub(super) const WINDOW_BITS: u8 = 12;
 
 /// The compression level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Level {
+pub(super) enum CompressionLevel {
     /// Deflate: fast, at nearly the size of QEMU's.
     Usual,
     /// Deflate, 1 to 9.
@@ -39,7 +39,7 @@ pub(super) enum Level {
     Zstd(i32),
 }
 
-impl Level {
+impl CompressionLevel {
     /// `compression_level` of the options.
     pub(super) fn read(params: &Params, kind: Compression) -> device::Result<Self> {
         let (key, most) = match kind {
@@ -67,7 +67,7 @@ impl Level {
 
 /// The compressors that a thread keeps.
 struct Encoder {
-    level: Level,
+    level: CompressionLevel,
     codec: Codec,
     out: Vec<u8>,
 }
@@ -89,7 +89,11 @@ thread_local! {
 }
 
 /// Passes a cluster's compressed bytes to `then`; `None` if they would not be shorter.
-pub(super) fn packed<R>(level: Level, cluster: &[u8], then: impl FnOnce(Option<&[u8]>) -> R) -> R {
+pub(super) fn packed<R>(
+    level: CompressionLevel,
+    cluster: &[u8],
+    then: impl FnOnce(Option<&[u8]>) -> R,
+) -> R {
     ENCODER.with_borrow_mut(|kept| {
         if kept.as_ref().is_none_or(|encoder| encoder.level != level) {
             *kept = Encoder::new(level);
@@ -103,19 +107,21 @@ pub(super) fn packed<R>(level: Level, cluster: &[u8], then: impl FnOnce(Option<&
 }
 
 impl Encoder {
-    fn new(level: Level) -> Option<Self> {
+    fn new(level: CompressionLevel) -> Option<Self> {
         let codec = match level {
             #[cfg(feature = "isal")]
-            Level::Usual => Codec::Igzip(Igzip::new(igzip::Effort::Much)?),
+            CompressionLevel::Usual => Codec::Igzip(Igzip::new(igzip::Effort::Much)?),
             #[cfg(feature = "isal")]
-            Level::Fast => Codec::Igzip(Igzip::new(igzip::Effort::Little)?),
+            CompressionLevel::Fast => Codec::Igzip(Igzip::new(igzip::Effort::Little)?),
             #[cfg(not(feature = "isal"))]
-            Level::Usual => zlib(4),
+            CompressionLevel::Usual => zlib(4),
             #[cfg(not(feature = "isal"))]
-            Level::Fast => Codec::Libdeflate(Compressor::new(CompressionLvl::new(1).ok()?)),
-            Level::Zlib(level) => zlib(level),
-            Level::Zstd(level) => Codec::Zstd(Zstd::new(level).ok()?),
-            Level::ZstdUsual => Codec::Zstd(usual_zstd().ok()?),
+            CompressionLevel::Fast => {
+                Codec::Libdeflate(Compressor::new(CompressionLvl::new(1).ok()?))
+            }
+            CompressionLevel::Zlib(level) => zlib(level),
+            CompressionLevel::Zstd(level) => Codec::Zstd(Zstd::new(level).ok()?),
+            CompressionLevel::ZstdUsual => Codec::Zstd(usual_zstd().ok()?),
         };
         Some(Self { level, codec, out: Vec::new() })
     }
@@ -174,14 +180,14 @@ mod tests {
 
     use super::*;
 
-    const LEVELS: [Level; 7] = [
-        Level::Usual,
-        Level::Fast,
-        Level::Zlib(1),
-        Level::Zlib(9),
-        Level::ZstdUsual,
-        Level::Zstd(-1),
-        Level::Zstd(19),
+    const LEVELS: [CompressionLevel; 7] = [
+        CompressionLevel::Usual,
+        CompressionLevel::Fast,
+        CompressionLevel::Zlib(1),
+        CompressionLevel::Zlib(9),
+        CompressionLevel::ZstdUsual,
+        CompressionLevel::Zstd(-1),
+        CompressionLevel::Zstd(19),
     ];
 
     /// Data that cannot be compressed.
@@ -241,10 +247,10 @@ mod tests {
         // Each byte a little rarer than the one before: the longest codes.
         inputs.push((0..24u8).flat_map(|i| vec![i; 1 << (23 - i).min(14)]).collect());
         inputs.extend((1..40).map(text));
-        let mut levels: Vec<Level> = (1..=9).map(Level::Zlib).collect();
-        levels.push(Level::Usual);
+        let mut levels: Vec<CompressionLevel> = (1..=9).map(CompressionLevel::Zlib).collect();
+        levels.push(CompressionLevel::Usual);
         // Without the feature it is another library's, which does not.
-        levels.extend(cfg!(feature = "isal").then_some(Level::Fast));
+        levels.extend(cfg!(feature = "isal").then_some(CompressionLevel::Fast));
         for level in levels {
             for (i, bytes) in inputs.iter().enumerate() {
                 let Some(out) = packed(level, bytes, |p| p.map(<[u8]>::to_vec)) else {
@@ -260,7 +266,8 @@ mod tests {
         let long = text(1 << 21);
         for bits in [9, 10, 12, 14, 17, 21] {
             let bytes = &long[..1 << bits];
-            let Some(out) = packed(Level::Usual, bytes, |p| p.map(<[u8]>::to_vec)) else {
+            let Some(out) = packed(CompressionLevel::Usual, bytes, |p| p.map(<[u8]>::to_vec))
+            else {
                 assert!(bits < 17, "2^{bits} is not compressed");
                 continue;
             };
@@ -312,13 +319,13 @@ mod tests {
             parts in parts(),
         ) {
             let bytes = cluster(1 << bits, &parts);
-            for level in [Level::Usual, Level::Fast] {
+            for level in [CompressionLevel::Usual, CompressionLevel::Fast] {
                 let Some(out) = packed(level, &bytes, |p| p.map(<[u8]>::to_vec)) else { continue };
                 prop_assert!(out.len() < bytes.len());
                 let mut cluster = vec![0; bytes.len()];
                 crate::qcow2::unpack::unpack(Compression::Zlib, &out, &mut cluster).unwrap();
                 prop_assert!(cluster == bytes, "{level:?}");
-                if level == Level::Usual || cfg!(feature = "isal") {
+                if level == CompressionLevel::Usual || cfg!(feature = "isal") {
                     prop_assert!(unpacked(&out) == bytes, "{level:?}, within the window");
                 }
             }
@@ -330,8 +337,10 @@ mod tests {
         let bytes = text(64 << 10);
         for level in LEVELS {
             let kind = match level {
-                Level::Zstd(_) | Level::ZstdUsual => Compression::Zstd,
-                Level::Usual | Level::Fast | Level::Zlib(_) => Compression::Zlib,
+                CompressionLevel::Zstd(_) | CompressionLevel::ZstdUsual => Compression::Zstd,
+                CompressionLevel::Usual | CompressionLevel::Fast | CompressionLevel::Zlib(_) => {
+                    Compression::Zlib
+                }
             };
             let mut out = packed(level, &bytes, |p| p.unwrap().to_vec());
             // The bytes after it in its last sector belong to another cluster.

@@ -5,7 +5,7 @@ use device::{Buffer, Edge, Error, ErrorKind, Fault, Result};
 use super::clusters::Table;
 use super::layout::{Layout, Shape};
 use super::writer::put;
-use super::{Image, Placement};
+use super::{NewImage, Placement};
 use crate::kit;
 use crate::qcow2::entry::{COMPRESSED, COPIED, ZERO};
 
@@ -13,13 +13,13 @@ use crate::qcow2::entry::{COMPRESSED, COPIED, ZERO};
 const STEP: usize = 1 << 20;
 
 /// A sequential writer.
-pub(super) struct Stream<'a> {
+pub(super) struct SequentialWriter<'a> {
     edge: &'a Edge,
     at: u64,
     bytes: Vec<u8>,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> SequentialWriter<'a> {
     pub(super) fn new(edge: &'a Edge, at: u64) -> Self {
         Self { edge, at, bytes: Vec::new() }
     }
@@ -39,7 +39,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-impl Image {
+impl NewImage {
     /// Writes the gathered data, all tables, and the header. Returns the end of the image.
     pub(super) async fn write_tables(&self) -> Result<u64> {
         let epoch = self.epoch();
@@ -86,14 +86,14 @@ impl Image {
 
     /// Writes zeroes into preallocated clusters that were not written.
     async fn fill(&self) -> Result<()> {
-        let fills = self.options.preallocation == super::Preallocation::Full;
+        let fills = self.options.preallocation == super::Qcow2Preallocation::Full;
         let Placement::Fixed { base, .. } = self.placement else { return Ok(()) };
         if !fills {
             return Ok(());
         }
         let cluster = self.shape.geometry.cluster();
         let end = if self.data.is_some() { self.shape.size } else { self.shape.disk() * cluster };
-        let mut stream = Stream::new(self.home(), base);
+        let mut stream = SequentialWriter::new(self.home(), base);
         let zeroes = vec![0; usize::try_from(cluster).unwrap_or(0)];
         for c in 0..self.shape.disk() {
             if self.state().clusters.get(c) & COPIED != 0 {
@@ -203,7 +203,7 @@ impl Image {
     }
 
     /// Pads a write of `len` bytes to the end of its last cluster.
-    async fn pad(&self, stream: &mut Stream<'_>, len: u64) -> Result<()> {
+    async fn pad(&self, stream: &mut SequentialWriter<'_>, len: u64) -> Result<()> {
         let rest = len.next_multiple_of(self.shape.geometry.cluster()) - len;
         stream.add(&vec![0; usize::try_from(rest).unwrap_or(0)]).await?;
         stream.end().await
@@ -249,8 +249,8 @@ impl Image {
         self.pad(&mut stream, header.len() as u64).await
     }
 
-    fn stream(&self, cluster: u64) -> Stream<'_> {
-        Stream::new(&self.container, cluster << self.shape.geometry.cluster_bits)
+    fn stream(&self, cluster: u64) -> SequentialWriter<'_> {
+        SequentialWriter::new(&self.container, cluster << self.shape.geometry.cluster_bits)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use device::{Error, Result};
 
-use super::Image;
+use super::NewImage;
 use super::layout::{Layout, Shape};
-use super::options::Options;
+use super::options::CreateOptions;
 use crate::qcow2::header::{
     BACKING_NAME_MAX, Compression, Encryption, Header, LENGTH_V2, LENGTH_V3, MAGIC, autoclear,
     compatible, extension, incompatible,
@@ -26,7 +26,7 @@ const FEATURES: &[(u8, u8, &str)] = &[
 const FEATURE: usize = 48;
 
 /// Refuses names that do not fit in the first cluster.
-pub(super) fn check(options: &Options, shape: Shape) -> Result<()> {
+pub(super) fn check(options: &CreateOptions, shape: Shape) -> Result<()> {
     let most = usize::try_from(BACKING_NAME_MAX).unwrap_or(0);
     let header = heading(options, shape, None);
     if header.backing.as_ref().is_some_and(|name| device::text::path(name).as_os_str().len() > most)
@@ -40,7 +40,7 @@ pub(super) fn check(options: &Options, shape: Shape) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn heading(options: &Options, shape: Shape, layout: Option<Layout>) -> Header {
+pub(super) fn heading(options: &CreateOptions, shape: Shape, layout: Option<Layout>) -> Header {
     let bit = |on: bool, bit: u64| if on { bit } else { 0 };
     let at = |cluster: u64| cluster << shape.geometry.cluster_bits;
     let v3 = options.version >= 3;
@@ -72,7 +72,7 @@ pub(super) fn heading(options: &Options, shape: Shape, layout: Option<Layout>) -
     }
 }
 
-impl Image {
+impl NewImage {
     pub(super) fn heading(&self, layout: Layout) -> Header {
         heading(&self.options, self.shape, Some(layout))
     }

@@ -6,7 +6,7 @@
 
 use device::{Error, Result};
 
-use super::options::Options;
+use super::options::CreateOptions;
 use crate::qcow2::entry::Geometry;
 
 /// Bytes of an entry of the L1 table and of the refcount table.
@@ -28,7 +28,7 @@ pub(super) struct Shape {
 impl Shape {
     /// # Errors
     /// No image with these options can have a disk of `size` bytes.
-    pub(super) fn new(options: &Options, size: u64) -> Result<Self> {
+    pub(super) fn new(options: &CreateOptions, size: u64) -> Result<Self> {
         let geometry = Geometry {
             cluster_bits: options.cluster_bits,
             extended: options.extended,

@@ -3,7 +3,7 @@
 use device::{Error, Extent, Result};
 
 use super::layout::Shape;
-use super::options::{Options, Preallocation};
+use super::options::{CreateOptions, Qcow2Preallocation};
 use crate::format::{Making, Measure};
 use crate::{StoredBitmap, qcow2::bitmap};
 
@@ -11,7 +11,7 @@ pub(super) fn measure(
     making: &Making<'_>,
     map: &mut dyn Iterator<Item = Result<Extent>>,
 ) -> Result<Measure> {
-    let options = Options::read(making.options, making.compress)?;
+    let options = CreateOptions::read(making.options, making.compress)?;
     let shape = Shape::new(&options, making.size)?;
     let cluster = shape.geometry.cluster();
     let disk = shape.disk() * cluster;
@@ -23,8 +23,9 @@ pub(super) fn measure(
     let fully_allocated = (others + refcounts.blocks + refcounts.table)
         .checked_mul(cluster)
         .ok_or_else(|| Error::invalid("the image would be too large"))?;
-    let all = matches!(options.preallocation, Preallocation::Falloc | Preallocation::Full)
-        || options.backing.is_some();
+    let all =
+        matches!(options.preallocation, Qcow2Preallocation::Falloc | Qcow2Preallocation::Full)
+            || options.backing.is_some();
     let data = if all { disk } else { clusters_of(map, cluster)? };
     let outside = if options.data_file.is_some() { disk } else { 0 };
     Ok(Measure {
@@ -50,7 +51,7 @@ fn clusters_of(map: &mut dyn Iterator<Item = Result<Extent>>, cluster: u64) -> R
 
 /// Bytes of all clusters, tables and the directory of these bitmaps, with every bit of them there.
 pub(super) fn bitmaps(making: &Making<'_>, bitmaps: &[StoredBitmap]) -> Result<Option<u64>> {
-    let options = Options::read(making.options, making.compress)?;
+    let options = CreateOptions::read(making.options, making.compress)?;
     if options.version < 3 {
         return Ok(None);
     }

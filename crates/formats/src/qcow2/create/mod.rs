@@ -36,7 +36,7 @@ use crate::format::{Creator, Fresh, Making};
 use crate::{Reference, Role};
 use clusters::{Clusters, Room};
 use layout::Shape;
-use options::{Options, Preallocation};
+use options::{CreateOptions, Qcow2Preallocation};
 use packing::Packer;
 
 pub(crate) const CREATE: Creator = Creator {
@@ -50,9 +50,9 @@ pub(crate) const CREATE: Creator = Creator {
 };
 
 /// An image that is being made.
-struct Image {
+struct NewImage {
     info: Info,
-    options: Options,
+    options: CreateOptions,
     shape: Shape,
     container: Edge,
     /// The data file, if there is one.
@@ -94,7 +94,7 @@ enum Placement {
 }
 
 fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
-    let options = Options::read(making.options, making.compress)?;
+    let options = CreateOptions::read(making.options, making.compress)?;
     let shape = Shape::new(&options, making.size)?;
     let backing = options.backing.as_deref().map(|name| {
         let format = options.backing_format.as_deref();
@@ -104,22 +104,22 @@ fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     heading::check(&options, shape)?;
     let data = options.data_file.as_deref().map(|name| making.files.create(name)).transpose()?;
     let is_zero = backing.is_none();
-    let image = Image::new(container, data, backing, options, shape, making)?;
+    let image = NewImage::new(container, data, backing, options, shape, making)?;
     image.prepare()?;
     Ok(Fresh { disk: Arc::new(New(Arc::new(image))), is_zero })
 }
 
-impl Image {
+impl NewImage {
     fn new(
         container: Edge,
         data: Option<Edge>,
         backing: Option<Edge>,
-        options: Options,
+        options: CreateOptions,
         shape: Shape,
         making: &Making<'_>,
     ) -> Result<Self> {
-        let full = options.preallocation == Preallocation::Full;
-        let all = options.preallocation != Preallocation::Off;
+        let full = options.preallocation == Qcow2Preallocation::Full;
+        let all = options.preallocation != Qcow2Preallocation::Off;
         let placement = match (all, &data) {
             (false, None) => Placement::Appended,
             (_, data) => Placement::Fixed {
@@ -198,9 +198,9 @@ impl Image {
             None => self.shape.disk() * cluster,
         };
         let keep = match self.options.preallocation {
-            Preallocation::Falloc => true,
+            Qcow2Preallocation::Falloc => true,
             // No reader may find the old contents.
-            Preallocation::Metadata if !self.zeroed => false,
+            Qcow2Preallocation::Metadata if !self.zeroed => false,
             _ => return Ok(()),
         };
         let flags = ZeroFlags { may_unmap: !keep, ..ZeroFlags::default() };
@@ -221,7 +221,7 @@ impl Image {
 }
 
 /// It as a device.
-struct New(Arc<Image>);
+struct New(Arc<NewImage>);
 
 impl Device for New {
     fn info(&self) -> &Info {

@@ -2,7 +2,7 @@
 
 use device::{Error, Param, Params, Result, param, values};
 
-use super::encoder::Level;
+use super::encoder::CompressionLevel;
 use crate::qcow2::header::{
     CLUSTER_BITS, Compression, EXTENDED_CLUSTER_BITS, REFCOUNT_ORDER_MAX, REFCOUNT_ORDER_V2,
 };
@@ -50,7 +50,7 @@ const LEVELS: &str = "how hard: zlib 1 to 9, zstd 1 to 22 (default a little belo
 
 /// Preallocation.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum Preallocation {
+pub(super) enum Qcow2Preallocation {
     #[default]
     Off,
     /// All tables: each cluster has a place.
@@ -63,16 +63,16 @@ pub(super) enum Preallocation {
 
 /// The values of `-o` and `-c`.
 #[derive(Clone, Debug)]
-pub(super) struct Options {
+pub(super) struct CreateOptions {
     /// 2 or 3.
     pub(super) version: u32,
     pub(super) cluster_bits: u32,
-    pub(super) preallocation: Preallocation,
+    pub(super) preallocation: Qcow2Preallocation,
     pub(super) lazy_refcounts: bool,
     pub(super) refcount_order: u32,
     pub(super) compression: Compression,
     /// The compression level, if clusters are compressed.
-    pub(super) level: Option<Level>,
+    pub(super) level: Option<CompressionLevel>,
     pub(super) extended: bool,
     pub(super) data_file: Option<String>,
     pub(super) data_file_raw: bool,
@@ -80,7 +80,7 @@ pub(super) struct Options {
     pub(super) backing_format: Option<String>,
 }
 
-impl Options {
+impl CreateOptions {
     /// # Errors
     /// A value is invalid, or two conflict.
     pub(super) fn read(params: &Params, compress: bool) -> Result<Self> {
@@ -91,10 +91,10 @@ impl Options {
         };
         let words = ["off", "metadata", "falloc", "full"];
         let mut preallocation = match values::choice(params, "preallocation", &words)? {
-            None | Some(0) => Preallocation::Off,
-            Some(1) => Preallocation::Metadata,
-            Some(2) => Preallocation::Falloc,
-            Some(_) => Preallocation::Full,
+            None | Some(0) => Qcow2Preallocation::Off,
+            Some(1) => Qcow2Preallocation::Metadata,
+            Some(2) => Qcow2Preallocation::Falloc,
+            Some(_) => Qcow2Preallocation::Full,
         };
         let compression = match values::choice(params, "compression_type", &["zlib", "zstd"])? {
             None | Some(0) => Compression::Zlib,
@@ -103,9 +103,9 @@ impl Options {
         let flag = |key| values::flag(params, key).map(Option::unwrap_or_default);
         let text = |key| params.get(key).filter(|s| !s.is_empty()).map(str::to_owned);
         let data_file_raw = flag("data_file_raw")?;
-        if data_file_raw && preallocation == Preallocation::Off {
+        if data_file_raw && preallocation == Qcow2Preallocation::Off {
             // Else a reader of the data file alone would not see these zeroes.
-            preallocation = Preallocation::Metadata;
+            preallocation = Qcow2Preallocation::Metadata;
         }
         let options = Self {
             version,
@@ -114,7 +114,7 @@ impl Options {
             lazy_refcounts: flag("lazy_refcounts")?,
             refcount_order: refcount_order(params)?,
             compression,
-            level: compress.then(|| Level::read(params, compression)).transpose()?,
+            level: compress.then(|| CompressionLevel::read(params, compression)).transpose()?,
             extended: flag("extended_l2")?,
             data_file: text("data_file"),
             data_file_raw,
@@ -126,7 +126,7 @@ impl Options {
 
     /// Refuses options that conflict.
     fn check(&self) -> Result<()> {
-        let preallocated = self.preallocation != Preallocation::Off;
+        let preallocated = self.preallocation != Qcow2Preallocation::Off;
         let compressed = self.level.is_some();
         let rules = [
             (self.version < 3 && self.lazy_refcounts, "lazy_refcounts needs compat=1.1"),
@@ -201,18 +201,18 @@ fn refcount_order(params: &Params) -> Result<u32> {
 mod tests {
     use super::*;
 
-    fn read(words: &[&str], compress: bool) -> std::result::Result<Options, String> {
+    fn read(words: &[&str], compress: bool) -> std::result::Result<CreateOptions, String> {
         let params = Params::parse(words.iter().copied()).map_err(|e| e.to_string())?;
-        Options::read(&params, compress).map_err(|e| e.to_string())
+        CreateOptions::read(&params, compress).map_err(|e| e.to_string())
     }
 
     #[test]
     fn the_defaults_are_those_of_qemu_img() {
         let options = read(&[], false).unwrap();
         assert_eq!((options.version, options.cluster_bits, options.refcount_order), (3, 16, 4));
-        assert_eq!(options.preallocation, Preallocation::Off);
+        assert_eq!(options.preallocation, Qcow2Preallocation::Off);
         let raw = read(&["data_file=d", "data_file_raw=on"], false).unwrap();
-        assert_eq!(raw.preallocation, Preallocation::Metadata);
+        assert_eq!(raw.preallocation, Qcow2Preallocation::Metadata);
     }
 
     #[test]

@@ -13,10 +13,10 @@ use device::{
     Result, Slice, ZeroFlags, is_zero,
 };
 
-use super::finish::{Stream, encode_counts};
+use super::finish::{SequentialWriter, encode_counts};
 use super::heading;
 use super::layout::{Layout, Shape};
-use super::options::{Options, Preallocation};
+use super::options::{CreateOptions, Qcow2Preallocation};
 use crate::format::{Fresh, Making, Piped};
 use crate::kit::{self, Layer, Layered};
 use crate::qcow2::entry::COPIED;
@@ -29,7 +29,7 @@ const ALL: u64 = 0xffff_ffff;
 /// How an image with these options goes into a pipe. The length of compressed clusters is not known in advance, and an
 /// image with a backing image needs to know which clusters it has.
 pub(super) fn piped(making: &Making<'_>) -> Result<Piped> {
-    let options = Options::read(making.options, making.compress)?;
+    let options = CreateOptions::read(making.options, making.compress)?;
     let plain = options.level.is_none() && options.data_file.is_none() && options.backing.is_none();
     Ok(if plain { Piped::Planned(open) } else { Piped::ByFile })
 }
@@ -39,7 +39,7 @@ struct Upwards {
     /// Bytes that the caller writes; the disk has whole sectors.
     size: u64,
     container: Edge,
-    options: Options,
+    options: CreateOptions,
     shape: Shape,
     layout: Layout,
     runs: Runs,
@@ -52,11 +52,11 @@ fn open(
     making: &Making<'_>,
     map: &mut dyn Iterator<Item = Result<Extent>>,
 ) -> Result<Fresh> {
-    let options = Options::read(making.options, making.compress)?;
+    let options = CreateOptions::read(making.options, making.compress)?;
     let shape = Shape::new(&options, making.size)?;
     heading::check(&options, shape)?;
     let runs = match options.preallocation {
-        Preallocation::Off => Runs::of(map, shape)?,
+        Qcow2Preallocation::Off => Runs::of(map, shape)?,
         _ => Runs::all(shape),
     };
     let tables = (0..shape.l1_entries()).filter(|table| runs.meet(shape.clusters_of(*table)));
@@ -130,7 +130,7 @@ impl Upwards {
         if self.begun.swap(true, SeqCst) {
             return Ok(());
         }
-        let mut stream = Stream::new(&self.container, 0);
+        let mut stream = SequentialWriter::new(&self.container, 0);
         let header = heading::heading(&self.options, self.shape, Some(self.layout)).encode();
         stream.add(&header).await?;
         self.pad(&mut stream, header.len() as u64).await?;
@@ -161,7 +161,7 @@ impl Upwards {
         stream.end().await
     }
 
-    async fn pad(&self, stream: &mut Stream<'_>, len: u64) -> Result<()> {
+    async fn pad(&self, stream: &mut SequentialWriter<'_>, len: u64) -> Result<()> {
         let rest = len.next_multiple_of(self.shape.geometry.cluster()) - len;
         stream.add(&vec![0; usize::try_from(rest).unwrap_or(0)]).await
     }

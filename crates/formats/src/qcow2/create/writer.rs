@@ -11,9 +11,9 @@ use device::{
 use runtime::where_there_is_time;
 
 use super::clusters::plain;
-use super::encoder::{self, Level};
+use super::encoder::{self, CompressionLevel};
 use super::packing::Sealed;
-use super::{Image, Placement};
+use super::{NewImage, Placement};
 use crate::kit;
 use crate::qcow2::entry::{COMPRESSED, COPIED, ZERO};
 
@@ -25,7 +25,7 @@ struct Run {
     len: u64,
 }
 
-impl Image {
+impl NewImage {
     pub(super) async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Flush => self.flush().await.map(|()| Outcome::Done),
@@ -139,7 +139,12 @@ impl Image {
     }
 
     /// Writes whole clusters, compressed if that is shorter.
-    async fn write_packed(&self, level: Level, offset: u64, mut data: Slice) -> Result<()> {
+    async fn write_packed(
+        &self,
+        level: CompressionLevel,
+        offset: u64,
+        mut data: Slice,
+    ) -> Result<()> {
         where_there_is_time(&self.pool).await;
         let _together = self.packing.together().await;
         let len = usize::try_from(self.shape.geometry.cluster()).unwrap_or(usize::MAX);
@@ -172,7 +177,7 @@ impl Image {
     /// Compresses a cluster; returns whether it did.
     fn pack(
         &self,
-        level: Level,
+        level: CompressionLevel,
         cluster: u64,
         bytes: &[u8],
         sealed: &mut Vec<Sealed>,

@@ -38,7 +38,7 @@ const HEAD: u64 = 128;
 /// A container that grows has this size, as a bound.
 const GROWS: u64 = i64::MAX.cast_unsigned();
 
-struct Stream {
+struct StreamOptimized {
     info: Info,
     container: Edge,
     pool: WorkPool,
@@ -127,7 +127,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
         writing: false,
         failed: None,
     };
-    let stream = Stream {
+    let stream = StreamOptimized {
         info,
         container,
         pool: making.context.pool.for_disk().for_computing(),
@@ -279,7 +279,7 @@ impl State {
     }
 }
 
-impl Layer for Stream {
+impl Layer for StreamOptimized {
     fn info(&self) -> &Info {
         &self.info
     }
@@ -330,7 +330,7 @@ impl Layer for Stream {
     }
 }
 
-impl Stream {
+impl StreamOptimized {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,12 +1,12 @@
 //! Replies to options, and what follows from them.
 
 use rustix::io::Errno;
-use wire::Mode;
+use wire::Framing;
 use wire::constants::{MAX_STRING, OPTION_REPLY_MAGIC, option, reply};
 
 use super::{Asker, Fields, Phase, Talk, text};
 use crate::engine::settings::tls::REQUIRE;
-use crate::engine::{Engine, Event, Fault, State};
+use crate::engine::{Engine, EngineError, Event, State};
 
 /// Longest reply to an option that is looked at, in bytes; a longer one is passed over.
 const LONGEST: usize = 64 << 10;
@@ -16,14 +16,14 @@ const MAX_SKIPPED: u32 = 64 << 20;
 const MOST_REPLIES: u32 = 1 << 17;
 
 impl<K> Engine<K> {
-    pub(super) fn reply_header(&mut self, mut fields: Fields<'_>) -> Result<(), Fault> {
+    pub(super) fn reply_header(&mut self, mut fields: Fields<'_>) -> Result<(), EngineError> {
         let (magic, option) = (fields.number(8), fields.u32());
         let (kind, len) = (fields.u32(), fields.u32());
         self.stats.chunks_received += 1;
         if magic != OPTION_REPLY_MAGIC || option != self.talk.option {
-            return Err(Fault::plain("handshake: invalid option reply magic or option"));
+            return Err(EngineError::plain("handshake: invalid option reply magic or option"));
         }
-        let wrong = |what: &str| Err(Fault::plain(format!("handshake: {what}")));
+        let wrong = |what: &str| Err(EngineError::plain(format!("handshake: {what}")));
         match kind {
             reply::ACK if len != 0 => return wrong("invalid NBD_REP_ACK option reply length"),
             reply::INFO if len < 2 => return wrong("NBD_REP_INFO reply length too small"),
@@ -44,18 +44,18 @@ impl<K> Engine<K> {
     }
 
     /// A reply was too long to be looked at.
-    pub(super) fn passed_over(&mut self, kind: u32) -> Result<(), Fault> {
+    pub(super) fn passed_over(&mut self, kind: u32) -> Result<(), EngineError> {
         if kind & reply::ERROR_BIT != 0 {
-            return Err(Fault::plain("handshake: option error string too long"));
+            return Err(EngineError::plain("handshake: option error string too long"));
         }
         self.talk.phase = Phase::ReplyHeader;
         Ok(())
     }
 
-    pub(super) fn reply(&mut self, kind: u32, fields: Fields<'_>) -> Result<(), Fault> {
+    pub(super) fn reply(&mut self, kind: u32, fields: Fields<'_>) -> Result<(), EngineError> {
         if kind & reply::ERROR_BIT != 0 {
             if fields.0.len() > MAX_STRING {
-                return Err(Fault::plain("handshake: option error string too long"));
+                return Err(EngineError::plain("handshake: option error string too long"));
             }
             if !fields.0.is_empty() {
                 self.debug(|| format!("handshake: server error message: {}", text(fields.0)));
@@ -74,21 +74,21 @@ impl<K> Engine<K> {
             (reply::SERVER, option::LIST) => self.listed(fields),
             _ => {
                 let text = format!("handshake: unexpected option reply type {kind}");
-                Err(Fault::plain(text))
+                Err(EngineError::plain(text))
             }
         }
     }
 
-    pub(super) fn acknowledged(&mut self) -> Result<(), Fault> {
+    pub(super) fn acknowledged(&mut self) -> Result<(), EngineError> {
         let by_user = self.talk.asker == Asker::User;
         match self.talk.option {
             option::STARTTLS => return self.start_tls(),
             option::EXTENDED_HEADERS | option::STRUCTURED_REPLY => {
                 let extended = self.talk.option == option::EXTENDED_HEADERS;
                 if extended {
-                    self.mode = Mode::Extended;
-                } else if self.mode == Mode::Simple {
-                    self.mode = Mode::Structured;
+                    self.mode = Framing::Extended;
+                } else if self.mode == Framing::Simple {
+                    self.mode = Framing::Structured;
                 }
                 if by_user {
                     self.option_done(0);
@@ -118,14 +118,14 @@ impl<K> Engine<K> {
     }
 
     /// The option in flight was refused.
-    pub(super) fn refused(&mut self, kind: u32) -> Result<(), Fault> {
+    pub(super) fn refused(&mut self, kind: u32) -> Result<(), EngineError> {
         let fault = refusal(kind, &self.settings.export);
         let by_user = self.talk.asker == Asker::User;
         match self.talk.option {
             option::STARTTLS if !by_user && self.settings.tls == REQUIRE => {
                 let text = "handshake: server refused TLS, \
                             but handle TLS setting is 'require' (2)";
-                return Err(Fault::new(Errno::NOTSUP, text));
+                return Err(EngineError::new(Errno::NOTSUP, text));
             }
             option::STARTTLS if !by_user => {
                 self.debug(|| {
@@ -177,9 +177,11 @@ impl<K> Engine<K> {
     }
 
     /// Transmission begins.
-    pub(super) fn enter(&mut self) -> Result<(), Fault> {
+    pub(super) fn enter(&mut self) -> Result<(), EngineError> {
         if self.export.known.is_none() {
-            return Err(Fault::plain("handshake: server did not tell the size of the export"));
+            return Err(EngineError::plain(
+                "handshake: server did not tell the size of the export",
+            ));
         }
         if self.talk.asker == Asker::User {
             self.option_done(0);
@@ -191,7 +193,7 @@ impl<K> Engine<K> {
 }
 
 /// An error reply in words, with the number that it stands for.
-fn refusal(kind: u32, export: &str) -> Fault {
+fn refusal(kind: u32, export: &str) -> EngineError {
     let (errno, text) = match kind {
         reply::ERR_UNSUP => (Errno::NOTSUP, "the operation is not supported by the server"),
         reply::ERR_POLICY => (Errno::PERM, "server policy prevents the operation"),
@@ -203,14 +205,14 @@ fn refusal(kind: u32, export: &str) -> Fault {
         reply::ERR_TLS_REQD => (Errno::NOTSUP, "the server requires TLS encryption first"),
         reply::ERR_UNKNOWN => {
             let text = format!("the server has no export named '{export}'");
-            return Fault::new(Errno::NOENT, text);
+            return EngineError::new(Errno::NOENT, text);
         }
         reply::ERR_SHUTDOWN => (Errno::SHUTDOWN, "the server is shutting down"),
         reply::ERR_BLOCK_SIZE_REQD => (Errno::INVAL, "the server requires specific block sizes"),
         _ => {
             let text = format!("handshake: unknown reply from the server: {kind:#x}");
-            return Fault::new(Errno::NOTSUP, text);
+            return EngineError::new(Errno::NOTSUP, text);
         }
     };
-    Fault::new(errno, text)
+    EngineError::new(errno, text)
 }

@@ -1,10 +1,10 @@
 //! Options, one after the other: those on the way to an export, and those that a user asks for.
 
-use wire::Mode;
+use wire::Framing;
 use wire::constants::{IHAVEOPT, info, option};
 
 use super::{Asker, Option, Phase, counted};
-use crate::engine::{Engine, Fault, State, When};
+use crate::engine::{Engine, EngineError, State, When};
 use rustix::io::Errno;
 
 impl<K> Engine<K> {
@@ -18,7 +18,7 @@ impl<K> Engine<K> {
     }
 
     pub(super) fn ask_for_structure(&mut self) {
-        if self.settings.request_structured && self.mode == Mode::Simple {
+        if self.settings.request_structured && self.mode == Framing::Simple {
             self.ask(option::STRUCTURED_REPLY, &[]);
         } else {
             self.ask_for_export();
@@ -37,7 +37,7 @@ impl<K> Engine<K> {
     /// The contexts, if some are wanted, and then the export.
     pub(super) fn ask_for_contexts(&mut self) {
         self.forget_export();
-        let wanted = self.mode != Mode::Simple && !self.settings.contexts.is_empty();
+        let wanted = self.mode != Framing::Simple && !self.settings.contexts.is_empty();
         if self.settings.request_meta {
             self.contexts.clear();
             self.contexts_valid = false;
@@ -94,10 +94,13 @@ impl<K> Engine<K> {
     }
 
     /// An option of the user's.
-    pub(crate) fn opt(&mut self, wanted: Option) -> Result<(), Fault> {
+    pub(crate) fn opt(&mut self, wanted: Option) -> Result<(), EngineError> {
         When::Negotiating.check(self.state)?;
         if !self.talk.is_fixed() && !matches!(wanted, Option::Go) {
-            return Err(Fault::new(Errno::NOTSUP, "server is not using fixed newstyle protocol"));
+            return Err(EngineError::new(
+                Errno::NOTSUP,
+                "server is not using fixed newstyle protocol",
+            ));
         }
         self.talk.asker = Asker::User;
         let queries = |own: std::option::Option<Vec<String>>, all: &[String]| {
@@ -137,7 +140,7 @@ impl<K> Engine<K> {
         self.or_die(Self::talk_on_if_talking)
     }
 
-    pub(super) fn talk_on_if_talking(&mut self) -> Result<(), Fault> {
+    pub(super) fn talk_on_if_talking(&mut self) -> Result<(), EngineError> {
         if self.state == State::Talking { self.talk_on() } else { Ok(()) }
     }
 
@@ -147,7 +150,7 @@ impl<K> Engine<K> {
     }
 
     /// Says goodbye in option mode.
-    pub(crate) fn opt_abort(&mut self) -> Result<(), Fault> {
+    pub(crate) fn opt_abort(&mut self) -> Result<(), EngineError> {
         When::Negotiating.check(self.state)?;
         if self.talk.is_fixed() {
             self.ask(option::ABORT, &[]);

@@ -2,22 +2,22 @@
 
 use rustix::io::Errno;
 use wire::constants::{MAX_STRING, info, option};
-use wire::{Mode, TransmissionFlags};
+use wire::{Framing, TransmissionFlags};
 
 use super::{Fields, text};
-use crate::engine::{Engine, Event, Export, Fault};
+use crate::engine::{Engine, EngineError, Event, ExportFacts};
 
 /// Most contexts that are kept.
 const MOST_CONTEXTS: usize = 1024;
 
 impl<K> Engine<K> {
     pub(super) fn forget_export(&mut self) {
-        self.export = Export::default();
+        self.export = ExportFacts::default();
     }
 
-    pub(super) fn info(&mut self, mut fields: Fields<'_>) -> Result<(), Fault> {
+    pub(super) fn info(&mut self, mut fields: Fields<'_>) -> Result<(), EngineError> {
         let wrong = |name: &str| {
-            Err(Fault::plain(format!("handshake: incorrect {name} option reply length")))
+            Err(EngineError::plain(format!("handshake: incorrect {name} option reply length")))
         };
         let kind = fields.u16();
         let len = fields.0.len();
@@ -50,11 +50,11 @@ impl<K> Engine<K> {
         }
     }
 
-    pub(super) fn set_size_and_flags(&mut self, size: u64, flags: u16) -> Result<(), Fault> {
+    pub(super) fn set_size_and_flags(&mut self, size: u64, flags: u16) -> Result<(), EngineError> {
         self.debug(|| format!("exportsize: {size} eflags: {flags:#x}"));
         if flags == 0 {
             let text = "handshake: invalid eflags == 0 from server";
-            return Err(Fault::new(Errno::INVAL, text));
+            return Err(EngineError::new(Errno::INVAL, text));
         }
         let mut flags = TransmissionFlags(flags);
         let mut ignore = |engine: &mut Self, flag: TransmissionFlags, why: &str| {
@@ -64,11 +64,11 @@ impl<K> Engine<K> {
             }
             flags
         };
-        if self.mode == Mode::Simple {
+        if self.mode == Framing::Simple {
             let why = "server lacks structured replies, ignoring claim of df";
             ignore(self, TransmissionFlags::SEND_DF, why);
         }
-        if self.mode != Mode::Extended {
+        if self.mode != Framing::Extended {
             let why = "server lacks extended headers, ignoring claim of block status payload";
             ignore(self, TransmissionFlags::BLOCK_STATUS_PAYLOAD, why);
         }
@@ -119,10 +119,10 @@ impl<K> Engine<K> {
         }
     }
 
-    pub(super) fn listed(&mut self, mut fields: Fields<'_>) -> Result<(), Fault> {
+    pub(super) fn listed(&mut self, mut fields: Fields<'_>) -> Result<(), EngineError> {
         let len = usize::try_from(fields.u32()).unwrap_or(usize::MAX);
         if len > MAX_STRING || len > fields.0.len() {
-            return Err(Fault::plain("handshake: invalid option reply length"));
+            return Err(EngineError::plain("handshake: invalid option reply length"));
         }
         let name = text(fields.take(len));
         self.events.push_back(Event::Listed(name, text(fields.0)));

@@ -17,7 +17,7 @@ use wire::constants::{
 };
 
 use super::settings::tls::{DISABLE, REQUIRE};
-use super::{Engine, Fault, State};
+use super::{Engine, EngineError, State};
 
 /// What is waited for.
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ fn counted(out: &mut Vec<u8>, text: &str) {
 
 impl<K> Engine<K> {
     /// Goes on with the handshake as far as what was received allows.
-    pub(super) fn talk_on(&mut self) -> Result<(), Fault> {
+    pub(super) fn talk_on(&mut self) -> Result<(), EngineError> {
         loop {
             self.send()?;
             if self.state != State::Talking {
@@ -185,7 +185,7 @@ impl<K> Engine<K> {
         some == missing
     }
 
-    fn message(&mut self, message: &[u8]) -> Result<(), Fault> {
+    fn message(&mut self, message: &[u8]) -> Result<(), EngineError> {
         let mut fields = Fields(message);
         match std::mem::take(&mut self.talk.phase) {
             Phase::Greeting => self.greeting(fields),
@@ -206,31 +206,31 @@ impl<K> Engine<K> {
         }
     }
 
-    fn greeting(&mut self, mut fields: Fields<'_>) -> Result<(), Fault> {
+    fn greeting(&mut self, mut fields: Fields<'_>) -> Result<(), EngineError> {
         let (magic, version) = (fields.number(8), fields.number(8));
         if magic != NBDMAGIC {
-            return Err(Fault::plain("handshake: server did not send expected NBD magic"));
+            return Err(EngineError::plain("handshake: server did not send expected NBD magic"));
         }
         self.talk.phase = match version {
             IHAVEOPT => Phase::Flags,
             OLDSTYLE_MAGIC if self.settings.tls == REQUIRE => {
                 let text = "handshake: server is oldstyle, but handle TLS setting is 'require' (2)";
-                return Err(Fault::new(Errno::NOTSUP, text));
+                return Err(EngineError::new(Errno::NOTSUP, text));
             }
             OLDSTYLE_MAGIC => Phase::Oldstyle,
             _ => {
                 let text =
                     "handshake: server is not either an oldstyle or fixed newstyle NBD server";
-                return Err(Fault::plain(text));
+                return Err(EngineError::plain(text));
             }
         };
         Ok(())
     }
 
-    fn oldstyle(&mut self, mut fields: Fields<'_>) -> Result<(), Fault> {
+    fn oldstyle(&mut self, mut fields: Fields<'_>) -> Result<(), EngineError> {
         let (size, general, flags) = (fields.number(8), fields.u16(), fields.u16());
         if general != 0 {
-            return Err(Fault::plain("handshake: oldstyle server should not set gflags"));
+            return Err(EngineError::plain("handshake: oldstyle server should not set gflags"));
         }
         self.protocol = "oldstyle";
         self.set_size_and_flags(size, flags)?;
@@ -241,12 +241,12 @@ impl<K> Engine<K> {
         self.enter()
     }
 
-    fn server_flags(&mut self, flags: u16) -> Result<(), Fault> {
+    fn server_flags(&mut self, flags: u16) -> Result<(), EngineError> {
         self.talk.flags = self.settings.handshake_flags & u32::from(flags);
         if !self.talk.is_fixed() && self.settings.tls == REQUIRE {
             let text = "handshake: server is not using fixed newstyle, \
                         but handle TLS setting is 'require' (2)";
-            return Err(Fault::new(Errno::NOTSUP, text));
+            return Err(EngineError::new(Errno::NOTSUP, text));
         }
         self.protocol = if self.talk.is_fixed() { "newstyle-fixed" } else { "newstyle" };
         self.put(&self.talk.flags.to_be_bytes());

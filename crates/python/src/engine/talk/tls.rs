@@ -1,20 +1,20 @@
 //! TLS, when the server has agreed to it.
 
 use net::tls::{Calling, Connector, HandshakeProgress};
-use wire::Mode;
+use wire::Framing;
 
 use super::{Asker, Phase};
-use crate::engine::{Engine, Fault};
+use crate::engine::{Engine, EngineError};
 
 impl<K> Engine<K> {
     /// The server will encrypt.
-    pub(super) fn start_tls(&mut self) -> Result<(), Fault> {
+    pub(super) fn start_tls(&mut self) -> Result<(), EngineError> {
         // Plain text ahead of TLS would be taken for authentic afterwards.
         if self.inbox.len() > 0 {
-            return Err(Fault::plain("handshake: server sent data before TLS began"));
+            return Err(EngineError::plain("handshake: server sent data before TLS began"));
         }
         let calling = self.calling();
-        let say = |e: device::Error| Fault::plain(e.to_string());
+        let say = |e: device::Error| EngineError::plain(e.to_string());
         let handshake = Connector::new(&calling).and_then(|c| c.connect()).map_err(say)?;
         self.talk.phase = Phase::Tls(Box::new(handshake), false);
         Ok(())
@@ -33,7 +33,7 @@ impl<K> Engine<K> {
     }
 
     /// Goes on with the handshake of TLS; whether it is done.
-    pub(super) fn handshake(&mut self) -> Result<bool, Fault> {
+    pub(super) fn handshake(&mut self) -> Result<bool, EngineError> {
         let Some(stream) = self.stream.clone() else { return Ok(false) };
         let Phase::Tls(handshake, room) = &mut self.talk.phase else { return Ok(false) };
         match handshake.advance(&stream) {
@@ -43,7 +43,7 @@ impl<K> Engine<K> {
             }
             Ok(HandshakeProgress::Done) => {
                 // What was agreed on in clear text counts no more.
-                self.mode = Mode::Simple;
+                self.mode = Framing::Simple;
                 self.contexts.clear();
                 self.contexts_valid = false;
                 if self.talk.asker == Asker::User {
@@ -57,7 +57,7 @@ impl<K> Engine<K> {
                 if failed.delay.is_zero() {
                     handshake.farewell(&stream);
                 }
-                Err(Fault::plain(failed.why.to_string()))
+                Err(EngineError::plain(failed.why.to_string()))
             }
         }
     }
