@@ -469,7 +469,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
         fn a_file_that_is_only_read_is_the_same_after_random_operations(

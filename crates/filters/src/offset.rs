@@ -92,7 +92,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
         fn a_range_is_like_a_disk(ops in prop::collection::vec(op(), 1..16), start in 0..10_000u32) {

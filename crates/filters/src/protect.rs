@@ -409,7 +409,7 @@ mod tests {
     const SIZE: usize = 4096;
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(200))]
 
         /// Protected ranges never change, the rest changes as on a bare disk, and only requests
         /// that would change something protected are refused.

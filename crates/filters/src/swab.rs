@@ -259,7 +259,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
         fn swapped_twice_it_is_the_disk_that_it_was(ops in prop::collection::vec(trial::op(), 1..16), odd in any::<bool>()) {

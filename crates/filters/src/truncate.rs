@@ -336,7 +336,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(100))]
 
         #[test]
         fn a_shorter_disk_is_like_a_disk(ops in prop::collection::vec(op(), 1..16)) {

@@ -228,7 +228,7 @@ fn nothing_is_taken_past_a_filter_that_must_see_writes() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(3))]
 
     #[test]
     fn every_filter_alone_is_like_the_model(ops in prop::collection::vec(op(), 1..16)) {
@@ -243,7 +243,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn filters_in_random_stacks_are_like_the_model(

@@ -22,7 +22,7 @@ const KINDS: &[(&str, &[&str])] = &[
 const SIZE: usize = (4 << 20) + 1024;
 
 fn config() -> ProptestConfig {
-    ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig::with_cases(12)
 }
 
 proptest! {

@@ -493,7 +493,7 @@ fn thresholds_that_make_no_sense_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn after_a_flush_the_disk_below_is_what_was_written(
@@ -514,7 +514,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
     fn many_clients_at_once_lose_nothing(

@@ -239,7 +239,7 @@ fn sectors_of_4096_bytes_are_known_by_the_disk_or_said() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn no_table_makes_us_reach_outside_the_disk(

@@ -154,7 +154,7 @@ fn many_connections_that_say_nothing_do_not_keep_it_from_hearing_one() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
     fn a_disk_that_is_not_paused_is_like_the_model(ops in prop::collection::vec(trial::op(), 1..16)) {

@@ -175,7 +175,7 @@ fn what_is_written_lies_in_the_file_and_nowhere_else() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn a_damaged_archive_ends_in_an_error_or_in_a_part_of_it(

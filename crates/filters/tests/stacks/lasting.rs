@@ -270,7 +270,7 @@ fn shapes(stack: &[usize]) -> Vec<(&'static str, &'static [&'static str])> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
     fn what_was_to_last_lasts_through_every_filter_alone(ops in prop::collection::vec(op(), 1..12), kind in 0..4usize) {
@@ -284,7 +284,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn what_was_to_last_lasts_through_random_stacks(

@@ -136,7 +136,7 @@ impl Judge {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn neighbours_under_way_together_do_not_harm_each_other(

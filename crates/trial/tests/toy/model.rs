@@ -36,7 +36,7 @@ fn backing(below: &Below, kind: usize) -> Option<Edge> {
 }
 
 fn config() -> ProptestConfig {
-    ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig::with_cases(64)
 }
 
 /// All bytes.

@@ -258,7 +258,7 @@ mod tests {
         [BlockAccess::Read, BlockAccess::Write, BlockAccess::Save, BlockAccess::Own];
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
         fn locks_are_given_as_if_each_looked_at_all_others(
