@@ -1,13 +1,9 @@
-//! Running a command under guard: killed after a minute, output collected, peak memory known.
-//!
-//! `unsafe` is used for one system call, `wait4`: it is the only one that returns the peak
-//! memory of *this* child, and neither the standard library nor rustix wraps it.
-#![allow(unsafe_code, reason = "wait4, see above")]
+//! Running a command under guard: killed after a minute, output collected, peak memory known where that is asked for.
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -17,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::GUARD;
 use crate::peers::diskferry;
+use crate::temp::TempDir;
 
 /// What a command did.
 #[derive(Debug)]
@@ -27,9 +24,8 @@ pub struct Outcome {
     pub stdout: String,
     /// All of its standard error.
     pub stderr: String,
-    /// Its peak resident memory, in bytes; never less than what our own process held when it
-    /// started this one, because the kernel counts that moment too.
-    pub peak_memory: u64,
+    /// Its peak resident memory, in bytes, if it was run by [`measured`].
+    pub peak_memory: Option<u64>,
     /// The command line, for messages.
     pub command: String,
 }
@@ -78,12 +74,11 @@ impl Outcome {
         assert_ne!(self.status.code(), Some(101), "panicked: {self:#?}");
     }
 
-    /// Panics if it needed more than `limit` bytes of memory. In a test process that itself
-    /// used more, only that much can be told: strict checks belong into a process of their own.
+    /// Panics if it needed more than `limit` bytes of memory, or was not run by [`measured`].
     #[track_caller]
     pub fn fits_in(&self, limit: u64) -> &Self {
-        let limit = limit.max(peak_memory_of("self"));
-        assert!(self.peak_memory <= limit, "{} bytes of memory used: {self:#?}", self.peak_memory);
+        let peak = self.peak_memory.expect("only `measured` knows how much memory a command takes");
+        assert!(peak <= limit, "{peak} bytes of memory used: {self:#?}");
         self
     }
 }
@@ -127,8 +122,7 @@ impl Job {
     /// As `wait`, with another guard.
     pub fn wait_within(mut self, limit: Duration) -> Outcome {
         let watch = Watch::start(self.pid, limit);
-        let (status, peak_memory) = wait4(self.pid);
-        self.child = None;
+        let status = self.child.take().unwrap().wait().unwrap();
         // Children that it left behind may hold the pipes open: they are part of the group.
         let [stdout, stderr] = [0, 1].map(|i| self.output[i].take().unwrap().join().unwrap());
         let killed = watch.stop();
@@ -136,7 +130,7 @@ impl Job {
             status,
             stdout: String::from_utf8_lossy(&stdout).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
-            peak_memory,
+            peak_memory: None,
             command: std::mem::take(&mut self.command),
         };
         assert!(!killed, "killed after {limit:?}, it hung: {outcome:#?}");
@@ -206,28 +200,41 @@ pub fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Waits for a child; its status and its peak memory in bytes.
-fn wait4(pid: Pid) -> (ExitStatus, u64) {
-    let mut status = 0;
-    // SAFETY: rusage is a plain C struct for which all zeroes is a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: both pointers are valid for the call. The pid is of a child that no other code
-        // waits for: its `Child` is dropped without waiting.
-        let waited =
-            unsafe { libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, 0, &raw mut usage) };
-        if waited >= 0 {
-            break;
-        }
-        let error = std::io::Error::last_os_error();
-        assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "wait4: {error}");
-    }
-    (ExitStatus::from_raw(status), u64::try_from(usage.ru_maxrss).unwrap() * 1024)
-}
-
 /// Runs a command to its end, under guard, with nothing on its standard input.
 pub fn run(command: &mut Command) -> Outcome {
     Job::start(command.stdin(Stdio::null())).wait()
+}
+
+/// As `run`, and knows its peak memory afterwards. The command is started by a process beside the tests (`src/bin/measured.rs`): it is not
+/// a child of this one, and has no process group of its own.
+pub fn measured(command: &Command) -> Outcome {
+    let folder = TempDir::new();
+    let told = folder.join("peak");
+    let mut starter = Command::new(beside("measured"));
+    starter.arg(&told).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => starter.env(name, value),
+            None => starter.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        starter.current_dir(folder);
+    }
+    let mut outcome = run(&mut starter);
+    outcome.command = format!("{command:?}");
+    let peak = std::fs::read_to_string(&told);
+    let peak = peak.unwrap_or_else(|e| panic!("its peak memory was not told: {e}: {outcome:#?}"));
+    outcome.peak_memory = Some(peak.parse().unwrap());
+    outcome
+}
+
+/// A program of this crate.
+fn beside(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.parent().and_then(Path::parent).unwrap().join(name);
+    assert!(path.exists(), "{} is not built: cargo test -p blackbox builds it", path.display());
+    path
 }
 
 /// A command that runs our binary.

@@ -1,0 +1,31 @@
+//! What lies on a disk: copies, images and files, on every filesystem, and what the program and its documentation say of them.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod cli_errors;
+mod completions;
+mod copies;
+mod copy_safety;
+mod disk_errors;
+mod docs;
+mod examples;
+mod filters;
+mod filters_evil;
+mod filters_partition;
+mod filters_store;
+mod formats;
+mod formats_qcow2;
+mod help;
+mod late_readers;
+mod model;
+mod names_in_images;
+mod page_cache;
+mod prealloc;
+mod qemu_img;
+mod readme;
+mod reflink;
+mod sandbox;
+mod security;
+mod shortcuts;
+mod target_zero;
+mod words;
+mod zero_and_trim;

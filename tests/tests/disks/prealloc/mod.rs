@@ -1,0 +1,33 @@
+//! `prealloc`, and room that is there before it is needed: what the file system's own map says afterwards, on ext4, xfs and
+//! btrfs; what was there before; and what a kill, an interruption or a full disk leaves.
+
+mod devices;
+mod extents;
+mod files;
+mod requests;
+mod stopped;
+mod words;
+
+use std::path::Path;
+
+use blackbox::run::{Outcome, ours, run};
+
+/// File systems that have a map with unwritten extents.
+const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+/// The smallest size that mkfs.xfs takes.
+const ROOM: u64 = 320 << 20;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn ferry(words: &[&str]) -> Outcome {
+    run(&mut ours(words))
+}
+
+/// What `prealloc --json` says.
+fn prealloc(path: &Path, words: &[&str]) -> serde_json::Value {
+    let mut all = vec!["prealloc", "--json", text(path)];
+    all.extend(words);
+    serde_json::from_str(ferry(&all).succeeded()).unwrap()
+}

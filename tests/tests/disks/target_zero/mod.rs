@@ -1,0 +1,53 @@
+//! What a target holds already is proved, not assumed: a clean one costs its data and no more, one full
+//! of old bytes ends as the source, a false word is an error, and blocks that can be shared are.
+
+mod blocks;
+mod claims;
+mod local;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use blackbox::peers::{diskferry, strace};
+use blackbox::run::{Outcome, program, run};
+use blackbox::temp::{TempDir, pattern};
+use blackbox::{MIB, index};
+
+/// The size of every disk here, in bytes.
+const SIZE: u64 = 32 * MIB;
+/// The bytes of data in a source.
+const DATA: u64 = 8 * (256 << 10);
+
+/// A disk of which every fourth MiB begins with a quarter of a MiB of data.
+fn source(temp: &TempDir) -> PathBuf {
+    let path = temp.sparse_file("source", SIZE);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for at in (0..SIZE).step_by(index(4 * MIB)) {
+        std::os::unix::fs::FileExt::write_all_at(&file, &pattern(at, 256 << 10), at).unwrap();
+    }
+    path
+}
+
+/// Our binary with these words under strace, with its options, and the calls that strace saw.
+fn traced(strace: &PathBuf, options: &[&str], words: &[&str]) -> (Outcome, String) {
+    let temp = TempDir::new();
+    let log = temp.join("trace");
+    let mut command = program(strace, ["-f", "-y", "-s", "1", "-o", log.to_str().unwrap()]);
+    let outcome = run(command.args(options).arg(diskferry()).args(words));
+    (outcome, fs::read_to_string(log).unwrap())
+}
+
+/// How many times a call was answered without an error, and the sum of the answers.
+fn answers(trace: &str, call: &str) -> (u64, u64) {
+    let (whole, resumed) = (format!(" {call}("), format!(" {call} resumed>"));
+    let lines = trace.lines().filter(|line| line.contains(&whole) || line.contains(&resumed));
+    let numbers = lines.filter_map(|line| {
+        let (_, answer) = line.rsplit_once(" = ")?;
+        answer.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    numbers.fold((0, 0), |(count, sum), n| (count + 1, sum + n))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

@@ -1,0 +1,432 @@
+//! Checks 22 to 26, 31, 33, 34, 38 and 39: replies that belong to nothing, come in any order,
+//! in the wrong form, cut, or never.
+
+use std::time::Duration;
+
+use blackbox::MIB;
+use blackbox::fake::{Fake, Peer, Script, Step, chunk_bytes, simple};
+use blackbox::nbd::{Message, SIMPLE_REPLY, chunk, cmd, err, tflag};
+use blackbox::rules::Seen;
+use blackbox::run::{Job, ours, peak_memory_of};
+use blackbox::session::Mode;
+use blackbox::temp::TempDir;
+use rustix::process::Signal;
+
+use super::{CHUNKED, MODES, copy_fails, copy_is_right, copy_is_right_or_fails};
+
+/// A fake in this mode whose READs are answered by the hook.
+fn at_read(mode: Mode, hook: impl Fn(&mut Peer, &Seen) -> Step + Send + Sync + 'static) -> Fake {
+    at_read_of(Script::new(4 * MIB).mode(mode), hook)
+}
+
+fn at_read_of(
+    script: Script,
+    hook: impl Fn(&mut Peer, &Seen) -> Step + Send + Sync + 'static,
+) -> Fake {
+    let script = script.on_request(move |peer, request, _| {
+        if request.command == cmd::READ { hook(peer, request) } else { Step::Honest }
+    });
+    script.start()
+}
+
+/// The bytes that an honest answer to a READ would be.
+fn honest_read(peer: &Peer, request: &Seen, cookie: u64) -> Vec<u8> {
+    let data = peer.bytes(request.offset, request.length);
+    if peer.mode == Mode::Simple {
+        return [simple(0, cookie), data].concat();
+    }
+    let request = Seen { cookie, ..request.clone() };
+    let payload = Message::new().u64(request.offset).bytes(&data).0;
+    chunk_bytes(peer.mode, &request, chunk::DONE, chunk::OFFSET_DATA, &payload)
+}
+
+#[test]
+fn client_check_22_an_unknown_reply_magic_fails_everything() {
+    for mode in MODES {
+        for magic in [0_u32, 0x1256_0953, 0x9674_4668, 0x2560_9514, u32::MAX] {
+            let fake = at_read(mode, move |peer, _| {
+                peer.send(&Message::new().u32(magic).bytes(&[0; 64]).0);
+                Step::Done
+            });
+            copy_fails(&fake);
+        }
+    }
+}
+
+#[test]
+fn client_check_23_an_unknown_cookie_is_not_matched_to_another() {
+    for mode in MODES {
+        for change in [1_u64 << 63, u64::MAX, 0x1234_5678_0000] {
+            let fake = at_read(mode, move |peer, request| {
+                let reply = honest_read(peer, request, request.cookie ^ change);
+                peer.send(&reply);
+                Step::Close
+            });
+            copy_fails(&fake);
+        }
+    }
+}
+
+#[test]
+fn client_check_24_a_second_reply_changes_nothing() {
+    for mode in MODES {
+        let fake = at_read(mode, |peer, request| {
+            let reply = honest_read(peer, request, request.cookie);
+            peer.send(&reply);
+            // Once more, with other bytes.
+            let wrong = vec![0xbd; reply.len() - 16];
+            let mut again = reply;
+            let from = again.len() - wrong.len().min(1000);
+            again[from..].fill(0xbd);
+            peer.send(&again);
+            Step::Done
+        });
+        copy_is_right_or_fails(&fake);
+    }
+}
+
+/// Holds READs while more of them come, then answers all by the closure.
+fn together(mode: Mode, answer: impl Fn(&mut Peer, Vec<Seen>) + Send + Sync + 'static) -> Fake {
+    at_read(mode, move |peer, request| {
+        peer.held.push((request.clone(), Vec::new()));
+        if !peer.more_comes() {
+            let held = std::mem::take(&mut peer.held);
+            answer(peer, held.into_iter().map(|(request, _)| request).collect());
+        }
+        Step::Done
+    })
+}
+
+#[test]
+fn client_check_25_replies_in_reverse_order() {
+    for mode in MODES {
+        let fake = together(mode, |peer, requests| {
+            for request in requests.iter().rev() {
+                peer.honest(request, &[]);
+            }
+        });
+        copy_is_right(&fake);
+    }
+}
+
+#[test]
+fn client_check_26_chunks_of_several_reads_interleaved() {
+    for mode in CHUNKED {
+        let fake = together(mode, |peer, requests| {
+            // Each read in four parts; the parts of all of them mixed, back to front.
+            for part in (0..4).rev() {
+                for request in requests.iter().rev() {
+                    let size = request.length / 4;
+                    let start = request.offset + part * size;
+                    let end =
+                        if part == 3 { request.offset + request.length } else { start + size };
+                    if start == end {
+                        continue;
+                    }
+                    let data = peer.bytes(start, end - start);
+                    let payload = Message::new().u64(start).bytes(&data).0;
+                    peer.chunk(request, 0, chunk::OFFSET_DATA, &payload);
+                }
+            }
+            for request in &requests {
+                peer.chunk(request, chunk::DONE, chunk::NONE, &[]);
+            }
+        });
+        copy_is_right(&fake);
+    }
+}
+
+#[test]
+fn client_check_26_replies_in_segments_of_one_byte() {
+    for mode in MODES {
+        let script = Script::new(4096).mode(mode);
+        let fake = at_read_of(script, |peer, request| {
+            for byte in honest_read(peer, request, request.cookie) {
+                peer.send(&[byte]);
+            }
+            Step::Done
+        });
+        copy_is_right(&fake);
+    }
+}
+
+#[test]
+fn client_check_31_a_reply_cut_at_any_place_is_no_success() {
+    for mode in MODES {
+        for cut in [1, 4, 15, 16, 17, 20, 28, 33, 1000, 262_143] {
+            let fake = at_read(mode, move |peer, request| {
+                let reply = honest_read(peer, request, request.cookie);
+                peer.send(&reply[..cut.min(reply.len() - 1)]);
+                Step::Close
+            });
+            copy_fails(&fake);
+        }
+    }
+}
+
+#[test]
+fn client_check_31_a_server_that_closes_between_replies() {
+    for mode in MODES {
+        let fake = at_read(mode, |peer, request| {
+            // The first half is answered, then nothing.
+            if request.offset < 2 * MIB {
+                return Step::Honest;
+            }
+            let _ = peer;
+            Step::Close
+        });
+        copy_fails(&fake);
+    }
+}
+
+#[test]
+fn client_check_33_a_simple_error_under_structured_replies_is_an_error() {
+    let fake = at_read(Mode::Structured, |peer, request| {
+        peer.send(&simple(err::EIO, request.cookie));
+        Step::Done
+    });
+    copy_fails(&fake);
+}
+
+#[test]
+fn client_check_33_a_simple_success_under_structured_replies_is_a_violation() {
+    for with_data in [false, true] {
+        let fake = at_read(Mode::Structured, move |peer, request| {
+            peer.send(&simple(0, request.cookie));
+            if with_data {
+                let data = peer.bytes(request.offset, request.length);
+                peer.send(&data);
+            }
+            Step::Done
+        });
+        copy_fails(&fake);
+    }
+}
+
+#[test]
+fn client_check_34_an_extended_chunk_with_another_offset() {
+    for change in [1, 512, u64::MAX] {
+        let fake = at_read(Mode::Extended, move |peer, request| {
+            let data = peer.bytes(request.offset, request.length);
+            let payload = Message::new().u64(request.offset).bytes(&data).0;
+            let moved = Seen { offset: request.offset.wrapping_add(change), ..request.clone() };
+            peer.chunk(&moved, chunk::DONE, chunk::OFFSET_DATA, &payload);
+            Step::Done
+        });
+        copy_fails(&fake);
+    }
+}
+
+#[test]
+fn client_check_34_a_reply_of_another_form() {
+    // Compact under extended headers, extended under structured replies, chunks under simple.
+    for (agreed, sent) in [
+        (Mode::Extended, Mode::Structured),
+        (Mode::Extended, Mode::Simple),
+        (Mode::Structured, Mode::Extended),
+        (Mode::Simple, Mode::Structured),
+        (Mode::Simple, Mode::Extended),
+    ] {
+        let fake = at_read(agreed, move |peer, request| {
+            peer.mode = sent;
+            let reply = honest_read(peer, request, request.cookie);
+            peer.send(&reply);
+            Step::Close
+        });
+        copy_fails(&fake);
+    }
+}
+
+#[test]
+fn client_check_38_an_unknown_error_fails_one_request() {
+    for mode in MODES {
+        for error in [999, u32::MAX, 2, 0x7fff_ffff] {
+            let fake = at_read(mode, move |peer, request| {
+                peer.answer(request, error);
+                Step::Done
+            });
+            copy_fails(&fake);
+            // It stayed connected, so it said goodbye.
+            fake.wait_until("DISC", |record| record.asked(cmd::DISC));
+        }
+    }
+}
+
+#[test]
+fn client_check_38_each_error_is_told_with_the_offset() {
+    for (error, text) in [(err::EIO, "nput/output"), (err::EPERM, "ermi"), (err::EINVAL, "nvalid")]
+    {
+        let fake = at_read(Mode::Structured, move |peer, request| {
+            // Only the third mebibyte is bad.
+            if request.offset + request.length <= 2 * MIB || request.offset >= 3 * MIB {
+                return Step::Honest;
+            }
+            peer.answer(request, error);
+            Step::Done
+        });
+        let line = copy_fails(&fake);
+        // The exact words are not specified; the cause and the place must be there.
+        let cause = line.contains(text) || line.contains(&format!("E{text}"));
+        let named = ["EIO", "EPERM", "EINVAL"].iter().any(|name| line.contains(name));
+        assert!(cause || named || line.contains("I/O error"), "the cause: {line}");
+        assert!(line.chars().any(|c| c.is_ascii_digit()), "the offset: {line}");
+    }
+}
+
+/// Starts a copy, interrupts it once the fake has seen `ready`, and expects an orderly end.
+fn interrupted(arguments: &[&str], fake: &Fake, ready: impl Fn(&blackbox::fake::Record) -> bool) {
+    let job = Job::start(&mut ours(arguments));
+    fake.wait_until("the copy's requests", ready);
+    // Let it run into the wait.
+    std::thread::sleep(Duration::from_millis(200));
+    let peak = peak_memory_of(&job.pid().to_string());
+    assert!(peak <= super::MEMORY, "{peak} bytes of memory used");
+    job.signal(Signal::INT);
+    let outcome = job.wait();
+    assert!(!outcome.status.success(), "interrupted is not done: {outcome:#?}");
+    assert!(!outcome.stderr.contains("panicked"), "{outcome:#?}");
+}
+
+#[test]
+fn client_check_39_a_server_that_never_replies_can_be_left() {
+    for mode in MODES {
+        let fake = at_read(mode, |_, _| Step::Done);
+        let temp = TempDir::new();
+        let target = temp.join("copy");
+        let uri = fake.uri("");
+        let arguments = ["copy", &uri, target.to_str().unwrap()];
+        interrupted(&arguments, &fake, |record| record.asked(cmd::READ));
+    }
+}
+
+#[test]
+fn client_check_39_a_server_that_stops_reading_can_be_left() {
+    for mode in MODES {
+        let script = Script::new(64 * MIB).mode(mode).on_request(|_, request, _| {
+            if request.command == cmd::WRITE {
+                // Long enough for the guard of the run.
+                std::thread::sleep(Duration::from_secs(100));
+            }
+            Step::Honest
+        });
+        let fake = script.start();
+        let uri = fake.uri("");
+        interrupted(&["copy", "pattern:64M", &uri], &fake, |record| record.asked(cmd::WRITE));
+    }
+}
+
+#[test]
+fn client_check_39_a_silent_greeting_can_be_left() {
+    let fake = Script::new(MIB)
+        .on_connect(|peer| {
+            peer.blame("connected");
+            std::thread::sleep(Duration::from_secs(100));
+            Step::Close
+        })
+        .start();
+    let uri = fake.uri("");
+    interrupted(&["info", &uri], &fake, |record| !record.violations.is_empty());
+}
+
+#[test]
+fn client_check_39_a_writer_does_not_starve_the_reader() {
+    // Every WRITE is answered by far more than the socket holds: error chunks without end,
+    // then success. A client that only writes and never reads meanwhile would deadlock, since
+    // the fake does not read while it sends.
+    let flags = tflag::HAS_FLAGS | tflag::SEND_FLUSH;
+    let script = Script { flags, ..Script::new(16 * MIB) };
+    let script = script.mode(Mode::Structured).on_request(|peer, request, payload| {
+        if request.command == cmd::READ {
+            // A read in 512-byte chunks, each with a header.
+            let mut at = request.offset;
+            while at < request.offset + request.length {
+                let data = peer.bytes(at, 512);
+                let payload = Message::new().u64(at).bytes(&data).0;
+                peer.chunk(request, 0, chunk::OFFSET_DATA, &payload);
+                at += 512;
+            }
+            peer.chunk(request, chunk::DONE, chunk::NONE, &[]);
+            return Step::Done;
+        }
+        peer.honest(request, payload);
+        Step::Done
+    });
+    copy_is_right(&script.start());
+}
+
+#[test]
+fn client_check_38_an_error_of_a_write_fails_the_copy() {
+    for mode in MODES {
+        for command in [cmd::WRITE, cmd::FLUSH, cmd::WRITE_ZEROES] {
+            let script = Script::new(4 * MIB).mode(mode).on_request(move |peer, request, _| {
+                if request.command != command {
+                    return Step::Honest;
+                }
+                peer.answer(request, err::ENOSPC);
+                Step::Done
+            });
+            let fake = script.start();
+            let temp = TempDir::new();
+            // Data in the first half, a hole in the second.
+            let mut content = blackbox::temp::pattern(0, 2 << 20);
+            content.resize(4 << 20, 0);
+            let source = temp.file("source", &content);
+            let uri = fake.uri("");
+            let mut run = ours(["copy", "--flush", source.to_str().unwrap(), &uri]);
+            let outcome = blackbox::run::run(&mut run);
+            if outcome.status.success() {
+                // A refused zero may be made good by writing zeroes; a refused write or flush
+                // may not be made good at all.
+                assert_eq!(command, cmd::WRITE_ZEROES, "{outcome:#?}");
+                assert!(fake.disk() == content);
+            } else {
+                outcome.failed();
+            }
+            fake.finish();
+        }
+    }
+}
+
+#[test]
+fn client_check_23_a_write_reply_with_an_unknown_cookie() {
+    for mode in MODES {
+        let script = Script::new(MIB).mode(mode).on_request(|peer, request, _| {
+            if request.command != cmd::WRITE {
+                return Step::Honest;
+            }
+            let strange = Seen { cookie: !request.cookie, ..request.clone() };
+            peer.answer(&strange, 0);
+            Step::Done
+        });
+        let fake = script.start();
+        let uri = fake.uri("");
+        blackbox::run::run(&mut ours(["copy", "pattern:1M", &uri])).failed();
+        fake.finish();
+    }
+}
+
+#[test]
+fn client_check_22_noise_instead_of_replies() {
+    let mut state = 99_u64;
+    for mode in MODES {
+        for _ in 0..5 {
+            let noise: Vec<u8> = (0..5000)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    u8::try_from(state >> 56).unwrap()
+                })
+                .collect();
+            let fake = at_read(mode, move |peer, _| {
+                let mut bytes = match peer.mode {
+                    Mode::Simple => SIMPLE_REPLY.to_be_bytes().to_vec(),
+                    Mode::Structured => blackbox::nbd::CHUNK.to_be_bytes().to_vec(),
+                    Mode::Extended => blackbox::nbd::EXT_CHUNK.to_be_bytes().to_vec(),
+                };
+                bytes.extend(&noise);
+                peer.send(&bytes);
+                Step::Close
+            });
+            copy_fails(&fake);
+        }
+    }
+}

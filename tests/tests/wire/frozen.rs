@@ -1,0 +1,250 @@
+//! Something that does not answer — a frozen file system, a stopped server behind us, a standard
+//! error that is not read — stops only the clients that ask for it: other exports are served,
+//! new clients are let in, and the program can be ended.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use blackbox::GUARD;
+use blackbox::launch::{Serve, Server, needs_ours};
+use blackbox::nbd::{cflag, cmd};
+use blackbox::peers::{diskferry, find, skip, skip_environment};
+use blackbox::session::{Mode, Request, Session};
+use blackbox::socket::Socket;
+use blackbox::storage::Mounted;
+use blackbox::temp::TempDir;
+use rustix::process::{Pid, Signal, kill_process};
+
+const MIB: u64 = 1 << 20;
+
+/// Clients enough to have some on each reactor.
+fn others() -> usize {
+    2 * thread::available_parallelism().map_or(1, usize::from) + 1
+}
+
+/// A file system with a disk on it, frozen while this lives.
+struct Frozen<'a>(&'a Path);
+
+impl<'a> Frozen<'a> {
+    fn new(path: &'a Path) -> Option<Self> {
+        let Some(fsfreeze) = find("fsfreeze") else {
+            skip("needs fsfreeze");
+            return None;
+        };
+        if !Command::new(fsfreeze).arg("-f").arg(path).status().unwrap().success() {
+            skip_environment("freezing a file system needs root");
+            return None;
+        }
+        Some(Self(path))
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new(find("fsfreeze").unwrap()).arg("-u").arg(self.0).status();
+    }
+}
+
+/// Requests of every kind, none of which is waited for.
+fn ask_for_everything(session: &mut Session) -> Vec<u64> {
+    let mut cookies = Vec::new();
+    for (i, len) in [1, 512, 4096, 30_000, 65_536, 1_000_000].into_iter().enumerate() {
+        let at = MIB * u64::try_from(i).unwrap();
+        let len_wide = u64::try_from(len).unwrap();
+        cookies.push(session.send(&Request::write(at + 100, &vec![7; len])));
+        for command in [cmd::READ, cmd::WRITE_ZEROES, cmd::TRIM, cmd::CACHE] {
+            cookies.push(session.send(&Request::new(command, at + 4096, len_wide)));
+        }
+        cookies.push(session.send(&Request::write(at, &vec![8; len]).flags(cflag::FUA)));
+        cookies.push(session.send(&Request::new(cmd::FLUSH, 0, 0)));
+        if session.mode != Mode::Simple {
+            cookies.push(session.send(&Request::new(cmd::BLOCK_STATUS, at, len_wide)));
+        }
+    }
+    cookies
+}
+
+/// Panics unless clients that were there, and new ones, are served on the other export.
+fn are_served(sessions: &mut [Session], server: &Server) {
+    for turn in 0..20_u64 {
+        for session in sessions.iter_mut() {
+            session.write(turn * 4096, &[9; 4096]);
+            assert_eq!(session.read(turn * 4096, 100_000).map(|bytes| bytes[0]), Ok(9));
+        }
+    }
+    for _ in 0..others() {
+        let mut session = server.session(Mode::Structured, "mem");
+        session.write(0, &[1; 512]);
+        session.disconnect();
+    }
+}
+
+#[test]
+fn a_frozen_disk_stops_nobody_else_through_any_stack() {
+    if needs_ours("filters") {
+        return;
+    }
+    let Some(mounted) = Mounted::new("ext4", 128 * MIB) else { return };
+    for (filters, is_proxy) in [
+        (&[][..], false),
+        (&["cow"], false),
+        (&["cache"], false),
+        (&["blocksize?minblock=4096&maxdata=8192"], false),
+        (&["noparallel"], false),
+        (&[], true),
+        (&["cache"], true),
+    ] {
+        through(&mounted, filters, is_proxy);
+    }
+}
+
+fn through(mounted: &Mounted, filters: &[&str], is_proxy: bool) {
+    let disk = mounted.join("disk");
+    std::fs::write(&disk, vec![5; usize::try_from(8 * MIB).unwrap()]).unwrap();
+    std::fs::File::open(&disk).unwrap().sync_all().unwrap();
+    let upstream = is_proxy.then(|| Serve::file(&disk).start());
+    let slow = match &upstream {
+        Some(server) => format!("nbd:?socket={}", server.socket().display()),
+        None => format!("file:{}", disk.display()),
+    };
+    let serve = Serve::exports(&[("slow", &slow), ("mem", "memory:1M")]);
+    let serve =
+        filters.iter().fold(serve, |serve, filter| serve.option(format!("--filter={filter}")));
+    // What cow and cache keep must not be on the frozen file system, or they freeze for all.
+    let server = serve.start();
+    let mut sessions: Vec<_> =
+        (0..others()).map(|_| server.session(Mode::Structured, "mem")).collect();
+    let mut frozen: Vec<_> = [Mode::Structured, Mode::Simple, Mode::Extended]
+        .into_iter()
+        .map(|mode| server.session(mode, "slow"))
+        .collect();
+    let Some(freeze) = Frozen::new(mounted.path()) else { return };
+    let cookies: Vec<_> = frozen.iter_mut().map(ask_for_everything).collect();
+    // Nothing depends on it, but some of it should be under way.
+    thread::sleep(Duration::from_millis(50));
+    are_served(&mut sessions, &server);
+    drop(freeze);
+    for (session, cookies) in frozen.iter_mut().zip(cookies) {
+        for cookie in cookies {
+            assert_eq!(session.wait(cookie).error, 0, "after the thaw");
+        }
+    }
+    sessions.into_iter().chain(frozen).for_each(Session::disconnect);
+    assert!(server.stop().success());
+}
+
+#[test]
+fn a_stop_ends_the_program_while_a_disk_is_frozen() {
+    if needs_ours("bounded stop") {
+        return;
+    }
+    let Some(mounted) = Mounted::new("ext4", 128 * MIB) else { return };
+    let disk = mounted.join("disk");
+    std::fs::write(&disk, vec![5; usize::try_from(8 * MIB).unwrap()]).unwrap();
+    let server =
+        Serve::exports(&[("slow", &format!("file:{}", disk.display())), ("mem", "memory:1M")])
+            .start();
+    let mut client = server.session(Mode::Structured, "slow");
+    let Some(freeze) = Frozen::new(mounted.path()) else { return };
+    ask_for_everything(&mut client);
+    thread::sleep(Duration::from_millis(50));
+    let mut server = server;
+    end_at_once(&mut server);
+    // A thread that waits in the kernel for the thaw keeps the process from being gone, but it
+    // has ended: its first thread is a zombie.
+    let begun = Instant::now();
+    while !has_ended(server.pid()) {
+        assert!(begun.elapsed() < GUARD, "still there a minute after the second SIGTERM");
+        thread::sleep(Duration::from_millis(20));
+    }
+    drop(freeze);
+    server.wait();
+}
+
+/// Asks for the end twice: the second time it is not to be graceful.
+fn end_at_once(server: &mut Server) {
+    server.signal(Signal::TERM);
+    // Signals that come together count as one.
+    thread::sleep(Duration::from_millis(1500));
+    server.signal(Signal::TERM);
+}
+
+/// Whether a process is gone, or would be if the kernel let go of its threads.
+fn has_ended(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.map_or(true, |stat| {
+        let state = stat.rsplit(')').next().unwrap().trim_start().chars().next();
+        matches!(state, Some('Z' | 'X'))
+    })
+}
+
+#[test]
+fn a_stopped_server_behind_us_stops_nobody_else_and_no_stop() {
+    if needs_ours("proxy") {
+        return;
+    }
+    for filters in [&[][..], &["cache"], &["retry"]] {
+        let upstream = Serve::memory("8M").start();
+        let slow = format!("nbd:?socket={}", upstream.socket().display());
+        let serve = Serve::exports(&[("slow", &slow), ("mem", "memory:1M")]);
+        let serve =
+            filters.iter().fold(serve, |serve, filter| serve.option(format!("--filter={filter}")));
+        let mut server = serve.start();
+        let mut sessions: Vec<_> =
+            (0..others()).map(|_| server.session(Mode::Structured, "mem")).collect();
+        let mut client = server.session(Mode::Structured, "slow");
+        kill_process(upstream.pid(), Signal::STOP).unwrap();
+        ask_for_everything(&mut client);
+        are_served(&mut sessions, &server);
+        sessions.into_iter().for_each(Session::disconnect);
+        end_at_once(&mut server);
+        server.wait();
+        kill_process(upstream.pid(), Signal::CONT).unwrap();
+    }
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_stops_nobody() {
+    if needs_ours("log") {
+        return;
+    }
+    let temp = TempDir::new();
+    let socket = temp.join("s");
+    let mut command = Command::new(diskferry());
+    let serve = Serve::exports(&[("mem", "memory:1M")]).option("--verbose");
+    command.args(serve.arguments(&socket));
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while Socket::unix(&socket).is_err() {
+        assert!(begun.elapsed() < GUARD, "not ready");
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Each of them is worth a line; a pipe holds 64 KiB.
+    for _ in 0..2000 {
+        let mut rude = Socket::unix(&socket).unwrap();
+        rude.receive(18, "the greeting");
+        rude.offer(&[0xff; 64]);
+    }
+    for _ in 0..others() {
+        let mut haggler = blackbox::haggle::Haggler::new(Socket::unix(&socket).unwrap());
+        haggler.structured();
+        let mut session = haggler.go("mem");
+        session.write(0, &[1; 512]);
+        assert_eq!(session.read(0, 1), Ok(vec![1]));
+        session.disconnect();
+    }
+    let mut stderr = child.stderr.take().unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < GUARD, "it does not end while nobody reads its standard error");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let mut said = Vec::new();
+    stderr.read_to_end(&mut said).unwrap();
+    let said = String::from_utf8_lossy(&said);
+    assert!(!said.contains("panicked"), "{said}");
+}

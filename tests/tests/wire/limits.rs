@@ -1,0 +1,139 @@
+//! What clients may have of a server, beyond memory: how many there may be of one address, how long one may be silent,
+//! how often it may ask. And what help and the documentation say of it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use blackbox::launch::Serve;
+use blackbox::run::{ours, run};
+use blackbox::session::{Mode, Request, Session};
+use blackbox::temp::TempDir;
+
+const READ: u16 = 0;
+
+/// A session, unless the server turns it away.
+fn session(server: &blackbox::launch::Server) -> Option<Session> {
+    let attempt = std::panic::AssertUnwindSafe(|| server.session(Mode::Structured, ""));
+    std::panic::catch_unwind(attempt).ok()
+}
+
+#[test]
+fn one_address_has_no_more_connections_than_it_may() {
+    let server = Serve::memory("1M").option("--max-connections-per-address=2").start();
+    // That one has gone is known a moment later.
+    let let_in = || {
+        let begun = Instant::now();
+        loop {
+            if let Some(session) = session(&server) {
+                return session;
+            }
+            assert!(begun.elapsed() < blackbox::GUARD, "nobody is let in any more");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let (mut one, two) = (let_in(), let_in());
+    assert!(session(&server).is_none(), "the third is turned away");
+    one.assert_alive();
+    two.disconnect();
+    let_in().assert_alive();
+}
+
+#[test]
+fn who_asks_for_nothing_is_closed_and_who_asks_is_not() {
+    let temp = TempDir::new();
+    let log = temp.join("log");
+    let server = Serve::memory("1M")
+        .option("--idle-timeout=3")
+        .option(format!("--log={}", log.display()))
+        .start();
+    let mut busy = server.session(Mode::Structured, "");
+    let mut idle = server.session(Mode::Structured, "");
+    idle.assert_alive();
+    let begun = Instant::now();
+    let closed = loop {
+        busy.assert_alive();
+        thread::sleep(Duration::from_millis(200));
+        if std::fs::read_to_string(&log)
+            .unwrap_or_default()
+            .contains("it has asked for nothing for too long")
+        {
+            break begun.elapsed();
+        }
+        assert!(begun.elapsed() < blackbox::GUARD, "it is never closed");
+    };
+    assert!(closed >= Duration::from_secs(2), "{closed:?}");
+    busy.assert_alive();
+}
+
+#[test]
+fn who_is_owed_an_answer_is_not_idle() {
+    let server = Serve::device(["--filter=delay", "memory", "1M", "rdelay=5"])
+        .option("--idle-timeout=1")
+        .start();
+    let mut session = server.session(Mode::Structured, "");
+    assert!(session.read(0, 4096).is_ok());
+}
+
+#[test]
+fn who_asks_too_often_waits_and_loses_nothing() {
+    let server = Serve::memory("1M").option("--max-requests=100").start();
+    let (mut often, mut seldom) =
+        (server.session(Mode::Structured, ""), server.session(Mode::Structured, ""));
+    let begun = Instant::now();
+    let cookies: Vec<u64> =
+        (0..210).map(|i| often.send(&Request::new(READ, i * 512, 512))).collect();
+    seldom.assert_alive();
+    for cookie in cookies {
+        often.wait(cookie);
+    }
+    // Ten at once, and the others at a hundred a second.
+    assert!(begun.elapsed() >= Duration::from_millis(1900), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn requests_that_are_refused_count_too() {
+    let server = Serve::memory("1M").option("--max-requests=100").start();
+    let mut often = server.session(Mode::Structured, "");
+    let begun = Instant::now();
+    let cookies: Vec<u64> = (0..210).map(|_| often.send(&Request::new(200, 0, 0))).collect();
+    for cookie in cookies {
+        assert_ne!(often.wait(cookie).error, 0);
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(1900), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn limits_make_sense_or_are_refused() {
+    for option in [
+        "--max-connections-per-address=0",
+        "--max-requests=0",
+        "--max-requests=many",
+        "--idle-timeout=0",
+        "--idle-timeout=-1",
+        "--stop-timeout=0",
+        "--metrics=0.0.0.0:9100",
+        "--metrics=relative/path",
+    ] {
+        let outcome = run(&mut ours(["serve", option, "-U", "-", "--run", "true", "memory", "1M"]));
+        assert!(!outcome.status.success(), "{option}");
+    }
+}
+
+#[test]
+fn help_tells_all_limits_that_the_documentation_has() {
+    let help = run(&mut ours(["serve", "--help"]));
+    let words: String = help.succeeded().split_whitespace().collect::<Vec<_>>().join(" ");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/limits.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let table = page.lines().skip_while(|line| !line.starts_with("| what | limit")).skip(2);
+    let mut rows = 0;
+    for row in table.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let option = cells[2].trim_matches('`');
+        let what = if option.starts_with("--") { option } else { cells[1] };
+        assert!(words.contains(what), "{row}");
+        assert!(words.contains(cells[0]), "{row}");
+        rows += 1;
+    }
+    assert!(rows > 15, "{rows}");
+}

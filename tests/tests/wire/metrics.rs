@@ -1,0 +1,304 @@
+//! Metrics: what they tell, in a form that OpenMetrics allows, and readers of all kinds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use blackbox::GUARD;
+use blackbox::launch::{Serve, Server};
+use blackbox::session::{Mode, Request};
+use blackbox::temp::TempDir;
+use rustix::process::Signal;
+
+const READ: u16 = 0;
+
+/// A server that tells its metrics, and where.
+fn start(temp: &TempDir, serve: Serve) -> (Server, PathBuf) {
+    let place = temp.join("metrics");
+    let server = serve.option(format!("--metrics={}", place.display())).start();
+    (server, place)
+}
+
+/// Asks for a path; the whole answer.
+fn ask(place: &Path, request: &str) -> String {
+    let mut stream = UnixStream::connect(place).unwrap();
+    stream.set_read_timeout(Some(GUARD)).unwrap();
+    // One that is refused may be so before it has asked.
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+/// The metrics, when a reader has its turn.
+fn scrape(place: &Path) -> Metrics {
+    let begun = Instant::now();
+    loop {
+        let answer = ask(place, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        if let Some((head, body)) = answer.split_once("\r\n\r\n") {
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            assert!(head.to_lowercase().contains("openmetrics-text; version=1.0.0"), "{head}");
+            return Metrics::parse(body);
+        }
+        assert!(begun.elapsed() < GUARD, "nobody is told anything: {answer}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A text whose form has been checked.
+struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    fn parse(text: &str) -> Self {
+        let lines: Vec<&str> =
+            text.strip_suffix("# EOF\n").expect("it ends with EOF").lines().collect();
+        let (mut families, mut samples) = (BTreeSet::new(), BTreeMap::new());
+        let mut now: Option<(String, String)> = None;
+        for line in lines {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert!(is_name(name) && ["gauge", "counter", "summary"].contains(&kind), "{line}");
+                assert!(families.insert(name.to_owned()), "twice: {line}");
+                now = Some((name.to_owned(), kind.to_owned()));
+                continue;
+            }
+            let (family, kind) = now.as_ref().expect("a family comes first");
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                assert_eq!(rest.split(' ').next(), Some(family.as_str()));
+                continue;
+            }
+            let (name, labels, value) = sample(line);
+            let suffix = name.strip_prefix(family.as_str()).unwrap_or_else(|| panic!("{line}"));
+            let allowed: &[&str] = match kind.as_str() {
+                "counter" => &["_total"],
+                "summary" => &["", "_count", "_sum"],
+                _ => &[""],
+            };
+            assert!(allowed.contains(&suffix), "{line}");
+            assert_eq!(kind == "summary" && suffix.is_empty(), labels.contains_key("quantile"));
+            let key = format!("{name}{labels:?}");
+            assert!(samples.insert(key, value).is_none(), "twice: {line}");
+        }
+        Self(samples)
+    }
+
+    /// The sum of all samples of this name with these labels among theirs.
+    fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let fits = |key: &str| {
+            key.split('{').next() == Some(name)
+                && labels.iter().all(|(label, text)| key.contains(&format!("{label:?}: {text:?}")))
+        };
+        self.0.iter().filter(|(key, _)| fits(key)).map(|(_, value)| value).sum()
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit())
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+/// `name{label="text",...} value`
+fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
+    let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("{line}"));
+    let (name, mut rest) = line.split_at(end);
+    assert!(is_name(name), "{line}");
+    let mut labels = BTreeMap::new();
+    if let Some(inner) = rest.strip_prefix('{') {
+        let mut chars = inner.chars();
+        loop {
+            let label: String = chars.by_ref().take_while(|c| *c != '=').collect();
+            assert!(is_name(&label), "{line}");
+            assert_eq!(chars.next(), Some('"'), "{line}");
+            let mut text = String::new();
+            loop {
+                match chars.next().unwrap_or_else(|| panic!("{line}")) {
+                    '"' => break,
+                    '\\' => text.push(match chars.next() {
+                        Some('n') => '\n',
+                        Some(c @ ('"' | '\\')) => c,
+                        other => panic!("{other:?} in {line}"),
+                    }),
+                    c => text.push(c),
+                }
+            }
+            assert!(labels.insert(label, text).is_none(), "{line}");
+            match chars.next() {
+                Some(',') => {}
+                Some('}') => break,
+                other => panic!("{other:?} in {line}"),
+            }
+        }
+        rest = chars.as_str();
+    }
+    let value = rest.strip_prefix(' ').unwrap_or_else(|| panic!("{line}"));
+    (name.to_owned(), labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
+}
+
+#[test]
+fn what_clients_did_is_told_by_export_and_command() {
+    let temp = TempDir::new();
+    let exports = Serve::exports(&[("one", "memory:1M"), ("a \"b\\\nc", "memory:2M")]);
+    let (server, place) = start(&temp, exports);
+    assert!(scrape(&place).sum("diskferry_connections", &[]) < 0.5);
+    let mut one = server.session(Mode::Structured, "one");
+    let mut odd = server.session(Mode::Structured, "a \"b\\\nc");
+    for i in 0..100 {
+        one.read(i * 512, 512).unwrap();
+    }
+    odd.write(0, &[7; 65_536]);
+    odd.flush();
+    assert!(one.error_of(&Request::new(READ, 2 << 20, 512)) != 0);
+    let metrics = scrape(&place);
+    let is = |name: &str, labels: &[(&str, &str)], wanted: f64| {
+        let sum = metrics.sum(name, labels);
+        assert!((sum - wanted).abs() < 0.5, "{name} {labels:?}: {sum}, not {wanted}");
+    };
+    is("diskferry_connections", &[], 2.0);
+    let reads = [("export", "one"), ("command", "read")];
+    is("diskferry_requests_total", &reads, 100.0);
+    is("diskferry_request_bytes_total", &reads, 51_200.0);
+    is("diskferry_request_seconds_count", &reads, 100.0);
+    assert!(metrics.sum("diskferry_request_seconds_sum", &reads) > 0.0);
+    let of_half = [reads[0], reads[1], ("quantile", "0.5")];
+    assert!(metrics.sum("diskferry_request_seconds", &of_half) > 0.0);
+    let writes = [("export", "a \"b\\\nc"), ("command", "write")];
+    is("diskferry_requests_total", &writes, 1.0);
+    is("diskferry_request_bytes_total", &writes, 65_536.0);
+    is("diskferry_requests_total", &[writes[0], ("command", "flush")], 1.0);
+    is("diskferry_errors_total", &[("export", "one"), ("error", "EINVAL")], 1.0);
+    is("diskferry_requests_in_flight", &[], 0.0);
+    is("diskferry_limit", &[("option", "max-connections")], 1000.0);
+    assert!(metrics.sum("diskferry_memory_limit_bytes", &[]) > 1e6);
+    is("diskferry_queue_length", &[], 0.0);
+}
+
+#[test]
+fn what_is_answered_in_the_turn_of_a_goodbye_is_counted_for_its_own_export() {
+    let temp = TempDir::new();
+    let exports = Serve::exports(&[("one", "memory:1M"), ("two", "memory:1M")]);
+    let (server, place) = start(&temp, exports);
+    for _ in 0..20 {
+        let mut leaving = server.session(Mode::Simple, "one");
+        let read = Request::new(READ, 0, 512);
+        let bytes = [leaving.bytes(&read, 1), leaving.bytes(&Request::new(2, 0, 0), 2)].concat();
+        leaving.socket.send(&bytes);
+        assert_eq!(leaving.socket.drain().len(), 16 + 512);
+        server.session(Mode::Simple, "two").assert_alive();
+    }
+    // The default export has a name, too.
+    server.session(Mode::Simple, "").assert_alive();
+    let metrics = scrape(&place);
+    for (export, wanted) in [("one", 21.0), ("two", 20.0), ("", 0.0)] {
+        let of = [("export", export), ("command", "read")];
+        let answered = metrics.sum("diskferry_request_seconds_count", &of);
+        assert!((answered - wanted).abs() < 0.5, "{export}: {answered}, not {wanted}");
+    }
+}
+
+#[test]
+fn requests_that_wait_are_under_way() {
+    let temp = TempDir::new();
+    let slow = Serve::device(["--filter=delay", "memory", "1M", "rdelay=3"]);
+    let (server, place) = start(&temp, slow);
+    let mut session = server.session(Mode::Structured, "");
+    let cookies: Vec<u64> =
+        (0..3).map(|i| session.send(&Request::new(READ, i * 512, 512))).collect();
+    let begun = Instant::now();
+    while scrape(&place).sum("diskferry_requests_in_flight", &[("command", "read")]) < 2.5 {
+        assert!(begun.elapsed() < GUARD, "they are never seen");
+    }
+    for cookie in cookies {
+        session.wait(cookie);
+    }
+    let metrics = scrape(&place);
+    assert!(metrics.sum("diskferry_requests_in_flight", &[]) < 0.5);
+    assert!(metrics.sum("diskferry_request_seconds", &[("quantile", "0.5")]) >= 3.0);
+}
+
+#[test]
+fn who_was_turned_away_or_closed_is_counted_with_the_reason() {
+    let temp = TempDir::new();
+    let (server, place) = start(&temp, Serve::memory("1M").option("--handshake-timeout=1"));
+    let mut silent = UnixStream::connect(server.socket()).unwrap();
+    let mut rest = Vec::new();
+    silent.read_to_end(&mut rest).unwrap();
+    let metrics = scrape(&place);
+    let closed = metrics.sum("diskferry_connections_closed_total", &[("reason", "handshake")]);
+    assert!((closed - 1.0).abs() < 0.5, "{closed}");
+}
+
+#[test]
+fn readers_that_misbehave_harm_neither_clients_nor_other_readers() {
+    let temp = TempDir::new();
+    let (server, place) = start(&temp, Serve::memory("1M"));
+    let mut session = server.session(Mode::Structured, "");
+    for garbage in
+        ["\0\0\0\0garbage\r\n\r\n", "GET", "GET / HTTP/9\r\n\r\n", &"x".repeat(100_000), ""]
+    {
+        let mut stream = UnixStream::connect(&place).unwrap();
+        // It may have gone before all is sent.
+        let _ = stream.write_all(garbage.as_bytes());
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{garbage:.20}");
+        session.assert_alive();
+    }
+    let head = "Host: x\r\n\r\n";
+    for (request, status) in [
+        (format!("GET /etc/passwd HTTP/1.1\r\n{head}"), "404"),
+        (format!("POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n{head}"), "404"),
+    ] {
+        assert!(ask(&place, &request).starts_with(&format!("HTTP/1.1 {status}")), "{request}");
+    }
+    // Many that say nothing, and many that ask and never read.
+    let crowd: Vec<UnixStream> = (0..50)
+        .map(|i| {
+            let mut stream = UnixStream::connect(&place).unwrap();
+            if i % 2 == 0 {
+                let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+            }
+            stream
+        })
+        .collect();
+    session.assert_alive();
+    // Those that were let in have five seconds.
+    scrape(&place);
+    drop(crowd);
+    assert!(session.read(0, 4096).is_ok());
+    assert!(server.anonymous_memory() < 64 << 20);
+}
+
+#[test]
+fn sigusr1_says_what_goes_on() {
+    let temp = TempDir::new();
+    let log = temp.join("log");
+    let mut server = Serve::memory("1M")
+        .option("--max-requests=1000")
+        .option(format!("--log={}", log.display()))
+        .start();
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    let mut session = server.session(Mode::Structured, "");
+    session.read(0, 4096).unwrap();
+    server.signal(Signal::USR1);
+    let begun = Instant::now();
+    while !said().contains("read: 1 requests, 4096 bytes") {
+        assert!(begun.elapsed() < GUARD, "{}", said());
+        thread::sleep(Duration::from_millis(10));
+    }
+    let log = said();
+    assert!(log.contains("1 clients") && log.contains("--max-requests: 1000"), "{log}");
+}
+
+#[test]
+fn the_socket_goes_with_the_server() {
+    let temp = TempDir::new();
+    let (mut server, place) = start(&temp, Serve::memory("1M"));
+    assert!(place.exists());
+    server.signal(Signal::TERM);
+    server.wait();
+    assert!(!place.exists());
+}

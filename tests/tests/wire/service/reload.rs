@@ -1,0 +1,164 @@
+//! SIGHUP: what is reloaded is in force, what is not is named, and a mistake changes nothing.
+
+use std::fs;
+
+use blackbox::eventually;
+use blackbox::run::{ours, run};
+use blackbox::session::Request;
+
+use super::Service;
+
+const BEFORE: &str = "unix = '%D/s'\n\
+    [[export]]\nname = 'a'\ndisk = 'memory:1M'\n\
+    [[export]]\nname = 'b'\ndisk = 'memory:1M'\nallow = 'anyunix'\n";
+
+#[test]
+fn rules_are_in_force_for_the_next_client() {
+    let service = Service::start(BEFORE, &[]);
+    assert_eq!(service.names(), ["a", "b"]);
+    let mut there_already = service.haggle().go("b");
+    service.configure(&BEFORE.replace("'anyunix'", "'10.0.0.0/8'"));
+    service.reload("reloaded");
+    assert_eq!(service.names(), ["a"]);
+    there_already.write(0, &[1; 512]);
+    service.configure(&BEFORE.replace("allow = 'anyunix'\n", ""));
+    service.reload("reloaded");
+    eventually("both are there", || (service.names() == ["a", "b"]).then_some(()));
+    service.stop();
+}
+
+#[test]
+fn limits_are_in_force_for_clients_that_are_there_and_for_those_that_come() {
+    let service = Service::start(BEFORE, &[]);
+    let mut idle = service.haggle().go("a");
+    idle.write(0, &[1; 512]);
+    service.configure(&format!("idle-timeout = 1\nmax-connections = 2\n{BEFORE}"));
+    service.reload("reloaded");
+    service.job.signal(rustix::process::Signal::USR1);
+    assert!(service.line("--max-connections: ").ends_with(": 2"));
+    // It asks for nothing.
+    idle.socket.drain();
+    service.line("ended: ");
+    let all: Vec<_> = (0..3).map(|_| service.connect().unwrap()).collect();
+    service.line("2 connections are open already");
+    drop(all);
+    service.stop();
+}
+
+#[test]
+fn a_limit_of_requests_slows_a_client_down_that_is_there() {
+    let service = Service::start(BEFORE, &[]);
+    let mut client = service.haggle().go("a");
+    let hundred = |client: &mut blackbox::session::Session| {
+        let begun = std::time::Instant::now();
+        for _ in 0..100 {
+            assert_eq!(client.error_of(&Request::write(0, &[1; 512])), 0);
+        }
+        begun.elapsed()
+    };
+    hundred(&mut client);
+    service.configure(&format!("max-requests = 50\n{BEFORE}"));
+    service.reload("reloaded");
+    // Within about a second it counts; from then on 100 take nearly two.
+    eventually("the limit counts", || (hundred(&mut client).as_secs_f64() > 1.5).then_some(()));
+    service.stop();
+}
+
+#[test]
+fn a_mistake_changes_nothing_and_is_told_with_its_line() {
+    let service = Service::start(BEFORE, &[]);
+    let wrong = BEFORE
+        .replace("'anyunix'", "'10.0.0.0/8'")
+        .replace("unix = '%D/s'\n", "unix = '%D/s'\nlogg = ''\n");
+    service.configure(&wrong);
+    let line = service.reload("not reloaded: ");
+    assert!(
+        line.contains(" error ") && line.contains("/config:2: ") && line.contains("`log`"),
+        "{line}"
+    );
+    assert_eq!(service.names(), ["a", "b"]);
+    // A missing file is one, too.
+    fs::remove_file(service.temp.join("config")).unwrap();
+    service.reload("No such file");
+    assert_eq!(service.names(), ["a", "b"]);
+    service.stop();
+}
+
+#[test]
+fn what_takes_a_restart_is_named() {
+    let service = Service::start(BEFORE, &[]);
+    let other = BEFORE.replace("unix = '%D/s'", "unix = '%D/t'\nthreads = 3\nmax-requests = 7");
+    service.configure(
+        &(other.replace("name = 'a'\n", "name = 'a'\nread-only = true\n")
+            + "[[export]]\nname = 'c'\ndisk = 'memory:1M'\n"),
+    );
+    let line = service.reload("in force after a restart only");
+    assert!(line.ends_with(": export `a`, export `c`, threads, unix"), "{line}");
+    assert_eq!(service.names(), ["a", "b"]);
+    service.stop();
+}
+
+#[test]
+fn rules_for_another_disk_do_not_open_the_one_that_is_served() {
+    let disks = |a: &str, b: &str| {
+        format!("unix = '%D/s'\n[[export]]\nname = 'a'\n{a}\n[[export]]\nname = 'b'\n{b}\n")
+    };
+    let (secret, public) = ("disk = 'memory:2M'\nallow = '10.0.0.0/8'", "disk = 'memory:1M'");
+    let service = Service::start(&disks(secret, public), &[]);
+    assert_eq!(service.names(), ["b"]);
+    // They change places. Until a restart `a` is the secret one.
+    service.configure(&disks(public, secret));
+    service.reload("reloaded");
+    assert!(service.names().is_empty());
+    service.line("both the old and the new rules of `a`, `b` ");
+    // An option that waits counts for all exports.
+    let open = disks("disk = 'memory:2M'", public);
+    service.configure(&open.replace("%D/s'", "%D/t'"));
+    service.reload(": unix");
+    eventually("`b` is open again", || (service.names() == ["b"]).then_some(()));
+    service.configure(&open);
+    service.job.signal(rustix::process::Signal::HUP);
+    eventually("nothing waits", || (service.names() == ["a", "b"]).then_some(()));
+    service.stop();
+}
+
+#[test]
+fn the_log_is_opened_again_whatever_the_configuration_says() {
+    let service = Service::start(BEFORE, &[]);
+    service.configure("nonsense");
+    fs::rename(service.temp.join("log"), service.temp.join("old")).unwrap();
+    service.reload("not reloaded");
+    assert!(!fs::read_to_string(service.temp.join("old")).unwrap().contains("not reloaded"));
+    service.stop();
+}
+
+#[test]
+fn keys_of_tls_are_read_again() {
+    let (old, new) = ("11".repeat(32), "22".repeat(32));
+    let config = format!("tls-psk = '%D/keys'\nsandbox = 'require'\n{BEFORE}");
+    let keys = |service: &Service, name: &str, key: &str| {
+        service.temp.file(name, format!("alice:{key}\n").as_bytes())
+    };
+    let temp = blackbox::temp::TempDir::new();
+    let config = config.replace("%D/keys", &temp.join("keys").display().to_string());
+    temp.file("keys", format!("alice:{old}\n").as_bytes());
+    let service = Service::start(&config, &[]);
+    let has = |key: &str| {
+        let file = keys(&service, "client-keys", key);
+        let uri = format!(
+            "nbds+unix://alice@/a?socket={}&tls-psk-file={}",
+            service.socket().display(),
+            file.display()
+        );
+        run(&mut ours(["info", &uri])).status.success()
+    };
+    assert!(has(&old) && !has(&new));
+    temp.file("keys", format!("alice:{new}\n").as_bytes());
+    service.reload("reloaded");
+    assert!(has(&new) && !has(&old));
+    // Keys that cannot be read leave the others in force.
+    temp.file("keys", b"nonsense\n");
+    service.reload("TLS stays as it was");
+    assert!(has(&new));
+    service.stop();
+}

@@ -1,0 +1,203 @@
+//! What takes its time (an export that is let in later, a request without end) is nobody else's
+//! loss: not of other clients, and not of the client that waits.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
+
+use blackbox::GUARD;
+use blackbox::haggle::Haggler;
+use blackbox::launch::{Serve, needs_ours};
+use blackbox::nbd::{cmd, go_data, info, opt, rep};
+use blackbox::run::{Job, ours};
+use blackbox::session::{Mode, Request};
+use blackbox::socket::Socket;
+use rustix::process::Signal;
+
+/// Our server, which lets clients in after `delay`.
+fn late(delay: &str) -> Serve {
+    Serve::memory("1M").option(format!("--filter=delay?delay-open={delay}"))
+}
+
+#[test]
+fn time_that_the_server_takes_is_not_counted_against_the_client() {
+    if needs_ours("limit of a handshake") {
+        return;
+    }
+    let server = late("2500ms").option("--handshake-timeout=2").start();
+    let mut client = server.haggle();
+    let known = client.export(opt::INFO, "", &[info::BLOCK_SIZE]).unwrap();
+    // The server looks about once a second for those that have taken too long.
+    std::thread::sleep(Duration::from_millis(1300));
+    let mut session = client.go("");
+    assert_eq!(session.read(0, 512).unwrap().len(), 512);
+    assert_eq!(known.size, 1 << 20);
+}
+
+#[test]
+fn a_client_that_says_nothing_is_still_sent_away_after_its_export_was_ready() {
+    if needs_ours("limit of a handshake") {
+        return;
+    }
+    let server = late("300ms").option("--handshake-timeout=1").start();
+    let mut client = server.haggle();
+    client.export(opt::INFO, "", &[]).unwrap();
+    let mut rest = Vec::new();
+    client.socket.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn options_and_requests_sent_ahead_are_answered_in_order_once_the_export_is_ready() {
+    if needs_ours("delay") {
+        return;
+    }
+    let server = late("300ms").start();
+    let mut client = server.haggle();
+    let begun = Instant::now();
+    client.send(opt::INFO, &go_data(b"", &[]));
+    client.send(opt::INFO, &go_data(b"nobody", &[]));
+    client.send(opt::LIST, &[]);
+    client.send(opt::GO, &go_data(b"", &[]));
+    // A simple request to read, and a disconnect.
+    let mut requests = Vec::new();
+    for (command, cookie, length) in [(cmd::READ, 7u64, 512u32), (cmd::DISC, 8, 0)] {
+        requests.extend(0x2560_9513_u32.to_be_bytes());
+        requests.extend(0u16.to_be_bytes());
+        requests.extend(command.to_be_bytes());
+        requests.extend(cookie.to_be_bytes());
+        requests.extend(0u64.to_be_bytes());
+        requests.extend(length.to_be_bytes());
+    }
+    client.socket.send(&requests);
+    client.socket.finish_sending();
+    let last = |client: &mut Haggler, option| client.replies(option).pop().unwrap().kind;
+    assert_eq!(last(&mut client, opt::INFO), rep::ACK);
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+    assert_eq!(last(&mut client, opt::INFO), rep::UNKNOWN);
+    assert_eq!(last(&mut client, opt::LIST), rep::ACK);
+    assert_eq!(last(&mut client, opt::GO), rep::ACK);
+    let reply = client.socket.receive(16 + 512, "the answer to the read");
+    assert_eq!((reply[4..8].to_vec(), reply[15]), (vec![0; 4], 7));
+    let mut rest = Vec::new();
+    client.socket.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "{rest:?}");
+}
+
+/// Two clients wait for ever and hang up; then there is room for others, of whom there are two.
+fn makes_room(connect: impl Fn() -> Socket) {
+    for _ in 0..2 {
+        let mut client = Haggler::new(connect());
+        client.send(opt::GO, &go_data(b"", &[]));
+        // It has been understood when it hangs up.
+        client.socket.assert_silent(Duration::from_millis(200));
+    }
+    let begun = Instant::now();
+    while connect().read_exact(&mut [0; 18]).is_err() {
+        assert!(begun.elapsed() < GUARD, "those who have gone still take the room");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn clients_that_hang_up_while_they_wait_make_room_for_others() {
+    if needs_ours("delay") {
+        return;
+    }
+    let server = late("3600").option("--max-connections=2").start();
+    makes_room(|| server.connect());
+}
+
+#[test]
+fn clients_that_hang_up_over_tcp_while_they_wait_make_room_for_others() {
+    if needs_ours("delay") {
+        return;
+    }
+    // The port is chosen here, by binding it for a moment.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let mut command = ours(["serve", "--filter=delay?delay-open=3600", "--max-connections=2"]);
+    command.args(["--ipaddr=127.0.0.1", "--port", &address.port().to_string(), "memory", "1M"]);
+    let job = Job::start(&mut command);
+    let begun = Instant::now();
+    makes_room(|| {
+        loop {
+            match Socket::tcp(address) {
+                Ok(socket) => return socket,
+                Err(e) => assert!(begun.elapsed() < GUARD, "connecting to {address}: {e}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    job.signal(Signal::TERM);
+    job.wait().succeeded();
+}
+
+#[test]
+fn a_server_stops_while_clients_wait_to_be_let_in() {
+    if needs_ours("delay") {
+        return;
+    }
+    let mut server = late("3600").start();
+    let mut clients: Vec<_> = (0..3).map(|_| server.haggle()).collect();
+    for client in &mut clients {
+        client.send(opt::GO, &go_data(b"", &[]));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    server.signal(Signal::TERM);
+    for client in &mut clients {
+        let mut rest = Vec::new();
+        client.socket.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty());
+    }
+}
+
+#[test]
+fn a_request_without_end_through_filters_keeps_nobody_else_waiting() {
+    if needs_ours("nozero") {
+        return;
+    }
+    // Written as data, 4 EiB of zeroes take for ever; the filter on top may wait, the others not.
+    for filters in [
+        &["stats?statsfile=/dev/null", "nozero?zeromode=emulate"][..],
+        &["nozero?zeromode=emulate", "stats?statsfile=/dev/null"],
+        &["delay?delay-zero=1ms", "nozero?zeromode=emulate"],
+        &["noparallel", "nozero?zeromode=emulate"],
+    ] {
+        let mut serve = Serve::device(["null", "4E"]);
+        for filter in filters {
+            serve = serve.option(format!("--filter={filter}"));
+        }
+        let server = serve.start();
+        let mut busy = server.session(Mode::Extended, "");
+        busy.send(&Request::new(cmd::WRITE_ZEROES, 0, 1 << 62));
+        std::thread::sleep(Duration::from_millis(50));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // At least one of them shares a reactor with the busy one.
+        let mut others: Vec<_> = (0..3 * cores).map(|_| server.session(Mode::Simple, "")).collect();
+        for other in &mut others {
+            assert_eq!(other.read(0, 512).unwrap(), [0; 512], "{filters:?}");
+        }
+        server.kill();
+    }
+}
+
+#[test]
+fn a_client_that_waits_with_more_to_say_and_has_said_it_costs_nothing_while_it_waits() {
+    if needs_ours("delay") {
+        return;
+    }
+    let server = late("3s").start();
+    let mut client = server.haggle();
+    client.send(opt::GO, &go_data(b"", &[]));
+    // The beginning of a request.
+    client.socket.send(&0x2560_9513_u32.to_be_bytes());
+    client.socket.finish_sending();
+    std::thread::sleep(Duration::from_millis(200));
+    let before = server.processor_time();
+    std::thread::sleep(Duration::from_secs(1));
+    let spent = server.processor_time() - before;
+    assert!(spent < 20, "{spent} hundredths of a second awake");
+    assert_eq!(client.replies(opt::GO).pop().unwrap().kind, rep::ACK);
+}
