@@ -1,7 +1,7 @@
 """Scripts for libnbd's module, which is called nbd here: the idioms of its manual and of nbdsh's, rewritten.
 
 Each is run with libnbd's module and with ours, against servers of several kinds, and must print the same. `uri` leads to a disk
-of 1 MiB that can be written; `attempt` prints what a call gives or raises, `refused` only its errno, where the words of libnbd
+of 1 MiB that can be written; `attempt` prints what a call returns or raises, `refused` only its errno, where libnbd's words
 differ from version to version.
 """
 
@@ -28,7 +28,7 @@ SCRIPTS = {}
 
 
 def script(function):
-    """Its documentation is the script."""
+    """The script is its docstring."""
     SCRIPTS[function.__name__] = function.__doc__
     return function
 

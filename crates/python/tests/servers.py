@@ -1,4 +1,4 @@
-"""Servers that the tests talk to: nbdkit, qemu-nbd, and diskferry (the binary in $DISKFERRY)."""
+"""Servers for the tests: nbdkit, qemu-nbd, and diskferry (the binary in $DISKFERRY)."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ SERVERS = {
 
 
 def required(program):
-    """Whether it is there; a failure if tests must not be skipped."""
+    """Whether it is installed; a failure if tests must not be skipped."""
     if shutil.which(program):
         return True
     if os.environ.get("REQUIRE_PEERS"):
@@ -28,7 +28,7 @@ def required(program):
 
 @contextmanager
 def started(command, name="socket"):
-    """Starts a server; gives its URI."""
+    """Starts a server; returns its URI."""
     with tempfile.TemporaryDirectory() as directory:
         socket, disk = f"{directory}/{name}", f"{directory}/disk"
         with open(disk, "wb") as file:

@@ -1,4 +1,4 @@
-"""diskferry.connect: asyncio, with many commands under way, threads beside it, and cancelling."""
+"""diskferry.connect: asyncio, with many commands in flight, threads beside it, and cancelling."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ import diskferry
 
 class Asyncio(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
-        # A machine that is busy is no news.
+        # Slow callbacks on a busy machine are not reported.
         asyncio.get_running_loop().slow_callback_duration = 60
 
     def setUp(self):
@@ -45,7 +45,7 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
         await disk.close()
         await disk.close()
 
-    async def test_many_are_under_way_at_a_time(self):
+    async def test_many_commands_are_in_flight_at_a_time(self):
         async with diskferry.connect(self.uri) as disk:
             await asyncio.gather(*(disk.write(bytes([n % 256]) * 4096, n * 4096) for n in range(2048)))
             read = await asyncio.gather(*(disk.read(4096, n * 4096) for n in range(2048)))
@@ -64,7 +64,7 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(diskferry.nbd.Error) as caught:
                 await disk.read(512, 8 << 20)
             self.assertEqual(caught.exception.errno, "EINVAL")
-            # What was refused before it was sent is not waited for.
+            # A command that was refused before it was sent gets no reply to wait for.
             disk.handle.set_strict_mode(0)
             results = await asyncio.gather(
                 disk.read(512, 0), disk.read(512, 8 << 20), disk.read(512, 512), return_exceptions=True
@@ -87,13 +87,13 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
                 with self.assertRaises(asyncio.TimeoutError):
                     await asyncio.wait_for(disk.read(512, 0), 0.01)
 
-    async def test_what_waits_fails_when_the_server_goes(self):
+    async def test_commands_in_flight_fail_when_the_server_goes(self):
         serving = diskferry.serve("pattern:8M", filters=["delay?rdelay=60"])
         uri = serving.__enter__()
         disk = await diskferry.connect(uri)
         task = asyncio.create_task(disk.read(512, 0))
         await asyncio.sleep(0.05)
-        # A connection that breaks: both directions are shut down under us.
+        # A connection that breaks: both directions are shut down.
         with socket.socket(fileno=os.dup(disk.handle.aio_get_fd())) as same:
             same.shutdown(socket.SHUT_RDWR)
         with self.assertRaises(diskferry.nbd.Error):
@@ -102,7 +102,7 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
         await asyncio.get_running_loop().run_in_executor(None, serving.__exit__, None, None, None)
 
     async def test_a_thousand_interleavings_with_threads_beside(self):
-        """Tasks and threads over one server, with cancels at random: every byte that is read was written."""
+        """Tasks and threads over one server, with cancels at random: a read returns only bytes that were written."""
         seed = int(os.environ.get("BLACKBOX_SEED", random.randrange(1 << 32)))
         print(f"seed {seed}", end=" ", flush=True)
         stop, failures = threading.Event(), []

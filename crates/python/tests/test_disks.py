@@ -1,4 +1,4 @@
-"""Disks by name: what the command line can name is opened, copied, compared and served."""
+"""Disks by name: whatever the command line can name is opened, copied, compared and served."""
 
 import os
 import tempfile
@@ -43,7 +43,7 @@ class Disks(unittest.TestCase):
             disk.read(1, 0)
         disk.close()
 
-    def test_what_cannot_be_done_is_an_error_with_kind_and_number(self):
+    def test_a_failed_operation_raises_an_error_with_kind_and_number(self):
         for name, kind in (("/nonexistent", "NotFound"), ("nosuchdevice:1", "InvalidInput")):
             with self.assertRaises(diskferry.Error) as caught:
                 diskferry.open(name)
@@ -95,7 +95,7 @@ class Disks(unittest.TestCase):
                 self.assertEqual(bytes(disk.read(9, 0)), b"qcow data")
         self.assertTrue(diskferry.compare(raw, image))
 
-    def test_a_copy_tells_how_far_it_is_and_an_exception_stops_it(self):
+    def test_a_copy_reports_progress_and_an_exception_stops_it(self):
         seen = []
         target = self.path("copy")
         account = diskferry.copy("sparse-random:64M?seed=1&percent=50", target, progress=lambda *a: seen.append(a))
@@ -111,7 +111,7 @@ class Disks(unittest.TestCase):
 
         target = self.path("stopped")
         with self.assertRaises(Stop):
-            # A gigabyte at 8 MiB a second: it does not end before it is asked.
+            # A gigabyte at 8 MiB a second: it cannot end before it is stopped.
             diskferry.copy("pattern:1G", target, source_filters=["rate?rate=64M"], progress=stop)
         self.assertFalse(os.path.exists(target), "what was made is removed")
 
@@ -122,7 +122,7 @@ class Disks(unittest.TestCase):
         with open(path, "rb") as file:
             self.assertEqual(file.read(), b"x" * 4096)
 
-    def test_a_comparison_tells_the_first_difference(self):
+    def test_a_comparison_reports_the_first_difference(self):
         one, other = self.file("one", b"x" * 65536), self.file("other", b"x" * 40000 + b"y" + b"x" * 25535)
         found = diskferry.compare(one, other, first_format="raw", second_format="raw")
         self.assertFalse(found)

@@ -1,4 +1,4 @@
-"""Servers that break the rules: what they send never gets beyond a buffer, and never hangs or ends the program."""
+"""Servers that break the rules: their bytes never get beyond a buffer, and never hang or end the program."""
 
 import os
 import random
@@ -79,7 +79,7 @@ class Hostile(unittest.TestCase):
         return h
 
     def answered(self, *answers):
-        """What comes of a read of 4096 bytes in the middle of a buffer that is answered so."""
+        """The result of a read of 4096 bytes into the middle of a buffer, with these replies."""
 
         def talk(peer):
             greet(peer)
@@ -98,14 +98,14 @@ class Hostile(unittest.TestCase):
         self.assertEqual(memory[:4096] + memory[8192:], b"\xaa" * 8192, "written beyond the buffer")
         return result, memory[4096:8192]
 
-    def test_an_honest_answer_is_taken(self):
+    def test_a_correct_reply_is_accepted(self):
         result, data = self.answered(
             lambda c, o, n: chunk(0, 1, c, struct.pack(">Q", o + 1024) + b"b" * (n - 1024)),
             lambda c, o, n: chunk(1, 2, c, struct.pack(">QI", o, 1024)),
         )
         self.assertEqual((result, data), ("done", bytes(1024) + b"b" * 3072))
 
-    def test_answers_that_break_the_rules_fail_the_read(self):
+    def test_replies_that_break_the_rules_fail_the_read(self):
         data = struct.pack(">Q", 65536)
         cases = {
             "before the range": [lambda c, o, n: chunk(1, 1, c, struct.pack(">Q", o - 512) + b"x" * n)],
@@ -132,8 +132,8 @@ class Hostile(unittest.TestCase):
                 result, _ = self.answered(*answers)
                 self.assertTrue(result.startswith("nbd_pread: "), result)
 
-    def test_an_answer_that_comes_before_the_payload_was_sent_waits_for_it(self):
-        """The memory of a write is needed until all of it was sent, whatever the server says."""
+    def test_a_reply_that_comes_before_the_payload_was_sent_waits_for_it(self):
+        """The memory of a write is needed until all of it was sent, whatever the server replies."""
         go = threading.Event()
 
         def talk(peer):
@@ -161,14 +161,14 @@ class Hostile(unittest.TestCase):
         data.clear()
 
     def test_noise_at_any_point_is_an_error(self):
-        """Random bytes in the place of any message: HOSTILE_ROUNDS=N for more."""
+        """Random bytes in place of any message: HOSTILE_ROUNDS=N for more."""
         seed = int(os.environ.get("BLACKBOX_SEED", random.randrange(1 << 32)))
         print(f"seed {seed}", end=" ", flush=True)
         for round in range(int(os.environ.get("HOSTILE_ROUNDS", "200"))):
             dice = random.Random(seed + round)
 
             class Noisy:
-                """A peer that sends some of it wrong, or more, or less."""
+                """A peer whose messages are partly wrong, too long or too short."""
 
                 def __init__(self, peer):
                     self.peer, self.recv = peer, peer.recv
@@ -183,7 +183,7 @@ class Hostile(unittest.TestCase):
 
             def talk(peer):
                 noisy = Noisy(peer)
-                # A message that was cut is waited for; its end is not.
+                # The client waits for the rest of a message that was cut; this server does not wait for the client.
                 peer.settimeout(0.2)
                 greet(noisy)
                 for _ in range(3):

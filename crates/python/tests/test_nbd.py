@@ -17,7 +17,7 @@ from servers import SERVERS, required, server
 
 LIBRARIES = {"libnbd": "import nbd\n", "ours": "import diskferry.nbd as nbd\n"}
 
-# Where a server of one kind may be another each time, or a library of another version has other words.
+# Scripts whose output depends on the server's timing, or on the library's version.
 ODD = {
     # QEMU's rejects a read beyond the end by closing, before 9.0.
     ("what_is_wrong_is_sent_without_strict_mode", "qemu-nbd"),
@@ -67,14 +67,14 @@ class SameAsLibnbd(unittest.TestCase):
             self.assertEqual(names - set(dir(ours)) - {"contextlib", "libnbdmod"}, set())
         for name in dir(theirs):
             value = getattr(theirs, name)
-            # Masks grow with what a version knows.
+            # Masks grow with the library's version.
             if name.isupper() and not isinstance(value, type) and not name.endswith("_MASK"):
                 self.assertEqual(getattr(nbd, name), value, name)
 
 
 class OverOurServer(unittest.TestCase):
     def setUp(self):
-        # From this process: so a server that is stuck shows where.
+        # In this process, so that a server that hangs shows where.
         self.serving = diskferry.serve("memory:1M")
         self.uri = self.serving.__enter__()
         self.addCleanup(self.serving.__exit__, None, None, None)
@@ -150,7 +150,7 @@ class OverOurServer(unittest.TestCase):
                 h.pread(512, 0)
             except nbd.Error as e:
                 raised.append(e.errnum)
-            # What does not wait may be called.
+            # Calls that do not wait are allowed.
             h.aio_pread(nbd.Buffer(512), 0, lambda error: 1)
             return 1
 
@@ -159,7 +159,7 @@ class OverOurServer(unittest.TestCase):
             h.poll(-1)
         self.assertEqual(raised, [errno.EDEADLK])
 
-    def test_a_closed_handle_says_so(self):
+    def test_a_call_on_a_closed_handle_raises_closed_handle(self):
         h = self.connected()
         h.close()
         with self.assertRaises(nbd.ClosedHandle):
@@ -177,7 +177,7 @@ class OverOurServer(unittest.TestCase):
         self.assertGreater(h.stats_bytes_sent(), 0)
 
     def test_whatever_strict_mode_allows_the_server_goes_on(self):
-        """Random commands with random switches: each is answered or refused, and the server serves on."""
+        """Random commands with random switches: each is replied to or refused, and the server goes on."""
         seed = int(os.environ.get("BLACKBOX_SEED", random.randrange(1 << 32)))
         print(f"seed {seed}", end=" ", flush=True)
         dice = random.Random(seed)
@@ -193,7 +193,7 @@ class OverOurServer(unittest.TestCase):
                 count = dice.choice([0, 1, 512, 4096, 65536, 1 << 20, (1 << 20) + 1, dice.randrange(1 << 17)])
                 flags = dice.choice([0, 0, 1, 2, 4, 8, 16, 32, 0x8000, dice.randrange(1 << 16)])
                 if extended:
-                    # A payload that is announced and does not come is waited for.
+                    # The server would wait for a payload that is announced and does not come.
                     flags &= ~nbd.CMD_FLAG_PAYLOAD_LEN
                 command = dice.choice(COMMANDS)
                 try:
@@ -241,7 +241,7 @@ class OverOurServer(unittest.TestCase):
         self.assertEqual(failures, [])
         self.assertEqual(h.aio_in_flight(), 0)
 
-    def test_a_signal_ends_a_call_that_waits(self):
+    def test_a_signal_ends_a_call_that_blocks(self):
         import signal
         import socket
 
@@ -258,7 +258,7 @@ class OverOurServer(unittest.TestCase):
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
             with self.assertRaises(Stop):
-                # There is no greeting.
+                # The server sends no greeting.
                 h.connect_socket(ours.detach())
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,4 +1,4 @@
-"""`diskferry shell` is nbdsh: its options, its prompt, and the chain of servers that it was first tried on."""
+"""`diskferry shell` is nbdsh: its options, its prompt, and a chain of servers."""
 
 import os
 import re

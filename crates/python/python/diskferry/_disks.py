@@ -14,7 +14,7 @@ Progress = Callable[[int, int], object]
 class Error(OSError):
     """A disk could not be opened, or an operation on it failed.
 
-    `errno` is the nearest number of the system's, `strerror` says what was attempted on what and why, and `kind` is a word that
+    `errno` is the system's nearest error number, `strerror` says what was attempted, on what, and why it failed, and `kind` is a word that
     never changes, such as "NotFound", "ReadOnly", "NoSpace", "Disconnected" or "NotFast".
     """
 
@@ -185,7 +185,7 @@ class Disk(_native.Disk):
 
 
 def _shares(disk: Disk, width: int) -> tuple[list[float], list[float]]:
-    """The parts of a disk, in `width` steps at most: how much of each is data, and how much is zero."""
+    """A disk in at most `width` steps: how much of each is data, and how much is zero."""
     size = disk.size
     width = max(1, min(width, size))
     shares: dict[str, list[float]] = {kind: [0.0] * width for kind in ("data", "zero", "hole")}
@@ -203,7 +203,7 @@ def _shares(disk: Disk, width: int) -> tuple[list[float], list[float]]:
 
 
 def _bars(data: list[float], zero: list[float]) -> Iterator[str]:
-    """Rectangles, one for steps that look alike."""
+    """Rectangles, one for adjoining steps that look alike."""
     start = 0
     looks = [(round(16 * d), round(16 * z)) for d, z in zip(data, zero)]
     for end in range(1, len(looks) + 1):
@@ -243,13 +243,13 @@ def open(
 ) -> Disk:
     """Opens anything that the command line can name: a path, a URI, or `DEVICE:ARG?key=value`.
 
-    format: of the image in it ("raw", "qcow2", ...). For reading it is guessed, if it is not named; for writing it is not.
-    filters: `NAME?key=value` each, the first nearest to the user.
-    params: what the format takes (snapshot=, ...).
-    allow_external: the directory beneath which images may name files, or "chain" for wherever they lead.
-    lock: whether other programs are kept from changing it.
+    format: the image's ("raw", "qcow2", ...). Without it, it is guessed for reading, and never for writing.
+    filters: `NAME?key=value` each, the first one nearest to the user.
+    params: the format's parameters (snapshot=, ...).
+    allow_external: the directory in which images may name files, or "chain" to allow any file that they name.
+    lock: whether to lock it, so that no other program that honours locks changes it.
     force: whether a block device that the system uses may be written.
-    connections: to a server, at most, from 1 to 64.
+    connections: the most connections to a server, from 1 to 64.
 
     Raises diskferry.Error.
     """
@@ -277,14 +277,14 @@ def copy(
 ) -> dict[str, Any]:
     """Copies a disk to another, which is created if it does not exist.
 
-    progress: called now and then with the bytes done and in all; an exception of it stops the copy.
-    sparse: blocks of so many bytes are looked at for zeroes; 0: none.
+    progress: called now and then with the bytes done and the total; an exception that it raises stops the copy.
+    sparse: the block size in which to look for zeroes, in bytes; 0: do not look.
     allocated: leave no holes in the target.
     target_is_zero: the target is known to read as zeroes.
     flush: make the target durable.
 
-    Gives an account: "total", "copied", "zeroed", "skipped" bytes, and "seconds". Raises diskferry.Error; then what was
-    made is removed.
+    Returns statistics: "total", "copied", "zeroed", "skipped" bytes, and "seconds". Raises diskferry.Error; then a target
+    that it created is removed.
     """
     return convert(
         source,
@@ -329,7 +329,7 @@ def convert(
 ) -> dict[str, Any]:
     """Copies a disk into a new image of `format`; the rest is as in `copy`.
 
-    options: what the format takes when it is made (cluster_size=, ...).
+    options: the format's options for a new image (cluster_size=, ...).
     compress: whether the new image is compressed.
     source_format: without it, it is guessed.
     """
@@ -351,8 +351,8 @@ def compare(
 ) -> Comparison:
     """Compares two disks; if one is longer, the rest of it must read as zeroes.
 
-    strict: sizes, and what is data or not, must be the same too.
-    progress: called now and then with the bytes done and in all.
+    strict: sizes and maps (data, zeroes, holes) must be the same too.
+    progress: called now and then with the bytes done and the total.
     """
     ends = (
         _naming(first, first_format, (), allow_external),
@@ -376,8 +376,8 @@ def serve(
 ) -> Iterator[str]:
     """Serves a disk over NBD from this process during the `with` statement, which gives the URI.
 
-    export: its name; it is the default export, too.
-    unix, tcp: a path, or a host and a port (0: any), to listen on. Without them it is a private Unix socket.
+    export: the name of the export; it is also the default export.
+    unix, tcp: a path, or a host and a port (0: any free port), to listen on. Without them it listens on a private Unix socket.
     """
     naming = _naming(name, format, filters, allow_external, params)
     server = _native.Server(naming, export, read_only, unix, tcp)

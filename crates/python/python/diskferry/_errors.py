@@ -7,7 +7,7 @@ from typing import Optional
 class Error(Exception):
     """A call of diskferry.nbd has failed.
 
-    Its arguments are the text and the number of the error, 0 if the system has none for it.
+    Its arguments are the text and the errno, 0 if there is none.
     """
 
     __module__ = "diskferry.nbd"

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator, Protocol
 __version__: str
 
 _Path = str | PathLike[str]
-# Whatever has a buffer: bytes, bytearrays, memoryviews, arrays of NumPy, and Buffer. What cannot be written raises BufferError.
+# Any object with a buffer: bytes, bytearrays, memoryviews, arrays of NumPy, and Buffer. What cannot be written raises BufferError.
 _Readable = Any
 _Writable = Any
 _Completion = Callable[[c_int], object]
@@ -54,7 +54,7 @@ class NBD:
     def get_export_name(self) -> str:
         """The name of the export."""
     def set_request_block_size(self, request: object) -> None:
-        """Whether to ask the server for its block sizes, which promises to keep to them. Default: True."""
+        """Whether to ask the server for its block size constraints, which promises to keep to them. Default: True."""
     def get_request_block_size(self) -> bool:
         """What `set_request_block_size` set."""
     def set_full_info(self, request: object) -> None:
@@ -332,7 +332,7 @@ class NBD:
     def aio_is_created(self) -> bool:
         """Whether the handle is new and not connected yet."""
     def aio_is_connecting(self) -> bool:
-        """Whether the connection or an option is under way."""
+        """Whether it is connecting, or an option is in flight."""
     def aio_is_negotiating(self) -> bool:
         """Whether options may be sent."""
     def aio_is_ready(self) -> bool:
@@ -346,13 +346,13 @@ class NBD:
     def aio_command_completed(self, cookie: int) -> bool:
         """Whether a command has ended; if so, it is retired. A failed one raises its error."""
     def aio_peek_command_completed(self) -> int:
-        """The cookie of a command that is over and was not retired; 0 if all are under way."""
+        """The cookie of a command that has ended and was not retired; 0 if all are in flight."""
     def aio_in_flight(self) -> int:
-        """How many commands are under way."""
+        """The number of commands in flight."""
     def connection_state(self) -> str:
         """The state, in words."""
     def aio_disconnect(self, flags: int = 0) -> None:
-        """Tells the server that no more commands come. What is under way is answered before."""
+        """Tells the server that no more commands come. It answers those in flight first."""
     def shutdown(self, flags: int = 0) -> None:
         """Disconnects, and waits until the connection is closed."""
 

@@ -9,7 +9,7 @@ from . import nbd
 
 Buffer = Union[bytes, bytearray, memoryview]
 
-# Commands that are sent before an answer is waited for.
+# The most commands in flight.
 _MOST = 1024
 
 
@@ -90,7 +90,7 @@ class Connection:
         return found
 
     async def close(self) -> None:
-        """Disconnects when all commands are answered, and closes the connection."""
+        """Disconnects when the replies to all commands have come, and closes the connection."""
         if self._closed:
             return
         self._closed = True
@@ -100,7 +100,7 @@ class Connection:
         self._leave()
         handle = self._handle
         if handle.aio_is_ready() or handle.aio_is_processing():
-            # The server's goodbye is waited for beside the loop.
+            # Waiting for the server to disconnect would block the loop.
             await self._loop.run_in_executor(None, handle.shutdown)
         handle.close()
 
@@ -171,7 +171,7 @@ class Connection:
             notify()
             direction = self._handle.aio_get_direction()
         except nbd.Error:
-            # The task that waits for a command has been told.
+            # The task that waits for a command gets the error.
             direction = 0
         if direction == 0:
             self._leave()
@@ -209,7 +209,7 @@ class connect:
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
-        # Names are looked up, and TLS agreed on, beside the loop.
+        # Looking up names and negotiating TLS would block the loop.
         await loop.run_in_executor(None, self._handle.connect_uri, self._uri)
         self._connection = Connection(self._handle, loop)
         return self._connection

@@ -94,7 +94,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         handle = nbd.NBD()
         handle.set_handle_name("nbdsh")
         names["h"] = handle
-    # Scripts for nbdsh may import nbd themselves; where libnbd is missing they get ours.
+    # Scripts for nbdsh may import nbd themselves; where libnbd is missing they get diskferry.nbd.
     sys.modules.setdefault("nbd", nbd)
     try:
         for name, value in args.snippets:

@@ -126,7 +126,7 @@ impl Work {
         let mut options = self.choices.options(self.ends);
         match target.holds {
             Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
-            // As if it had been emptied: ranges without data become holes.
+            // The target is to end as if it had been emptied: ranges without data become holes.
             Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
             Holds::Unknown => {}
         }
@@ -134,7 +134,7 @@ impl Work {
         let plan = CopyPlan::Map;
         let name = &target.edge.info().name;
         let copied = copy::run(source, &target.edge, &plan, &options, &self.progress, &self.cancel);
-        // Data that filters still hold is part of the copy.
+        // Data that filters still hold belongs to the copy.
         context.control.end();
         let report = copied.map_err(|failure| {
             let (error, report) = (&failure.error, &failure.report);

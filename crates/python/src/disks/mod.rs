@@ -33,7 +33,7 @@ pub(crate) fn raise(py: Python<'_>, e: &Error) -> PyErr {
     raise_words(py, e.kind(), &e.to_string())
 }
 
-/// The same with other words.
+/// The same, with a text of its own.
 pub(crate) fn raise_words(py: Python<'_>, kind: ErrorKind, text: &str) -> PyErr {
     let made = || -> PyResult<PyErr> {
         let class = py.import("diskferry._disks")?.getattr("Error")?;

@@ -14,7 +14,7 @@ pub(crate) struct Naming {
     name: String,
     /// The format of its image; if missing, it is guessed for reading.
     format: Option<String>,
-    /// `NAME?key=value` each, the first nearest to the reader and writer.
+    /// `NAME?key=value` each, the first nearest to the user.
     filters: Vec<String>,
     /// A directory, or "chain": which files images may name.
     external: Option<String>,
@@ -26,11 +26,11 @@ pub(crate) struct Naming {
     compress: bool,
 }
 
-/// How to handle a disk to be written.
+/// What a disk is named for: what may be guessed depends on it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Handling {
     Read,
-    /// As it is, or new: nothing is guessed.
+    /// Written, as it is or new: nothing is guessed.
     Write,
 }
 
@@ -44,7 +44,7 @@ impl Naming {
         let named = Named::parse(&self.name)?;
         let mut image = match &self.format {
             Some(format) => Image::of(format)?,
-            // Without a path, it is no image whose format was forgotten.
+            // A disk without a path cannot be an image whose format the user forgot to name.
             None if how == Handling::Write && named.path().is_none() => Image::default(),
             None => Image::guessed(),
         };

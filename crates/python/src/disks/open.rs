@@ -18,7 +18,7 @@ const MANY: usize = 1024;
 /// The longest single read into our own memory, in bytes.
 const MOST: usize = 1 << 30;
 
-/// What is open.
+/// The parts of an open disk.
 struct Open {
     edge: Edge,
     format: &'static str,
@@ -45,7 +45,7 @@ impl Disk {
         open.clone().ok_or_else(|| PyValueError::new_err("the disk is closed"))
     }
 
-    /// Runs something that may wait.
+    /// Runs an operation that may block.
     fn run<T: Send>(
         &self,
         py: Python<'_>,
@@ -146,7 +146,7 @@ impl Disk {
         let bytes = fresh(py, count)?;
         let view = View::of(bytes.as_any(), true)?;
         let mut memory = view.memory();
-        // It is visible only if all of it was read.
+        // The caller sees the bytes only if all were read.
         self.run(py, move |edge| edge.read(memory.part(0, count).unwrap_or_default(), offset))?;
         Ok(bytes)
     }

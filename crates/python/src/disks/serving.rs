@@ -12,9 +12,9 @@ use wire::{Scheme, Transport, Uri};
 use super::naming::Handling;
 use super::{Naming, raise, wrong};
 
-/// Threads for what may wait.
+/// Threads for operations that may block.
 const WORKERS: usize = 16;
-/// Connections to a server behind us.
+/// Connections to a server, if the served disk is on one.
 const CONNECTIONS: usize = 8;
 
 /// A server that runs until it is stopped.

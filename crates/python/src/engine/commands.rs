@@ -1,4 +1,4 @@
-//! Commands, on their way to the server and until a user has taken note of their end.
+//! Commands, from when they are asked for until they are retired.
 
 use rustix::io::Errno;
 use wire::constants::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC};
@@ -9,10 +9,10 @@ use super::{Engine, EngineError, Event, Out, PythonMemory, State, When};
 
 /// Longest read or write, in bytes.
 const MAX_PAYLOAD: u64 = 64 << 20;
-/// What a server takes that says nothing of it, in bytes.
+/// Longest payload for a server that advertises no limit, in bytes.
 const USUAL_PAYLOAD: u32 = 32 << 20;
 
-/// What is asked for.
+/// A command that the user asks for.
 #[derive(Debug)]
 pub(crate) struct CommandSpec<K> {
     pub(crate) kind: Kind,
@@ -24,13 +24,13 @@ pub(crate) struct CommandSpec<K> {
     pub(crate) memory: PythonMemory,
     /// Contexts that a block status is limited to.
     pub(crate) only: Option<Vec<String>>,
-    /// Whether the pieces of a read are to be told as they come.
+    /// Whether the pieces of a read are reported as they come.
     pub(crate) chunks: bool,
-    /// Whether its end is to be told.
+    /// Whether its end is reported.
     pub(crate) completion: bool,
-    /// The memory holds nothing of the user's: if the read fails it is zeroed.
+    /// The memory holds no bytes of the user yet: if the read fails it is zeroed.
     pub(crate) fresh: bool,
-    /// What is kept with it until it is retired.
+    /// What the caller keeps with it until it is retired.
     pub(crate) keep: K,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Submitted<K> {
     pub(super) coverage: ReadCoverage,
     /// Its payload is not sent yet.
     is_sending: bool,
-    /// The server has answered.
+    /// The server has replied.
     is_answered: bool,
     pub(super) progress: CommandProgress,
 }
@@ -65,7 +65,7 @@ pub(crate) enum CommandProgress {
 }
 
 impl<K> Submitted<K> {
-    /// The payload that goes with it.
+    /// Its payload.
     pub(super) fn bytes(&self) -> &[u8] {
         if self.is_sending { self.memory.bytes() } else { &[] }
     }
@@ -120,10 +120,10 @@ impl<K> Engine<K> {
         if told == 0 { USUAL_PAYLOAD } else { told.min(most) }
     }
 
-    /// Accepts a command, and sends what can be sent of it now. Gives its cookie.
+    /// Accepts a command, and sends what can be sent of it now. Returns its cookie.
     ///
     /// # Errors
-    /// It was not accepted. That it could not be sent is told when its end is asked for.
+    /// It was not accepted. A failure to send is reported as the result of the command.
     pub(crate) fn issue(&mut self, mut ask: CommandSpec<K>) -> Result<u64, (EngineError, K)> {
         let payload = match self.check(&mut ask) {
             Ok(payload) => payload,
@@ -169,7 +169,7 @@ impl<K> Engine<K> {
     }
 
     fn send_or_die(&mut self) {
-        // The caller that asks for the command learns of it.
+        // The result of the command reports it.
         let _ = self.or_die(Self::send);
     }
 
@@ -191,7 +191,7 @@ impl<K> Engine<K> {
         self.put(&header);
     }
 
-    /// Refuses what strict mode says; gives the payload of a block status.
+    /// Refuses what strict mode forbids; returns the payload of a block status.
     fn check(&mut self, ask: &mut CommandSpec<K>) -> Result<Option<Vec<u8>>, EngineError> {
         When::Connected.check(self.state)?;
         self.check_flags(ask)?;
@@ -224,7 +224,7 @@ impl<K> Engine<K> {
         Err(EngineError::new(Errno::INVAL, text))
     }
 
-    /// Whether the server has offered the command, and its flags.
+    /// Whether the server has advertised the command, and its flags.
     fn check_kind(&self, ask: &mut CommandSpec<K>) -> Result<(), EngineError> {
         use TransmissionFlags as Flags;
         let refuse = |errno, what: &str| Err(EngineError::new(errno, what));
@@ -263,7 +263,7 @@ impl<K> Engine<K> {
         self.check_payload_flag(ask)
     }
 
-    /// The flag that says that a payload follows.
+    /// The flag for a payload that follows.
     fn check_payload_flag(&self, ask: &mut CommandSpec<K>) -> Result<(), EngineError> {
         let payload = u32::from(CommandFlags::PAYLOAD_LEN.0);
         let right = match ask.kind {
@@ -363,7 +363,7 @@ impl<K> Engine<K> {
         self.commands.get_mut(&cookie)
     }
 
-    /// Something that a user was asked about a command has failed.
+    /// A callback of a command has failed.
     pub(crate) fn fail_command(&mut self, cookie: u64, errno: i32) {
         if let Some(command) = self.commands.get_mut(&cookie) {
             command.fail(errno);
@@ -380,12 +380,12 @@ impl<K> Engine<K> {
         self.commands.get(&cookie).map_or(0, |command| command.offset)
     }
 
-    /// Whether a command is over, its user has heard so, and it was not retired.
+    /// Whether a command is over, its completion was called, and it was not retired.
     pub(crate) fn has_ended(&self, cookie: u64) -> bool {
         self.commands.get(&cookie).is_some_and(|command| command.progress == CommandProgress::Ended)
     }
 
-    /// Commands that were sent or wait to be, and are not over.
+    /// Commands that were sent or are queued, and are not over.
     pub(crate) const fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -408,7 +408,7 @@ impl<K> Engine<K> {
         }
     }
 
-    /// The server has said everything about a command.
+    /// The last reply to a command has come.
     pub(super) fn finish(&mut self, cookie: u64) {
         let Some(command) = self.commands.get_mut(&cookie) else { return };
         command.is_answered = true;
@@ -417,7 +417,7 @@ impl<K> Engine<K> {
             return;
         }
         if command.kind == Kind::Read && !command.coverage.is_complete() {
-            // Not all of it was answered, whatever the server says.
+            // The replies do not cover all of it, although the server calls it done.
             command.fail(Errno::PROTO.raw_os_error());
         }
         if command.fresh && command.errno != 0 {
@@ -435,7 +435,7 @@ impl<K> Engine<K> {
         }
     }
 
-    /// A user has heard that a command is over; what it says to that replaces the error. Gives it back if it is
+    /// The completion of a command was called; its result replaces the error. Returns the command if it is
     /// retired.
     pub(crate) fn told(
         &mut self,
@@ -455,7 +455,7 @@ impl<K> Engine<K> {
         None
     }
 
-    /// Retires a command that is over: whether it went well, as libnbd says it. `None`: it is not over, or not known.
+    /// Retires a command that is over; returns whether it succeeded, in libnbd's form. `None`: it is not over, or not known.
     pub(crate) fn retire(&mut self, cookie: u64) -> Option<(Result<(), EngineError>, K)> {
         if !self.has_ended(cookie) {
             return None;
@@ -476,7 +476,7 @@ impl<K> Engine<K> {
         Some((result, command.keep))
     }
 
-    /// All commands fail that are not over.
+    /// Fails all commands that are not over.
     pub(super) fn fail_all(&mut self) {
         let flying = self.commands.iter().filter(|(_, c)| c.progress == CommandProgress::Flying);
         let mut flying: Vec<u64> = flying.map(|(cookie, _)| *cookie).collect();
@@ -491,7 +491,7 @@ impl<K> Engine<K> {
         debug_assert_eq!(self.in_flight, 0);
     }
 
-    /// What is left of commands that were never sent, and will not be: they fail.
+    /// Fails the commands that were never sent, and will not be.
     pub(crate) fn abandon_pending(&mut self) {
         if self.state == State::Ready {
             self.ended_by_server();

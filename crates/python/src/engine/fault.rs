@@ -1,11 +1,11 @@
-//! Errors in libnbd's form: a number of the system's, or 0, and a text that ends with what the number means.
+//! Errors in libnbd's form: an errno, or 0, and a text that ends with the meaning of the errno.
 
 use rustix::io::Errno;
 
-/// What went wrong. The text does not yet name the call that it went wrong in, nor the number.
+/// A failure. The text does not yet name the call that failed, nor the errno.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineError {
-    /// The system's number; 0 where there is none.
+    /// The errno; 0 where there is none.
     pub(crate) errno: i32,
     pub(crate) text: String,
 }
@@ -15,7 +15,7 @@ impl EngineError {
         Self { errno: errno.raw_os_error(), text: text.into() }
     }
 
-    /// One that is not the system's.
+    /// A failure without an errno.
     pub(crate) fn plain(text: impl Into<String>) -> Self {
         Self { errno: 0, text: text.into() }
     }
@@ -24,7 +24,7 @@ impl EngineError {
         Self { errno, text: text.into() }
     }
 
-    /// The whole text, for the call of that name.
+    /// The whole text, for the call of this name.
     pub(crate) fn said_by(&self, call: &str) -> String {
         match self.errno {
             0 => format!("nbd_{call}: {}", self.text),
@@ -33,7 +33,7 @@ impl EngineError {
     }
 }
 
-/// What a number of the system's means, as the C library says it.
+/// The meaning of an errno, in the C library's words.
 fn meaning(number: i32) -> String {
     let text = std::io::Error::from_raw_os_error(number).to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -1,6 +1,6 @@
-//! What was received and not yet looked at: the ends of headers, and small payloads.
+//! Bytes that were received and not yet parsed: the ends of headers, and small payloads.
 
-/// As many bytes as are received ahead of being needed. A payload of more goes into its buffer directly.
+/// How many bytes are received ahead of need. A longer payload goes into its buffer directly.
 const ROOM: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Inbox {
         self.end - self.start
     }
 
-    /// Room behind what is there. Its memory is taken when it is first needed.
+    /// Room behind the bytes that are there. Its memory is allocated when it is first needed.
     pub(super) fn room(&mut self) -> &mut [u8] {
         if self.bytes.is_empty() {
             self.bytes = vec![0; ROOM].into();
@@ -35,12 +35,12 @@ impl Inbox {
         self.bytes.get_mut(self.end..).unwrap_or_default()
     }
 
-    /// So many bytes were put there.
+    /// This many bytes were put there.
     pub(super) fn came(&mut self, count: usize) {
         self.end = self.bytes.len().min(self.end + count);
     }
 
-    /// The first bytes have been looked at.
+    /// The first bytes were parsed.
     pub(super) fn take(&mut self, count: usize) {
         self.start = self.end.min(self.start + count);
     }

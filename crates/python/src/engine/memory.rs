@@ -1,15 +1,15 @@
-//! Memory of Python's that a command reads into or writes from, without a copy.
+//! Python's memory that a command reads into or writes from, without a copy.
 //!
-//! Uses `unsafe` to take a pointer and a length for a slice: that is the only way to receive into a buffer that
-//! belongs to an object of Python while other threads of Python run.
+//! Uses `unsafe` to make a slice of a pointer and a length: that is the only way to receive into a buffer that
+//! belongs to a Python object while other Python threads run.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ptr::NonNull;
 
-/// A stretch of memory that Python keeps.
+/// A range of memory that Python keeps.
 ///
 /// As with every buffer that is given to Python's `recv_into`, other threads may look at it and write into it meanwhile;
-/// what they see and what is sent then is up to them. Nothing here believes what it reads back from it.
+/// what they see and what is sent then is up to them. Nothing here trusts what it reads back from it.
 #[derive(Debug)]
 pub(crate) struct PythonMemory {
     start: NonNull<u8>,

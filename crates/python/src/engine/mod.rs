@@ -1,15 +1,15 @@
-//! One connection to an NBD server, as libnbd has it: every step of the handshake and every command is the user's to
+//! One connection to an NBD server, as in libnbd: every step of the handshake and every command is the user's to
 //! choose, and with strict mode off also what a server should never be sent.
 //!
-//! It never waits. It is told that the socket can be read or written ([`Engine::readable`], [`Engine::writable`]), goes
-//! as far as it can, and puts what users have to be told into a queue of [`Event`]s. A call that blocks is the same with
-//! poll(2) around it, which is its caller's.
+//! It never waits. Its caller reports that the socket is readable or writable ([`Engine::readable`], [`Engine::writable`]); it goes
+//! as far as it can, and queues an [`Event`] for whatever the user has to know. A call that blocks is the same with
+//! poll(2) around it, in the caller.
 //!
-//! It promises that no server can have it write outside a buffer, take a read for complete that was not answered in
+//! It promises that no server can make it write outside a buffer, take a read for complete that was not answered in
 //! full, or spend more memory than was asked for; and that a buffer is given back only when nothing will touch it. It
 //! knows nothing of Python: what a user keeps with a command is a `K`.
 //!
-//! - `talk.rs`: what is said until an export is used. `reach.rs`: how a socket is had.
+//! - `talk.rs`: the handshake. `reach.rs`: ways to a connected socket.
 //! - `commands.rs`: commands out, checked as strict mode says. `replies.rs`: replies in.
 
 mod commands;
@@ -44,14 +44,14 @@ pub(crate) use state::{State, When};
 pub(crate) use talk::Option as TalkOption;
 use talk::Talk;
 
-/// What a user has to be told, in the order in which it came.
+/// What the user has to know, in the order in which it came.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A part of a structured read: where in its buffer, and whether it is data, a hole or an error.
     Chunk { cookie: u64, start: usize, len: usize, status: u32, errno: i32 },
     /// Extents of one context, from the offset of the command on: their lengths and flags.
     Extents { cookie: u64, context: String, offset: u64, extents: Vec<(u64, u64)> },
-    /// A command has ended, and its completion is to be called.
+    /// A command has ended: its completion is called.
     Completed { cookie: u64, errno: i32 },
     /// The name and the description of an export of a list.
     Listed(String, String),
@@ -59,7 +59,7 @@ pub(crate) enum Event {
     Context(String),
     /// The option in flight is done; 0, or why not.
     OptionDone(i32),
-    /// Something for people who look for a mistake.
+    /// A debug message.
     Debug(String),
 }
 
@@ -113,20 +113,20 @@ pub(crate) struct Engine<K> {
     /// Bytes of the first piece of `outbox` that were sent.
     sent: usize,
     commands: HashMap<u64, Submitted<K>>,
-    /// Those that have ended and were not retired, in the order in which they did.
+    /// Those that have ended and were not retired, in the order in which they ended.
     ended: VecDeque<u64>,
     in_flight: usize,
     next_cookie: u64,
     disconnecting: bool,
     reading: Reading,
     events: VecDeque<Event>,
-    /// Why it is dead.
+    /// Why the connection is dead.
     death: Option<EngineError>,
-    /// Whether there is something to tell since [`Engine::readable`] was called.
+    /// Whether an event was queued since [`Engine::readable`] was called.
     progressed: bool,
 }
 
-/// A piece of what is to be sent.
+/// A piece of the bytes to send.
 #[derive(Debug)]
 enum Out {
     Bytes(Vec<u8>),
@@ -176,12 +176,12 @@ impl<K> Engine<K> {
         self.mode
     }
 
-    /// Whether commands or replies are half-way.
+    /// Whether a command or reply is partly sent or received.
     pub(crate) fn is_processing(&self) -> bool {
         self.state == State::Ready && (!self.outbox.is_empty() || self.reading.is_begun())
     }
 
-    /// Whether the server was told goodbye.
+    /// Whether a disconnect request was sent.
     pub(crate) const fn is_leaving(&self) -> bool {
         self.disconnecting
     }
@@ -198,7 +198,7 @@ impl<K> Engine<K> {
         self.stream.clone().or(dialled).ok_or_else(none)
     }
 
-    /// What is waited for: bit 0 that the socket can be read, bit 1 that it can be written.
+    /// The events of the socket to wait for: bit 0 readable, bit 1 writable.
     pub(crate) fn direction(&self) -> u32 {
         let out = !self.outbox.is_empty();
         match self.state {
@@ -211,7 +211,7 @@ impl<K> Engine<K> {
         }
     }
 
-    /// Whether bytes were received of which the socket does not tell.
+    /// Whether there are received bytes that polling the socket does not show.
     pub(crate) fn has_received(&self) -> bool {
         let waits = matches!(self.state, State::Talking | State::Ready);
         waits && self.stream.as_ref().is_some_and(|stream| stream.holds())
@@ -222,7 +222,7 @@ impl<K> Engine<K> {
         self.death.clone()
     }
 
-    /// The next thing that a user has to be told.
+    /// The next event for the user.
     pub(crate) fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -231,7 +231,7 @@ impl<K> Engine<K> {
         !self.events.is_empty()
     }
 
-    /// The socket can be read.
+    /// The socket is readable.
     pub(crate) fn readable(&mut self) -> Result<(), EngineError> {
         self.allowed(0, 1)?;
         self.progressed = false;
@@ -245,7 +245,7 @@ impl<K> Engine<K> {
         })
     }
 
-    /// The socket can be written.
+    /// The socket is writable.
     pub(crate) fn writable(&mut self) -> Result<(), EngineError> {
         self.allowed(1, 2)?;
         self.or_die(|engine| match engine.state {
@@ -268,7 +268,7 @@ impl<K> Engine<K> {
         Err(EngineError::new(Errno::INVAL, text))
     }
 
-    /// Does something after whose failure the connection cannot be used any more.
+    /// Runs a step after whose failure the connection cannot be used any more.
     fn or_die<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, EngineError>,
@@ -299,7 +299,7 @@ impl<K> Engine<K> {
     fn abandon(&mut self, state: State) {
         self.state = state;
         if let Some(stream) = self.stream.take() {
-            // Another thread may still be waiting for it.
+            // Another thread may still wait for it.
             stream.close();
         }
         self.dialling = None;
@@ -310,19 +310,19 @@ impl<K> Engine<K> {
         self.fail_all();
     }
 
-    /// Nothing was received for a reply that was begun, and nothing will be.
+    /// The rest of a reply that was begun will not come.
     fn ended_by_server(&mut self) {
         self.abandon(State::Closed);
     }
 
-    /// Tells people who look for a mistake.
+    /// Queues a debug message.
     fn debug(&mut self, text: impl FnOnce() -> String) {
         if self.settings.debug {
             self.events.push_back(Event::Debug(text()));
         }
     }
 
-    /// Puts a message into the queue of what is sent.
+    /// Queues a message to be sent.
     fn put(&mut self, message: &[u8]) {
         self.stats.chunks_sent += 1;
         match self.outbox.back_mut() {
@@ -331,7 +331,7 @@ impl<K> Engine<K> {
         }
     }
 
-    /// Sends what the socket takes of what waits.
+    /// Sends as much of the queue as the socket takes.
     fn send(&mut self) -> Result<(), EngineError> {
         while !self.outbox.is_empty() {
             if matches!(self.outbox.front(), Some(Out::End)) {
@@ -391,7 +391,7 @@ impl<K> Engine<K> {
         }
     }
 
-    /// Receives into the inbox; false: nothing is there now, or the connection has ended (the state says so).
+    /// Receives into the inbox; false: there are no bytes now, or the connection has ended (the state says so).
     fn receive(&mut self) -> Result<bool, EngineError> {
         let Some(stream) = self.stream.clone() else { return Ok(false) };
         match stream.receive(self.inbox.room()) {
@@ -408,7 +408,7 @@ impl<K> Engine<K> {
                 }
                 Err(EngineError::plain("recv: server disconnected unexpectedly"))
             }
-            // A server that was told goodbye may leave in any way.
+            // After a disconnect request the server may close the connection in any way.
             Err(_) if self.state == State::Ready && self.disconnecting && self.in_flight == 0 => {
                 self.ended_by_server();
                 Ok(false)
@@ -420,7 +420,7 @@ impl<K> Engine<K> {
 
 impl<K> Drop for Engine<K> {
     fn drop(&mut self) {
-        // Another thread that waits for the socket is told.
+        // Wakes another thread that polls the socket.
         if let Some(stream) = self.stream.take().filter(|stream| Arc::strong_count(stream) > 1) {
             stream.close();
         }

@@ -1,4 +1,4 @@
-//! A server that is a process of ours: over a socket that is its standard input and output, or started as systemd
+//! A server that this process starts: over a socket that is its standard input and output, or started as systemd
 //! would start it.
 
 use std::os::fd::OwnedFd;
@@ -13,14 +13,14 @@ use rustix::process::Signal;
 
 use super::fault::EngineError;
 
-/// LISTEN_PID must be the number of the server, which only the process itself knows in time: a shell becomes the server.
+/// LISTEN_PID must be the server's process ID, which only that process knows in time: a shell sets it and becomes the server.
 const BECOME: &str = "exec 3<&0 0</dev/null; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"";
 const LISTEN_FDS: &str = "LISTEN_FDS";
 const LISTEN_FDNAMES: &str = "LISTEN_FDNAMES";
-/// How long its queue may be full.
+/// How long its queue of connections may be full.
 const BUSY: Duration = Duration::from_secs(30);
 
-/// The process. Dropping this waits for its end; one that was given a socket to listen on is told to end first.
+/// The process. Dropping this waits for its end; one that was given a socket to listen on gets a signal first.
 #[derive(Debug)]
 pub(crate) struct Process {
     running: Running,
@@ -46,7 +46,7 @@ impl Process {
         let (ours, theirs) = pair.map_err(say("socketpair"))?;
         let copy: OwnedFd = theirs.try_clone().map_err(|e| os("socketpair", &e))?;
         let streams = StandardStreams { input: Some(theirs), output: Some(copy) };
-        // A program that cannot be started is one that leaves at once, as a shell says it.
+        // A program that cannot be started looks like one that exits at once, as it does with a shell.
         let mut program = Program::script("exec \"$@\"", &[]);
         program.words.push("sh".to_owned());
         program.words.extend(words.iter().cloned());
@@ -73,7 +73,7 @@ impl Process {
         Ok((process, stream))
     }
 
-    /// Its number.
+    /// Its process ID.
     pub(crate) fn pid(&self) -> i64 {
         self.running.pid().as_raw_nonzero().get().into()
     }
@@ -86,7 +86,7 @@ impl Process {
         self.running.signal(signal).map_err(|e| os("kill", &e))
     }
 
-    /// Has it end, and waits for that. The connection to it is closed.
+    /// Ends it, and waits for that. The connection to it is closed.
     pub(crate) fn end(self) {
         if let Some(name) = &self.name {
             let _ = self.running.signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! How a socket is had that leads to a server.
+//! Ways to a socket that is connected to a server.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -15,10 +15,10 @@ use wire::Transport;
 use super::process::Process;
 use super::{Engine, EngineError, PeerAddress, State, When};
 
-/// How long a port of a virtual machine may take.
+/// How long connecting to a port of a virtual machine may take.
 const VSOCK: Duration = Duration::from_secs(60);
 
-/// A connection to a host over TCP that is being made, by its addresses in turn.
+/// A TCP connection that is being made to a host, by its addresses in turn.
 #[derive(Debug)]
 pub(super) struct Dialling {
     host: String,
@@ -129,7 +129,7 @@ impl<K> Engine<K> {
         })
     }
 
-    /// Over a socket that is connected.
+    /// Over a connected socket.
     pub(crate) fn connect_socket(&mut self, socket: OwnedFd) -> Result<(), EngineError> {
         When::Created.check(self.state)?;
         self.or_die(|engine| {

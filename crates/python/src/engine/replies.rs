@@ -1,4 +1,4 @@
-//! Replies, as they come in: their payloads go straight into the memory of the commands that they belong to.
+//! Replies, as they arrive: payloads go straight into the memory of their commands.
 
 use std::io::IoSliceMut;
 
@@ -12,13 +12,13 @@ use wire::{
 
 use super::{Engine, EngineError, Event, State};
 
-/// Bytes from which on a payload is received into its memory; fewer come through the inbox, many replies at once.
+/// A payload of at least this many bytes is received straight into its memory; a shorter one comes through the inbox, with many replies at a time.
 const DIRECT: usize = 16 << 10;
 /// Longest payload of data in one reply, in bytes, with the offset before it.
 const MAX_DATA: u64 = (64 << 20) + 8;
 /// Longest payload that is kept as a whole: a block status of as many extents as there may be.
 const MAX_KEPT: u64 = 8 + (16 << 20);
-/// Values of the status that a structured read tells.
+/// Values of the status that `chunk` of a structured read gets.
 const DATA: u32 = 1;
 const HOLE: u32 = 2;
 const ERROR: u32 = 3;
@@ -30,9 +30,9 @@ pub(super) enum Reading {
     Header,
     /// Bytes of a read; `start` and `len` are those of the chunk in its memory, `at` where the next one goes.
     Data { cookie: u64, start: usize, len: usize, at: usize, last: bool },
-    /// Anything else, which is looked at as a whole.
+    /// Any other payload, which is parsed as a whole.
     Payload { cookie: u64, kind: u16, left: usize, bytes: Vec<u8>, last: bool },
-    /// What makes no sense, and its length is known.
+    /// An invalid payload of a known length.
     Skipping { cookie: u64, left: u64, last: bool },
 }
 
@@ -43,8 +43,8 @@ impl Reading {
 }
 
 impl<K> Engine<K> {
-    /// Takes in what the server sent. It stops when it would have to wait, and where a user is to be told something
-    /// before it asks the system for more: so what is told is bounded, and the next commands are not late.
+    /// Receives what the server sent. It stops when it would have to wait, and where the user has an event to take
+    /// before it receives more: so the queue of events is bounded, and the next commands are not late.
     pub(super) fn receive_replies(&mut self) -> Result<(), EngineError> {
         while self.state == State::Ready {
             if self.step()? {
@@ -72,7 +72,7 @@ impl<K> Engine<K> {
         let Some(memory) = memory.filter(|memory| memory.len() >= DIRECT) else {
             return self.receive();
         };
-        // What follows the payload comes with it.
+        // One call receives what follows the payload, too.
         let mut both = [IoSliceMut::new(memory), IoSliceMut::new(self.inbox.room())];
         match stream.receive_scattered(&mut both) {
             Ok(Received::Bytes(count)) => {
@@ -88,7 +88,7 @@ impl<K> Engine<K> {
         }
     }
 
-    /// Goes on with what is in the inbox; false: that is not enough.
+    /// Goes on with the bytes in the inbox; false: they are not enough.
     fn step(&mut self) -> Result<bool, EngineError> {
         match &mut self.reading {
             Reading::Header => self.header(),
@@ -156,7 +156,7 @@ impl<K> Engine<K> {
                 self.simple(cookie, error)?;
             }
             ReplyKind::Chunk { flags, chunk: kind, length, .. } => {
-                // Before anything is waited for.
+                // Before it waits for more.
                 if length > MAX_DATA {
                     return Err(EngineError::plain(format!(
                         "invalid server reply length {length}"
@@ -199,7 +199,7 @@ impl<K> Engine<K> {
         Ok(())
     }
 
-    /// A command that the server owes something.
+    /// A command whose last reply has not come.
     fn flying(&mut self, cookie: u64) -> Option<&mut super::Submitted<K>> {
         let flying = super::CommandProgress::Flying;
         self.command_mut(cookie).filter(|command| command.progress == flying)
@@ -248,7 +248,7 @@ impl<K> Engine<K> {
         Ok(())
     }
 
-    /// Where content belongs in the memory of its command.
+    /// The range of the command's memory for content.
     fn within((first, count): (u64, u64), offset: u64, len: u64) -> Result<usize, EngineError> {
         let start =
             offset.checked_sub(first).filter(|start| *start <= count && len <= count - start);
@@ -261,10 +261,10 @@ impl<K> Engine<K> {
         })
     }
 
-    /// Content of a read is there.
+    /// Content of a read has arrived.
     fn content(&mut self, cookie: u64, (start, len): (usize, usize), status: u32) {
         let Some(command) = self.command_mut(cookie) else { return };
-        // Nothing that is told twice makes up for what is missing.
+        // Bytes that were sent twice do not make up for missing ones.
         if len > 0 && command.coverage.add(start as u64, len as u64).is_err() {
             command.fail(Errno::PROTO.raw_os_error());
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Bits of `set_strict_mode`; a cleared one lets a server be sent what it should not be.
+/// Bits of `set_strict_mode`; a cleared bit lets invalid commands through to the server.
 pub(crate) mod strict {
     pub(crate) const COMMANDS: u32 = 0x01;
     pub(crate) const FLAGS: u32 = 0x02;

@@ -1,4 +1,4 @@
-//! How far a connection has come, with libnbd's names; and what may be called when.
+//! The states of a connection, with libnbd's names; and what may be called when.
 
 use rustix::io::Errno;
 
@@ -9,9 +9,9 @@ pub(crate) enum State {
     Created,
     /// Over TCP, to the next of the addresses.
     Connecting,
-    /// The server speaks, or we do, and nothing has to be decided.
+    /// The handshake goes on, and the user has nothing to decide.
     Talking,
-    /// In option mode: the user has to say what is asked next.
+    /// In option mode: the user chooses the next option.
     Negotiating,
     Ready,
     Closed,

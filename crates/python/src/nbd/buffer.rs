@@ -1,7 +1,7 @@
-//! Buffers of Python's, and `nbd.Buffer`.
+//! Python's buffers, and `nbd.Buffer`.
 //!
-//! Uses `unsafe` for the buffer protocol: so bytes go straight between a socket and a bytearray, a memoryview or an array
-//! of NumPy. What is exported can neither move nor be resized, and is kept with the command until that is over.
+//! Uses `unsafe` for the buffer protocol, so that bytes go straight between a socket and a bytearray, a memoryview or an array
+//! of NumPy. An exported buffer can neither move nor be resized, and is kept with the command until that is over.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ptr::NonNull;
@@ -74,7 +74,7 @@ pub(crate) fn fresh(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyByteArra
 #[derive(Debug)]
 pub(crate) struct AioBuffer {
     len: usize,
-    /// A bytearray of ours, or an object of the user's; made when it is first needed.
+    /// A bytearray that this made, or an object that the user gave; made when it is first needed.
     object: Mutex<Option<Py<PyAny>>>,
 }
 
@@ -92,7 +92,7 @@ impl AioBuffer {
         Ok(object.get_or_insert_with(|| zeroes.unbind()).bind(py).clone())
     }
 
-    /// Memory to be read into, and whether nothing of the user's is in it.
+    /// Memory to read into, and whether it holds no bytes of the user yet.
     pub(crate) fn target<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, bool)> {
         let mut object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         match &*object {
@@ -171,8 +171,8 @@ impl AioBuffer {
     }
 }
 
-/// What an asynchronous read goes into: an `nbd.Buffer`, or an object whose memory can be written. And whether nothing
-/// of the user's is in it.
+/// The memory of an asynchronous read: an `nbd.Buffer`, or an object whose memory can be written. And whether it holds
+/// no bytes of the user yet.
 pub(crate) fn target(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>, bool)> {
     let (object, fresh) = match buf.cast::<AioBuffer>() {
         Ok(buffer) => buffer.get().target(buf.py())?,
@@ -185,7 +185,7 @@ pub(crate) fn target(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>, bool)
     Ok((view, object.unbind(), fresh))
 }
 
-/// What an asynchronous write comes from.
+/// The memory of an asynchronous write.
 pub(crate) fn source(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>)> {
     let object = match buf.cast::<AioBuffer>() {
         Ok(buffer) => buffer.get().object(buf.py())?,
@@ -202,7 +202,7 @@ fn wrong_type(py: Python<'_>, e: PyErr) -> PyErr {
     e
 }
 
-/// A part of an object's memory, to be looked at.
+/// A part of an object's memory, to be read.
 pub(crate) fn part<'py>(
     object: &Bound<'py, PyAny>,
     start: usize,

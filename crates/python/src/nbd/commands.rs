@@ -1,4 +1,4 @@
-//! Commands: those that wait for their answer, and those that do not.
+//! Commands: those that wait for their reply, and those that do not.
 
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
@@ -10,7 +10,7 @@ use crate::nbd::buffer::{self, View};
 use crate::nbd::shared::{CallError, Core, KeptObjects};
 use crate::nbd::telling::callback;
 
-/// What no read may be longer than, in bytes; the engine refuses more.
+/// Longest read, in bytes; the engine refuses more.
 const MOST: usize = 64 << 20;
 
 /// A command without payload, callbacks or special wishes.

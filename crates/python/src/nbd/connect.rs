@@ -30,7 +30,7 @@ impl Way {
         Self::Unix(bytes.clone(), Transport::Unix { path: bytes })
     }
 
-    /// To a host: its name is looked up, which may take long.
+    /// To a host, by its name: the lookup may take long.
     fn tcp(host: &str, port: &str) -> Result<Self, CallError> {
         let say = |why: &str| {
             let text = format!("getaddrinfo: hostname \"{host}\" port \"{port}\": {why}");
@@ -83,7 +83,7 @@ fn denied(text: impl Into<String>) -> CallError {
     EngineError::new(Errno::PERM, text).into()
 }
 
-/// Takes a URI apart, in libnbd's words where it is wrong.
+/// Parses a URI; its errors are in libnbd's words.
 fn parse(uri: &str) -> Result<Uri, CallError> {
     let Some((scheme, _)) = uri.split_once(':') else {
         return Err(invalid(
@@ -110,7 +110,7 @@ fn parse(uri: &str) -> Result<Uri, CallError> {
     }
 }
 
-/// Takes from a URI what it sets, if it may.
+/// Applies what a URI sets, if it may.
 fn apply(uri: &Uri, settings: &mut Settings) -> Result<(), CallError> {
     let (bit, name) = match uri.transport {
         Transport::Tcp { .. } => (transport::TCP, "TCP"),
@@ -188,7 +188,7 @@ impl NBD {
         way: impl FnOnce() -> Result<Way, CallError> + Send,
     ) -> PyResult<()> {
         self.shared.with(py, call, |core| Ok(When::Created.check(core.engine()?.state())?))?;
-        // A name is looked up before anything is locked.
+        // The name is looked up before the lock is taken.
         let way = py.detach(way).map_err(|failure| failure.raise(py, call))?;
         self.shared.detached(py, call, |engine| way.connect(engine))
     }

@@ -1,4 +1,4 @@
-//! The loop of asynchronous programs: the socket, what it is waited for, and commands that are over.
+//! The loop of asynchronous programs: the socket, which of its events to wait for, and commands that are over.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -10,7 +10,7 @@ use super::NBD;
 use crate::engine::{CommandSpec, Engine, EngineError, PythonMemory, State, When, lent_descriptor};
 use crate::nbd::shared::{CallError, Core, KeptObjects};
 
-/// Has `shutdown` give up what is not yet answered.
+/// Makes `shutdown` abandon commands in flight.
 const ABANDON_PENDING: u32 = 0x10000;
 
 fn goodbye(flags: u32) -> CommandSpec<KeptObjects> {

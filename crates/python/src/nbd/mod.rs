@@ -4,7 +4,7 @@
 //!
 //! - `shared.rs`: one connection, and the threads that wait for it. `telling.rs`: callbacks.
 //! - `settings.rs`, `connect.rs`, `options.rs`, `facts.rs`, `commands.rs`, `events.rs`: the methods of `NBD`.
-//! - `buffer.rs`: memory of Python's.
+//! - `buffer.rs`: Python's memory.
 
 mod buffer;
 mod commands;

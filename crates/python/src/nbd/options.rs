@@ -26,7 +26,7 @@ impl NBD {
         let old = self.shared.with(py, call, |core| {
             crate::engine::When::Negotiating.check(core.engine()?.state())?;
             let old = asking.take().map(|asking| std::mem::replace(&mut core.asking, asking));
-            // That the connection is dead is told by the completion.
+            // The completion reports that the connection is dead.
             if let Err(fault) = core.engine()?.opt(option)
                 && core.engine()?.state() != State::Dead
             {
@@ -38,7 +38,7 @@ impl NBD {
         Ok(())
     }
 
-    /// Asks, and waits for the answer: 0 or an errno, and how many there were.
+    /// Asks, and waits for the reply: 0 or an errno, and the number of items.
     fn ask_and_wait(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! What is set before a connection is made, and between options.
+//! Settings: made before the connection, and between options.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::nbd::telling::callback;
 const MAX_STRING: usize = 4096;
 
 impl NBD {
-    /// Changes a setting, where that makes sense.
+    /// Changes a setting, in a state that allows it.
     fn set(
         &self,
         py: Python<'_>,
@@ -29,7 +29,7 @@ impl NBD {
         })
     }
 
-    /// Looks at a setting.
+    /// Reads a setting.
     fn get<T>(
         &self,
         py: Python<'_>,
@@ -137,7 +137,7 @@ impl NBD {
         self.get(py, "get_export_name", |engine| Ok(engine.settings.export.clone()))
     }
 
-    /// Whether to ask the server for its block sizes, which promises to keep to them. Default: True.
+    /// Whether to ask the server for its block size constraints, which promises to keep to them. Default: True.
     fn set_request_block_size(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = request.is_truthy()?;
         self.set(py, "set_request_block_size", Some(When::CreatedOrNegotiating), |settings| {

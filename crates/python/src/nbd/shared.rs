@@ -1,6 +1,6 @@
 //! A connection that threads share, and how they wait for it.
 //!
-//! One of the threads that wait is the *driver*: it polls the socket, lets the engine go on, and calls users back. The
+//! One of the threads that wait is the *driver*: it polls the socket, lets the engine go on, and calls the user back. The
 //! others sleep until it has. The lock is held only while nothing waits, and never while Python runs, so a thread that holds the
 //! interpreter may take it. A driver that waits is woken when another thread has something to send.
 
@@ -19,12 +19,12 @@ use crate::nbd::buffer::View;
 /// What Python keeps with a command.
 #[derive(Debug, Default)]
 pub(crate) struct KeptObjects {
-    /// The memory that it goes into or comes from, which stays where it is as long as this is here; and whose it is.
+    /// The memory of a read or write, which does not move while this is kept; and the object that owns it.
     pub(crate) _view: Option<View>,
     pub(crate) object: Option<Py<PyAny>>,
     pub(crate) chunk: Option<Py<PyAny>>,
     pub(crate) extent: Option<Py<PyAny>>,
-    /// Whether extents are told as pairs.
+    /// Whether the callback gets extents as pairs.
     pub(crate) pairs: bool,
     pub(crate) completion: Option<Py<PyAny>>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Asking {
     pub(crate) completion: Option<Py<PyAny>>,
     /// How many there were.
     pub(crate) count: usize,
-    /// How it ended, if it has.
+    /// Its result, once it has ended.
     pub(crate) done: Option<i32>,
 }
 
@@ -57,11 +57,11 @@ impl Core {
         self.engine.as_mut().ok_or(CallError::Closed)
     }
 
-    /// Has a driver that waits look again, if there is more to do now.
+    /// Makes a waiting driver look again, if there is more to do now.
     fn wake_driver(&self) {
         let wants = self.engine.as_ref().is_none_or(|engine| engine.direction() & 2 != 0);
         if let (Some(_), Some(bell), true) = (self.driver, &self.bell, wants) {
-            // It is rung already if it cannot be written.
+            // If it cannot be written, it is rung already.
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
     }
@@ -77,7 +77,7 @@ impl Core {
     }
 }
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum CallError {
     /// The handle was closed.
@@ -125,12 +125,12 @@ fn errors<'py>(
     Ok(PyErr::from_value(module.getattr(name)?.call1(args)?))
 }
 
-/// What a turn of a thread that waits came to.
+/// The result of one turn of a waiting thread.
 enum Turn<T> {
     Found(T),
-    /// Users are to be called back, by this thread, which is the driver.
+    /// This thread, the driver, has to call the user back.
     Events,
-    /// The socket told of something, or another driver was at work; only if that was asked for.
+    /// The socket had an event, or another driver was at work; only if that was asked for.
     Moved,
     TimedOut,
     Interrupted,
@@ -158,7 +158,7 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something that does not wait; then users are called back, if no other thread does so.
+    /// Runs something that does not wait; then calls the user back, unless another thread does so.
     pub(crate) fn with<T>(
         &self,
         py: Python<'_>,
@@ -180,7 +180,7 @@ impl Shared {
         result.map_err(|failure| failure.raise(py, call))
     }
 
-    /// The same without the interpreter, for what makes system calls: sends and connects.
+    /// The same without the interpreter, for work that makes system calls: sends and connects.
     pub(crate) fn detached<T: Send>(
         &self,
         py: Python<'_>,
@@ -212,12 +212,12 @@ impl Shared {
         }
     }
 
-    /// Waits for the socket once, for so many milliseconds at most (for ever, if that is negative); whether it moved.
+    /// Waits for the socket once, for this many milliseconds at most (for ever, if negative); whether it had an event.
     pub(crate) fn poll(&self, py: Python<'_>, call: &str, timeout: i32) -> PyResult<bool> {
         self.poll_beside(py, call, None, timeout)
     }
 
-    /// The same, and another descriptor may move instead.
+    /// The same, and also returns when another descriptor is readable.
     pub(crate) fn poll_beside(
         &self,
         py: Python<'_>,
@@ -236,7 +236,7 @@ impl Shared {
             Ok(Turn::TimedOut) => Ok(false),
             Ok(Turn::Interrupted) => py.check_signals().map(|()| true),
             Err(failure) => {
-                // What failed with it is to be told first.
+                // The failure of what was in flight is reported first.
                 self.with(py, call, |_| Ok(()))?;
                 Err(failure.raise(py, call))
             }
@@ -255,7 +255,7 @@ impl Shared {
         self.with(py, call, |_| result)
     }
 
-    /// Waits as long as nothing is found; or once round, and for another descriptor too, if one is given.
+    /// Waits until something is found; or for one turn, and for another descriptor too, if one is given.
     fn turn<T>(
         &self,
         limit: Option<Duration>,
@@ -280,7 +280,7 @@ impl Shared {
                     return Err(EngineError::new(Errno::DEADLK, text).into());
                 }
                 Some(_) => {
-                    // From time to time it is seen whether a signal came.
+                    // Signals are checked from time to time.
                     let patience = Duration::from_millis(100);
                     let (after, _) = self
                         .changed
@@ -336,13 +336,13 @@ impl Shared {
         }
     }
 
-    /// Users have been called back.
+    /// The user has been called back.
     pub(super) fn told_all(&self) {
         self.lock().driver = None;
         self.changed.notify_all();
     }
 
-    /// Closes it; what is left is dropped without the lock, and without the interpreter: a server of ours is waited for.
+    /// Closes it. The rest is dropped without the lock and the interpreter: that waits for a server that this handle started.
     pub(crate) fn close(&self, py: Python<'_>) {
         let (engine, asking, debug) = {
             let mut core = self.lock();
@@ -395,7 +395,7 @@ fn wait(
     if !rung.is_empty() {
         let _ = rustix::io::read(bell, &mut [0; 8]);
     }
-    // An end is seen by reading it.
+    // Reading shows the end of the connection.
     let ended = socket.intersects(PollFlags::HUP | PollFlags::ERR);
     Ok(if socket.contains(PollFlags::IN) || ended && direction & 1 != 0 {
         Seen::Readable

@@ -1,6 +1,6 @@
 //! Calling users back, in the order in which things happened.
 //!
-//! The thread that does so is the driver until it has: so nothing is told twice or out of turn. Python runs without the lock.
+//! The thread that does so is the driver until it is done: so no event is reported twice or out of turn. Python runs without the lock.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -12,7 +12,7 @@ use crate::nbd::buffer;
 use crate::nbd::shared::{KeptObjects, Shared};
 
 impl Shared {
-    /// Calls users back with all there is to tell. This thread is the driver until that is done.
+    /// Calls the user back with all queued events. This thread is the driver until that is done.
     pub(super) fn tell(&self, py: Python<'_>) {
         loop {
             let event = self.lock().engine.as_mut().and_then(Engine::event);
@@ -38,7 +38,7 @@ impl Shared {
 
     fn tell_completion(&self, py: Python<'_>, cookie: u64, errno: i32) {
         let completion = self.keep(cookie, |keep| keep.completion.take());
-        // A chunk or an extent that was told meanwhile may have failed it.
+        // The callback for a chunk or an extent may have failed it meanwhile.
         let known = self.lock().engine.as_ref().map_or(errno, |engine| engine.errno_of(cookie));
         let answer = match &completion {
             Some(completion) => call_back(py, completion, (), known),
@@ -50,7 +50,7 @@ impl Shared {
             let engine = core.engine.as_mut();
             engine.and_then(|engine| engine.told(cookie, replaced, answer.value == 1))
         };
-        // Without the lock: what it kept may run code of Python's when it goes.
+        // Without the lock: dropping what it kept may run Python code.
         drop(retired);
     }
 
@@ -110,7 +110,7 @@ impl Shared {
         self.apply(cookie, answer);
     }
 
-    /// What a user said to a part of an answer.
+    /// The result of a callback for a part of a reply.
     fn apply(&self, cookie: u64, answer: Answer) {
         if answer.value != -1 {
             return;
@@ -155,7 +155,7 @@ impl Shared {
             None => {
                 let line = format!("libnbd: debug: {name}: {text}\n");
                 let write = || py.import("sys")?.getattr("stderr")?.call_method1("write", (line,));
-                // A program without standard error cannot be told.
+                // A program without standard error gets no message.
                 let _ = write();
             }
             Some(callback) => {
@@ -167,7 +167,7 @@ impl Shared {
     }
 }
 
-/// What a callback said: its value, and what it left in the error that it was given.
+/// The result of a callback: its value, and what it left in the error that it was given.
 struct Answer {
     value: i64,
     errno: i32,

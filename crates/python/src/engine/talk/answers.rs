@@ -8,9 +8,9 @@ use super::{Asker, Fields, Phase, Talk, text};
 use crate::engine::settings::tls::REQUIRE;
 use crate::engine::{Engine, EngineError, Event, State};
 
-/// Longest reply to an option that is looked at, in bytes; a longer one is passed over.
+/// Longest reply to an option that is parsed, in bytes; a longer one is skipped.
 const LONGEST: usize = 64 << 10;
-/// Longest reply that is passed over, in bytes.
+/// Longest reply that is skipped, in bytes.
 const MAX_SKIPPED: u32 = 64 << 20;
 /// Most replies to one option.
 const MOST_REPLIES: u32 = 1 << 17;
@@ -43,7 +43,7 @@ impl<K> Engine<K> {
         Ok(())
     }
 
-    /// A reply was too long to be looked at.
+    /// A reply was too long to be parsed.
     pub(super) fn passed_over(&mut self, kind: u32) -> Result<(), EngineError> {
         if kind & reply::ERROR_BIT != 0 {
             return Err(EngineError::plain("handshake: option error string too long"));
@@ -62,7 +62,7 @@ impl<K> Engine<K> {
             }
             return self.refused(kind);
         }
-        // Until its end is there, the option goes on.
+        // The option goes on until its last reply.
         self.talk.phase = Phase::ReplyHeader;
         match (kind, self.talk.option) {
             (reply::ACK, _) => self.acknowledged(),
@@ -155,7 +155,7 @@ impl<K> Engine<K> {
                 if by_user {
                     self.option_done(fault.errno);
                 } else {
-                    // What the server says to that does not matter any more.
+                    // The server's reply to that does not matter any more.
                     self.ask(option::ABORT, &[]);
                     let _ = self.send();
                     return Err(fault);
@@ -166,7 +166,7 @@ impl<K> Engine<K> {
         Ok(())
     }
 
-    /// An option of the user's has come to its end.
+    /// An option of the user has ended.
     pub(in crate::engine) fn option_done(&mut self, errno: i32) {
         if self.state == State::Talking {
             self.state = State::Negotiating;

@@ -1,4 +1,4 @@
-//! Options, one after the other: those on the way to an export, and those that a user asks for.
+//! Options, one after the other: those that lead to an export, and those that a user asks for.
 
 use wire::Framing;
 use wire::constants::{IHAVEOPT, info, option};
@@ -93,7 +93,7 @@ impl<K> Engine<K> {
         self.state = State::Talking;
     }
 
-    /// An option of the user's.
+    /// An option that the user asks for.
     pub(crate) fn opt(&mut self, wanted: Option) -> Result<(), EngineError> {
         When::Negotiating.check(self.state)?;
         if !self.talk.is_fixed() && !matches!(wanted, Option::Go) {
@@ -149,7 +149,7 @@ impl<K> Engine<K> {
         self.ask(option, &[]);
     }
 
-    /// Says goodbye in option mode.
+    /// Aborts the handshake in option mode.
     pub(crate) fn opt_abort(&mut self) -> Result<(), EngineError> {
         When::Negotiating.check(self.state)?;
         if self.talk.is_fixed() {

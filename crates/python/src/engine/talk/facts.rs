@@ -1,4 +1,4 @@
-//! What replies tell of an export.
+//! What the server's replies say of an export.
 
 use rustix::io::Errno;
 use wire::constants::{MAX_STRING, info, option};

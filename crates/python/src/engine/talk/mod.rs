@@ -1,9 +1,9 @@
-//! What is said until an export is used: greeting, options and their replies.
+//! The handshake: greeting, options and their replies.
 //!
-//! Without option mode the engine asks for what the settings say, one option after the other, and ends in transmission or
+//! Without option mode the engine sends the options that the settings ask for, one after the other, and ends in transmission or
 //! dead. In option mode it stops after TLS and the form of replies ([`State::Negotiating`]), and each option is the user's.
 //!
-//! - `asking.rs`: options out. `answers.rs`: replies in. `facts.rs`: what they tell. `tls.rs`: encrypting.
+//! - `asking.rs`: options out. `answers.rs`: replies in. `facts.rs`: what they say. `tls.rs`: encrypting.
 
 mod answers;
 mod asking;
@@ -19,7 +19,7 @@ use wire::constants::{
 use super::settings::tls::{DISABLE, REQUIRE};
 use super::{Engine, EngineError, State};
 
-/// What is waited for.
+/// What the engine waits for.
 #[derive(Debug, Default)]
 enum Phase {
     #[default]
@@ -40,7 +40,7 @@ enum Phase {
     Tls(Box<Handshake>, bool),
 }
 
-/// Who asked.
+/// Whether the engine or the user asked for an option.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Asker {
     /// The engine itself, on the way to an export.
@@ -69,7 +69,7 @@ pub(super) struct Talk {
     phase: Phase,
     /// Handshake flags that both sides have.
     flags: u32,
-    /// The option in flight, and who asked for it.
+    /// The option in flight, and what asked for it.
     option: u32,
     asker: Asker,
     /// What the user asked for, of which that option is a part.
@@ -83,7 +83,7 @@ impl Talk {
         self.phase = Phase::Greeting;
     }
 
-    /// Whether it is waited for room in the socket.
+    /// Whether the engine waits for room in the socket.
     pub(super) const fn wants_room(&self, has_output: bool) -> bool {
         has_output || matches!(self.phase, Phase::Tls(_, true))
     }
@@ -150,7 +150,7 @@ impl<K> Engine<K> {
         loop {
             self.send()?;
             if self.state != State::Talking {
-                // What came behind the last reply belongs to what follows.
+                // Bytes behind the last reply belong to the next phase.
                 return Ok(());
             }
             if let Phase::Tls(..) = self.talk.phase {
@@ -170,7 +170,7 @@ impl<K> Engine<K> {
         }
     }
 
-    /// Whether the next message is there as a whole.
+    /// Whether the next message has arrived as a whole.
     fn collect(&mut self) -> bool {
         if let Phase::Skipping { left, .. } = &mut self.talk.phase {
             let some = self.inbox.len().min(usize::try_from(*left).unwrap_or(usize::MAX));

@@ -42,7 +42,7 @@ impl<K> Engine<K> {
                 Ok(false)
             }
             Ok(HandshakeProgress::Done) => {
-                // What was agreed on in clear text counts no more.
+                // What was negotiated in clear text is void.
                 self.mode = Framing::Simple;
                 self.contexts.clear();
                 self.contexts_valid = false;
