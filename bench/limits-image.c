@@ -1,7 +1,7 @@
-/* The limits that bench/convert compares everybody with: the simplest loops that do only the unavoidable, one thread a
+/* The limits that bench/convert compares all contenders with: the simplest loops that do only the unavoidable, one thread a
  * processor, no error handling beyond giving up.
  *
- *     limits-image read FILE             the data of FILE (not its holes), read and thrown away
+ *     limits-image read FILE             the data of FILE (not its holes), read and dropped
  *     limits-image copy FILE TARGET      the same, written to TARGET (made anew) where it was
  *     limits-image unpack FILE TARGET    the clusters of the qcow2 image FILE, unpacked where they are packed (zlib by
  *                                        libdeflate, zstd), written to TARGET as raw; no zero is looked for
@@ -175,7 +175,7 @@ int main(int count, char **words) {
     if (strcmp(words[1], "compare") == 0) {
         other = open(words[3], O_RDONLY);
     } else if (count > 3) {
-        target = open(words[3], O_RDWR | O_CREAT, 0600); /* kept memory, if it is there */
+        target = open(words[3], O_RDWR | O_CREAT, 0600); /* an existing target keeps its memory */
         if (target < 0 || ftruncate(target, (off_t)size) != 0)
             die(words[3]);
     }

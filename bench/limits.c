@@ -1,4 +1,4 @@
-/* The limits that bench/run compares everybody with: for each work, the simplest loop that does only the unavoidable.
+/* The limits that bench/run compares all contenders with: for each work, the simplest loop that does only the unavoidable.
  * No protocol beyond what the work needs, no error handling beyond giving up, one purpose each:
  *
  *     limits to-null FILE             FILE by sendfile into Unix sockets, a stream a processor; the other ends splice it

@@ -116,7 +116,7 @@ class Program:
 
 
 def busy_seconds() -> float:
-    """Seconds that all processors of the machine have been busy since it started, for anybody; in steps of 10 ms."""
+    """Seconds that all processors of the machine have been busy since it started, for any program; in steps of 10 ms."""
     with open("/proc/stat", encoding="ascii") as file:
         fields = [int(word) for word in file.readline().split()[1:9]]
     user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = fields
@@ -124,7 +124,7 @@ def busy_seconds() -> float:
 
 
 def wait_for_quiet(limit: float = 60.0) -> None:
-    """Waits until others use less than a tenth of the processors, but no longer than `limit` seconds."""
+    """Waits until other programs use less than a tenth of the processors, but no longer than `limit` seconds."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         busy, begin = busy_seconds(), time.monotonic()
@@ -140,7 +140,7 @@ def end_cleanly_by_signals() -> None:
 
 
 def leftovers(parent: str) -> list[str]:
-    """What runs that were killed have left in a directory."""
+    """Files that killed runs have left in a directory."""
     names = os.listdir(parent) if os.path.isdir(parent) else []
     return [
         os.path.join(parent, name)
@@ -152,7 +152,7 @@ def leftovers(parent: str) -> list[str]:
 
 
 def remove_directory(path: str) -> None:
-    """Removes a directory of the tool's with all that is in it, also gigabytes of memory where it is in tmpfs. Loop devices over
+    """Removes a directory of the tool with all that is in it, also gigabytes of memory where it is in tmpfs. Loop devices over
     files there are detached first, and what is mounted there is unmounted."""
 
     def is_inside(other: str) -> bool:
@@ -168,7 +168,7 @@ def remove_directory(path: str) -> None:
     with open("/proc/self/mounts", encoding="utf-8") as file:
         points = [line.split(" ")[1] for line in file]
     for point in reversed([point for point in points if is_inside(point)]):
-        # A process that still uses it keeps it, but nothing in it is reached from here any more.
+        # A process that still uses it keeps it, but nothing here reaches it any more.
         subprocess.run(["umount", "--lazy", point], check=False)
     shutil.rmtree(path, ignore_errors=True)
 

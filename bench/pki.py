@@ -7,7 +7,7 @@ from measuring import Lab
 
 
 def make_credentials(lab: Lab) -> str:
-    """A directory with the names that everybody looks for."""
+    """A directory with the names that all programs look for."""
     pki = lab.path("pki")
     os.makedirs(pki)
     with open(os.path.join(pki, "keys.psk"), "w", encoding="ascii") as file:
@@ -21,10 +21,10 @@ def make_credentials(lab: Lab) -> str:
     openssl(*new, "-keyout", "ca-key.pem", "-subj", "/CN=bench", *ca)
     with open(os.path.join(pki, "names"), "w", encoding="ascii") as file:
         file.write("subjectAltName=DNS:localhost\n")
-    for who in ("server", "client"):
-        openssl(*new, "-keyout", f"{who}-key.pem", "-subj", f"/CN={who}", "-out", "request")
+    for end in ("server", "client"):
+        openssl(*new, "-keyout", f"{end}-key.pem", "-subj", f"/CN={end}", "-out", "request")
         sign = ["-CA", "ca-cert.pem", "-CAkey", "ca-key.pem", "-CAcreateserial", "-extfile", "names"]
-        openssl("x509", "-req", "-in", "request", "-days", "9", *sign, "-out", f"{who}-cert.pem")
+        openssl("x509", "-req", "-in", "request", "-days", "9", *sign, "-out", f"{end}-cert.pem")
     return pki
 
 

@@ -1,9 +1,9 @@
 /* A TCP proxy that makes a near server a distant one: every byte comes a while later, and all connections together carry at
- * most so many bytes a second in each direction.
+ * most this many bytes a second in each direction.
  *
  *     slow-link LISTEN-PORT SERVER-PORT DELAY-MS BYTES-PER-SECOND
  *
- * The delay is one way; the round trip is twice as long. A connection holds what is under way, as a long wire does: at most
+ * The delay is one way; the round trip is twice as long. A connection holds bytes in flight, as a long wire does: at most
  * twice what the rate carries in a round trip, and 1 MiB at least. It runs until it is killed.
  */
 #define _GNU_SOURCE
@@ -114,7 +114,7 @@ static void *deliver(void *given) {
         for (size_t at = 0; at < p->length;) {
             ssize_t sent = send(w->to, p->bytes + at, p->length - at, MSG_NOSIGNAL);
             if (sent <= 0) {
-                /* Nobody listens any more: the rest is thrown away, so that the other side is not held up. */
+                /* The receiver has gone: the rest is dropped, so that the sender is not blocked. */
                 shutdown(w->from, SHUT_RD);
                 break;
             }

@@ -1,12 +1,12 @@
 """What is measured: the works, and for each the contenders, with the commands that a sensible user would type.
 
-A contender is a server and a client, or for the limit one program of limits.c. Everybody gets the same files in the
-page cache, and defaults otherwise. Servers are started afresh for every run; only their start is not measured.
+A contender is a server and a client, or for the limit one program of limits.c. All get the same files in the
+page cache, and defaults otherwise. Servers are started anew for every run; only their start is not measured.
 
 Under --before every contender with a part of ours runs a second time with the older binary.
 
 Words in braces stand for: {disk} the work's file, {size} its size, {target} a new file, {empty} a new file of {size}
-that holds nothing, {kept} a new file on a real disk, {upstream} the URI of another server of {disk}, {socket} and {uri} the server's, {ours} and {limits} the binaries.
+that is one hole, {kept} a new file on a real disk, {upstream} the URI of another server of {disk}, {socket} and {uri} the server's, {ours} and {limits} the binaries.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from measuring import GIB, MIB, TIB, Cost, Failed, Lab, Program, busy_seconds, wait_for_quiet
 from report import Result, Run, note
 
-# Who a contender belongs to, for --only. A pair of ours and a peer's is ours.
+# The families of contenders, for --only. A pair of ours and a peer's is ours.
 FAMILIES = ["ours", "nbdkit", "qemu", "limit"]
 # The older binary, where one is measured beside.
 BEFORE = "before"
@@ -159,7 +159,7 @@ def limit(*arguments: str) -> Contender:
     return Contender(None, Client("limit", "limit", ["{limits}", *arguments]))
 
 
-# Looking at what arrived
+# Checks of what arrived
 
 
 def verify_target(lab: Lab, names: dict[str, str]) -> None:
@@ -296,7 +296,7 @@ COPIES = [
 ]
 
 
-# fio, the same client for everybody
+# fio, the same client for all servers
 
 
 def fio_client(pattern: str, block: int, depth: int, jobs: int) -> Client:
@@ -319,7 +319,7 @@ def fio_client(pattern: str, block: int, depth: int, jobs: int) -> Client:
 
 
 def fio(name: str, title: str, pattern: str, block: int, depth: int, jobs: int, operations: int) -> Work:
-    """`operations` of `block` bytes, in all jobs together: a fixed amount, so that CPU can be compared too."""
+    """`operations` of `block` bytes, in all jobs together: a fixed amount, so that CPU can be compared, too."""
     servers = [
         ours("memory", str(FIO_SIZE), fill=True),
         OURS_FILE,
@@ -488,7 +488,7 @@ def words(argv: list[str], names: dict[str, str]) -> list[str]:
 
 
 def older(argv: list[str], lab: Lab) -> list[str]:
-    """The same wishes for an older binary: one without --no-flush flushes only when it is told to."""
+    """The same options for an older binary: one without --no-flush flushes only when it is told to."""
     if argv[:2] != ["{ours}", "copy"] or lab.before_flushes():
         return argv
     rest = argv[2:]
@@ -509,7 +509,7 @@ def start(lab: Lab, server: Server, names: dict[str, str]) -> tuple[Program, flo
 
 
 def start_upstream(lab: Lab, contender: Contender, names: dict[str, str]) -> Program | None:
-    """The server that a proxy stands before: nbdkit's file, the same for everybody."""
+    """The server behind a proxy: nbdkit's file, the same for all proxies."""
     if contender.server is None or not any("{upstream}" in word for word in contender.server.argv):
         return None
     program, _ = start(lab, NBDKIT_FILE, names)
@@ -555,13 +555,13 @@ def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool
         cpu=client_cost.cpu + max(server_cost.cpu - before, 0.0),
         server_rss=server_cost.rss,
         client_rss=client_cost.rss,
-        # Time that the host has taken away is booked late, so that a run may seem to have lost more than there was.
+        # Time that the host has taken away is accounted late, so that a run may seem to have lost more than there was.
         others=min(max(others, 0.0) / (client_cost.wall * (os.cpu_count() or 1)), 1.0),
     )
 
 
 def run_work(lab: Lab, work: Work, families: list[str], runs: int, failures: list[str], patient: bool) -> Result:
-    """Everybody in turn, `runs` times; first of all once to see that the bytes arrive, where that can be seen.
+    """All contenders in turn, `runs` times; first of all once to see that the bytes arrive, where that can be seen.
     A contender that fails is left out and reported. `patient`: wait for a quiet machine before each run."""
     disk = work.prepare(lab)
     result = Result(work.name, work.title, 0 if work.is_fio else work.size // lab.scale, work.is_fio)

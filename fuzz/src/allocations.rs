@@ -1,6 +1,6 @@
-//! Memory as the system gives it, but never much at once: who asks for that has believed a stranger's number.
+//! The system's allocator, but never for much at once: a parser that asks for that has believed an untrusted number.
 //!
-//! What libraries in C allocate does not come here; for that there is the limit of all memory.
+//! Libraries in C allocate without it; the limit of all memory covers them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 

@@ -15,7 +15,7 @@ struct Pair {
     _flags: usize,
 }
 
-// Named to the compiler they would stand in the way of its own declarations of them, and nothing would be counted at all.
+// Declared here they would clash with the compiler's own declarations of them, and nothing would be counted.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.diskferry_edges, \"aw\"",
     ".balign 8",
@@ -68,11 +68,11 @@ fn edges() -> usize {
     unsafe { EDGES.counters_end.addr() - EDGES.counters.addr() }
 }
 
-/// Adds what was counted, and begins to count anew: a counter of 256 is one of 0.
+/// Adds what was counted, and resets the counters: a counter of 256 is one of 0.
 fn take(reached: &mut [bool]) {
     for (index, reached) in reached.iter_mut().enumerate() {
         // SAFETY: there are as many counters in a row as `edges` says. Another thread may count meanwhile: then
-        // one more or less is lost, of a number of which only matters whether it is one.
+        // an increment may be lost, of a number of which only matters whether it is 0.
         unsafe {
             let counter = EDGES.counters.add(index);
             *reached |= counter.read_volatile() != 0;

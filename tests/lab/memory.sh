@@ -1,5 +1,5 @@
 # Runs in the guest of the kernel lab, as root: copies in control groups of version 2, and from and to 9p. Needs `diskferry` in the directory that
-# is shared. The machine that tests otherwise run on may have version 1 only.
+# is shared. The machine of the other tests may have version 1 only.
 set -eu
 
 cp /host/diskferry /tmp/diskferry
@@ -14,7 +14,7 @@ mkdir "/host/a b"
 source="/host/a b/source"
 head -c $mib /dev/urandom >"$source"
 for wish in off auto require; do
-  # To the last one twice: made, and written over.
+  # To the last one twice: created, and overwritten.
   for target in /tmp/from-9p "/host/a b/target" "/host/a b/target"; do
     $ferry copy -q --sandbox=$wish "$source" "$target" || fail "--sandbox=$wish: it was not copied to $target"
     cmp "$source" "$target" || fail "--sandbox=$wish: $target is not as the source"
@@ -38,7 +38,7 @@ in_group() {
   sh -c 'echo 0 >/sys/fs/cgroup/lab/cgroup.procs; exec "$@"' sh "$@" || status=$?
   events=$(tr '\n' ' ' <$groups/lab/memory.events)
   peak=$(($(cat $groups/lab/memory.peak) / mib))
-  # What it left in the page cache is in no group then.
+  # The pages that it left in the page cache then belong to no group.
   rmdir $groups/lab
 }
 event() { echo "$events" | sed -n "s/.*\b$1 \([0-9]*\).*/\1/p"; }

@@ -13,7 +13,7 @@ port=$(cat port)
 step() { echo "lab: $*"; }
 fail() { echo "lab: FAILED: $*"; exit 1; }
 
-# By $1 connections; $2 says how the kernel is told. The short -C of nbd-client 3.26 crashes.
+# Over $1 connections; $2: how the kernel is set up. The short -C of nbd-client 3.26 crashes.
 attach() {
   nbd-client -connections "$1" -N '' $2 10.0.2.2 "$port" $disk >attach.log 2>&1 || { cat attach.log; fail "nbd-client did not attach"; }
   # nbd-client returns before its child has started the device.
@@ -103,7 +103,7 @@ if [ -e ca-cert.pem ]; then
   attach 1 "-nonetlink -cacertfile $PWD/ca-cert.pem -tlshostname localhost"
   [ "$(part 0 $half | sha256sum | cut -d' ' -f1)" = "$(cat filesystem.sha256)" ] || fail "another disk under TLS"
   dd if=/tmp/noise of=$disk oflag=direct,seek_bytes bs=64K count=16 seek=$((half + (112 << 20))) status=none
-  part $((half + (112 << 20))) $((1 << 20)) | cmp -n $((1 << 20)) - /tmp/noise || fail "what was written under TLS reads back differently"
+  part $((half + (112 << 20))) $((1 << 20)) | cmp -n $((1 << 20)) - /tmp/noise || fail "data written under TLS read back differently"
   detach
 fi
 step "done"

@@ -1,4 +1,4 @@
-# Runs in the guest of the kernel lab, as root: room before it is needed, on a disk that zeroes by itself. Needs `diskferry`,
+# Runs in the guest of the kernel lab, as root: preallocation, on a disk that zeroes by itself. Needs `diskferry`,
 # a static or otherwise runnable binary, in the directory that is shared.
 # scsi_debug has write_zeroes_unmap here; it is loaded again without lbprz for the other half.
 set -eu
@@ -65,7 +65,7 @@ for kind in ext4 xfs; do
     step "$kind has no FALLOC_FL_WRITE_ZEROES in $(uname -r)"
   fi
   step "$kind: $(way </tmp/said), $cost bytes written"
-  # What was allocated, written in part, and is to be completed.
+  # A file that was allocated and written in part, and is to be completed.
   $ferry prealloc -q --mode unwritten --size 32M /tmp/mnt/part
   echo hello | dd of=/tmp/mnt/part bs=1 seek=5000000 conv=notrunc status=none
   $ferry prealloc -q --json /tmp/mnt/part
@@ -89,7 +89,7 @@ cat /tmp/said
 dd if=/dev/$disk bs=1M count=32 iflag=direct status=none | cmp -n $((32 << 20)) - /dev/zero || fail "not zero without lbprz"
 
 modprobe virtio_blk
-# What other disks say of themselves is believed, and what they hold then is looked at.
+# Other disks are believed in what they advertise, and their contents are checked afterwards.
 for other in nvme0n1 vda; do
   [ -b /dev/$other ] || fail "there is no /dev/$other"
   head -c 1048576 /dev/urandom | tee /tmp/noise | dd of=/dev/$other bs=1M seek=5 conv=fsync iflag=fullblock status=none
@@ -118,6 +118,6 @@ for other in $disk vda nvme0n1; do
   grep -q "its partition ${part}1 is mounted on /tmp/mnt" /tmp/refusal || { cat /tmp/refusal; fail "the refusal"; }
   umount /tmp/mnt
   $ferry copy -q zero:64M /dev/$other || fail "copy of zeroes to $other"
-  [ ! -e "/sys/block/$other/${part}1" ] || fail "the kernel believes in ${part}1 still"
+  [ ! -e "/sys/block/$other/${part}1" ] || fail "the kernel still has ${part}1"
 done
 step "done"

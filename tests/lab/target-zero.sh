@@ -1,5 +1,5 @@
 # Runs in the guest of the kernel lab, as root, in a directory with our binary: copies a sparse disk onto block devices,
-# clean ones and ones full of old bytes. All must end as the source. Where a device can be zeroed without writing, or is
+# clean ones and ones full of old bytes. All must become equal to the source. Where a device can be zeroed without writing, or is
 # clean, the sectors that are written (zeroed ones apart, as far as the kernel tells them apart) are the data.
 set -eu
 
@@ -35,7 +35,7 @@ about() { echo "/sys/dev/block/$((0x$(stat -Lc %t "$1"))):$((0x$(stat -Lc %T "$1
 written() { awk '{print $7}' "$(about "$1")/stat"; }
 limit() { cat "$(about "$1")/queue/$2" 2>/dev/null || echo none; }
 
-# Panics unless the first bytes of device $1 are the source's, as read from the device.
+# Fails unless the first bytes of device $1 are the source's, as read from the device.
 check() {
   blockdev --flushbufs "$1"
   cmp -n $size "$1" /tmp/source >/tmp/cmp 2>&1 || fail "$2: $(cat /tmp/cmp)"
@@ -59,7 +59,7 @@ try() {
   if [ "$(limit "$1" write_zeroes_max_bytes)" = 0 ] && [ $bytes -gt $((data + data / 100)) ]; then
     fail "$2, clean: $bytes bytes were written for $data"
   fi
-  $ferry copy -q --target-is-zero /tmp/source "$1" 2>/tmp/claim && fail "$2: a false word was believed" || true
+  $ferry copy -q --target-is-zero /tmp/source "$1" 2>/tmp/claim && fail "$2: a false claim was believed" || true
   grep -q 'does not read as zeroes' /tmp/claim || fail "$2: $(cat /tmp/claim)"
 }
 
@@ -88,7 +88,7 @@ if [ -n "$(scsi)" ]; then
     used=$(($(thin_used) * 512))
     say "  the volume occupies $used bytes of its pool"
     [ $used -le $((data + 16 * 65536)) ] || fail "dm-thin: $used bytes are mapped for $data"
-    # A volume that is full has its room: zeroes over what it holds take no more of it, and give none back.
+    # A full volume has all its room: zeroes over its data take no more, and give none back.
     dd if=/tmp/dirty of=/dev/mapper/lab-thin bs=1M conv=fsync status=none
     $ferry copy -q /tmp/source /dev/mapper/lab-thin || fail "dm-thin, full again"
     check /dev/mapper/lab-thin "dm-thin, full again"
@@ -96,7 +96,7 @@ if [ -n "$(scsi)" ]; then
     [ $(($(thin_used) * 512)) = $size ] || fail "dm-thin, full: $(thin_used) sectors are mapped"
     dmsetup remove lab-thin
     dmsetup remove lab-pool
-    # A pool that gives blocks as others left them: what reads as zeroes does not, once something is written to the same block.
+    # A pool that hands out blocks with old bytes: a range that reads as zeroes does not any more, once something is written to the same block.
     for told in "" --target-is-zero; do
       for block in 128 2048 6144; do
         head -c $((1 << 27)) /dev/zero | tr '\0' '\252' | dd of=/dev/mapper/lab-data bs=1M conv=fsync status=none
@@ -123,7 +123,7 @@ if [ -n "$(scsi)" ]; then
   dmsetup remove lab-linear
   if reload lbprz=0 lbpu=1 lbpws=1; then try "$(scsi)" "scsi_debug, lbprz=0"; fi
   if reload lbprz=2 lbpu=1 lbpws=1; then
-    # What is unmapped reads as 0xFF, and the kernel is told to unmap where zeroes are wanted.
+    # Unmapped blocks read as 0xFF, and the kernel is made to unmap where zeroes are asked for.
     mode=$(ls /sys/class/scsi_disk/*/zeroing_mode | tail -n 1)
     echo writesame_16_unmap >"$mode" && try "$(scsi)" "scsi_debug that lies ($(cat "$mode"))"
   fi
