@@ -20,7 +20,7 @@ pub(crate) struct Output {
     pub(crate) keys: &'static [(&'static str, &'static str, &'static str)],
 }
 
-/// Whose format it has.
+/// The program whose format it has.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum Form {
     /// Ours: it has `version`.

@@ -125,7 +125,7 @@ fn a_target_that_is_too_small_or_a_missing_source_leaves_nothing_behind() {
 }
 
 #[test]
-fn nonsense_on_the_command_line_is_one_line_and_status_2() {
+fn a_wrong_command_line_is_one_line_and_status_2() {
     for args in [
         &["memory:1M"][..],
         &["memory:1M", "null:", "--request-size=3000"],

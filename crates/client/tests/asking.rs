@@ -58,7 +58,7 @@ fn answer(client: &mut Client, request: &wire::Request) {
 }
 
 #[test]
-fn writes_beyond_what_may_wait_unsent_are_all_done() {
+fn writes_beyond_the_limit_of_unsent_bytes_are_all_done() {
     let (server, log) = notes(offer(SIZE), structured());
     let device = server.open();
     let mut lane = device.lane().unwrap().unwrap();
@@ -136,7 +136,7 @@ fn every_lane_has_a_connection_of_its_own_where_several_are_allowed() {
 }
 
 #[test]
-fn lanes_asked_for_at_once_are_all_had() {
+fn lanes_asked_for_at_once_are_all_given() {
     let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
     let (server, _) = notes(wire::ExportOffer { flags, ..offer(SIZE) }, structured());
     for _ in 0..10 {

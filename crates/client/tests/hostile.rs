@@ -154,7 +154,7 @@ fn check_31_a_truncated_reply_fails_everything() {
 }
 
 #[test]
-fn check_32_errors_are_told_and_the_connection_lives() {
+fn check_32_errors_are_reported_and_the_connection_goes_on() {
     for (code, kind) in [
         (1, ErrorKind::PermissionDenied),
         (5, ErrorKind::Io),
@@ -314,7 +314,7 @@ fn check_36_and_37_block_status_is_clamped_and_unknown_bits_are_ignored() {
 }
 
 #[test]
-fn block_status_of_what_nobody_asked_about_makes_the_block_data() {
+fn block_status_beyond_the_request_makes_the_block_data() {
     // A minimum of 64 KiB, and extents that are no multiples of it.
     let blocks = wire::BlockConstraints { minimum: 65_536, preferred: 65_536, maximum: 1 << 20 };
     let coarse = wire::ExportOffer { blocks: Some(blocks), ..offer(SIZE) };
@@ -373,7 +373,7 @@ fn shuts_down_between_two() -> Server {
 }
 
 #[test]
-fn check_20_what_is_under_way_at_a_shutdown_is_still_awaited() {
+fn check_20_requests_in_flight_at_a_shutdown_are_still_awaited() {
     let server = shuts_down_between_two();
     let device = server.open();
     let (said, heard) = std::sync::mpsc::channel();
@@ -408,7 +408,7 @@ fn check_20_a_lane_waits_at_a_shutdown_without_spinning() {
 }
 
 #[test]
-fn a_dropped_device_says_goodbye() {
+fn a_dropped_device_sends_disc() {
     let (said, heard) = std::sync::mpsc::channel();
     let server = Server::start(offer(SIZE), ServerPolicy::default(), move |mut client| {
         let _ = said.send(client.request().map(|(request, _)| request.kind()));
@@ -419,7 +419,7 @@ fn a_dropped_device_says_goodbye() {
 }
 
 #[test]
-fn what_is_under_way_when_the_device_is_dropped_ends_with_an_error() {
+fn requests_in_flight_when_the_device_is_dropped_end_with_an_error() {
     let server = Server::start(offer(SIZE), structured(), |mut client| client.drain());
     let device = server.open();
     let (said, heard) = std::sync::mpsc::channel();

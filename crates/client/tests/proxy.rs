@@ -108,7 +108,7 @@ fn killed(told: mpsc::Receiver<mpsc::Sender<()>>) -> impl Fn(Client) + Send + Sy
 }
 
 #[test]
-fn a_further_connection_counts_one_that_nobody_has_seen_lost() {
+fn a_further_connection_counts_one_whose_loss_was_not_noticed() {
     let (kill, told) = mpsc::channel();
     let server = Server::start(several(SIZE), structured(), killed(told));
     let device = server.try_open(3).unwrap();
@@ -125,7 +125,7 @@ fn a_further_connection_counts_one_that_nobody_has_seen_lost() {
 }
 
 #[test]
-fn a_lane_on_a_lost_connection_is_broken_until_that_is_made_anew() {
+fn a_lane_on_a_lost_connection_is_broken_until_it_reconnects() {
     let server = Server::start(offer(SIZE), structured(), numbered);
     let device = server.open();
     let mut lane = device.lane().unwrap().unwrap();
@@ -145,7 +145,7 @@ fn a_lane_on_a_lost_connection_is_broken_until_that_is_made_anew() {
 }
 
 #[test]
-fn only_what_is_lost_of_several_is_made_anew() {
+fn only_the_lost_ones_of_several_connections_are_reconnected() {
     let server = Server::start(several(SIZE), structured(), numbered);
     let device = server.try_open_with(&["connections=3"]).unwrap();
     // All are there when each has had a lane.
@@ -223,15 +223,15 @@ fn abilities_with_a_fallback_may_come_and_go() {
 }
 
 #[test]
-fn many_who_ask_at_once_share_one_new_connection() {
+fn many_requests_at_once_share_one_new_connection() {
     const MANY: usize = 8;
     let clients = Arc::new(AtomicUsize::new(0));
     let asking = Arc::new(Barrier::new(MANY + 1));
-    let (count, everybody) = (clients.clone(), asking.clone());
+    let (count, barrier) = (clients.clone(), asking.clone());
     let offers = move || {
         // The second client is let in when all are asking for it.
         if count.fetch_add(1, Ordering::SeqCst) == 1 {
-            everybody.wait();
+            barrier.wait();
         }
         offer(SIZE)
     };
@@ -344,7 +344,7 @@ fn apart_each_client_has_its_own_connection_and_may_be_several_if_the_server_say
 }
 
 #[test]
-fn apart_each_client_is_told_what_the_server_says_now_or_why_not() {
+fn apart_each_client_gets_what_the_server_advertises_now_or_the_reason_why_not() {
     let server = changing(vec![offer(SIZE), offer(2 * SIZE)]);
     let device = server.try_open_with(&["shared=false"]).unwrap();
     assert_eq!(greet(&*device).unwrap().unwrap().info().size, 2 * SIZE);

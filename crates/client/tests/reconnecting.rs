@@ -217,7 +217,7 @@ fn what_changes_nothing_is_repeated_at_once_when_we_gave_up() {
         let words = ["reconnect-delay=60", "request-timeout=100ms"];
         let device = server.try_open_with(&words).unwrap();
         device.run(operation()).unwrap();
-        assert_eq!(disk.gone.load(SeqCst), 0, "nobody waited for the peer to close");
+        assert_eq!(disk.gone.load(SeqCst), 0, "no request waited for the peer to close");
         assert_eq!(disk.clients_of(command)[..2], [0, 1], "{command:?}");
     }
 }
@@ -541,7 +541,7 @@ fn a_server_that_shuts_down_is_asked_again_when_it_is_back() {
 }
 
 #[test]
-fn the_first_connection_is_tried_for_as_long_as_was_said() {
+fn the_first_connection_is_tried_for_as_long_as_the_user_allows() {
     let disk = Disk::new();
     let ours = disk.clone();
     let serve = move |client| ours.serve(client, |_, _| Act::Honest);
@@ -549,7 +549,7 @@ fn the_first_connection_is_tried_for_as_long_as_was_said() {
     assert!(server.try_open_with(&[]).is_err());
     let device = server.try_open_with(&["open-timeout=60"]).unwrap();
     device.read_at(&mut [0; 512], 0).unwrap();
-    let gone = Server { socket: "@diskferry-nobody".into(), uri: String::new() };
+    let gone = Server { socket: "@diskferry-no-server".into(), uri: String::new() };
     let begun = Instant::now();
     let error = gone.try_open_with(&["open-timeout=300ms"]).err().unwrap();
     assert_eq!(error.class(), ErrorClass::Transient);

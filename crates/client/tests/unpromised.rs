@@ -60,7 +60,11 @@ fn read_until(lane: &mut dyn Lane, fill: u8, enough: impl Fn(u64) -> bool) -> u6
 }
 
 fn lane(device: &Arc<dyn Device>) -> Box<dyn Lane> {
-    assert_eq!(device.info().lanes.map(usize::from), Some(1), "nobody is to wait for another");
+    assert_eq!(
+        device.info().lanes.map(usize::from),
+        Some(1),
+        "no lane is to wait for another connection"
+    );
     device.lane().unwrap().unwrap()
 }
 
@@ -93,7 +97,7 @@ fn what_is_written_has_one_connection() {
     assert_eq!(clients.load(SeqCst), 1);
 }
 
-/// What a server does with everybody but the first.
+/// What a server does with every client but the first.
 #[derive(Clone, Copy, Debug)]
 enum Second {
     /// It hangs up.
@@ -146,7 +150,7 @@ fn a_second_connection_that_comes_to_nothing_is_tried_once_and_costs_nothing() {
 }
 
 #[test]
-fn of_several_that_were_lost_one_is_made_anew_and_the_others_as_they_help() {
+fn of_several_lost_connections_one_reconnects_and_the_others_as_they_help() {
     let (asked, gone) = (Asked::default(), Arc::new(AtomicUsize::new(usize::MAX)));
     let (theirs, over) = (asked.clone(), gone.clone());
     let server = Server::start(offer(SIZE), structured(), move |mut client| {

@@ -119,7 +119,7 @@ fn options(strict: bool) -> Options {
 }
 
 #[test]
-fn the_first_difference_is_told_whoever_finds_it() {
+fn the_first_difference_is_reported_whichever_worker_finds_it() {
     let (context, mut dice) = (Context::default(), Dice(42));
     for round in 0..40 {
         let (a, mut b) = disks(&mut dice);
@@ -170,7 +170,7 @@ fn what_one_has_beyond_the_other_must_be_zero() {
 }
 
 #[test]
-fn what_fails_before_a_difference_is_told_and_not_what_fails_behind_it() {
+fn a_failure_before_a_difference_is_reported_and_one_behind_it_is_not() {
     let context = Context::default();
     let same = vec![3; 8 << 20];
     let mut other = same.clone();

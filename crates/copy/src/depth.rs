@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_way_is_full_and_not_much_more_is_under_way_than_it_carries() {
+    fn a_long_link_is_full_and_not_much_more_is_in_flight_than_it_carries() {
         for (round_trip, rate) in [(50, 125_000_000), (20, 1_250_000_000), (100, 12_500_000)] {
             for workers in [1, 2, 4, 8] {
                 let (percent, most) = share(workers, 144 / workers, round_trip, rate);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_becomes_wider_is_filled_again() {
+    fn a_link_that_becomes_faster_is_filled_again() {
         // 20 ms, and another connection each second, each of which carries 3 MB at a time.
         let (way, begin) = (Duration::from_millis(20), Instant::now());
         let mut depth = Depth::new(FEW, 160);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_kept_from_answering_now_and_then_gets_no_more() {
+    fn a_peer_that_stalls_now_and_then_gets_no_more_requests() {
         let mut depth = Depth::new(FEW, 64);
         let mut now = Instant::now();
         for i in 0..20_000u64 {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_enough_to_do_is_sent_no_more() {
+    fn a_peer_with_enough_to_do_gets_no_more_requests() {
         let mut depth = Depth::new(FEW, 64);
         let mut now = Instant::now();
         for _ in 0..20_000 {

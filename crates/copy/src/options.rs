@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_and_the_defaults_are_not() {
+    fn invalid_options_are_refused_and_the_defaults_are_not() {
         let good = Options::default();
         assert!(good.check().is_ok());
         for bad in [

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn as_long_as_something_may_come_back_nobody_leaves() {
+    fn as_long_as_a_unit_may_come_back_no_worker_leaves() {
         let queue = Queue::default();
         queue.push(Unit { may_return: true, ..unit(0, 90) }, WAITING);
         queue.close();

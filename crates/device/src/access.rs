@@ -104,7 +104,7 @@ impl Rule {
         let number = |text: &str| text.parse::<u32>().map_err(|_| "not a number".to_owned());
         let name = |text: &str| {
             let named = Some(text.to_owned()).filter(|text| !text.is_empty());
-            named.ok_or_else(|| "it names nobody".to_owned())
+            named.ok_or_else(|| "it names nothing".to_owned())
         };
         match text.split_once(':') {
             Some(("pid", n)) => match number(n)? {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_nothing_is_nobody_that_a_certificate_or_a_key_names() {
+    fn a_client_that_proves_nothing_matches_no_certificate_or_key() {
         let mut rules = Rules::default();
         rules.add("dn:*,O=BigCo").unwrap();
         rules.add("psk-user:alice,psk-user:bob").unwrap();

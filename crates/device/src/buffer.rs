@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_gives_large_buffers_for_a_little_less_and_lets_go_of_sizes_that_nobody_wants() {
+    fn a_pool_gives_large_buffers_for_a_little_less_and_frees_sizes_that_are_not_asked_for() {
         let pool = BufferPool::new(1 << 20);
         let mut big = pool.take(512 << 10);
         big.fill(7);

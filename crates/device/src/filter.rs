@@ -285,12 +285,12 @@ impl<F: Filter> Device for Filtered<F> {
 
 impl<F: Filter> Session for Filtered<F> {
     fn connect(&self, client: &Client, done: Connected) {
-        let (inner, who) = (self.0.clone(), client.clone());
+        let (inner, arriving) = (self.0.clone(), client.clone());
         self.0.filter.admit(
             client,
             Box::new(move |admitted| match admitted {
                 Err(e) => done(Err(e)),
-                Ok(admission) => connect_below(inner, who, admission, done),
+                Ok(admission) => connect_below(inner, arriving, admission, done),
             }),
         );
     }
@@ -322,7 +322,7 @@ fn connect_below<F: Filter>(
     admission: Admission,
     done: Connected,
 ) {
-    let (asked, who) = (inner.clone(), client.clone());
+    let (asked, arriving) = (inner.clone(), client.clone());
     let then: Connected = Box::new(move |answer| {
         let filter = &inner.filter;
         done(answer.map(|own| match own {
@@ -334,5 +334,5 @@ fn connect_below<F: Filter>(
             }
         }));
     });
-    asked.filter.connect(&who, then);
+    asked.filter.connect(&arriving, then);
 }

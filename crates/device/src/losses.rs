@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_before_anybody_was_told_is_told() {
+    fn an_account_that_comes_before_the_loss_was_reported_gets_it() {
         let path = SeenEpoch::new(0);
         let one = LossAccount::new(path.clone());
         one.changed(one.mark(0), 0);

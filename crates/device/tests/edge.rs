@@ -101,7 +101,8 @@ proptest! {
 }
 
 #[test]
-fn zeroes_that_are_to_be_written_are_asked_of_those_who_know_it_and_written_to_all_others() {
+fn zeroes_that_are_to_be_written_go_as_a_request_to_devices_that_support_it_and_as_data_to_others()
+{
     let all = Model::new(1).info().abilities;
     let flags = ZeroFlags { written: true, ..ZeroFlags::default() };
     for (written_zero, minimum) in [(false, 1), (false, 512), (true, 1), (true, 512)] {
@@ -360,7 +361,7 @@ impl Blocking for Counting {
 }
 
 #[test]
-fn a_map_that_may_be_long_is_not_made_by_who_has_other_things_to_do() {
+fn a_map_that_may_be_long_is_not_made_by_a_thread_with_other_things_to_do() {
     let device = Counting::new();
     let disk = Simple::edge(device.clone(), &WorkPool::new(2));
     for (max, here) in [(64, 1), (2048, 1)] {
@@ -375,7 +376,7 @@ fn a_map_that_may_be_long_is_not_made_by_who_has_other_things_to_do() {
 /// A zero of 10 GiB that is written piece by piece: the submitting thread is not kept until its end, not
 /// even by a device that never waits.
 #[test]
-fn who_submits_something_long_has_other_things_to_do() {
+fn a_thread_that_submits_something_long_has_other_things_to_do() {
     for way in 0..2 {
         let device = Counting::new();
         let disk = &edges(&device)[way];
@@ -453,7 +454,7 @@ impl Stepwise {
 
 /// A long zero that is written as data is in no other's way for longer than a piece takes.
 #[test]
-fn who_rewrites_part_of_a_block_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
+fn a_read_modify_write_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
     let (device, edge) = Stepwise::edge(512);
     let (tx, rx) = std::sync::mpsc::channel();
     let zeroed = tx.clone();

@@ -128,7 +128,7 @@ fn what_throws_away_is_as_large_as_it_has_to_be_unless_it_says_otherwise() {
 }
 
 #[test]
-fn what_nobody_writes_is_not_opened_for_writing() {
+fn a_disk_that_is_only_read_is_not_opened_for_writing() {
     let (place, context) = (Place::new("read"), Context::default());
     std::fs::write(&place.0, [1; 4096]).unwrap();
     let filters = stack(&["cow"]);

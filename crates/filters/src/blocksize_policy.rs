@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_do_not_keep_to_the_sizes_are_refused_and_seen_by_nobody() {
+    fn requests_that_do_not_keep_to_the_sizes_are_refused_and_never_reach_the_device() {
         for (policy, size, tail) in [("error", 1000, true), ("strict-error", 1000, false)] {
             let below = Arc::new(Watched::new(Model::new(size)));
             let words = [
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_too_much_at_once_is_dropped() {
+    fn a_client_that_writes_too_much_at_once_is_disconnected() {
         let below = Arc::new(Watched::new(Model::new(4096)));
         let disk = put(
             "blocksize-policy",

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn two_clients_who_write_to_one_block_at_the_same_time_both_find_their_bytes() {
+    fn two_clients_that_write_to_one_block_at_the_same_time_both_find_their_bytes() {
         let probe = Probe::new(1 << 20);
         probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_during_the_first_write_of_a_block_sees_what_was_there_or_what_is_written() {
+    fn a_read_during_the_first_write_of_a_block_sees_the_old_or_the_new_bytes() {
         let probe = Probe::new(1 << 20);
         probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
@@ -422,8 +422,12 @@ mod tests {
         let settings = Settings::read(&Params::default(), &pool).unwrap();
         let cow = Cow::new(Arc::new(settings), below.clone());
         let client = |below: &Edge, export: &str| {
-            let who = Client { export: export.to_owned(), ..client(1) };
-            below.beside(Filtered::device(cow.for_client(below.clone(), &who, Admission::free())))
+            let this_client = Client { export: export.to_owned(), ..client(1) };
+            below.beside(Filtered::device(cow.for_client(
+                below.clone(),
+                &this_client,
+                Admission::free(),
+            )))
         };
         let (a, b) = (client(&below, ""), client(&below.beside(probe.clone()), "disk"));
         a.write(&[7; 10], 0, false).unwrap();

@@ -256,7 +256,7 @@ mod tests {
         )
         .unwrap();
         let (one, other) = (client(1), client(2));
-        let own = |who| disk.beside(connect(&disk, who).unwrap().unwrap());
+        let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
         let (a, b) = (own(&one), own(&other));
         let gone = start(&a, read(0, 10));
         let stays = start(&b, read(0, 10));

@@ -273,7 +273,7 @@ impl Filter for ExportName {
             Err(e) => return done(Err(e)),
         };
         let (below, number) = (self.below.clone(), client.number);
-        let who = Client { export, ..client.clone() };
+        let this_client = Client { export, ..client.clone() };
         let forget = settings.clone();
         let then: Connected = Box::new(move |answer| {
             if answer.is_err() {
@@ -281,7 +281,7 @@ impl Filter for ExportName {
             }
             done(answer);
         });
-        let go = move || below.device().connect(&who, then);
+        let go = move || below.device().connect(&this_client, then);
         match &self.settings.description {
             DescriptionSource::Keep => go(),
             DescriptionSource::Fixed(text) => {
@@ -343,8 +343,8 @@ mod tests {
 
     fn ask(disk: &Edge, name: &str) -> Result<Option<Arc<dyn Device>>> {
         let (tx, rx) = channel();
-        let who = Client { export: name.into(), ..client(1) };
-        disk.device().connect(&who, Box::new(move |own| tx.send(own).unwrap()));
+        let this_client = Client { export: name.into(), ..client(1) };
+        disk.device().connect(&this_client, Box::new(move |own| tx.send(own).unwrap()));
         rx.recv().unwrap()
     }
 

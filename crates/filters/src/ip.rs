@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_allowed_is_let_in_then_who_is_denied_is_refused_and_the_rest_is_let_in() {
+    fn allowed_clients_are_accepted_then_denied_ones_refused_and_the_rest_accepted() {
         assert!(lets_in(&[], ip("8.8.8.8")));
         assert!(lets_in(&["allow=127.0.0.1"], ip("8.8.8.8")));
         assert!(!lets_in(&["deny=8.0.0.0/8"], ip("8.8.8.8")));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_makes_no_sense_is_refused_and_so_is_one_that_nobody_checks() {
+    fn an_invalid_rule_is_refused_and_so_is_one_that_is_not_checked() {
         for rule in [
             "foo",
             "1.2.3.0/33",

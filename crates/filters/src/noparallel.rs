@@ -241,7 +241,7 @@ mod tests {
             let (below, waiting) = Busy::new(false);
             let disk = put("noparallel", below, &[mode]).unwrap();
             let (one, other) = (client(1), client(2));
-            let own = |who| disk.beside(connect(&disk, who).unwrap().unwrap());
+            let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
             let (a, b) = (own(&one), own(&other));
             let begun = start(&a, Operation::Flush);
             let waits = start(&a, Operation::Flush);

@@ -224,9 +224,9 @@ mod tests {
 
     fn ask(disk: &Edge, number: u64, export: &str) -> Receiver<Promised> {
         let (tx, rx) = channel();
-        let who = Client { export: export.into(), ..client(number) };
-        disk.device().connect(&who, Box::new(move |own| tx.send(own).unwrap()));
-        who.presence.leave();
+        let this_client = Client { export: export.into(), ..client(number) };
+        disk.device().connect(&this_client, Box::new(move |own| tx.send(own).unwrap()));
+        this_client.presence.leave();
         rx
     }
 

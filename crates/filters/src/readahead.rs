@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_prefetch_and_few_are_under_way() {
+    fn no_read_waits_for_a_prefetch_and_few_are_in_flight() {
         let probe = Probe::new(SIZE);
         let disk = Edge::new(
             Filtered::device(ReadAhead::new(probe.edge(&WorkPool::new(2)))),

@@ -115,7 +115,7 @@ impl Filter for RetryRequest {
 
 /// Asks below for a client, and `retries` times more.
 fn connect(below: Edge, settings: Arc<Settings>, client: Client, retries: u64, done: Connected) {
-    let (device, who) = (below.device().clone(), client.clone());
+    let (device, arriving) = (below.device().clone(), client.clone());
     let then: Connected = Box::new(move |answer| match answer {
         Err(error) if retries > 0 && is_worth_another(&error) => {
             let (delay, timers) = (settings.delay, settings.timers.clone());
@@ -123,7 +123,7 @@ fn connect(below: Edge, settings: Arc<Settings>, client: Client, retries: u64, d
         }
         answer => done(answer),
     });
-    device.connect(&who, then);
+    device.connect(&arriving, then);
 }
 
 /// An operation in flight, until it succeeds or is given up.

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_the_disk_is_prefetched_once_while_somebody_is_there() {
+    fn all_of_the_disk_is_prefetched_once_while_a_client_is_connected() {
         let probe = Probe::new(5 << 20);
         let disk = put("scan", probe.clone(), &[]).unwrap();
         disk.flush().unwrap();
@@ -273,10 +273,10 @@ mod tests {
             let probe = Probe::new(64 << 20);
             let disk = put("scan", probe.clone(), &[word, "scan-ahead=no"]).unwrap();
             probe.hold();
-            let who = client(1);
-            let own = connect(&disk, &who).unwrap().unwrap();
+            let this_client = client(1);
+            let own = connect(&disk, &this_client).unwrap().unwrap();
             assert_eq!(wait_for(&probe, 1), [prefetch(0, 2 * M)]);
-            who.presence.leave();
+            this_client.presence.leave();
             drop(own);
             probe.release();
             probe.hold();

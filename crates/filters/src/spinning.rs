@@ -276,12 +276,12 @@ mod tests {
         let probe = Probe::new(1 << 20);
         let words = ["min-seek-time=3600", "half-seek-time=3600", "max-seek-time=3600"];
         let disk = put("spinning", probe.clone(), &words).unwrap();
-        let who = client(1);
-        let own = disk.beside(connect(&disk, &who).unwrap().unwrap());
+        let this_client = client(1);
+        let own = disk.beside(connect(&disk, &this_client).unwrap().unwrap());
         let waits = start(&own, read(1 << 19, 512));
         own.flush().unwrap();
         assert!(waits.try_recv().is_err());
-        who.presence.leave();
+        this_client.presence.leave();
         assert_eq!(waits.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
         assert!(probe.asked().iter().all(|asked| asked == "flush"));
     }

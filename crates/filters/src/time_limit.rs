@@ -98,8 +98,8 @@ mod tests {
     fn what_comes_too_late_is_not_begun_and_what_was_begun_in_time_ends() {
         let probe = Probe::new(1 << 20);
         let disk = put("time-limit", probe.clone(), &["time-limit=200ms"]).unwrap();
-        let who = client(1);
-        let own = disk.beside(connect(&disk, &who).unwrap().unwrap());
+        let this_client = client(1);
+        let own = disk.beside(connect(&disk, &this_client).unwrap().unwrap());
         probe.hold();
         let begun = start(&own, read(0, 4096));
         if probe.held() == 0 {
@@ -114,7 +114,7 @@ mod tests {
         begun.recv().unwrap().unwrap();
         // There is no limit without a client, nor for data written back after it has left.
         disk.read(&mut [0; 1], 0).unwrap();
-        who.presence.leave();
+        this_client.presence.leave();
         own.write(&[1], 0, false).unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! The limit that `bench/tls` compares everybody with: what only encrypts, sends, receives and decrypts.
+//! The limit that `bench/tls` compares all programs with: it only encrypts, sends, receives and decrypts.
 //!
 //!     limit-tls cipher|library BYTES REQUEST PAIRS
 //!
@@ -113,7 +113,7 @@ fn secured(socket: &UnixStream, mode: Mode, request: usize) -> Connection {
     connection.set_receive_callback(Some(take)).unwrap();
     connection.set_send_callback(Some(give)).unwrap();
     let context = std::ptr::from_ref(socket).cast_mut().cast();
-    // SAFETY: the socket is the caller's, who drops the connection first.
+    // SAFETY: the socket belongs to the caller, which drops the connection first.
     unsafe {
         connection.set_receive_context(context).unwrap().set_send_context(context).unwrap();
     }

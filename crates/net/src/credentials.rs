@@ -12,21 +12,21 @@ use device::Credentials;
 /// The process that connected, or was connected to, and its user and group then. `None` if it is not a Unix
 /// socket.
 pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<Credentials> {
-    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
-    // SAFETY: the descriptor is open, and the kernel writes no more than `len` bytes, which `who` has.
+    // SAFETY: the descriptor is open, and the kernel writes no more than `len` bytes, which `peer` has.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_PEERCRED,
-            (&raw mut who).cast(),
+            (&raw mut peer).cast(),
             &raw mut len,
         )
     };
     let whole = usize::try_from(len) == Ok(size_of::<libc::ucred>());
-    let known = done == 0 && whole && who.uid != u32::MAX;
-    known.then(|| Credentials { pid: who.pid.unsigned_abs(), uid: who.uid, gid: who.gid })
+    let known = done == 0 && whole && peer.uid != u32::MAX;
+    known.then(|| Credentials { pid: peer.pid.unsigned_abs(), uid: peer.uid, gid: peer.gid })
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const LONGEST: usize = 2048;
 
 /// On whose behalf a plugin is called.
 #[derive(Debug, Default)]
-pub(crate) struct Who {
+pub(crate) struct Caller {
     /// The client, if a server has one.
     pub(crate) client: Option<Client>,
     /// The export that was asked for.
@@ -35,7 +35,7 @@ pub(crate) struct Who {
 #[derive(Debug, Default)]
 struct Left(Mutex<bool>, Condvar);
 
-impl Who {
+impl Caller {
     /// A client that asked for `export`, up to the first 0 byte.
     pub(crate) fn new(client: Option<Client>, export: &str) -> Self {
         let left = Arc::<Left>::default();
@@ -116,7 +116,7 @@ impl Said {
 
 #[derive(Default)]
 struct Frame {
-    who: Option<Arc<Who>>,
+    caller: Option<Arc<Caller>>,
     said: Said,
 }
 
@@ -143,9 +143,9 @@ pub(crate) fn is_traced() -> bool {
     TRACED.load(Ordering::Relaxed)
 }
 
-/// Runs a callback for `who`; returns its result and its messages.
-pub(crate) fn within<R>(who: Option<&Arc<Who>>, callback: impl FnOnce() -> R) -> (R, Said) {
-    let frame = Frame { who: who.cloned(), said: Said::default() };
+/// Runs a callback for `caller`; returns its result and its messages.
+pub(crate) fn within<R>(caller: Option<&Arc<Caller>>, callback: impl FnOnce() -> R) -> (R, Said) {
+    let frame = Frame { caller: caller.cloned(), said: Said::default() };
     let before = FRAME.replace(Some(frame));
     abi::set_errno(0);
     let answer = callback();
@@ -160,13 +160,13 @@ fn framed<R>(work: impl FnOnce(&mut Frame) -> R) -> Option<R> {
 }
 
 /// On whose behalf this thread is in a plugin.
-pub(crate) fn who() -> Option<Arc<Who>> {
-    framed(|frame| frame.who.clone()).flatten()
+pub(crate) fn caller() -> Option<Arc<Caller>> {
+    framed(|frame| frame.caller.clone()).flatten()
 }
 
 /// The client on whose behalf this thread is in a plugin.
 pub(crate) fn client() -> Option<Client> {
-    who()?.client.clone()
+    caller()?.client.clone()
 }
 
 /// An error message of the plugin.
@@ -204,7 +204,7 @@ pub(crate) fn set_error(number: i32) {
 /// The plugin asks to end the connection; returns whether there is one.
 pub(crate) fn leave(how: Leave) -> bool {
     framed(|frame| {
-        let is_there = frame.who.as_ref().is_some_and(|who| who.client.is_some());
+        let is_there = frame.caller.as_ref().is_some_and(|caller| caller.client.is_some());
         frame.said.leave = Some(how).filter(|_| is_there).or(frame.said.leave);
         is_there
     })
@@ -213,8 +213,8 @@ pub(crate) fn leave(how: Leave) -> bool {
 
 /// Keeps a text as long as the client that this thread works for, or until the program ends.
 pub(crate) fn keep(text: CString) -> *const std::ffi::c_char {
-    if let Some(who) = who() {
-        return who.keep(text);
+    if let Some(caller) = caller() {
+        return caller.keep(text);
     }
     let at = text.as_ptr();
     KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(text);

@@ -10,9 +10,9 @@ use device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation, Params,
     Result, Session, run_blocking,
 };
-use runtime::{Context, contained, is_waiting, spawn, who_wants};
+use runtime::{Context, contained, current_requester, is_waiting, spawn};
 
-use crate::call::Who;
+use crate::call::Caller;
 use crate::handle::Handle;
 use crate::plugin::{Plugin, ThreadModel};
 use crate::request_queue::{Handler, Staff};
@@ -74,16 +74,16 @@ struct Entry {
 
 impl Entry {
     /// The client of a handle, and its export.
-    fn who(&self, client: Option<&Client>) -> Result<Arc<Who>> {
+    fn caller(&self, client: Option<&Client>) -> Result<Arc<Caller>> {
         let asked = client.map_or("", |client| client.export.as_str());
         let name = self.export.as_deref().unwrap_or(asked);
-        let who = Arc::new(Who::new(client.cloned(), name));
+        let caller = Arc::new(Caller::new(client.cloned(), name));
         if !name.is_empty() {
-            return Ok(who);
+            return Ok(caller);
         }
-        match self.plugin.default_export(&who, self.read_only) {
-            Some(name) if name.is_empty() => Ok(who),
-            Some(name) => Ok(Arc::new(Who::new(client.cloned(), &name))),
+        match self.plugin.default_export(&caller, self.read_only) {
+            Some(name) if name.is_empty() => Ok(caller),
+            Some(name) => Ok(Arc::new(Caller::new(client.cloned(), &name))),
             None => {
                 let action = "open: there is no default export; name one";
                 Err(Error::new(ErrorKind::NotFound, Fault::User, action).on(self.plugin.title()))
@@ -113,7 +113,7 @@ impl Entry {
             None => None,
         };
         plugin.pool.enter().await;
-        Handle::open(plugin, self.who(client.as_ref())?, self.read_only, pass)
+        Handle::open(plugin, self.caller(client.as_ref())?, self.read_only, pass)
     }
 }
 
@@ -194,8 +194,8 @@ impl Session for PluginDisk {
                 None => None,
             };
             plugin.pool.enter().await;
-            let who = Arc::new(Who::new(Some(client), ""));
-            done(plugin.exports(&who, entry.read_only));
+            let caller = Arc::new(Caller::new(Some(client), ""));
+            done(plugin.exports(&caller, entry.read_only));
         });
     }
 }
@@ -238,7 +238,8 @@ impl Handler for Handle {
 /// Runs an operation while no other callback of the plugin runs.
 fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
     let gate = handle.plugin.one.clone();
-    let (here, who) = (is_waiting().then(|| std::thread::current().id()), who_wants());
+    let (here, requester) =
+        (is_waiting().then(|| std::thread::current().id()), current_requester());
     spawn(async move {
         let alone = match &gate {
             Some(gate) => Some(gate.alone().await),
@@ -248,7 +249,7 @@ fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
         if here != Some(std::thread::current().id()) {
             handle.plugin.pool.enter().await;
         }
-        if who.is_none_or(|who| who.is_wanted()) {
+        if requester.is_none_or(|requester| requester.is_wanted()) {
             let result = called(&handle, operation);
             drop(alone);
             done(result);

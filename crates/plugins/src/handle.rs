@@ -14,7 +14,7 @@ use device::{
 use runtime::Pass;
 
 use crate::abi::{Raw, extent, flag};
-use crate::call::{Leave, Said, Who};
+use crate::call::{Caller, Leave, Said};
 use crate::host::NbdkitExtents;
 use crate::plugin::{Plugin, ThreadModel, explained, failure};
 use crate::request_queue::RequestQueue;
@@ -60,7 +60,7 @@ struct Means {
 pub(crate) struct Handle {
     pub(crate) plugin: Arc<Plugin>,
     raw: Raw,
-    pub(crate) who: Arc<Who>,
+    pub(crate) caller: Arc<Caller>,
     info: Info,
     means: Means,
     /// The queue of its requests.
@@ -76,31 +76,31 @@ impl Handle {
     /// handle is allowed.
     pub(crate) fn open(
         plugin: Arc<Plugin>,
-        who: Arc<Who>,
+        caller: Arc<Caller>,
         read_only: bool,
         pass: Option<Pass>,
     ) -> Result<Arc<Self>> {
         let calls = plugin.library.callbacks;
-        let (answer, said) = plugin.call(&who, || calls.preconnect(read_only));
+        let (answer, said) = plugin.call(&caller, || calls.preconnect(read_only));
         if answer == Some(-1) {
             return Err(failure(&plugin.library, "let the client in", &said));
         }
-        let (raw, said) = plugin.call(&who, || calls.open(read_only));
+        let (raw, said) = plugin.call(&caller, || calls.open(read_only));
         let Some(raw) = raw else { return Err(plugin.without_export("open", &said)) };
         said.tell(&plugin.title(), &plugin.log);
-        let asking = Asking { plugin: &plugin, raw, who: &who };
+        let asking = Asking { plugin: &plugin, raw, caller: &caller };
         let known = asking.info(read_only);
         let (info, means) = match known {
             Ok(known) => known,
             Err(e) => {
-                plugin.call(&who, || calls.close(raw));
+                plugin.call(&caller, || calls.close(raw));
                 return Err(e);
             }
         };
         plugin.count(1);
         let leaving = AtomicBool::new(false);
         let requests = Arc::default();
-        let handle = Arc::new(Self { plugin, raw, who, info, means, requests, leaving, pass });
+        let handle = Arc::new(Self { plugin, raw, caller, info, means, requests, leaving, pass });
         let mut last = handle.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Arc::downgrade(&handle);
         drop(last);
@@ -119,7 +119,7 @@ impl Handle {
             let action = format!("{action}: the plugin ended the connection");
             return Err(Error::new(ErrorKind::Shutdown, Fault::File, action));
         }
-        let (answer, said) = self.plugin.call(&self.who, callback);
+        let (answer, said) = self.plugin.call(&self.caller, callback);
         match said.leave {
             Some(Leave::AtOnce) => {
                 self.leaving.store(true, Ordering::Relaxed);
@@ -333,7 +333,7 @@ impl Blocking for Handle {
 /// A thread of the pool closes the handle, in the plugin's turn.
 impl Drop for Handle {
     fn drop(&mut self) {
-        let (plugin, raw, who) = (self.plugin.clone(), self.raw, self.who.clone());
+        let (plugin, raw, caller) = (self.plugin.clone(), self.raw, self.caller.clone());
         let (pass, one) = (self.pass.take(), plugin.one.clone());
         runtime::spawn(async move {
             let _alone = match &one {
@@ -341,7 +341,7 @@ impl Drop for Handle {
                 None => None,
             };
             plugin.pool.enter().await;
-            let ((), said) = plugin.call(&who, || plugin.library.callbacks.close(raw));
+            let ((), said) = plugin.call(&caller, || plugin.library.callbacks.close(raw));
             said.tell(&plugin.title(), &plugin.log);
             drop(pass);
             plugin.count(-1);
@@ -353,7 +353,7 @@ impl Drop for Handle {
 struct Asking<'a> {
     plugin: &'a Arc<Plugin>,
     raw: Raw,
-    who: &'a Arc<Who>,
+    caller: &'a Arc<Caller>,
 }
 
 impl Asking<'_> {
@@ -363,7 +363,7 @@ impl Asking<'_> {
         what: &str,
         callback: impl FnOnce() -> Option<T>,
     ) -> Result<Option<T>> {
-        let (answer, said) = self.plugin.call(self.who, callback);
+        let (answer, said) = self.plugin.call(self.caller, callback);
         if answer == Some(T::from(-1)) {
             return Err(failure(&self.plugin.library, &format!("ask for {what}"), &said));
         }
@@ -386,7 +386,7 @@ impl Asking<'_> {
     fn info(&self, read_only: bool) -> Result<(Info, Means)> {
         let (calls, raw) = (self.plugin.library.callbacks, self.raw);
         let description =
-            self.plugin.call(self.who, || calls.export_description(raw)).0.unwrap_or_default();
+            self.plugin.call(self.caller, || calls.export_description(raw)).0.unwrap_or_default();
         let size = self.ask("the size", || calls.get_size(raw))?.unwrap_or(-1);
         let name = self.plugin.title();
         let size = u64::try_from(size).map_err(|_| {
@@ -423,7 +423,7 @@ impl Asking<'_> {
         };
         // If the plugin cannot zero, a fast zero is refused here, at once.
         let means = Means { fua, cache, fast_zero: fast && zero };
-        let export = self.who.export.to_str().ok().filter(|name| !name.is_empty());
+        let export = self.caller.export.to_str().ok().filter(|name| !name.is_empty());
         let info = Info {
             description,
             export: export.map(Arc::from),

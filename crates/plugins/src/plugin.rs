@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use device::{Error, ErrorKind, Fault, Params, Result};
 use runtime::{Context, Gate, OperatorLog, Timers, WorkPool};
 
-use crate::call::{self, Leave, Said, Who, c_text};
+use crate::call::{self, Caller, Leave, Said, c_text};
 use crate::handle::Handle;
 use crate::library::{Library, printed};
 
@@ -119,8 +119,8 @@ impl Plugin {
     }
 
     /// Runs a callback for a client.
-    pub(crate) fn call<R>(&self, who: &Arc<Who>, callback: impl FnOnce() -> R) -> (R, Said) {
-        call::within(Some(who), callback)
+    pub(crate) fn call<R>(&self, caller: &Arc<Caller>, callback: impl FnOnce() -> R) -> (R, Said) {
+        call::within(Some(caller), callback)
     }
 
     /// It does not open: the client's export does not exist.
@@ -131,11 +131,15 @@ impl Plugin {
     }
 
     /// The names of its exports, with descriptions. May block.
-    pub(crate) fn exports(&self, who: &Arc<Who>, read_only: bool) -> Result<Vec<(String, String)>> {
+    pub(crate) fn exports(
+        &self,
+        caller: &Arc<Caller>,
+        read_only: bool,
+    ) -> Result<Vec<(String, String)>> {
         let mut list = crate::host::NbdkitExports::default();
-        let is_tls = is_tls(who);
+        let is_tls = is_tls(caller);
         let calls = self.library.callbacks;
-        let (answer, said) = self.call(who, || calls.list_exports(read_only, is_tls, &mut list));
+        let (answer, said) = self.call(caller, || calls.list_exports(read_only, is_tls, &mut list));
         match answer {
             Some(-1) => return Err(failure(&self.library, "list exports", &said)),
             Some(_) => {}
@@ -143,7 +147,7 @@ impl Plugin {
         }
         said.tell(&self.title(), &self.log);
         if list.with_default
-            && let Some(name) = self.default_export(who, read_only)
+            && let Some(name) = self.default_export(caller, read_only)
         {
             list.list.push((name, String::new()));
         }
@@ -151,9 +155,9 @@ impl Plugin {
     }
 
     /// The export for clients that ask for none, if there is one. May block.
-    pub(crate) fn default_export(&self, who: &Arc<Who>, read_only: bool) -> Option<String> {
+    pub(crate) fn default_export(&self, caller: &Arc<Caller>, read_only: bool) -> Option<String> {
         let calls = self.library.callbacks;
-        let (answer, said) = self.call(who, || calls.default_export(read_only, is_tls(who)));
+        let (answer, said) = self.call(caller, || calls.default_export(read_only, is_tls(caller)));
         said.tell(&self.title(), &self.log);
         answer.unwrap_or_else(|| Some(String::new()))
     }
@@ -187,8 +191,8 @@ impl Plugin {
     }
 }
 
-fn is_tls(who: &Who) -> bool {
-    who.client.as_ref().is_some_and(|client| client.tls.is_some())
+fn is_tls(caller: &Caller) -> bool {
+    caller.client.as_ref().is_some_and(|client| client.tls.is_some())
 }
 
 /// The error of a failed callback outside of requests: the plugin's words, or the number's.

@@ -32,13 +32,13 @@ pub fn batch<R>(turn: impl FnOnce() -> R) -> R {
     turn()
 }
 
-/// In a batch: defers `work` until its end, unless some is deferred for `who` (an address, say)
+/// In a batch: defers `work` until its end, unless some is deferred for `key` (an address, say)
 /// already. Returns whether this is a batch; outside, nothing is done.
-pub fn at_end_of_batch<W: FnOnce() + 'static>(who: usize, work: impl FnOnce() -> W) -> bool {
+pub fn at_end_of_batch<W: FnOnce() + 'static>(key: usize, work: impl FnOnce() -> W) -> bool {
     BATCH.with_borrow_mut(|batch| {
         let Some(put_off) = batch else { return false };
-        if put_off.iter().all(|(other, _)| *other != who) {
-            put_off.push((who, Box::new(work())));
+        if put_off.iter().all(|(other, _)| *other != key) {
+            put_off.push((key, Box::new(work())));
         }
         true
     })
@@ -77,11 +77,11 @@ mod tests {
 
     use super::*;
 
-    /// Defers a note for `who`. Returns whether it could.
-    fn note(notes: &Rc<RefCell<Vec<usize>>>, who: usize) -> bool {
-        at_end_of_batch(who, || {
+    /// Defers a note for `key`. Returns whether it could.
+    fn note(notes: &Rc<RefCell<Vec<usize>>>, key: usize) -> bool {
+        at_end_of_batch(key, || {
             let notes = notes.clone();
-            move || notes.borrow_mut().push(who)
+            move || notes.borrow_mut().push(key)
         })
     }
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_a_batch_waits_for_nothing_that_was_put_off() {
+    fn a_wait_in_a_batch_waits_for_nothing_that_was_deferred() {
         let notes = Rc::default();
         batch(|| {
             note(&notes, 1);

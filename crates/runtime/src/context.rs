@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_is_taken_by_whom_it_names_and_is_left_otherwise() {
+    fn a_flag_is_taken_by_the_part_that_it_names_and_left_otherwise() {
         let flags = ["a.b=1", "a.c.d=2", "ab.c=3"].map(str::to_owned);
         let debugging = Debugging::new(false, flags.to_vec());
         assert_eq!(debugging.clone().take("a"), ["b=1", "c.d=2"]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_waits_for_the_others_and_the_others_for_him() {
+    fn an_exclusive_pass_waits_for_shared_ones_and_they_for_it() {
         let (gate, seen, held) = (Arc::<Gate>::default(), Seen::default(), Held::default());
         enter(&gate, "a", false, &seen, &held);
         enter(&gate, "b", false, &seen, &held);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_panics_keeps_nobody_out() {
+    fn a_task_that_panics_leaves_the_gate_open() {
         let (gate, seen, held) = (Arc::<Gate>::default(), Seen::default(), Held::default());
         enter(&gate, "first", true, &seen, &held);
         for i in 0..3 {

@@ -29,8 +29,8 @@ pub use control::{Complaint, Complaints, Control, Gauge};
 pub use each::{StepBudget, each};
 pub use gate::{Gate, Pass};
 pub use pool::{
-    Wanted, WorkPool, client, has_time, having_time, is_waiting, kept, on_behalf, taking_time,
-    where_there_is_time, while_wanted, who_wants,
+    Wanted, WorkPool, client, current_requester, has_time, having_time, is_waiting, kept,
+    on_behalf, taking_time, where_there_is_time, while_wanted,
 };
 pub use task::{Promise, Promised, promise, spawn, spawn_while_wanted, wait_for};
 pub use timers::Timers;

@@ -82,7 +82,7 @@ async fn behind(gate: Arc<Gate>, inside: Arc<(AtomicUsize, AtomicUsize)>, alone:
 }
 
 #[test]
-fn behind_a_gate_who_is_alone_is_alone_and_nobody_waits_for_ever() {
+fn an_exclusive_pass_is_alone_and_no_task_waits_for_ever() {
     in_any_order(|| {
         let (gate, owed) = (Arc::<Gate>::default(), Owed::default());
         let inside = Arc::<(AtomicUsize, AtomicUsize)>::default();
@@ -108,7 +108,7 @@ fn behind_a_gate_who_is_alone_is_alone_and_nobody_waits_for_ever() {
 }
 
 #[test]
-fn who_comes_to_a_gate_first_passes_first() {
+fn tasks_pass_a_gate_in_the_order_in_which_they_came() {
     in_any_order(|| {
         let gate = Arc::<Gate>::default();
         let seen = Arc::new(Mutex::new(Vec::new()));

@@ -140,7 +140,7 @@ pub fn client() -> u64 {
 /// Work that runs later, perhaps on a thread that works for another client, on behalf of the present
 /// one: it takes turns as that client's, and is no longer wanted when the client has gone.
 pub fn kept<A, R>(work: impl FnOnce(A) -> R + Send) -> impl FnOnce(A) -> R + Send {
-    let (client, wanted) = (client(), who_wants());
+    let (client, wanted) = (client(), current_requester());
     move |answer| wanted_by(wanted, || on_behalf(client, || work(answer)))
 }
 
@@ -150,23 +150,23 @@ pub trait Wanted: Send + Sync {
     fn is_wanted(&self) -> bool;
 }
 
-/// Runs `start`; work that it gives to a pool directly need not be begun once `who` does not want
+/// Runs `start`; work that it gives to a pool directly need not be begun once `requester` does not want
 /// it any more. Tasks go on, for others may depend on them, unless they are spawned by
 /// [`spawn_while_wanted`](crate::spawn_while_wanted).
-pub fn while_wanted<R>(who: Arc<dyn Wanted>, start: impl FnOnce() -> R) -> R {
-    wanted_by(Some(who), start)
+pub fn while_wanted<R>(requester: Arc<dyn Wanted>, start: impl FnOnce() -> R) -> R {
+    wanted_by(Some(requester), start)
 }
 
-/// Runs `start` for `who`, or, for `None`, as work that is always wanted, whatever this thread
+/// Runs `start` for `requester`, or, for `None`, as work that is always wanted, whatever this thread
 /// served before.
-pub(crate) fn wanted_by<R>(who: Option<Arc<dyn Wanted>>, start: impl FnOnce() -> R) -> R {
-    let _back = WantedBack(WANTED.replace(who));
+pub(crate) fn wanted_by<R>(requester: Option<Arc<dyn Wanted>>, start: impl FnOnce() -> R) -> R {
+    let _back = WantedBack(WANTED.replace(requester));
     start()
 }
 
 /// The requester of the work that is started now on this thread, if that may stop wanting it.
 #[must_use]
-pub fn who_wants() -> Option<Arc<dyn Wanted>> {
+pub fn current_requester() -> Option<Arc<dyn Wanted>> {
     WANTED.with_borrow(Clone::clone)
 }
 
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_a_thread_is_nobodys_and_has_other_things_to_do() {
+    fn after_a_panic_a_thread_serves_no_client_and_has_other_things_to_do() {
         let _ = contained("work", || on_behalf(7, || taking_time(|| panic!("on purpose"))));
         assert_eq!((CLIENT.get(), has_time()), (0, false));
     }

@@ -17,7 +17,7 @@ use async_task::Runnable;
 
 use crate::batch::before_waiting;
 use crate::contained::contained;
-use crate::pool::{Wanted, WorkPool, client, on_behalf, taking_time, wanted_by, who_wants};
+use crate::pool::{Wanted, WorkPool, client, current_requester, on_behalf, taking_time, wanted_by};
 #[cfg(shuttle)]
 use crate::sync::RefCellKey;
 use crate::sync::thread_local;
@@ -31,11 +31,11 @@ pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
 /// The same for work on which only its requester depends: what it gives to a pool need not be begun
 /// once the requester has gone. The task then sees a dropped promise.
 pub fn spawn_while_wanted(work: impl Future<Output = ()> + Send + 'static) {
-    begin(work, who_wants());
+    begin(work, current_requester());
 }
 
-fn begin(work: impl Future<Output = ()> + Send + 'static, who: Option<Arc<dyn Wanted>>) {
-    let sake = Sake { client: client(), who };
+fn begin(work: impl Future<Output = ()> + Send + 'static, requester: Option<Arc<dyn Wanted>>) {
+    let sake = Sake { client: client(), requester };
     let begun = async_task::Builder::new().metadata(sake).spawn(move |_| work, schedule);
     let (runnable, task) = begun;
     task.detach();
@@ -46,8 +46,8 @@ fn begin(work: impl Future<Output = ()> + Send + 'static, who: Option<Arc<dyn Wa
 
 fn run(task: Task) {
     // On the thread that wakes it.
-    let Sake { client, who } = task.metadata().clone();
-    let _ = contained("a task", || on_behalf(client, || wanted_by(who, || task.run())));
+    let Sake { client, requester } = task.metadata().clone();
+    let _ = contained("a task", || on_behalf(client, || wanted_by(requester, || task.run())));
 }
 
 /// Whom a task works for: the client whose turns it takes, and the requester, if no other depends
@@ -55,7 +55,7 @@ fn run(task: Task) {
 #[derive(Clone)]
 struct Sake {
     client: u64,
-    who: Option<Arc<dyn Wanted>>,
+    requester: Option<Arc<dyn Wanted>>,
 }
 
 type Task = Runnable<Sake>;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_its_own_clients_whoever_wakes_it() {
+    fn a_task_stays_its_clients_whichever_thread_wakes_it() {
         let (tx, rx) = mpsc::channel();
         let (owed, answer) = promise();
         on_behalf(7, || {

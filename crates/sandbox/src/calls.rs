@@ -1,4 +1,4 @@
-//! System calls refused by seccomp: those that work on disks never needs, but an attacker would who has taken over the
+//! System calls refused by seccomp: those that work on disks never needs, but that an attacker would need who has taken over the
 //! program.
 
 use std::collections::BTreeMap;

@@ -320,7 +320,8 @@ mod tests {
     }
 
     #[test]
-    fn who_has_used_up_his_part_hurries_himself_and_who_finds_nothing_left_hurries_all() {
+    fn a_client_that_used_up_its_share_hurries_itself_and_one_that_finds_nothing_left_hurries_all()
+    {
         let budget = Arc::new(Budget::new(1000));
         let (a, b) = (budget.account(&user(1)), budget.account(&user(2)));
         let _half = Share::take(&a, 500);
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_beyond_the_limit_is_hurried_by_all_who_wait() {
+    fn a_client_that_goes_on_beyond_the_limit_is_hurried_by_all_that_wait() {
         let budget = Arc::new(Budget::new(1000));
         let (a, b) = (budget.account(&user(1)), budget.account(&user(2)));
         assert!(b.may_exceed());

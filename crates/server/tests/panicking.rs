@@ -1,4 +1,4 @@
-//! A device that panics: that request fails, everybody else is served, and it is counted.
+//! A device that panics: that request fails, all other clients are served, and it is counted.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -208,7 +208,7 @@ fn a_client_that_sends_no_more_gets_all_that_it_is_owed_and_then_the_end() {
 }
 
 #[test]
-fn what_ends_after_its_client_has_gone_harms_nobody() {
+fn a_request_that_ends_after_its_client_has_gone_harms_no_other() {
     let (script, server, mut socket) = Script::serve(512 * MIB);
     for n in 0..8 {
         ask(&mut socket, n * MIB, 100_000);

@@ -48,7 +48,7 @@ pub enum Protocol {
     Oldstyle,
     /// Options, but only EXPORT_NAME is certain to be understood.
     Newstyle,
-    /// What everybody speaks today.
+    /// Today's form.
     #[default]
     NewstyleFixed,
 }

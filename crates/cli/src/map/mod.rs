@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_kept_of_so_many_types_and_no_more() {
+    fn totals_are_kept_of_a_bounded_number_of_types() {
         for (size, fits) in [(TYPES as u64, true), (1 << 40, false)] {
             let info = Info { contexts: ["x:y".into()].into(), ..Info::new("motley", size) };
             let edge = Simple::edge(Motley(info), &Context::default().pool);

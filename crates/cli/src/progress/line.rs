@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_stream_it_is_told_how_much_came_and_not_how_much_will() {
+    fn a_stream_shows_how_much_came_and_not_how_much_will() {
         let (mut rate, now) = (Rate::default(), now(2, 5 << 20, 1 << 20, 0));
         rate.add(&now, Counting::Data);
         let line = Line::of(&now, &rate, Counting::Data);

@@ -249,7 +249,7 @@ fn process(command: Command) -> Command {
                 .value_parser(["text", "json"])
                 .hide_possible_values(true),
         )
-        .arg(flag("verbose", "Log also who connects, and why connections end").short('v'))
+        .arg(flag("verbose", "Log also which clients connect, and why connections end").short('v'))
         .arg(
             value("debug", "PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")
                 .short('D')

@@ -178,8 +178,8 @@ mod tests {
         assert_eq!(look_up("root", passwd), Some(0));
         assert_eq!(look_up("root", Path::new("/etc/group")), Some(0));
         assert_eq!(look_up("65534", passwd), Some(65534));
-        for nobody in ["", "ro", "root:", "-1", "4294967295", "4294967296", "no such user"] {
-            assert_eq!(look_up(nobody, passwd), None, "{nobody}");
+        for unknown in ["", "ro", "root:", "-1", "4294967295", "4294967296", "no such user"] {
+            assert_eq!(look_up(unknown, passwd), None, "{unknown}");
         }
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_file_of_somebody_else_stays() {
+    fn a_pid_file_of_another_program_stays() {
         let path = scratch("other");
         fs::write(&path, "an old one, which is longer\n").unwrap();
         let file = PidFile::write(&path).unwrap();

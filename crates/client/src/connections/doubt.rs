@@ -51,7 +51,7 @@ impl Shared {
 
     /// If none of these usable connections is trusted, the server may be another one: the epoch grows, and they are
     /// trusted.
-    pub(super) fn trust_who_is_left(&self, list: &[Arc<SharedConnection>]) {
+    pub(super) fn trust_the_rest(&self, list: &[Arc<SharedConnection>]) {
         let left = || list.iter().filter(|connection| !connection.is_over());
         if left().next().is_some() && !left().any(|connection| connection.is_trusted()) {
             self.keep.grow();
@@ -66,7 +66,7 @@ impl Shared {
             return self.choose();
         }
         let all = self.list();
-        self.trust_who_is_left(&all);
+        self.trust_the_rest(&all);
         let trusted = all.iter().filter(|connection| connection.is_trusted());
         let of_use = trusted.filter_map(|connection| Some((connection.load()?, connection)));
         of_use.min_by_key(|(load, _)| *load).map(|(_, connection)| connection.clone())

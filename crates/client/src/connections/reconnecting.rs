@@ -78,7 +78,7 @@ impl Shared {
         if self.reconnects() {
             let mut list = self.list();
             let over: Vec<_> = list.extract_if(.., |connection| connection.is_over()).collect();
-            self.trust_who_is_left(&list);
+            self.trust_the_rest(&list);
             drop(list);
             self.state().making.lost += over.len() as u64;
             self.let_go(over);
@@ -221,7 +221,7 @@ impl Shared {
         }
         list.push(new.clone());
         // The others may have been lost since they were checked.
-        self.trust_who_is_left(&list);
+        self.trust_the_rest(&list);
         drop(list);
         self.times.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         Ok(())

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_to_do_later_gets_more_and_one_is_enough_again_when_little_is_asked_for() {
+    fn a_client_with_more_to_do_later_gets_more_and_one_is_enough_again_when_little_is_asked_for() {
         let mut scene = Scene::new();
         scene.play(30, 1, 1_000, u64::MAX, 1);
         scene.play(60, 32, 1_000, u64::MAX, 1);

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_encrypt_and_is_not_told_how_does_not_connect() {
+    fn a_client_that_must_encrypt_without_credentials_does_not_connect() {
         let uri: Uri = "nbds://nowhere.invalid/".parse().unwrap();
         let error = Route::open(&uri.into()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);

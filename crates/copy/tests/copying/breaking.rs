@@ -195,7 +195,7 @@ impl Server {
                 }
                 device::Outcome::Extents(extents)
             }),
-            other => panic!("nobody asks for it: {other:?}"),
+            other => panic!("an operation that no copy asks for: {other:?}"),
         }
     }
 

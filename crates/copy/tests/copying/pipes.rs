@@ -155,7 +155,7 @@ fn the_first_write_that_fails_ends_it() {
 }
 
 #[test]
-fn one_who_wants_it_to_stop_does_not_wait_for_the_next_byte() {
+fn a_cancel_does_not_wait_for_the_next_byte() {
     let target = edge(Arc::new(Model::new(1 << 20)));
     let cancel = Cancel::default();
     let stop = cancel.clone();

@@ -263,7 +263,7 @@ fn a_sweep_of_many_requests_is_not_made_for_fewer_holes() {
 }
 
 #[test]
-fn after_a_refusal_each_hole_is_zeroed_and_nobody_asks_again() {
+fn after_a_refusal_each_hole_is_zeroed_and_no_sweep_is_tried_again() {
     for kind in [ErrorKind::NotFast, ErrorKind::Unsupported] {
         let source = source(&striped(30));
         let mut target = Target::new(60);

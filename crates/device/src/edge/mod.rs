@@ -10,7 +10,7 @@ mod pieces;
 
 use std::sync::Arc;
 
-use runtime::{Gate, WorkPool, spawn_while_wanted, who_wants};
+use runtime::{Gate, WorkPool, current_requester, spawn_while_wanted};
 
 use crate::{
     Buffer, Device, Done, EdgeLane, Error, ErrorKind, Extent, Fault, Info, Now, Operation, Outcome,
@@ -143,10 +143,10 @@ impl Edge {
     where
         F: Future<Output = Result<Outcome>> + Send + 'static,
     {
-        let (work, who) = (work(self.clone()), who_wants());
+        let (work, requester) = (work(self.clone()), current_requester());
         spawn_while_wanted(async move {
             let result = work.await;
-            if result.is_ok() || who.is_none_or(|who| who.is_wanted()) {
+            if result.is_ok() || requester.is_none_or(|requester| requester.is_wanted()) {
                 done(result);
             }
         });

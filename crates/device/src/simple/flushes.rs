@@ -145,8 +145,8 @@ mod tests {
         assert!(answers.try_recv().is_err(), "answered by a flush that began before it came");
         tell.send(Ok(())).unwrap();
         for n in 1..1000 {
-            let (who, answer) = answers.recv_timeout(GUARD).unwrap();
-            assert!(who == n && answer.is_ok());
+            let (caller, answer) = answers.recv_timeout(GUARD).unwrap();
+            assert!(caller == n && answer.is_ok());
         }
         assert_eq!(slow.begun.load(Ordering::SeqCst), 2);
         submit(&edge, 1000, &tx);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_the_failure_of_all_who_waited_for_it() {
+    fn a_failed_flush_fails_for_all_requests_that_waited_for_it() {
         let (slow, edge, tell) = slow();
         let (tx, answers) = mpsc::channel();
         submit(&edge, 0, &tx);

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_is_an_error_for_all_who_wait_and_who_come() {
+    fn a_reader_that_goes_is_an_error_for_waiting_and_for_later_requests() {
         let (edge, reader) = pipe(1 << 20);
         drop(reader);
         let (tell, told) = channel();

@@ -30,7 +30,7 @@ fn every_kind_of_redirect_is_followed() {
 }
 
 #[test]
-fn who_refuses_any_range_is_asked_for_all() {
+fn a_server_that_refuses_any_range_is_asked_for_all() {
     let bytes = content(2 * MIB);
     let whole = bytes.clone();
     let site = Site::new(move |asked| match asked.range {

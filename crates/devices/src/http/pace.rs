@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_waited_does_not_count() {
+    fn time_in_which_no_read_waited_does_not_count() {
         let mut now = Instant::now();
         let mut pace = Pace::new(now, 0);
         for i in 1..100 {

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_says_which_proxy_and_for_whom() {
+    fn the_environment_says_which_proxy_and_for_which_hosts() {
         let get = |name: &str| match name {
             "http_proxy" => Some("http://u:p@one:3128/".to_owned()),
             "ALL_PROXY" => Some("two".to_owned()),

@@ -20,20 +20,20 @@ pub(super) struct PendingRead {
     missing: AtomicUsize,
     open: Mutex<Option<(Buffer, Done)>>,
     /// Its requester, if that may stop wanting it.
-    who: Option<Arc<dyn Wanted>>,
+    requester: Option<Arc<dyn Wanted>>,
 }
 
 impl PendingRead {
     pub(super) fn new(offset: u64, buffer: Buffer, done: Done) -> Arc<Self> {
         let len = buffer.len() as u64;
         let open = Mutex::new(Some((buffer, done)));
-        let who = runtime::who_wants();
-        Arc::new(Self { offset, len, missing: AtomicUsize::new(1), open, who })
+        let requester = runtime::current_requester();
+        Arc::new(Self { offset, len, missing: AtomicUsize::new(1), open, requester })
     }
 
     /// Whether its client is still there.
     pub(super) fn is_wanted(&self) -> bool {
-        self.who.as_ref().is_none_or(|who| who.is_wanted())
+        self.requester.as_ref().is_none_or(|requester| requester.is_wanted())
     }
 
     /// One more chunk is missing.

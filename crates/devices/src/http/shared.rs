@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_comes_wakes_who_has_nothing_to_do_and_not_who_pauses_after_a_failure() {
+    fn new_work_wakes_idle_threads_and_not_those_that_pause_after_a_failure() {
         // An idle thread looks by itself after so long, but no reader may have to wait for that.
         let soon = IDLE - Duration::from_secs(5);
         for pausing in 1..4 {

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_behind_the_foremost_of_his_stream_still_comes_by() {
+    fn a_read_behind_the_foremost_of_its_stream_is_still_expected() {
         let mut streams = Streams::default();
         streams.begun(128);
         for i in 0..SOME {
@@ -227,10 +227,10 @@ mod tests {
     }
 
     #[test]
-    fn nobody_comes_to_where_no_reader_in_order_is() {
+    fn no_read_is_expected_where_no_sequential_reader_is() {
         let mut streams = Streams::default();
         streams.begun(128);
-        assert!(streams.may_reach(100), "nobody can know yet");
+        assert!(streams.may_reach(100), "it is not known yet");
         for i in 1..=SOME {
             streams.read(i << 30, 4096, |_| false);
         }

@@ -497,7 +497,7 @@ fn a_pass_that_breaks_off_skips_what_has_come_and_goes_on() {
 }
 
 #[test]
-fn a_pass_that_cannot_be_finished_fails_those_who_wait_and_those_who_come() {
+fn a_pass_that_cannot_be_finished_fails_waiting_and_later_reads() {
     let bytes = content(20 * MIB);
     let site = Site::new(move |asked| {
         let all = Asked { range: None, ..asked.clone() };
@@ -703,7 +703,7 @@ impl Barrier {
 }
 
 #[test]
-fn who_reads_little_does_not_wait_for_all_that_another_client_reads() {
+fn a_client_that_reads_little_does_not_wait_for_all_that_another_client_reads() {
     let bytes = content(80 * MIB);
     let barrier = Arc::new(Barrier::default());
     let behind = barrier.clone();
@@ -749,7 +749,7 @@ fn what_a_client_wanted_that_has_gone_is_not_waited_for() {
 }
 
 #[test]
-fn who_came_for_what_another_wanted_gets_it_when_that_one_goes() {
+fn a_client_that_wants_the_same_bytes_gets_them_when_the_first_one_leaves() {
     let bytes = content(40 * MIB);
     let barrier = Arc::new(Barrier::default());
     let behind = barrier.clone();

@@ -60,7 +60,7 @@ impl Tls {
         let builder = if wishes.verify {
             builder.with_root_certificates(trusted(wishes)?)
         } else {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
         };
         let mut config = match &wishes.identity {
             None => builder.with_no_client_auth(),
@@ -141,9 +141,9 @@ fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>> {
 
 /// Trusts every server: `sslverify=false`.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyServer(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyServer {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_asked_for_once_whoever_wants_it_and_however_often() {
+    fn a_chunk_is_asked_for_once_however_many_readers_want_it() {
         let mut window = ObjectWindow::new(10 << 20);
         assert_eq!(want(&mut window, 100, 10), 0);
         assert_eq!(want(&mut window, 200, CHUNK), 0);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_range_is_shared_among_those_who_are_idle_and_none_is_longer_than_the_longest() {
+    fn a_long_range_is_shared_among_idle_threads_and_none_is_longer_than_the_longest() {
         let mut window = ObjectWindow::new(1 << 30);
         want(&mut window, 0, 16 << 20);
         let len = |run: Option<Run>| run.map_or(0, |run| (run.end - run.start) * CHUNK);
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_are_told_when_their_bytes_come_or_fail() {
+    fn waiting_reads_end_when_their_bytes_come_or_fail() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let mut window = ObjectWindow::new(10 << 20);
         let read = |name: &'static str, offset, len| {
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_little_does_not_wait_for_all_that_another_client_wants() {
+    fn a_short_read_does_not_wait_for_all_that_another_client_wants() {
         let mut window = ObjectWindow::new(1 << 30);
         runtime::on_behalf(1, || want(&mut window, 0, 64 << 20));
         assert_eq!(window.next(0), Some(0..LONGEST / CHUNK));
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_those_wanted_who_have_gone_is_not_fetched() {
+    fn chunks_that_only_departed_clients_wanted_are_not_fetched() {
         let mut window = ObjectWindow::new(1 << 30);
         let (a, b) = (Requester::new(), Requester::new());
         a.wants(&mut window, 0, 4 * CHUNK);
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_for_nobody_is_given_up_and_what_somebody_wants_is_not() {
+    fn a_fetch_that_no_client_wants_is_abandoned_and_a_wanted_one_is_not() {
         let mut window = ObjectWindow::new(1 << 30);
         let (a, b) = (Requester::new(), Requester::new());
         a.wants(&mut window, 0, 8 * CHUNK);
@@ -587,7 +587,7 @@ mod tests {
     fn what_is_fetched_ahead_is_needed_for_as_long_as_a_reader_may_come_to_it() {
         let mut window = ObjectWindow::new(1 << 30);
         window.begun(0..128);
-        assert!(window.needs(&(0..128)), "nobody has read yet");
+        assert!(window.needs(&(0..128)), "nothing was read yet");
         for at in 1..=20 {
             want(&mut window, at << 25, 1);
         }

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_the_disk_shorter_or_seals_it_against_us() {
+    fn no_other_program_shortens_or_seals_the_disk() {
         let disk = Memory::new("memory".into(), 1 << 20, true).unwrap();
         let other = std::fs::File::options()
             .write(true)

@@ -56,7 +56,7 @@ mod tests {
         assert!(!same(&["uri=nbd://127.0.0.1/x"], &["uri=nbd://127.0.0.1/y"]));
         assert!(!same(&["uri=nbd://127.0.0.1/x"], &["uri=nbd://127.0.0.2/x"]));
         assert!(same(&["socket=@s", "export=x"], &["uri=nbd+unix:///x?socket=%00s"]));
-        assert!(!same(&["socket=/nonexistent"], &["socket=/nonexistent"]), "nobody knows");
+        assert!(!same(&["socket=/nonexistent"], &["socket=/nonexistent"]), "that is not known");
         let path = std::env::temp_dir();
         let spelled = format!("socket={}/.", path.display());
         assert!(same(&[&format!("socket={}", path.display())], &[&spelled]));

@@ -117,7 +117,7 @@ fn what_is_not_in_an_image_is_in_its_backing_image() {
             must("qemu-io", &["-f", format, "-c", &write, &top]);
             expected[at..at + 8192].copy_from_slice(&over[at..at + 8192]);
         }
-        assert!(open(&top, format).is_err(), "nobody allowed it");
+        assert!(open(&top, format).is_err(), "the user has not allowed it");
         let allowed = disk::Image { external: disk::External::Chain, ..image(format) };
         // The older one does not say what its backing image is.
         if let Ok(disk) = open_image(&top, allowed) {
@@ -131,7 +131,7 @@ fn what_is_not_in_an_image_is_in_its_backing_image() {
 }
 
 #[test]
-fn what_is_not_read_says_who_reads_it() {
+fn a_format_that_is_not_read_names_a_program_that_reads_it() {
     let place = Place::new();
     let mut bytes = vec![0; 4096];
     bytes[3584..3592].copy_from_slice(b"koly\0\0\0\x04");

@@ -122,7 +122,7 @@ fn neighbours_are_one_extent_and_lie_where_the_file_has_them() {
 }
 
 #[test]
-fn a_fixed_vhd_is_not_put_where_nobody_finds_its_footer() {
+fn a_fixed_vhd_is_not_put_where_its_footer_cannot_be_found() {
     let create = |target| create(target, "vpc", &["subformat=fixed", "force_size=on"], 1 << 20);
     let refused = create("memory:2M").unwrap_err().to_string();
     assert!(refused.contains("ends with its container"), "{refused}");

@@ -55,7 +55,7 @@ fn a_vhd_that_differs_from_its_parent_has_the_sectors_of_both() {
 }
 
 #[test]
-fn how_large_a_vhd_is_depends_on_who_made_it() {
+fn the_size_of_a_vhd_depends_on_the_program_that_made_it() {
     let place = Place::new();
     let (path, size) = (place.path("image"), (5 << 20) + 1536);
     make(&path, "vpc", &["force_size=on"], &pattern(size, 1));

@@ -259,8 +259,12 @@ fn shared(context: &Context, below: Edge) -> (Arc<Cache>, impl Fn(&Edge, &str) -
     let cache = Arc::new(Cache::new(Arc::new(settings), below, Standing::Base));
     let base = cache.clone();
     let connect = move |below: &Edge, export: &str| {
-        let who = Client { export: export.to_owned(), ..client(1) };
-        below.beside(Filtered::device(base.for_client(below.clone(), &who, Admission::free())))
+        let this_client = Client { export: export.to_owned(), ..client(1) };
+        below.beside(Filtered::device(base.for_client(
+            below.clone(),
+            &this_client,
+            Admission::free(),
+        )))
     };
     (cache, connect)
 }

@@ -36,7 +36,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=log memory 1M logfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let sink = context.common(params, || open_sink(params, context))?;
-        Ok(Filtered::device(Log::new(below, LoggedClient::nobody((*sink).clone()))))
+        Ok(Filtered::device(Log::new(below, LoggedClient::none((*sink).clone()))))
     },
 };
 
@@ -70,7 +70,7 @@ struct LoggedClient {
 }
 
 impl LoggedClient {
-    fn nobody(sink: Sink) -> Arc<Self> {
+    fn none(sink: Sink) -> Arc<Self> {
         Arc::new(Self { number: 0, operations: AtomicU64::new(0), sink })
     }
 

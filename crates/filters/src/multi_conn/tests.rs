@@ -160,7 +160,7 @@ fn a_failed_flush_is_not_forgotten() {
 }
 
 #[test]
-fn who_leaves_with_writes_not_flushed_is_flushed_behind() {
+fn writes_that_a_leaving_client_did_not_flush_are_flushed() {
     let below = Arc::new(Caching::new(false));
     let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[]).unwrap();
     let mut c = three(&disk);
@@ -196,8 +196,8 @@ fn clients_belong_together_by_whatever_name_they_came() {
         let word = format!("multi-conn-exportname={exportname}");
         let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[&word]).unwrap();
         let named = |number, export: &str| {
-            let who = Client { export: export.to_owned(), ..client(number) };
-            disk.beside(connect(&disk, &who).unwrap().unwrap())
+            let this_client = Client { export: export.to_owned(), ..client(number) };
+            disk.beside(connect(&disk, &this_client).unwrap().unwrap())
         };
         let (a, b) = (named(1, ""), named(2, "disk"));
         a.write(&[5], 0, false).unwrap();

@@ -100,7 +100,7 @@ fn another_connection_may_end_a_pause_that_is_not_reached() {
 fn what_is_held_back_when_its_client_leaves_is_not_done() {
     let probe = Probe::new(1 << 20);
     let (disk, path, _context) = pausing(probe.clone());
-    let own = |who| disk.beside(connect(&disk, who).unwrap().unwrap());
+    let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
     let (one, two) = (client(1), client(2));
     let (a, b) = (own(&one), own(&two));
     let control = control(&path);

@@ -258,7 +258,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::sync::mpsc::channel;
 
-    use runtime::{Wanted, while_wanted, who_wants};
+    use runtime::{Wanted, current_requester, while_wanted};
 
     use super::*;
 
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lets_others_go_does_not_take_them_along_when_he_leaves() {
+    fn a_client_that_wakes_others_does_not_take_them_along_when_it_leaves() {
         let (timers, pool) = (Timers::default(), WorkPool::new(1));
         let source = Source::new(Some(8 << 20), None, OperatorLog::default()).unwrap();
         let limit = Limit::new(source, Duration::ZERO, timers.clone(), pool);
@@ -285,7 +285,11 @@ mod tests {
             let (limit, tx) = (limit.clone(), tx.clone());
             while_wanted(Arc::new(Here(client)), || {
                 limit.enter(Direction::Read, client, bytes, move |_| {
-                    tx.send((client, who_wants().is_some_and(|who| who.is_wanted()))).unwrap();
+                    tx.send((
+                        client,
+                        current_requester().is_some_and(|requester| requester.is_wanted()),
+                    ))
+                    .unwrap();
                 });
             });
         };

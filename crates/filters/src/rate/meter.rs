@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_up_while_nobody_asks_is_no_more_than_a_burst() {
+    fn idle_time_saves_up_no_more_than_a_burst() {
         let begun = Instant::now();
         let mut meter = Meter::new(8_000_000, BURST, begun);
         assert!(meter.paid(begun + Duration::from_secs(3600)).is_empty());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_counts_from_then_on_and_no_limit_lets_everybody_go() {
+    fn a_change_counts_from_then_on_and_no_limit_releases_all_waiting_requests() {
         let begun = Instant::now();
         let mut meter = Meter::new(8000, BURST, begun);
         (0..3).for_each(|i| meter.push(i, 80_000, i));

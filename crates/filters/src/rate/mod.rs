@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_changes_the_rate_for_who_is_waiting() {
+    fn a_file_changes_the_rate_for_waiting_requests() {
         let path = std::env::temp_dir().join(format!("diskferry-rate-{}", std::process::id()));
         std::fs::write(&path, "1\n").unwrap();
         let disk = rated(&[&format!("rate-file={}", path.display())]);
@@ -245,12 +245,12 @@ mod tests {
         for words in [&["rate=1K"][..], &["connection-rate=1K"]] {
             let model = Arc::new(Model::new(1 << 20));
             let disk = put("rate", crate::kit::tested::simple(model.clone()), words).unwrap();
-            let who = client(1);
-            let own = disk.beside(connect(&disk, &who).unwrap().unwrap());
+            let this_client = client(1);
+            let own = disk.beside(connect(&disk, &this_client).unwrap().unwrap());
             // At this rate it takes more than an hour.
             let waits = start(&own, write(0, 1 << 20, 7));
             assert!(waits.try_recv().is_err());
-            who.presence.leave();
+            this_client.presence.leave();
             assert_eq!(waits.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
             assert!(model.bytes().iter().all(|b| *b == 0));
         }

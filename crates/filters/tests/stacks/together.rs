@@ -19,14 +19,14 @@ type Step = (usize, u8);
 /// An edge for a client of that number, as a server has it.
 fn client(disk: &Edge, number: u64) -> Edge {
     let (tx, rx) = mpsc::channel();
-    let who = Client {
+    let this_client = Client {
         number,
         peer: Peer::Other,
         export: String::new(),
         tls: None,
         presence: Presence::default(),
     };
-    disk.device().connect(&who, Box::new(move |answer| tx.send(answer).unwrap()));
+    disk.device().connect(&this_client, Box::new(move |answer| tx.send(answer).unwrap()));
     let own = rx.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
     own.map_or_else(|| disk.clone(), |device| disk.beside(device))
 }
@@ -52,7 +52,7 @@ fn reactor() -> mpsc::Sender<Start> {
     tx
 }
 
-/// Looks at a result before anybody else does.
+/// Checks a result before it goes on.
 type Look = Box<dyn FnOnce(&Result<Outcome>) + Send>;
 
 /// What ended, in any order: the number of the operation, and its result.

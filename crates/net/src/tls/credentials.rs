@@ -41,8 +41,8 @@ pub(super) fn required(dir: &Path, name: &str) -> Result<Vec<u8>> {
 }
 
 /// A certificate and its key: both, or neither.
-pub(super) fn pair(dir: &Path, who: &str) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-    let (certificate, key) = (format!("{who}-cert.pem"), format!("{who}-key.pem"));
+pub(super) fn pair(dir: &Path, end: &str) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    let (certificate, key) = (format!("{end}-cert.pem"), format!("{end}-key.pem"));
     Ok(match (optional(dir, &certificate)?, optional(dir, &key)?) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -186,7 +186,7 @@ mod tests {
         fs::write(&path, format!("alice:{hex}\nalice:{hex}\n")).unwrap();
         let told = keys(&path).unwrap_err().to_string();
         assert!(told.contains("line 2") && !told.contains(&hex), "{told}");
-        fs::write(&path, "# nobody\n").unwrap();
+        fs::write(&path, "# no user\n").unwrap();
         assert!(keys(&path).is_err());
         fs::remove_file(&path).unwrap();
     }

@@ -228,7 +228,7 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
         match (&authority, verify) {
             (Some(authority), _) => _ = builder.trust_pem(authority)?,
             (None, true) => _ = builder.with_system_certs(true)?,
-            (None, false) => believe_everybody(&mut builder)?,
+            (None, false) => believe_any_certificate(&mut builder)?,
         }
         if let Some((certificate, key)) = &ours {
             builder.load_pem(certificate, key)?;
@@ -251,7 +251,9 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
 }
 
 /// What `tls-verify-peer=0` asks for.
-fn believe_everybody(builder: &mut Builder) -> std::result::Result<(), s2n_tls::error::Error> {
+fn believe_any_certificate(
+    builder: &mut Builder,
+) -> std::result::Result<(), s2n_tls::error::Error> {
     // SAFETY: memory safety is not affected; the library marks it so because it disables a security
     // check.
     unsafe { builder.disable_x509_verification()? };

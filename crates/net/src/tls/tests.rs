@@ -250,7 +250,7 @@ fn another_key_and_an_unknown_user_are_refused_after_a_delay_that_is_ours_to_wai
         let begun = std::time::Instant::now();
         let failed = shake_hands((&client, &mut tls), (&server, &mut other)).unwrap_err();
         assert_eq!(failed.why.kind(), ErrorKind::PermissionDenied, "{name}");
-        assert!(begun.elapsed().as_secs() < 9, "nobody slept");
+        assert!(begun.elapsed().as_secs() < 9, "no thread slept");
         assert!(!client.is_secure() && !server.is_secure());
     }
 }

@@ -27,9 +27,9 @@ super::functions!(
 
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_export_name() -> *const c_char {
-    match call::who() {
+    match call::caller() {
         // It lives as long as the handle for which the plugin is called.
-        Some(who) => who.export.as_ptr(),
+        Some(caller) => caller.export.as_ptr(),
         None => {
             call::say("no connection in this thread");
             null_mut()
@@ -159,11 +159,11 @@ extern "C" fn nbdkit_peer_tls_issuer_dn() -> *mut c_char {
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_nanosleep(seconds: c_uint, nanoseconds: c_uint) -> c_int {
     let time = Duration::from_secs(seconds.into()) + Duration::from_nanos(nanoseconds.into());
-    let Some(who) = call::who() else {
+    let Some(caller) = call::caller() else {
         std::thread::sleep(time);
         return 0;
     };
-    if who.wait(time) {
+    if caller.wait(time) {
         return 0;
     }
     call::say("aborting sleep because of connection close or error");

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_or_holds_little_is_left_alone() {
+    fn a_connection_that_moves_or_holds_little_is_left_alone() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         assert!(!pace.is_too_slow(after(start, 10), MIB, 8 * MIB, true));

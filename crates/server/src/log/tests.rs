@@ -57,7 +57,7 @@ fn a_level_that_comes_too_fast_is_dropped_and_counted_and_the_others_are_not() {
 }
 
 #[test]
-fn nobody_waits_for_a_reader_that_does_not_read() {
+fn no_thread_waits_for_a_reader_that_does_not_read() {
     let path = scratch("fifo");
     let fifo = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
     assert!(fifo.success());

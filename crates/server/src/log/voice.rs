@@ -66,7 +66,9 @@ impl Voice {
 pub(super) fn address(peer: Option<&Peer>) -> Option<String> {
     match peer? {
         Peer::Ip(address) => Some(address.to_string()),
-        Peer::Unix { credentials: Some(who) } => Some(format!("pid={},uid={}", who.pid, who.uid)),
+        Peer::Unix { credentials: Some(peer) } => {
+            Some(format!("pid={},uid={}", peer.pid, peer.uid))
+        }
         Peer::Vsock { cid, port } => Some(format!("vsock:{cid}:{port}")),
         Peer::Unix { credentials: None } | Peer::Other => None,
     }

@@ -146,7 +146,7 @@ proptest! {
         let bytes = all(&edge);
         let differs = (0..SIZE).find(|i| bytes[*i] != expected[*i]);
         prop_assert!(differs.is_none(), "byte {:?}", differs);
-        prop_assert_eq!(toy.counts().held, 0, "somebody kept a lease");
+        prop_assert_eq!(toy.counts().held, 0, "a lease was kept");
     }
 }
 
@@ -238,7 +238,7 @@ impl Device for Held {
 }
 
 #[test]
-fn what_is_freed_while_somebody_reads_or_writes_it_is_not_reused() {
+fn clusters_freed_while_they_are_read_or_written_are_not_reused() {
     let below = Below::new(&WorkPool::new(1));
     for byte in [0, 1] {
         let held = [(); 2].map(|()| Arc::new(Held(below.memory(ROOM), Mutex::default())));

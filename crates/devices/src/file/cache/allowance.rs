@@ -63,7 +63,7 @@ mod tests {
         assert_eq!((taken(8 * (40 << 20)), taken(64 << 30), taken(0)), (10, 16, 0));
         let mut allowance = new();
         assert!(allowance.take(16 << 20, || 8 << 30));
-        assert!(!allowance.take(4 << 20, || 8 << 20), "somebody else needs it now");
+        assert!(!allowance.take(4 << 20, || 8 << 20), "another program needs it now");
         assert!(!allowance.take(4 << 20, || 8 << 30), "what is gone does not come back");
     }
 }

@@ -526,7 +526,7 @@ mod tests {
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         let windows = Windows::new(false, true);
         windows.during(pipe.as_fd(), (0, 10, 0), PageUse::Write, || ());
-        assert!(windows.take_loss().is_none(), "nobody has waited yet");
+        assert!(windows.take_loss().is_none(), "no flush has waited yet");
         windows.end(pipe.as_fd());
         assert_eq!(windows.take_loss().and_then(|e| e.raw_os_error()), Some(libc::ESPIPE));
         assert!(windows.take_loss().is_none());
@@ -534,7 +534,7 @@ mod tests {
 
     /// The system reports a failure once: a thread that waits for write-back may get the report instead of a flush.
     #[test]
-    fn a_flush_waits_for_those_who_may_have_heard_its_failure() {
+    fn a_flush_waits_for_threads_that_may_have_got_its_failure() {
         let windows = Windows::new(false, true);
         let (begun, has_begun) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

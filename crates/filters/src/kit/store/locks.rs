@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_touches_the_same_blocks_waits_and_others_do_not() {
+    fn a_task_on_the_same_blocks_waits_and_others_do_not() {
         let (locks, log) = (Locks::default(), Log::default());
         let first = locks.try_take(0..10, BlockAccess::Own).unwrap();
         enter(&locks, &log, "brief 5", 5..6, BlockAccess::Own);
@@ -296,7 +296,7 @@ mod tests {
     const FEW_SEGMENTS: usize = 64;
 
     #[test]
-    fn who_comes_and_goes_leaves_nothing_behind_while_another_stays() {
+    fn short_locks_leave_nothing_behind_while_a_long_one_stays() {
         let locks = Locks::default();
         let _stays = locks.try_take(0..100, BlockAccess::Read).unwrap();
         for i in 0..100_000 {

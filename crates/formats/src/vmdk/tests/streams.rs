@@ -93,7 +93,7 @@ fn what_is_written_in_any_order_is_there_and_a_stream_is_written_once_and_upward
 }
 
 #[test]
-fn what_nobody_told_of_reads_as_zeroes_and_nothing_is_written_twice() {
+fn ranges_that_were_never_written_read_as_zeroes_and_nothing_is_written_twice() {
     let container = Bytes::growing(true);
     let size = 600 * GRAIN as u64;
     let disk = fresh(edge(container.clone()), size, &["subformat=streamOptimized"]);
