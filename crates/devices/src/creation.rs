@@ -68,7 +68,7 @@ pub trait Made: std::fmt::Debug + Send + Sync {
     fn keep(&self);
 
     /// Removes it, unless it is to be kept, or something else has its name by now. Returns whether
-    /// it did.
+    /// it did; of what has no name yet, too, of which then nothing is left.
     fn remove(&self) -> bool;
 
     /// Makes its name durable.

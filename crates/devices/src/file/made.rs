@@ -62,6 +62,9 @@ impl Made for MadeFile {
         if self.settled.swap(true, SeqCst) {
             return false;
         }
+        if self.nameless.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            return true;
+        }
         let same = std::fs::symlink_metadata(&self.path)
             .is_ok_and(|found| (found.dev(), found.ino()) == self.numbers);
         same && std::fs::remove_file(&self.path).is_ok()
@@ -84,4 +87,36 @@ impl Made for MadeFile {
 /// The path in /proc to an open file.
 fn link(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags, fstat, openat};
+
+    use super::*;
+
+    /// A file without a name, where there can be one.
+    fn nameless(path: &Path) -> Option<MadeFile> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let fd = openat(CWD, path.parent()?, flags, Mode::from_raw_mode(0o600)).ok()?;
+        let stat = fstat(&fd).unwrap();
+        Some(MadeFile::nameless(path, (stat.st_dev, stat.st_ino), fd))
+    }
+
+    #[test]
+    fn what_has_no_name_is_removed_at_once_and_what_got_one_by_its_name() {
+        let path = std::env::temp_dir().join(format!("diskferry-made-{}", std::process::id()));
+        let Some(made) = nameless(&path) else { return println!("skipped: no nameless files") };
+        assert!(made.remove(), "nothing is left of it");
+        assert!(!made.remove() && !path.exists());
+        let made = nameless(&path).unwrap();
+        made.appear().unwrap();
+        assert!(path.exists());
+        assert!(made.remove() && !path.exists());
+        let made = nameless(&path).unwrap();
+        made.appear().unwrap();
+        made.keep();
+        assert!(!made.remove() && path.exists());
+        std::fs::remove_file(&path).unwrap();
+    }
 }
