@@ -107,12 +107,6 @@ pub trait Filter: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Whether it keeps bytes of the disk below, or depends on what that disk held when it was opened: under another
-    /// name that a client asks for there may be another disk.
-    fn keeps_disk(&self) -> bool {
-        false
-    }
-
     /// Admits a client or refuses it, now or later. Called before the device below is asked.
     fn admit(&self, client: &Client, then: Admitted) {
         let _ = client;
@@ -127,7 +121,7 @@ pub trait Filter: Send + Sync + Sized + 'static {
 
     /// Whether names choose the disk: see [`Session::is_chosen_by_name`]. Constant.
     fn is_chosen_by_name(&self) -> bool {
-        !self.keeps_disk() && self.below().device().is_chosen_by_name()
+        self.below().device().is_chosen_by_name()
     }
 
     /// The names that may be asked for: see [`Session::list`].

@@ -18,6 +18,8 @@ pub struct OpenOptions {
     pub new: bool,
     /// It is served to clients that may ask for any name. A device with names of its own need not have a default disk.
     pub by_name: bool,
+    /// Otherwise, of those disks of a device with names of its own: this one; if it is empty, the default one.
+    pub export: String,
     /// Its map will be asked for. A peer that is not asked may answer reads with holes.
     pub map: bool,
     /// So will its other status contexts.
@@ -39,6 +41,7 @@ impl Default for OpenOptions {
             force: false,
             new: false,
             by_name: false,
+            export: String::new(),
             map: true,
             contexts: false,
             once: false,

@@ -57,7 +57,8 @@ pub fn open(
     }
     // No format is written in place yet, and a disk that is not changed is not locked.
     let write = write && image.format().is_none();
-    let options = OpenOptions { write, ..options.clone() };
+    let by_name = options.by_name && !filters.keeps_disk();
+    let options = OpenOptions { write, by_name, ..options.clone() };
     let container = edge(disk.open(&options, context)?, context);
     let format = image.format_of(&container)?;
     let gate = ImageGate::of(disk, image, &options, context);

@@ -82,6 +82,12 @@ impl Stack {
         self.kinds().any(|kind| kind.reads_only)
     }
 
+    /// Whether all clients have to get one disk: a filter keeps something of it, or an image is read.
+    #[must_use]
+    pub fn keeps_disk(&self) -> bool {
+        !self.image.is_plain() || self.kinds().any(|kind| kind.keeps_disk)
+    }
+
     /// What the filters need of the system.
     #[must_use]
     pub fn reaches(&self) -> Reach {

@@ -52,6 +52,24 @@ fn stack(words: &[&str]) -> Stack {
 }
 
 #[test]
+fn disks_by_name_are_for_stacks_that_keep_nothing_of_one() {
+    let (disk, context) = (Named::parse("file:?dir=/").unwrap(), Context::default());
+    let options = OpenOptions { by_name: true, ..OpenOptions::read_only() };
+    for words in [&[][..], &["exportname"], &["readonly", "count"]] {
+        let opened = disk::open(&disk, &stack(words), &options, &context).unwrap();
+        assert!(opened.edge.device().is_chosen_by_name(), "{words:?}");
+    }
+    for filter in ["cow", "cache", "gzip", "offset", "truncate"] {
+        let stack = stack(&["exportname", filter]);
+        assert!(stack.keeps_disk());
+        let refused = disk::open(&disk, &stack, &options, &context).unwrap_err().to_string();
+        assert!(refused.contains("without filters that keep something of one disk"), "{refused}");
+    }
+    let guessed = Stack::default().over_image(disk::Image::guessed());
+    assert!(guessed.keeps_disk() && !Stack::default().keeps_disk());
+}
+
+#[test]
 fn all_ways_to_name_a_disk_lead_to_one_kind_and_one_storage() {
     let place = Place::new("names");
     std::fs::write(&place.0, [1; 512]).unwrap();

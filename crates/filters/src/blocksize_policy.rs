@@ -17,6 +17,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "blocksize-policy",
     summary: "which block sizes are advertised, and what happens to requests that ignore them",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("blocksize-minimum", "SIZE", "a power of two up to 64K (default the device's)"),
         param("blocksize-preferred", "SIZE", "a power of two, 512 to 32M (default the device's)"),

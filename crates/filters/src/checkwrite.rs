@@ -17,6 +17,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "checkwrite",
     summary: "accepts only writes of what is there already; writes nothing",
     reads_only: true,
+    keeps_disk: false,
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=checkwrite random 10M seed=1 \

@@ -18,6 +18,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "count",
     summary: "counts the bytes read, written, zeroed and trimmed, and reports them at the end",
     reads_only: false,
+    keeps_disk: false,
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=count memory 1M --run 'nbdcopy \"$uri\" null:'",

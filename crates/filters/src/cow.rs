@@ -22,6 +22,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     summary: "makes a disk writable without changing it: writes go to an overlay, which is gone \
               at the end",
     reads_only: true,
+    keeps_disk: true,
     params: &[
         param("cow-block-size", "SIZE", "block of the overlay, a power of two (default 64K)"),
         param("cow-on-cache", "true|false", "keep what is prefetched (default false)"),
@@ -197,10 +198,6 @@ impl Filter for Cow {
                 spawn(async move { done(me.zero(offset, len, flags.fast_only).await) });
             }
         }
-    }
-
-    fn keeps_disk(&self) -> bool {
-        true
     }
 
     fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {

@@ -19,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "ddrescue",
     summary: "fails reads of what GNU ddrescue's mapfile does not mark as rescued",
     reads_only: true,
+    keeps_disk: true,
     params: &[param(KEY, "FILE", "the mapfile that ddrescue wrote")],
     reaches: |params| device::Reach::named(params, &[KEY], device::Use::Read),
     example: "serve --filter=ddrescue file disk.img ddrescue-mapfile=disk.map \
@@ -158,11 +159,6 @@ impl Filter for Rescued {
 
     fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.rescued.clone(), below)
-    }
-
-    /// The mapfile describes the disk that was opened with it.
-    fn keeps_disk(&self) -> bool {
-        true
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "delay",
     summary: "makes operations take longer, each kind by a time of its own",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("rdelay", TIME, "delay of reads: 1.5 (seconds), 100ms, 20us"),
         param("delay-read", TIME, "the same"),

@@ -23,6 +23,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "error",
     summary: "makes operations fail, each kind at a rate of its own",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("error", CODE, "the error (default EIO)"),
         param("error-rate", RATE, "how many operations fail (default 0)"),

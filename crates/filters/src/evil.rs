@@ -22,6 +22,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "evil",
     summary: "corrupts what is read, silently: bits that are stuck, or flip now and then",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("evil", "stuck-bits|cosmic-rays|stuck-wires", "what is broken (default stuck-bits)"),
         param("evil-probability", "P", "of a bit being bad (default 1e-8; stuck-wires: 1e-6)"),

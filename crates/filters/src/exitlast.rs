@@ -19,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitlast",
     summary: "the server stops when the last client has gone",
     reads_only: false,
+    keeps_disk: false,
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",

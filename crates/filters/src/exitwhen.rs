@@ -28,6 +28,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitwhen",
     summary: "the server stops when a file, a pipe, a process or a script says so",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         repeated("exit-when-file-created", "FILE", "when there is such a file"),
         repeated("exit-when-file-deleted", "FILE", "when there is none"),

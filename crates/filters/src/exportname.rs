@@ -22,6 +22,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "exportname",
     summary: "decides which export names there are, and what each of them means",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("default-export", "NAME", "the export of clients that ask for the empty name"),
         repeated("exportname", "NAME", "an export name that is listed, or allowed"),

@@ -19,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "extentlist",
     summary: "shows the map that a file lists; read-only",
     reads_only: true,
+    keeps_disk: true,
     params: &[param(
         KEY,
         "FILE",
@@ -139,11 +140,6 @@ impl Filter for ExtentList {
 
     fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.list.clone(), below)
-    }
-
-    /// The list describes the disk that was opened with it.
-    fn keeps_disk(&self) -> bool {
-        true
     }
 
     fn passes(&self) -> Passes {

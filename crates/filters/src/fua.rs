@@ -19,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "fua",
     summary: "how FUA (a write that must be durable at once) appears: hidden, by flush, always",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("fuamode", MODES, "what to do (default none: FUA is not offered)"),
         param("fua-mode", MODES, "the same"),

@@ -19,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "ip",
     summary: "allows or denies clients by address, user, TLS key or certificate",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         repeated(
             "allow",

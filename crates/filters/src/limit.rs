@@ -17,6 +17,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "limit",
     summary: "limits how many clients are served at a time",
     reads_only: false,
+    keeps_disk: false,
     params: &[param("limit", "N", "most clients at a time (default 1; 0: no limit)")],
     reaches: device::Reach::nothing,
     example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",

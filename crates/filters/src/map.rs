@@ -22,6 +22,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "map",
     summary: "moves ranges of the disk elsewhere",
     reads_only: false,
+    keeps_disk: true,
     params: &[
         repeated(
             "map",
@@ -276,11 +277,6 @@ impl Filter for Mapped {
 
     fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
         Self::new(self.map.clone(), self.info.size, below)
-    }
-
-    /// The ranges were checked against the disk that was opened with it.
-    fn keeps_disk(&self) -> bool {
-        true
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "nocache",
     summary: "how requests to prefetch appear: not at all, done by reading, or ignored",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("cachemode", "none|emulate|nop", "what to do (default none: not offered)"),
         param("cache-mode", "none|emulate|nop", "the same"),

@@ -8,6 +8,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "nofilter",
     summary: "lets everything pass as it is",
     reads_only: false,
+    keeps_disk: false,
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=nofilter memory 1M --run 'nbdinfo --size \"$uri\"'",

@@ -19,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "noparallel",
     summary: "runs one request at a time, or serves one client at a time",
     reads_only: false,
+    keeps_disk: false,
     params: &[param(
         "serialize",
         "requests|all-requests|connections",

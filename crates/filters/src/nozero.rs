@@ -14,6 +14,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "nozero",
     summary: "how zero requests appear: not at all, written as data, never trimmed, never fast",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("zeromode", "none|emulate|notrim|plugin", "how to zero (default none: not offered)"),
         param(

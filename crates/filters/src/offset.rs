@@ -9,6 +9,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "offset",
     summary: "shows a range of the disk as a disk",
     reads_only: false,
+    keeps_disk: true,
     params: &[
         param("offset", "SIZE", "where it starts (default 0)"),
         param("range", "SIZE", "how long it is (default up to the end)"),

@@ -20,6 +20,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "openonce",
     summary: "opens the device below once for all clients",
     reads_only: false,
+    keeps_disk: false,
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=openonce memory 1M --run 'nbdinfo --size \"$uri\"'",

@@ -28,6 +28,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "protect",
     summary: "refuses changes to ranges of the disk, unless they change nothing there",
     reads_only: false,
+    keeps_disk: false,
     params: &[repeated(
         KEY,
         "START-END",

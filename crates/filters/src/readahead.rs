@@ -15,6 +15,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "readahead",
     summary: "prefetches what a client that reads forward will ask for next",
     reads_only: false,
+    keeps_disk: false,
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=readahead --filter=cache random 10M \

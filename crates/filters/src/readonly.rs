@@ -18,6 +18,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "readonly",
     summary: "refuses changes, always or while a file exists",
     reads_only: false,
+    keeps_disk: false,
     params: &[param("readonly-file", "PATH", "refuse only while this exists (default always)")],
     reaches: device::Reach::nothing,
     example: "serve --filter=readonly memory 1M \

@@ -18,6 +18,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "retry-request",
     summary: "tries single requests again when they fail",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("retry-request-retries", "N", "how often to try again, up to 1000 (default 2)"),
         param("retry-request-delay", "TIME", "how long to wait before it (default 2 seconds)"),

@@ -12,6 +12,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "rotational",
     summary: "tells clients that the disk spins, or that it does not",
     reads_only: false,
+    keeps_disk: false,
     params: &[param("rotational", "true|false", "whether seeking costs time (default true)")],
     reaches: device::Reach::nothing,
     example: "serve --filter=rotational memory 1M --run 'nbdinfo --is rotational \"$uri\"'",

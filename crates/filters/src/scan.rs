@@ -20,6 +20,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "scan",
     summary: "prefetches the whole disk while clients are connected",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("scan-ahead", "true|false", "go on behind what a client reads (default true)"),
         param("scan-clock", "true|false", "go on where the last client left off (default true)"),

@@ -22,6 +22,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "spinning",
     summary: "makes seeking take as long as on a spinning disk, and longer",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param(
             "heads",

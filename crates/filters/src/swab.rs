@@ -17,6 +17,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "swab",
     summary: "swaps the bytes of words of 16, 32 or 64 bits",
     reads_only: false,
+    keeps_disk: false,
     params: &[param(
         "swab-bits",
         "8|16|32|64",

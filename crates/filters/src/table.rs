@@ -17,6 +17,9 @@ pub struct FilterKind {
     pub summary: &'static str,
     /// Whether it never changes the device below, which then need not be opened for writing.
     pub reads_only: bool,
+    /// Whether it keeps bytes of the device below, or depends on what that held when it was opened: under another name that
+    /// a client asks for there may be another disk, so there must be one disk only.
+    pub keeps_disk: bool,
     /// All parameters.
     pub params: &'static [Param],
     /// The system resources that it uses. Files that it only looks for, and does not open, are not

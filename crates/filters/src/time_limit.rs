@@ -18,6 +18,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "time-limit",
     summary: "closes connections that have lasted too long",
     reads_only: false,
+    keeps_disk: false,
     params: &[param(
         "time-limit",
         "TIME",

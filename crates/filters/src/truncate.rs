@@ -16,6 +16,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "truncate",
     summary: "shows the disk shorter or longer than it is",
     reads_only: false,
+    keeps_disk: true,
     params: &[
         param("truncate", "SIZE", "the size to show (default the disk's own)"),
         param("round-up", "SIZE", "round the size up to a multiple of this"),
@@ -190,10 +191,6 @@ impl Filter for Truncate {
                 self.on_inside(offset, len, done, |len| Operation::Zero { offset, len, flags });
             }
         }
-    }
-
-    fn keeps_disk(&self) -> bool {
-        true
     }
 
     fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {

@@ -16,6 +16,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "xor",
     summary: "mixes a key into every byte, and out of it again; no encryption",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("xor", "VALUE", "the key, a number: 0xDEADBEEF"),
         param("xorlen", "N", "bytes of the key, 1 to 8"),

@@ -12,6 +12,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "xz",
     summary: "unpacks what xz packed; read-only",
     reads_only: true,
+    keeps_disk: true,
     params: &[
         device::param("xz-max-block", "SIZE", "accepted; blocks of any size are read, in pieces"),
         device::param("xz-max-depth", "N", "accepted; 32 MiB of what was unpacked are remembered"),

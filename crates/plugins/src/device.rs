@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation, Params,
-    Result, Session, run_blocking,
+    Result, Session, run_blocking, text,
 };
 use runtime::{Context, contained, current_requester, is_waiting, spawn};
 
@@ -28,14 +28,45 @@ pub struct PluginSpec {
     pub plugin: String,
     /// Its parameters, in the order given; a value without a key has an empty one.
     pub params: Params,
-    /// The export, if it is fixed; otherwise clients choose it.
-    pub export: Option<String>,
+    /// Which export it is.
+    pub export: ExportChoice,
     /// Whether it is to be written.
     pub write: bool,
     /// It may turn out to be read-only.
     pub or_read_only: bool,
-    /// Clients will name exports: there need be no default one.
-    pub by_name: bool,
+}
+
+/// Which export of a plugin a device is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ExportChoice {
+    /// The one that a client names. There need be no default one.
+    Client,
+    /// This one, whatever a client names.
+    Fixed(String),
+    /// This one alone, because something of it is kept above: a client that names another one is refused. It may name none.
+    Only(String),
+}
+
+impl ExportChoice {
+    /// The name to open for a client that asks for `asked`.
+    ///
+    /// # Errors
+    /// It is another one than there is.
+    pub fn name<'a>(&'a self, asked: &'a str) -> Result<&'a str> {
+        match self {
+            Self::Client => Ok(asked),
+            Self::Fixed(name) => Ok(name),
+            Self::Only(name) if asked.is_empty() || asked == name => Ok(name),
+            Self::Only(_) => {
+                let asked = text::shown(asked);
+                let action = format!(
+                    "open `{asked}`: a filter or format keeps what belongs to one export, so there is no other one \
+                     here; with the plugin's parameter export-name=NAME all names mean the export NAME"
+                );
+                Err(Error::new(ErrorKind::NotFound, Fault::User, action))
+            }
+        }
+    }
 }
 
 /// Opens a plugin as a device.
@@ -51,7 +82,7 @@ pub fn open(wish: PluginSpec, context: &Context) -> Result<Arc<dyn Device>> {
             let info = device::Blocking::info(&*handle).clone();
             (Some(handle), info)
         }
-        Err(e) if wish.by_name => {
+        Err(e) if entry.export == ExportChoice::Client => {
             context.log.say(format_args!("{e}; clients may ask for other exports"));
             (None, Info::new(entry.plugin.title(), 0))
         }
@@ -68,7 +99,7 @@ pub fn open(wish: PluginSpec, context: &Context) -> Result<Arc<dyn Device>> {
 #[derive(Clone, Debug)]
 struct Entry {
     plugin: Arc<Plugin>,
-    export: Option<String>,
+    export: ExportChoice,
     read_only: bool,
 }
 
@@ -76,7 +107,7 @@ impl Entry {
     /// The client of a handle, and its export.
     fn caller(&self, client: Option<&Client>) -> Result<Arc<Caller>> {
         let asked = client.map_or("", |client| client.export.as_str());
-        let name = self.export.as_deref().unwrap_or(asked);
+        let name = self.export.name(asked).map_err(|e| e.on(self.plugin.title()))?;
         let caller = Arc::new(Caller::new(client.cloned(), name));
         if !name.is_empty() {
             return Ok(caller);
@@ -182,7 +213,7 @@ impl Session for PluginDisk {
     }
 
     fn is_chosen_by_name(&self) -> bool {
-        self.entry.export.is_none()
+        self.entry.export == ExportChoice::Client
     }
 
     fn list(&self, client: &Client, done: Listed) {
@@ -260,4 +291,28 @@ fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
 fn called(handle: &Handle, operation: Operation) -> Result<device::Outcome> {
     let result = contained("a request", || run_blocking(handle, operation));
     result.unwrap_or_else(|panic| Err(panic.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_gets_the_export_that_it_names_or_the_one_that_there_is_or_none() {
+        let name = |choice: &ExportChoice, asked: &str| choice.name(asked).map(str::to_owned).ok();
+        let [fixed, only] =
+            [ExportChoice::Fixed, ExportChoice::Only].map(|choice| choice("a".into()));
+        for (choice, names) in [
+            (&ExportChoice::Client, [Some(""), Some("a"), Some("b")]),
+            (&fixed, [Some("a"), Some("a"), Some("a")]),
+            (&only, [Some("a"), Some("a"), None]),
+        ] {
+            let found = ["", "a", "b"].map(|asked| name(choice, asked));
+            assert_eq!(found, names.map(|name| name.map(str::to_owned)), "{choice:?}");
+        }
+        let refused = only.name("b\n").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotFound);
+        assert!(refused.to_string().contains("export-name=NAME"), "{refused}");
+        assert!(!refused.to_string().contains('\n'), "{refused}");
+    }
 }

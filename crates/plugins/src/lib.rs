@@ -25,7 +25,7 @@ mod request_queue;
 mod running;
 
 pub use descriptors::keep_low_descriptors;
-pub use device::{PluginSpec, open};
+pub use device::{ExportChoice, PluginSpec, open};
 pub use library::{find, is_plugin};
 pub use plugin::About;
 pub use running::{about, end};

@@ -148,7 +148,7 @@ fn dump(matches: &ArgMatches) -> Result<String, Failure> {
     let model = || "parallel".to_owned();
     text += &lines([("max_thread_model", model()), ("thread_model", model())]);
     if let Some(disk) = example(matches, kind)? {
-        let opened = exports::open_disk(&disk, &Stack::default(), true, &Context::default());
+        let opened = exports::open_disk(&disk, &Stack::default(), "", true, &Context::default());
         text += &opened.map(|edge| abilities(edge.info()))?;
     }
     Ok(text + &filters_dump(matches)?)

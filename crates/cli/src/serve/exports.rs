@@ -54,17 +54,18 @@ pub(super) fn open(
 
 fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Export, Failure> {
     let read_only = settings.read_only || disk.read_only;
-    let edge = open_disk(&disk.disk, &disk.filters, !read_only, context)
+    let edge = open_disk(&disk.disk, &disk.filters, &disk.export, !read_only, context)
         .map_err(|failure| failure.behind(&disk.at))?;
     let description = disk.description.as_ref().unwrap_or(&settings.description).clone();
     let (name, allow) = (disk.export.clone(), Allowed::new(settings.access.of(&disk.export)));
     Ok(Export { name, description, edge, read_only, allow })
 }
 
-/// Opens a disk; read-only if the system does not allow writing.
+/// Opens a disk to serve it as `export`; read-only if the system does not allow writing.
 pub(super) fn open_disk(
     disk: &Named,
     filters: &Stack,
+    export: &str,
     write: bool,
     context: &Context,
 ) -> Result<Edge, Failure> {
@@ -74,6 +75,7 @@ pub(super) fn open_disk(
         write,
         or_read_only,
         by_name,
+        export: export.to_owned(),
         contexts,
         connections,
         ..OpenOptions::default()

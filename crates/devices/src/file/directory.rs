@@ -56,8 +56,8 @@ pub(super) fn open(
     let path = open::path_of(params)?;
     let named = |e: Error| e.on(path.display());
     if !options.by_name {
-        let action = "is a directory, whose files a server's clients choose by name (`serve file dir=DIR`); here \
-                      name a file";
+        let action = "is a directory, whose files a server's clients choose by name (`serve file dir=DIR`, without a \
+                      format and without filters that keep something of one disk); here name a file";
         return Err(named(Error::unfit(action)));
     }
     let fd = match params.get("dirfd") {

@@ -14,10 +14,11 @@ use ::device::{
     Params, Reach, Result, Session, text,
 };
 use client::{ExportSpec, ServerSpec, Subprocess, command_reaches};
+use plugins::ExportChoice;
 use runtime::{Context, OperatorLog, spawn};
 use wire::{Scheme, Transport, Uri};
 
-use super::{EXPORT, PLUGIN, own};
+use super::{PLUGIN, choice, own};
 use crate::OpenOptions;
 use crate::nbd;
 
@@ -62,7 +63,7 @@ pub(super) fn open(
     let way = Way {
         title: format!("{PLUGIN}:{name}"),
         words: words(params, options.write),
-        export: params.get(EXPORT).map(str::to_owned),
+        export: choice(params, options),
         restart,
         // There are plugins that have one client at a time.
         options: OpenOptions { connections: 1, ..options.clone() },
@@ -75,7 +76,7 @@ pub(super) fn open(
             let info = visit.info.clone();
             (Some(visit), info)
         }
-        Err(e) if options.by_name && way.is_there() => {
+        Err(e) if way.export == ExportChoice::Client && way.is_there() => {
             context.log.say(format_args!("{e}; clients may ask for other exports"));
             (None, Info::new(&way.title, 0))
         }
@@ -110,7 +111,7 @@ impl Host {
 struct Way {
     title: String,
     words: Vec<String>,
-    export: Option<String>,
+    export: ExportChoice,
     restart: bool,
     options: OpenOptions,
     context: Context,
@@ -162,7 +163,7 @@ impl Way {
 
     /// A connection for a client that asks for `export`. Blocks.
     fn visit(&self, export: &str) -> Result<Visit> {
-        let export = self.export.as_deref().unwrap_or(export);
+        let export = self.export.name(export).map_err(|e| e.on(&self.title))?;
         let host = self.host()?;
         let target = self.target(&host, export);
         let opened = nbd::open_target(target, &self.options, &self.context);
@@ -269,7 +270,7 @@ impl Session for Isolated {
     }
 
     fn is_chosen_by_name(&self) -> bool {
-        self.way.export.is_none()
+        self.way.export == ExportChoice::Client
     }
 
     fn list(&self, _: &Client, done: Listed) {

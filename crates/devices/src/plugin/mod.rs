@@ -6,7 +6,7 @@ mod isolated;
 use std::sync::Arc;
 
 use ::device::{Device, Error, Params, Reach, Result, values};
-use plugins::PluginSpec;
+use plugins::{ExportChoice, PluginSpec};
 use runtime::Context;
 
 use crate::OpenOptions;
@@ -48,12 +48,20 @@ pub(crate) fn open(
     let wish = PluginSpec {
         plugin: name.to_owned(),
         params: own(params),
-        export: params.get(EXPORT).map(str::to_owned),
+        export: choice(params, options),
         write: options.write,
         or_read_only: options.or_read_only,
-        by_name: options.by_name,
     };
     plugins::open(wish, context)
+}
+
+/// Which export is opened.
+fn choice(params: &Params, options: &OpenOptions) -> ExportChoice {
+    match params.get(EXPORT) {
+        Some(name) => ExportChoice::Fixed(name.to_owned()),
+        None if options.by_name => ExportChoice::Client,
+        None => ExportChoice::Only(options.export.clone()),
+    }
 }
 
 fn name(params: &Params) -> Result<&str> {

@@ -27,6 +27,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "blocksize",
     summary: "aligns requests to whole blocks, and splits long ones",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("minblock", "SIZE", "block, a power of two up to 64K (default the device's)"),
         param("maxdata", "SIZE", "longest read or write (default 64M or the device's, if less)"),

@@ -31,6 +31,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "cache",
     summary: "keeps blocks of a slow disk in a temporary file: what is written, prefetched or read",
     reads_only: false,
+    keeps_disk: true,
     params: &[
         param("cache", "writeback|writethrough|unsafe", "when to write below (default writeback)"),
         param("cache-min-block-size", "SIZE", "block of the cache, a power of two (default 64K)"),
@@ -306,10 +307,6 @@ impl Filter for Cache {
     fn run(&self, operation: Operation, done: Done) {
         let inner = self.inner.clone();
         spawn(async move { done(inner.run(operation).await) });
-    }
-
-    fn keeps_disk(&self) -> bool {
-        true
     }
 
     fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {

@@ -77,10 +77,6 @@ impl Filter for Part {
         Self::over(below, self.start, self.info.size)
     }
 
-    fn keeps_disk(&self) -> bool {
-        true
-    }
-
     fn passes(&self) -> Passes {
         Passes::All { shift: self.start }
     }

@@ -49,11 +49,6 @@ impl Filter for Unpacked {
         Self { info: Info::over(&below), disk: below, stream: self.stream.clone() }
     }
 
-    /// What the stream was when it was opened is what was unpacked.
-    fn keeps_disk(&self) -> bool {
-        true
-    }
-
     fn connect(&self, client: &Client, done: Connected) {
         let disk = self.disk.device().clone();
         let admitted = move |own| {

@@ -24,6 +24,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "log",
     summary: "writes a line for each request and each answer",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("logfile", "FILE", "where to write: a file, /dev/stderr, a pipe"),
         param("logappend", "true|false", "keep what is in the file (default false)"),

@@ -28,6 +28,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "multi-conn",
     summary: "lets clients use several connections: a flush on one covers all",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("multi-conn-mode", MODES, "what is advertised, and how it is kept (default auto)"),
         param(

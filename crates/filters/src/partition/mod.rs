@@ -19,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "partition",
     summary: "shows one partition of the disk (MBR or GPT) as a disk",
     reads_only: false,
+    keeps_disk: true,
     params: &[
         param("partition", "N", "which partition, from 1; logical ones of an MBR from 5"),
         param(

@@ -25,6 +25,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "pause",
     summary: "holds requests back while a control socket says so",
     reads_only: false,
+    keeps_disk: false,
     params: &[param("pause-control", "SOCKET", "a Unix socket to create, which takes `p` and `r`")],
     reaches,
     example: "serve --filter=pause memory 1M pause-control=control.sock --run 'nbdinfo \"$uri\"'",

@@ -24,6 +24,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "rate",
     summary: "limits the bits per second that are read and written",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("rate", BITS, "for all clients together: 1M (1024·1024 bits a second)"),
         param("connection-rate", BITS, "for each client"),

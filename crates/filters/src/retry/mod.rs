@@ -28,6 +28,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "retry",
     summary: "reopens the device and tries again when an operation fails",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("retries", "N", "how often to try again (default 5)"),
         param("retry-delay", "TIME", "how long to wait before it (default 2 seconds)"),

@@ -23,6 +23,7 @@ pub(crate) const KIND: crate::FilterKind = crate::FilterKind {
     word: "stats",
     summary: "counts operations, their sizes and their times, and reports at the end",
     reads_only: false,
+    keeps_disk: false,
     params: &[
         param("statsfile", "FILE", "where to write the report: a file, /dev/stderr, a pipe"),
         param("statsappend", "true|false", "keep what is in the file (default false)"),

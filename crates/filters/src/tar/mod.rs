@@ -19,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "tar",
     summary: "shows one file of a tar archive as a disk",
     reads_only: false,
+    keeps_disk: true,
     params: &[
         param("tar-entry", "PATH", "which file, named as in the archive (`tar tf`)"),
         param(

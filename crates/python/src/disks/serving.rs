@@ -83,6 +83,7 @@ impl DiskServer {
             let options = OpenOptions {
                 write: !read_only,
                 or_read_only: true,
+                export: export.clone(),
                 contexts: true,
                 connections: CONNECTIONS,
                 ..OpenOptions::default()
