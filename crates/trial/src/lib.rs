@@ -1,10 +1,10 @@
-//! For tests: random operations on a device and on the model, both through the edge. The bytes are
-//! the same after each, a map never shows a hole where there is data, and changed bytes are never
-//! reported as unchanged.
+//! For tests: the configurable [`TestDevice`], and random operations on a device and on the model, both through the edge. The bytes
+//! are the same after each, a map never shows a hole where there is data, and changed bytes are never reported as unchanged.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 
 mod direct;
+mod test_device;
 pub mod toy;
 
 use runtime::WorkPool;
@@ -16,6 +16,7 @@ use proptest::prelude::*;
 use rustix::fs::{Mode, OFlags};
 
 pub use direct::BlockingCalls;
+pub use test_device::{Fate, SeenOperation, TestDevice};
 
 /// Bytes of the disks on trial: not a whole number of blocks of 64 KiB.
 pub const SIZE: usize = 96 << 10;
