@@ -22,7 +22,7 @@ fn in_any_order(scene: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || scene(), 1000, 3);
 }
 
-/// Ends each operation on a thread of its own.
+/// Ends each operation on a thread of its own, which the model knows, as no `trial::TestDevice` does.
 struct Elsewhere(Info);
 
 impl Device for Elsewhere {
@@ -68,7 +68,7 @@ fn the_bell_of_a_lane_rings_for_whatever_ends_while_it_is_waited_for() {
     });
 }
 
-/// Counts flushes.
+/// Counts flushes, under the model's eyes.
 struct Counts {
     info: Info,
     begun: AtomicUsize,

@@ -5,16 +5,15 @@
 
 use runtime::WorkPool;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ThreadId;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Blocking, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind,
-    Info, Operation, OperationKind, Outcome, Place, Result, Simple, StatusRun, ZeroFlags,
-    run_blocking,
+    Abilities, BlockSizes, Blocking as _, Edge, Error, ErrorKind, Info, Operation, OperationKind,
+    Outcome, Place, Result, Simple, StatusRun, ZeroFlags,
 };
 use proptest::prelude::*;
+use trial::{Fate, TestDevice};
 
 const SIZE: usize = 64 << 10;
 
@@ -173,48 +172,25 @@ fn only_whole_blocks_are_taken_and_none_that_a_range_only_touches() {
 }
 
 /// Says more of a range than there is of it.
-struct Boastful(Info);
-
-impl Blocking for Boastful {
-    fn info(&self) -> &Info {
-        &self.0
-    }
-    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> Result<()> {
-        Ok(())
-    }
-    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
-        Ok(())
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn take(&self, _: u64, len: u64, _: &Place, _: bool) -> Result<u64> {
-        Ok(len + 1)
-    }
-    fn status(
-        &self,
-        _: &str,
-        offset: u64,
-        len: u64,
-        _: usize,
-        out: &mut Vec<StatusRun>,
-    ) -> Result<()> {
-        let one = StatusRun { len, value: 0 };
-        match offset {
-            0 => out.extend([one, StatusRun { len: 1, value: 1 }]),
-            1 => out.extend([StatusRun { len: u64::MAX, value: 1 }, one]),
-            2 => out.extend([StatusRun { len: 0, value: 1 }, one]),
-            _ => {}
-        }
-        Ok(())
-    }
+fn boastful(operation: Operation) -> Fate {
+    let one = |len, value| StatusRun { len, value };
+    Fate::Answer(Ok(match operation {
+        Operation::Take { len, .. } => Outcome::Taken(len + 1),
+        Operation::Status { offset, len, .. } => Outcome::Status(match offset {
+            0 => vec![one(len, 0), one(1, 1)],
+            1 => vec![one(u64::MAX, 1), one(len, 0)],
+            2 => vec![one(0, 1), one(len, 0)],
+            _ => Vec::new(),
+        }),
+        other => return Fate::Pass(other),
+    }))
 }
 
 #[test]
 fn more_than_was_asked_about_is_never_believed() {
     let info = Model::new(SIZE).info().clone();
     let context = info.contexts[0].clone();
-    for edge in edges(&Arc::new(Boastful(info))) {
+    for edge in edges(&TestDevice::blank(info).hooked(boastful)) {
         let take = Operation::Take { offset: 0, len: 512, from: sevens(), share_only: true };
         assert!(run(&edge, take).is_err());
         for offset in 0..4 {
@@ -267,31 +243,11 @@ fn a_fast_zero_is_never_written_as_data() {
     assert_eq!(model.bytes()[..4096], [7; 4096]);
 }
 
-/// A device that is outside: it answers from another thread, or at once.
-struct Outside<B>(Arc<B>, bool);
-
-impl<B: Blocking> Device for Outside<B> {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn submit(&self, operation: Operation, done: Done) {
-        let disk = self.0.clone();
-        if self.1 {
-            std::thread::spawn(move || done(run_blocking(&*disk, operation)));
-        } else {
-            done(run_blocking(&*disk, operation));
-        }
-    }
-}
-
-/// Edges over a disk that is asked here, in a pool, and outside.
-fn edges<B: Blocking>(disk: &Arc<B>) -> [Edge; 3] {
+/// Edges over a disk that is asked here as a simple one, and that answers in `submit`, and from another thread.
+fn edges(disk: &TestDevice) -> [Edge; 3] {
     let pool = WorkPool::new(2);
-    [
-        Simple::edge(disk.clone(), &pool),
-        Edge::new(Arc::new(Outside(disk.clone(), false)), pool.clone()),
-        Edge::new(Arc::new(Outside(disk.clone(), true)), pool),
-    ]
+    let [here, late] = [disk.clone(), disk.clone().late(1)].map(|disk| disk.shared().edge(&pool));
+    [Simple::edge(disk.clone(), &pool), here, late]
 }
 
 #[test]
@@ -301,7 +257,7 @@ fn a_durable_write_in_pieces_is_one_flush_or_each_piece_is_durable() {
         let all = Abilities { flush, ..Model::new(1).info().abilities };
         for way in 0..3 {
             let model = Arc::new(Model::with(SIZE, all, blocks));
-            let edge = &edges(&model)[way];
+            let edge = &edges(&TestDevice::over(model.clone()))[way];
             edge.write(&[1; 20_000], 0, true).unwrap();
             assert_eq!(model.flushes(), flushes, "{way}");
             let log = model.log();
@@ -314,62 +270,31 @@ fn a_durable_write_in_pieces_is_one_flush_or_each_piece_is_durable() {
     }
 }
 
-/// Counts what it is asked, on which threads; a request never waits.
-struct Counting {
-    model: Model,
-    info: Info,
-    here: AtomicUsize,
-    caller: ThreadId,
-}
-
-impl Counting {
-    fn new() -> Arc<Self> {
-        let all = Model::new(1).info().abilities;
-        let abilities = Abilities { zero: false, fast_zero: false, ..all };
-        let model = Model::with(512, abilities, BlockSizes::ANY);
-        let info = Info { size: 1 << 40, ..model.info().clone() };
-        Arc::new(Self {
-            model,
-            info,
-            here: AtomicUsize::new(0),
-            caller: std::thread::current().id(),
-        })
-    }
-}
-
-impl Blocking for Counting {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, buf: &mut [u8], _offset: u64) -> Result<()> {
-        self.model.read_at(&mut buf[..1], 0)
-    }
-    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
-        let is_caller = std::thread::current().id() == self.caller;
-        self.here.fetch_add(usize::from(is_caller), Ordering::SeqCst);
-        Ok(())
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn resolve(&self, offset: u64, len: u64, _: usize, out: &mut Vec<Extent>) -> Result<()> {
-        let is_caller = std::thread::current().id() == self.caller;
-        self.here.fetch_add(usize::from(is_caller), Ordering::SeqCst);
-        out.push(Extent::new(offset, len, ExtentKind::Data));
-        Ok(())
-    }
+/// A disk that never waits, and how many writes and maps were asked for by this thread.
+fn counting() -> (TestDevice, Arc<AtomicUsize>) {
+    let abilities = Abilities { zero: false, fast_zero: false, ..Model::new(0).info().abilities };
+    let info = Info { abilities, ..Info::new("counting", 1 << 40) };
+    let (here, caller) = (Arc::new(AtomicUsize::new(0)), std::thread::current().id());
+    let count = here.clone();
+    let device = TestDevice::blank(info).hooked(move |operation| {
+        let counts = matches!(operation, Operation::Write { .. } | Operation::Resolve { .. });
+        let is_caller = std::thread::current().id() == caller;
+        count.fetch_add(usize::from(counts && is_caller), Ordering::SeqCst);
+        Fate::Pass(operation)
+    });
+    (device, here)
 }
 
 #[test]
 fn a_map_that_may_be_long_is_not_made_by_a_thread_with_other_things_to_do() {
-    let device = Counting::new();
-    let disk = Simple::edge(device.clone(), &WorkPool::new(2));
+    let (device, count) = counting();
+    let disk = Simple::edge(device, &WorkPool::new(2));
     for (max, here) in [(64, 1), (2048, 1)] {
         let (tx, rx) = std::sync::mpsc::channel();
         let operation = Operation::Resolve { offset: 0, len: 1 << 30, max };
         disk.submit(operation, Box::new(move |result| tx.send(result).unwrap()));
         rx.recv().unwrap().unwrap();
-        assert_eq!(device.here.load(Ordering::SeqCst), here, "{max}");
+        assert_eq!(count.load(Ordering::SeqCst), here, "{max}");
     }
 }
 
@@ -378,21 +303,21 @@ fn a_map_that_may_be_long_is_not_made_by_a_thread_with_other_things_to_do() {
 #[test]
 fn a_thread_that_submits_something_long_has_other_things_to_do() {
     for way in 0..2 {
-        let device = Counting::new();
+        let (device, count) = counting();
         let disk = &edges(&device)[way];
         let (tx, rx) = std::sync::mpsc::channel();
         let flags = ZeroFlags::default();
         let operation = Operation::Zero { offset: 0, len: 10 << 30, flags };
         disk.submit(operation, Box::new(move |result| tx.send(result).unwrap()));
         rx.recv().unwrap().unwrap();
-        let here = device.here.load(Ordering::SeqCst);
+        let here = count.load(Ordering::SeqCst);
         assert!(here <= 64, "{way}: {here} pieces");
         // A thread that waits for the end may as well do it, even if the pool is busy.
         let pool = WorkPool::new(1);
         let (hold, held) = std::sync::mpsc::channel::<()>();
         pool.run(move || held.recv().unwrap_or(()));
-        Simple::edge(device.clone(), &pool).zero(0, 1 << 30, ZeroFlags::default()).unwrap();
-        assert!(device.here.load(Ordering::SeqCst) - here >= 1024, "{way}");
+        Simple::edge(device, &pool).zero(0, 1 << 30, ZeroFlags::default()).unwrap();
+        assert!(count.load(Ordering::SeqCst) - here >= 1024, "{way}");
         drop(hold);
     }
 }
@@ -412,131 +337,84 @@ fn a_fast_zero_to_the_end_of_a_disk_that_ends_within_a_block_is_fast() {
 }
 
 /// A device that answers one operation after the other, when it is told to.
-struct Stepwise {
-    info: Info,
-    asked: std::sync::Mutex<std::collections::VecDeque<(Operation, Done)>>,
+fn stepwise(minimum: u32) -> (Arc<TestDevice>, Edge) {
+    let blocks = BlockSizes { minimum, preferred: 4096, maximum: 1 << 20 };
+    let abilities = Abilities { write: true, flush: true, ..Abilities::READ };
+    let info = Info { blocks, abilities, ..Info::new("stepwise", 1 << 30) };
+    let device = TestDevice::blank(info).shared();
+    device.hold();
+    (device.clone(), device.edge(&WorkPool::new(1)))
 }
 
-impl Device for Stepwise {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn submit(&self, operation: Operation, done: Done) {
-        self.asked.lock().unwrap().push_back((operation, done));
-    }
+/// Answers the first that waits, as it should be; says what it was.
+fn step(device: &TestDevice) -> OperationKind {
+    let kind = device.held()[0].kind;
+    device.release_one(0);
+    kind
 }
 
-impl Stepwise {
-    fn edge(minimum: u32) -> (Arc<Self>, Edge) {
-        let blocks = BlockSizes { minimum, preferred: 4096, maximum: 1 << 20 };
-        let abilities = Abilities { write: true, flush: true, ..Abilities::READ };
-        let info = Info { blocks, abilities, ..Info::new("stepwise", 1 << 30) };
-        let device = Arc::new(Self { info, asked: Default::default() });
-        (device.clone(), Edge::new(device, WorkPool::new(1)))
-    }
-
-    fn waiting(&self) -> usize {
-        self.asked.lock().unwrap().len()
-    }
-
-    /// Answers the first that waits, as it should be or with an error; says what it was.
-    fn step(&self, error: Option<Error>) -> OperationKind {
-        let (operation, done) = self.asked.lock().unwrap().pop_front().expect("an operation");
-        let kind = operation.kind();
-        done(match (error, operation) {
-            (Some(e), _) => Err(e),
-            (None, Operation::Read { buffer, .. }) => Ok(Outcome::Read(buffer)),
-            (None, _) => Ok(Outcome::Done),
-        });
-        kind
-    }
+/// Answers the first that waits: it is unsupported.
+fn refuse(device: &TestDevice) -> OperationKind {
+    let (operation, done) = device.take_held(0);
+    done(Err(Error::unsupported(operation.kind().name())));
+    operation.kind()
 }
 
 /// A long zero that is written as data is in no other's way for longer than a piece takes.
 #[test]
 fn a_read_modify_write_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
-    let (device, edge) = Stepwise::edge(512);
+    let (device, edge) = stepwise(512);
     let (tx, rx) = std::sync::mpsc::channel();
     let zeroed = tx.clone();
     let zero = Operation::Zero { offset: 0, len: 64 << 20, flags: ZeroFlags::default() };
     edge.submit(zero, Box::new(move |result| zeroed.send(("zero", result.is_ok())).unwrap()));
-    assert_eq!(device.step(Some(Error::unsupported("zero"))), OperationKind::Zero);
+    assert_eq!(refuse(&device), OperationKind::Zero);
     let data = device::Buffer::zeroed(3).into();
     let write = Operation::Write { offset: 512 << 20, data, fua: false };
     edge.submit(write, Box::new(move |result| tx.send(("write", result.is_ok())).unwrap()));
-    let kinds: Vec<_> = (0..3).map(|_| device.step(None)).collect();
+    let kinds: Vec<_> = (0..3).map(|_| step(&device)).collect();
     assert_eq!(kinds, [OperationKind::Write, OperationKind::Read, OperationKind::Write]);
     assert_eq!(rx.try_recv(), Ok(("write", true)));
     for _ in 1..64 {
-        assert_eq!(device.step(None), OperationKind::Write);
+        assert_eq!(step(&device), OperationKind::Write);
     }
     assert_eq!(rx.try_recv(), Ok(("zero", true)));
 }
 
 #[test]
 fn of_many_pieces_no_more_than_the_width_are_under_way_and_all_of_those_are_waited_for() {
-    let (device, edge) = Stepwise::edge(1);
+    let (device, edge) = stepwise(1);
     let (tx, rx) = std::sync::mpsc::channel();
     let flush = || (Operation::Flush, None);
     edge.submit_all(std::iter::repeat_with(flush).take(9), 2, move |result| {
         tx.send(result.is_err()).unwrap();
     });
-    assert_eq!(device.waiting(), 2);
-    device.step(Some(Error::unsupported("flush")));
-    assert_eq!((device.waiting(), rx.try_recv().ok()), (1, None));
-    device.step(None);
-    assert_eq!((device.waiting(), rx.try_recv().ok()), (0, Some(true)));
+    assert_eq!(device.held().len(), 2);
+    refuse(&device);
+    assert_eq!((device.held().len(), rx.try_recv().ok()), (1, None));
+    step(&device);
+    assert_eq!((device.held().len(), rx.try_recv().ok()), (0, Some(true)));
 }
 
-/// A disk of blocks that waits, and a client of it that leaves.
-struct Left {
-    info: Info,
-    changes: AtomicUsize,
-    hold: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
-    gone: std::sync::atomic::AtomicBool,
-}
+/// A client that leaves.
+#[derive(Default)]
+struct Leaves(AtomicBool);
 
-impl Blocking for Left {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn waits(&self) -> bool {
-        true
-    }
-    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> Result<()> {
-        let _ = self.hold.lock().unwrap().recv();
-        Ok(())
-    }
-    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        Ok(())
-    }
-    fn zero(&self, _offset: u64, _len: u64, _flags: ZeroFlags) -> Result<()> {
-        self.write_at(&[], 0, false)
-    }
-    fn trim(&self, _offset: u64, _len: u64, _fua: bool) -> Result<()> {
-        self.write_at(&[], 0, false)
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl runtime::Wanted for Left {
+impl runtime::Wanted for Leaves {
     fn is_wanted(&self) -> bool {
-        !self.gone.load(Ordering::SeqCst)
+        !self.0.load(Ordering::SeqCst)
     }
 }
 
 /// A client that was given up may have come back, and asked for something else since.
 #[test]
 fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
-    let (go, hold) = std::sync::mpsc::channel();
     let abilities = Model::new(1).info().abilities;
     let blocks = BlockSizes { minimum: 512, ..BlockSizes::ANY };
     let info = Info { abilities, blocks, ..Info::new("left", 1 << 20) };
-    let (changes, hold, gone) = (AtomicUsize::new(0), std::sync::Mutex::new(hold), false.into());
-    let disk = Arc::new(Left { info, changes, hold, gone });
+    let disk = TestDevice::blank(info).waiting().shared();
+    disk.hold();
+    let client = Arc::<Leaves>::default();
     let edge = Simple::edge(disk.clone(), &WorkPool::new(1));
     let (tx, rx) = std::sync::mpsc::channel();
     let submit = |operation, name: &'static str| {
@@ -546,19 +424,20 @@ fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
     let buffer = || device::Buffer::zeroed(512);
     submit(Operation::Read { offset: 0, buffer: buffer() }, "read");
     let flags = ZeroFlags::default();
-    runtime::while_wanted(disk.clone(), || {
+    runtime::while_wanted(client.clone(), || {
         submit(Operation::Trim { offset: 0, len: 4096, fua: false }, "trim");
         submit(Operation::Zero { offset: 4096, len: 4096, flags }, "zero");
         submit(Operation::Write { offset: 9000, data: buffer().into(), fua: false }, "write");
     });
-    disk.gone.store(true, Ordering::SeqCst);
-    drop(go);
+    client.0.store(true, Ordering::SeqCst);
+    disk.wait_for_held(1);
+    disk.release();
     submit(Operation::Flush, "flush");
     drop(tx);
     assert_eq!(rx.recv().unwrap(), ("read", true));
     // What was given up is not reported.
     assert_eq!(rx.recv().unwrap(), ("flush", true));
-    assert_eq!(disk.changes.load(Ordering::SeqCst), 0);
+    assert_eq!(disk.asked(), ["read 0+512", "flush"]);
     // What was given up is in no other's way.
     edge.write(&[1; 3], 9000, false).unwrap();
 }
