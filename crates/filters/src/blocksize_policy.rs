@@ -215,8 +215,10 @@ mod tests {
     use device::ZeroFlags;
     use device::model::Model;
 
+    use trial::TestDevice;
+
     use super::*;
-    use crate::kit::tested::{Watched, put};
+    use crate::kit::tested::put;
 
     fn told(words: &[&str]) -> Result<(u32, u32, u32)> {
         let disk =
@@ -253,15 +255,14 @@ mod tests {
     #[test]
     fn requests_that_do_not_keep_to_the_sizes_are_refused_and_never_reach_the_device() {
         for (policy, size, tail) in [("error", 1000, true), ("strict-error", 1000, false)] {
-            let below = Arc::new(Watched::new(Model::new(size)));
+            let below = TestDevice::new(size);
             let words = [
                 "blocksize-minimum=128",
                 "blocksize-preferred=512",
                 "blocksize-maximum=512",
                 &format!("blocksize-error-policy={policy}"),
             ];
-            let disk =
-                put("blocksize-policy", crate::kit::tested::simple(below.clone()), &words).unwrap();
+            let disk = put("blocksize-policy", below.clone(), &words).unwrap();
             let (zero, mut buf) = (ZeroFlags::default(), [0; 1000]);
             for refused in [
                 disk.read(&mut buf[..100], 0),
@@ -276,7 +277,7 @@ mod tests {
             ] {
                 assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput, "{policy}");
             }
-            assert!(below.seen().is_empty());
+            assert!(below.asked().is_empty());
             // The end of the disk is not the end of a block.
             assert_eq!(disk.read(&mut buf[..104], 896).is_ok(), tail, "{policy}");
             assert_eq!(disk.zero(0, 1000, zero).is_ok(), tail, "{policy}");
@@ -288,17 +289,13 @@ mod tests {
 
     #[test]
     fn a_client_that_writes_too_much_at_once_is_disconnected() {
-        let below = Arc::new(Watched::new(Model::new(4096)));
-        let disk = put(
-            "blocksize-policy",
-            crate::kit::tested::simple(below.clone()),
-            &["blocksize-write-disconnect=1K"],
-        );
+        let below = TestDevice::new(4096);
+        let disk = put("blocksize-policy", below.clone(), &["blocksize-write-disconnect=1K"]);
         let disk = disk.unwrap();
         disk.write(&[1; 1024], 1, true).unwrap();
-        below.seen();
+        below.asked();
         assert_eq!(disk.write(&[1; 1025], 0, false).unwrap_err().kind(), ErrorKind::Dropped);
-        assert!(below.seen().is_empty());
+        assert!(below.asked().is_empty());
         disk.zero(0, 4096, ZeroFlags::default()).unwrap();
     }
 }

@@ -142,9 +142,9 @@ mod tests {
     use runtime::WorkPool;
 
     use super::*;
-    use crate::kit::probe::Probe;
     use crate::kit::tested::put_in;
     use crate::table;
+    use trial::TestDevice;
 
     #[test]
     fn what_ended_well_is_counted_and_told_when_asked_and_at_the_end() {
@@ -152,7 +152,7 @@ mod tests {
         let lines = said.clone();
         let log = OperatorLog::new(move |line| lines.lock().unwrap().push(line.to_string()));
         let context = Context::new(WorkPool::new(2)).with_log(log);
-        let probe = Probe::new(1 << 20);
+        let probe = TestDevice::new(1 << 20);
         let disk = put_in(&context, "count", probe.clone(), &[]).unwrap();
         disk.read(&mut [0; 100], 3).unwrap();
         disk.read(&mut [0; 1000], 0).unwrap();
@@ -177,8 +177,8 @@ mod tests {
         let log = OperatorLog::new(move |line| lines.lock().unwrap().push(line.to_string()));
         let context = Context::new(WorkPool::new(2)).with_log(log);
         let over = |below| table::open("count", &Params::default(), below, &context).unwrap();
-        let first = over(Probe::new(1 << 20).edge(&context.pool));
-        let (below, other) = (first.clone(), over(Probe::new(1 << 20).edge(&context.pool)));
+        let first = over(TestDevice::new(1 << 20).edge(&context.pool));
+        let (below, other) = (first.clone(), over(TestDevice::new(1 << 20).edge(&context.pool)));
         let above = over(first);
         above.read(&mut [0; 100], 0).unwrap();
         below.read(&mut [0; 10], 0).unwrap();

@@ -219,11 +219,11 @@ mod tests {
     use trial::{Trims, op};
 
     use super::*;
-    use crate::kit::probe::{Probe, bytes, read, start, write};
-    use crate::kit::tested::client;
+    use crate::kit::tested::{bytes, client, read, start, write};
     use crate::table;
     use device::Blocking as _;
     use runtime::Context;
+    use trial::TestDevice;
 
     const BLOCK: u64 = 64 << 10;
 
@@ -241,8 +241,8 @@ mod tests {
 
     #[test]
     fn two_clients_that_write_to_one_block_at_the_same_time_both_find_their_bytes() {
-        let probe = Probe::new(1 << 20);
-        probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
+        let probe = TestDevice::new(1 << 20);
+        probe.model().write_at(&[1; 1 << 18], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         probe.hold();
         let part = |i: u8| BLOCK + u64::from(i) * 8192;
@@ -255,13 +255,13 @@ mod tests {
             assert_eq!(bytes(&disk, part(i), 4096), [10 + i; 4096]);
             assert_eq!(bytes(&disk, part(i) + 4096, 4096), [1; 4096]);
         }
-        assert_eq!(probe.model.bytes()[..1 << 18], [1; 1 << 18]);
+        assert_eq!(probe.model().bytes()[..1 << 18], [1; 1 << 18]);
     }
 
     #[test]
     fn a_read_during_the_first_write_of_a_block_sees_the_old_or_the_new_bytes() {
-        let probe = Probe::new(1 << 20);
-        probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
+        let probe = TestDevice::new(1 << 20);
+        probe.model().write_at(&[1; 1 << 18], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         probe.hold();
         let writing = start(&disk, write(100, 1000, 2));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_write_waits_only_for_writes_to_the_same_block() {
-        let probe = Probe::new(1 << 20);
+        let probe = TestDevice::new(1 << 20);
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         probe.hold();
         let waiting = start(&disk, write(0, 10, 1));
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_failure_to_read_the_rest_of_a_block_fails_the_write_and_changes_nothing() {
-        let probe = Probe::new(1 << 20);
+        let probe = TestDevice::new(1 << 20);
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         probe.fail(Some("read"));
         assert_eq!(disk.write(&[1; 10], 5, false).unwrap_err().kind(), ErrorKind::Io);
@@ -303,8 +303,8 @@ mod tests {
 
     #[test]
     fn blocks_beyond_what_may_be_remembered_are_refused_and_the_others_stay_right() {
-        let probe = Probe::new(1 << 20);
-        probe.model.write_at(&[1; 1 << 20], 0, false).unwrap();
+        let probe = TestDevice::new(1 << 20);
+        probe.model().write_at(&[1; 1 << 20], 0, false).unwrap();
         let settings = Settings::read(&Params::default(), &WorkPool::new(2)).unwrap();
         let cow = Cow::new(Arc::new(settings), probe.edge(&WorkPool::new(2)));
         cow.store.states().limit(3 * 64);
@@ -357,8 +357,8 @@ mod tests {
 
     #[test]
     fn a_fast_zero_of_part_of_a_block_is_refused_at_once_unless_it_is_a_hole() {
-        let probe = Probe::new((1 << 20) + 100);
-        probe.model.write_at(&[1; 1 << 18], 0, false).unwrap();
+        let probe = TestDevice::new((1 << 20) + 100);
+        probe.model().write_at(&[1; 1 << 18], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
         probe.hold();
@@ -376,8 +376,8 @@ mod tests {
     #[test]
     fn what_is_read_or_prefetched_is_kept_if_asked_for_and_its_map_stays_the_one_below() {
         for (words, prefetched) in [(["cow-on-read=true"], false), (["cow-on-cache=true"], true)] {
-            let probe = Probe::new(1 << 20);
-            probe.model.write_at(&[1; 4096], 4096, false).unwrap();
+            let probe = TestDevice::new(1 << 20);
+            probe.model().write_at(&[1; 4096], 4096, false).unwrap();
             let disk = over(probe.edge(&WorkPool::new(2)), &words);
             if prefetched {
                 disk.prefetch(4096, 10).unwrap();
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn keeping_what_is_read_begins_and_ends_with_a_file() {
         let path = std::env::temp_dir().join(format!("diskferry-cow-{}", std::process::id()));
-        let probe = Probe::new(1 << 20);
+        let probe = TestDevice::new(1 << 20);
         let key = format!("cow-on-read={}", path.display());
         let disk = over(probe.edge(&WorkPool::new(2)), &[&key]);
         bytes(&disk, 0, 10);
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn clients_of_one_disk_share_its_overlay_whatever_name_they_came_by() {
         let pool = WorkPool::new(2);
-        let probe = Probe::new(1 << 20);
+        let probe = TestDevice::new(1 << 20);
         let below = probe.edge(&pool);
         let settings = Settings::read(&Params::default(), &pool).unwrap();
         let cow = Cow::new(Arc::new(settings), below.clone());
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(bytes(&b, 0, 10), [7; 10]);
         assert!(b.info().abilities.multi_conn);
         // A path that leads to another disk.
-        let other = client(&Probe::new(2 << 20).edge(&pool), "disk");
+        let other = client(&TestDevice::new(2 << 20).edge(&pool), "disk");
         assert_eq!(bytes(&other, 0, 10), [0; 10]);
         assert_eq!(bytes(&other, (2 << 20) - 10, 10), [0; 10]);
         assert!(!other.info().abilities.multi_conn);
@@ -439,8 +439,8 @@ mod tests {
 
     #[test]
     fn clients_that_write_and_zero_parts_of_the_same_blocks_at_once_lose_nothing() {
-        let probe = Probe::new(trial::SIZE);
-        probe.model.write_at(&vec![200; trial::SIZE], 0, false).unwrap();
+        let probe = TestDevice::new(trial::SIZE);
+        probe.model().write_at(&vec![200; trial::SIZE], 0, false).unwrap();
         let disk = over(probe.edge(&WorkPool::new(4)), &["cow-block-size=8K"]);
         // Each task has its own 3000 of every 12000 bytes.
         let threads: Vec<_> = (0..4u8)
@@ -466,7 +466,7 @@ mod tests {
                 assert_eq!(found, [[byte; 1000], [0; 1000], [byte; 1000]].concat());
             }
         }
-        assert_eq!(probe.model.bytes(), vec![200; trial::SIZE]);
+        assert_eq!(probe.model().bytes(), vec![200; trial::SIZE]);
     }
 
     proptest! {

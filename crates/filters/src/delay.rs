@@ -191,8 +191,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::probe::{read, start};
-    use crate::kit::tested::{client, connect};
+    use crate::kit::tested::{client, connect, read, start};
     use crate::table;
 
     fn delayed(words: &[&str]) -> Edge {

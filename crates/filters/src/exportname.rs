@@ -338,6 +338,7 @@ mod tests {
 
     use device::model::Model;
     use device::{Device, Session};
+    use trial::TestDevice;
 
     use super::*;
     use crate::kit::tested::{client, put, simple};
@@ -364,23 +365,12 @@ mod tests {
     }
 
     /// Has a disk for each name but `none`, and remembers which were requested.
-    struct Named(Model, Mutex<Vec<String>>);
-
-    impl Device for Named {
-        fn info(&self) -> &Info {
-            device::Blocking::info(&self.0)
-        }
-        fn submit(&self, operation: Operation, done: Done) {
-            done(device::run_blocking(&self.0, operation));
-        }
-        fn session(&self) -> Option<&dyn Session> {
-            Some(self)
-        }
-    }
+    #[derive(Default)]
+    struct Named(Mutex<Vec<String>>);
 
     impl Session for Named {
         fn connect(&self, client: &Client, done: Connected) {
-            self.1.lock().unwrap().push(client.export.clone());
+            self.0.lock().unwrap().push(client.export.clone());
             done(if client.export == "none" { Err(Error::invalid("none")) } else { Ok(None) });
         }
         fn is_chosen_by_name(&self) -> bool {
@@ -393,14 +383,15 @@ mod tests {
 
     #[test]
     fn a_client_that_names_none_gets_the_default_and_others_what_they_name() {
-        let below = Arc::new(Named(Model::new(512), Mutex::default()));
-        let disk = put("exportname", below.clone(), &["default-export=two"]).unwrap();
+        let names = Arc::<Named>::default();
+        let below = TestDevice::over(Model::new(512)).session_of(names.clone()).shared();
+        let disk = put("exportname", below, &["default-export=two"]).unwrap();
         assert_eq!(list(&disk).unwrap(), pairs(&[("one", "the first"), ("two", "")]));
         let own = ask(&disk, "").unwrap().unwrap();
         assert_eq!(own.info().export.as_deref(), Some("two"));
         ask(&disk, "one").unwrap();
         assert!(ask(&disk, "none").is_err());
-        assert_eq!(*below.1.lock().unwrap(), ["two", "one", "none"]);
+        assert_eq!(*names.0.lock().unwrap(), ["two", "one", "none"]);
     }
 
     #[test]

@@ -141,7 +141,8 @@ impl Filter for Limit {
 #[cfg(test)]
 mod tests {
     use device::model::Model;
-    use device::{Blocking, Connected, Device, Peer, Presence};
+    use device::{Device, Peer, Presence};
+    use trial::TestDevice;
 
     use super::*;
     use crate::kit::tested::put;
@@ -194,37 +195,11 @@ mod tests {
 
     #[test]
     fn a_client_that_the_device_below_refuses_takes_no_place() {
-        struct Refusing(Model);
-        impl Blocking for Refusing {
-            fn info(&self) -> &Info {
-                self.0.info()
-            }
-            fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-                self.0.read_at(buf, offset)
-            }
-            fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-                self.0.write_at(data, offset, fua)
-            }
-            fn flush(&self) -> Result<()> {
-                self.0.flush()
-            }
-            fn session(&self) -> Option<&dyn device::Session> {
-                Some(self)
-            }
-        }
-
-        impl device::Session for Refusing {
-            fn connect(&self, client: &Client, done: Connected) {
-                let refused = client.number < 10;
-                done(if refused { Err(Error::invalid("no")) } else { Ok(None) });
-            }
-        }
-        let disk = put(
-            "limit",
-            crate::kit::tested::simple(Arc::new(Refusing(Model::new(512)))),
-            &["limit=1"],
-        )
-        .unwrap();
+        let below = TestDevice::over(Model::new(512)).connecting(|client, done| {
+            let refused = client.number < 10;
+            done(if refused { Err(Error::invalid("no")) } else { Ok(None) });
+        });
+        let disk = put("limit", below.shared(), &["limit=1"]).unwrap();
         (0..10).for_each(|number| assert!(connect(&disk, number).is_err()));
         assert!(connect(&disk, 10).is_ok());
     }

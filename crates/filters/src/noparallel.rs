@@ -148,58 +148,20 @@ impl Filter for NoParallel {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
     use std::sync::{Mutex, mpsc};
 
     use device::model::Model;
-    use device::{Connected, Device, Error, Outcome, Slice};
+    use device::{Device, Error, Slice};
+    use trial::{Fate, TestDevice};
 
     use super::*;
-    use crate::kit::probe::start;
-    use crate::kit::tested::{client, connect, put};
-    use device::Blocking as _;
+    use crate::kit::tested::{client, connect, put, start};
 
-    /// Counts the operations inside it, each of which waits to be released.
-    struct Busy {
-        info: Info,
-        inside: Arc<AtomicUsize>,
-        most: AtomicUsize,
-        waiting: Mutex<mpsc::Sender<(Operation, Done)>>,
-        refuses: bool,
-    }
-
-    impl Busy {
-        fn new(refuses: bool) -> (Arc<Self>, mpsc::Receiver<(Operation, Done)>) {
-            let info = Model::new(1 << 16).info().clone();
-            let (tx, rx) = mpsc::channel();
-            let (inside, most) = Default::default();
-            (Arc::new(Self { info, inside, most, waiting: Mutex::new(tx), refuses }), rx)
-        }
-    }
-
-    impl Device for Busy {
-        fn info(&self) -> &Info {
-            &self.info
-        }
-        fn submit(&self, operation: Operation, done: Done) {
-            let now = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
-            self.most.fetch_max(now, Ordering::SeqCst);
-            let inside = self.inside.clone();
-            let then: Done = Box::new(move |result| {
-                inside.fetch_sub(1, Ordering::SeqCst);
-                done(result);
-            });
-            self.waiting.lock().unwrap().send((operation, then)).unwrap();
-        }
-        fn session(&self) -> Option<&dyn device::Session> {
-            Some(self)
-        }
-    }
-
-    impl device::Session for Busy {
-        fn connect(&self, _client: &Client, done: Connected) {
-            done(if self.refuses { Err(Error::invalid("not today")) } else { Ok(None) });
-        }
+    /// Holds its operations until they are released.
+    fn busy(refuses: bool) -> Arc<TestDevice> {
+        let refused = move || if refuses { Err(Error::invalid("not today")) } else { Ok(None) };
+        let device = TestDevice::over(Model::new(1 << 16));
+        device.connecting(move |_, done| done(refused())).hooked(Fate::Hold).shared()
     }
 
     fn flush(device: &Arc<dyn Device>, order: &Arc<Mutex<Vec<u32>>>, number: u32) {
@@ -209,7 +171,7 @@ mod tests {
 
     /// How many of five requests of each of two clients are inside at the same time.
     fn most(mode: &str) -> usize {
-        let (below, waiting) = Busy::new(false);
+        let below = busy(false);
         let disk = put("noparallel", below.clone(), &[mode]).unwrap();
         let ask = |number| connect(&disk, &client(number)).unwrap();
         let clients: Vec<_> =
@@ -219,15 +181,17 @@ mod tests {
             flush(&clients[0], &order, i);
             flush(&clients[1], &order, i + 10);
         }
+        let mut most = 0;
         for _ in 0..10 {
-            let (_, done) = waiting.recv().unwrap();
-            done(Ok(Outcome::Done));
+            below.wait_for_held(1);
+            most = most.max(below.held().len());
+            below.release_one(0);
         }
         let order = order.lock().unwrap();
         assert_eq!(order.len(), 10);
         let first: Vec<_> = order.iter().filter(|n| **n < 10).copied().collect();
         assert_eq!(first, [0, 1, 2, 3, 4], "answers are in the order of the requests");
-        below.most.load(Ordering::SeqCst)
+        most
     }
 
     #[test]
@@ -239,8 +203,8 @@ mod tests {
     #[test]
     fn requests_of_a_client_that_has_left_are_passed_over_when_it_is_their_turn() {
         for mode in ["serialize=requests", "serialize=all-requests"] {
-            let (below, waiting) = Busy::new(false);
-            let disk = put("noparallel", below, &[mode]).unwrap();
+            let below = busy(false);
+            let disk = put("noparallel", below.clone(), &[mode]).unwrap();
             let (one, other) = (client(1), client(2));
             let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
             let (a, b) = (own(&one), own(&other));
@@ -248,12 +212,8 @@ mod tests {
             let waits = start(&a, Operation::Flush);
             let others = start(&b, Operation::Flush);
             one.presence.leave();
-            for (_, done) in waiting.try_iter() {
-                done(Ok(Outcome::Done));
-            }
-            for (_, done) in waiting.try_iter() {
-                done(Ok(Outcome::Done));
-            }
+            below.release();
+            below.release();
             assert!(begun.try_recv().unwrap().is_ok() && others.try_recv().unwrap().is_ok());
             assert!(waits.try_recv().unwrap().is_err(), "{mode}");
         }
@@ -282,8 +242,8 @@ mod tests {
 
     #[test]
     fn a_second_client_is_let_in_when_the_first_and_its_requests_have_gone() {
-        let (below, waiting) = Busy::new(false);
-        let disk = put("noparallel", below, &["serialize=connections"]).unwrap();
+        let below = busy(false);
+        let disk = put("noparallel", below.clone(), &["serialize=connections"]).unwrap();
         assert!(!disk.info().abilities.multi_conn);
         let first = ask(&disk, 1).try_recv().unwrap().unwrap().unwrap();
         let (second, third) = (ask(&disk, 2), ask(&disk, 3));
@@ -291,8 +251,7 @@ mod tests {
         flush(&first, &Arc::default(), 0);
         drop(first);
         assert!(second.try_recv().is_err(), "a request of the first is under way");
-        let (_, done) = waiting.recv().unwrap();
-        done(Ok(Outcome::Done));
+        below.release_one(0);
         let second = second.try_recv().unwrap().unwrap();
         assert!(second.is_some() && third.try_recv().is_err());
         drop(second);
@@ -301,13 +260,11 @@ mod tests {
 
     #[test]
     fn a_client_that_is_refused_below_or_does_not_wait_leaves_its_place_to_the_next() {
-        let (below, _waiting) = Busy::new(true);
-        let disk = put("noparallel", below, &["serialize=connections"]).unwrap();
+        let disk = put("noparallel", busy(true), &["serialize=connections"]).unwrap();
         assert!(ask(&disk, 1).try_recv().unwrap().is_err());
         assert!(ask(&disk, 2).try_recv().unwrap().is_err());
 
-        let (below, _waiting) = Busy::new(false);
-        let disk = put("noparallel", below, &["serialize=connections"]).unwrap();
+        let disk = put("noparallel", busy(false), &["serialize=connections"]).unwrap();
         let first = ask(&disk, 1).try_recv().unwrap();
         drop(ask(&disk, 2));
         let third = ask(&disk, 3);

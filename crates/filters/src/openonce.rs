@@ -157,39 +157,17 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
     use device::model::Model;
-    use device::{Listed, Session, run_blocking};
+    use device::{Listed, Session};
+    use trial::TestDevice;
 
     use super::*;
     use crate::kit::tested::{client, put};
 
     /// Has disks by name, and opens each when the test says so.
+    #[derive(Default)]
     struct Slow {
-        model: Arc<Model>,
         asked: Mutex<Vec<(String, Connected)>>,
         by_name: bool,
-    }
-
-    struct Own(Arc<Model>);
-
-    impl Device for Own {
-        fn info(&self) -> &Info {
-            device::Blocking::info(&*self.0)
-        }
-        fn submit(&self, operation: Operation, done: Done) {
-            done(run_blocking(&*self.0, operation));
-        }
-    }
-
-    impl Device for Slow {
-        fn info(&self) -> &Info {
-            device::Blocking::info(&*self.model)
-        }
-        fn submit(&self, operation: Operation, done: Done) {
-            done(run_blocking(&*self.model, operation));
-        }
-        fn session(&self) -> Option<&dyn Session> {
-            Some(self)
-        }
     }
 
     impl Session for Slow {
@@ -205,15 +183,18 @@ mod tests {
     }
 
     impl Slow {
-        fn new(by_name: bool) -> Arc<Self> {
-            Arc::new(Self { model: Arc::new(Model::new(4096)), asked: Mutex::default(), by_name })
+        /// And a filter over it.
+        fn below(by_name: bool) -> (Arc<Self>, Edge) {
+            let slow = Arc::new(Self { by_name, ..Self::default() });
+            let below = TestDevice::over(Model::new(512)).session_of(slow.clone()).shared();
+            (slow, put("openonce", below, &[]).unwrap())
         }
 
         /// Opens all requested disks, or refuses them; returns their names.
         fn open(&self, refuse: bool) -> Vec<String> {
             let asked = std::mem::take(&mut *self.asked.lock().unwrap());
             let open = |(name, done): (String, Connected)| {
-                let own: Arc<dyn Device> = Arc::new(Own(self.model.clone()));
+                let own = TestDevice::new(4096);
                 done(if refuse { Err(Error::invalid("no")) } else { Ok(Some(own)) });
                 name
             };
@@ -233,8 +214,7 @@ mod tests {
 
     #[test]
     fn it_is_opened_once_for_all_clients_and_those_that_come_meanwhile_wait() {
-        let below = Slow::new(false);
-        let disk = put("openonce", below.clone(), &[]).unwrap();
+        let (below, disk) = Slow::below(false);
         let (one, two) = (ask(&disk, 1, "a"), ask(&disk, 2, "b"));
         assert!(one.try_recv().is_err() && two.try_recv().is_err());
         assert_eq!(below.open(false), ["a"]);
@@ -250,8 +230,7 @@ mod tests {
 
     #[test]
     fn names_that_choose_have_a_disk_each_and_what_is_refused_may_be_asked_for_again() {
-        let below = Slow::new(true);
-        let disk = put("openonce", below.clone(), &[]).unwrap();
+        let (below, disk) = Slow::below(true);
         let (a, b, again) = (ask(&disk, 1, "a"), ask(&disk, 2, "b"), ask(&disk, 3, "a"));
         assert_eq!(below.open(true), ["a", "b"]);
         for refused in [a, b, again] {
@@ -264,8 +243,7 @@ mod tests {
 
     #[test]
     fn a_device_that_never_answers_is_asked_again_by_the_next_client() {
-        let below = Slow::new(false);
-        let disk = put("openonce", below.clone(), &[]).unwrap();
+        let (below, disk) = Slow::below(false);
         let (one, two) = (ask(&disk, 1, ""), ask(&disk, 2, ""));
         below.asked.lock().unwrap().clear();
         for unanswered in [one, two] {
@@ -278,8 +256,7 @@ mod tests {
 
     #[test]
     fn names_that_clients_invent_do_not_open_disks_without_end() {
-        let below = Slow::new(true);
-        let disk = put("openonce", below.clone(), &[]).unwrap();
+        let (below, disk) = Slow::below(true);
         for n in 0..MOST {
             let answer = ask(&disk, 1, &n.to_string());
             below.open(false);

@@ -342,8 +342,10 @@ mod tests {
     use device::model::Model;
     use proptest::prelude::*;
 
+    use trial::TestDevice;
+
     use super::*;
-    use crate::kit::tested::{Seen, Watched, put};
+    use crate::kit::tested::put;
     use device::Blocking as _;
 
     fn ranges(words: &[&str], size: u64) -> Result<Vec<Range>> {
@@ -378,32 +380,27 @@ mod tests {
 
     #[test]
     fn a_protected_hole_is_not_read_to_be_known_as_zero() {
-        let below = Arc::new(Watched::new(Model::new(1 << 20)));
-        let disk =
-            put("protect", crate::kit::tested::simple(below.clone()), &["protect=0-"]).unwrap();
+        let below = TestDevice::new(1 << 20);
+        let disk = put("protect", below.clone(), &["protect=0-"]).unwrap();
         disk.zero(0, 1 << 20, ZeroFlags::default()).unwrap();
-        assert_eq!(below.seen(), [Seen::Zero(0, 1 << 20)]);
+        assert_eq!(below.asked(), ["resolve 0+1048576", "zero 0+1048576"]);
     }
 
     #[test]
     fn a_trim_goes_round_what_is_protected() {
-        let below = Arc::new(Watched::new(Model::new(1 << 20)));
-        let disk =
-            put("protect", crate::kit::tested::simple(below.clone()), &["protect=4096-8191"])
-                .unwrap();
+        let below = TestDevice::new(1 << 20);
+        let disk = put("protect", below.clone(), &["protect=4096-8191"]).unwrap();
         disk.trim(0, 16384, false).unwrap();
-        assert_eq!(below.seen(), [Seen::Trim(0, 4096), Seen::Trim(8192, 8192)]);
+        assert_eq!(below.asked(), ["resolve 4096+4096", "trim 0+4096", "trim 8192+8192"]);
     }
 
     #[test]
     fn a_fast_zero_that_touches_a_protected_range_is_refused_at_once() {
-        let below = Arc::new(Watched::new(Model::new(1 << 20)));
-        let disk =
-            put("protect", crate::kit::tested::simple(below.clone()), &["protect=4096-8191"])
-                .unwrap();
+        let below = TestDevice::new(1 << 20);
+        let disk = put("protect", below.clone(), &["protect=4096-8191"]).unwrap();
         let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
         assert_eq!(disk.zero(0, 8192, fast).unwrap_err().kind(), ErrorKind::NotFast);
-        assert!(below.seen().is_empty());
+        assert!(below.asked().is_empty());
         disk.zero(8192, 8192, fast).unwrap();
     }
 

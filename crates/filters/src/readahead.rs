@@ -156,19 +156,20 @@ mod tests {
     use runtime::{Context, WorkPool};
 
     use super::*;
-    use crate::kit::probe::{Probe, bytes, read, start};
+    use crate::kit::tested::{bytes, read, start};
     use crate::table;
     use device::Blocking as _;
+    use trial::TestDevice;
 
     const SIZE: usize = 16 << 20;
 
-    fn prefetches(probe: &Probe) -> Vec<String> {
+    fn prefetches(probe: &TestDevice) -> Vec<String> {
         probe.asked().into_iter().filter(|a| a.starts_with("prefetch")).collect()
     }
 
     #[test]
     fn the_window_doubles_with_reads_forward_and_begins_anew_with_one_elsewhere() {
-        let probe = Probe::new(SIZE);
+        let probe = TestDevice::new(SIZE);
         let disk = Edge::new(
             Filtered::device(ReadAhead::new(probe.edge(&WorkPool::new(2)))),
             WorkPool::new(2),
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn no_read_waits_for_a_prefetch_and_few_are_in_flight() {
-        let probe = Probe::new(SIZE);
+        let probe = TestDevice::new(SIZE);
         let disk = Edge::new(
             Filtered::device(ReadAhead::new(probe.edge(&WorkPool::new(2)))),
             WorkPool::new(2),
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn each_client_has_a_window_of_its_own() {
-        let probe = Probe::new(SIZE);
+        let probe = TestDevice::new(SIZE);
         let below = probe.edge(&WorkPool::new(2));
         let shared = ReadAhead::new(below.clone());
         assert!(shared.is_personal());

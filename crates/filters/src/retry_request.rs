@@ -165,70 +165,22 @@ impl Trial {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::channel;
 
     use device::model::Model;
-    use device::{
-        Abilities, BlockSizes, Blocking as _, Device, Fault, Session, Simple, ZeroFlags,
-        run_blocking,
-    };
+    use device::{Abilities, BlockSizes, Blocking as _, Fault, Simple, ZeroFlags};
     use runtime::WorkPool;
+    use trial::TestDevice;
 
     use super::*;
     use crate::kit::tested::{client, put, simple};
 
-    /// A model that fails the next operations and clients on demand, the last first.
-    struct Shaky {
-        model: Model,
-        failures: Mutex<Vec<ErrorKind>>,
-        tries: Mutex<u64>,
-        /// The next flush fails.
-        forgets: AtomicBool,
-    }
-
-    impl Shaky {
-        fn new(failures: &[ErrorKind]) -> Arc<Self> {
-            Self::over(Model::new(1 << 20), failures, false)
-        }
-
-        fn over(model: Model, failures: &[ErrorKind], forgets: bool) -> Arc<Self> {
-            let failures = Mutex::new(failures.iter().rev().copied().collect());
-            Arc::new(Self { model, failures, tries: Mutex::new(0), forgets: forgets.into() })
-        }
-
-        fn next(&self) -> Result<()> {
-            *self.tries.lock().unwrap() += 1;
-            let failure = self.failures.lock().unwrap().pop();
-            failure.map_or(Ok(()), |kind| Err(Error::new(kind, Fault::Peer, "shake")))
-        }
-
-        fn tries(&self) -> u64 {
-            std::mem::take(&mut self.tries.lock().unwrap())
-        }
-    }
-
-    impl Device for Shaky {
-        fn info(&self) -> &Info {
-            self.model.info()
-        }
-        fn submit(&self, operation: Operation, done: Done) {
-            let is_flush = operation.kind() == OperationKind::Flush;
-            if is_flush && self.forgets.swap(false, Ordering::Relaxed) {
-                return done(Err(Error::new(ErrorKind::Io, Fault::File, "flush")));
-            }
-            done(self.next().and_then(|()| run_blocking(&self.model, operation)));
-        }
-        fn session(&self) -> Option<&dyn Session> {
-            Some(self)
-        }
-    }
-
-    impl Session for Shaky {
-        fn connect(&self, _: &Client, done: Connected) {
-            done(self.next().map(|()| None));
-        }
+    /// A device that fails the next operations.
+    fn shaky(failures: &[ErrorKind]) -> Arc<TestDevice> {
+        let device = TestDevice::new(1 << 20);
+        device.fail_next(failures.to_vec());
+        device
     }
 
     const QUICK: &str = "retry-request-delay=1ms";
@@ -236,15 +188,15 @@ mod tests {
     #[test]
     fn a_request_that_fails_is_tried_again_as_often_as_told_and_no_more() {
         for failures in 0..=3 {
-            let below = Shaky::new(&vec![ErrorKind::Io; failures]);
+            let below = shaky(&vec![ErrorKind::Io; failures]);
             let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
             assert_eq!(disk.write(&[7; 100], 5, true).is_ok(), failures < 3);
-            assert_eq!(below.tries(), failures.min(2) as u64 + 1);
+            assert_eq!(below.asked().len(), failures.min(2) + 1);
             if failures < 3 {
-                assert_eq!(below.model.bytes()[5..105], [7; 100]);
+                assert_eq!(below.model().bytes()[5..105], [7; 100]);
             }
         }
-        let below = Shaky::new(&[ErrorKind::Disconnected]);
+        let below = shaky(&[ErrorKind::Disconnected]);
         let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
         let mut zeroes = [1; 10];
         disk.read(&mut zeroes, 0).unwrap();
@@ -254,47 +206,57 @@ mod tests {
     #[test]
     fn an_answer_is_no_failure_and_a_flush_that_failed_is_not_made_good_by_another() {
         for kind in [ErrorKind::NoSpace, ErrorKind::ReadOnly, ErrorKind::InvalidInput] {
-            let below = Shaky::new(&[kind]);
+            let below = shaky(&[kind]);
             let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
             assert_eq!(disk.write(&[7; 100], 0, false).unwrap_err().kind(), kind);
-            assert_eq!(below.tries(), 1);
+            assert_eq!(below.asked().len(), 1);
         }
-        let below = Shaky::new(&[ErrorKind::Io]);
+        let below = shaky(&[ErrorKind::Io]);
         let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
         assert_eq!(disk.flush().unwrap_err().kind(), ErrorKind::Io);
-        assert_eq!(below.tries(), 1);
+        assert_eq!(below.asked().len(), 1);
     }
 
     #[test]
     fn a_flush_that_makes_a_write_durable_is_not_tried_again_either() {
         let all = Model::new(1).info().abilities;
         let model = Model::with(4096, Abilities { fua: false, ..all }, BlockSizes::ANY);
-        let below = Shaky::over(model, &[ErrorKind::Io], true);
+        let below = TestDevice::over(model).shared();
+        below.fail_next([Some(ErrorKind::Io), None, Some(ErrorKind::Io)]);
         let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
         assert_eq!(disk.write(&[7; 100], 0, true).unwrap_err().kind(), ErrorKind::Io);
-        assert_eq!(below.tries(), 2, "the write was");
+        assert_eq!(below.asked(), ["write 0+100", "write 0+100", "flush"]);
         disk.write(&[7; 100], 0, true).unwrap();
     }
 
     #[test]
     fn a_fast_zero_that_was_begun_is_finished_however_slow_that_is() {
-        let below = Shaky::new(&[ErrorKind::Io, ErrorKind::NotFast]);
+        let below = shaky(&[ErrorKind::Io, ErrorKind::NotFast]);
         let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
-        below.model.write_at(&[7; 4096], 0, false).unwrap();
+        below.model().write_at(&[7; 4096], 0, false).unwrap();
         disk.zero(0, 4096, ZeroFlags { fast_only: true, ..ZeroFlags::default() }).unwrap();
-        assert!(below.model.bytes().iter().all(|b| *b == 0));
-        assert_eq!(below.tries(), 3);
+        assert!(below.model().bytes().iter().all(|b| *b == 0));
+        assert_eq!(below.asked().len(), 3);
     }
 
     #[test]
     fn a_client_that_is_refused_is_tried_again_too() {
         for (word, taken) in [("retry-request-open=yes", true), ("retry-request-open=no", false)] {
-            let below = Shaky::new(&[ErrorKind::Io, ErrorKind::Io]);
-            let disk = put("retry-request", below.clone(), &[QUICK, word]).unwrap();
+            let tries = Arc::new(AtomicU32::new(0));
+            let tried = tries.clone();
+            let below = TestDevice::over(Model::new(512)).connecting(move |_, done| {
+                let refused = tried.fetch_add(1, Ordering::Relaxed) < 2;
+                done(if refused {
+                    Err(Error::new(ErrorKind::Io, Fault::Peer, "shake"))
+                } else {
+                    Ok(None)
+                });
+            });
+            let disk = put("retry-request", below.shared(), &[QUICK, word]).unwrap();
             let (tx, rx) = channel();
             disk.device().connect(&client(1), Box::new(move |own| tx.send(own.is_ok()).unwrap()));
             assert_eq!(rx.recv().unwrap(), taken);
-            assert_eq!(below.tries(), if taken { 3 } else { 1 });
+            assert_eq!(tries.load(Ordering::Relaxed), if taken { 3 } else { 1 });
         }
     }
 

@@ -218,13 +218,13 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::probe::Probe;
     use crate::kit::tested::{client, connect, put, simple};
+    use trial::TestDevice;
 
     const M: u64 = 1 << 20;
 
     /// The requests, once there are that many.
-    fn wait_for(probe: &Probe, count: usize) -> Vec<String> {
+    fn wait_for(probe: &TestDevice, count: usize) -> Vec<String> {
         let (mut all, begun) = (Vec::new(), std::time::Instant::now());
         while all.len() < count {
             all.extend(probe.asked());
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn all_of_the_disk_is_prefetched_once_while_a_client_is_connected() {
-        let probe = Probe::new(5 << 20);
+        let probe = TestDevice::new(5 << 20);
         let disk = put("scan", probe.clone(), &[]).unwrap();
         disk.flush().unwrap();
         assert_eq!(probe.asked(), ["flush"], "no client is connected");
@@ -256,13 +256,16 @@ mod tests {
 
     #[test]
     fn one_piece_is_under_way_and_a_read_further_on_is_not_waited_for() {
-        let probe = Probe::new(8 << 20);
+        let probe = TestDevice::new(8 << 20);
         let disk = put("scan", probe.clone(), &["scan-size=1M"]).unwrap();
         probe.hold();
         let own = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
         assert_eq!(wait_for(&probe, 1), [prefetch(0, M)]);
-        let reading = crate::kit::probe::start(&own, crate::kit::probe::read(5 * M, 1 << 20));
-        assert_eq!((wait_for(&probe, 1), probe.held()), (vec![format!("read {}+{M}", 5 * M)], 2));
+        let reading = crate::kit::tested::start(&own, crate::kit::tested::read(5 * M, 1 << 20));
+        assert_eq!(
+            (wait_for(&probe, 1), probe.held().len()),
+            (vec![format!("read {}+{M}", 5 * M)], 2)
+        );
         probe.release();
         reading.recv().unwrap().unwrap();
         assert_eq!(wait_for(&probe, 2), [prefetch(6 * M, M), prefetch(7 * M, M)]);
@@ -271,7 +274,7 @@ mod tests {
     #[test]
     fn it_ends_when_the_client_leaves_and_goes_on_or_starts_again_with_the_next() {
         for (word, next) in [("scan-clock=true", 2 * M), ("scan-clock=false", 0)] {
-            let probe = Probe::new(64 << 20);
+            let probe = TestDevice::new(64 << 20);
             let disk = put("scan", probe.clone(), &[word, "scan-ahead=no"]).unwrap();
             probe.hold();
             let this_client = client(1);
@@ -288,7 +291,7 @@ mod tests {
 
     #[test]
     fn it_may_start_again_at_the_end() {
-        let probe = Probe::new(1 << 20);
+        let probe = TestDevice::new(1 << 20);
         let disk = put("scan", probe.clone(), &["scan-forever=true"]).unwrap();
         let _own = connect(&disk, &client(1)).unwrap().unwrap();
         assert_eq!(wait_for(&probe, 2), [prefetch(0, M), prefetch(0, M)]);

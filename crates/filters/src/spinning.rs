@@ -207,8 +207,8 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::probe::{Probe, read, start};
-    use crate::kit::tested::{client, connect, put, simple};
+    use crate::kit::tested::{client, connect, put, read, simple, start};
+    use trial::TestDevice;
 
     fn arms(words: &[&str], size: u64) -> Arms {
         Arms::new(Settings::read(&Params::parse(words.iter().copied()).unwrap()).unwrap(), size)
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_the_arm_when_its_client_leaves_is_not_done() {
-        let probe = Probe::new(1 << 20);
+        let probe = TestDevice::new(1 << 20);
         let words = ["min-seek-time=3600", "half-seek-time=3600", "max-seek-time=3600"];
         let disk = put("spinning", probe.clone(), &words).unwrap();
         let this_client = client(1);

@@ -92,25 +92,25 @@ impl Filter for TimeLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::probe::{Probe, read, start};
-    use crate::kit::tested::{client, connect, put};
+    use crate::kit::tested::{client, connect, put, read, start};
+    use trial::TestDevice;
 
     #[test]
     fn what_comes_too_late_is_not_begun_and_what_was_begun_in_time_ends() {
-        let probe = Probe::new(1 << 20);
+        let probe = TestDevice::new(1 << 20);
         let disk = put("time-limit", probe.clone(), &["time-limit=200ms"]).unwrap();
         let this_client = client(1);
         let own = disk.beside(connect(&disk, &this_client).unwrap().unwrap());
         probe.hold();
         let begun = start(&own, read(0, 4096));
-        if probe.held() == 0 {
+        if probe.held().is_empty() {
             // The machine was busy for longer than that.
             return;
         }
         std::thread::sleep(Duration::from_millis(250));
         let late = start(&own, read(0, 4096)).recv().unwrap();
         assert_eq!(late.unwrap_err().kind(), ErrorKind::Dropped);
-        assert_eq!(probe.held(), 1);
+        assert_eq!(probe.held().len(), 1);
         probe.release();
         begun.recv().unwrap().unwrap();
         // There is no limit without a client, nor for data written back after it has left.
@@ -121,9 +121,9 @@ mod tests {
 
     #[test]
     fn without_a_limit_there_is_none() {
-        let disk = put("time-limit", Probe::new(512), &["time-limit=0"]).unwrap();
+        let disk = put("time-limit", TestDevice::new(512), &["time-limit=0"]).unwrap();
         let own = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
         own.read(&mut [0; 1], 0).unwrap();
-        assert!(put("time-limit", Probe::new(512), &["time-limit=soon"]).is_err());
+        assert!(put("time-limit", TestDevice::new(512), &["time-limit=soon"]).is_err());
     }
 }

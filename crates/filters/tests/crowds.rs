@@ -7,15 +7,15 @@
 use device::Blocking as _;
 use runtime::WorkPool;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
-    Outcome, Params, Result, ZeroFlags, run_blocking,
+    Abilities, BlockSizes, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Params,
+    Result, ZeroFlags, run_blocking,
 };
 use runtime::Context;
+use trial::{Fate, TestDevice};
 
 /// Numbers that are the same in every run.
 struct Random(u64);
@@ -28,93 +28,39 @@ impl Random {
     }
 }
 
-/// The model, as a device that waits for something outside.
-struct Late {
-    info: Info,
-    model: Model,
-    waiting: Mutex<Vec<(Operation, Done)>>,
-    more: Condvar,
-    /// One of so many operations fails; 0: none does.
-    fails: AtomicU64,
-    /// A trim changes nothing.
-    keeps: bool,
-    ended: AtomicBool,
-}
-
-impl Late {
-    fn new(size: usize, abilities: Abilities, keeps: bool) -> Arc<Self> {
-        let model = Model::with(size, abilities, BlockSizes::ANY);
-        let info = model.info().clone();
-        let me = Arc::new(Self {
-            info,
-            model,
-            waiting: Mutex::default(),
-            more: Condvar::new(),
-            fails: AtomicU64::new(0),
-            keeps,
-            ended: AtomicBool::new(false),
-        });
-        for seed in 1..=3 {
-            let me = me.clone();
-            std::thread::spawn(move || me.work(&mut Random(seed)));
+/// Writes in two halves, so that others come between. One of so many operations fails, between the halves if it has some; 0:
+/// none does. A trim may change nothing.
+fn answer(
+    model: &Model,
+    random: &Mutex<Random>,
+    operation: Operation,
+    (fails, keeps): (u64, bool),
+) -> Result<Outcome> {
+    let mut dice = random.lock().unwrap();
+    let (fails, waits) = (fails > 0 && dice.below(fails) == 0, dice.below(3) == 0);
+    drop(dice);
+    if waits {
+        std::thread::yield_now();
+    }
+    let failed = || Err(Error::new(ErrorKind::Io, Fault::File, "fail as told"));
+    match operation {
+        Operation::Write { offset, data, fua } => {
+            let (first, second) = data.split_at(data.len() / 2);
+            model.write_at(first, offset, false)?;
+            std::thread::yield_now();
+            if fails {
+                return failed();
+            }
+            model.write_at(second, offset + first.len() as u64, fua)?;
+            Ok(Outcome::Done)
         }
-        me
-    }
-
-    fn work(&self, random: &mut Random) {
-        loop {
-            let mut waiting = self.waiting.lock().unwrap();
-            while waiting.is_empty() {
-                if self.ended.load(Relaxed) {
-                    return;
-                }
-                waiting = self.more.wait(waiting).unwrap();
-            }
-            let at = random.below(waiting.len() as u64);
-            let (operation, done) = waiting.swap_remove(usize::try_from(at).unwrap());
-            drop(waiting);
-            if random.below(3) == 0 {
-                std::thread::yield_now();
-            }
-            let fails = self.fails.load(Relaxed);
-            let fails = fails > 0 && random.below(fails) == 0;
-            done(self.answer(operation, fails));
+        Operation::Zero { offset, len, flags } if fails && !flags.fast_only && len > 1 => {
+            model.zero(offset, len / 2, flags)?;
+            failed()
         }
-    }
-
-    /// Writes in two halves, so that others come between; a failure comes between them too.
-    fn answer(&self, operation: Operation, fails: bool) -> Result<Outcome> {
-        let failed = || Err(Error::new(ErrorKind::Io, Fault::File, "fail as told"));
-        match operation {
-            Operation::Write { offset, data, fua } => {
-                let (first, second) = data.split_at(data.len() / 2);
-                self.model.write_at(first, offset, false)?;
-                std::thread::yield_now();
-                if fails {
-                    return failed();
-                }
-                self.model.write_at(second, offset + first.len() as u64, fua)?;
-                Ok(Outcome::Done)
-            }
-            Operation::Zero { offset, len, flags } if fails && !flags.fast_only && len > 1 => {
-                self.model.zero(offset, len / 2, flags)?;
-                failed()
-            }
-            _ if fails => failed(),
-            Operation::Trim { .. } if self.keeps => Ok(Outcome::Done),
-            other => run_blocking(&self.model, other),
-        }
-    }
-}
-
-impl Device for Late {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn submit(&self, operation: Operation, done: Done) {
-        self.waiting.lock().unwrap().push((operation, done));
-        self.more.notify_one();
+        _ if fails => failed(),
+        Operation::Trim { .. } if keeps => Ok(Outcome::Done),
+        other => run_blocking(model, other),
     }
 }
 
@@ -256,18 +202,25 @@ fn crowd(stack: &[(&str, &[&str])], seed: u64, fails: u64) -> End {
     let all = Abilities { prefetch: true, ..Model::new(1).info().abilities };
     let fast_zero = random.below(2) == 0;
     let can = Abilities { fast_zero, fua: random.below(2) == 0, ..all };
-    let late = Late::new(SIZE, can, random.below(2) == 0);
+    let model = Arc::new(Model::with(SIZE, can, BlockSizes::ANY));
     for start in (0..SIZE - 20_000).step_by(50_000) {
-        late.model.write_at(&[7; 20_000], start as u64, false).unwrap();
+        model.write_at(&[7; 20_000], start as u64, false).unwrap();
     }
-    let before = late.model.bytes();
+    let before = model.bytes();
+    let (keeps, dice) = (random.below(2) == 0, Arc::new(Mutex::new(Random(seed))));
+    let late = TestDevice::over(model.clone()).late(3).shared();
+    let failing = |fails| {
+        let (below, dice) = (model.clone(), dice.clone());
+        late.on(move |operation| Fate::Answer(answer(&below, &dice, operation, (fails, keeps))));
+    };
+    failing(0);
     let context = Context::new(WorkPool::new(3));
-    let mut disk = Edge::new(late.clone(), context.pool.clone());
+    let mut disk = late.edge(&context.pool);
     for (word, words) in stack.iter().rev() {
         let params = Params::parse(words.iter().copied()).unwrap();
         disk = filters::open(word, &params, disk, &context).unwrap();
     }
-    late.fails.store(fails, Relaxed);
+    failing(fails);
     let shares = shares(&mut random, &before, CLIENTS);
     let parts = std::thread::scope(|scope| {
         let threads: Vec<_> = shares
@@ -282,7 +235,7 @@ fn crowd(stack: &[(&str, &[&str])], seed: u64, fails: u64) -> End {
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    late.fails.store(0, Relaxed);
+    failing(0);
     disk.flush().unwrap();
     let mut should = vec![0; SIZE];
     for own in parts {
@@ -291,9 +244,7 @@ fn crowd(stack: &[(&str, &[&str])], seed: u64, fails: u64) -> End {
     let mut above = vec![0xee; SIZE];
     disk.read(&mut above, 0).unwrap();
     context.control.end();
-    late.ended.store(true, Relaxed);
-    late.more.notify_all();
-    End { before, below: late.model.bytes(), should, above }
+    End { before, below: model.bytes(), should, above }
 }
 
 const CACHES: &[&[&str]] = &[

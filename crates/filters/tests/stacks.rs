@@ -256,7 +256,8 @@ proptest! {
     }
 }
 
-/// A disk of many gigabytes that remembers only the bytes at a few offsets.
+/// A disk of many gigabytes that remembers only the bytes at a few offsets. No `TestDevice`: zeroes by the gigabyte are
+/// written to it, and it does not copy them.
 struct Marks {
     info: Info,
     bytes: Mutex<BTreeMap<u64, u8>>,

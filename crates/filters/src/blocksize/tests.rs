@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use device::model::Model;
-use device::{Abilities, Blocking, ErrorKind};
+use device::{Abilities, Blocking as _, ErrorKind};
+use trial::{BlockingCalls as _, Fate, TestDevice};
 
 use super::*;
 use crate::kit::tested::put;
-use trial::BlockingCalls as _;
 
 #[test]
 fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
@@ -69,39 +69,18 @@ fn a_fast_zero_in_pieces_is_refused_before_anything_is_changed_or_not_at_all() {
     assert_eq!(disk.zero(0, 8192, flags).unwrap_err().kind(), ErrorKind::NotFast);
     assert!(slow.bytes().iter().all(|b| *b == 1));
 
-    let half = Arc::new(FastUpTo { model: Model::new(8192), end: 3000 });
-    let disk =
-        put("blocksize", crate::kit::tested::simple(half.clone()), &["maxlen=1024"]).unwrap();
+    // Its first part only is zeroed fast.
+    let half = TestDevice::over(Model::new(8192)).hooked(|operation| match operation {
+        Operation::Zero { offset, len, flags } if flags.fast_only && offset + len > 3000 => {
+            Fate::fail(ErrorKind::NotFast)
+        }
+        other => Fate::Pass(other),
+    });
+    let half = half.shared();
+    let disk = put("blocksize", half.clone(), &["maxlen=1024"]).unwrap();
     disk.write(&[1; 8192], 0, false).unwrap();
     disk.zero(0, 8192, flags).unwrap();
-    assert!(half.model.bytes().iter().all(|b| *b == 0));
-}
-
-/// Zeroes fast only in its first part.
-struct FastUpTo {
-    model: Model,
-    end: u64,
-}
-
-impl Blocking for FastUpTo {
-    fn info(&self) -> &Info {
-        self.model.info()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.model.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.model.write_at(data, offset, fua)
-    }
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        if flags.fast_only && offset + len > self.end {
-            return Err(device::Error::not_fast());
-        }
-        self.model.zero(offset, len, flags)
-    }
-    fn flush(&self) -> Result<()> {
-        self.model.flush()
-    }
+    assert!(half.model().bytes().iter().all(|b| *b == 0));
 }
 
 #[test]
@@ -140,52 +119,29 @@ fn the_map_is_asked_for_in_whole_blocks_and_answered_as_asked() {
     assert_eq!(seen, [(1000, 24, true), (1024, 1024, false)]);
 }
 
-/// A disk whose map has alternating data and holes of ten bytes. It returns at most so many extents
-/// at a time, and takes only whole blocks of 64 bytes.
-struct Pieces {
-    model: Model,
-    at_a_time: usize,
-}
-
-impl Blocking for Pieces {
-    fn info(&self) -> &Info {
-        self.model.info()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.model.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.model.write_at(data, offset, fua)
-    }
-    fn flush(&self) -> Result<()> {
-        self.model.flush()
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        assert!(offset.is_multiple_of(64) && len.is_multiple_of(64) && len > 0, "{offset}+{len}");
-        let (mut at, end) = (offset, offset + len);
-        for _ in 0..max.min(self.at_a_time) {
-            let next = (at / 10 * 10 + 10).min(end);
-            let kind =
-                if (at / 10).is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Hole };
-            if next > at {
-                out.push(Extent::new(at, next - at, kind));
-            }
-            at = next;
+/// The map of a disk of alternating data and holes of ten bytes. It returns at most so many extents at a
+/// time, and takes only whole blocks of 64 bytes.
+fn pieces(operation: Operation, at_a_time: usize) -> Fate {
+    let Operation::Resolve { offset, len, max } = operation else { return Fate::Pass(operation) };
+    assert!(offset.is_multiple_of(64) && len.is_multiple_of(64) && len > 0, "{offset}+{len}");
+    let (mut at, end, mut out) = (offset, offset + len, Vec::new());
+    for _ in 0..max.min(at_a_time) {
+        let next = (at / 10 * 10 + 10).min(end);
+        let kind = if (at / 10).is_multiple_of(2) { ExtentKind::Data } else { ExtentKind::Hole };
+        if next > at {
+            out.push(Extent::new(at, next - at, kind));
         }
-        Ok(())
+        at = next;
     }
+    Fate::Answer(Ok(Outcome::Extents(out)))
 }
 
 #[test]
 fn the_map_is_asked_for_in_whole_blocks_however_little_the_device_tells_at_a_time() {
     for at_a_time in [100, 9, 1] {
-        let model = Model::new(1024);
-        let disk = put(
-            "blocksize",
-            crate::kit::tested::simple(Arc::new(Pieces { model, at_a_time })),
-            &["minblock=64"],
-        );
-        let disk = disk.unwrap();
+        let below = TestDevice::new(1024);
+        below.on(move |operation| pieces(operation, at_a_time));
+        let disk = put("blocksize", below, &["minblock=64"]).unwrap();
         for (offset, max) in (0..1023).flat_map(|offset| [(offset, 1), (offset, 3)]) {
             let mut map = Vec::new();
             disk.resolve(offset, 1024 - offset, max, &mut map).unwrap();

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use device::ExtentKind;
+use device::model::Model;
 use proptest::prelude::*;
-use trial::{Trims, op};
+use trial::{TestDevice, Trims, op};
 
 use super::*;
-use crate::kit::probe::{Probe, bytes, read, start, write};
 use crate::kit::store::BlockAccess;
-use crate::kit::tested::client;
+use crate::kit::tested::{bytes, client, read, start, write};
 use crate::table;
 use runtime::Context;
 
 const BLOCK: u64 = 64 << 10;
 const SIZE: usize = 1 << 20;
 
-fn over(probe: &Arc<Probe>, words: &[&str]) -> (Edge, Context) {
+fn over(probe: &Arc<TestDevice>, words: &[&str]) -> (Edge, Context) {
     let context = Context::new(WorkPool::new(2));
     let params = Params::parse(words.iter().copied()).unwrap();
     let disk = table::open("cache", &params, probe.edge(&context.pool), &context).unwrap();
@@ -37,15 +37,15 @@ fn writes(asked: &[String]) -> Vec<&str> {
 
 #[test]
 fn reads_of_one_missing_block_share_one_read_below_and_misses_of_others_do_not_wait() {
-    let probe = Probe::new(SIZE);
-    probe.model.write_at(&[1; SIZE], 0, false).unwrap();
+    let probe = TestDevice::new(SIZE);
+    probe.model().write_at(&[1; SIZE], 0, false).unwrap();
     let (disk, _context) = over(&probe, &["cache-on-read=true"]);
     probe.hold();
     let mut waiting: Vec<_> = (0..5).map(|i| start(&disk, read(i * 4096, 4096))).collect();
-    assert_eq!(probe.held(), 1);
+    assert_eq!(probe.held().len(), 1);
     waiting.push(start(&disk, read(BLOCK, 4096)));
     waiting.push(start(&disk, read(5 * BLOCK + 3, 5)));
-    assert_eq!(probe.held(), 3);
+    assert_eq!(probe.held().len(), 3);
     probe.release();
     all_are_done(waiting);
     assert_eq!(probe.asked(), ["read 0+65536", "read 65536+65536", "read 327680+65536"]);
@@ -55,7 +55,7 @@ fn reads_of_one_missing_block_share_one_read_below_and_misses_of_others_do_not_w
 
 #[test]
 fn what_is_read_is_not_kept_unless_asked_for() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let (disk, _context) = over(&probe, &[]);
     bytes(&disk, 5, 10);
     bytes(&disk, 5, 10);
@@ -67,17 +67,17 @@ fn what_is_read_is_not_kept_unless_asked_for() {
 
 #[test]
 fn a_flush_writes_back_all_that_is_dirty_and_then_flushes_below() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let (disk, _context) = over(&probe, &[]);
     disk.write(&[1; 3 << 16], 0, false).unwrap();
     disk.write(&[2; 10], 9 * BLOCK, false).unwrap();
     assert_eq!(probe.asked(), ["read 589824+65536"]);
-    assert_eq!(probe.model.bytes(), [0; SIZE]);
+    assert_eq!(probe.model().bytes(), [0; SIZE]);
     disk.flush().unwrap();
     let asked = probe.asked();
     assert_eq!(asked.last().unwrap(), "flush");
     assert_eq!(writes(&asked), ["write 0+196608", "write 589824+65536"]);
-    assert_eq!(probe.model.bytes(), bytes(&disk, 0, SIZE));
+    assert_eq!(probe.model().bytes(), bytes(&disk, 0, SIZE));
     probe.asked();
     disk.flush().unwrap();
     assert_eq!(probe.asked(), ["flush"]);
@@ -85,7 +85,7 @@ fn a_flush_writes_back_all_that_is_dirty_and_then_flushes_below() {
 
 #[test]
 fn a_flush_fails_as_long_as_something_cannot_be_written_back() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let (disk, _context) = over(&probe, &[]);
     disk.write(&[1; 5000], 77, false).unwrap();
     probe.fail(Some("write"));
@@ -97,33 +97,29 @@ fn a_flush_fails_as_long_as_something_cannot_be_written_back() {
     disk.flush().unwrap_err();
     probe.fail(None);
     disk.flush().unwrap();
-    assert_eq!(probe.model.bytes()[77..5077], [1; 5000]);
+    assert_eq!(probe.model().bytes()[77..5077], [1; 5000]);
 }
 
 #[test]
 fn a_write_during_the_write_back_of_its_block_is_not_forgotten() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let (disk, _context) = over(&probe, &[]);
     disk.write(&[1; 1 << 16], 0, false).unwrap();
     probe.hold();
     let flushing = start(&disk, Operation::Flush);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while probe.held() == 0 {
-        assert!(std::time::Instant::now() < deadline);
-        std::thread::yield_now();
-    }
+    probe.wait_for_held(1);
     // Readers do not wait for it.
     assert_eq!(bytes(&disk, 0, 10), [1; 10]);
     let writing = start(&disk, write(100, 10, 2));
     probe.release();
     all_are_done(vec![flushing, writing]);
     disk.flush().unwrap();
-    assert_eq!(probe.model.bytes()[100..110], [2; 10]);
+    assert_eq!(probe.model().bytes()[100..110], [2; 10]);
 }
 
 #[test]
 fn writethrough_and_fua_write_below_before_they_answer() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let (disk, _context) = over(&probe, &["cache=writethrough"]);
     disk.write(&[1; 1 << 17], 100, false).unwrap();
     assert_eq!(probe.asked(), ["write 100+131072"]);
@@ -135,36 +131,36 @@ fn writethrough_and_fua_write_below_before_they_answer() {
     disk.write(&[3; 10], 5, false).unwrap();
     disk.write(&[4; 10], 15, false).unwrap();
     probe.asked();
-    let flushes = probe.model.flushes();
+    let flushes = probe.model().flushes();
     disk.write(&[5; 10], 10, true).unwrap();
     assert_eq!(writes(&probe.asked()), ["write 10+10"]);
-    assert_eq!(probe.model.flushes(), flushes + 1);
+    assert_eq!(probe.model().flushes(), flushes + 1);
     assert_eq!(bytes(&disk, 5, 20), [[3; 5], [5; 5], [5; 5], [4; 5]].concat());
     disk.flush().unwrap();
-    assert_eq!(probe.model.bytes()[5..25], bytes(&disk, 5, 20));
+    assert_eq!(probe.model().bytes()[5..25], bytes(&disk, 5, 20));
 }
 
 #[test]
 fn unsafe_neither_flushes_nor_writes_through() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let (disk, context) = over(&probe, &["cache=unsafe"]);
     disk.write(&[1; 1 << 16], 0, true).unwrap();
     disk.flush().unwrap();
     assert_eq!(probe.asked(), [""; 0]);
     context.control.end();
-    assert_eq!(probe.model.bytes()[..1 << 16], [1; 1 << 16]);
+    assert_eq!(probe.model().bytes()[..1 << 16], [1; 1 << 16]);
     assert!(context.control.take_complaints().is_empty());
 }
 
 #[test]
 fn at_the_end_what_is_dirty_is_written_back_or_complained_about() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let (disk, context) = over(&probe, &[]);
     disk.write(&[1; 10], 0, false).unwrap();
     drop(disk);
     context.control.end();
     assert!(context.control.take_complaints().is_empty());
-    assert_eq!(probe.model.bytes()[..10], [1; 10]);
+    assert_eq!(probe.model().bytes()[..10], [1; 10]);
 
     let (disk, context) = over(&probe, &[]);
     disk.write(&[2; 10], 0, false).unwrap();
@@ -178,8 +174,8 @@ fn at_the_end_what_is_dirty_is_written_back_or_complained_about() {
 
 #[test]
 fn no_more_is_kept_than_the_limit_and_what_was_not_used_for_long_goes_first() {
-    let probe = Probe::new(SIZE);
-    probe.model.write_at(&[1; SIZE], 0, false).unwrap();
+    let probe = TestDevice::new(SIZE);
+    probe.model().write_at(&[1; SIZE], 0, false).unwrap();
     let words = ["cache-on-read=true", "cache-max-size=256K", "cache-low-threshold=75"];
     let (disk, _context) = over(&probe, &words);
     // Above 243 of 256 K, blocks are evicted down to 192.
@@ -196,7 +192,7 @@ fn no_more_is_kept_than_the_limit_and_what_was_not_used_for_long_goes_first() {
 
 #[test]
 fn dirty_blocks_are_written_back_before_they_go_and_stay_if_that_fails() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let words = ["cache-max-size=256K", "cache-low-threshold=10", "cache-high-threshold=50"];
     let (disk, _context) = over(&probe, &words);
     probe.fail(Some("write"));
@@ -214,14 +210,14 @@ fn dirty_blocks_are_written_back_before_they_go_and_stay_if_that_fails() {
         assert_eq!(bytes(&disk, u64::from(block) * BLOCK, 65536), [block + 1; 1 << 16]);
     }
     disk.flush().unwrap();
-    assert_eq!(bytes(&disk, 0, SIZE), probe.model.bytes());
+    assert_eq!(bytes(&disk, 0, SIZE), probe.model().bytes());
 }
 
 #[test]
 fn a_trim_does_not_bring_back_what_was_there_before_it_was_overwritten() {
     for fails in [None, Some("zero")] {
-        let probe = Probe::new(SIZE);
-        probe.model.write_at(&[1; SIZE], 0, false).unwrap();
+        let probe = TestDevice::new(SIZE);
+        probe.model().write_at(&[1; SIZE], 0, false).unwrap();
         let (disk, _context) = over(&probe, &[]);
         disk.write(&[2; 1 << 16], 0, false).unwrap();
         probe.fail(fails);
@@ -230,13 +226,13 @@ fn a_trim_does_not_bring_back_what_was_there_before_it_was_overwritten() {
         assert!(first == [0; 1 << 16] || first == [2; 1 << 16]);
         disk.flush().unwrap();
         assert_eq!(bytes(&disk, 0, 65536), first);
-        assert_eq!(probe.model.bytes()[..1 << 16], first);
+        assert_eq!(probe.model().bytes()[..1 << 16], first);
     }
 }
 
 #[test]
 fn the_map_shows_what_is_dirty_as_data_and_what_is_zeroed_as_what_it_is_below() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let (disk, _context) = over(&probe, &[]);
     disk.write(&[2; 1 << 16], BLOCK, false).unwrap();
     let mut extents = Vec::new();
@@ -249,7 +245,7 @@ fn the_map_shows_what_is_dirty_as_data_and_what_is_zeroed_as_what_it_is_below() 
     assert_eq!(probe.asked(), ["zero 0+1048576"]);
     disk.flush().unwrap();
     assert_eq!(bytes(&disk, 0, SIZE), [0; SIZE]);
-    assert_eq!(probe.model.bytes(), [0; SIZE]);
+    assert_eq!(probe.model().bytes(), [0; SIZE]);
 }
 
 /// A cache over `below`, and how a client gets one of its own, given its path and name.
@@ -281,7 +277,7 @@ fn end(cache: &Cache) {
 
 #[test]
 fn clients_of_one_disk_share_its_cache_whatever_name_they_came_by() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let context = Context::new(WorkPool::new(2));
     let below = probe.edge(&context.pool);
     let (cache, connect) = shared(&context, below.clone());
@@ -292,24 +288,24 @@ fn clients_of_one_disk_share_its_cache_whatever_name_they_came_by() {
     assert_eq!(bytes(&b, 0, 4096), [1; 4096]);
     a.flush().unwrap();
     b.flush().unwrap();
-    assert_eq!(probe.model.bytes()[..4096], [1; 4096]);
-    assert_eq!(probe.model.bytes()[8192..12288], [2; 4096]);
+    assert_eq!(probe.model().bytes()[..4096], [1; 4096]);
+    assert_eq!(probe.model().bytes()[8192..12288], [2; 4096]);
     // A path that leads to another disk.
-    let other = Probe::new(2 * SIZE);
+    let other = TestDevice::new(2 * SIZE);
     let apart = connect(&other.edge(&context.pool), "disk");
     assert_eq!(bytes(&apart, 0, 4096), [0; 4096]);
     apart.write(&[3; 4096], 2 * SIZE as u64 - 4096, false).unwrap();
     assert!(a.info().abilities.multi_conn && !apart.info().abilities.multi_conn);
     drop(apart);
     end(&cache);
-    assert_eq!(other.model.bytes()[2 * SIZE - 4096..], [3; 4096]);
+    assert_eq!(other.model().bytes()[2 * SIZE - 4096..], [3; 4096]);
     assert_eq!(other.asked().last().unwrap(), "flush");
     assert!(context.control.take_complaints().is_empty());
 }
 
 #[test]
 fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind_and_the_end_flushes_it() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let context = Context::new(WorkPool::new(2));
     let below = probe.edge(&context.pool);
     let (cache, connect) = shared(&context, below.clone());
@@ -318,14 +314,14 @@ fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind_and_the_end_flush
     assert_eq!(bytes(&b, 0, 10), [7; 10]);
     drop(a);
     end(&cache);
-    assert_eq!(probe.model.bytes()[..10], [7; 10]);
+    assert_eq!(probe.model().bytes()[..10], [7; 10]);
     assert_eq!(probe.asked().last().unwrap(), "flush");
     assert!(context.control.take_complaints().is_empty());
 }
 
 #[test]
 fn what_a_leaving_client_could_not_write_back_is_written_back_by_another() {
-    let (gone, probe) = (Probe::new(SIZE), Probe::new(SIZE));
+    let (gone, probe) = (TestDevice::new(SIZE), TestDevice::new(SIZE));
     let context = Context::new(WorkPool::new(2));
     let below = probe.edge(&context.pool);
     let (cache, connect) = shared(&context, below.clone());
@@ -334,13 +330,14 @@ fn what_a_leaving_client_could_not_write_back_is_written_back_by_another() {
     gone.fail(Some("write"));
     drop(a);
     end(&cache);
-    assert_eq!(probe.model.bytes()[..10], [7; 10]);
+    assert_eq!(probe.model().bytes()[..10], [7; 10]);
     assert!(context.control.take_complaints().is_empty());
 }
 
 /// Paths without multi-conn: a flush covers one path only.
-fn alone() -> Arc<Probe> {
-    Probe::with(SIZE, |abilities| abilities.multi_conn = false)
+fn alone() -> Arc<TestDevice> {
+    let device = TestDevice::over(Model::new(SIZE));
+    device.info_with(|info| info.abilities.multi_conn = false).shared()
 }
 
 #[test]
@@ -381,7 +378,7 @@ fn a_flush_that_failed_for_one_client_of_a_path_fails_once_for_the_others() {
 
 #[test]
 fn clients_that_come_and_go_leave_nothing_behind() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let context = Context::new(WorkPool::new(2));
     let below = probe.edge(&context.pool);
     let (cache, connect) = shared(&context, below.clone());
@@ -401,7 +398,7 @@ fn clients_that_come_and_go_leave_nothing_behind() {
 
 #[test]
 fn what_a_prefetch_brought_before_it_failed_can_be_made_to_go() {
-    let probe = Probe::new(64 * SIZE);
+    let probe = TestDevice::new(64 * SIZE);
     let (disk, _context) = over(&probe, &["cache-max-size=8M", "cache-on-read=true"]);
     // The first 4 MiB arrive; the rest does not.
     probe.fail(Some("read 4194304+"));
@@ -436,18 +433,18 @@ fn what_was_zeroed_or_trimmed_below_is_durable_in_the_end() {
     for (change, word) in
         [(zero, "cache=unsafe"), (trim, "cache=unsafe"), (zero, "cache=writeback")]
     {
-        let probe = Probe::new(SIZE);
+        let probe = TestDevice::new(SIZE);
         let (disk, context) = over(&probe, &[word]);
         change(&disk).unwrap();
         context.control.end();
-        assert_eq!(probe.model.flushes(), 1, "{word}");
+        assert_eq!(probe.model().flushes(), 1, "{word}");
         assert!(context.control.take_complaints().is_empty());
     }
 }
 
 #[test]
 fn of_caches_over_one_another_the_upper_one_ends_first() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let context = Context::new(WorkPool::new(2));
     // It ignores flushes, so writes that arrive after its own end stay in it.
     let lower = Params::parse(["cache=unsafe"]).unwrap();
@@ -455,13 +452,13 @@ fn of_caches_over_one_another_the_upper_one_ends_first() {
     let upper = table::open("cache", &Params::default(), lower, &context).unwrap();
     upper.write(&[7; 10], 0, false).unwrap();
     context.control.end();
-    assert_eq!(probe.model.bytes()[..10], [7; 10]);
+    assert_eq!(probe.model().bytes()[..10], [7; 10]);
     assert!(context.control.take_complaints().is_empty());
 }
 
 #[test]
 fn a_block_that_is_being_read_cannot_be_taken_away() {
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     let context = Context::new(WorkPool::new(2));
     let params = Params::parse(["cache-on-read=/nonexistent/file"]).unwrap();
     let settings = Settings::read(&params, &context.pool, context.control.complaints()).unwrap();
@@ -472,7 +469,7 @@ fn a_block_that_is_being_read_cannot_be_taken_away() {
     probe.hold();
     // The first block is cached, the second one is not.
     let reading = start(&disk, read(0, 128 << 10));
-    assert_eq!(probe.held(), 1);
+    assert_eq!(probe.held().len(), 1);
     assert!(blocks.store().locks.try_take(0..1, BlockAccess::Own).is_none());
     probe.release();
     all_are_done(vec![reading]);
@@ -482,7 +479,7 @@ fn a_block_that_is_being_read_cannot_be_taken_away() {
 #[test]
 fn thresholds_that_make_no_sense_are_refused() {
     let context = Context::new(WorkPool::new(1));
-    let probe = Probe::new(SIZE);
+    let probe = TestDevice::new(SIZE);
     for words in [
         ["cache-low-threshold=0", "cache-max-size=1M"],
         ["cache-low-threshold=95", "cache-max-size=1M"],
@@ -504,7 +501,7 @@ proptest! {
         ops in prop::collection::vec(op(), 1..20),
         small in any::<bool>(),
     ) {
-        let probe = Probe::new(trial::SIZE);
+        let probe = TestDevice::new(trial::SIZE);
         let mut words = vec!["cache-min-block-size=4K"];
         if small {
             words.extend(["cache-max-size=24K", "cache-on-read=true"]);
@@ -512,7 +509,7 @@ proptest! {
         let (disk, context) = over(&probe, &words);
         trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
         disk.flush().unwrap();
-        prop_assert!(probe.model.bytes() == bytes(&disk, 0, trial::SIZE));
+        prop_assert!(probe.model().bytes() == bytes(&disk, 0, trial::SIZE));
         context.control.end();
     }
 }
@@ -525,7 +522,7 @@ proptest! {
         ops in prop::collection::vec((0..24usize, any::<bool>()), 50..200),
     ) {
         // Each owns its own 1000 bytes of every 4000, so blocks are shared and bytes are not.
-        let probe = Probe::new(trial::SIZE);
+        let probe = TestDevice::new(trial::SIZE);
         let words = ["cache-min-block-size=4K", "cache-max-size=32K", "cache-on-read=true"];
         let (disk, context) = over(&probe, &words);
         let threads: Vec<_> = (0..4u8)
@@ -551,7 +548,7 @@ proptest! {
             .collect();
         let all: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
         disk.flush().unwrap();
-        let below = probe.model.bytes();
+        let below = probe.model().bytes();
         for (me, mine) in all.iter().enumerate() {
             for (place, byte) in mine.iter().enumerate() {
                 let offset = place * 4000 + me * 1000;

@@ -5,8 +5,6 @@ pub(crate) mod chance;
 pub(crate) mod listing;
 pub(crate) mod outlet;
 pub(crate) mod part;
-#[cfg(test)]
-pub(crate) mod probe;
 pub(crate) mod store;
 #[cfg(test)]
 pub(crate) mod tested;

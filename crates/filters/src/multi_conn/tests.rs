@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Blocking, Connected, Device, ErrorKind, Fault, ZeroFlags};
+use device::{Abilities, BlockSizes, Blocking, Connected, ErrorKind, Fault, ZeroFlags};
+use trial::{Fate, TestDevice};
 
 use super::*;
 use crate::kit::tested::{client, connect, put};
 
 /// A disk that gives each client a path with its own cache: others see a write only after a flush
-/// on the writer's path, and a reader reads again only after a flush on its own.
+/// on the writer's path, and a reader reads again only after a flush on its own. No [`TestDevice`]: it is many disks.
 struct Caching {
     disk: Arc<Mutex<Vec<u8>>>,
     cache: Mutex<Option<Vec<u8>>>,
@@ -259,29 +260,17 @@ fn where_the_device_answers_for_all_one_flush_is_enough_and_none_too_few() {
 }
 
 /// A disk whose flushes end when the test says so.
-struct Holding {
-    model: Model,
-    info: Info,
-    held: Mutex<Vec<Done>>,
-}
-
-impl Device for Holding {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn submit(&self, operation: Operation, done: Done) {
-        match operation {
-            Operation::Flush => self.held.lock().unwrap().push(done),
-            other => done(device::run_blocking(&self.model, other)),
-        }
-    }
+fn holding() -> Arc<TestDevice> {
+    let hold_flushes = |operation| match operation {
+        Operation::Flush => Fate::Hold(operation),
+        other => Fate::Pass(other),
+    };
+    TestDevice::over(Model::new(SIZE)).hooked(hold_flushes).shared()
 }
 
 #[test]
 fn what_a_client_that_left_has_lost_is_told_also_to_a_flush_that_had_begun() {
-    let model = Model::new(SIZE);
-    let info = model.info().clone();
-    let below = Arc::new(Holding { model, info, held: Mutex::default() });
+    let below = holding();
     let disk = put("multi-conn", below.clone(), &["multi-conn-mode=emulate"]).unwrap();
     let mut c = three(&disk);
     c[0].write(&[1], 0, false).unwrap();
@@ -289,21 +278,17 @@ fn what_a_client_that_left_has_lost_is_told_also_to_a_flush_that_had_begun() {
     let (tx, rx) = std::sync::mpsc::channel();
     c[0].submit(Operation::Flush, Box::new(move |result| tx.send(result).unwrap()));
     // The disk reports a loss once: here to the flush for the client that left.
-    let held = std::mem::take(&mut *below.held.lock().unwrap());
-    assert_eq!(held.len(), 2);
-    let lost = Error::new(ErrorKind::Io, Fault::File, "flush");
-    for (done, answer) in held.into_iter().zip([Err(lost), Ok(Outcome::Done)]) {
-        done(answer);
-    }
+    assert_eq!(below.held().len(), 2);
+    let (_, done) = below.take_held(0);
+    done(Err(Error::new(ErrorKind::Io, Fault::File, "flush")));
+    below.release();
     assert!(rx.recv().unwrap().is_err());
 }
 
 #[test]
 fn no_flush_is_answered_before_one_that_covers_it_has_ended() {
     for mode in ["emulate", "plugin"] {
-        let model = Model::new(SIZE);
-        let info = model.info().clone();
-        let below = Arc::new(Holding { model, info, held: Mutex::default() });
+        let below = holding();
         let word = format!("multi-conn-mode={mode}");
         let disk = put("multi-conn", below.clone(), &[&word]).unwrap();
         let c = three(&disk);
@@ -319,10 +304,7 @@ fn no_flush_is_answered_before_one_that_covers_it_has_ended() {
         flush(&c[1]);
         flush(&c[2]);
         assert_eq!(ended.load(Ordering::SeqCst), 0, "{mode}");
-        let release = || {
-            let done = below.held.lock().unwrap().pop().unwrap();
-            done(Ok(Outcome::Done));
-        };
+        let release = || below.release_one(below.held().len() - 1);
         release();
         release();
         assert_eq!(ended.load(Ordering::SeqCst), 2, "{mode}");

@@ -11,8 +11,8 @@ use device::{Edge, ErrorKind};
 use proptest::prelude::*;
 use runtime::{Context, WorkPool};
 
-use crate::kit::probe::{Probe, read, start, write};
-use crate::kit::tested::{client, connect, put_in, simple};
+use crate::kit::tested::{client, connect, put_in, read, simple, start, write};
+use trial::TestDevice;
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -43,7 +43,7 @@ fn say(mut stream: &UnixStream, words: &str, answers: usize) -> String {
 
 #[test]
 fn what_comes_during_a_pause_is_held_back_and_begun_when_it_ends() {
-    let probe = Probe::new(1 << 20);
+    let probe = TestDevice::new(1 << 20);
     let (disk, path, context) = pausing(probe.clone());
     let control = control(&path);
     probe.hold();
@@ -73,7 +73,7 @@ fn what_comes_during_a_pause_is_held_back_and_begun_when_it_ends() {
 
 #[test]
 fn another_connection_may_end_a_pause_that_is_not_reached() {
-    let probe = Probe::new(1 << 20);
+    let probe = TestDevice::new(1 << 20);
     let (disk, path, _context) = pausing(probe.clone());
     let (one, other) = (control(&path), control(&path));
     probe.hold();
@@ -82,9 +82,9 @@ fn another_connection_may_end_a_pause_that_is_not_reached() {
     // The command may not have been read yet: requests may still reach the device below.
     let mut more = Vec::new();
     loop {
-        let before = probe.held();
+        let before = probe.held().len();
         more.push(start(&disk, device::Operation::Prefetch { offset: 0, len: 512 }));
-        if probe.held() == before {
+        if probe.held().len() == before {
             break;
         }
     }
@@ -98,7 +98,7 @@ fn another_connection_may_end_a_pause_that_is_not_reached() {
 
 #[test]
 fn what_is_held_back_when_its_client_leaves_is_not_done() {
-    let probe = Probe::new(1 << 20);
+    let probe = TestDevice::new(1 << 20);
     let (disk, path, _context) = pausing(probe.clone());
     let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
     let (one, two) = (client(1), client(2));
@@ -115,7 +115,7 @@ fn what_is_held_back_when_its_client_leaves_is_not_done() {
 
 #[test]
 fn a_stop_ends_the_pause_and_what_was_held_back_is_not_done() {
-    let probe = Probe::new(1 << 20);
+    let probe = TestDevice::new(1 << 20);
     let (disk, path, context) = pausing(probe.clone());
     let control = control(&path);
     assert_eq!(say(&control, "p", 1), "P");

@@ -167,8 +167,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::probe::{start, write};
-    use crate::kit::tested::{client, connect, put};
+    use crate::kit::tested::{client, connect, put, start, write};
 
     fn rated(words: &[&str]) -> Edge {
         put("rate", crate::kit::tested::simple(Arc::new(Model::new(1 << 20))), words).unwrap()

@@ -1,88 +1,53 @@
 //! Which operations are tried again, and what a loss means for a flush.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Blocking, Buffer, Extent, Peer, Presence, ZeroFlags};
+use device::{Abilities, BlockSizes, Blocking as _, Buffer, Peer, Presence, ZeroFlags};
+use trial::{Fate, TestDevice};
 
 use super::*;
 use crate::kit::tested::{client, connect, put};
 
-/// A model that fails on demand.
+/// A device whose next operations fail, behind a path that breaks.
 struct Shaky {
-    model: Model,
-    info: Info,
-    /// The errors of the next operations, the last first.
-    failures: Mutex<Vec<ErrorKind>>,
+    device: Arc<TestDevice>,
+    path: Arc<Path>,
+}
+
+#[derive(Default)]
+struct Path {
     /// The errors of the next reopenings.
     closed: Mutex<Vec<ErrorKind>>,
-    tries: AtomicU64,
-    reopened: AtomicU64,
+    reopened: AtomicUsize,
     epoch: AtomicU64,
-    /// The next flush finds another path, which another client made.
-    changes_path: AtomicBool,
 }
 
 impl Shaky {
-    fn new(failures: &[ErrorKind]) -> Arc<Self> {
+    fn new(failures: &[ErrorKind]) -> Self {
         Self::over(Model::new(1 << 20), failures)
     }
 
-    fn over(model: Model, failures: &[ErrorKind]) -> Arc<Self> {
-        let info = model.info().clone();
-        let failures = Mutex::new(failures.iter().rev().copied().collect());
-        let (tries, reopened) = (AtomicU64::new(0), AtomicU64::new(0));
-        let closed = Mutex::default();
-        let (epoch, changes_path) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { model, info, failures, closed, tries, reopened, epoch, changes_path })
+    fn over(model: Model, failures: &[ErrorKind]) -> Self {
+        let path = Arc::<Path>::default();
+        let device = TestDevice::over(model).session_of(path.clone()).shared();
+        device.fail_next(failures.to_vec());
+        Self { device, path }
     }
 
-    fn next(&self) -> Result<()> {
-        self.tries.fetch_add(1, Ordering::Relaxed);
-        let failure = self.failures.lock().unwrap().pop();
-        failure.map_or(Ok(()), |kind| Err(Error::new(kind, Fault::Peer, "shake")))
+    /// The next operation finds the connection broken.
+    fn breaks(&self) {
+        self.device.fail_next([ErrorKind::Disconnected]);
     }
 
-    fn counts(&self) -> (u64, u64) {
-        (self.tries.load(Ordering::Relaxed), self.reopened.load(Ordering::Relaxed))
+    /// Operations and reopenings.
+    fn counts(&self) -> (usize, usize) {
+        (self.device.seen().len(), self.path.reopened.load(Ordering::Relaxed))
     }
 }
 
-impl Blocking for Shaky {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        buf.fill(0xee);
-        self.next()?;
-        self.model.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.next()?;
-        self.model.write_at(data, offset, fua)
-    }
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.next()?;
-        self.model.zero(offset, len, flags)
-    }
-    fn flush(&self) -> Result<()> {
-        self.next()?;
-        if self.changes_path.swap(false, Ordering::Relaxed) {
-            self.epoch.fetch_add(1, Ordering::Relaxed);
-        }
-        self.model.flush()
-    }
-    fn resolve(&self, at: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.next()?;
-        self.model.resolve(at, len, max, out)
-    }
-    fn session(&self) -> Option<&dyn device::Session> {
-        Some(self)
-    }
-}
-
-impl device::Session for Shaky {
+impl device::Session for Path {
     fn reopen(&self) -> Result<()> {
         self.reopened.fetch_add(1, Ordering::Relaxed);
         let failure = self.closed.lock().unwrap().pop();
@@ -97,9 +62,9 @@ impl device::Session for Shaky {
 
 const IO: ErrorKind = ErrorKind::Io;
 
-fn over(shaky: &Arc<Shaky>, words: &[&str]) -> Edge {
+fn over(shaky: &Shaky, words: &[&str]) -> Edge {
     let soon: &[&str] = if words.concat().contains("delay") { &[] } else { &["retry-delay=1ms"] };
-    put("retry", crate::kit::tested::simple(shaky.clone()), &[soon, words].concat()).unwrap()
+    put("retry", crate::kit::tested::simple(shaky.device.clone()), &[soon, words].concat()).unwrap()
 }
 
 #[test]
@@ -108,7 +73,7 @@ fn what_fails_is_tried_again_after_the_device_was_opened_anew() {
     let disk = over(&shaky, &[]);
     disk.write(&[7; 5000], 100, false).unwrap();
     assert_eq!(shaky.counts(), (5, 4));
-    shaky.failures.lock().unwrap().push(IO);
+    shaky.device.fail_next([IO]);
     let mut read = [0; 5000];
     disk.read(&mut read, 100).unwrap();
     assert_eq!(read, [7; 5000]);
@@ -128,12 +93,12 @@ fn an_operation_that_always_fails_is_given_up_with_its_own_error() {
 #[test]
 fn opening_that_fails_is_a_try_that_failed() {
     let shaky = Shaky::new(&[ErrorKind::Disconnected]);
-    shaky.closed.lock().unwrap().extend([ErrorKind::NotFound; 3]);
+    shaky.path.closed.lock().unwrap().extend([ErrorKind::NotFound; 3]);
     let disk = over(&shaky, &[]);
     disk.read(&mut [0; 1], 0).unwrap();
     assert_eq!(shaky.counts(), (2, 4));
-    shaky.failures.lock().unwrap().push(ErrorKind::Disconnected);
-    shaky.closed.lock().unwrap().extend([ErrorKind::NotFound; 6]);
+    shaky.breaks();
+    shaky.path.closed.lock().unwrap().extend([ErrorKind::NotFound; 6]);
     assert_eq!(disk.read(&mut [0; 1], 0).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
@@ -177,12 +142,11 @@ fn a_flush_does_not_vouch_for_what_was_answered_before_the_connection_was_made_a
     ] {
         let shaky = Shaky::new(&[]);
         let disk = over(&shaky, &[]);
-        let broken = || shaky.failures.lock().unwrap().push(ErrorKind::Disconnected);
         // Nothing is at stake yet.
-        broken();
+        shaky.breaks();
         disk.flush().unwrap();
         disk.device().run(change).unwrap();
-        broken();
+        shaky.breaks();
         disk.read(&mut [0; 1], 0).unwrap();
         let e = disk.flush().unwrap_err();
         assert_eq!(e.kind(), IO);
@@ -190,12 +154,12 @@ fn a_flush_does_not_vouch_for_what_was_answered_before_the_connection_was_made_a
         disk.flush().unwrap();
         // The same when it is the flush itself that finds the connection broken.
         disk.write(&[1; 10], 0, false).unwrap();
-        broken();
+        shaky.breaks();
         assert!(disk.flush().is_err());
         disk.flush().unwrap();
         // Durable writes are not at stake.
         disk.write(&[1; 10], 0, true).unwrap();
-        broken();
+        shaky.breaks();
         disk.flush().unwrap();
     }
 }
@@ -205,10 +169,17 @@ fn what_a_flush_over_another_connection_made_durable_is_done_again() {
     let can = Abilities { fua: false, ..Model::new(1).info().abilities };
     let shaky = Shaky::over(Model::with(1 << 20, can, BlockSizes::ANY), &[]);
     let disk = over(&shaky, &[]);
-    shaky.changes_path.store(true, Ordering::Relaxed);
+    let (path, is_same) = (shaky.path.clone(), AtomicBool::new(true));
+    // The first flush goes over another path, which another client made.
+    shaky.device.on(move |operation| {
+        if matches!(operation, Operation::Flush) && is_same.swap(false, Ordering::Relaxed) {
+            path.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+        Fate::Pass(operation)
+    });
     disk.write(&[1; 10], 0, true).unwrap();
     // Written and flushed over two paths, and again over one.
-    assert_eq!((shaky.model.log().len(), shaky.model.flushes()), (2, 2));
+    assert_eq!((shaky.device.model().log().len(), shaky.device.model().flushes()), (2, 2));
 }
 
 #[test]
@@ -222,7 +193,7 @@ fn every_client_is_told_that_its_changes_may_be_lost() {
     let (one, two) = (client(1), client(2));
     one.write(&[1; 10], 0, false).unwrap();
     two.write(&[1; 10], 0, false).unwrap();
-    shaky.failures.lock().unwrap().push(ErrorKind::Disconnected);
+    shaky.breaks();
     one.read(&mut [0; 1], 0).unwrap();
     assert!(one.flush().is_err() && two.flush().is_err());
     assert!(one.flush().is_ok() && two.flush().is_ok() && client(3).flush().is_ok());
@@ -231,10 +202,10 @@ fn every_client_is_told_that_its_changes_may_be_lost() {
 #[test]
 fn a_fast_zero_that_may_have_begun_is_never_called_not_fast() {
     let shaky = Shaky::new(&[IO, ErrorKind::NotFast]);
-    shaky.model.write_at(&[1; 4096], 0, false).unwrap();
+    shaky.device.model().write_at(&[1; 4096], 0, false).unwrap();
     let disk = over(&shaky, &[]);
     disk.zero(0, 4096, ZeroFlags { fast_only: true, ..ZeroFlags::default() }).unwrap();
-    assert_eq!(shaky.model.bytes()[..4096], [0; 4096]);
+    assert_eq!(shaky.device.model().bytes()[..4096], [0; 4096]);
     assert_eq!(shaky.counts(), (3, 1));
 }
 

@@ -4,18 +4,18 @@
 //! waits for something outside answers later, from a thread of its own, and not in the order in
 //! which it was asked.
 
-use runtime::{WorkPool, contained};
+use runtime::WorkPool;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Blocking, Device, Done, Edge, Extent, Info, Name, Operation, Place,
-    Result, Simple, StatusRun, ZeroFlags, run_blocking,
+    Abilities, BlockSizes, Blocking, Device, Edge, Extent, Info, Name, Result, Simple, StatusRun,
+    ZeroFlags, run_blocking,
 };
 use devices::OpenOptions;
-use trial::SIZE;
+use trial::{Fate, SIZE, TestDevice};
 
 /// How a device keeps callers waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,10 +70,19 @@ fn file(directory: &Path, pool: &WorkPool) -> Arc<dyn Device> {
 
 /// `disk`, as if it waited in that way.
 pub(crate) fn waiting<B: Blocking>(disk: Arc<B>, wait: Wait, pool: &WorkPool) -> Arc<dyn Device> {
+    let below = disk.clone();
+    let blank = TestDevice::blank(disk.info().clone()).hooked(move |operation| {
+        if wait == Wait::Disk {
+            check_thread();
+            // Others have their turn.
+            std::thread::yield_now();
+        }
+        Fate::Answer(run_blocking(&*below, operation))
+    });
     match wait {
         Wait::Never => Simple::device(disk, pool),
-        Wait::Disk => Simple::device(Slow(disk), pool),
-        Wait::Outside => Late::device(disk),
+        Wait::Disk => Simple::device(blank.waiting(), pool),
+        Wait::Outside => blank.late(1).shared(),
     }
 }
 
@@ -84,144 +93,11 @@ pub(crate) const REACTOR: &str = "reactor";
 fn check_thread() {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or_default();
-    assert!(!["timers", REACTOR, LATE].contains(&name), "the thread {name} would have to wait");
-}
-
-/// Waits for a disk.
-struct Slow<B>(Arc<B>);
-
-impl<B: Blocking> Slow<B> {
-    /// The disk, after a wait in which others have their turn.
-    fn wait(&self) -> &B {
-        check_thread();
-        std::thread::yield_now();
-        &self.0
-    }
-}
-
-impl<B: Blocking> Blocking for Slow<B> {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-
-    fn waits(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.wait().read_at(buf, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.wait().write_at(data, offset, fua)
-    }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.wait().zero(offset, len, flags)
-    }
-
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.wait().trim(offset, len, fua)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.wait().flush()
-    }
-
-    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        self.wait().prefetch(offset, len)
-    }
-
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.wait().resolve(offset, len, max, out)
-    }
-
-    fn status(
-        &self,
-        context: &str,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<StatusRun>,
-    ) -> Result<()> {
-        self.wait().status(context, offset, len, max, out)
-    }
-
-    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
-        self.wait().take(offset, len, from, share_only)
-    }
-}
-
-/// The thread of a [`Late`].
-const LATE: &str = "late";
-
-/// Waits for something outside.
-struct Late {
-    info: Info,
-    queue: Arc<Queue>,
-}
-
-#[derive(Default)]
-struct Queue {
-    state: Mutex<(Vec<(Operation, Done)>, bool)>,
-    wake: Condvar,
-}
-
-impl Late {
-    fn device<B: Blocking>(disk: Arc<B>) -> Arc<dyn Device> {
-        let queue = Arc::new(Queue::default());
-        let (info, outside) = (disk.info().clone(), queue.clone());
-        let work = move || outside.work(&*disk);
-        std::thread::Builder::new().name(LATE.into()).spawn(work).unwrap();
-        Arc::new(Self { info, queue })
-    }
-}
-
-impl Queue {
-    fn work<B: Blocking>(&self, disk: &B) {
-        let mut dice = 1_u64;
-        loop {
-            let mut state = self.state.lock().unwrap();
-            while state.0.is_empty() {
-                if state.1 {
-                    return;
-                }
-                state = self.wake.wait(state).unwrap();
-            }
-            drop(state);
-            // Others may come meanwhile.
-            std::thread::yield_now();
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let mut state = self.state.lock().unwrap();
-            let any = usize::try_from(dice >> 33).unwrap() % state.0.len();
-            let (operation, done) = state.0.swap_remove(any);
-            drop(state);
-            let result = contained("outside", || run_blocking(disk, operation));
-            done(result.unwrap_or_else(|panic| Err(panic.into())));
-        }
-    }
-}
-
-impl Drop for Late {
-    fn drop(&mut self) {
-        self.queue.state.lock().unwrap().1 = true;
-        self.queue.wake.notify_one();
-    }
-}
-
-impl Device for Late {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn submit(&self, operation: Operation, done: Done) {
-        self.queue.state.lock().unwrap().0.push((operation, done));
-        self.queue.wake.notify_one();
-    }
+    assert!(!["timers", REACTOR, "late"].contains(&name), "the thread {name} would have to wait");
 }
 
 /// A format as simple as can be: it has only blocking methods, and each of them waits for the
-/// device below, which may be a filter that waits for the same threads.
+/// device below, which may be a filter that waits for the same threads. No [`TestDevice`]: that one is a bottom.
 pub(crate) struct Format {
     info: Info,
     below: Edge,

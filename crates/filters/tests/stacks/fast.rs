@@ -17,16 +17,18 @@ fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_fil
             let wait = WAITS[(f + s) % WAITS.len()];
             for kind in 0..4 {
                 let bottom = Arc::new(Volatile::new(kind));
-                bottom.model.write_at(&[7; 8192], 0, false).unwrap();
-                let disk = over(&[*first, *second], |pool| waiting(bottom.clone(), wait, pool));
+                bottom.device.model().write_at(&[7; 8192], 0, false).unwrap();
+                let disk =
+                    over(&[*first, *second], |pool| waiting(bottom.device.clone(), wait, pool));
                 for (offset, len) in [(0, 8192), (4096, 61440), (5, 100), (511, 40_000)] {
-                    let (before, log) = (bottom.model.bytes(), bottom.model.log().len());
+                    let (before, log) =
+                        (bottom.device.model().bytes(), bottom.device.model().log().len());
                     let mut shown = vec![0; 96 << 10];
                     disk.read(&mut shown, 0).unwrap();
                     let flags =
                         ZeroFlags { fast_only: true, may_unmap: true, ..ZeroFlags::default() };
                     let result = disk.zero(offset, len, flags);
-                    let log = bottom.model.log().split_off(log);
+                    let log = bottom.device.model().log().split_off(log);
                     let place = format!(
                         "{first:?} {second:?} over {kind} {wait:?}, {offset}+{len}: {log:?}"
                     );
@@ -42,7 +44,7 @@ fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_fil
                         }
                         Err(e) => {
                             assert_eq!(e.kind(), ErrorKind::NotFast, "{place}");
-                            assert_eq!(before, bottom.model.bytes(), "{place}");
+                            assert_eq!(before, bottom.device.model().bytes(), "{place}");
                         }
                     }
                     assert!(after == shown, "{place}");

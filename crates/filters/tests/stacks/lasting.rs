@@ -4,21 +4,18 @@
 use std::sync::{Arc, Mutex};
 
 use device::model::Model;
-use device::{
-    Abilities, BlockSizes, Blocking, Edge, ErrorKind, Extent, Info, Place, Result, StatusRun,
-    ZeroFlags,
-};
+use device::{Abilities, BlockSizes, Blocking as _, Edge, ErrorKind, Result, run_blocking};
 use proptest::prelude::*;
-use trial::{Op, SIZE, lying, op};
+use trial::{Fate, Op, SIZE, TestDevice, lying, op};
 
 use crate::bottoms::{Guard, WAITS, Wait, waiting};
 use crate::{SHAPES, over};
 
 /// A disk with a cache that is lost with the power.
 pub(crate) struct Volatile {
-    pub(crate) model: Model,
+    pub(crate) device: Arc<TestDevice>,
     /// What would be left.
-    lasting: Mutex<Vec<u8>>,
+    lasting: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Volatile {
@@ -26,7 +23,7 @@ impl Volatile {
     pub(crate) fn new(kind: usize) -> Self {
         let all = Model::new(SIZE).info().abilities;
         let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
-        let model = match kind {
+        let model = Arc::new(match kind {
             0 => Model::new(SIZE),
             1 => Model::with(SIZE, Abilities { fua: false, ..all }, BlockSizes::ANY),
             2 => Model::with(
@@ -35,77 +32,27 @@ impl Volatile {
                 blocks,
             ),
             _ => Model::with(SIZE, Abilities { zero: false, fast_zero: false, ..all }, blocks),
-        };
-        Self { model, lasting: Mutex::new(vec![0; SIZE]) }
-    }
-
-    fn save(&self, offset: u64, len: usize) {
-        let at = usize::try_from(offset).unwrap();
-        let now = self.model.bytes();
-        self.lasting.lock().unwrap()[at..at + len].copy_from_slice(&now[at..at + len]);
+        });
+        let lasting = Arc::new(Mutex::new(vec![0; SIZE]));
+        let (disk, left) = (model.clone(), lasting.clone());
+        let device = TestDevice::over(model).hooked(move |operation| {
+            let at = |n| usize::try_from(n).unwrap();
+            let covers = match operation.range() {
+                None => 0..SIZE,
+                Some((offset, len)) if operation.fua() => at(offset)..at(offset + len),
+                Some(_) => 0..0,
+            };
+            let outcome = run_blocking(&*disk, operation);
+            if outcome.is_ok() && !covers.is_empty() {
+                left.lock().unwrap()[covers.clone()].copy_from_slice(&disk.bytes()[covers]);
+            }
+            Fate::Answer(outcome)
+        });
+        Self { device: device.shared(), lasting }
     }
 
     pub(crate) fn lasting(&self) -> Vec<u8> {
         self.lasting.lock().unwrap().clone()
-    }
-}
-
-impl Blocking for Volatile {
-    fn info(&self) -> &Info {
-        self.model.info()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.model.read_at(buf, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.model.write_at(data, offset, fua)?;
-        if fua {
-            self.save(offset, data.len());
-        }
-        Ok(())
-    }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.model.zero(offset, len, flags)?;
-        if flags.fua {
-            self.save(offset, usize::try_from(len).unwrap());
-        }
-        Ok(())
-    }
-
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.model.trim(offset, len, fua)?;
-        if fua {
-            self.save(offset, usize::try_from(len).unwrap());
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.model.flush()?;
-        self.save(0, SIZE);
-        Ok(())
-    }
-
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.model.resolve(offset, len, max, out)
-    }
-
-    fn status(
-        &self,
-        context: &str,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<StatusRun>,
-    ) -> Result<()> {
-        self.model.status(context, offset, len, max, out)
-    }
-
-    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
-        self.model.take(offset, len, from, share_only)
     }
 }
 
@@ -257,7 +204,7 @@ fn trial(
 ) -> std::result::Result<(), TestCaseError> {
     let _guard = Guard::new();
     let bottom = Arc::new(Volatile::new(kind));
-    let disk = over(stack, |pool| waiting(bottom.clone(), wait, pool));
+    let disk = over(stack, |pool| waiting(bottom.device.clone(), wait, pool));
     let mut trial = Trial { disk, bottom, known: vec![Byte::Is(0); SIZE] };
     for op in ops {
         trial.run(op)?;

@@ -222,7 +222,7 @@ proptest! {
         let stack: Vec<_> = stack.into_iter().filter(|shape| knows(*shape)).collect();
         let shapes: Vec<_> = stack.iter().map(|shape| SHAPES[*shape]).collect();
         let bottom = Arc::new(Volatile::new(kind));
-        let disk = over(&shapes, |pool| waiting(bottom.clone(), wait, pool));
+        let disk = over(&shapes, |pool| waiting(bottom.device.clone(), wait, pool));
         disk.write(&vec![9; SIZE], 0, true).unwrap();
         let client = client(&disk, 1);
         let mut ends = Ends::new(2 * steps.len());
