@@ -6,92 +6,25 @@
 use runtime::WorkPool;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
-use device::{
-    Abilities, Blocking, Device, Done, Edge, Error, ErrorKind, Extent, Fault, Info, Operation,
-    Result, Simple, run_blocking,
-};
+use device::{Abilities, ErrorKind, Info, Simple};
 use server::{Allowed, Export, Exports, ListenAddress, Listener, Options, Server};
-
-/// It drops requests for anything but its first 4 KiB.
-struct Dropping(Info);
+use trial::{Fate, TestDevice};
 
 const SIZE: u64 = 1 << 20;
 
-impl Dropping {
-    fn new() -> Self {
-        let abilities = Abilities { write: true, flush: true, extents: true, ..Abilities::READ };
-        Self(Info { abilities, ..Info::new("dropping", SIZE) })
-    }
-}
-
-fn judge(offset: u64) -> Result<()> {
-    if offset < 4096 {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Dropped, Fault::User, "enough"))
-}
-
-impl Blocking for Dropping {
-    fn info(&self) -> &Info {
-        &self.0
-    }
-    fn read_at(&self, _buf: &mut [u8], offset: u64) -> Result<()> {
-        judge(offset)
-    }
-    fn write_at(&self, _data: &[u8], offset: u64, _fua: bool) -> Result<()> {
-        judge(offset)
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn resolve(&self, offset: u64, len: u64, _max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        out.push(Extent::new(offset, len, device::ExtentKind::Data));
-        judge(offset)
-    }
-}
-
-/// The same, in a pool.
-struct Slow(Dropping);
-
-impl Blocking for Slow {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn waits(&self) -> bool {
-        true
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.0.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.0.write_at(data, offset, fua)
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.0.resolve(offset, len, max, out)
-    }
-}
-
-/// The same, outside.
-struct Outside(Dropping);
-
-impl Device for Outside {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn submit(&self, operation: Operation, done: Done) {
-        let outcome = run_blocking(&self.0, operation);
-        let later = move || {
-            std::thread::sleep(Duration::from_millis(5));
-            done(outcome);
-        };
-        std::thread::spawn(later);
-    }
+/// It drops requests for anything but its first 4 KiB, after a while.
+fn dropping(after: Duration) -> TestDevice {
+    let abilities = Abilities { write: true, flush: true, extents: true, ..Abilities::READ };
+    let info = Info { abilities, ..Info::new("dropping", SIZE) };
+    TestDevice::blank(info).hooked(move |operation| {
+        std::thread::sleep(after);
+        match operation.range() {
+            Some((4096.., _)) => Fate::fail(ErrorKind::Dropped),
+            _ => Fate::Pass(operation),
+        }
+    })
 }
 
 const READ: u16 = 0;
@@ -140,9 +73,9 @@ fn reply(socket: &mut UnixStream) -> Option<u32> {
 fn a_client_that_is_to_be_dropped_gets_no_answer_and_others_are_served() {
     let pool = WorkPool::new(2);
     let edges = [
-        Simple::edge(Dropping::new(), &pool),
-        Simple::edge(Slow(Dropping::new()), &pool),
-        Edge::new(Arc::new(Outside(Dropping::new())), pool.clone()),
+        Simple::edge(dropping(Duration::ZERO), &pool),
+        Simple::edge(dropping(Duration::ZERO).waiting(), &pool),
+        dropping(Duration::from_millis(5)).late(2).shared().edge(&pool),
     ];
     for (way, edge) in edges.into_iter().enumerate() {
         let (name, description) = Default::default();

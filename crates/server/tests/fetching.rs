@@ -12,10 +12,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use client::{ask, connect, serve};
-use device::{Abilities, Blocking, Extent, ExtentKind, Info, Now, Place as Lies, Result, Simple};
+use device::{
+    Abilities, Blocking, Extent, ExtentKind, Info, Now, Operation, OperationKind, Place as Lies,
+    Result, Simple,
+};
 use runtime::WorkPool;
 use rustix::fs::{Mode, OFlags};
 use server::Options;
+use trial::{Fate, TestDevice};
 
 const SIZE: u64 = 64 << 20;
 const LONG: u32 = 32 << 20;
@@ -24,45 +28,14 @@ const MIB: u64 = 1 << 20;
 
 /// What is not in the page cache is read when the disk is warm from its first byte to beyond that read.
 struct Cold {
-    info: Info,
+    device: TestDevice,
     file: Arc<OwnedFd>,
-    state: Mutex<State>,
-    moved: Condvar,
-}
-
-#[derive(Default)]
-struct State {
     /// Reads before this offset wait no longer.
-    warm: u64,
-    /// The reads that came: offset and length.
-    reads: Vec<(u64, u64)>,
-}
-
-impl Blocking for Cold {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let mut state = self.state.lock().unwrap();
-        state.reads.push((offset, buf.len() as u64));
-        self.moved.notify_all();
-        drop(self.moved.wait_while(state, |state| state.warm <= offset).unwrap());
-        buf.fill(0);
-        Ok(())
-    }
-    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
-        Ok(())
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn waits(&self) -> bool {
-        true
-    }
+    warm: Arc<(Mutex<u64>, Condvar)>,
 }
 
 impl Cold {
-    fn new() -> Arc<Self> {
+    fn new() -> Self {
         // Not in memory, or it would never be cold.
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::open("/tmp", flags, Mode::RUSR | Mode::WUSR).unwrap();
@@ -71,13 +44,26 @@ impl Cold {
         }
         let file = Arc::new(file);
         let info = Info { flat: Some(Lies::new(file.clone(), 0)), ..Info::new("cold", SIZE) };
-        Arc::new(Self { info, file, state: Mutex::default(), moved: Condvar::new() })
+        let warm = Arc::<(Mutex<u64>, Condvar)>::default();
+        let waits = warm.clone();
+        let device = TestDevice::blank(info).waiting().hooked(move |operation| {
+            if let Operation::Read { offset, .. } = operation {
+                let (warm, moved) = &*waits;
+                drop(moved.wait_while(warm.lock().unwrap(), |warm| *warm <= offset).unwrap());
+            }
+            Fate::Pass(operation)
+        });
+        Self { device, file, warm }
     }
 
     /// Waits until so many reads have come.
     fn wait_for(&self, reads: usize) {
-        let state = self.state.lock().unwrap();
-        drop(self.moved.wait_while(state, |state| state.reads.len() < reads).unwrap());
+        self.device.wait_for(OperationKind::Read, reads);
+    }
+
+    /// Offset and length of the reads that came.
+    fn reads(&self) -> Vec<(u64, u64)> {
+        self.device.seen_of(OperationKind::Read).iter().map(|r| (r.offset, r.len)).collect()
     }
 
     /// Nothing of it is in memory any more, but what lies in sockets.
@@ -86,9 +72,9 @@ impl Cold {
         rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.lock().unwrap());
-        self.moved.notify_all();
+    fn warm_up(&self, before: u64) {
+        *self.warm.0.lock().unwrap() = before;
+        self.warm.1.notify_all();
     }
 }
 
@@ -125,7 +111,7 @@ fn while_a_reply_is_read_the_server_sleeps_and_the_memory_for_it_is_counted() {
 
 fn sleeps() {
     let disk = Cold::new();
-    let edge = Simple::edge(disk.clone(), &WorkPool::new(8));
+    let edge = Simple::edge(disk.device.clone(), &WorkPool::new(8));
     let (server, path) = serve(edge, Options { reactors: 1, ..Options::default() });
     let mut socket = connect(&path);
     // One that fills the socket, one that takes its time, and no more.
@@ -140,12 +126,12 @@ fn sleeps() {
     drain(&mut socket);
     disk.wait_for(2);
     // The short one ends while the long one is read.
-    disk.change(|state| state.warm = 1024);
+    disk.warm_up(1024);
     std::thread::sleep(Duration::from_millis(100));
     let before = processor_time();
     std::thread::sleep(Duration::from_secs(1));
     let spent = processor_time() - before;
-    disk.change(|state| state.warm = SIZE);
+    disk.warm_up(SIZE);
     drop(socket);
     assert!(server.stop());
     assert!(spent < 20, "{spent} hundredths of a second awake");
@@ -154,7 +140,7 @@ fn sleeps() {
 fn is_counted() {
     const CLIENTS: usize = 20;
     let disk = Cold::new();
-    let edge = Simple::edge(disk.clone(), &WorkPool::new(64));
+    let edge = Simple::edge(disk.device.clone(), &WorkPool::new(64));
     let options = Options { reactors: 1, memory: 8 * MIB, ..Options::default() };
     let (server, path) = serve(edge, options);
     let mut sockets: Vec<_> = (0..CLIENTS).map(|_| connect(&path)).collect();
@@ -167,20 +153,21 @@ fn is_counted() {
     disk.cool();
     sockets.iter_mut().for_each(drain);
     disk.wait_for(CLIENTS);
-    let taken: u64 = disk.state.lock().unwrap().reads.iter().map(|(_, len)| len).sum();
-    disk.change(|state| state.warm = SIZE);
+    let taken: u64 = disk.reads().iter().map(|(_, len)| len).sum();
+    disk.warm_up(SIZE);
     drop(sockets);
     assert!(server.stop());
     // Half of the limit is one user's.
     assert!(taken <= 4 * MIB + CLIENTS as u64 * 64 * KIB, "{taken} bytes");
 }
 
-/// A disk whose map is known at once: its first MiB lies in a file, and the rest nowhere.
-struct Half(Arc<Cold>, Info);
+/// A disk whose map is known at once: its first MiB lies in a file, and the rest nowhere. No [`TestDevice`] alone: of those
+/// that wait, only this one answers `now`.
+struct Half(TestDevice, Arc<OwnedFd>, Info);
 
 impl Blocking for Half {
     fn info(&self) -> &Info {
-        &self.1
+        &self.2
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.0.read_at(buf, offset)
@@ -197,7 +184,7 @@ impl Blocking for Half {
     fn now(&self, now: Now<'_>) -> Result<bool> {
         let Now::Resolve { offset, len, out, .. } = now else { return Ok(false) };
         assert_eq!((offset, len), (0, 2 * MIB));
-        let place = Lies::new(self.0.file.clone(), 0);
+        let place = Lies::new(self.1.clone(), 0);
         out.push(Extent::new(0, MIB, ExtentKind::Data).at(Some(place)));
         out.push(Extent::new(MIB, MIB, ExtentKind::Data));
         Ok(true)
@@ -210,16 +197,17 @@ fn what_was_in_memory_before_the_rest_of_a_reply_was_read_is_looked_for_again() 
     let _alone = ALONE.lock().unwrap();
     let disk = Cold::new();
     let abilities = Abilities { extents: true, ..Abilities::READ };
-    let half = Half(disk.clone(), Info { abilities, ..Info::new("half", SIZE) });
+    let info = Info { abilities, ..Info::new("half", SIZE) };
+    let half = Half(disk.device.clone(), disk.file.clone(), info);
     let edge = Simple::edge(half, &WorkPool::new(2));
     let (server, path) = serve(edge, Options { reactors: 1, ..Options::default() });
     let mut socket = connect(&path);
     ask(&mut socket, 0, 2 << 20);
     disk.wait_for(1);
     disk.cool();
-    disk.change(|state| state.warm = SIZE);
+    disk.warm_up(SIZE);
     socket.read_exact(&mut vec![0; 16 + (2 << 20)]).unwrap();
-    let reads = disk.state.lock().unwrap().reads.clone();
+    let reads = disk.reads();
     drop(socket);
     assert!(server.stop());
     assert_eq!(reads, [(MIB, MIB), (0, MIB)], "sent from a place that was not in memory any more");

@@ -7,37 +7,23 @@ mod client;
 use runtime::WorkPool;
 
 use client::{ask, connect, reply, serve};
-use device::{Blocking, Info, Result, Simple};
+use device::{Info, Operation, Simple};
 use server::Options;
+use trial::{Fate, TestDevice};
 
 /// It panics when it is read beyond its first 4 KiB.
-struct Panicking(Info, bool);
-
-impl Blocking for Panicking {
-    fn info(&self) -> &Info {
-        &self.0
-    }
-    fn waits(&self) -> bool {
-        self.1
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        assert!(offset < 4096, "on purpose");
-        buf.fill(7);
-        Ok(())
-    }
-    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
-        Ok(())
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
+fn panicking() -> TestDevice {
+    TestDevice::blank(Info::new("panicking", 1 << 20)).hooked(|operation| {
+        assert!(!matches!(operation, Operation::Read { offset: 4096.., .. }), "on purpose");
+        Fate::Pass(operation)
+    })
 }
 
 #[test]
 fn a_panic_of_a_device_ends_its_request_or_connection_and_nothing_else() {
     for waits in [true, false] {
         let before = runtime::panics();
-        let disk = Panicking(Info::new("panicking", 1 << 20), waits);
+        let disk = if waits { panicking().waiting() } else { panicking() };
         let edge = Simple::edge(disk, &WorkPool::new(2));
         let (server, path) = serve(edge, Options { reactors: 1, ..Options::default() });
         let mut other = connect(&path);

@@ -5,6 +5,7 @@
 
 mod client;
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,51 +13,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::{ask, connect, reply, serve, write_request};
-use device::{
-    Abilities, Blocking, Buffer, Device, Done, Edge, Info, Operation, Outcome, Place as Lies,
-    Result, Simple,
-};
+use device::{Abilities, Buffer, Info, Operation, OperationKind, Place as Lies, Simple};
 use runtime::{WorkPool, has_time};
 use rustix::fs::{Mode, OFlags};
 use server::Options;
+use trial::{Fate, TestDevice};
 
 const MIB: u64 = 1 << 20;
 const LONG: u32 = 32 << 20;
 
-/// All of it lies in a file, which leaves the page cache. It says how deep in the stack it is asked.
-struct Deep {
-    info: Info,
-    /// For each thread: the highest and the lowest address that were seen.
-    seen: Mutex<Vec<(std::thread::ThreadId, usize, usize)>>,
-    reads: AtomicUsize,
-}
-
-impl Blocking for Deep {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, buf: &mut [u8], _offset: u64) -> Result<()> {
-        let here = std::ptr::from_ref(&buf).addr();
-        let me = std::thread::current().id();
-        let mut seen = self.seen.lock().unwrap();
-        match seen.iter_mut().find(|(who, ..)| *who == me) {
-            Some((_, high, low)) => (*high, *low) = ((*high).max(here), (*low).min(here)),
-            None => seen.push((me, here, here)),
-        }
-        drop(seen);
-        self.reads.fetch_add(1, Ordering::SeqCst);
-        // The client reads what was sent before.
-        std::thread::sleep(Duration::from_millis(2));
-        buf.fill(0);
-        Ok(())
-    }
-    fn write_at(&self, _data: &[u8], _offset: u64, _fua: bool) -> Result<()> {
-        Ok(())
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-}
+/// For each thread that read: the highest and the lowest address on its stack.
+type Depths = Arc<Mutex<HashMap<std::thread::ThreadId, (usize, usize)>>>;
 
 #[test]
 fn what_is_read_after_all_is_read_piece_after_piece_and_never_deeper() {
@@ -67,7 +34,18 @@ fn what_is_read_after_all_is_read_piece_after_piece_and_never_deeper() {
     }
     let file = Arc::new(file);
     let info = Info { flat: Some(Lies::new(file.clone(), 0)), ..Info::new("deep", 32 * MIB) };
-    let deep = Arc::new(Deep { info, seen: Mutex::default(), reads: AtomicUsize::new(0) });
+    let depths = Depths::default();
+    let seen = depths.clone();
+    let deep = TestDevice::blank(info).hooked(move |operation| {
+        let here = std::ptr::from_ref(&operation).addr();
+        let mut seen = seen.lock().unwrap();
+        let (high, low) = seen.entry(std::thread::current().id()).or_insert((here, here));
+        (*high, *low) = ((*high).max(here), (*low).min(here));
+        drop(seen);
+        // The client reads what was sent before.
+        std::thread::sleep(Duration::from_millis(2));
+        Fate::Pass(operation)
+    });
     let edge = Simple::edge(deep.clone(), &WorkPool::new(2));
     let options = Options { reactors: 1, memory: 8 * MIB, ..Options::default() };
     let (server, path) = serve(edge, options);
@@ -84,49 +62,36 @@ fn what_is_read_after_all_is_read_piece_after_piece_and_never_deeper() {
     socket.read_exact(&mut vec![0; LONG as usize]).unwrap();
     drop((socket, holders));
     assert!(server.stop());
-    let reads = deep.reads.load(Ordering::SeqCst);
+    let reads = deep.count(OperationKind::Read);
     assert!(reads > 100, "{reads} reads");
-    for (_, high, low) in &*deep.seen.lock().unwrap() {
+    for (high, low) in depths.lock().unwrap().values() {
         assert!(high - low < 16 << 10, "{} bytes of stack", high - low);
     }
 }
 
-/// Filters are such devices.
-struct Here {
-    info: Info,
-    /// Requests that were begun by a thread with other things to do, and others.
-    begun: [AtomicUsize; 2],
-}
-
-impl Here {
-    fn new() -> Arc<Self> {
-        let abilities = Abilities { write: true, zero: true, ..Abilities::READ };
-        let info = Info { abilities, ..Info::new("here", 1 << 30) };
-        Arc::new(Self { info, begun: Default::default() })
-    }
-}
-
-impl Device for Here {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn submit(&self, operation: Operation, done: Done) {
-        self.begun[usize::from(has_time())].fetch_add(1, Ordering::SeqCst);
-        done(Ok(match operation {
+/// A device that answers in `submit`, as filters do, and how many requests were begun by a thread with other things
+/// to do, and how many by others. A read at 512 ends with half of its bytes.
+fn here() -> (Arc<TestDevice>, Arc<[AtomicUsize; 2]>) {
+    let abilities = Abilities { write: true, zero: true, ..Abilities::READ };
+    let info = Info { abilities, ..Info::new("here", 1 << 30) };
+    let begun = Arc::<[AtomicUsize; 2]>::default();
+    let counts = begun.clone();
+    let device = TestDevice::blank(info).hooked(move |operation| {
+        counts[usize::from(has_time())].fetch_add(1, Ordering::SeqCst);
+        Fate::done(match operation {
             Operation::Read { buffer, offset: 512 } => {
-                Outcome::Read(Buffer::zeroed(buffer.len() / 2))
+                Operation::Read { buffer: Buffer::zeroed(buffer.len() / 2), offset: 512 }
             }
-            Operation::Read { buffer, .. } => Outcome::Read(buffer),
-            _ => Outcome::Done,
-        }));
-    }
+            other => other,
+        })
+    });
+    (device.shared(), begun)
 }
 
 #[test]
 fn what_is_long_is_not_begun_by_a_reactor() {
-    let here = Here::new();
-    let pool = WorkPool::new(1);
-    let (server, path) = serve(Edge::new(here.clone(), pool), Options::default());
+    let (here, begun) = here();
+    let (server, path) = serve(here.edge(&WorkPool::new(1)), Options::default());
     let mut socket = connect(&path);
     for (len, count) in [(64_u32 << 10, [1, 0]), (1 << 30, [1, 1])] {
         let mut request = write_request(0, &[]);
@@ -134,7 +99,7 @@ fn what_is_long_is_not_begun_by_a_reactor() {
         request[24..28].copy_from_slice(&len.to_be_bytes());
         socket.write_all(&request).unwrap();
         assert_eq!(client::answered(&mut socket), Some(0));
-        assert_eq!([0, 1].map(|i: usize| here.begun[i].load(Ordering::SeqCst)), count, "{len}");
+        assert_eq!([0, 1].map(|i: usize| begun[i].load(Ordering::SeqCst)), count, "{len}");
     }
     drop(socket);
     assert!(server.stop());
@@ -143,7 +108,7 @@ fn what_is_long_is_not_begun_by_a_reactor() {
 /// A defect of a device must not put the replies of a server out of step.
 #[test]
 fn a_read_that_ends_with_another_length_is_an_error() {
-    let (server, path) = serve(Edge::new(Here::new(), WorkPool::new(1)), Options::default());
+    let (server, path) = serve(here().0.edge(&WorkPool::new(1)), Options::default());
     let mut socket = connect(&path);
     for (offset, error) in [(0, 0), (512, 5), (1024, 0)] {
         ask(&mut socket, offset, 512);
