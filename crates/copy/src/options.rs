@@ -234,28 +234,8 @@ mod tests {
 
     /// A device that prefers long requests, or has no preference.
     fn edge(bulk: u64) -> Edge {
-        let pool = runtime::WorkPool::new(1);
-        device::Simple::edge(
-            Idle(device::Info { bulk, ..device::Info::new("idle", 1 << 40) }),
-            &pool,
-        )
-    }
-
-    struct Idle(device::Info);
-
-    impl device::Blocking for Idle {
-        fn info(&self) -> &device::Info {
-            &self.0
-        }
-        fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
-            Ok(())
-        }
-        fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-            Ok(())
-        }
-        fn flush(&self) -> Result<()> {
-            Ok(())
-        }
+        let info = device::Info { bulk, ..device::Info::new("idle", 1 << 40) };
+        trial::TestDevice::blank(info).shared().edge(&runtime::WorkPool::new(1))
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) struct Temper {
     pub(crate) stays_away: bool,
 }
 
-/// A disk behind a connection that breaks.
+/// A disk behind a connection that breaks. No `TestDevice`: what such a server forgets, and when, is what is tested.
 #[derive(Clone)]
 pub(crate) struct Server(Arc<Inner>);
 

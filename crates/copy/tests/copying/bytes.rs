@@ -1,12 +1,11 @@
 //! The target has the bytes of the source, with every option and on every kind of device.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use copy::{Ends, Flush, Options, Reflink};
 use device::Blocking as _;
 use device::model::Model;
-use device::{Abilities, ExtentKind};
+use device::{Abilities, ExtentKind, OperationKind};
 
 use crate::support::*;
 
@@ -71,9 +70,9 @@ fn the_target_has_the_bytes_of_the_source_whatever_the_options_and_devices_are()
         }
         let before = target.bytes();
         let lanes = |random: &mut Random| usize::try_from(random.below(3)).unwrap();
-        let (from, to) = (Arc::<Witness>::default(), Arc::<Witness>::default());
-        let s = edge(Watched::new(source.clone(), from.clone(), lanes(&mut random)));
-        let t = edge(Watched::new(target.clone(), to.clone(), lanes(&mut random)));
+        let from = watched(source.clone(), lanes(&mut random));
+        let to = watched(target.clone(), lanes(&mut random));
+        let (s, t) = (edge(from.clone()), edge(to.clone()));
         let context = format!("round {round}: {options:?}, grids {grid_s} {grid_t}, {abilities:?}");
         let report = run(&s, &t, &options).unwrap_or_else(|e| panic!("{context}: {e}"));
         let (a, b) = (source.bytes(), target.bytes());
@@ -85,9 +84,9 @@ fn the_target_has_the_bytes_of_the_source_whatever_the_options_and_devices_are()
         assert_eq!(report.done(), size as u64, "{context}");
         assert_eq!(report.copied + report.zeroed + report.skipped, size as u64, "{context}");
         if grid == 1 && !options.no_extents {
-            assert_eq!(from.hole_read.load(SeqCst), 0, "{context}: a hole was read");
+            assert_eq!(holes_read(&from), 0, "{context}: a hole was read");
         }
-        let flushed = to.flushes.load(SeqCst) > 0;
+        let flushed = to.count(OperationKind::Flush) > 0;
         assert_eq!(flushed, options.flush != Flush::Never, "{context}");
         if options.allocated {
             let mut map = Vec::new();
@@ -103,13 +102,13 @@ fn nothing_is_written_or_asked_where_the_target_is_known_to_be_zero() {
     source.write_at(&[1; 5000], 1_000_000, false).unwrap();
     source.write_at(&[0; 300_000], 1_500_000, false).unwrap();
     let target = Arc::new(Model::new(SIZE));
-    let seen = Arc::<Witness>::default();
-    let t = edge(Watched::new(target.clone(), seen.clone(), 0));
+    let seen = watched(target.clone(), 0);
+    let t = edge(seen.clone());
     let options = Options { target_is_zero: true, ..Options::default() };
     let report = run(&edge(source.clone()), &t, &options).unwrap();
     assert_eq!(source.bytes(), target.bytes());
-    assert_eq!((seen.zeroes.load(SeqCst), seen.resolves.load(SeqCst)), (0, 0));
-    assert_eq!(*seen.ranges_written.lock().unwrap(), [(1_000_000, 5000)]);
+    assert_eq!((seen.count(OperationKind::Zero), seen.count(OperationKind::Resolve)), (0, 0));
+    assert_eq!(seen.asked(), ["write 1000000+5000", "flush"]);
     assert_eq!((report.copied, report.zeroed), (5000, 0));
 }
 
@@ -118,11 +117,11 @@ fn only_what_the_targets_own_map_calls_zero_is_skipped() {
     let source = Arc::new(Model::new(1 << 20));
     let target = Arc::new(Model::new(1 << 20));
     target.write_at(&[0xee; 100_000], 300_000, false).unwrap();
-    let seen = Arc::<Witness>::default();
-    let t = edge(Watched::new(target.clone(), seen.clone(), 0));
+    let seen = watched(target.clone(), 0);
+    let t = edge(seen.clone());
     let report = run(&edge(source), &t, &Options::default()).unwrap();
     assert_eq!(target.bytes(), vec![0; 1 << 20]);
-    assert_eq!(seen.writes.load(SeqCst), 0);
+    assert_eq!(seen.count(OperationKind::Write), 0);
     assert_eq!(report.zeroed, 100_000);
     assert_eq!(report.skipped, (1 << 20) - 100_000);
 }
@@ -135,12 +134,12 @@ fn adjoining_zeroes_are_one_request_whether_found_or_known() {
     let abilities = Abilities { extents: false, ..all_abilities() };
     let target = Arc::new(Model::with(4 << 20, abilities, blocks(1, 4096, 32 << 20)));
     fill(&target, 0xee);
-    let seen = Arc::<Witness>::default();
-    let t = edge(Watched::new(target.clone(), seen.clone(), 0));
+    let seen = watched(target.clone(), 0);
+    let t = edge(seen.clone());
     let options = Options { threads: Some(1), ..Options::default() };
     run(&edge(source.clone()), &t, &options).unwrap();
     assert_eq!(source.bytes(), target.bytes());
-    assert_eq!(seen.zeroes.load(SeqCst), 1, "{:?}", target.log());
+    assert_eq!(seen.count(OperationKind::Zero), 1, "{:?}", target.log());
 }
 
 #[test]
@@ -149,9 +148,9 @@ fn a_target_that_throws_bytes_away_is_not_searched_for_zeroes() {
     source.write_at(&[0; 1 << 20], 0, false).unwrap();
     let abilities = Abilities { discards: true, ..all_abilities() };
     let target = Arc::new(Model::with(1 << 20, abilities, blocks(1, 4096, 32 << 20)));
-    let seen = Arc::<Witness>::default();
-    let t = edge(Watched::new(target, seen.clone(), 0));
+    let seen = watched(target, 0);
+    let t = edge(seen.clone());
     let report = run(&edge(source), &t, &Options::default()).unwrap();
     assert_eq!(report.copied, 1 << 20);
-    assert_eq!(seen.zeroes.load(SeqCst), 0);
+    assert_eq!(seen.count(OperationKind::Zero), 0);
 }

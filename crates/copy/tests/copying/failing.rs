@@ -1,12 +1,13 @@
 //! Failures: never a success, never a byte said to be done that is not.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use copy::{Cancel, Ends, FailedCopy, Options, Progress};
 use device::Blocking as _;
 use device::model::Model;
 use device::{Abilities, ErrorKind};
+use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
@@ -31,11 +32,14 @@ impl Case {
         Self { source, target, options, lanes }
     }
 
-    /// Runs with the given witnesses; checks the account against the bytes.
-    fn run(&self, from: Arc<Witness>, to: Arc<Witness>) -> Result<(), Box<FailedCopy>> {
-        let s = edge(Watched::new(self.source.clone(), from, self.lanes));
-        let t = edge(Watched::new(self.target.clone(), to, self.lanes));
-        let result = run(&s, &t, &self.options);
+    /// Both ends.
+    fn ends(&self) -> [Arc<TestDevice>; 2] {
+        [&self.source, &self.target].map(|model| watched(model.clone(), self.lanes))
+    }
+
+    /// Runs; checks the account against the bytes.
+    fn run(&self, [from, to]: &[Arc<TestDevice>; 2]) -> Result<(), Box<FailedCopy>> {
+        let result = run(&edge(from.clone()), &edge(to.clone()), &self.options);
         let left = match &result {
             Ok(report) => &report.left,
             Err(failure) => &failure.report.left,
@@ -53,12 +57,6 @@ impl Case {
     }
 }
 
-fn failing_at(n: u64) -> Arc<Witness> {
-    let witness = Witness::default();
-    witness.fail_at.store(n, SeqCst);
-    Arc::new(witness)
-}
-
 #[test]
 fn the_first_error_at_any_operation_on_either_end_is_the_end() {
     for lanes in [0, 2] {
@@ -66,18 +64,18 @@ fn the_first_error_at_any_operation_on_either_end_is_the_end() {
             let mut failed = 0;
             for n in 1.. {
                 let case = Case::new(7, lanes);
-                let bad = failing_at(n);
-                let good = Arc::<Witness>::default();
-                let (from, to) = if on_target { (good, bad.clone()) } else { (bad.clone(), good) };
-                match case.run(from, to) {
+                let ends = case.ends();
+                let bad = &ends[usize::from(on_target)];
+                bad.fail_nth(n);
+                match case.run(&ends) {
                     Ok(()) => {
                         // It never came so far: all of it worked, and truly.
-                        assert!(bad.fail_at.load(SeqCst) > 0, "operation {n} failed unnoticed");
+                        assert!(bad.undecided() > 0, "operation {n} failed unnoticed");
                         break;
                     }
                     Err(failure) => {
                         assert_eq!(failure.error.kind(), ErrorKind::Io, "{failure}");
-                        assert!(failure.to_string().starts_with("faulty: "), "{failure}");
+                        assert!(failure.to_string().starts_with("model: "), "{failure}");
                         failed += 1;
                     }
                 }
@@ -91,8 +89,13 @@ fn the_first_error_at_any_operation_on_either_end_is_the_end() {
 fn a_panic_in_a_worker_is_an_error() {
     for n in [1, 5, 20] {
         let case = Case::new(7, 0);
-        let bad = Arc::new(Witness { fail_at: n.into(), panics: true, ..Witness::default() });
-        let failure = case.run(bad, Arc::default()).unwrap_err();
+        let (ends, asked) = (case.ends(), AtomicU64::new(0));
+        ends[0].on(move |operation| {
+            let number = asked.fetch_add(1, SeqCst) + 1;
+            assert!(number != n, "a panic in a device, as this test wants it");
+            Fate::Pass(few_extents(operation, 1, SIZE as u64))
+        });
+        let failure = case.run(&ends).unwrap_err();
         assert!(failure.to_string().contains("defect"), "{failure}");
     }
 }
@@ -158,14 +161,8 @@ fn a_target_that_cannot_zero_after_all_has_zeroes_written() {
     let abilities = Abilities { zero: false, extents: false, ..all_abilities() };
     let target = Arc::new(Model::with(3 << 20, abilities, blocks(1, 4096, 32 << 20)));
     fill(&target, 0xee);
-    let mut watched = Watched {
-        inner: target.clone(),
-        info: target.info().clone(),
-        seen: Arc::default(),
-        lanes: 0,
-    };
-    watched.info.abilities.zero = true;
-    let report = run(&edge(source.clone()), &edge(Arc::new(watched)), &Options::default()).unwrap();
+    let says = watching(target.clone(), 0).info_with(|info| info.abilities.zero = true);
+    let report = run(&edge(source.clone()), &edge(says.shared()), &Options::default()).unwrap();
     assert_eq!(source.bytes(), target.bytes());
     assert_eq!(report.zeroed, (3 << 20) - 4096);
 }

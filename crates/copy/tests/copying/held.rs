@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use copy::Options;
-use device::{Blocking, Completed, Info, Interest, Lane, LaneStep, Operation, Outcome, Result};
+use device::{Completed, Info, Interest, Lane, LaneStep, Operation, Outcome};
 use rustix::event::{EventfdFlags, eventfd};
+use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
@@ -17,51 +18,28 @@ const REQUEST: u64 = 256 << 10;
 const MOST: u64 = 36 << 20;
 
 /// A disk of zeroes, but for the first bytes of each request.
-struct Sparse {
-    info: Info,
-    data: usize,
-}
-
-impl Blocking for Sparse {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+fn sparse(data: usize) -> Arc<TestDevice> {
+    let device = TestDevice::blank(Info::new("sparse", SIZE)).hooked(move |operation| {
+        let Operation::Read { offset, mut buffer } = operation else {
+            return Fate::Pass(operation);
+        };
         assert_eq!(offset % REQUEST, 0);
         buffer.fill(0);
-        buffer[..self.data].fill(1);
-        Ok(())
-    }
-    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-        panic!("the source was written");
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
+        buffer[..data].fill(1);
+        Fate::done(Operation::Read { offset, buffer })
+    });
+    device.shared()
 }
 
-/// Takes writes, and answers 10 ms after nothing more comes, as if it were far away.
-struct Holding {
-    info: Info,
-    now: Arc<AtomicUsize>,
-    most: Arc<AtomicUsize>,
-}
-
-impl Blocking for Holding {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, buffer: &mut [u8], _: u64) -> Result<()> {
-        buffer.fill(0);
-        Ok(())
-    }
-    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-        panic!("it has lanes");
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+/// A disk with lanes that take writes, and answer 10 ms after nothing more comes, as if it were far away.
+fn holding(most: &Arc<AtomicUsize>) -> Arc<TestDevice> {
+    let info = Info { abilities: all_abilities(), ..Info::new("holding", SIZE) };
+    let (now, most) = (Arc::<AtomicUsize>::default(), most.clone());
+    let device = TestDevice::blank(info).hooked(|operation| {
+        assert!(!matches!(operation, Operation::Write { .. }), "it has lanes");
+        Fate::Pass(operation)
+    });
+    let device = device.lanes(move |_| {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let bell = Arc::new(bell);
         let rings = Arc::downgrade(&bell);
@@ -72,9 +50,10 @@ impl Blocking for Holding {
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
-        let (now, most) = (self.now.clone(), self.most.clone());
-        Ok(Some(Box::new(Held { waiting: Vec::new(), seen: 0, now, most, bell })))
-    }
+        let (now, most) = (now.clone(), most.clone());
+        Ok(Box::new(Held { waiting: Vec::new(), seen: 0, now, most, bell }))
+    });
+    device.shared()
 }
 
 struct Held {
@@ -129,10 +108,8 @@ fn more_requests_hold_no_more_memory_than_all_may_also_where_each_writes_little_
 
 /// The most bytes that a copy held; never more than it may.
 fn held(data: usize, workers: usize) -> u64 {
-    let source = Sparse { info: Info::new("sparse", SIZE), data };
     let most = Arc::<AtomicUsize>::default();
-    let info = Info { abilities: all_abilities(), ..Info::new("holding", SIZE) };
-    let target = Holding { info, now: Arc::default(), most: most.clone() };
+    let (source, target) = (sparse(data), holding(&most));
     let options = Options {
         requests: Some(10_000),
         threads: Some(workers),
@@ -140,7 +117,7 @@ fn held(data: usize, workers: usize) -> u64 {
         no_extents: true,
         ..Options::default()
     };
-    let report = run(&edge(Arc::new(source)), &edge(Arc::new(target)), &options).unwrap();
+    let report = run(&edge(source), &edge(target), &options).unwrap();
     assert_eq!(report.copied, SIZE / REQUEST * data as u64);
     // Each write keeps the buffer of its read.
     let held = most.load(SeqCst) as u64 * REQUEST;

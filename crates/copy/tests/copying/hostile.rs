@@ -3,17 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use copy::Options;
 use device::Blocking as _;
 use device::model::Model;
-use device::{
-    Abilities, Device, Done, Error, ErrorKind, Fault, Info, Operation, Outcome, Result,
-    run_blocking,
-};
+use device::{Abilities, Device, Done, ErrorKind, Info, Operation};
+use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
@@ -33,110 +31,84 @@ struct Temper {
     longest: u64,
 }
 
+/// A late [`TestDevice`] that sees what is in flight together.
 struct Hostile {
-    inner: Model,
-    info: Info,
-    temper: Temper,
+    late: Arc<TestDevice>,
     count: AtomicU64,
-    waiting: Mutex<Vec<(u64, Operation, Done)>>,
-    more: Condvar,
-    /// Ranges being changed, and whether they are zeroed.
-    changing: Mutex<BTreeMap<u64, (Range<u64>, bool)>>,
+    changing: Changing,
     /// Changes that met.
     met: Mutex<Vec<String>>,
-    ended: AtomicBool,
 }
 
+/// Ranges that are being changed, and whether they are zeroed.
+type Changing = Arc<Mutex<BTreeMap<u64, (Range<u64>, bool)>>>;
+
 impl Hostile {
-    fn new(inner: Model, temper: Temper, seed: u64) -> Arc<Self> {
-        let info = Info { longest_effect: temper.longest, ..inner.info().clone() };
-        let me = Arc::new(Self {
-            inner,
-            info,
-            temper,
-            count: AtomicU64::new(0),
-            waiting: Mutex::default(),
-            more: Condvar::new(),
-            changing: Mutex::default(),
-            met: Mutex::default(),
-            ended: AtomicBool::new(false),
-        });
-        for i in 0..3 {
-            let me = me.clone();
-            std::thread::spawn(move || me.work(&mut Random(seed * 3 + i)));
-        }
-        me
+    fn new(model: Model, temper: Temper, seed: u64) -> Arc<Self> {
+        let (model, random) = (Arc::new(model), Mutex::new(Random(seed * 3)));
+        let (below, asked) = (model.clone(), AtomicU64::new(0));
+        let late = TestDevice::over(model)
+            .info_with(|info| info.longest_effect = temper.longest)
+            .hooked(move |operation| {
+                let fails = asked.fetch_add(1, SeqCst) + 1 == temper.fails_at;
+                temper.answer(&below, operation, fails, &random)
+            });
+        let late = late.late(3).shared();
+        let (changing, met) = Default::default();
+        Arc::new(Self { late, count: AtomicU64::new(0), changing, met })
     }
+}
 
-    fn work(&self, random: &mut Random) {
-        loop {
-            let mut waiting = self.waiting.lock().unwrap();
-            while waiting.is_empty() {
-                if self.ended.load(SeqCst) {
-                    return;
-                }
-                waiting = self.more.wait(waiting).unwrap();
-            }
-            let at = usize::try_from(random.below(waiting.len() as u64)).unwrap();
-            let (number, operation, done) = waiting.swap_remove(at);
-            drop(waiting);
-            if random.below(2) == 0 {
-                std::thread::yield_now();
-            }
-            let outcome = self.answer(number, operation, random);
-            self.changing.lock().unwrap().remove(&number);
-            done(outcome);
+impl Temper {
+    fn answer(
+        &self,
+        model: &Model,
+        operation: Operation,
+        fails: bool,
+        random: &Mutex<Random>,
+    ) -> Fate {
+        let one_of = |n: u64| n > 0 && random.lock().unwrap().below(n) == 0;
+        if one_of(2) {
+            std::thread::yield_now();
         }
-    }
-
-    fn answer(&self, number: u64, operation: Operation, random: &mut Random) -> Result<Outcome> {
-        let Temper { refuses_fast, refusal, refuses_plain, fails_at, slow, .. } = self.temper;
-        let mut one_of = |n: u64| n > 0 && random.below(n) == 0;
-        let error = |kind| Err(Error::new(kind, Fault::Peer, "as this test wants it"));
-        let fails = number + 1 == fails_at;
         match operation {
-            Operation::Zero { flags, .. } if flags.fast_only && one_of(refuses_fast) => {
-                return error(refusal);
+            Operation::Zero { flags, .. } if flags.fast_only && one_of(self.refuses_fast) => {
+                Fate::fail(self.refusal)
             }
-            Operation::Zero { flags, .. } if !flags.fast_only && one_of(refuses_plain) => {
-                return error(ErrorKind::Unsupported);
+            Operation::Zero { flags, .. } if !flags.fast_only && one_of(self.refuses_plain) => {
+                Fate::fail(ErrorKind::Unsupported)
             }
             Operation::Zero { offset, len, mut flags } => {
                 flags.fast_only = false;
                 let mib = u32::try_from(len >> 20).unwrap();
-                std::thread::sleep(slow * mib);
+                std::thread::sleep(self.slow * mib);
                 // In two halves, so that something can come between.
-                let block = u64::from(self.info.blocks.minimum);
+                let block = u64::from(model.info().blocks.minimum);
                 let half = len / 2 - len / 2 % block;
                 if half > 0 {
-                    self.inner.zero(offset, half, flags)?;
+                    model.zero(offset, half, flags).unwrap();
                     std::thread::yield_now();
                 }
+                let (offset, len) = (offset + half, len - half);
                 if fails {
-                    return error(ErrorKind::Io);
+                    Fate::fail(ErrorKind::Io)
+                } else {
+                    Fate::Pass(Operation::Zero { offset, len, flags })
                 }
-                self.inner.zero(offset + half, len - half, flags)?;
-                return Ok(Outcome::Done);
             }
-            _ => {}
-        }
-        if fails {
-            return error(ErrorKind::Io);
-        }
-        let operation = match operation {
-            // Few at a time, so that asking goes on.
+            _ if fails => Fate::fail(ErrorKind::Io),
             Operation::Resolve { offset, len, max } => {
-                Operation::Resolve { offset, len: len.min(1 << 20), max: max.min(5) }
+                // Few at a time, so that asking goes on.
+                Fate::Pass(Operation::Resolve { offset, len: len.min(1 << 20), max: max.min(5) })
             }
-            other => other,
-        };
-        run_blocking(&self.inner, operation)
+            other => Fate::Pass(other),
+        }
     }
 }
 
 impl Device for Hostile {
     fn info(&self) -> &Info {
-        &self.info
+        self.late.info()
     }
     fn submit(&self, operation: Operation, done: Done) {
         let number = self.count.fetch_add(1, SeqCst);
@@ -159,8 +131,12 @@ impl Device for Hostile {
             }
             changing.insert(number, (range, zero));
         }
-        self.waiting.lock().unwrap().push((number, operation, done));
-        self.more.notify_one();
+        let changing = self.changing.clone();
+        let ended = move |outcome| {
+            changing.lock().unwrap().remove(&number);
+            done(outcome);
+        };
+        self.late.submit(operation, Box::new(ended));
     }
 }
 
@@ -226,7 +202,7 @@ fn what_a_hostile_target_does_never_leaves_a_stale_byte_that_is_not_reported() {
         };
         let context = format!("round {round}: {options:?}, {temper:?}, grids {grid_s} {grid_t}");
         let lanes = usize::try_from(random.below(3)).unwrap();
-        let from = edge(Watched::new(source.clone(), Arc::default(), lanes));
+        let from = edge(watched(source.clone(), lanes));
         let left = match run(&from, &outside(target.clone()), &options) {
             Ok(report) => {
                 right += 1;
@@ -236,15 +212,13 @@ fn what_a_hostile_target_does_never_leaves_a_stale_byte_that_is_not_reported() {
                 failed += 1;
                 assert!(temper.fails_at > 0, "{context}: {failure}");
                 if !failure.report.touched {
-                    assert!(target.inner.bytes() == before, "{context}: it was touched");
+                    assert!(target.late.model().bytes() == before, "{context}: it was touched");
                 }
                 failure.report.left
             }
         };
-        target.ended.store(true, SeqCst);
-        target.more.notify_all();
         assert_eq!(*target.met.lock().unwrap(), [""; 0], "{context}");
-        let (from, to) = (source.bytes(), target.inner.bytes());
+        let (from, to) = (source.bytes(), target.late.model().bytes());
         for (i, (a, b)) in from.iter().zip(&to).enumerate() {
             let known = left.iter().any(|range| range.contains(&(i as u64)));
             assert!(a == b || known, "{context}: differs at {i}, left {left:?}");

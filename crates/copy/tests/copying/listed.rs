@@ -2,64 +2,29 @@
 //! read nor changed.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use copy::{Cancel, CopyPlan, Ends, ListedRange, Options, Progress, RangeFate};
 use device::model::Model;
-use device::{Abilities, Blocking, ErrorKind, Extent, Info, Result, ZeroFlags};
+use device::{Abilities, Blocking, ErrorKind, ZeroFlags};
+use trial::{Fate, SeenOperation, TestDevice};
 
 use crate::support::*;
 
-/// A disk with ranges that must not be touched.
-struct Fenced {
-    inner: Model,
-    fences: Vec<Range<u64>>,
-    met: Mutex<Vec<String>>,
+/// A disk that tells little of its map at a time.
+fn disk(model: Model) -> Arc<TestDevice> {
+    let size = model.info().size;
+    let device = TestDevice::over(model);
+    device.hooked(move |operation| Fate::Pass(few_extents(operation, 1, size))).shared()
 }
 
-impl Fenced {
-    fn new(inner: Model, fences: &[Range<u64>]) -> Arc<Self> {
-        Arc::new(Self { inner, fences: fences.to_vec(), met: Mutex::default() })
-    }
-
-    fn touch(&self, what: &str, offset: u64, len: u64) {
-        if let Some(fence) = self.fences.iter().find(|f| offset < f.end && f.start < offset + len) {
-            self.met.lock().unwrap().push(format!("{what} {offset}+{len} meets {fence:?}"));
-        }
-    }
-
-    fn met(&self) -> Vec<String> {
-        self.met.lock().unwrap().clone()
-    }
-}
-
-impl Blocking for Fenced {
-    fn info(&self) -> &Info {
-        self.inner.info()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.touch("read", offset, buf.len() as u64);
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.touch("write", offset, data.len() as u64);
-        self.inner.write_at(data, offset, fua)
-    }
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.touch("zero", offset, len);
-        self.inner.zero(offset, len, flags)
-    }
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.touch("trim", offset, len);
-        self.inner.trim(offset, len, fua)
-    }
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.touch("map", offset, len);
-        self.inner.resolve(offset, len.min(1 << 20), max.min(5), out)
-    }
+/// What touched these ranges.
+fn met(device: &TestDevice, fences: &[Range<u64>]) -> Vec<String> {
+    let meets = |seen: &SeenOperation, fence: &Range<u64>| {
+        seen.offset < fence.end && fence.start < seen.end()
+    };
+    let touching = |seen: &SeenOperation| fences.iter().any(|fence| meets(seen, fence));
+    device.seen().iter().filter(|seen| touching(seen)).map(SeenOperation::to_string).collect()
 }
 
 fn random_list(random: &mut Random, size: u64, grid: u64) -> Vec<ListedRange> {
@@ -125,7 +90,7 @@ fn what_a_list_leaves_alone_is_neither_asked_for_nor_read_nor_changed() {
         let before = target.bytes();
         let source_fences: Vec<_> =
             alone.iter().filter(|r| r.start < size as u64).cloned().collect();
-        let (source, target) = (Fenced::new(source, &source_fences), Fenced::new(target, &alone));
+        let (source, target) = (disk(source), disk(target));
         let options = Options {
             threads: Some(1 + usize::try_from(random.below(3)).unwrap()),
             request_size: 16 << 10,
@@ -140,8 +105,9 @@ fn what_a_list_leaves_alone_is_neither_asked_for_nor_read_nor_changed() {
         let context = format!("round {round}: {list:?} {options:?}");
         let report = by_list(source.clone(), target.clone(), &list, &options)
             .unwrap_or_else(|e| panic!("{context}: {e}"));
-        assert_eq!((source.met(), target.met()), (Vec::new(), Vec::new()), "{context}");
-        let (from, to) = (source.inner.bytes(), target.inner.bytes());
+        assert_eq!(met(&source, &source_fences), [""; 0], "{context}");
+        assert_eq!(met(&target, &alone), [""; 0], "{context}");
+        let (from, to) = (source.model().bytes(), target.model().bytes());
         for (i, kind) in expected.iter().enumerate() {
             let wanted = match kind {
                 Some(RangeFate::Data) => from[i],
@@ -160,8 +126,8 @@ fn what_a_list_leaves_alone_is_neither_asked_for_nor_read_nor_changed() {
 fn what_a_failed_copy_by_a_list_has_left_does_not_include_what_is_left_alone() {
     let source = Arc::new(Model::new(4 << 20));
     fill(&source, 7);
-    let bad = Arc::new(Witness { fail_at: 20.into(), ..Witness::default() });
-    let source = Watched::new(source, bad, 0);
+    let source = watched(source, 0);
+    source.fail_nth(20);
     let target = Arc::new(Model::new(4 << 20));
     let data =
         |start: u64| ListedRange { range: start << 20..(start + 1) << 20, kind: RangeFate::Data };

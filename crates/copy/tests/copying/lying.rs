@@ -6,9 +6,10 @@ use std::sync::Arc;
 use copy::{Cancel, Options, Progress};
 use device::model::Model;
 use device::{
-    Blocking, Buffer, Completed, ErrorKind, Extent, ExtentKind, Info, Interest, Lane, LaneStep,
-    Operation, Outcome, Result, ZeroFlags,
+    Blocking as _, Buffer, Completed, Edge, ErrorKind, ExtentKind, Interest, Lane, LaneStep,
+    Operation, Outcome, Result,
 };
+use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
@@ -34,46 +35,29 @@ enum Lie {
     Silent,
 }
 
-struct Liar {
-    inner: Arc<Model>,
-    lie: Lie,
-}
-
-impl Blocking for Liar {
-    fn info(&self) -> &Info {
-        self.inner.info()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.inner.write_at(data, offset, fua)
-    }
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.inner.zero(offset, len, flags)
-    }
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        let map = |start, len| Extent::new(start, len, ExtentKind::Hole);
-        match self.lie {
-            Lie::MapElsewhere => out.push(map(offset + 1, len - 1)),
-            Lie::EmptyMap => {}
-            Lie::MapBeyond => out.push(map(offset, len + 1)),
-            _ => return self.inner.resolve(offset, len, max, out),
+fn liar(model: Arc<Model>, lie: Lie) -> Edge {
+    let device = TestDevice::over(model).hooked(move |operation| match (lie, operation) {
+        (Lie::MapElsewhere, Operation::Resolve { offset, len, .. }) => {
+            told(offset + 1, len - 1, ExtentKind::Hole)
         }
-        Ok(())
-    }
-    fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
+        (Lie::EmptyMap, Operation::Resolve { .. }) => {
+            Fate::Answer(Ok(Outcome::Extents(Vec::new())))
+        }
+        (Lie::MapBeyond, Operation::Resolve { offset, len, .. }) => {
+            told(offset, len + 1, ExtentKind::Hole)
+        }
+        (_, other) => Fate::Pass(other),
+    });
+    let device = device.lanes(move |device| {
         let never = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let (inner, lie) = (self.inner.clone(), self.lie);
-        Ok(Some(Box::new(LyingLane { inner, lie, ended: Vec::new(), waiting: 0, never })))
-    }
+        let device = device.clone();
+        Ok(Box::new(LyingLane { device, lie, ended: Vec::new(), waiting: 0, never }))
+    });
+    edge(device.shared())
 }
 
 struct LyingLane {
-    inner: Arc<Model>,
+    device: TestDevice,
     lie: Lie,
     ended: Vec<Completed>,
     waiting: usize,
@@ -82,17 +66,12 @@ struct LyingLane {
 
 impl LyingLane {
     fn answer(&self, operation: Operation) -> Result<Outcome> {
-        let map =
-            |start, len| Ok(Outcome::Extents(vec![Extent::new(start, len, ExtentKind::Hole)]));
-        match (self.lie, &operation) {
+        match (self.lie, operation) {
             (Lie::ShortRead, Operation::Read { buffer, .. }) => {
                 Ok(Outcome::Read(Buffer::zeroed(buffer.len() - 1)))
             }
             (Lie::NoBytes, Operation::Read { .. }) => Ok(Outcome::Done),
-            (Lie::MapElsewhere, Operation::Resolve { offset, len, .. }) => map(offset + 1, len - 1),
-            (Lie::EmptyMap, Operation::Resolve { .. }) => Ok(Outcome::Extents(Vec::new())),
-            (Lie::MapBeyond, Operation::Resolve { offset, len, .. }) => map(*offset, len + 1),
-            _ => device::run_blocking(&*self.inner, operation),
+            (_, other) => device::run_blocking(&self.device, other),
         }
     }
 }
@@ -138,7 +117,7 @@ fn models() -> (Arc<Model>, Arc<Model>) {
 fn a_source_that_answers_nonsense_ends_the_copy() {
     for lie in [Lie::Twice, Lie::WrongTicket, Lie::ShortRead, Lie::NoBytes, Lie::Dead] {
         let (source, target) = models();
-        let source = edge(Arc::new(Liar { inner: source, lie }));
+        let source = liar(source, lie);
         let failure = run(&source, &edge(target), &Options::default()).unwrap_err();
         let whose = failure.error.fault();
         assert_eq!(whose, device::Fault::Us, "{lie:?}: {failure}");
@@ -152,7 +131,7 @@ fn a_target_that_answers_nonsense_ends_the_copy() {
         [Lie::Twice, Lie::WrongTicket, Lie::MapElsewhere, Lie::EmptyMap, Lie::MapBeyond, Lie::Dead]
     {
         let (source, target) = models();
-        let target = edge(Arc::new(Liar { inner: target, lie }));
+        let target = liar(target, lie);
         let failure = run(&edge(source), &target, &Options::default()).unwrap_err();
         assert!(!failure.report.left.is_empty(), "{lie:?}");
     }
@@ -162,7 +141,7 @@ fn a_target_that_answers_nonsense_ends_the_copy() {
 fn a_peer_that_never_answers_can_be_left() {
     for silent_target in [false, true] {
         let (source, target) = models();
-        let silent = |inner| edge(Arc::new(Liar { inner, lie: Lie::Silent }));
+        let silent = |model| liar(model, Lie::Silent);
         let (source, target) = if silent_target {
             (edge(source), silent(target))
         } else {

@@ -5,34 +5,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use copy::{Cancel, CopyPlan, Ends, Options, Progress};
-use device::{Device, Done, Edge, Error, ErrorKind, Fault, Info, Operation, Params, Result};
+use device::{Device, Edge, Error, ErrorKind, Fault, Params};
 use devices::OpenOptions;
 use runtime::WorkPool;
+use trial::{Fate, TestDevice};
 
 use crate::breaking::{BLOCK, Server, Temper, disk};
 
 /// A disk whose server hangs up where its connection would break, and is there again at once.
-struct HangsUp(Server);
-
-impl Device for HangsUp {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn submit(&self, operation: Operation, done: Done) {
-        let server = self.0.clone();
-        let answer = move |outcome: Result<device::Outcome>| {
-            done(outcome.map_err(|_| {
-                device::Session::reopen(&server).unwrap();
-                Error::new(ErrorKind::Dropped, Fault::Us, "hang up")
-            }));
-        };
-        self.0.submit(operation, Box::new(answer));
-    }
+fn hangs_up(server: &Server) -> Arc<TestDevice> {
+    let (info, server) = (server.info().clone(), server.clone());
+    let device = TestDevice::blank(info).hooked(move |operation| {
+        let disk: &dyn Device = &server;
+        Fate::Answer(disk.run(operation).map_err(|_| {
+            disk.reopen().unwrap();
+            Error::new(ErrorKind::Dropped, Fault::Us, "hang up")
+        }))
+    });
+    device.shared()
 }
 
 /// Serves it, and answers with the socket.
 fn serve(disk: &Server) -> (server::Server, PathBuf) {
-    let edge = Edge::new(Arc::new(HangsUp(disk.clone())), WorkPool::new(2));
+    let edge = hangs_up(disk).edge(&WorkPool::new(2));
     let mut exports = server::Exports::new();
     let (name, description, read_only) = (String::new(), String::new(), false);
     assert!(exports.add(server::Export {

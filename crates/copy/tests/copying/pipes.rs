@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use copy::{Cancel, FailedCopy, Options, Progress, Report};
 use device::model::Model;
-use device::{
-    Blocking, Device, Done, Edge, Error, ErrorKind, Fault, Info, Operation, Result, Session, Simple,
-};
+use device::{Blocking as _, Edge, Error, ErrorKind, Fault, OperationKind, Result, Session};
 use runtime::WorkPool;
+use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
@@ -106,11 +105,10 @@ fn zeroes_are_left_out_only_where_the_target_is_known_to_be_zero() {
     for (known, zeroed) in [(true, false), (false, true)] {
         let model = Arc::new(Model::new(1 << 20));
         let options = Options { target_is_zero: known, check_zero: false, ..Options::default() };
-        let seen = Arc::new(Witness::default());
-        let target = edge(Watched::new(model, seen.clone(), 0));
-        copy(Pieces::new(vec![0; 1 << 20], 1), &target, &options).unwrap();
-        assert_eq!(seen.zeroes.load(SeqCst) > 0, zeroed);
-        assert_eq!(seen.writes.load(SeqCst), 0);
+        let target = watched(model, 0);
+        copy(Pieces::new(vec![0; 1 << 20], 1), &edge(target.clone()), &options).unwrap();
+        assert_eq!(target.count(OperationKind::Zero) > 0, zeroed);
+        assert_eq!(target.count(OperationKind::Write), 0);
     }
     // A word for it that is to be checked is not enough here.
     let model = Arc::new(Model::new(1 << 20));
@@ -145,10 +143,11 @@ fn a_stream_that_is_longer_than_the_target_fails_and_one_that_fits_exactly_does_
 #[test]
 fn the_first_write_that_fails_ends_it() {
     for at in [1, 2, 5] {
-        let seen = Arc::new(Witness { fail_at: at.into(), ..Witness::default() });
-        let target = edge(Watched::new(Arc::new(Model::new(8 << 20)), seen, 0));
+        let target = watched(Arc::new(Model::new(8 << 20)), 0);
+        target.fail_nth(at);
         let failure =
-            copy(Pieces::new(vec![7; 8 << 20], at), &target, &Options::default()).unwrap_err();
+            copy(Pieces::new(vec![7; 8 << 20], at as u64), &edge(target), &Options::default())
+                .unwrap_err();
         assert_eq!(failure.error.kind(), ErrorKind::Io, "{at}");
         assert!(!failure.report.left.is_empty());
     }
@@ -169,43 +168,27 @@ fn a_cancel_does_not_wait_for_the_next_byte() {
     assert_eq!(outcome.unwrap_err().error.kind(), ErrorKind::Cancelled);
 }
 
-/// A device whose path has broken and was opened again after the first write, or which answers nothing.
-struct Odd {
-    inner: Edge,
-    written: AtomicBool,
-    answers: bool,
-}
+/// A path that has broken and was opened again once something was written.
+#[derive(Default)]
+struct Written(AtomicBool);
 
-impl Device for Odd {
-    fn info(&self) -> &Info {
-        self.inner.info()
-    }
-
-    fn submit(&self, operation: Operation, done: Done) {
-        self.written.store(true, SeqCst);
-        if self.answers {
-            self.inner.submit(operation, done);
-        }
-    }
-
-    fn session(&self) -> Option<&dyn Session> {
-        Some(self)
-    }
-}
-
-impl Session for Odd {
+impl Session for Written {
     fn epoch(&self) -> u64 {
-        self.written.load(SeqCst).into()
+        self.0.load(SeqCst).into()
     }
 }
 
 #[test]
 fn what_a_target_may_have_forgotten_is_no_success_and_neither_is_an_answer_that_never_comes() {
     for (answers, said) in [(true, "cannot be read again"), (false, "makes no sense")] {
-        let pool = WorkPool::undivided(4);
-        let inner = Simple::edge(Arc::new(Model::new(1 << 20)), &pool);
-        let odd = Odd { inner, written: AtomicBool::new(false), answers };
-        let target = Edge::new(Arc::new(odd), pool);
+        let path = Arc::<Written>::default();
+        let written = path.clone();
+        let target =
+            TestDevice::over(Model::new(1 << 20)).session_of(path).hooked(move |operation| {
+                written.0.store(true, SeqCst);
+                if answers { Fate::Pass(operation) } else { Fate::Drop }
+            });
+        let target = target.shared().edge(&WorkPool::undivided(4));
         let failure =
             copy(Pieces::new(vec![7; 1 << 20], 2), &target, &Options::default()).unwrap_err();
         assert!(failure.error.to_string().contains(said), "{}", failure.error);

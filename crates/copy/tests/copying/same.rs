@@ -2,45 +2,21 @@
 //! read.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use copy::{Ends, Options};
 use device::model::Model;
-use device::{
-    Abilities, Blocking, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result,
-};
+use device::{Abilities, Blocking as _, Edge, ErrorKind, ExtentKind, Operation, OperationKind};
+use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
 const SIZE: usize = 4 << 20;
 
-/// A disk whose map can be had, and nothing else.
-struct Unreadable(Arc<Model>);
-
-impl Blocking for Unreadable {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn read_at(&self, _: &mut [u8], offset: u64) -> Result<()> {
-        Err(Error::new(ErrorKind::Io, Fault::File, "read").on("unreadable").at(offset))
-    }
-    fn write_at(&self, _: &[u8], offset: u64, _: bool) -> Result<()> {
-        panic!("the source is written at {offset}");
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.0.resolve(offset, len.min(1 << 20), max, out)
-    }
-}
-
 /// A path to a disk, with its map or without.
-fn path(disk: &Arc<Model>, map: bool, lanes: usize) -> (Edge, Arc<Witness>) {
-    let seen = Arc::<Witness>::default();
-    let mut watched = Arc::into_inner(Watched::new(disk.clone(), seen.clone(), lanes)).unwrap();
-    watched.info.abilities = Abilities { extents: map, ..watched.info.abilities };
-    (edge(Arc::new(watched)), seen)
+fn path(disk: &Arc<Model>, map: bool, lanes: usize) -> (Edge, Arc<TestDevice>) {
+    let device = watching(disk.clone(), lanes);
+    let device = device.info_with(|info| info.abilities.extents = map).shared();
+    (edge(device.clone()), device)
 }
 
 #[test]
@@ -86,7 +62,7 @@ fn a_target_that_holds_other_bytes_is_not_the_source_and_is_zeroed_in_advance() 
             let options = Options { ends, test_fast_zero: false, ..Options::default() };
             run(&from, &to, &options).unwrap();
             assert!(target.bytes() == source.bytes());
-            seen.zeroes.load(SeqCst)
+            seen.count(OperationKind::Zero)
         };
         assert_eq!(counted(Some(0xee), Ends::Unknown), 1);
         assert_eq!(counted(Some(0xee), Ends::Apart), 1);
@@ -97,34 +73,27 @@ fn a_target_that_holds_other_bytes_is_not_the_source_and_is_zeroed_in_advance() 
     }
 }
 
-/// A disk over another: its own bytes in the first blocks, the other's in all that follow.
-struct Overlay(Arc<Model>, usize);
-
-impl Blocking for Overlay {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.0.read_at(buf, offset)?;
-        let own = self.1.saturating_sub(usize::try_from(offset).unwrap()).min(buf.len());
-        buf[..own].fill(0x43);
-        Ok(())
-    }
-    fn write_at(&self, _: &[u8], offset: u64, _: bool) -> Result<()> {
-        panic!("the source is written at {offset}");
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        let own = (self.1 as u64).saturating_sub(offset);
-        if own > 0 || !self.info().abilities.extents {
-            let len = if own > 0 { len.min(own) } else { len };
-            out.push(Extent::new(offset, len, ExtentKind::Data));
-            return Ok(());
+/// A disk over another: its own bytes in the first so many, the other's in all that follow.
+fn overlay(disk: Arc<Model>, own: usize) -> Arc<TestDevice> {
+    let (below, map) = (disk.clone(), disk.info().abilities.extents);
+    let overlay = TestDevice::over(disk).hooked(move |operation| match operation {
+        Operation::Read { offset, mut buffer } => {
+            below.read_at(&mut buffer, offset).unwrap();
+            let own = own.saturating_sub(offset as usize).min(buffer.len());
+            buffer[..own].fill(0x43);
+            Fate::done(Operation::Read { offset, buffer })
         }
-        self.0.resolve(offset, len, max, out)
-    }
+        Operation::Write { offset, .. } => panic!("the source is written at {offset}"),
+        Operation::Resolve { offset, len, max } => {
+            let own = (own as u64).saturating_sub(offset);
+            match own > 0 || !map {
+                true => told(offset, if own > 0 { len.min(own) } else { len }, ExtentKind::Data),
+                false => Fate::Pass(Operation::Resolve { offset, len, max }),
+            }
+        }
+        other => Fate::Pass(other),
+    });
+    overlay.shared()
 }
 
 #[test]
@@ -139,7 +108,7 @@ fn an_overlay_that_is_copied_onto_the_disk_below_it_loses_nothing_of_that() {
         }
         let mut expected = disk.bytes();
         expected[..own].fill(0x43);
-        let source = edge(Arc::new(Overlay(disk.clone(), own)));
+        let source = edge(overlay(disk.clone(), own));
         let options = Options { test_fast_zero, ..Options::default() };
         run(&source, &edge(disk.clone()), &options).unwrap();
         let wrong = disk.bytes().iter().zip(&expected).filter(|(a, b)| a != b).count();
@@ -154,7 +123,15 @@ fn nothing_is_changed_for_a_source_that_cannot_be_read() {
         for at in [1, 2, 3] {
             source.write_at(&[1; 4096], at << 20, false).unwrap();
         }
-        let source = edge(Arc::new(Unreadable(source)));
+        let blind = TestDevice::over(source).hooked(|operation| match operation {
+            Operation::Read { .. } => Fate::fail(ErrorKind::Io),
+            Operation::Write { offset, .. } => panic!("the source is written at {offset}"),
+            Operation::Resolve { offset, len, max } => {
+                Fate::Pass(Operation::Resolve { offset, len: len.min(1 << 20), max })
+            }
+            other => Fate::Pass(other),
+        });
+        let source = edge(blind.shared());
         let abilities = Abilities { extents: false, fast_zero, ..all_abilities() };
         let target = Arc::new(Model::with(SIZE, abilities, blocks(1, 4096, 32 << 20)));
         fill(&target, 0xee);

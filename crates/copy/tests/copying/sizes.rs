@@ -1,30 +1,35 @@
 //! Sizes at the edges: nothing, too little, very much.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 use copy::{Options, Progress};
 use device::model::Model;
-use device::{Abilities, ErrorKind};
+use device::{Abilities, ErrorKind, OperationKind};
+use trial::TestDevice;
 
 use crate::support::*;
+
+/// Zeroes and requests for the map.
+fn requests(device: &TestDevice) -> usize {
+    device.count(OperationKind::Zero) + device.count(OperationKind::Resolve)
+}
 
 #[test]
 fn a_huge_hole_costs_a_handful_of_requests() {
     let mut abilities = all_abilities();
     abilities.extents = false;
     for size in [1 << 40, 1 << 60, i64::MAX.unsigned_abs()] {
-        let source = Endless::new(size, all_abilities());
-        let target = Endless::new(size, abilities);
+        let source = endless(size, all_abilities());
+        let target = endless(size, abilities);
         let report =
             run(&edge(source.clone()), &edge(target.clone()), &Options::default()).unwrap();
         assert_eq!(report.zeroed, size);
-        assert!(source.requests.load(SeqCst) <= 4);
-        assert!(target.requests.load(SeqCst) <= 4);
+        assert!(requests(&source) <= 4);
+        assert!(requests(&target) <= 4);
         let known = Options { target_is_zero: true, ..Options::default() };
-        let target = Endless::new(size, abilities);
+        let target = endless(size, abilities);
         assert_eq!(run(&edge(source), &edge(target.clone()), &known).unwrap().skipped, size);
-        assert_eq!(target.requests.load(SeqCst), 0);
+        assert_eq!(requests(&target), 0);
     }
 }
 
@@ -41,12 +46,12 @@ fn a_target_that_is_too_small_is_left_alone_and_both_sizes_are_named() {
 
 #[test]
 fn a_read_only_target_is_refused_before_anything_is_read() {
-    let seen = Arc::<Witness>::default();
-    let source = Watched::new(Arc::new(Model::new(5000)), seen.clone(), 0);
+    let source = watched(Arc::new(Model::new(5000)), 0);
     let target = Model::with(5000, Abilities::READ, blocks(1, 4096, 65536));
-    let failure = run(&edge(source), &edge(Arc::new(target)), &Options::default()).unwrap_err();
+    let failure =
+        run(&edge(source.clone()), &edge(Arc::new(target)), &Options::default()).unwrap_err();
     assert_eq!(failure.error.kind(), ErrorKind::ReadOnly);
-    assert_eq!(seen.resolves.load(SeqCst), 0);
+    assert!(source.asked().is_empty());
 }
 
 #[test]

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use copy::{Cancel, CopyPlan, ListedRange, Options, Progress, RangeFate};
 use device::model::Model;
-use device::{
-    Abilities, Blocking, Device, Done, Error, Extent, Info, Operation, Order, Outcome, Result,
-};
+use device::{Abilities, Device, Done, Error, Info, Operation, Order, Outcome};
+use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
-/// The stream: nothing ends before all that lies more than a window before it was told.
+/// The stream: nothing ends before all that lies more than a window before it was told. No [`TestDevice`]: what a stream may
+/// do is what is tested.
 struct Stream {
     info: Info,
     window: u64,
@@ -98,37 +98,20 @@ impl Device for Stream {
 }
 
 /// A source whose reads take differently long.
-struct Uneven(Model, AtomicU64);
-
-impl Blocking for Uneven {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn waits(&self) -> bool {
-        true
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let turn = self.1.fetch_add(0x9e37_79b9, SeqCst);
-        if turn.is_multiple_of(5) {
-            std::thread::sleep(Duration::from_micros(turn % 1999));
-        }
-        self.0.read_at(buf, offset)
-    }
-    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-        Err(Error::unsupported("write to a source"))
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.0.resolve(offset, len, max, out)
-    }
-}
-
-fn uneven(size: usize, seed: u64) -> Arc<Uneven> {
+fn uneven(size: usize, seed: u64) -> Arc<TestDevice> {
     let model = Model::new(size);
     random_disk(&model, &mut Random(seed), 512);
-    Arc::new(Uneven(model, AtomicU64::new(seed)))
+    let turns = AtomicU64::new(seed);
+    let device = TestDevice::over(model).waiting().hooked(move |operation| {
+        if let Operation::Read { .. } = operation {
+            let turn = turns.fetch_add(0x9e37_79b9, SeqCst);
+            if turn.is_multiple_of(5) {
+                std::thread::sleep(Duration::from_micros(turn % 1999));
+            }
+        }
+        Fate::Pass(operation)
+    });
+    device.shared()
 }
 
 #[test]
@@ -157,7 +140,7 @@ fn a_stream_is_told_of_every_byte_once_and_never_waits_for_what_waits_for_it() {
         assert!(report.left.is_empty() && report.skipped == 0, "{report:?}");
         let state = target.state();
         assert!(state.wrong.is_empty(), "{seed}: {:?}", state.wrong);
-        assert!(state.next == size as u64 && state.bytes == source.0.bytes(), "{seed}");
+        assert!(state.next == size as u64 && state.bytes == source.model().bytes(), "{seed}");
         assert!(order == Order::Upwards || state.most == 1, "{seed}: {} at a time", state.most);
     }
 }

@@ -3,16 +3,17 @@
 use runtime::WorkPool;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use copy::{Cancel, FailedCopy, Options, Progress, Report};
 use device::model::Model;
 use device::{
-    Abilities, BlockSizes, Blocking, Completed, Device, Edge, Error, ErrorKind, Extent, ExtentKind,
-    Fault, Info, Interest, Lane, LaneStep, Operation, Place, Result, Simple, ZeroFlags,
+    Abilities, BlockSizes, Blocking, Completed, Device, Edge, Error, Extent, ExtentKind, Info,
+    Interest, Lane, LaneStep, Operation, OperationKind, Outcome, Place, Result, Simple,
     run_blocking,
 };
+use trial::{Fate, TestDevice};
 
 /// Numbers that are the same in every run.
 #[derive(Clone)]
@@ -94,109 +95,42 @@ pub(crate) fn all_abilities() -> Abilities {
     Model::new(0).info().abilities
 }
 
-/// What happened at a device, and what shall go wrong.
-#[derive(Default)]
-pub(crate) struct Witness {
-    pub(crate) reads: AtomicUsize,
-    pub(crate) writes: AtomicUsize,
-    pub(crate) zeroes: AtomicUsize,
-    pub(crate) resolves: AtomicUsize,
-    pub(crate) flushes: AtomicUsize,
-    /// Counts down; the operation that finds 1 fails. 0 never does.
-    pub(crate) fail_at: AtomicU64,
-    /// The operation that fails panics instead.
-    pub(crate) panics: bool,
-    /// A hole was read.
-    pub(crate) hole_read: AtomicUsize,
-    pub(crate) ranges_written: Mutex<Vec<(u64, u64)>>,
+/// A device that tells few extents at a time, so that asking goes on; with so many lanes, or without.
+pub(crate) fn watched(model: Arc<Model>, lanes: usize) -> Arc<TestDevice> {
+    watching(model, lanes).shared()
 }
 
-impl Witness {
-    fn step(&self, what: &str, offset: u64) -> Result<()> {
-        let before = self.fail_at.fetch_update(SeqCst, SeqCst, |n| Some(n.saturating_sub(1)));
-        if before != Ok(1) {
-            return Ok(());
-        }
-        assert!(!self.panics, "a panic in a device, as this test wants it");
-        Err(Error::new(ErrorKind::Io, Fault::File, what).on("faulty").at(offset))
+/// The same, for a test that changes more of it.
+pub(crate) fn watching(model: Arc<Model>, lanes: usize) -> TestDevice {
+    let (min, size) = (u64::from(model.info().blocks.minimum), model.info().size);
+    let device = TestDevice::over(model)
+        .info_with(|info| info.lanes = NonZeroUsize::new(lanes))
+        .hooked(move |operation| Fate::Pass(few_extents(operation, min, size)));
+    match lanes {
+        0 => device,
+        _ => device.lanes(|device| Ok(Box::new(Shuffled::new(device.clone())))),
     }
 }
 
-/// A device with a witness above it, with lanes or without.
-pub(crate) struct Watched {
-    pub(crate) inner: Arc<Model>,
-    pub(crate) info: Info,
-    pub(crate) seen: Arc<Witness>,
-    /// How many lanes it has; 0 for none.
-    pub(crate) lanes: usize,
+pub(crate) fn few_extents(operation: Operation, min: u64, size: u64) -> Operation {
+    let Operation::Resolve { offset, len, max } = operation else { return operation };
+    let ends = len.is_multiple_of(min) || offset + len == size;
+    assert!(offset.is_multiple_of(min) && ends, "resolve {offset}+{len}");
+    Operation::Resolve { offset, len: len.min(1 << 20), max: max.min(5) }
 }
 
-impl Watched {
-    pub(crate) fn new(inner: Arc<Model>, seen: Arc<Witness>, lanes: usize) -> Arc<Self> {
-        let info = Info { lanes: NonZeroUsize::new(lanes), ..inner.info().clone() };
-        Arc::new(Self { inner, info, seen, lanes })
+/// How many holes were read of a device whose model is as it was then.
+pub(crate) fn holes_read(device: &TestDevice) -> usize {
+    let mut map = Vec::new();
+    for read in device.seen_of(OperationKind::Read) {
+        device.model().resolve(read.offset, read.len, usize::MAX, &mut map).unwrap();
     }
-
-    fn clone_for_lane(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            info: self.info.clone(),
-            seen: self.seen.clone(),
-            lanes: self.lanes,
-        }
-    }
-}
-
-impl Blocking for Watched {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.seen.reads.fetch_add(1, SeqCst);
-        self.seen.step("read", offset)?;
-        let mut map = Vec::new();
-        self.inner.resolve(offset, buf.len() as u64, usize::MAX, &mut map)?;
-        let holes = map.iter().filter(|e| e.kind.reads_zero()).count();
-        self.seen.hole_read.fetch_add(holes, SeqCst);
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        self.seen.writes.fetch_add(1, SeqCst);
-        self.seen.step("write", offset)?;
-        self.seen.ranges_written.lock().unwrap().push((offset, data.len() as u64));
-        self.inner.write_at(data, offset, fua)
-    }
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        self.seen.zeroes.fetch_add(1, SeqCst);
-        self.seen.step("zero", offset)?;
-        self.inner.zero(offset, len, flags)
-    }
-    fn flush(&self) -> Result<()> {
-        self.seen.flushes.fetch_add(1, SeqCst);
-        self.seen.step("flush", 0)?;
-        self.inner.flush()
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.seen.resolves.fetch_add(1, SeqCst);
-        self.seen.step("resolve", offset)?;
-        let min = u64::from(self.info.blocks.minimum);
-        let ends = len.is_multiple_of(min) || offset + len == self.info.size;
-        assert!(offset.is_multiple_of(min) && ends, "resolve {offset}+{len}");
-        // Few extents at a time, so that asking goes on.
-        self.inner.resolve(offset, len.min(1 << 20), max.min(5), out)
-    }
-    fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
-        if self.lanes == 0 {
-            return Ok(None);
-        }
-        self.seen.step("open a lane", 0)?;
-        Ok(Some(Box::new(Shuffled::new(self.clone_for_lane()))))
-    }
+    map.iter().filter(|extent| extent.kind.reads_zero()).count()
 }
 
 /// A lane that ends its operations late and in random order.
 struct Shuffled {
-    device: Watched,
+    device: TestDevice,
     waiting: Vec<(u64, Operation)>,
     random: Random,
     always: OwnedFd,
@@ -205,7 +139,7 @@ struct Shuffled {
 static LANES: AtomicU64 = AtomicU64::new(1);
 
 impl Shuffled {
-    fn new(device: Watched) -> Self {
+    fn new(device: TestDevice) -> Self {
         let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         Self { device, waiting: Vec::new(), random: Random(LANES.fetch_add(1, SeqCst)), always }
     }
@@ -239,44 +173,25 @@ impl Lane for Shuffled {
     }
 }
 
-/// A device of any size that is all hole, and as a target counts what it is asked.
-pub(crate) struct Endless {
-    info: Info,
-    pub(crate) requests: AtomicUsize,
+/// A device of any size that is all hole.
+pub(crate) fn endless(size: u64, abilities: Abilities) -> Arc<TestDevice> {
+    let info = Info { abilities, ..Info::new("endless", size) };
+    let device = TestDevice::blank(info).hooked(|operation| match operation {
+        Operation::Read { offset, .. } => panic!("a hole was read at {offset}"),
+        Operation::Write { offset, .. } => panic!("zeroes were written at {offset}"),
+        Operation::Resolve { offset, len, .. } => told(offset, len, ExtentKind::Hole),
+        other => Fate::Pass(other),
+    });
+    device.shared()
 }
 
-impl Endless {
-    pub(crate) fn new(size: u64, abilities: Abilities) -> Arc<Self> {
-        let info = Info { abilities, ..Info::new("endless", size) };
-        Arc::new(Self { info, requests: AtomicUsize::new(0) })
-    }
+/// One extent, as the answer to a request for the map.
+pub(crate) fn told(offset: u64, len: u64, kind: ExtentKind) -> Fate {
+    Fate::Answer(Ok(Outcome::Extents(vec![Extent::new(offset, len, kind)])))
 }
 
-impl Blocking for Endless {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-    fn read_at(&self, _: &mut [u8], offset: u64) -> Result<()> {
-        panic!("a hole was read at {offset}");
-    }
-    fn write_at(&self, _: &[u8], offset: u64, _: bool) -> Result<()> {
-        panic!("zeroes were written at {offset}");
-    }
-    fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Result<()> {
-        self.requests.fetch_add(1, SeqCst);
-        Ok(())
-    }
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-    fn resolve(&self, offset: u64, len: u64, _: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.requests.fetch_add(1, SeqCst);
-        out.push(Extent::new(offset, len, ExtentKind::Hole));
-        Ok(())
-    }
-}
-
-/// A device over a file, with places at both ends, that counts what passes through user space.
+/// A device over a file, with places at both ends, that counts what passes through user space. No [`TestDevice`]: its bytes
+/// lie in a file.
 pub(crate) struct Filed {
     info: Info,
     file: Arc<OwnedFd>,

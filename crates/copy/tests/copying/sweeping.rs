@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,7 +25,8 @@ struct Zero {
 /// What comes of the n-th zero request (from 0); `None`: it is done.
 type Script = Box<dyn Fn(usize, &Zero) -> Option<ErrorKind> + Send + Sync>;
 
-/// A target that follows a script, and panics when a write meets a zero that is under way.
+/// A target that follows a script, and panics when a write meets a zero that is under way. No `TestDevice`: how long a zero
+/// takes, and what comes meanwhile, is what is tested.
 struct Target {
     inner: Model,
     info: Info,
@@ -282,15 +282,14 @@ fn after_a_refusal_each_hole_is_zeroed_and_no_sweep_is_tried_again() {
 fn a_refusal_has_touched_nothing_and_a_zero_that_failed_may_have() {
     for (kind, touched) in [(ErrorKind::NotFast, false), (ErrorKind::Io, true)] {
         let source = source(&striped(10));
-        let bad = Arc::<Witness>::default();
+        let source = watched(source, 0);
         // The map is had in a few requests, and the source can be read; then a read fails.
-        bad.fail_at.store(6, SeqCst);
+        source.fail_nth(6);
         let mut target = Target::new(20);
         target.script = Box::new(move |_, _| Some(kind));
         let target = Arc::new(target);
         let one = Options { threads: Some(1), requests: Some(1), ..options() };
-        let watched = Watched::new(source, bad, 0);
-        let failure = run(&edge(watched), &edge(target.clone()), &one).unwrap_err();
+        let failure = run(&edge(source), &edge(target.clone()), &one).unwrap_err();
         assert_eq!(failure.error.kind(), ErrorKind::Io);
         assert_eq!(failure.report.touched, touched, "{failure}");
         assert_eq!(target.zeroes().len(), 1);

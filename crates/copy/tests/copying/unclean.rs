@@ -51,7 +51,7 @@ const ALL: [Zeroing; 6] = [
     Zeroing::SlowAndPicky,
 ];
 
-/// A disk that counts what it writes.
+/// A disk that counts what it writes. No `TestDevice`: what zeroing costs is what is tested.
 struct Disk {
     model: Model,
     info: Info,
