@@ -11,7 +11,7 @@ mod script;
 use runtime::WorkPool;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use trial::BlockingCalls;
+use trial::{BlockingCalls, Fate, TestDevice};
 
 use device::model::Model;
 use device::{
@@ -359,7 +359,9 @@ fn the_edge_over_the_client_does_what_the_edge_over_the_model_does() {
             let pool = WorkPool::new(4);
             let edge = Edge::new(server.open(), pool.clone());
             let twin = Simple::edge(model(blocks(minimum)), &pool);
-            let twin_face = EdgeFace(twin.clone());
+            let edge_of_twin = twin.clone();
+            let twin_face = TestDevice::blank(twin.info().clone())
+                .hooked(move |operation| Fate::Answer(edge_of_twin.run(operation)));
             let mut random = Random::new(seed + 2000);
             for _ in 0..100 {
                 let (operation, right) = operation(&mut random, &twin_face, 1);
@@ -370,39 +372,6 @@ fn the_edge_over_the_client_does_what_the_edge_over_the_model_does() {
             twin.read(&mut bytes, 0).unwrap();
             assert!(served.bytes() == bytes, "{what}");
         }
-    }
-}
-
-/// An edge as a device, for `operation`.
-struct EdgeFace(Edge);
-
-impl Blocking for EdgeFace {
-    fn info(&self) -> &device::Info {
-        self.0.info()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> device::Result<()> {
-        self.0.read(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> device::Result<()> {
-        self.0.write(data, offset, fua)
-    }
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> device::Result<()> {
-        self.0.zero(offset, len, flags)
-    }
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> device::Result<()> {
-        self.0.trim(offset, len, fua)
-    }
-    fn flush(&self) -> device::Result<()> {
-        self.0.flush()
-    }
-    fn resolve(
-        &self,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<Extent>,
-    ) -> device::Result<()> {
-        self.0.resolve(offset, len, max, out)
     }
 }
 

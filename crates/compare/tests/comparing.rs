@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use compare::{Difference, Doing, Options, Progress, Side, run};
-use device::{Blocking, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, Simple};
+use device::{Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Operation, Outcome, Simple};
 use runtime::Context;
+use trial::{Fate, TestDevice};
 
 /// Bytes in memory with a map, some of which cannot be read.
 #[derive(Clone)]
@@ -27,55 +28,48 @@ impl Disk {
     }
 
     fn edge(self, context: &Context) -> Edge {
-        Simple::edge(self, &context.pool)
+        let device = TestDevice::blank(self.info.clone());
+        Simple::edge(device.hooked(move |operation| self.answer(operation)), &context.pool)
+    }
+
+    fn answer(&self, operation: Operation) -> Fate {
+        let meets =
+            |at: Option<u64>, start, len| at.is_some_and(|at| (start..start + len).contains(&at));
+        match operation {
+            Operation::Read { offset, mut buffer } => {
+                let len = buffer.len() as u64;
+                if meets(self.bad, offset, len) {
+                    return failed("read", offset);
+                }
+                let in_hole = |hole: &Range<u64>| hole.start <= offset && offset + len <= hole.end;
+                assert!(!self.holes.iter().any(in_hole), "a hole is read");
+                let start = usize::try_from(offset).unwrap();
+                let end = start + buffer.len();
+                buffer.copy_from_slice(&self.bytes[start..end]);
+                Fate::done(Operation::Read { offset, buffer })
+            }
+            Operation::Resolve { offset, len, .. } if meets(self.no_map_at, offset, len) => {
+                failed("map", offset)
+            }
+            Operation::Resolve { offset, len, .. } => {
+                let end = offset + len;
+                let hole = self.holes.iter().find(|hole| hole.end > offset);
+                let (kind, to) = match hole {
+                    Some(hole) if hole.start <= offset => (ExtentKind::Hole, hole.end),
+                    Some(hole) => (ExtentKind::Data, hole.start),
+                    None => (ExtentKind::Data, end),
+                };
+                let extent = Extent::new(offset, to.min(end) - offset, kind);
+                Fate::Answer(Ok(Outcome::Extents(vec![extent])))
+            }
+            Operation::Write { offset, .. } => failed("write", offset),
+            other => Fate::Pass(other),
+        }
     }
 }
 
-fn failed(what: &str, at: u64) -> Error {
-    Error::new(ErrorKind::Io, Fault::File, what).at(at)
-}
-
-impl Blocking for Disk {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let range = offset..offset + buffer.len() as u64;
-        if self.bad.is_some_and(|bad| range.contains(&bad)) {
-            return Err(failed("read", offset));
-        }
-        assert!(
-            !self.holes.iter().any(|h| h.start <= range.start && range.end <= h.end),
-            "a hole is read"
-        );
-        let start = usize::try_from(offset).unwrap();
-        buffer.copy_from_slice(&self.bytes[start..start + buffer.len()]);
-        Ok(())
-    }
-
-    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-        Err(failed("write", 0))
-    }
-
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn resolve(&self, offset: u64, len: u64, _: usize, out: &mut Vec<Extent>) -> Result<()> {
-        if self.no_map_at.is_some_and(|at| (offset..offset + len).contains(&at)) {
-            return Err(failed("map", offset));
-        }
-        let end = offset + len;
-        let hole = self.holes.iter().find(|hole| hole.end > offset);
-        let (kind, to) = match hole {
-            Some(hole) if hole.start <= offset => (ExtentKind::Hole, hole.end),
-            Some(hole) => (ExtentKind::Data, hole.start),
-            None => (ExtentKind::Data, end),
-        };
-        out.push(Extent::new(offset, to.min(end) - offset, kind));
-        Ok(())
-    }
+fn failed(what: &str, at: u64) -> Fate {
+    Fate::Answer(Err(Error::new(ErrorKind::Io, Fault::File, what).at(at)))
 }
 
 /// Numbers that look random.

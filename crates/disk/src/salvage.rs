@@ -124,38 +124,31 @@ impl Device for Salvage {
 
 #[cfg(test)]
 mod tests {
-    use device::{Blocking, ErrorKind, Fault, Simple};
+    use device::{ErrorKind, Simple};
+    use trial::{Fate, TestDevice};
 
     use super::*;
 
-    /// Some of its bytes cannot be read.
-    struct Broken(Info, Vec<std::ops::Range<u64>>);
-
-    impl Blocking for Broken {
-        fn info(&self) -> &Info {
-            &self.0
-        }
-        fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+    /// A disk of sevens, some of whose bytes cannot be read.
+    fn broken(bad: Vec<std::ops::Range<u64>>) -> TestDevice {
+        TestDevice::blank(Info::new("broken", 100_000)).hooked(move |operation| {
+            let Operation::Read { offset, mut buffer } = operation else {
+                return Fate::Pass(operation);
+            };
             let end = offset + buffer.len() as u64;
-            if self.1.iter().any(|bad| bad.start < end && offset < bad.end) {
-                return Err(Error::new(ErrorKind::Io, Fault::File, "read").at(offset));
+            if bad.iter().any(|bad| bad.start < end && offset < bad.end) {
+                return Fate::fail(ErrorKind::Io);
             }
             buffer.fill(7);
-            Ok(())
-        }
-        fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-            Ok(())
-        }
-        fn flush(&self) -> Result<()> {
-            Ok(())
-        }
+            Fate::done(Operation::Read { offset, buffer })
+        })
     }
 
     #[test]
     fn only_the_sectors_that_cannot_be_read_are_zeroes_and_each_is_told_once() {
         let context = Context::default();
         let bad = vec![0..1, 5000..5001, 99_000..100_000];
-        let below = Simple::edge(Broken(Info::new("broken", 100_000), bad.clone()), &context.pool);
+        let below = Simple::edge(broken(bad.clone()), &context.pool);
         let told = Arc::new(Mutex::new(Vec::new()));
         let to = told.clone();
         let disk = salvage(&below, Arc::new(move |at, _| to.lock().unwrap().push(at)), &context);

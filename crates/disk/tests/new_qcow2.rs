@@ -7,11 +7,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use device::{Edge, Params, ZeroFlags};
+use device::model::Model;
+use device::{Abilities, Edge, ErrorKind, Operation, Params, ZeroFlags};
 use disk::{Created, Creation, Holds, Image, Named, OpenOptions, Stack};
 use runtime::Context;
+use trial::{Fate, TestDevice};
 
 /// A directory that is removed with all that is in it.
 struct Place(PathBuf);
@@ -333,7 +336,7 @@ fn over(container: &Edge, size: u64, options: &[&str], compress: bool) -> device
 /// A disk of fixed size with something old on it.
 fn used(size: usize) -> Edge {
     let context = Context::default();
-    let model = device::model::Model::new(size);
+    let model = Model::new(size);
     let edge = Edge::new(device::Simple::device(model, &context.pool), context.pool.clone());
     edge.write(&vec![0xA5; size], 0, false).unwrap();
     edge
@@ -464,38 +467,6 @@ fn a_range_that_is_written_again_is_right_and_nothing_leaks() {
     }
 }
 
-/// Where every third write fails, as long as few are counted.
-struct Failing {
-    info: device::Info,
-    below: device::model::Model,
-    writes: std::sync::Arc<std::sync::atomic::AtomicU32>,
-}
-
-/// So many writes are few.
-const FEW: u32 = 1 << 20;
-
-impl device::Blocking for Failing {
-    fn info(&self) -> &device::Info {
-        &self.info
-    }
-
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> device::Result<()> {
-        device::Blocking::read_at(&self.below, bytes, offset)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64, fua: bool) -> device::Result<()> {
-        let number = self.writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if number < FEW && number % 3 == 1 {
-            return Err(device::Error::new(device::ErrorKind::Io, device::Fault::File, "write"));
-        }
-        device::Blocking::write_at(&self.below, bytes, offset, fua)
-    }
-
-    fn flush(&self) -> device::Result<()> {
-        Ok(())
-    }
-}
-
 /// Packed clusters are gathered: what another's write could not put into the container, the next flush reports,
 /// and it is tried again.
 #[test]
@@ -507,13 +478,18 @@ fn what_was_answered_is_in_the_image_although_a_later_write_has_failed() {
     for options in [&["cluster_size=4k"][..], &["cluster_size=4k", "compression_type=zstd"]] {
         let (place, size) = (Place::new("failing"), 24 * MIB);
         let context = Context::default();
-        let below = device::model::Model::new(32 << 20);
-        let abilities = device::Abilities { write: true, flush: true, ..device::Abilities::READ };
-        let info = device::Info { abilities, ..device::Info::new("failing", 32 << 20) };
-        let writes = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
-        let failing = Failing { info, below, writes: writes.clone() };
-        let container =
-            Edge::new(device::Simple::device(failing, &context.pool), context.pool.clone());
+        let abilities = Abilities { write: true, flush: true, ..Abilities::READ };
+        let writes = AtomicU32::new(0);
+        // Every third write fails.
+        let failing = TestDevice::over(Model::new(32 << 20))
+            .info_with(|info| info.abilities = abilities)
+            .hooked(move |operation| match operation {
+                Operation::Write { .. } if writes.fetch_add(1, Ordering::Relaxed) % 3 == 1 => {
+                    Fate::fail(ErrorKind::Io)
+                }
+                other => Fate::Pass(other),
+            });
+        let container = device::Simple::edge(failing.clone(), &context.pool);
         let mut tried = 0;
         let disk = loop {
             match over(&container, size, options, true) {
@@ -536,7 +512,7 @@ fn what_was_answered_is_in_the_image_although_a_later_write_has_failed() {
             bytes.extend(piece);
         }
         assert!(failed > 0);
-        writes.store(FEW, std::sync::atomic::Ordering::Relaxed);
+        failing.on(Fate::Pass);
         disk.device().finish().unwrap();
         std::fs::write(place.file("image"), all_of(&container)).unwrap();
         let raw = place.file("model");

@@ -34,6 +34,7 @@ impl Looks {
     }
 }
 
+/// No `trial::TestDevice`: it is read millions of times, and keeps no record.
 struct Bytes {
     info: Info,
     bytes: Vec<u8>,

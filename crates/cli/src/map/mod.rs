@@ -303,45 +303,24 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use device::{Blocking, Info, Result, Simple};
+    use device::{Info, Operation, Outcome};
+    use trial::{Fate, TestDevice};
 
     use super::*;
-
-    /// Each of its bytes is of a type of its own.
-    struct Motley(Info);
-
-    impl Blocking for Motley {
-        fn info(&self) -> &Info {
-            &self.0
-        }
-        fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
-            Ok(())
-        }
-        fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-            Ok(())
-        }
-        fn flush(&self) -> Result<()> {
-            Ok(())
-        }
-        fn status(
-            &self,
-            _: &str,
-            offset: u64,
-            len: u64,
-            max: usize,
-            out: &mut Vec<StatusRun>,
-        ) -> Result<()> {
-            let runs = (offset..offset + len).map(|value| StatusRun { len: 1, value });
-            out.extend(runs.take(max));
-            Ok(())
-        }
-    }
 
     #[test]
     fn totals_are_kept_of_a_bounded_number_of_types() {
         for (size, fits) in [(TYPES as u64, true), (1 << 40, false)] {
             let info = Info { contexts: ["x:y".into()].into(), ..Info::new("motley", size) };
-            let edge = Simple::edge(Motley(info), &Context::default().pool);
+            // Each of its bytes is of a type of its own.
+            let motley = TestDevice::blank(info).hooked(|operation| match operation {
+                Operation::Status { offset, len, max, .. } => {
+                    let runs = (offset..offset + len).map(|value| StatusRun { len: 1, value });
+                    Fate::Answer(Ok(Outcome::Status(runs.take(max).collect())))
+                }
+                other => Fate::Pass(other),
+            });
+            let edge = motley.shared().edge(&Context::default().pool);
             let told =
                 Map { edge, context: "x:y", range: (0, size) }.print_totals(false, &mut io::sink());
             assert_eq!(told.is_ok(), fits);

@@ -1,11 +1,9 @@
-//! What tests share: a directory of a test's own, a device without zeroing, being alone.
+//! What tests share: a directory of a test's own, being alone.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use device::{Blocking, Buffer, Device, Info, Operation, Outcome, Result};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// For tests that start programs: one at a time. A lock lives until the last copy of its
 /// descriptor is closed, and the child of another thread has one between fork and exec.
@@ -36,32 +34,5 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A device of which only reading, writing and flushing are left.
-pub(crate) struct NoZero(pub(crate) Arc<dyn Device>);
-
-impl Blocking for NoZero {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let buffer = Buffer::zeroed(buf.len());
-        let Outcome::Read(read) = self.0.run(Operation::Read { offset, buffer })? else {
-            panic!("not what was asked for")
-        };
-        buf.copy_from_slice(&read);
-        Ok(())
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        let data = Buffer::copy_of(data).into();
-        self.0.run(Operation::Write { offset, data, fua }).map(drop)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.0.run(Operation::Flush).map(drop)
     }
 }

@@ -1,12 +1,12 @@
 //! Images that `copy` makes, in order and not, and images that it reads.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use copy::{Cancel, CopyPlan, Ends, Options, Progress, Report};
-use device::{Device, Done, Edge, Extent, ExtentKind, Info, Operation, Stored, ZeroFlags};
+use device::{Edge, Extent, ExtentKind, Operation, Stored, ZeroFlags};
 use runtime::WorkPool;
 use trial::toy::{Toy, ToySettings};
+use trial::{Fate, TestDevice};
 
 use crate::below::Below;
 use crate::model::all;
@@ -53,24 +53,16 @@ fn map(edge: &Edge) -> Vec<Extent> {
     found
 }
 
-/// Every other read of it takes longer.
-struct Disorder(Edge);
-
-impl Device for Disorder {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn submit(&self, operation: Operation, done: Done) {
+/// The same disk, of which every other read takes longer.
+fn disorder(disk: Edge, pool: &WorkPool) -> Edge {
+    let device = TestDevice::blank(disk.info().clone()).late(8).hooked(move |operation| {
         let late = matches!(operation, Operation::Read { offset, .. } if (offset / CLUSTER).is_multiple_of(2));
-        if !late {
-            return self.0.submit(operation, done);
-        }
-        let below = self.0.clone();
-        std::thread::spawn(move || {
+        if late {
             std::thread::sleep(Duration::from_millis(5));
-            below.submit(operation, done);
-        });
-    }
+        }
+        Fate::Answer(disk.run(operation))
+    });
+    device.shared().edge(pool)
 }
 
 /// Whether clusters lie in each file in the order in which they are in the image.
@@ -98,7 +90,7 @@ fn an_append_only_image_can_be_made_in_order_and_out_of_order() {
         if ordered {
             run(&source, &toy.edge(), Options { threads: Some(1), requests: Some(1), ..options });
         } else {
-            let source = Edge::new(Arc::new(Disorder(source)), pool.clone());
+            let source = disorder(source, &pool);
             run(&source, &toy.edge(), Options { threads: Some(4), requests: Some(16), ..options });
         }
         drop(toy);

@@ -1,14 +1,14 @@
 //! The toy format against the model.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use device::model::Model;
-use device::{Buffer, Device, Done, Edge, Info, Operation, Outcome, Result, Simple, ZeroFlags};
+use device::{Buffer, Edge, Operation, Outcome, Result, Simple, ZeroFlags};
 use proptest::prelude::*;
 use runtime::WorkPool;
 use trial::toy::{Toy, ToySettings};
-use trial::{Op, SIZE, Trims, op};
+use trial::{Fate, Op, SIZE, TestDevice, Trims, op};
 
 use crate::below::{Below, KINDS};
 
@@ -214,55 +214,28 @@ fn a_place_keeps_what_is_freed_and_beyond_a_bound_no_more_are_given() {
     assert_eq!(toy.counts().reused, 4);
 }
 
-/// A disk that lets operations wait, once there is a list of them.
-struct Held(Edge, Mutex<Option<Vec<(Operation, Done)>>>);
-
-impl Held {
-    fn release(&self) {
-        for (operation, done) in self.1.lock().unwrap().take().into_iter().flatten() {
-            self.0.submit(operation, done);
-        }
-    }
-}
-
-impl Device for Held {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-    fn submit(&self, operation: Operation, done: Done) {
-        match &mut *self.1.lock().unwrap() {
-            Some(held) => held.push((operation, done)),
-            None => self.0.submit(operation, done),
-        }
-    }
-}
-
 #[test]
 fn clusters_freed_while_they_are_read_or_written_are_not_reused() {
-    let below = Below::new(&WorkPool::new(1));
     for byte in [0, 1] {
-        let held = [(); 2].map(|()| Arc::new(Held(below.memory(ROOM), Mutex::default())));
-        let files = held.each_ref().map(|held| Edge::new(held.clone(), WorkPool::new(1)));
+        let held = [(); 2].map(|()| TestDevice::new(usize::try_from(ROOM).unwrap()));
+        let files = held.each_ref().map(|held| held.edge(&WorkPool::new(1)));
         let settings = ToySettings { packs: false, ..ToySettings::default() };
         let toy = Toy::create(files, None, SIZE as u64, settings);
         let edge = toy.edge();
         edge.write(&[9; 8192], 0, false).unwrap();
-        held.iter().for_each(|held| *held.1.lock().unwrap() = Some(Vec::new()));
+        held.iter().for_each(|held| held.on(Fate::Hold));
         let operation = match byte {
             0 => Operation::Read { offset: 0, buffer: Buffer::zeroed(8192) },
             _ => operations(1, 0, 8192, byte).0,
         };
         let (tx, rx) = mpsc::channel();
         edge.submit(operation, Box::new(move |outcome| tx.send(outcome).unwrap()));
-        let under_way: Vec<_> =
-            held.iter().flat_map(|held| held.1.lock().unwrap().take()).collect();
+        held.iter().for_each(|held| held.on(Fate::Pass));
         edge.trim(0, 8192, false).unwrap();
         edge.write(&[2; 8192], 16384, false).unwrap();
         assert_eq!((toy.counts().reused, toy.counts().held), (0, 8192));
-        for (held, waiting) in held.iter().zip(under_way) {
-            *held.1.lock().unwrap() = Some(waiting);
-            held.release();
-        }
+        assert!(held.iter().any(|held| !held.held().is_empty()));
+        held.iter().for_each(|held| held.release());
         match rx.recv().unwrap().unwrap() {
             Outcome::Read(read) => assert!(*read == [9; 8192], "bytes of another cluster"),
             _ => assert_eq!(all(&edge)[16384..24576], [2; 8192]),

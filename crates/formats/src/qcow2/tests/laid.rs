@@ -1,10 +1,8 @@
 //! Lays out an image cluster by cluster, as no program would, and knows its bytes.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use device::{Abilities, Blocking, Edge, Error, Extent, ExtentKind, Info, Result, Simple};
+use device::{Abilities, Edge, ErrorKind, Info, Operation, Simple};
 use runtime::WorkPool;
+use trial::{Fate, TestDevice};
 
 use super::super::entry::{COPIED, Geometry, SUBCLUSTERS, ZERO};
 use super::super::header::{MAGIC, incompatible};
@@ -280,55 +278,24 @@ impl Layout {
     }
 }
 
-/// Bytes as a disk.
-pub(super) struct Bytes {
-    info: Info,
-    bytes: Vec<u8>,
-    waits: bool,
-    /// The number of map requests.
-    asked: Arc<AtomicUsize>,
-}
-
-impl Blocking for Bytes {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn waits(&self) -> bool {
-        self.waits
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        buf.copy_from_slice(&self.bytes[at..at + buf.len()]);
-        Ok(())
-    }
-
-    fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
-        Err(Error::unsupported("write"))
-    }
-
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn resolve(&self, offset: u64, len: u64, _: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        out.push(Extent::new(offset, len, ExtentKind::Data));
-        Ok(())
-    }
-}
-
 /// An edge to bytes that are available at once, or only later.
 pub(super) fn edge(bytes: Vec<u8>, waits: bool, pool: &WorkPool) -> Edge {
-    counting(bytes, waits, pool).0
+    Simple::edge(disk(bytes, waits), pool)
 }
 
-/// The same with a map, and the number of requests for it.
-pub(super) fn counting(bytes: Vec<u8>, waits: bool, pool: &WorkPool) -> (Edge, Arc<AtomicUsize>) {
+/// Bytes as a disk.
+pub(super) fn disk(bytes: Vec<u8>, waits: bool) -> TestDevice {
     let abilities = Abilities { extents: true, ..Abilities::READ };
     let info = Info { abilities, ..Info::new("bytes", bytes.len() as u64) };
-    let asked = Arc::<AtomicUsize>::default();
-    let device = Bytes { info, bytes, waits, asked: asked.clone() };
-    (Simple::edge(Arc::new(device), pool), asked)
+    let disk = TestDevice::blank(info).hooked(move |operation| match operation {
+        Operation::Read { offset, mut buffer } => {
+            let at = usize::try_from(offset).unwrap();
+            let end = at + buffer.len();
+            buffer.copy_from_slice(&bytes[at..end]);
+            Fate::done(Operation::Read { offset, buffer })
+        }
+        Operation::Write { .. } => Fate::fail(ErrorKind::Unsupported),
+        other => Fate::Pass(other),
+    });
+    if waits { disk.waiting() } else { disk }
 }

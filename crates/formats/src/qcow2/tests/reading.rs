@@ -1,6 +1,6 @@
 //! Every image reads as it was laid out.
 
-use device::{Edge, Extent, ExtentKind, Params, Result, Stored};
+use device::{Edge, Extent, ExtentKind, OperationKind, Params, Result, Simple, Stored};
 use proptest::prelude::*;
 use runtime::{Context, WorkPool};
 
@@ -220,12 +220,13 @@ fn the_map_below_is_asked_for_where_much_lies_together_and_not_for_each_cluster(
         let layout = Layout { cluster_bits: 14, size: 512 << 14, ..simple(clusters) };
         let context = Context::new(WorkPool::new(1));
         let container = layout.lay().container;
-        let (container, asked) = super::laid::counting(container, true, &context.pool);
+        let below = super::laid::disk(container, true);
+        let container = Simple::edge(below.clone(), &context.pool);
         let params = Params::default();
         let opening = Opening { params: &params, write: false, files: &Closed, context: &context };
         let disk = (super::super::FORMAT.open)(container, &opening).unwrap();
         whole_map(&Edge::new(disk, context.pool.clone()), 1000);
-        asked.load(std::sync::atomic::Ordering::SeqCst)
+        below.count(OperationKind::Resolve)
     };
     assert!(asked_for(vec![Kind::Plain; 512]) <= 2, "the first cluster lies apart");
     let scattered = (0..512).map(|i| if i % 2 == 0 { Kind::Plain } else { Kind::Zero });

@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// A container that grows, or of a fixed size.
+/// A container that grows, or of a fixed size. No `trial::TestDevice`, which does not grow.
 #[derive(Default)]
 pub(super) struct Bytes {
     bytes: Mutex<Vec<u8>>,
