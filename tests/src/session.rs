@@ -354,7 +354,7 @@ impl Session {
         assert_eq!(self.read(0, size).map(|d| length(&d)), Ok(size), "no longer in step");
     }
 
-    /// Says goodbye. The server must close without a word.
+    /// Sends DISC. The server must close without a reply.
     pub fn disconnect(mut self) {
         let request = Request::new(cmd::DISC, 0, 0);
         let bytes = self.bytes(&request, 0);

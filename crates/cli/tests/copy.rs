@@ -1,4 +1,4 @@
-//! `diskferry copy` as a program: what it makes, says, shows and leaves behind.
+//! `diskferry copy` as a program: its files, messages, progress, and leftovers.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
@@ -41,7 +41,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The one line that a failure says.
+/// The one line that a failure prints.
 fn complaint(output: &Output) -> String {
     let text = stderr(output);
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -100,7 +100,7 @@ fn a_copy_that_fails_removes_the_file_it_made_and_no_other() {
     std::fs::write(&old, b"old").unwrap();
     for target in [&new, &old] {
         let binary = env!("CARGO_BIN_EXE_diskferry");
-        // 2 or 4 MiB, as the shell counts; both are too little.
+        // 2 or 4 MiB, depending on the shell's units; both are too little.
         let script = format!("trap '' XFSZ; ulimit -f 4096; exec {binary} copy {source} {target}");
         let failed = Command::new("sh").args(["-c", &script]).output().unwrap();
         assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
@@ -162,7 +162,7 @@ fn signal(child: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
 }
 
-/// Reads what the child says until its target has begun to grow, so that its signals are set up.
+/// Reads the child's output until its target has begun to grow, so that its signals are set up.
 fn wait_for(path: &str) {
     for _ in 0..60_000 {
         if std::fs::metadata(path).is_ok_and(|m| m.blocks() > 0) {

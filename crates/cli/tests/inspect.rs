@@ -1,6 +1,6 @@
 //! `diskferry info`, `list` and `map` as a program: beside nbdinfo, and alone.
 //!
-//! What needs nbdinfo, nbdkit or qemu-nbd is skipped, and said to be, where they are missing.
+//! Tests that need nbdinfo, nbdkit or qemu-nbd are skipped with a message where those are missing.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
@@ -22,7 +22,7 @@ fn json_of(output: &Output) -> Value {
     serde_json::from_str(&text(output)).unwrap()
 }
 
-/// The one line that a failure says.
+/// The one line that a failure prints.
 fn complaint(output: &Output, code: i32) -> String {
     assert_eq!(output.status.code(), Some(code));
     let line = String::from_utf8(output.stderr.clone()).unwrap();
@@ -32,7 +32,7 @@ fn complaint(output: &Output, code: i32) -> String {
 }
 
 /// Runs our command and nbdinfo's on the server that `server` starts around a shell command with
-/// `$uri`; gives both outputs, ours first. `None` when something is not installed.
+/// `$uri`; returns both outputs, ours first. `None` when something is not installed.
 fn both(server: &[&str], our_words: &str, their_words: &str) -> Option<(String, String)> {
     for tool in ["nbdinfo", server[0]] {
         if Command::new(tool).arg("--version").output().is_err() {

@@ -1,4 +1,4 @@
-//! What the NBD client asks of servers, and over which connections: only what was offered, as long
+//! The NBD client's requests, and over which connections it sends them: only what was advertised, as long
 //! as a server takes it, and in another way where it was refused.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

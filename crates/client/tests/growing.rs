@@ -59,7 +59,7 @@ fn serve(several: bool) -> (Count, Server) {
     (count, server)
 }
 
-/// So many clients read, each one block after the other, until `enough`; whether it came to that
+/// This many clients read, each one block after the other, until `enough`; whether that was reached
 /// in `seconds`.
 fn read_until(
     device: &Arc<dyn Device>,

@@ -1,6 +1,6 @@
-//! The NBD client against the servers that people use: nbdkit and qemu-nbd.
+//! The NBD client against the common servers: nbdkit and qemu-nbd.
 //!
-//! A server that is not installed is skipped, and said to be.
+//! A server that is not installed is skipped with a message.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -91,7 +91,7 @@ fn open(uri: &str, options: &OpenOptions) -> device::Result<Arc<dyn Device>> {
     devices::Named::parse(uri)?.open(options, &runtime::Context::default())
 }
 
-/// Writes, zeroes, reads and maps through lanes, and looks at the result through the edge.
+/// Writes, zeroes, reads and maps through lanes, and checks the result through the edge.
 fn exercise(peer: &Peer, connections: usize) {
     const MIB: u64 = 1 << 20;
     let device = peer.open(connections);

@@ -1,4 +1,4 @@
-//! What a connection has to prove when another one is made beside it.
+//! A connection has to prove that it is alive when another one is made beside it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -34,7 +34,7 @@ fn a_connection_that_has_much_to_answer_is_not_given_up_while_it_does() {
                 Command::Disconnect => return,
                 Command::Read => {
                     if client.number == 0 && request.offset > 0 {
-                        // A slow disk, or a long way: all of them take longer than a proof may.
+                        // A slow disk, or a distant one: all of them take longer than a proof may.
                         std::thread::sleep(Duration::from_millis(700));
                     }
                     let bytes = vec![7; usize::try_from(request.length).unwrap()];
@@ -126,7 +126,7 @@ impl Busy {
         self.start(read(HELD))
     }
 
-    /// Lets the other one in, and waits until it is used.
+    /// Accepts the other one, and waits until it is used.
     fn wait_for_the_other(&self) {
         self.let_in.send(()).unwrap();
         let mut asked = Vec::new();
@@ -168,7 +168,7 @@ fn a_further_connection_waits_for_no_answer_of_the_others_but_no_flush_goes_over
     busy.go_on.send(true).unwrap();
     assert!(held.recv().unwrap().is_ok() && flush.recv().unwrap().is_ok());
     assert_eq!((busy.flushed(0), busy.flushed(1), busy.device.epoch()), (1, 0, 0));
-    // By now it has answered what it was asked since, so both are alike: a flush goes where there is less to do.
+    // By now it has replied to everything since, so both are alike: a flush goes where there is less to do.
     until(|| {
         let (held, flush) = (busy.hold(), busy.start(Operation::Flush));
         busy.go_on.send(true).unwrap();
@@ -189,7 +189,7 @@ fn a_flush_over_a_connection_whose_server_may_be_another_fails_once_if_something
         let held = busy.hold();
         busy.wait_for_the_other();
         let flush = busy.start(Operation::Flush);
-        // It says nothing any more, and the server of the other one may never have had what it was told.
+        // It is silent from now on, and the other one's server may never have got what it was sent.
         busy.go_on.send(false).unwrap();
         assert!(held.recv().unwrap().is_ok(), "the other one reads it");
         assert_eq!(flush.recv().unwrap().is_ok(), flushed);

@@ -73,7 +73,7 @@ fn the_first_connection_is_tried_again_a_second_apart() {
 fn no_more_attempts_are_made_than_asked_for() {
     let server = Server::start_after(2, || offer(SIZE), structured(), numbered);
     assert_eq!(server.try_open_with(&["retry=1"]).err().unwrap().kind(), ErrorKind::Disconnected);
-    // Both were refused; the third is let in.
+    // Both were refused; the third is accepted.
     server.try_open_with(&[]).unwrap();
 }
 
@@ -89,7 +89,7 @@ fn a_lost_connection_stays_lost_until_it_is_asked_for_again() {
     assert_eq!(device.epoch(), 0);
     device.reopen().unwrap();
     assert_eq!((number(&*device).unwrap(), device.epoch()), (1, 1));
-    // There is nothing to be done now.
+    // Nothing is left to do.
     device.reopen().unwrap();
     assert_eq!((number(&*device).unwrap(), device.epoch()), (1, 1));
 }
@@ -150,7 +150,7 @@ fn only_the_lost_ones_of_several_connections_are_reconnected() {
     let device = server.try_open_with(&["connections=3"]).unwrap();
     // All are there when each has had a lane.
     drop((0..3).map(|_| device.lane().unwrap().unwrap()).collect::<Vec<_>>());
-    // What is never asked for twice costs one of them.
+    // A request that is never repeated costs one of them.
     let fast = device::ZeroFlags { fast_only: true, ..device::ZeroFlags::default() };
     let error = device.zero(LAST, 4096, fast).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Disconnected);
@@ -195,7 +195,7 @@ fn another_disk_is_not_taken_for_the_one_that_was_lost() {
         assert_eq!((error.kind(), error.fault()), (ErrorKind::Protocol, Fault::Peer), "{error}");
         assert!(error.to_string().contains(said), "{error}");
         device.read_at(&mut [0; 512], 0).unwrap_err();
-        // It comes back when the disk does.
+        // The connection comes back when the disk does.
         device.reopen().unwrap();
         device.read_at(&mut [0; 512], 0).unwrap();
     }
@@ -229,7 +229,7 @@ fn many_requests_at_once_share_one_new_connection() {
     let asking = Arc::new(Barrier::new(MANY + 1));
     let (count, barrier) = (clients.clone(), asking.clone());
     let offers = move || {
-        // The second client is let in when all are asking for it.
+        // The second client is accepted when all are asking for it.
         if count.fetch_add(1, Ordering::SeqCst) == 1 {
             barrier.wait();
         }
@@ -324,7 +324,7 @@ fn apart_each_client_has_its_own_connection_and_may_be_several_if_the_server_say
             assert_eq!(client.info().abilities.multi_conn, said);
             assert_eq!(usize::from(number(&**client).unwrap()), i + 1);
         }
-        // One that is lost is nothing to the others, nor to those that come later.
+        // A lost one does not affect the others, nor those that come later.
         lose(&*clients[1]);
         number(&*clients[1]).unwrap_err();
         assert_eq!(number(&*clients[0]).unwrap(), 1);

@@ -131,7 +131,7 @@ fn several(size: u64) -> ExportOffer {
     ExportOffer { flags, ..offer(size) }
 }
 
-/// A server of `disk` whose acts depend on the client and the request.
+/// A server of `disk` whose actions depend on the client and the request.
 fn server(
     disk: &Arc<Disk>,
     export: ExportOffer,
@@ -141,7 +141,7 @@ fn server(
     Server::start(export, structured(), move |client| disk.serve(client, &act))
 }
 
-/// Acts so at the first request of a kind, and is honest otherwise.
+/// Does this at the first request of a kind, and is honest otherwise.
 fn at_first(kind: Command, act: Act) -> impl Fn(usize, &Request) -> Act + Send + Sync {
     let seen = AtomicUsize::new(0);
     move |_, request| {
@@ -167,7 +167,7 @@ fn changes() -> Vec<(Command, fn() -> Operation)> {
     ]
 }
 
-/// And of each kind that does not.
+/// And one of each kind that does not.
 fn questions() -> Vec<(Command, fn() -> Operation)> {
     vec![
         (Command::Read, || Operation::Read { offset: 0, buffer: device::Buffer::zeroed(4096) }),
@@ -235,7 +235,7 @@ fn a_change_is_repeated_when_the_peer_has_closed() {
             assert_eq!(disk.clients_of(command), [0, 1]);
             let is = if command == Command::Write { 7 } else { 0 };
             assert!(disk.bytes.lock().unwrap()[4096..8192].iter().all(|b| *b == is));
-            // Nothing was answered and then lost.
+            // Nothing that was acknowledged was lost.
             device.flush().unwrap();
         }
     }
@@ -254,7 +254,7 @@ fn a_change_that_we_gave_up_is_repeated_only_when_the_peer_has_closed() {
             }
             let (request, payload) = client.request().unwrap();
             ours.asked.lock().unwrap().push((0, request.kind().unwrap(), request.offset));
-            // It has seen that the client has given up, and does the request all the same.
+            // It has seen that the client has given up, and still does the request.
             client.drain();
             wait.lock().unwrap().recv().unwrap();
             ours.change(&request, &payload);
@@ -287,7 +287,7 @@ fn a_change_that_we_gave_up_fails_if_the_peer_never_closes() {
     }
 }
 
-/// A client of a server of ours.
+/// A client of our own server.
 fn greet(device: &Arc<dyn Device>) -> Arc<dyn Device> {
     let (sender, answer) = mpsc::channel();
     let client = device::Client {
@@ -365,7 +365,7 @@ fn a_fast_zero_is_never_repeated() {
 }
 
 #[test]
-fn a_flush_is_repeated_and_vouches_for_its_own_epoch() {
+fn a_flush_is_repeated_and_covers_only_its_own_epoch() {
     for (writes, forgets) in [(false, false), (true, true)] {
         let disk = Disk::new();
         let server = server(&disk, offer(SIZE), at_first(Command::Flush, Act::HangUp));
@@ -560,7 +560,7 @@ fn the_first_connection_is_tried_for_as_long_as_the_user_allows() {
 fn it_opens_with_the_first_connection_and_works_with_what_there_is() {
     let disk = Disk::new();
     let (ours, clients) = (disk.clone(), AtomicUsize::new(0));
-    // The others are never let in, nor refused.
+    // The others are neither accepted nor refused.
     let offers = move || {
         while clients.load(SeqCst) > 0 {
             std::thread::park();
@@ -582,13 +582,13 @@ fn it_opens_with_the_first_connection_and_works_with_what_there_is() {
 fn a_connection_that_no_longer_answers_when_another_is_made_is_given_up() {
     let disk = Disk::new();
     let ours = disk.clone();
-    // The second client lives, but its server is no more: it says nothing.
+    // The second client's connection is up, but its server is gone and silent.
     let server = Server::start(several(SIZE), structured(), move |client| match client.number {
         0 => ours.serve(client, |_, r| {
             if r.kind() == Some(Command::Trim) { Act::HangUp } else { Act::Honest }
         }),
         1 => ours.serve(client, |_, r| {
-            // Once, to prove that it lives when it is made.
+            // Once, to prove that it is alive when it is made.
             if r.kind() == Some(Command::Read) { Act::Stalls } else { Act::Honest }
         }),
         _ => ours.serve(client, |_, _| Act::Honest),

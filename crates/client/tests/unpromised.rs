@@ -1,5 +1,5 @@
-//! A server that promises nothing of several connections: it is read over several where that helps, and
-//! whatever it makes of the second one costs nothing.
+//! A server that does not advertise multi-conn: it is read over several connections where that helps, and
+//! whatever it does with the second one costs nothing.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -102,7 +102,7 @@ fn what_is_written_has_one_connection() {
 enum Second {
     /// It hangs up.
     Refused,
-    /// It never says a word.
+    /// It never sends a byte.
     Ignored,
     /// It has another disk.
     Another,

@@ -196,7 +196,7 @@ mod tests {
     }
 
     /// Workers that share a path of `round_trip` and this many bytes a second, in requests of 256
-    /// KiB: which part of it they use once they have found their depth, in percent, and how many
+    /// KiB: the part of it that they use once they have found their depth, in percent, and how many
     /// bytes are in flight then, at most.
     fn share(workers: usize, limit: usize, round_trip: u64, rate: u64) -> (u64, u64) {
         const REQUEST: u64 = 256 << 10;

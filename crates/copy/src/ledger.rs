@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_vouches_only_for_its_own_epoch() {
+    fn a_flush_covers_only_its_own_epoch() {
         let mut state = State::new(0, 1);
         state.written(0..10, 10, 0, 0);
         state.begin(0);

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_is_told_it_understands_as_no_more_than_was_meant() {
+    fn an_errno_never_means_more_to_a_peer_than_the_error_does() {
         for (kind, heard) in [
             (ErrorKind::ReadOnly, ErrorKind::ReadOnly),
             (ErrorKind::NoSpace, ErrorKind::NoSpace),

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_while_a_flush_was_under_way_is_not_covered_by_it() {
+    fn what_was_acknowledged_while_a_flush_was_in_flight_is_not_covered_by_it() {
         let account = LossAccount::new(SeenEpoch::new(0));
         account.changed(account.mark(0), 0);
         let mark = account.mark(0);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_before_and_is_answered_after_may_have_been_done_by_either() {
+    fn what_was_begun_before_and_is_acknowledged_after_may_have_been_done_by_either() {
         let account = LossAccount::new(SeenEpoch::new(0));
         let change = account.mark(0);
         account.changed(change, 1);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_and_every_flush_under_way_is_told() {
+    fn a_loss_is_reported_to_every_client_and_every_flush_in_flight() {
         let path = SeenEpoch::new(0);
         let one = LossAccount::new(path.clone());
         let two = one.beside(path.clone());

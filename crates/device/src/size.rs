@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_and_overflow_are_refused() {
+    fn invalid_and_overflowing_sizes_are_refused() {
         for text in [
             "",
             "K",

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_in_all_their_units_and_nonsense_is_refused() {
+    fn times_are_read_in_all_their_units_and_invalid_ones_are_refused() {
         let read = |text: &str| {
             let params = Params::parse([format!("t={text}").as_str()]).unwrap();
             duration(&params, "t").ok().flatten()

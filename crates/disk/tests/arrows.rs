@@ -1,4 +1,4 @@
-//! The arrows of ARCHITECTURE.md hold: what each crate stands on is in its table of crates, and
+//! The arrows of ARCHITECTURE.md hold: each crate's dependencies are in its table of crates, and
 //! points one way; no particular device is known outside of `devices`; and a type name has one
 //! meaning, as CONTRIBUTING.md wants it.
 
@@ -19,7 +19,7 @@ fn crates() -> BTreeSet<String> {
     found.map(|entry| entry.file_name().into_string().unwrap()).collect()
 }
 
-/// The crates of ours that the manifest of `name` has among its dependencies, but for its tests.
+/// The crates of this workspace among the dependencies of `name`, without those of its tests.
 fn dependencies(name: &str) -> BTreeSet<String> {
     let path = root().join("crates").join(name).join("Cargo.toml");
     let manifest = fs::read_to_string(path).unwrap();
@@ -72,7 +72,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Where a line decides by the word of a device.
+/// Whether a line decides by the word of a device.
 fn decides(line: &str, word: &str) -> bool {
     let word = format!("\"{word}\"");
     let asks = [

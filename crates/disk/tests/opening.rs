@@ -1,4 +1,4 @@
-//! What a name leads to, and what is left of a target that could not be used.
+//! The disks that names lead to, and what is left of a target that could not be used.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
@@ -8,7 +8,7 @@ use device::ZeroFlags;
 use disk::{Creation, Holds, Named, OpenOptions, Relation, Scope, Stack};
 use runtime::Context;
 
-/// A unique name in the file system; what gets it is removed with it.
+/// A unique name in the file system; the file of that name is removed with it.
 struct Place(PathBuf);
 
 impl Place {
@@ -87,7 +87,7 @@ fn all_ways_to_name_a_disk_lead_to_one_kind_and_one_storage() {
 }
 
 #[test]
-fn words_that_make_no_sense_are_refused_before_anything_is_opened() {
+fn invalid_words_are_refused_before_anything_is_opened() {
     for (text, said) in [
         ("memroy:1G", "did you mean `memory`?"),
         ("memory:1G?sise=2", "did you mean `size`?"),
@@ -137,7 +137,7 @@ fn a_file_is_known_to_be_zero_only_if_it_was_made_and_nothing_stands_over_it() {
 }
 
 #[test]
-fn what_throws_away_is_as_large_as_it_has_to_be_unless_it_says_otherwise() {
+fn a_target_that_drops_bytes_is_as_large_as_needed_unless_its_size_is_named() {
     for (text, size) in [("null:", 12_345), ("null:1M", 1 << 20), ("null:?size=2M", 2 << 20)] {
         let named = Named::parse(text).unwrap();
         let made = disk::create(&named, &Stack::default(), &creation(12_345), &Context::default());
@@ -167,7 +167,7 @@ fn only_a_kind_that_can_tell_without_opening_is_asked() {
 }
 
 #[test]
-fn an_option_that_makes_no_sense_leaves_what_is_there_as_it_was() {
+fn an_invalid_option_leaves_an_existing_file_as_it_was() {
     let place = Place::new("senseless");
     for (format, key, value) in
         [("qcow2", "cluster_size", "3"), ("vmdk", "subformat", "x"), ("vhdx", "block_size", "3")]

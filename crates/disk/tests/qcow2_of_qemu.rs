@@ -266,7 +266,7 @@ fn check_homes(edge: &Edge, expected: &[u8], container: &[u8], name: &str) {
     }
 }
 
-/// Data is where QEMU says, as deep as it says.
+/// Data is where QEMU reports it, at the depth that it reports.
 fn check_map_of_qemu(json: &str, edge: &Edge, name: &str) {
     let field = |line: &str, key: &str| {
         let rest = line.split_once(&format!("\"{key}\": "))?.1;
@@ -281,7 +281,7 @@ fn check_map_of_qemu(json: &str, edge: &Edge, name: &str) {
         for extent in found {
             assert_eq!(Some(u64::from(extent.depth)), number("depth"), "{name}: {extent:?}");
             let Some(offset) = number("offset") else { continue };
-            // What is raw has no container.
+            // A raw disk has no container.
             if let Some(home) = extent.home {
                 let there = offset + (extent.start - start);
                 assert_eq!(

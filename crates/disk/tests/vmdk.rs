@@ -1,4 +1,4 @@
-//! Images of the format vmdk, from qemu-img and to it. Without qemu-img nothing is shown, unless
+//! Images of the format vmdk, from qemu-img and to it. Without qemu-img the tests are skipped, unless
 //! `REQUIRE_PEERS=1`.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
@@ -29,7 +29,7 @@ impl Directory {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// A raw disk of so many bytes: noise, text, holes and blocks of zeroes that are written.
+    /// A raw disk of this many bytes: noise, text, holes and blocks of zeroes that are written.
     fn disk(&self, name: &str, size: u64) -> String {
         let path = self.at(name);
         let file = File::create(&path).unwrap();
@@ -74,7 +74,7 @@ impl Drop for Directory {
     }
 }
 
-/// Whether qemu-img is there.
+/// Whether qemu-img is installed.
 fn has_qemu() -> bool {
     let there = Command::new("qemu-img").arg("--version").output().is_ok();
     assert!(there || std::env::var_os("REQUIRE_PEERS").is_none(), "no qemu-img");
@@ -247,7 +247,7 @@ fn what_is_compressed_has_a_home_and_no_place() {
     }
 }
 
-/// Copies a raw file into a new image, as a whole, and says how it went.
+/// Copies a raw file into a new image, as a whole, and returns the report.
 fn make(raw: &str, to: &str, options: &[&str], copying: &copy::Options) -> device::Result<()> {
     let context = Context::default();
     let source = disk::open(
@@ -292,7 +292,7 @@ fn equal(directory: &Directory, image: &str) {
 }
 
 #[test]
-fn what_we_make_is_what_was_copied_to_us_and_to_qemu() {
+fn our_images_hold_what_was_copied_for_us_and_for_qemu() {
     if !has_qemu() {
         return;
     }
@@ -470,7 +470,7 @@ fn an_image_is_described_as_qemu_img_does() {
         assert_eq!(Some(ours.virtual_size), told["virtual-size"].as_u64());
         let mut specific = Value::Object(ours.specific);
         let theirs = &mut told["format-specific"]["data"];
-        // Files that are only named are not opened: nothing is known of what is in them.
+        // Files that are only named are not opened: their contents are not known.
         for extent in specific["extents"].as_array_mut().unwrap() {
             let file = extent["filename"].as_str().unwrap().to_owned();
             extent["filename"] = directory.0.join(file).to_str().unwrap().into();

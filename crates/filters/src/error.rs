@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_errors_that_make_no_sense_are_refused() {
+    fn invalid_rates_and_errors_are_refused() {
         for word in [
             "error-rate=101%",
             "error-rate=-1",

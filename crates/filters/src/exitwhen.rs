@@ -456,7 +456,7 @@ mod tests {
         std::fs::write(&go, "").unwrap();
         let all: Vec<_> = (1..40).map(|_| rx.recv().unwrap().unwrap()).collect();
         assert_eq!(times(), 2, "once more for those that came meanwhile");
-        // What looks when they leave must not wait.
+        // The check when they leave must not wait.
         std::fs::remove_file(slow).unwrap();
         drop(all);
         for path in [go, runs] {
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn without_events_nothing_is_waited_for_and_nonsense_is_refused() {
+    fn without_events_nothing_is_waited_for_and_invalid_parameters_are_refused() {
         let (disk, stopped, _context) = watching(&[]).unwrap();
         drop(connect(&disk).unwrap());
         assert!(stopped.try_recv().is_err());

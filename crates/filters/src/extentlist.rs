@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_makes_no_sense_is_refused() {
+    fn an_invalid_line_is_refused() {
         for line in ["1", "x 1", "0 1 holy", "0 1 4", "0 1 zero,", "0 1 zero more", "0 -1"] {
             let e = over(line, "wrong").unwrap_err().to_string();
             assert!(e.contains("line 1: "), "{line}: {e}");

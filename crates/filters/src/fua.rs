@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_leaves_is_flushed_behind() {
+    fn writes_of_a_client_that_leaves_are_flushed() {
         let below = model(true);
         let words = ["fuamode=pass", "flush-on-close=true"];
         let disk = put("fua", crate::kit::tested::simple(below.clone()), &words).unwrap();

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_means_whom_it_says() {
+    fn each_rule_matches_the_clients_that_it_names() {
         let vsock = || Peer::Vsock { cid: 3, port: 99 };
         let cases: &[(&str, Peer, bool)] = &[
             ("any", Peer::Other, true),

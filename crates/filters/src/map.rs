@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lie_beyond_the_end_is_refused_and_so_is_nonsense() {
+    fn ranges_beyond_the_end_and_invalid_ones_are_refused() {
         for words in [
             &["map=0-511:4000"][..],
             &["map-size=5000"],

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_zero_that_is_only_said_to_be_so_is_written() {
+    fn a_fast_zero_that_is_only_advertised_is_written() {
         let model = Arc::new(Model::new(8192));
         let disk = put(
             "nozero",

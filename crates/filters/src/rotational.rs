@@ -68,7 +68,7 @@ mod tests {
     use crate::kit::tested::{put, simple};
 
     #[test]
-    fn a_disk_is_said_to_spin_or_not_whatever_it_does() {
+    fn the_rotational_flag_is_what_the_user_sets_whatever_the_disk_is() {
         let told = |device, words: &[&str]| {
             put("rotational", device, words).unwrap().info().abilities.rotational
         };

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_missing_or_makes_no_sense_is_refused() {
+    fn a_missing_or_invalid_key_is_refused() {
         for words in [
             &[][..],
             &["xor=1"],

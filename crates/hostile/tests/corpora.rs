@@ -1,4 +1,4 @@
-//! What a stranger may send, for each target that has something in `fuzz/corpus`: as it is, cut off,
+//! Untrusted input for each target that has some in `fuzz/corpus`: as it is, cut off,
 //! and with bytes changed at random. Nothing panics, hangs, or grows.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
@@ -22,7 +22,7 @@ impl Dice {
     }
 }
 
-/// Numbers at which something may go wrong.
+/// Numbers at which a parser may fail.
 fn number(dice: &mut Dice, len: usize) -> u64 {
     let bit = dice.below(64);
     let any = [
@@ -39,7 +39,7 @@ fn number(dice: &mut Dice, len: usize) -> u64 {
     any[dice.below(any.len())]
 }
 
-/// Places where something else than zero stands, by which all of an image hangs.
+/// Offsets of bytes other than zero, on which the whole image depends.
 fn places(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len() / 8).map(|i| i * 8).filter(|at| bytes[*at..at + 8] != [0; 8]).collect()
 }

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_never_ends_talking_is_not_kept() {
+    fn messages_of_a_plugin_that_never_stops_are_not_kept() {
         let ((), said) = within(None, || (0..1000).for_each(|_| say(&"ä".repeat(100_000))));
         assert!(said.text().len() <= MESSAGES * (LONGEST + 2));
     }

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_off_is_done_once_for_each_at_the_end_of_the_outermost_batch() {
+    fn deferred_work_is_done_once_for_each_key_at_the_end_of_the_outermost_batch() {
         let notes = Rc::default();
         batch(|| {
             assert!(note(&notes, 1) && note(&notes, 2) && note(&notes, 1));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_a_batch_nothing_is_put_off() {
+    fn outside_a_batch_nothing_is_deferred() {
         let notes = Rc::default();
         assert!(!note(&notes, 1));
         batch(|| ());

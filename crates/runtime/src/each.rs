@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_the_width_are_under_way_and_all_are_done() {
+    fn no_more_than_the_width_are_in_flight_and_all_are_done() {
         let (under_way, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let owed: Arc<Mutex<Vec<Promise<()>>>> = Arc::default();
         let piece = || {

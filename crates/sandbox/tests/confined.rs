@@ -1,4 +1,4 @@
-//! What a confined process can still do. Each check is a process of its own with one thread, because it cannot be set
+//! The operations that a confined process can still do. Each check is a process of its own with one thread, because it cannot be set
 //! free again; so this is a program without the usual harness.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails here has failed")]
@@ -66,7 +66,7 @@ fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// False, and says so, where this kernel has no landlock.
+/// False, with a message, where this kernel has no landlock.
 fn confined(reach: &Reach) -> bool {
     let held = confine_files(reach).unwrap();
     if held == FileConfinement::Free {

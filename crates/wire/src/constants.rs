@@ -325,7 +325,7 @@ pub enum Command {
     BlockStatus,
     /// Prefetch.
     Cache,
-    /// Goodbye; no reply.
+    /// Disconnect; no reply.
     Disconnect,
     /// Make answered writes stable.
     Flush,

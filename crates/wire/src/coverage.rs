@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_ranges_is_capped() {
+    fn the_number_of_ranges_is_limited() {
         let mut coverage = ReadCoverage::new(u64::MAX);
         let mut refused = None;
         for index in 0..40_000_u64 {

@@ -34,7 +34,7 @@ fn session(mode: Framing, size: u64) -> Negotiated {
     }
 }
 
-/// Feeds one whole reply to a pending one; gives the data that it puts into `buffer`.
+/// Feeds one whole reply to a pending one; returns the data that it puts into `buffer`.
 fn receive(mode: Framing, reply: &mut PendingReply, bytes: &[u8], buffer: &mut [u8]) {
     let mut rest = bytes;
     while let Some((header, used)) = parse_reply_header(mode, rest).unwrap() {
@@ -175,7 +175,7 @@ proptest! {
         receive(mode, &mut pending, &bytes, &mut []);
         let statuses = pending.outcome().unwrap();
         prop_assert_eq!(statuses.len(), 2);
-        // What arrived is a prefix of what was said, and covers what the server believes it does.
+        // What arrived is a prefix of what was sent, and covers what the server believes it covers.
         let received = &statuses[1].extents;
         prop_assert!(received.len() <= most);
         let covered: u64 = received.iter().map(|extent| extent.length).sum();
@@ -260,7 +260,7 @@ proptest! {
     }
 }
 
-/// Any export, for handshakes with nonsense.
+/// Any export, for handshakes with invalid options.
 struct Anything;
 
 impl ExportCatalog for Anything {
@@ -294,7 +294,7 @@ fn option() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Everything a server says to `input`, fed in pieces; and how it ended.
+/// Everything that a server sends for `input`, fed in pieces; and how it ended.
 fn serve(input: &[u8], piece: usize, tls: ServerTls) -> (Vec<u8>, String) {
     let mut server = ServerHandshake::new(ServerPolicy { tls, ..ServerPolicy::default() });
     let mut out = Vec::new();
@@ -308,7 +308,7 @@ fn serve(input: &[u8], piece: usize, tls: ServerTls) -> (Vec<u8>, String) {
     (out, "more".into())
 }
 
-/// Everything a client says to `input`, fed in pieces; and how it ended.
+/// Everything that a client sends for `input`, fed in pieces; and how it ended.
 fn listen(input: &[u8], piece: usize, policy: &ClientPolicy) -> (Vec<u8>, String) {
     let mut client = ClientHandshake::new(policy.clone());
     let mut out = Vec::new();
@@ -322,7 +322,7 @@ fn listen(input: &[u8], piece: usize, policy: &ClientPolicy) -> (Vec<u8>, String
     (out, client.closed().to_string())
 }
 
-/// An option reply that may or may not make sense.
+/// An option reply that may or may not be valid.
 fn option_reply() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![Just(1_u32), 1_u32..5, (1_u32..12).prop_map(|kind| 1 << 31 | kind)];
     let data = prop_oneof![
@@ -344,7 +344,7 @@ fn option_reply() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_server_says_the_same_however_the_bytes_are_cut(
+    fn a_server_sends_the_same_however_the_bytes_are_cut(
         flags in 0_u8..4, options in prop::collection::vec(option(), 0..12), piece in 1_usize..40,
     ) {
         let mut input = vec![0, 0, 0, flags];
@@ -354,7 +354,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_says_the_same_however_the_bytes_are_cut(
+    fn a_client_sends_the_same_however_the_bytes_are_cut(
         flags in 0_u8..4, replies in prop::collection::vec(option_reply(), 0..12), piece in 1_usize..40,
         goal in 0_usize..4, bits in 0_u8..16,
     ) {

@@ -1,4 +1,4 @@
-//! URIs: what each form means, and what is refused with which words.
+//! URIs: the meaning of each form, and the words with which wrong ones are refused.
 
 use proptest::prelude::*;
 use wire::{Scheme, Transport, Uri, UriError};

@@ -376,7 +376,7 @@ impl<T> Channel<T> {
     fn leave_if_done(&mut self, ended: &mut Vec<Ended<T>>) {
         if self.leaving && self.flights.is_empty() && self.over.is_none() {
             self.left = true;
-            self.goodbye(ended);
+            self.disconnect(ended);
         }
     }
 
@@ -434,7 +434,7 @@ impl<T> Channel<T> {
 
     /// Sends DISC, if that is possible at once. Requests on the wire end with an error, and nothing
     /// is sent afterwards.
-    pub(crate) fn goodbye(&mut self, ended: &mut Vec<Ended<T>>) {
+    pub(crate) fn disconnect(&mut self, ended: &mut Vec<Ended<T>>) {
         if self.over.is_some() {
             return;
         }

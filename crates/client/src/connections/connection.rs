@@ -239,7 +239,7 @@ impl SharedConnection {
     pub(crate) fn close(self: &Arc<Self>) {
         let mut inner = self.lock();
         let inner_ref = &mut *inner;
-        inner_ref.channel.goodbye(&mut inner_ref.ended);
+        inner_ref.channel.disconnect(&mut inner_ref.ended);
         inner.told = true;
         let parting = std::mem::take(&mut inner.parting);
         self.settle(inner, None);

@@ -91,7 +91,7 @@ impl Growth {
 mod tests {
     use super::*;
 
-    /// How many connections a lane ends up with that waits for this part of its time (in
+    /// How many connections a lane gets in the end that waits for this part of its time (in
     /// hundredths) and moves this many bytes in a millisecond over `n` of them.
     fn settle(waits: u32, rate: impl Fn(u64) -> u64) -> u64 {
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! Connections that come and go under those that use them.
+//! Connections that come and go while operations use them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -124,7 +124,7 @@ fn whatever_is_asked_for_while_connections_are_left_and_made_is_done() {
         });
         let clients = disk.clients.load(SeqCst);
         assert!(clients > 40, "{clients}");
-        // All connections that were closed were told so.
+        // All connections that were closed had sent DISC.
         connections.0.leave_all_but(1);
         until(|| disk.goodbyes.load(SeqCst) == disk.clients.load(SeqCst) - 1);
         assert_eq!(connections.epoch(), 0, "nothing can have been forgotten");
@@ -157,7 +157,7 @@ fn a_connection_that_still_owes_something_is_left_when_it_has_answered() {
     connections.submit(read(0), Box::new(move |outcome| tell.send(outcome).unwrap()), None);
     assert!(shared.want_more());
     until(|| shared.list().len() == 2);
-    // Only that one has something to do, and it is the one that is left.
+    // Only that one has something to do, and it is the one that stays.
     shared.list().reverse();
     shared.leave_all_but(1);
     assert!(run(&connections, read(512)).is_ok(), "the other one goes on");

@@ -376,7 +376,7 @@ mod tests {
         let mut scene = Scene::new();
         scene.play(30, 64, 2_000, 6_000, 1);
         assert_eq!((scene.connections, scene.peak, scene.asked), (3, 4, 3));
-        // It is tried again, not often.
+        // It is tried again, but not often.
         scene.play(210, 64, 2_000, 6_000, 1);
         assert_eq!((scene.connections, scene.peak), (3, 4));
         assert!((5..=8).contains(&scene.asked), "{}", scene.asked);
@@ -387,7 +387,7 @@ mod tests {
         let mut scene = Scene::new();
         scene.play(60, 64, 2_000, u64::MAX, 3_000);
         assert_eq!(scene.connections, 8);
-        // One that never comes does no harm, and is asked for now and then.
+        // A connection that never comes does no harm, and is asked for now and then.
         let mut scene = Scene::new();
         scene.play(300, 64, 2_000, u64::MAX, 1_000_000);
         assert_eq!(scene.connections, 1);

@@ -67,11 +67,11 @@ pub(crate) fn inspect(
     timeout: Option<Duration>,
 ) -> Result<Negotiated> {
     let ReadyConnection { stream, session, .. } = session(route, policy, timeout)?;
-    let mut goodbye = Vec::new();
+    let mut request = Vec::new();
     // A server that is gone already need not be told; a length of 0 fits every framing.
     let (command, none) = (Command::Disconnect, CommandFlags::NONE);
-    let _ = encode_request(session.mode, command, none, 0, 0, 0, &mut goodbye);
-    let _ = stream.send(&goodbye);
+    let _ = encode_request(session.mode, command, none, 0, 0, 0, &mut request);
+    let _ = stream.send(&request);
     stream.end();
     Ok(session)
 }

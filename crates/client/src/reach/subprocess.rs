@@ -20,7 +20,7 @@ use rustix::process::Signal;
 /// standard error, because standard output may carry data.
 const BECOME: &str = "exec 3<&0 0</dev/null 1>&2; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"";
 /// How long it may take to end on SIGTERM; then it is killed.
-const GOODBYE: Duration = Duration::from_secs(5);
+const LEAVING: Duration = Duration::from_secs(5);
 /// How long it may take to end after it has closed its socket.
 const LAST_BREATH: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
@@ -141,7 +141,7 @@ impl Drop for Subprocess {
         }
         if self.wait(Duration::ZERO).is_none() {
             let _ = self.process.signal(Signal::TERM);
-            if self.wait(GOODBYE).is_none() {
+            if self.wait(LEAVING).is_none() {
                 let _ = self.process.signal(Signal::KILL);
                 let _ = self.process.wait();
             }
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that is a shell script; it tells us when the script has run.
+    /// A server that is a shell script, and a file that exists once the script has run.
     fn script(text: &str) -> (Subprocess, PathBuf) {
         let words = ["/bin/sh", "-c", text].map(str::to_owned);
         let process = Subprocess::start(&words).unwrap();
@@ -214,7 +214,7 @@ mod tests {
         drop(process);
         let (process, _) = script("exit 3");
         assert!(process.explain(lost()).to_string().contains("has ended (exit status: 3)"));
-        // A server may leave after it has refused us.
+        // A server may exit after it has refused the client.
         let refused = Error::new(ErrorKind::NotFound, Fault::User, "no such export");
         assert_eq!(process.explain(refused).to_string(), "no such export");
         let wrong = Error::invalid("nonsense");

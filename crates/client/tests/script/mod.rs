@@ -1,4 +1,4 @@
-//! A server for tests: an honest handshake (by `wire`), then whatever the test wants.
+//! A scripted server: an honest handshake (by `wire`), then whatever the test wants.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -142,7 +142,7 @@ impl Server {
         Self::start_after(0, offer, policy, play)
     }
 
-    /// The same, but the first so many clients are closed without a word.
+    /// The same, but this many of the first clients are closed without a reply.
     pub(crate) fn start_after(
         turned_away: usize,
         offer: impl Fn() -> ExportOffer + Send + 'static,
@@ -173,13 +173,13 @@ impl Server {
         self.try_open(1).unwrap()
     }
 
-    /// Opens it with so many connections at most.
+    /// Opens it with at most this many connections.
     pub(crate) fn try_open(&self, connections: usize) -> device::Result<Arc<dyn device::Device>> {
         let options = OpenOptions { connections, ..OpenOptions::read_write() };
         devices::Named::parse(&self.uri)?.open(&options, &runtime::Context::default())
     }
 
-    /// Opens it for reading only, with so many connections at most.
+    /// Opens it for reading only, with at most this many connections.
     pub(crate) fn open_to_read(&self, connections: usize) -> Arc<dyn device::Device> {
         let options = OpenOptions { connections, ..OpenOptions::read_only() };
         let named = devices::Named::parse(&self.uri).unwrap();
@@ -225,10 +225,10 @@ fn shake(
     }
 }
 
-/// What has ended, and how.
+/// The operations that have ended, and their results.
 type Ended = Vec<(u64, device::Result<device::Outcome>)>;
 
-/// Turns a lane until nothing is under way, as a copying thread would.
+/// Turns a lane until nothing is in flight, as a copying thread would.
 pub(crate) fn finish(lane: &mut dyn device::Lane) -> Ended {
     let mut ended = Vec::new();
     while lane.in_flight() > 0 {

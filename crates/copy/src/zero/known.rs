@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_told_or_done_is_zero() {
+    fn only_what_was_known_or_done_is_zero() {
         let mut known = Known::default();
         known.mapped(0..100, true, 10);
         known.mapped(100..200, false, 10);

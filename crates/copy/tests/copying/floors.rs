@@ -1,4 +1,4 @@
-//! The files of the engine stand in floors: a file knows only what lies below it. The floors are the
+//! The engine's files form layers: a file uses only files of layers below. The layers are the
 //! paragraphs of `mod` lines in `lib.rs`, and of those in a folder's `mod.rs`.
 
 use std::collections::HashMap;

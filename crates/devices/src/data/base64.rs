@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_rfc_4648_are_read_and_nonsense_is_not() {
+    fn the_examples_of_rfc_4648_are_read_and_invalid_text_is_refused() {
         for (text, bytes) in [
             ("", ""),
             ("Zg==", "f"),

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_back_early_is_not_tried_again() {
+    fn ranges_that_cannot_be_written_back_early_are_not_tried_again() {
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         let filling = Filling::new(None, true);
         filling.wrote(pipe.as_fd(), 0, STEP - 1);

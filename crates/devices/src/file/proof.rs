@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_believed_and_lies_later_is_an_error() {
+    fn a_device_that_was_believed_and_does_not_zero_later_is_an_error() {
         let (proof, clean, old) = (Proof::default(), file(&[]), file(&[(7, 1)]));
         assert_eq!(proof.look(clean.as_fd(), 0, SIZE, || Ok(())).unwrap(), Verdict::Zero);
         let error = proof.look(old.as_fd(), 0, SIZE, || Ok(())).unwrap_err();
@@ -179,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn what_another_wrote_meanwhile_is_no_lie() {
+    fn what_another_program_wrote_meanwhile_is_not_held_against_the_device() {
         let (proof, file) = (Proof::default(), file(&[(7, 1)]));
         let again = || transfer::write_all(file.as_fd(), &[0], 7);
         assert_eq!(proof.look(file.as_fd(), 0, SIZE, again).unwrap(), Verdict::Zero);
     }
 
     #[test]
-    fn what_others_write_all_the_time_is_not_held_against_a_device_that_was_believed() {
+    fn what_other_programs_write_all_the_time_is_not_held_against_a_device_that_was_believed() {
         let (proof, clean, file) = (Proof::default(), file(&[]), file(&[(7, 1)]));
         assert_eq!(proof.look(clean.as_fd(), 0, SIZE, || Ok(())).unwrap(), Verdict::Zero);
         for writes in [1, 2, 3, 7, u8::MAX] {

@@ -181,7 +181,7 @@ fn what_is_no_disk_is_refused_and_named() {
 }
 
 #[test]
-fn a_file_cut_short_behind_our_back_is_an_error_and_never_zeroes() {
+fn a_file_that_another_program_cuts_short_is_an_error_and_never_zeroes() {
     for dir in ["/tmp", "/dev/shm"] {
         let scratch = Scratch::new(dir);
         let path = scratch.file("disk", &[1; 64 << 10]);
@@ -193,14 +193,14 @@ fn a_file_cut_short_behind_our_back_is_an_error_and_never_zeroes() {
         assert_eq!(error.kind(), ErrorKind::Io);
         assert!(error.to_string().contains("shorter than when it was opened"), "{error}");
         assert!(!file.read_now(&mut bytes, 9001));
-        // A copy that trusts the map must meet the error too.
+        // A copy that trusts the map must get the error, too.
         assert!(is_data_at(&file, 20_000));
         assert!(resolve(&file, 0, 64 << 10).iter().all(|e| e.kind == ExtentKind::Data));
     }
 }
 
 #[test]
-fn a_file_cut_short_behind_our_back_is_not_made_longer_by_a_write() {
+fn a_file_that_another_program_cuts_short_is_not_made_longer_by_a_write() {
     let scratch = Scratch::new("/tmp");
     let path = scratch.file("disk", &[1; 64 << 10]);
     let file = open(&path, true).unwrap();
@@ -388,7 +388,7 @@ fn flushes_and_durable_writes_from_many_threads_all_succeed() {
     assert_eq!((bytes[0], bytes[4096 + 3], bytes[3 * 4096]), (1, 2, 4));
 }
 
-/// Makes a file that even root cannot write; `false` if that is not to be had here.
+/// Makes a file that even root cannot write; `false` if that is not possible here.
 fn set_immutable(path: &std::path::Path, on: bool) -> bool {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
     let file = fs::File::open(path).unwrap();

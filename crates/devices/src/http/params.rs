@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_reason_and_without_secrets() {
+    fn invalid_parameters_are_refused_with_a_reason_and_without_secrets() {
         for words in [
             &["url=ftp://h/"][..],
             &["url=secret"],

@@ -373,7 +373,7 @@ mod tests {
     use super::super::params::HttpParams;
     use super::*;
 
-    /// An object of 64 MiB at a server that is not asked for anything, and `most` threads.
+    /// An object of 64 MiB at a server that gets no request, and `most` threads.
     fn shared(most: usize) -> Arc<Shared> {
         let params = Params::parse(["url=http://127.0.0.1:9/"]).unwrap();
         let wanted = HttpParams::parse(&params).unwrap();
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn new_work_wakes_idle_threads_and_not_those_that_pause_after_a_failure() {
-        // An idle thread looks by itself after so long, but no reader may have to wait for that.
+        // An idle thread looks by itself after some time, but no reader may have to wait for that.
         let soon = IDLE - Duration::from_secs(5);
         for pausing in 1..4 {
             let shared = shared(pausing + 2);

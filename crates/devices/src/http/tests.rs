@@ -41,7 +41,7 @@ pub(super) fn is_all(disk: &Arc<dyn Device>, wanted: &[u8], step: usize) {
     }
 }
 
-/// A good server of `content`, but where `odd` has another answer.
+/// A correct server of `content`, except where `odd` has another answer.
 fn site(content: &[u8], odd: impl Fn(&Asked) -> Option<Reply> + Send + Sync + 'static) -> Site {
     let content = content.to_vec();
     Site::new(move |asked| odd(asked).unwrap_or_else(|| good(asked, &content, &["ETag: \"1\""])))
@@ -343,7 +343,7 @@ fn a_slow_start_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_asks() {
+fn an_overloaded_server_is_left_alone_for_as_long_as_it_asks() {
     let bytes = content(4 * MIB);
     let times: Arc<Mutex<Vec<std::time::Instant>>> = Arc::default();
     let seen = times.clone();
@@ -366,7 +366,7 @@ fn a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[test]
-fn an_open_that_is_put_off_is_tried_again_and_one_that_is_refused_is_not() {
+fn an_open_that_the_server_defers_is_tried_again_and_one_that_it_refuses_is_not() {
     let bytes = content(1000);
     let site = site(&bytes, |asked| {
         (asked.number < 2).then(|| status("503 Service Unavailable", &["Retry-After: 0"]))
@@ -460,7 +460,7 @@ fn a_server_without_ranges_is_read_in_one_pass() {
     assert_eq!(site.asked().len(), 1, "one request");
     let error = read(&disk, 0, 10).unwrap_err().to_string();
     assert!(error.contains("passed"), "{error}");
-    // What lies ahead of the window can be had, past what was not read.
+    // Bytes ahead of the window can be read, past those that were not.
     let disk = open(&site.url("/disk"), &["retry=0"]).unwrap();
     assert!(read(&disk, 71 * MIB, 1000).unwrap() == bytes[71 * MIB..][..1000]);
     assert!(read(&disk, 0, 10).is_err());
@@ -593,7 +593,7 @@ fn bytes_that_were_prefetched_are_there_when_they_are_read() {
 fn whatever_breaks_at_random_what_is_read_is_right_or_an_error() {
     let bytes = content(24 * MIB);
     let truth = bytes.clone();
-    // Every other request meets something; some of it is no reason to try again.
+    // Every other request fails in some way; some failures are no reason to try again.
     let site = site(&bytes, move |asked| {
         let dice = (asked.number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let (start, end) = asked.range?;
@@ -735,7 +735,7 @@ fn what_a_client_wanted_that_has_gone_is_not_waited_for() {
         let here = asked.range?.0 == 20 * MIB && hangs.fetch_add(1, Ordering::SeqCst) == 0;
         here.then(|| vec![Step::Hang])
     });
-    // Only because the client has gone does anything end here.
+    // Reads end here only because the client has gone.
     let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
     let requester = Arc::new(Requester(true.into()));
     let wanted = runtime::while_wanted(requester.clone(), || begin_read(&disk, 1, 20 * MIB, MIB));
@@ -744,7 +744,7 @@ fn what_a_client_wanted_that_has_gone_is_not_waited_for() {
     }
     requester.0.store(false, Ordering::Relaxed);
     assert_eq!(wanted.recv().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
-    // The only connection is free again, and a request that wants the same gets it.
+    // The only connection is free again, and a request for the same bytes gets it.
     assert!(read(&disk, 20 * MIB, MIB).unwrap() == bytes[20 * MIB..21 * MIB]);
 }
 

@@ -1,4 +1,4 @@
-//! Images of qemu-img's are read, and ours are read by it.
+//! Images by qemu-img are read here, and images made here are read by qemu-img.
 
 use crate::support::{Place, all, image, make, map, must, open, open_image, pattern, peer};
 
@@ -71,7 +71,7 @@ fn qemu_info(path: &str, format: &str) -> (u64, Option<u64>) {
 }
 
 #[test]
-fn what_we_make_is_read_by_qemu_img_and_found_sound() {
+fn qemu_img_reads_our_images_and_finds_no_error() {
     let place = Place::new();
     let (raw, path) = (place.path("raw"), place.path("image"));
     for (format, options) in CASES {
@@ -119,7 +119,7 @@ fn what_is_not_in_an_image_is_in_its_backing_image() {
         }
         assert!(open(&top, format).is_err(), "the user has not allowed it");
         let allowed = disk::Image { external: disk::External::Chain, ..image(format) };
-        // The older one does not say what its backing image is.
+        // The older one does not record its backing image's format.
         if let Ok(disk) = open_image(&top, allowed) {
             assert!(all(&disk) == expected, "{format}");
             map(&disk, &expected);

@@ -28,7 +28,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Neighbours of a block are under way together; the image is then what was written.
+    /// Neighbours of a block are in flight together; the image is then what was written.
     #[test]
     fn writes_and_zeroes_in_any_order_are_what_is_read(
         kind in 0..KINDS.len(),

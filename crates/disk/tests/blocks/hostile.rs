@@ -1,4 +1,4 @@
-//! Images that strangers made up: each ends in one error, or in a disk that can be read, and never in more.
+//! Untrusted images: each ends in one error, or in a disk that can be read, and in nothing else.
 
 use device::Edge;
 
@@ -54,7 +54,7 @@ fn thousands_of_mutations_end_in_an_error_or_a_disk() {
         let tables = good.iter().take(4 << 20).enumerate().filter(|(_, b)| **b != 0);
         let worth: Vec<_> = tables.map(|(at, _)| at).take(20_000).collect();
         for _ in 0..500 {
-            // The headers and tables are what is worth breaking.
+            // Headers and tables are worth breaking.
             let at = if dice.below(4) == 0 {
                 good.len() - 1 - dice.below(1024)
             } else {

@@ -1,5 +1,5 @@
-//! Formats whose disks lie in blocks: what others make of ours and we of theirs, against the bytes; and what
-//! strangers make up.
+//! Formats whose disks lie in blocks: our images in other programs and theirs here, against the bytes; and
+//! untrusted ones.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 

@@ -1,4 +1,4 @@
-//! Packed streams: what others packed is read as it was, at random and in order, alone and with an image in it.
+//! Packed streams of other programs are read, at random and in order, alone and with an image in them.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use disk::Image;
 use crate::hostile::Dice;
 use crate::support::{Place, all, image, make, open, open_image, pattern};
 
-/// Formats, and commands that pack what they are given.
+/// Formats, and commands that pack their input.
 const PACKERS: &[(&str, &[&str])] = &[
     ("gz", &["gzip", "-1"]),
     ("gz", &["gzip", "-9", "-n"]),
@@ -19,7 +19,7 @@ const PACKERS: &[(&str, &[&str])] = &[
     ("bz2", &["bzip2", "-1"]),
 ];
 
-/// What `packer` makes of bytes; `None` if it is not here and need not be. From a file most of them say how large it is,
+/// The output of `packer` for bytes; `None` if it is not installed and need not be. From a file most of them record its size,
 /// from a pipe they cannot.
 fn packed_from(packer: &[&str], bytes: &[u8], pipe: bool) -> Option<Vec<u8>> {
     let place = Place::new();
@@ -59,7 +59,7 @@ fn read_at_random(disk: &Edge, bytes: &[u8], dice: &mut Dice) {
 }
 
 #[test]
-fn what_others_packed_is_read_in_order_and_at_random() {
+fn streams_of_other_programs_are_read_in_order_and_at_random() {
     let place = Place::new();
     let mut dice = Dice::new(9);
     for size in [16, 300_001, (3 << 20) + 77] {
@@ -118,7 +118,7 @@ fn the_table_of_the_seekable_format_leads_to_each_frame() {
     let disk = open(&place.write("packed", &stream), "zstd").unwrap();
     assert!(all(&disk) == bytes);
     read_at_random(&disk, &bytes, &mut Dice::new(1));
-    // A table that lies is found out where it does.
+    // A wrong table is noticed where it is wrong.
     let mut lies = stream;
     lies[entries + 4] -= 1;
     let disk = open(&place.write("packed", &lies), "zstd").unwrap();

@@ -44,7 +44,7 @@ pub(crate) fn image(format: &str) -> Image {
     if format.is_empty() { Image::guessed() } else { Image::of(format).unwrap() }
 }
 
-/// Does what may find a file locked. What was just closed is for a moment: by a child that another test is just starting, or a
+/// Tries again while a file is locked. A file that was just closed is locked for a moment: by a child that another test is just starting, or a
 /// thread of the pool that has not let go yet.
 fn when_unlocked<T>(open: impl Fn() -> Result<T>) -> Result<T> {
     let mut opened = open();
@@ -129,7 +129,7 @@ pub(crate) fn map(edge: &Edge, bytes: &[u8]) -> Vec<Extent> {
     found
 }
 
-/// Runs a peer; `None` if it is not here and need not be.
+/// Runs a peer; `None` if it is not installed and need not be.
 pub(crate) fn peer(command: &str, arguments: &[&str]) -> Option<Output> {
     match Command::new(command).args(arguments).output() {
         Ok(output) => Some(output),
@@ -138,7 +138,7 @@ pub(crate) fn peer(command: &str, arguments: &[&str]) -> Option<Output> {
     }
 }
 
-/// Runs a peer, which must succeed; false if it is not here.
+/// Runs a peer, which must succeed; false if it is not installed.
 pub(crate) fn must(command: &str, arguments: &[&str]) -> bool {
     let Some(output) = peer(command, arguments) else { return false };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

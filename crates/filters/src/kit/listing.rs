@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_or_overflows_or_makes_no_sense_is_refused_with_its_line() {
+    fn overlapping_overflowing_or_invalid_lines_are_refused_with_their_number() {
         for (text, why) in [
             ("0 10 1\n9 1 1", "the byte 9"),
             ("0 10 1\n0 10 1", "the byte 0"),

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_logs_waits_when_a_reader_does_not_read_and_nothing_is_lost() {
+    fn a_thread_that_logs_waits_for_a_slow_reader_and_nothing_is_lost() {
         let pool = WorkPool::new(1);
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let name = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer));

@@ -1,4 +1,4 @@
-//! The edge asks the same of a device however it waits.
+//! The edge sends a device the same requests however it waits.
 
 use runtime::WorkPool;
 use std::sync::Arc;

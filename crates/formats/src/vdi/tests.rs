@@ -17,7 +17,7 @@ fn good() -> Vec<u8> {
 }
 
 #[test]
-fn what_a_header_says_is_read_and_what_makes_no_sense_is_refused() {
+fn valid_headers_are_read_and_invalid_ones_are_refused() {
     let header = Header::decode(&good()).unwrap();
     assert_eq!((header.size, header.allocated, header.place(2)), (10 << 20, 3, Some(3 << 20)));
     let wrong: [(usize, u32, &str); 10] = [

@@ -1,4 +1,4 @@
-//! Two ends of a socket pair under TLS, with a key that both know.
+//! Two ends of a socket pair under TLS, with a shared key.
 #![cfg(feature = "tls")]
 
 use std::io::IoSliceMut;
@@ -99,7 +99,7 @@ fn send_some(stream: &Stream, bytes: &[u8], at: usize) -> usize {
 }
 
 #[test]
-fn a_key_that_both_know_gives_the_suite_that_we_mean_and_the_user() {
+fn a_shared_key_gives_the_intended_suite_and_the_user() {
     let (client, server) = pair("suite");
     let told = format!("{client:?}");
     assert!(told.contains("TLS13") && told.contains("TLS_AES_128_GCM_SHA256"), "{told}");
@@ -133,7 +133,7 @@ fn what_is_sent_arrives_in_order_however_little_the_socket_takes() {
         }
         assert!(got == bytes);
         assert!(buffer > 4096 || full > 0, "the small socket was full at times");
-        // The last ciphertext has been received: it is only left to be said that it was sent.
+        // The last ciphertext has been received: only the report that it was sent is missing.
         while sent < bytes.len() {
             sent += send_some(&client, &bytes, sent);
         }
@@ -171,7 +171,7 @@ fn both_ends_send_and_receive_at_the_same_time() {
 }
 
 #[test]
-fn what_the_socket_does_not_tell_of_is_told() {
+fn decrypted_bytes_that_polling_does_not_show_are_reported() {
     let (client, server) = pair("holds");
     assert!(!server.holds());
     let mut room = [0; 10];
@@ -185,7 +185,7 @@ fn what_the_socket_does_not_tell_of_is_told() {
 }
 
 #[test]
-fn an_end_that_was_said_is_told_apart_from_one_that_was_not() {
+fn an_announced_end_is_told_apart_from_one_that_was_not_announced() {
     let (client, server) = pair("end");
     let mut room = [0; 10];
     client.end();
@@ -198,7 +198,7 @@ fn an_end_that_was_said_is_told_apart_from_one_that_was_not() {
 }
 
 #[test]
-fn an_end_behind_bytes_is_told_though_the_socket_says_nothing_more() {
+fn an_end_behind_bytes_is_reported_though_polling_shows_nothing_more() {
     let mut room = vec![0; 1000];
     let (client, server) = pair("behind");
     assert_eq!(client.send(b"bytes"), Ok(5));
@@ -220,7 +220,7 @@ fn an_end_behind_bytes_is_told_though_the_socket_says_nothing_more() {
 }
 
 #[test]
-fn bytes_that_are_not_of_the_peer_end_the_connection_and_say_why() {
+fn bytes_that_are_not_the_peers_end_the_connection_with_a_reason() {
     let (client, server) = pair("injected");
     assert_eq!(client.send(b"good"), Ok(4));
     rustix::io::write(client.as_fd(), &[0x17, 3, 3, 0, 40, 1, 2, 3]).unwrap();
@@ -263,7 +263,7 @@ fn garbage_and_more_than_a_handshake_takes_are_refused() {
         let (client, server) = sockets();
         let mut other = keys.acceptor().accept().unwrap();
         let mut at = 0;
-        // What could be the beginning of something is waited for, no longer than there is time.
+        // Bytes that may begin a message are waited for, no longer than the limit.
         while let Ok(progress) = other.advance(&server) {
             assert_eq!(progress, HandshakeProgress::Waits { room: false });
             match garbage.get(at..).filter(|rest| !rest.is_empty()) {
@@ -278,7 +278,7 @@ fn garbage_and_more_than_a_handshake_takes_are_refused() {
 #[test]
 fn a_handshake_that_is_cut_anywhere_is_an_error_and_never_done() {
     let keys = Keys::of("cut-hello", &[("alice", 2)]);
-    // What a client says first.
+    // A client's first message.
     let (client, server) = sockets();
     keys.connector("alice").connect().unwrap().advance(&client).unwrap();
     let mut hello = vec![0; 8192];

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_arrives_as_it_was_asked() {
+    fn a_request_to_the_helper_arrives_unchanged() {
         for question in [
             Question::Start { index: 3, values: vec![Some("a"), None, Some(""), Some("ü")] },
             Question::Start { index: 0, values: Vec::new() },
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_is_none_and_allocates_nothing() {
+    fn an_invalid_request_to_the_helper_is_refused_and_allocates_nothing() {
         let whole = Question::Start { index: 1, values: vec![Some("abc"), Some("d")] };
         let whole = whole.bytes().unwrap();
         for len in [0, 1, 4, 6, 9, 11, 15, 16] {

@@ -13,7 +13,7 @@ use crate::nbd::shared::{CallError, Core, KeptObjects};
 /// Makes `shutdown` abandon commands in flight.
 const ABANDON_PENDING: u32 = 0x10000;
 
-fn goodbye(flags: u32) -> CommandSpec<KeptObjects> {
+fn disconnect(flags: u32) -> CommandSpec<KeptObjects> {
     CommandSpec {
         kind: Kind::Disconnect,
         flags,
@@ -164,7 +164,7 @@ impl NBD {
     #[pyo3(signature = (flags=0))]
     fn aio_disconnect(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
         self.shared.detached(py, "aio_disconnect", |engine| {
-            engine.issue(goodbye(flags)).map(|_| ()).map_err(|(fault, _)| fault.into())
+            engine.issue(disconnect(flags)).map(|_| ()).map_err(|(fault, _)| fault.into())
         })
     }
 
@@ -187,7 +187,7 @@ impl NBD {
             if engine.is_leaving() {
                 return Ok(());
             }
-            engine.issue(goodbye(0)).map(|_| ()).map_err(|(fault, _)| fault.into())
+            engine.issue(disconnect(0)).map(|_| ()).map_err(|(fault, _)| fault.into())
         })?;
         self.shared.wait(py, "shutdown", over)
     }

@@ -228,7 +228,7 @@ impl Connection {
             self.active = turn.begin_turn();
             after = self.receive(turn);
             self.count_kept();
-            // Also those of a client that has said goodbye in this turn.
+            // Also those of a client that has sent DISC in this turn.
             if let Some(tally) = &self.tally {
                 turn.answered.tell(tally, self.active);
             }

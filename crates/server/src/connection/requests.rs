@@ -211,7 +211,7 @@ impl Connection {
         while (at < end || goes_on) && !self.awaits_export {
             goes_on = false;
             let used = match &mut self.phase {
-                Phase::Handshake(_) => self.haggle(part(&turn.inbox, at..end)),
+                Phase::Handshake(_) => self.negotiate(part(&turn.inbox, at..end)),
                 Phase::Transmission(served) => {
                     let served = served.clone();
                     if self.rate.as_mut().is_some_and(|rate| !rate.allows(self.active)) {
@@ -262,7 +262,7 @@ impl Connection {
     }
 
     /// One step of the handshake. Returns how many bytes it consumed.
-    fn haggle(&mut self, input: &[u8]) -> Option<usize> {
+    fn negotiate(&mut self, input: &[u8]) -> Option<usize> {
         let Phase::Handshake(handshake) = &mut self.phase else { return None };
         let mut out = Vec::new();
         let (consumed, step) = handshake.advance(input, &self.opener, &mut out);

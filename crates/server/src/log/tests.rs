@@ -92,7 +92,7 @@ fn a_file_that_got_another_name_is_left_behind_when_it_is_opened_again() {
 }
 
 #[test]
-fn a_client_has_few_errors_told_and_all_counted() {
+fn a_client_has_few_errors_logged_and_all_counted() {
     let lines = said("voice", false, |log| {
         let voice = Voice::new(log.clone(), &Peer::Vsock { cid: 3, port: 4 });
         voice.chose("disk");

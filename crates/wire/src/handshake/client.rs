@@ -369,7 +369,7 @@ impl ClientHandshake {
     }
 
     /// Transmission has begun without options that describe the export. A client that only wanted
-    /// to know says goodbye at once.
+    /// to know disconnects at once.
     fn enter(
         &mut self,
         size: u64,
@@ -446,10 +446,10 @@ impl ClientHandshake {
         })
     }
 
-    /// Says goodbye where that is still possible: not to a server whose words make no sense.
+    /// Sends ABORT where that is still possible: not to a server that breaks the protocol.
     fn give_up(&mut self, error: &HandshakeError, out: &mut Vec<u8>) {
-        let haggling = matches!(self.state, State::ReplyHeader(_) | State::ReplyData { .. });
-        if haggling && !matches!(error, HandshakeError::PeerMisbehaved(_)) {
+        let negotiating = matches!(self.state, State::ReplyHeader(_) | State::ReplyData { .. });
+        if negotiating && !matches!(error, HandshakeError::PeerMisbehaved(_)) {
             put_option(option::ABORT, &[], out);
         }
         self.state = State::Over;

@@ -197,7 +197,7 @@ pub enum ServerStep {
 /// Why the handshake ended without an export.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CloseReason {
-    /// The client said goodbye: not an error.
+    /// The client has aborted the handshake: not an error.
     Abort,
     /// The client broke the protocol or went beyond a limit.
     Misbehaved(PeerMisbehaved),

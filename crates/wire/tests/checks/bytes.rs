@@ -1,4 +1,4 @@
-//! Messages, written and taken apart by hand.
+//! Messages, written and parsed by hand.
 
 pub(crate) const IHAVEOPT: &[u8; 8] = b"IHAVEOPT";
 pub(crate) const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -130,7 +130,7 @@ pub(crate) fn option_reply(option: u32, kind: u32, data: impl AsRef<[u8]>) -> By
         .raw(data)
 }
 
-/// Takes a run of option replies apart; nothing may be left over.
+/// Parses a run of option replies; no byte may be left over.
 pub(crate) fn option_replies(bytes: &[u8]) -> Vec<OptionReply> {
     let mut fields = Fields(bytes);
     let mut replies = Vec::new();
@@ -203,7 +203,7 @@ impl Answer {
     }
 }
 
-/// Takes a run of replies apart; `data` bytes follow a simple success.
+/// Parses a run of replies; `data` bytes follow a simple success.
 pub(crate) fn answers(bytes: &[u8], data: usize) -> Vec<Answer> {
     let mut fields = Fields(bytes);
     let mut answers = Vec::new();

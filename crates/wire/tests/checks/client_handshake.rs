@@ -10,7 +10,7 @@ use crate::bytes::{
     TLS_REQD, UNKNOWN, UNSUP, info, meta, option, option_reply,
 };
 
-/// A client with what it has said since the last look.
+/// A client, and the bytes that it has sent since the last look.
 struct Client {
     handshake: ClientHandshake,
     said: Vec<u8>,
@@ -22,7 +22,7 @@ impl Client {
         Self { handshake: ClientHandshake::new(policy), said: Vec::new(), left: 0 }
     }
 
-    /// One that has read a greeting with `flags`, and whose client flags have been looked at.
+    /// A client that has read a greeting with `flags`, and whose client flags have been checked.
     fn greeted(policy: ClientPolicy, flags: u16) -> Self {
         let mut client = Self::new(policy);
         assert_eq!(client.hear(greeting(flags)), ClientStep::NeedMore);
@@ -153,7 +153,7 @@ fn client_check_03_without_fixed_newstyle_only_export_name_is_sent() {
 }
 
 #[test]
-fn client_check_03_required_tls_fails_before_anything_is_said() {
+fn client_check_03_required_tls_fails_before_anything_is_sent() {
     let policy = ClientPolicy { tls: ClientTls::Require, ..plain() };
     let mut client = Client::new(policy);
     let step = client.hear(greeting(0));
@@ -265,7 +265,7 @@ fn client_check_08_replies_out_of_step_end_the_session() {
     let mut client = Client::greeted(plain(), 3);
     let step = client.hear(option_reply(6, ACK, []));
     assert_eq!(step, misbehaved(PeerMisbehaved::ReplyForOtherOption));
-    assert_eq!(client.said_option(), 7, "and no goodbye after it");
+    assert_eq!(client.said_option(), 7, "and no ABORT after it");
     let mut client = Client::greeted(plain(), 3);
     let step = client.hear(Bytes::new().u64(7).u32(7).u32(ACK).u32(0));
     assert_eq!(step, misbehaved(PeerMisbehaved::BadOptionReplyMagic));
@@ -485,7 +485,7 @@ fn client_check_18_tls_required_by_the_server_fails_clearly_without_tls() {
 }
 
 #[test]
-fn client_check_18_tls_is_used_where_it_is_allowed_and_offered() {
+fn client_check_18_tls_is_used_where_it_is_allowed_and_supported() {
     let mut client = Client::greeted(ClientPolicy { tls: ClientTls::Allow, ..plain() }, 3);
     assert_eq!(client.agree(5), ClientStep::StartTls);
     client.handshake.tls_established(&mut client.said);
@@ -495,7 +495,7 @@ fn client_check_18_tls_is_used_where_it_is_allowed_and_offered() {
 }
 
 #[test]
-fn client_check_18_tls_is_done_without_where_it_is_only_allowed() {
+fn client_check_18_clear_text_is_used_where_tls_is_only_allowed() {
     for kind in [UNSUP, POLICY, INVALID] {
         let mut client = Client::greeted(ClientPolicy { tls: ClientTls::Allow, ..plain() }, 3);
         client.refuse(5, kind);
@@ -525,7 +525,7 @@ fn client_check_19_plain_text_after_the_agreement_is_an_injection() {
 }
 
 #[test]
-fn client_check_20_shutdown_is_answered_with_goodbye() {
+fn client_check_20_shutdown_is_answered_with_a_disconnect() {
     let policy = ClientPolicy { extended: true, ..plain() };
     let mut client = Client::greeted(policy, 3);
     assert_refused(client.refuse(11, SHUTDOWN), SHUTDOWN);
@@ -533,7 +533,7 @@ fn client_check_20_shutdown_is_answered_with_goodbye() {
 }
 
 #[test]
-fn client_check_21_nothing_is_awaited_after_goodbye() {
+fn client_check_21_nothing_is_awaited_after_a_disconnect() {
     let mut client = Client::greeted(ClientPolicy { goal: Goal::Info, ..plain() }, 3);
     client.expect(info(6, "disk", &[]));
     client.hear(option_reply(6, INFO, Bytes::new().u16(0).u64(1000).u16(1)));
@@ -587,7 +587,7 @@ fn a_list_with_details_describes_every_export() {
 }
 
 #[test]
-fn names_that_cannot_be_sent_are_our_own_fault() {
+fn names_that_cannot_be_sent_are_the_callers_fault() {
     for export in ["x".repeat(4097), "a\0b".to_owned()] {
         let mut client = Client::new(ClientPolicy { export, ..plain() });
         let step = client.hear(greeting(3));

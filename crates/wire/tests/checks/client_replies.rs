@@ -55,7 +55,7 @@ impl Client {
         self.flying.insert(Flight { reply, buffer: vec![0xee; size] })
     }
 
-    /// Hears whole messages.
+    /// Receives whole messages.
     fn hear(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Fatal> {
         self.input.extend_from_slice(bytes.as_ref());
         while self.message()? {}
@@ -448,7 +448,7 @@ fn client_check_35_a_context_that_is_answered_twice_is_fatal_when_it_comes() {
     assert_eq!(heard, fatal(PeerMisbehaved::ContextDuplicate));
 }
 
-/// How many of these chunks the client hears before it has had enough.
+/// How many of these chunks the client receives before it gives up.
 fn heard_of(command: Command, message: impl Fn(u64) -> Bytes) -> usize {
     let mut client = Client::new(Framing::Structured);
     let cookie = client.ask(command, 0, 1 << 16);
@@ -467,7 +467,7 @@ fn heard_of(command: Command, message: impl Fn(u64) -> Bytes) -> usize {
 #[test]
 fn a_reply_that_never_ends_is_not_followed_for_ever() {
     let error = || Bytes::new().u32(5).u16(0);
-    // An honest server may report each sector of a read, and the client stays with it.
+    // An honest server may report each sector of a read, and the client accepts that.
     let most = heard_of(Command::Read, |cookie| chunk(cookie, 0, ERROR, error()));
     assert!((32 << 11..1 << 18).contains(&most), "{most}");
     for kind in [ERROR, 0x8007, 0xffff] {

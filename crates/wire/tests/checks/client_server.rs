@@ -7,7 +7,7 @@ use wire::{
 
 use crate::model::{Menu, SIZE};
 
-/// Runs both handshakes to their end; each side hears at most `piece` bytes at a time.
+/// Runs both handshakes to their end; each side receives at most `piece` bytes at a time.
 fn negotiate(client: ClientPolicy, server: ServerPolicy, piece: usize) -> (ClientStep, ServerStep) {
     let mut menu = Menu::default();
     let mut client = ClientHandshake::new(client);
@@ -39,7 +39,7 @@ fn negotiate(client: ClientPolicy, server: ServerPolicy, piece: usize) -> (Clien
             }
         }
         if let (Some(client), Some(server)) = (&client_end, &server_end) {
-            // A side that said goodbye does not wait for the answer.
+            // A side that has disconnected does not wait for the reply.
             assert!(to_client.is_empty() || !matches!(client, ClientStep::Ready(_)));
             return (client.clone(), server.clone());
         }

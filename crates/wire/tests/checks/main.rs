@@ -36,7 +36,7 @@ fn missing(side: &str, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
     numbers.into_iter().filter(|number| !named(number)).collect()
 }
 
-/// What is missing here needs sockets, clocks, disks or TLS, and is tested where those are.
+/// The checks that need sockets, clocks, disks or TLS, which are tested elsewhere.
 #[test]
 fn every_check_that_needs_no_socket_has_a_test() {
     let (clocks_and_sockets, tls) = ([10, 36, 75, 76], [45]);

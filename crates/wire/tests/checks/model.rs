@@ -13,7 +13,7 @@ pub(crate) const SIZE: usize = 256 << 10;
 /// Unit of the model's map.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Everything a server can offer.
+/// Everything that a server can support.
 pub(crate) fn all_flags() -> TransmissionFlags {
     TransmissionFlags(0b1_1101_1110_1101)
 }
@@ -101,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// Connects and agrees on fixed newstyle without zeroes.
+    /// Connects and negotiates fixed newstyle without zeroes.
     pub(crate) fn new() -> Self {
         Self::with(ServerPolicy::default())
     }
@@ -150,7 +150,7 @@ impl Connection {
         self.handshake.tls_established();
     }
 
-    /// Sends bytes; gives back everything that was answered.
+    /// Sends bytes; returns all replies.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> Vec<u8> {
         let mut out = Vec::new();
         if self.closed.is_some() {
@@ -177,7 +177,7 @@ impl Connection {
         out
     }
 
-    /// Sends a request and its payload; gives back the answers.
+    /// Sends a request and its payload; returns the replies.
     pub(crate) fn ask(&mut self, ask: bytes::Ask, payload: &[u8]) -> Vec<Answer> {
         let read = ask.command == 0;
         let data = if read { ask.length.try_into().unwrap_or(0) } else { 0 };
@@ -252,7 +252,7 @@ impl Connection {
                 reply.done(out);
             }
             Command::BlockStatus => self.status(session, request, payload, reply, out),
-            Command::Disconnect => self.closed = Some("client said goodbye".into()),
+            Command::Disconnect => self.closed = Some("client disconnected".into()),
             _ => reply.done(out),
         }
     }

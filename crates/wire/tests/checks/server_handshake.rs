@@ -8,8 +8,8 @@ use crate::bytes::{
 };
 use crate::model::{Connection, Menu, SIZE};
 
-/// Whether the connection still haggles.
-fn haggles(connection: &mut Connection) -> bool {
+/// Whether the connection is still in the handshake.
+fn negotiates(connection: &mut Connection) -> bool {
     connection.is_open() && kinds(&connection.send(option(99, []))) == [UNSUP]
 }
 
@@ -28,7 +28,7 @@ fn server_check_01_greeting_is_eighteen_bytes() {
 }
 
 #[test]
-fn server_check_02_client_flags_that_were_not_offered_end_the_connection() {
+fn server_check_02_client_flags_that_were_not_advertised_end_the_connection() {
     for flags in [4, 7, 0x1_0000, u32::MAX] {
         let mut connection = Connection::raw(ServerPolicy::default());
         assert_eq!(connection.send(Bytes::new().u32(flags)), b"");
@@ -44,7 +44,7 @@ fn server_check_03_unknown_option_is_skipped_and_unsupported() {
     let mut connection = Connection::new();
     let replies = option_replies(&connection.send(option(99, [7; 1000])));
     assert_eq!((replies[0].0, replies[0].1, replies.len()), (99, UNSUP, 1));
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn server_check_06_option_above_the_buffer_is_drained_and_too_big() {
         assert_eq!(connection.send([0; 65536]), b"");
     }
     assert_eq!(kinds(&connection.send([0; 65536])), [TOO_BIG]);
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn server_check_07_list_names_every_export() {
 fn server_check_08_list_with_data_is_invalid() {
     let mut connection = Connection::new();
     assert_eq!(kinds(&connection.send(option(3, [0; 4]))), [INVALID]);
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn server_check_16_go_without_ids_sends_the_size_and_nothing_after_the_ack() {
 }
 
 #[test]
-fn server_check_17_go_for_an_unknown_name_leaves_the_session_haggling() {
+fn server_check_17_go_for_an_unknown_name_leaves_the_session_negotiating() {
     let mut connection = Connection::new();
     assert_eq!(kinds(&connection.send(go("nope"))), [UNKNOWN]);
     assert_eq!(kinds(&connection.send(go("disk"))), [INFO, ACK]);
@@ -191,7 +191,7 @@ fn server_check_18_go_with_lengths_that_do_not_fit_is_invalid() {
     ] {
         assert_eq!(kinds(&connection.send(option(7, data))), [INVALID]);
     }
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn server_check_19_go_with_a_name_too_long_is_an_error() {
     let reply = kinds(&connection.send(go(&"x".repeat(4097))));
     assert!(reply == [TOO_BIG] || reply == [INVALID]);
     assert_eq!(kinds(&connection.send(go("d\0"))), [INVALID]);
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -237,11 +237,11 @@ fn server_check_22_info_and_the_same_go_agree() {
 }
 
 #[test]
-fn server_check_23_after_info_the_haggling_goes_on() {
+fn server_check_23_after_info_the_handshake_goes_on() {
     let mut connection = Connection::new();
     assert_eq!(kinds(&connection.send(info(6, "disk", &[]))), [INFO, ACK]);
     assert_eq!(kinds(&connection.send(option(3, []))).last(), Some(&ACK));
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn server_check_24_structured_replies_once_and_without_data() {
     assert_eq!(kinds(&connection.send(option(8, [0]))), [INVALID]);
     assert_eq!(kinds(&connection.send(option(8, []))), [ACK]);
     assert_eq!(kinds(&connection.send(option(8, []))), [INVALID]);
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn server_check_28_selecting_contexts_needs_chunks() {
     let mut connection = Connection::new();
     let reply = kinds(&connection.send(meta(10, "disk", &["base:allocation"])));
     assert_eq!(reply, [INVALID]);
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn server_check_32_context_queries_that_lie_about_their_lengths() {
     }
     let many = vec![""; 2000];
     assert_eq!(kinds(&connection.send(meta(10, "disk", &many))), [TOO_BIG]);
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 fn block_status_error(connection: &mut Connection) -> u32 {
@@ -421,7 +421,7 @@ fn server_check_37_a_list_leaves_room_to_ask_about_every_export() {
     let mut connection = Connection::new();
     assert_eq!(kinds(&connection.send(option(3, []))).len(), 4);
     for _ in 0..96 {
-        assert!(haggles(&mut connection));
+        assert!(negotiates(&mut connection));
     }
     for _ in 0..100 {
         connection.send(option(3, []));
@@ -430,11 +430,11 @@ fn server_check_37_a_list_leaves_room_to_ask_about_every_export() {
 }
 
 #[test]
-fn an_export_too_large_for_signed_offsets_is_not_offered() {
+fn an_export_too_large_for_signed_offsets_is_not_advertised() {
     let mut connection = Connection::new();
     connection.menu = Menu { size: 1 << 63, ..Menu::default() };
     assert_eq!(kinds(&connection.send(go("disk"))), [0x8000_0004]);
-    assert!(haggles(&mut connection));
+    assert!(negotiates(&mut connection));
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn an_oldstyle_greeting_is_the_default_export_and_requests_follow_at_once() {
 }
 
 #[test]
-fn an_oldstyle_server_that_requires_tls_says_nothing() {
+fn an_oldstyle_server_that_requires_tls_sends_nothing() {
     let tls = wire::ServerTls::Require;
     let mut connection =
         Connection::raw(ServerPolicy { oldstyle: true, tls, ..ServerPolicy::default() });

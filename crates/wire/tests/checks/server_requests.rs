@@ -403,7 +403,7 @@ fn server_check_78_pipelined_requests_keep_their_cookies() {
 }
 
 #[test]
-fn server_check_91_shutdown_is_said_in_every_framing() {
+fn server_check_91_shutdown_is_reported_in_every_framing() {
     for (mode, command) in
         [(Framing::Simple, READ), (Framing::Structured, READ), (Framing::Extended, TRIM)]
     {
@@ -423,7 +423,7 @@ fn server_check_91_shutdown_is_said_in_every_framing() {
 }
 
 #[test]
-fn messages_stay_below_what_kills_other_clients() {
+fn messages_stay_below_the_length_that_kills_other_clients() {
     let request = wire::Request {
         flags: wire::CommandFlags::NONE,
         command: READ,

@@ -9,7 +9,7 @@ const STATUS: u16 = 7;
 
 type Extents = Vec<(u64, u64)>;
 
-/// Takes the status chunks of a reply apart; asserts what every success must keep.
+/// Parses the status chunks of a reply; asserts what holds for every success.
 fn statuses(answers: &[Answer], length: u64) -> Vec<(u32, Extents)> {
     let mut statuses = Vec::new();
     for (index, answer) in answers.iter().enumerate() {

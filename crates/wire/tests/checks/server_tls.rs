@@ -1,4 +1,4 @@
-//! Checks 38 to 44, as far as they need no TLS: what each side may say before and after it.
+//! Checks 38 to 44, as far as they need no TLS: what each side may send before and after it.
 
 use wire::{Framing, ServerPolicy, ServerTls};
 
@@ -19,7 +19,7 @@ fn under_tls() -> Connection {
 }
 
 #[test]
-fn server_check_38_without_tls_starttls_is_refused_and_haggling_goes_on() {
+fn server_check_38_without_tls_starttls_is_refused_and_the_handshake_goes_on() {
     let mut connection = with(ServerTls::Off);
     assert_eq!(kinds(&connection.send(option(5, []))), [POLICY]);
     assert_eq!(kinds(&connection.send(go("secret"))), [POLICY], "never TLS_REQD");
@@ -27,7 +27,7 @@ fn server_check_38_without_tls_starttls_is_refused_and_haggling_goes_on() {
 }
 
 #[test]
-fn server_check_39_where_tls_is_required_nothing_else_is_said() {
+fn server_check_39_where_tls_is_required_every_other_option_is_refused() {
     let mut connection = with(ServerTls::Require);
     for message in [
         option(3, []),
@@ -57,7 +57,7 @@ fn server_check_40_starttls_with_data_is_invalid() {
 }
 
 #[test]
-fn server_check_41_starttls_forgets_what_was_agreed_on() {
+fn server_check_41_starttls_forgets_what_was_negotiated() {
     let mut connection = with(ServerTls::On);
     connection.send(option(8, []));
     connection.send(meta(10, "disk", &["base:allocation"]));
@@ -101,7 +101,7 @@ fn server_check_43_starttls_inside_tls_is_invalid() {
 }
 
 #[test]
-fn server_check_43_inside_tls_everything_is_said() {
+fn server_check_43_inside_tls_every_option_is_answered() {
     let mut connection = under_tls();
     assert_eq!(kinds(&connection.send(option(99, []))), [UNSUP]);
     assert_eq!(kinds(&connection.send(go("secret"))), [INFO, ACK]);

@@ -31,7 +31,7 @@ fn options() -> Vec<(u32, Vec<u8>)> {
 }
 
 #[test]
-fn server_check_39_where_tls_is_required_nothing_else_is_said() {
+fn server_check_39_where_tls_is_required_every_other_option_is_refused() {
     let Some(credentials) = Credentials::make() else { return };
     let server = strict(&credentials);
     let mut haggler = server.haggle();

@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_window_was_let_go_goes_at_the_end_and_what_may_stay_stays() {
+    fn pages_that_come_after_a_window_was_dropped_go_at_the_end_and_others_stay() {
         for spares in [false, true] {
             let Some(file) = cached_file("late", WINDOW) else { return };
             let (fd, mut page) = (file.as_fd(), vec![0; page_size()]);
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lay_in_memory_as_a_whole_is_believed_for_some_operations_and_then_looked_at_again() {
+    fn a_window_that_was_in_memory_is_believed_for_some_operations_and_then_checked_again() {
         let Some(file) = cached_file("whole", WINDOW) else { return };
         let (fd, mut all) = (file.as_fd(), vec![0; usize::try_from(WINDOW).unwrap()]);
         rustix::io::pread(fd, &mut all, 0).unwrap();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_when_a_ring_is_dropped_is_answered() {
+    fn transfers_in_flight_when_a_ring_is_dropped_are_completed() {
         let Ok(ring) = Ring::new() else { return };
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = Arc::new(openat(CWD, "/tmp", flags, Mode::RUSR | Mode::WUSR).unwrap());

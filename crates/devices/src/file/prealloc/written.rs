@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_stop_ends_with_what_is_under_way() {
+    fn a_run_that_is_stopped_ends_with_the_writes_in_flight() {
         let fake = Fake::new(Err(Errno::OPNOTSUPP), Ok(()));
         let watch = PreallocationWatch::default();
         watch.stop();

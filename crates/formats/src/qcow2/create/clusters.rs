@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_zeroes_is_one_entry_until_something_is_written_there() {
+    fn a_table_of_zeroes_is_one_entry_until_it_is_written() {
         let mut clusters = Clusters::new(shape(9, 200));
         clusters.set_zero(3..200);
         assert_eq!(clusters.tables().len(), 4);

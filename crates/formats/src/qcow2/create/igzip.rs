@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_byte_behind_the_room_is_touched_and_too_little_room_is_told() {
+    fn no_byte_behind_the_room_is_touched_and_too_little_room_is_reported() {
         // Digits, which compress to less than half.
         let digits: Vec<u8> = (0..20_000u32)
             .flat_map(|i| (i.wrapping_mul(40503) >> 7).to_string().into_bytes())

@@ -1,4 +1,4 @@
-//! Images broken on purpose: each gives one clear error or a disk, nothing worse.
+//! Images broken on purpose: each gives one clear error or a disk, and nothing else.
 
 use device::{Edge, ErrorKind, Result};
 

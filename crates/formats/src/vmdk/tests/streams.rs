@@ -130,7 +130,7 @@ fn nothing_opens_what_was_not_finished() {
 }
 
 #[test]
-fn whoever_is_far_ahead_waits_for_those_below() {
+fn a_writer_that_is_far_ahead_waits_for_those_below() {
     let container = Bytes::growing(true);
     let (size, options) =
         (2000 * GRAIN as u64, ["subformat=streamOptimized", "compression_level=1"]);
