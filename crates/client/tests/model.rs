@@ -208,7 +208,7 @@ fn blocks(minimum: u32) -> BlockSizes {
     BlockSizes { minimum, preferred: 4096, maximum: 256 << 10 }
 }
 
-/// What an operation must come to.
+/// The result that an operation must have.
 enum Expected {
     Bytes(Vec<u8>),
     Done,
@@ -286,7 +286,7 @@ fn compare(outcome: device::Result<Outcome>, expected: Expected, info: &device::
             let told = kinds(&extents, offset);
             assert!(!told.is_empty(), "{what}");
             let all_data = told.iter().all(|kind| *kind == ExtentKind::Data);
-            // Told only of the part of a block that it did not ask about, the client says data.
+            // With a reply only for the part of a block that it did not ask about, the client reports data.
             let block = u64::from(info.blocks.minimum);
             let in_block = offset % block != 0 && offset % block + told.len() as u64 <= block;
             if info.abilities.extents && !(in_block && all_data) {
@@ -321,7 +321,7 @@ fn through_a_lane(policy: ServerPolicy, minimum: u32, seed: u64) {
     assert!(served.bytes() == twin.bytes(), "{what}");
 }
 
-/// Turns the lane until at most `left` operations are under way.
+/// Turns the lane until at most `left` operations are in flight.
 fn harvest(
     lane: &mut dyn Lane,
     expected: &mut HashMap<u64, Expected>,

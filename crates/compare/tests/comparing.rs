@@ -1,4 +1,4 @@
-//! Random pairs of disks: what is told is what comes first.
+//! Random pairs of disks: the result is the first difference or failure.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use trial::{Fate, TestDevice};
 struct Disk {
     info: Info,
     bytes: Arc<Vec<u8>>,
-    /// What is no data; it is zero.
+    /// Ranges that are not data; they are zero.
     holes: Vec<Range<u64>>,
     bad: Option<u64>,
     no_map_at: Option<u64>,
@@ -122,7 +122,7 @@ fn the_first_difference_is_reported_whichever_worker_finds_it() {
             let at = dice.below(SIZE);
             let index = usize::try_from(at).unwrap();
             Arc::make_mut(&mut b.bytes)[index] ^= 0xff;
-            // What is changed is no hole any more.
+            // A changed range is no hole any more.
             b.holes.retain(|hole| !hole.contains(&at));
             if b.bytes[index] != a.bytes[index] {
                 first = Some(first.map_or(at, |first: u64| first.min(at)));

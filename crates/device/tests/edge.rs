@@ -171,7 +171,7 @@ fn only_whole_blocks_are_taken_and_none_that_a_range_only_touches() {
     assert_eq!(e.kind(), ErrorKind::ReadOnly);
 }
 
-/// Says more of a range than there is of it.
+/// Reports more of a range than there is.
 fn boastful(operation: Operation) -> Fate {
     let one = |len, value| StatusRun { len, value };
     Fate::Answer(Ok(match operation {
@@ -336,7 +336,7 @@ fn a_fast_zero_to_the_end_of_a_disk_that_ends_within_a_block_is_fast() {
     assert!(model.bytes()[1024..].iter().all(|b| *b == 0));
 }
 
-/// A device that answers one operation after the other, when it is told to.
+/// A device that answers one operation after the other, when the test says so.
 fn stepwise(minimum: u32) -> (Arc<TestDevice>, Edge) {
     let blocks = BlockSizes { minimum, preferred: 4096, maximum: 1 << 20 };
     let abilities = Abilities { write: true, flush: true, ..Abilities::READ };
@@ -360,7 +360,7 @@ fn refuse(device: &TestDevice) -> OperationKind {
     operation.kind()
 }
 
-/// A long zero that is written as data is in no other's way for longer than a piece takes.
+/// A long zero that is written as data blocks other requests for no longer than a piece takes.
 #[test]
 fn a_read_modify_write_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
     let (device, edge) = stepwise(512);
@@ -382,7 +382,7 @@ fn a_read_modify_write_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
 }
 
 #[test]
-fn of_many_pieces_no_more_than_the_width_are_under_way_and_all_of_those_are_waited_for() {
+fn of_many_pieces_no_more_than_the_width_are_in_flight_and_all_of_those_are_waited_for() {
     let (device, edge) = stepwise(1);
     let (tx, rx) = std::sync::mpsc::channel();
     let flush = || (Operation::Flush, None);
@@ -438,6 +438,6 @@ fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
     // What was given up is not reported.
     assert_eq!(rx.recv().unwrap(), ("flush", true));
     assert_eq!(disk.asked(), ["read 0+512", "flush"]);
-    // What was given up is in no other's way.
+    // What was given up blocks no other request.
     edge.write(&[1; 3], 9000, false).unwrap();
 }

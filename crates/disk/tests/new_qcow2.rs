@@ -1,4 +1,4 @@
-//! qcow2 images that are made here, judged by qemu-img: no error, no leak, and the bytes that were written,
+//! qcow2 images that are made here, checked by qemu-img: no error, no leak, and the bytes that were written,
 //! whatever the options, the order and the number of writers.
 //!
 //! Without qemu-img it is skipped; with `REQUIRE_PEERS=1` that fails.
@@ -39,7 +39,7 @@ impl Drop for Place {
     }
 }
 
-/// Whether the judge is here.
+/// Whether qemu-img is installed.
 fn has_qemu() -> bool {
     let here = Command::new("qemu-img").arg("--version").output().is_ok();
     assert!(here || std::env::var_os("REQUIRE_PEERS").is_none_or(|v| v != "1"), "no qemu-img");
@@ -47,7 +47,7 @@ fn has_qemu() -> bool {
 }
 
 fn qemu(what: &str, words: &[&str]) -> String {
-    // The name of a data file is understood from where one stands.
+    // The name of a data file is relative to the current directory.
     let last = words.last().map_or(Path::new("/"), |word| Path::new(word));
     let place = last.parent().filter(|_| last.is_absolute()).unwrap_or(Path::new("/"));
     let mut run = Command::new(what).current_dir(place).args(words).output().unwrap();
@@ -112,7 +112,7 @@ impl Random {
 }
 
 /// Fills about half of a disk by four threads, each in stretches of its own, in any order; some twice, some
-/// are zeroed. What it holds then.
+/// are zeroed. Returns the bytes that it holds then.
 fn fill(disk: &Edge, size: u64, seed: u64) -> Vec<u8> {
     let len = usize::try_from(size).unwrap();
     let mut bytes = vec![0; len];
@@ -161,7 +161,7 @@ fn change(disk: &Edge, start: usize, part: &mut [u8], block: usize, random: &mut
     }
 }
 
-/// qemu-img finds nothing wrong, and the same bytes.
+/// qemu-img finds no error, and the same bytes.
 fn judge(place: &Place, image: &Path, bytes: &[u8]) -> String {
     let (raw, image) = (place.file("model"), image.to_str().unwrap());
     std::fs::write(&raw, bytes).unwrap();
@@ -314,7 +314,7 @@ fn the_bytes_of_the_disk_may_lie_in_a_file_of_their_own() {
     }
 }
 
-/// An image over a device, which is not known to be zero, unless that is said.
+/// An image over a device that is not known to be zero, unless `zeroed`.
 fn over(container: &Edge, size: u64, options: &[&str], compress: bool) -> device::Result<Edge> {
     let context = Context::default();
     let options = Params::parse(options.iter().copied()).unwrap();
@@ -333,7 +333,7 @@ fn over(container: &Edge, size: u64, options: &[&str], compress: bool) -> device
     Ok(Edge::new(fresh.disk, context.pool.clone()))
 }
 
-/// A disk of fixed size with something old on it.
+/// A disk of fixed size with old bytes on it.
 fn used(size: usize) -> Edge {
     let context = Context::default();
     let model = Model::new(size);
@@ -381,7 +381,7 @@ fn what_was_in_the_container_before_never_shows() {
 }
 
 #[test]
-fn where_there_is_no_room_that_is_an_error_and_nothing_opens_as_an_image() {
+fn a_lack_of_room_is_an_error_and_nothing_opens_as_an_image() {
     for compress in [false, true] {
         let container = used(1 << 20);
         let disk = over(&container, 4 * MIB, &[], compress).unwrap();
@@ -470,7 +470,7 @@ fn a_range_that_is_written_again_is_right_and_nothing_leaks() {
 /// Packed clusters are gathered: what another's write could not put into the container, the next flush reports,
 /// and it is tried again.
 #[test]
-fn what_was_answered_is_in_the_image_although_a_later_write_has_failed() {
+fn what_was_acknowledged_is_in_the_image_although_a_later_write_has_failed() {
     if !has_qemu() {
         return;
     }

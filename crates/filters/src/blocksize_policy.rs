@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_was_asked_for_and_sizes_that_do_not_rise_are_refused() {
+    fn the_requested_sizes_are_advertised_and_sizes_that_do_not_rise_are_refused() {
         assert_eq!(told(&[]).unwrap(), (1, 4096, 32 << 20));
         assert_eq!(told(&["blocksize-minimum=8K"]).unwrap(), (8192, 8192, 32 << 20));
         assert_eq!(told(&["blocksize-preferred=64K"]).unwrap(), (1, 65536, 32 << 20));

@@ -147,7 +147,7 @@ mod tests {
     use trial::TestDevice;
 
     #[test]
-    fn what_ended_well_is_counted_and_told_when_asked_and_at_the_end() {
+    fn successful_operations_are_counted_and_reported_on_request_and_at_the_end() {
         let said = Arc::new(Mutex::new(Vec::new()));
         let lines = said.clone();
         let log = OperatorLog::new(move |line| lines.lock().unwrap().push(line.to_string()));

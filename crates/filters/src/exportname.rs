@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_listed_as_told_and_only_those_are_let_through_where_that_is_wanted() {
+    fn names_are_listed_as_set_and_with_strict_only_those_are_let_through() {
         let names = ["exportname=a", "exportname=b", "exportname=a"];
         let listed = |word: &str| {
             let words: Vec<_> = names.into_iter().chain([word]).collect();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_an_export_is_fixed_or_what_a_script_prints() {
+    fn the_description_of_an_export_is_fixed_or_what_a_script_prints() {
         let said = |word: &str, name: &str| {
             let disk = over(&[word, "exportname=a b", "exportname-list=explicit"]).unwrap();
             let own = ask(&disk, name).unwrap().unwrap().info().description.clone();

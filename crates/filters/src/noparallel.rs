@@ -250,7 +250,7 @@ mod tests {
         assert!(second.try_recv().is_err() && third.try_recv().is_err());
         flush(&first, &Arc::default(), 0);
         drop(first);
-        assert!(second.try_recv().is_err(), "a request of the first is under way");
+        assert!(second.try_recv().is_err(), "a request of the first is in flight");
         below.release_one(0);
         let second = second.try_recv().unwrap().unwrap();
         assert!(second.is_some() && third.try_recv().is_err());

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_doubles_with_reads_forward_and_begins_anew_with_one_elsewhere() {
+    fn the_window_doubles_with_reads_forward_and_starts_again_with_one_elsewhere() {
         let probe = TestDevice::new(SIZE);
         let disk = Edge::new(
             Filtered::device(ReadAhead::new(probe.edge(&WorkPool::new(2)))),

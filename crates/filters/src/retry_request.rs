@@ -186,7 +186,7 @@ mod tests {
     const QUICK: &str = "retry-request-delay=1ms";
 
     #[test]
-    fn a_request_that_fails_is_tried_again_as_often_as_told_and_no_more() {
+    fn a_request_that_fails_is_tried_again_as_often_as_set_and_no_more() {
         for failures in 0..=3 {
             let below = shaky(&vec![ErrorKind::Io; failures]);
             let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_no_failure_and_a_flush_that_failed_is_not_made_good_by_another() {
+    fn a_permanent_error_is_not_tried_again_and_neither_is_a_failed_flush() {
         for kind in [ErrorKind::NoSpace, ErrorKind::ReadOnly, ErrorKind::InvalidInput] {
             let below = shaky(&[kind]);
             let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_zero_that_was_begun_is_finished_however_slow_that_is() {
+    fn a_fast_zero_that_was_begun_is_finished_however_slow() {
         let below = shaky(&[ErrorKind::Io, ErrorKind::NotFast]);
         let disk = put("retry-request", below.clone(), &[QUICK]).unwrap();
         below.model().write_at(&[7; 4096], 0, false).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_make_no_sense_are_refused() {
+    fn invalid_numbers_are_refused() {
         for word in ["retry-request-retries=1001", "retry-request-delay=0", "retry-request-open=2"]
         {
             let disk = Simple::device(Arc::new(Model::new(512)), &WorkPool::new(1));

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn one_piece_is_under_way_and_a_read_further_on_is_not_waited_for() {
+    fn one_piece_is_in_flight_and_a_read_further_on_is_not_waited_for() {
         let probe = TestDevice::new(8 << 20);
         let disk = put("scan", probe.clone(), &["scan-size=1M"]).unwrap();
         probe.hold();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn over_a_device_that_cannot_prefetch_it_does_nothing_and_nonsense_is_refused() {
+    fn over_a_device_that_cannot_prefetch_it_does_nothing_and_invalid_parameters_are_refused() {
         let disk = |words: &[&str]| put("scan", simple(Arc::new(Model::new(512))), words);
         assert!(connect(&disk(&[]).unwrap(), &client(1)).unwrap().is_none());
         for word in ["scan-size=256", "scan-size=3000", "scan-size=64M", "scan-ahead=2"] {

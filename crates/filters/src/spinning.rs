@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_that_it_spins_and_numbers_that_make_no_sense_are_refused() {
+    fn it_advertises_rotational_and_invalid_numbers_are_refused() {
         let disk = |words: &[&str]| put("spinning", simple(Arc::new(Model::new(512))), words);
         assert!(disk(&[]).unwrap().info().abilities.rotational);
         for word in ["heads=0", "heads=65", "max-seek-time=x", "separate-heads=4"] {

@@ -311,7 +311,7 @@ impl Blocking for Marks {
     }
 }
 
-/// What NFS once left stale in others: a zero of more than 64 MiB, and one of more than 4 GiB, by
+/// Zeroes that once left stale bytes on NFS in other programs: more than 64 MiB, and more than 4 GiB, by
 /// every way there is to make zeroes.
 #[test]
 fn a_long_zero_leaves_no_stale_byte_through_any_filter() {

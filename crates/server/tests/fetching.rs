@@ -193,7 +193,7 @@ impl Blocking for Half {
 
 /// Otherwise the sending thread waits for the disk, and with it the reactor for the connection's queue.
 #[test]
-fn what_was_in_memory_before_the_rest_of_a_reply_was_read_is_looked_for_again() {
+fn bytes_in_memory_are_looked_for_again_after_the_rest_of_a_reply_was_read() {
     let _alone = ALONE.lock().unwrap();
     let disk = Cold::new();
     let abilities = Abilities { extents: true, ..Abilities::READ };

@@ -53,7 +53,7 @@ fn read_reply(socket: &mut UnixStream, len: u64) -> Option<u64> {
 }
 
 #[test]
-fn what_ends_out_of_order_is_answered_in_that_order_with_its_own_bytes() {
+fn requests_that_end_out_of_order_are_replied_to_in_that_order_with_their_own_bytes() {
     for len in [512, 100_000] {
         let (script, server, mut socket) = start(512 * MIB);
         for n in 0..64 {
@@ -153,7 +153,7 @@ fn a_payload_in_pieces_arrives_whole_and_what_follows_it_too() {
 }
 
 #[test]
-fn a_client_that_sends_no_more_gets_all_that_it_is_owed_and_then_the_end() {
+fn a_client_that_sends_no_more_gets_all_its_replies_and_then_the_end() {
     let (script, server, mut socket) = start(512 * MIB);
     for n in 0..8 {
         ask(&mut socket, n * MIB, 100_000);

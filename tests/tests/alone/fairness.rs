@@ -185,7 +185,7 @@ fn a_payload_that_was_only_announced_takes_no_memory_from_others() {
 }
 
 #[test]
-fn who_holds_memory_and_trickles_is_sent_away_before_those_who_wait() {
+fn a_client_that_holds_memory_and_trickles_is_closed_before_those_that_wait() {
     let server = Serve::memory("1G").option("--memory-limit").option("64M").start();
     let _evil = Tricklers::new(&server, 8, 32 * MIB, 30 << 20);
     server.session(Mode::Simple, "").write(0, &vec![1; 2 << 20]);
@@ -207,7 +207,8 @@ fn send(session: &mut Session, bytes: u64) {
 }
 
 #[test]
-fn who_goes_on_beyond_the_limit_and_stops_is_sent_away_and_small_requests_are_served_meanwhile() {
+fn a_client_that_goes_on_beyond_the_limit_and_stops_is_closed_and_small_requests_are_served_meanwhile()
+ {
     if needs_ours("memory limit") {
         return;
     }
@@ -249,7 +250,7 @@ fn announced_payloads_and_unread_replies_stay_within_the_limit() {
         clients.push(session);
     }
     let grown = server.peak_memory() - before;
-    assert!(grown < 80 * MIB, "{grown} bytes for replies that nobody reads");
+    assert!(grown < 80 * MIB, "{grown} bytes for replies that are not read");
     server.session(Mode::Simple, "").assert_alive();
     drop(clients);
 

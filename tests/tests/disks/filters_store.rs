@@ -80,7 +80,7 @@ fn a_server_whose_cache_cannot_be_written_back_says_so_and_fails() {
 }
 
 #[test]
-fn a_disk_that_is_only_read_below_is_not_locked_against_who_reads_it_too() {
+fn a_disk_that_is_only_read_below_is_not_locked_against_other_readers() {
     if peer("qemu-img").is_none() {
         return;
     }

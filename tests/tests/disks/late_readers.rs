@@ -77,7 +77,7 @@ fn assert_possible(got: &[u8], offset: u64, before: &[u8], changes: &[Change], w
     let wrong: Vec<usize> = changed.flat_map(|i| i..got.len().min(i + 512)).filter(wrong).collect();
     let Some(first) = wrong.first() else { return };
     panic!(
-        "{what}: {} bytes of {} from {offset} changed though nobody asked, the first {first} bytes on",
+        "{what}: {} bytes of {} from {offset} changed without a request, the first {first} bytes on",
         wrong.len(),
         got.len()
     );

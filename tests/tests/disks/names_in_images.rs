@@ -148,7 +148,7 @@ fn what_an_image_names_is_opened_by_no_verb_with_and_without_a_sandbox() {
             refusals += usize::from(!done.status.success());
             assert!(!done.stderr.contains("panicked"), "{done:?}");
             let calls = std::fs::read_to_string(&trace).unwrap();
-            // The sandbox names devices that everybody may open, which opens none.
+            // The sandbox names devices that every user may open, which opens none.
             let calls: Vec<_> = calls.lines().filter(|line| !line.contains("O_PATH")).collect();
             let calls = calls.join("\n");
             assert!(calls.contains(image.to_str().unwrap()), "{calls}");

@@ -48,7 +48,7 @@ fn a_file_that_became_shorter_is_never_read_as_zeroes() {
 }
 
 #[test]
-fn a_hole_that_somebody_else_fills_is_data_at_the_next_read() {
+fn a_hole_that_another_program_fills_is_data_at_the_next_read() {
     for temp in [TempDir::new(), in_memory()] {
         let path = temp.sparse_file("disk", 16 * MIB);
         let server = Serve::file(&path).start();

@@ -250,7 +250,7 @@ fn trim_gives_room_back_and_says_when_it_cannot() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_the_flush_is_left_by_who_wants_to_stop() {
+fn a_server_that_does_not_answer_the_flush_does_not_keep_a_stop_waiting() {
     let script = || {
         Script::new(MIB).on_request(|_, request, _| {
             if request.command == cmd::FLUSH { Step::Done } else { Step::Honest }

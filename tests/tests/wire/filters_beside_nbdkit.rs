@@ -270,7 +270,7 @@ fn a_server_that_is_to_exit_already_exits_as_nbdkit_does() {
         if file == "made" {
             temp.file(file, b"");
         }
-        let socket = |who: &str| temp.join(&format!("{who}-{file}")).display().to_string();
+        let socket = |program: &str| temp.join(&format!("{program}-{file}")).display().to_string();
         let words = ["--filter=exitwhen", "memory", "1M"];
         let word = format!("{word}={}", temp.join(file).display());
         run(ours(["serve"]).args(words).arg(&word).args(["-U", &socket("ours")])).succeeded();

@@ -48,7 +48,7 @@ fn a_client_that_gives_up_while_it_waits_does_not_keep_its_place() {
 }
 
 #[test]
-fn who_comes_next_does_not_wait_for_what_was_to_be_done_for_a_client_that_has_gone() {
+fn the_next_client_does_not_wait_for_requests_of_one_that_has_gone() {
     if needs_ours("filters") {
         return;
     }

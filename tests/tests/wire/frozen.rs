@@ -83,7 +83,7 @@ fn are_served(sessions: &mut [Session], server: &Server) {
 }
 
 #[test]
-fn a_frozen_disk_stops_nobody_else_through_any_stack() {
+fn a_frozen_disk_stops_no_other_client_through_any_stack() {
     if needs_ours("filters") {
         return;
     }
@@ -182,7 +182,7 @@ fn has_ended(pid: Pid) -> bool {
 }
 
 #[test]
-fn a_stopped_server_behind_us_stops_nobody_else_and_no_stop() {
+fn a_stopped_server_behind_us_stops_no_other_client_and_no_stop() {
     if needs_ours("proxy") {
         return;
     }
@@ -207,7 +207,7 @@ fn a_stopped_server_behind_us_stops_nobody_else_and_no_stop() {
 }
 
 #[test]
-fn a_standard_error_that_nobody_reads_stops_nobody() {
+fn a_standard_error_that_is_not_read_stops_no_client() {
     if needs_ours("log") {
         return;
     }
@@ -240,7 +240,7 @@ fn a_standard_error_that_nobody_reads_stops_nobody() {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < GUARD, "it does not end while nobody reads its standard error");
+        assert!(begun.elapsed() < GUARD, "it does not end while its standard error is not read");
         thread::sleep(Duration::from_millis(5));
     }
     let mut said = Vec::new();

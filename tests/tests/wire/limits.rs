@@ -27,7 +27,7 @@ fn one_address_has_no_more_connections_than_it_may() {
             if let Some(session) = session(&server) {
                 return session;
             }
-            assert!(begun.elapsed() < blackbox::GUARD, "nobody is let in any more");
+            assert!(begun.elapsed() < blackbox::GUARD, "no client is accepted any more");
             thread::sleep(Duration::from_millis(10));
         }
     };
@@ -39,7 +39,7 @@ fn one_address_has_no_more_connections_than_it_may() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_closed_and_who_asks_is_not() {
+fn an_idle_client_is_closed_and_a_busy_one_is_not() {
     let temp = TempDir::new();
     let log = temp.join("log");
     let server = Serve::memory("1M")
@@ -66,7 +66,7 @@ fn who_asks_for_nothing_is_closed_and_who_asks_is_not() {
 }
 
 #[test]
-fn who_is_owed_an_answer_is_not_idle() {
+fn a_client_that_waits_for_a_reply_is_not_idle() {
     let server = Serve::device(["--filter=delay", "memory", "1M", "rdelay=5"])
         .option("--idle-timeout=1")
         .start();
@@ -75,7 +75,7 @@ fn who_is_owed_an_answer_is_not_idle() {
 }
 
 #[test]
-fn who_asks_too_often_waits_and_loses_nothing() {
+fn a_client_that_asks_too_often_waits_and_loses_nothing() {
     let server = Serve::memory("1M").option("--max-requests=100").start();
     let (mut often, mut seldom) =
         (server.session(Mode::Structured, ""), server.session(Mode::Structured, ""));

@@ -43,7 +43,7 @@ fn scrape(place: &Path) -> Metrics {
             assert!(head.to_lowercase().contains("openmetrics-text; version=1.0.0"), "{head}");
             return Metrics::parse(body);
         }
-        assert!(begun.elapsed() < GUARD, "nobody is told anything: {answer}");
+        assert!(begun.elapsed() < GUARD, "no reader gets an answer: {answer}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -219,7 +219,7 @@ fn requests_that_wait_are_under_way() {
 }
 
 #[test]
-fn who_was_turned_away_or_closed_is_counted_with_the_reason() {
+fn refused_and_closed_clients_are_counted_with_the_reason() {
     let temp = TempDir::new();
     let (server, place) = start(&temp, Serve::memory("1M").option("--handshake-timeout=1"));
     let mut silent = UnixStream::connect(server.socket()).unwrap();

@@ -56,7 +56,7 @@ fn a_write_does_not_overtake_those_of_the_same_client_after_it_came_back() {
 }
 
 #[test]
-fn many_who_wait_for_one_that_leaves_do_not_slow_those_who_are_served() {
+fn many_clients_that_wait_for_one_that_leaves_do_not_slow_the_others() {
     if needs_ours("care for clients that come back") {
         return;
     }

@@ -81,7 +81,7 @@ fn what_a_filter_has_to_say_is_told() {
 }
 
 #[test]
-fn who_is_refused_is_told() {
+fn a_refused_client_is_logged() {
     if needs_ours("log") {
         return;
     }
@@ -100,7 +100,7 @@ fn who_is_refused_is_told() {
 }
 
 #[test]
-fn who_does_not_come_to_a_point_is_told() {
+fn a_handshake_without_end_is_logged() {
     if needs_ours("log") {
         return;
     }
@@ -111,7 +111,7 @@ fn who_does_not_come_to_a_point_is_told() {
 }
 
 #[test]
-fn who_comes_and_goes_is_told_only_when_asked_for() {
+fn connects_and_disconnects_are_logged_only_when_asked_for() {
     if needs_ours("log") {
         return;
     }

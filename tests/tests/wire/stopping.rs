@@ -221,7 +221,7 @@ fn a_client_that_never_reads_does_not_hold_up_a_stop_and_one_that_reads_slowly_g
 }
 
 #[test]
-fn a_standard_error_that_nobody_reads_stops_neither_clients_nor_the_end() {
+fn a_standard_error_that_is_not_read_stops_neither_clients_nor_the_end() {
     let temp = TempDir::new();
     let pipe = temp.join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -319,7 +319,7 @@ fn a_pid_file_is_not_written_through_a_link() {
 }
 
 #[test]
-fn a_socket_that_is_somebody_elses_by_now_is_not_removed() {
+fn a_socket_that_is_another_programs_by_now_is_not_removed() {
     let temp = TempDir::new();
     let (job, socket) = after("true", &temp, "memory 1M");
     fs::remove_file(&socket).unwrap();

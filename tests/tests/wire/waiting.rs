@@ -1,5 +1,5 @@
-//! What takes its time (an export that is let in later, a request without end) is nobody else's
-//! loss: not of other clients, and not of the client that waits.
+//! A slow client (accepted later at an export, or with a request without end) costs the other clients
+//! nothing, and loses nothing itself.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
@@ -94,7 +94,7 @@ fn makes_room(connect: impl Fn() -> Socket) {
     }
     let begun = Instant::now();
     while connect().read_exact(&mut [0; 18]).is_err() {
-        assert!(begun.elapsed() < GUARD, "those who have gone still take the room");
+        assert!(begun.elapsed() < GUARD, "clients that have gone still take the room");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -154,7 +154,7 @@ fn a_server_stops_while_clients_wait_to_be_let_in() {
 }
 
 #[test]
-fn a_request_without_end_through_filters_keeps_nobody_else_waiting() {
+fn a_request_without_end_through_filters_keeps_no_other_client_waiting() {
     if needs_ours("nozero") {
         return;
     }

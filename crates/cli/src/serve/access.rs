@@ -1,4 +1,4 @@
-//! Who may use which export: `--allow NAME=RULE,...`.
+//! Which clients may use an export: `--allow NAME=RULE,...`.
 
 use clap::{ArgAction, ArgMatches, Command};
 use device::access::Rules;
@@ -66,7 +66,7 @@ impl Access {
         Ok(Self(all))
     }
 
-    /// Who may use this export; `None`: all clients.
+    /// The clients that may use this export; `None`: all clients.
     pub(super) fn of(&self, export: &str) -> Option<Rules> {
         self.0.iter().find(|(name, _)| name == export).map(|(_, rules)| rules.clone())
     }

@@ -433,7 +433,7 @@ fn a_fast_zero_that_is_lost_is_never_repeated_and_loses_no_byte_when_it_comes_la
 }
 
 #[test]
-fn without_leave_the_first_broken_path_is_the_end() {
+fn without_renewals_the_first_broken_path_is_the_end() {
     for on_target in [true, false] {
         for lanes in [0, 2] {
             let breaks = Temper { lanes, lives: 20, ..Temper::default() };
@@ -451,7 +451,7 @@ fn without_leave_the_first_broken_path_is_the_end() {
 }
 
 #[test]
-fn a_target_that_shall_not_be_flushed_is_not_connected_to_again() {
+fn a_target_that_is_not_flushed_is_not_reconnected() {
     let breaks = Temper { lives: 20, forgets: true, ..Temper::default() };
     let source = Server::new(disk(1, 100), Temper::default(), 1);
     let target = Server::new(vec![0xee; 100 * BLOCK], breaks, 1);
@@ -476,7 +476,7 @@ fn a_peer_that_stays_away_is_asked_a_few_times_and_the_first_error_stands() {
 }
 
 #[test]
-fn a_target_that_never_lives_until_a_flush_is_given_up() {
+fn a_target_that_never_lasts_until_a_flush_is_given_up() {
     let breaks = Temper { lives: 3, forgets: true, ..Temper::default() };
     let source = Server::new(vec![1; 100 * BLOCK], Temper::default(), 1);
     let target = Server::new(vec![0xee; 100 * BLOCK], breaks, 1);

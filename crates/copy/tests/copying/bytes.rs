@@ -58,7 +58,7 @@ fn the_target_has_the_bytes_of_the_source_whatever_the_options_and_devices_are()
         let target = Arc::new(Model::with(target_size, abilities, blocks(grid_t, 4096, max)));
         random_disk(&source, &mut random, u64::from(grid_s));
         let options = options(&mut random);
-        // Stale bytes everywhere, unless the engine is told that there are none.
+        // Stale bytes everywhere, unless the options say that there are none.
         if !options.target_is_zero {
             fill(&target, 0xee);
             if abilities.extents && random.below(2) == 0 {
@@ -143,7 +143,7 @@ fn adjoining_zeroes_are_one_request_whether_found_or_known() {
 }
 
 #[test]
-fn a_target_that_throws_bytes_away_is_not_searched_for_zeroes() {
+fn a_target_that_drops_bytes_gets_no_search_for_zeroes() {
     let source = Arc::new(Model::new(1 << 20));
     source.write_at(&[0; 1 << 20], 0, false).unwrap();
     let abilities = Abilities { discards: true, ..all_abilities() };

@@ -1,4 +1,4 @@
-//! Failures: never a success, never a byte said to be done that is not.
+//! Failures: never a success, never a byte reported as done that is not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -26,7 +26,7 @@ impl Case {
         random_disk(&source, &mut Random(seed), 1);
         let target = Arc::new(Model::new(SIZE));
         fill(&target, 0xee);
-        // Nothing is read of the target, whose failure would be no matter.
+        // The target is not read: a failure of that would not matter.
         let ends = Ends::Apart;
         let options = Options { threads: Some(2), request_size: 65536, ends, ..Options::default() };
         Self { source, target, options, lanes }
@@ -69,7 +69,7 @@ fn the_first_error_at_any_operation_on_either_end_is_the_end() {
                 bad.fail_nth(n);
                 match case.run(&ends) {
                     Ok(()) => {
-                        // It never came so far: all of it worked, and truly.
+                        // The failure was never reached: all of it worked, and the bytes are right.
                         assert!(bad.undecided() > 0, "operation {n} failed unnoticed");
                         break;
                     }

@@ -100,7 +100,7 @@ impl Lane for Held {
 #[test]
 fn more_requests_hold_no_more_memory_than_all_may_also_where_each_writes_little_of_what_it_read() {
     for (data, workers) in [(4096, 1), (100 << 10, 2)] {
-        // How deep it goes depends on how long answers take; that it is never too deep does not.
+        // The depth depends on how long replies take; that it is never too deep does not.
         let tried = (0..20).any(|_| held(data, workers) >= MOST / 4);
         assert!(tried, "{data}, {workers}: the limit was never tried");
     }

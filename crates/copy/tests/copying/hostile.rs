@@ -18,11 +18,11 @@ use crate::support::*;
 /// What a target does with zero requests.
 #[derive(Clone, Copy, Debug)]
 struct Temper {
-    /// One of so many fast zeroes is refused; 0: none is.
+    /// One in this many fast zeroes is refused; 0: none is.
     refuses_fast: u64,
     /// With which error.
     refusal: ErrorKind,
-    /// One of so many plain zeroes is not supported.
+    /// One in this many plain zeroes is not supported.
     refuses_plain: u64,
     /// The operation of this number fails; 0: none does.
     fails_at: u64,
@@ -98,7 +98,7 @@ impl Temper {
             }
             _ if fails => Fate::fail(ErrorKind::Io),
             Operation::Resolve { offset, len, max } => {
-                // Few at a time, so that asking goes on.
+                // Few at a time, so that there are more requests.
                 Fate::Pass(Operation::Resolve { offset, len: len.min(1 << 20), max: max.min(5) })
             }
             other => Fate::Pass(other),
@@ -122,10 +122,10 @@ impl Device for Hostile {
             let mut changing = self.changing.lock().unwrap();
             for (other, other_is_zero) in changing.values() {
                 let meet = other.start < range.end && range.start < other.end;
-                // Two zero requests may meet; what a write meets is lost, or loses.
+                // Two zero requests may overlap; a write and a zero that overlap corrupt each other.
                 let meet = meet && !(zero && *other_is_zero);
                 if meet {
-                    let text = format!("{range:?} meets {other:?}, which is under way");
+                    let text = format!("{range:?} meets {other:?}, which is in flight");
                     self.met.lock().unwrap().push(text);
                 }
             }

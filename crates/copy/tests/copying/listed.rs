@@ -1,4 +1,4 @@
-//! Copies by a list: what it says is in the target, and what it leaves alone is neither asked for,
+//! Copies by a list: the target gets its ranges, and what it leaves alone is neither asked for,
 //! read nor changed.
 
 use std::ops::Range;
@@ -81,7 +81,7 @@ fn what_a_list_leaves_alone_is_neither_asked_for_nor_read_nor_changed() {
         let source =
             Model::with(size.next_multiple_of(1), all_abilities(), blocks(1, 4096, 32 << 20));
         random_disk(&source, &mut random, 1);
-        // Zeroing costs it nothing, and it says so: it would be swept.
+        // It advertises fast zeroes: it would be swept.
         let abilities = Abilities { extents: random.below(2) == 0, ..all_abilities() };
         let target = Model::with(longer, abilities, blocks(grid, 4096, 1 << 20));
         fill(&target, 0xee);
@@ -140,7 +140,7 @@ fn what_a_failed_copy_by_a_list_has_left_does_not_include_what_is_left_alone() {
 }
 
 #[test]
-fn a_list_that_makes_no_sense_is_refused_and_nothing_is_touched() {
+fn an_invalid_list_is_refused_and_nothing_is_touched() {
     let listed = |range: Range<u64>| ListedRange { range, kind: RangeFate::Data };
     let zero = Options { target_is_zero: true, ..Options::default() };
     for (list, options) in [

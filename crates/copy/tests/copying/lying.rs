@@ -1,4 +1,4 @@
-//! Lanes and maps that answer nonsense, or nothing: the copy fails and says whose defect it is.
+//! Lanes and maps with invalid answers, or none: the copy fails and names the defective end.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ enum Lie {
     NoBytes,
     /// A map that does not begin where it was asked.
     MapElsewhere,
-    /// A map that says nothing.
+    /// A map without an extent.
     EmptyMap,
     /// A map that goes beyond what was asked.
     MapBeyond,
@@ -114,7 +114,7 @@ fn models() -> (Arc<Model>, Arc<Model>) {
 }
 
 #[test]
-fn a_source_that_answers_nonsense_ends_the_copy() {
+fn a_source_with_invalid_answers_ends_the_copy() {
     for lie in [Lie::Twice, Lie::WrongTicket, Lie::ShortRead, Lie::NoBytes, Lie::Dead] {
         let (source, target) = models();
         let source = liar(source, lie);
@@ -126,7 +126,7 @@ fn a_source_that_answers_nonsense_ends_the_copy() {
 }
 
 #[test]
-fn a_target_that_answers_nonsense_ends_the_copy() {
+fn a_target_with_invalid_answers_ends_the_copy() {
     for lie in
         [Lie::Twice, Lie::WrongTicket, Lie::MapElsewhere, Lie::EmptyMap, Lie::MapBeyond, Lie::Dead]
     {
@@ -138,7 +138,7 @@ fn a_target_that_answers_nonsense_ends_the_copy() {
 }
 
 #[test]
-fn a_peer_that_never_answers_can_be_left() {
+fn a_copy_can_leave_a_peer_that_never_answers() {
     for silent_target in [false, true] {
         let (source, target) = models();
         let silent = |model| liar(model, Lie::Silent);

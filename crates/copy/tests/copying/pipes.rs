@@ -12,7 +12,7 @@ use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
-/// Gives these bytes in pieces of any length, and nothing for now in between; then the end, or an error.
+/// Returns these bytes in pieces of any length, with pauses in between; then the end, or an error.
 struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -110,7 +110,7 @@ fn zeroes_are_left_out_only_where_the_target_is_known_to_be_zero() {
         assert_eq!(target.count(OperationKind::Zero) > 0, zeroed);
         assert_eq!(target.count(OperationKind::Write), 0);
     }
-    // A word for it that is to be checked is not enough here.
+    // A claim that has to be checked is not enough here.
     let model = Arc::new(Model::new(1 << 20));
     fill(&model, 0x99);
     let options = Options { target_is_zero: true, check_zero: true, ..Options::default() };

@@ -1,4 +1,4 @@
-//! Maps that cost more than they tell: counted below the copier, with a device that takes its time.
+//! Maps that cost more than they save: counted below the copier, with a slow device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn reads_holes(device: &TestDevice, kind: fn(u64) -> ExtentKind) -> bool {
 }
 
 #[test]
-fn a_slow_map_that_tells_nothing_is_asked_no_more() {
+fn a_slow_map_without_holes_is_asked_no_more() {
     // 1024 answers of 5 ms each, if all are asked for.
     let source = slow(64 << 20, Duration::from_millis(5), 64 << 10, |_| ExtentKind::Data);
     let target = Arc::new(Model::new(64 << 20));

@@ -1,5 +1,5 @@
-//! Targets that are written as streams: they are told of every byte once, and hold back a writer that is
-//! ahead of the first byte that they were not told of.
+//! Targets that are written as streams: they get every byte once, and hold back a writer that is
+//! ahead of the first byte that they did not get.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -115,7 +115,7 @@ fn uneven(size: usize, seed: u64) -> Arc<TestDevice> {
 }
 
 #[test]
-fn a_stream_is_told_of_every_byte_once_and_never_waits_for_what_waits_for_it() {
+fn a_stream_gets_every_byte_once_and_never_waits_for_a_write_that_waits_for_it() {
     let size = (9 << 20) + 5 * 512;
     for seed in 0..24u64 {
         let source = uneven(size, seed);

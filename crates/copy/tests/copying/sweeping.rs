@@ -22,10 +22,10 @@ struct Zero {
     flags: ZeroFlags,
 }
 
-/// What comes of the n-th zero request (from 0); `None`: it is done.
+/// The result of the n-th zero request (from 0); `None`: it is done.
 type Script = Box<dyn Fn(usize, &Zero) -> Option<ErrorKind> + Send + Sync>;
 
-/// A target that follows a script, and panics when a write meets a zero that is under way. No `TestDevice`: how long a zero
+/// A target that follows a script, and panics when a write meets a zero that is in flight. No `TestDevice`: how long a zero
 /// takes, and what comes meanwhile, is what is tested.
 struct Target {
     inner: Model,
@@ -143,7 +143,7 @@ fn source(layout: &str) -> Arc<Model> {
     Arc::new(model)
 }
 
-/// With the target's word taken, so that no time decides about anything.
+/// With the target's claim believed, so that nothing depends on time.
 fn options() -> Options {
     Options {
         threads: Some(2),
@@ -154,7 +154,7 @@ fn options() -> Options {
     }
 }
 
-/// Copies into new targets until `good` is true of one: where time decides, a machine in trouble
+/// Copies into new targets until `good` is true of one: where time decides, a busy machine
 /// can make anything look slow, but not every time.
 #[track_caller]
 fn one_of_several(
@@ -200,7 +200,7 @@ fn at(block: usize) -> u64 {
 #[test]
 fn many_holes_are_one_request() {
     let source = source(&striped(50));
-    // Longer than the source: the rest is not ours.
+    // Longer than the source: the rest is not the copy's.
     let target = Arc::new(Target::new(150));
     let report = copied(&source, &target, &options());
     let zeroes = target.zeroes();
@@ -403,7 +403,7 @@ fn a_test_that_ends_at_any_time_loses_no_byte_and_leaves_no_stale_one() {
             ..options()
         };
         println!("{round}: {layout} {options:?} {:?}", target.takes);
-        // It panics when a write meets a zero that is under way.
+        // It panics when a write meets a zero that is in flight.
         if target.waits_for_a_write && !layout.contains('d') {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Targets of which it is not known what they hold: a clean one costs its data and no more, and no old
+//! Targets whose contents are not known: a clean one costs its data and no more, and no old
 //! byte is left in one that is not, whatever it can do and however little it says.
 
 use std::sync::Arc;
@@ -30,13 +30,13 @@ const LAID_OUT: [(usize, usize); 6] = [
 enum Zeroing {
     /// There is none.
     None,
-    /// It is there, it says, and is refused.
+    /// It is advertised, and refused.
     Refused,
-    /// It takes no bytes; whether it is fast is not said.
+    /// It writes no bytes, and does not advertise whether it is fast.
     Unsaid,
-    /// It takes no bytes, and says so.
+    /// It writes no bytes, and advertises that it is fast.
     Fast,
-    /// It writes the bytes, and says so when it is asked to be fast.
+    /// It writes the bytes, and refuses to be fast.
     Slow,
     /// The same, and it refuses all but the blocks of 64 KiB.
     SlowAndPicky,
@@ -307,7 +307,7 @@ fn a_target_of_blocks_is_read_in_blocks() {
 }
 
 /// A volume of a thin pool that does not clear its blocks: what was never written reads as zeroes, until something is
-/// written to the same room, which brings what others left there.
+/// written to the same room, which brings the old bytes there.
 struct Thin {
     disk: Disk,
     room: u64,

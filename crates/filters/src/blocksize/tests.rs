@@ -39,7 +39,7 @@ fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
 }
 
 #[test]
-fn limits_that_make_no_sense_are_refused() {
+fn invalid_limits_are_refused() {
     for words in [
         &["minblock=513"][..],
         &["minblock=128K"],

@@ -248,7 +248,7 @@ fn the_map_shows_what_is_dirty_as_data_and_what_is_zeroed_as_what_it_is_below() 
     assert_eq!(probe.model().bytes(), [0; SIZE]);
 }
 
-/// A cache over `below`, and how a client gets one of its own, given its path and name.
+/// A cache over `below`, and a function that gives a client one of its own, by its path and name.
 fn shared(context: &Context, below: Edge) -> (Arc<Cache>, impl Fn(&Edge, &str) -> Edge) {
     let complaints = context.control.complaints();
     let settings = Settings::read(&Params::default(), &context.pool, complaints).unwrap();
@@ -320,7 +320,7 @@ fn a_client_with_a_path_of_its_own_leaves_nothing_dirty_behind_and_the_end_flush
 }
 
 #[test]
-fn what_a_leaving_client_could_not_write_back_is_written_back_by_another() {
+fn dirty_blocks_that_a_leaving_client_could_not_write_back_are_written_back_by_another() {
     let (gone, probe) = (TestDevice::new(SIZE), TestDevice::new(SIZE));
     let context = Context::new(WorkPool::new(2));
     let below = probe.edge(&context.pool);
@@ -477,7 +477,7 @@ fn a_block_that_is_being_read_cannot_be_taken_away() {
 }
 
 #[test]
-fn thresholds_that_make_no_sense_are_refused() {
+fn invalid_thresholds_are_refused() {
     let context = Context::new(WorkPool::new(1));
     let probe = TestDevice::new(SIZE);
     for words in [

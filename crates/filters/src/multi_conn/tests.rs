@@ -168,7 +168,7 @@ fn writes_that_a_leaving_client_did_not_flush_are_flushed() {
     c[0].write(&[7], 0, false).unwrap();
     drop(c.remove(0));
     assert_eq!(first_byte(&c[0]), 7);
-    // And the other clients hear of a loss that way.
+    // And that way the other clients learn of a loss.
     c[0].write(&[8], 0, false).unwrap();
     below.broken.store(1, Ordering::SeqCst);
     drop(c.remove(0));
@@ -177,7 +177,7 @@ fn writes_that_a_leaving_client_did_not_flush_are_flushed() {
 }
 
 #[test]
-fn a_flush_that_is_under_way_covers_nothing_yet() {
+fn a_flush_in_flight_covers_nothing_yet() {
     let mark = FlushCause::default();
     mark.note();
     let until = mark.now();
@@ -269,7 +269,7 @@ fn holding() -> Arc<TestDevice> {
 }
 
 #[test]
-fn what_a_client_that_left_has_lost_is_told_also_to_a_flush_that_had_begun() {
+fn the_loss_of_a_client_that_left_is_also_reported_to_a_flush_that_had_begun() {
     let below = holding();
     let disk = put("multi-conn", below.clone(), &["multi-conn-mode=emulate"]).unwrap();
     let mut c = three(&disk);

@@ -68,7 +68,7 @@ fn over(shaky: &Shaky, words: &[&str]) -> Edge {
 }
 
 #[test]
-fn what_fails_is_tried_again_after_the_device_was_opened_anew() {
+fn what_fails_is_tried_again_after_the_device_was_reopened() {
     let shaky = Shaky::new(&[IO, ErrorKind::Disconnected, IO, IO]);
     let disk = over(&shaky, &[]);
     disk.write(&[7; 5000], 100, false).unwrap();
@@ -103,7 +103,7 @@ fn opening_that_fails_is_a_try_that_failed() {
 }
 
 #[test]
-fn an_answer_is_not_tried_again() {
+fn a_permanent_error_is_not_tried_again() {
     use ErrorKind as K;
     for kind in [
         K::Cancelled,
@@ -134,7 +134,7 @@ fn a_flush_that_the_disk_failed_is_not_tried_again_but_one_that_did_not_arrive_i
 }
 
 #[test]
-fn a_flush_does_not_vouch_for_what_was_answered_before_the_connection_was_made_anew() {
+fn a_flush_does_not_cover_what_was_acknowledged_before_the_reconnect() {
     for change in [
         Operation::Write { offset: 0, data: Buffer::zeroed(10).into(), fua: false },
         Operation::Zero { offset: 0, len: 10, flags: ZeroFlags::default() },
@@ -183,7 +183,7 @@ fn what_a_flush_over_another_connection_made_durable_is_done_again() {
 }
 
 #[test]
-fn every_client_is_told_that_its_changes_may_be_lost() {
+fn every_client_learns_that_its_changes_may_be_lost() {
     let shaky = Shaky::new(&[]);
     let all = over(&shaky, &[]);
     let client = |number| {
@@ -210,7 +210,7 @@ fn a_fast_zero_that_may_have_begun_is_never_called_not_fast() {
 }
 
 #[test]
-fn after_a_failure_nothing_is_written_if_so_wished() {
+fn after_a_failure_nothing_is_written_if_that_is_set() {
     let shaky = Shaky::new(&[IO]);
     let all = over(&shaky, &["retry-readonly=yes"]);
     let for_client = |number| {

@@ -1,6 +1,6 @@
 //! The devices at the bottom of a stack: what they can do × how they keep callers waiting.
 //!
-//! A device that waits for a disk refuses to be asked by a thread that must not block; one that
+//! A device that waits for a disk refuses requests of a thread that must not block; one that
 //! waits for something outside answers later, from a thread of its own, and not in the order in
 //! which it was asked.
 

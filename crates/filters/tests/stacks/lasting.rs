@@ -1,5 +1,5 @@
-//! What was reported done is done, and durable where that was asked for: in random stacks, over a
-//! disk that knows what of it would survive a loss of power, with failures at random places.
+//! What was acknowledged is done, and durable where that was asked for: in random stacks, over a
+//! disk that knows which bytes would survive a power failure, with failures at random places.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use trial::{Fate, Op, SIZE, TestDevice, lying, op};
 use crate::bottoms::{Guard, WAITS, Wait, waiting};
 use crate::{SHAPES, over};
 
-/// A disk with a cache that is lost with the power.
+/// A disk with a cache that a power failure loses.
 pub(crate) struct Volatile {
     pub(crate) device: Arc<TestDevice>,
     /// What would be left.
@@ -220,7 +220,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn what_was_to_last_lasts_through_every_filter_alone(ops in prop::collection::vec(op(), 1..12), kind in 0..4usize) {
+    fn what_is_durable_lasts_through_every_filter_alone(ops in prop::collection::vec(op(), 1..12), kind in 0..4usize) {
         for (shape, words) in SHAPES.iter().enumerate() {
             for wait in WAITS {
                 trial(&shapes(&[shape]), kind, wait, &ops)
@@ -234,7 +234,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_was_to_last_lasts_through_random_stacks(
+    fn what_is_durable_lasts_through_random_stacks(
         ops in prop::collection::vec(op(), 1..16),
         stack in prop::collection::vec(0..SHAPES.len(), 2..6),
         kind in 0..4usize,
@@ -244,7 +244,7 @@ proptest! {
     }
 
     /// A failed operation may leave its own range undefined, never another; none that was
-    /// reported done is lost.
+    /// acknowledged is lost.
     #[test]
     fn failures_anywhere_in_a_stack_harm_only_what_failed(
         ops in prop::collection::vec(op(), 1..24),

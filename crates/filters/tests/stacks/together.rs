@@ -1,4 +1,4 @@
-//! Many operations under way at a time, side by side in the same blocks: each ends once, and none
+//! Many operations in flight at a time, side by side in the same blocks: each ends once, and none
 //! undoes its neighbour's work.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::bottoms::{Format, Guard, KINDS, REACTOR, WAITS, waiting};
 use crate::lasting::{Volatile, knows};
 use crate::{SHAPES, filtered, over, pile};
 
-/// What to do with the next so many bytes: write this, or zero them (0).
+/// What to do with this many of the next bytes: write this, or zero them (0).
 type Step = (usize, u8);
 
 /// An edge for a client of that number, as a server has it.
@@ -106,7 +106,7 @@ impl Ends {
 /// A change: offset, bytes, and what each of them is then.
 type Change = (usize, usize, u8);
 
-/// Knows what was answered, and what would be lost with the power.
+/// Knows what was acknowledged, and what a power failure would lose.
 struct Judge {
     bottom: Arc<Volatile>,
     answered: Mutex<Vec<Change>>,
@@ -139,7 +139,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn neighbours_under_way_together_do_not_harm_each_other(
+    fn neighbours_in_flight_together_do_not_harm_each_other(
         steps in prop::collection::vec((1..3000usize, 0..4u8), 8..60),
         stack in prop::collection::vec(0..SHAPES.len(), 1..6),
         kind in 0..KINDS,
@@ -209,10 +209,10 @@ proptest! {
         prop_assert!(read.chunks(each).zip(&bytes).all(|(c, byte)| c.iter().all(|b| b == byte)));
     }
 
-    /// Durable is what is on the disk *when it is answered*, whatever else is under way; and a flush
-    /// vouches for all that was answered before it was asked for.
+    /// Durable is what is on the disk *when it is answered*, whatever else is in flight; and a flush
+    /// covers all that was acknowledged before it was asked for.
     #[test]
-    fn what_is_answered_while_much_is_under_way_is_on_the_disk(
+    fn what_is_acknowledged_while_much_is_in_flight_is_on_the_disk(
         steps in prop::collection::vec((1..3000usize, 0..4u8, 0..3u8), 8..60),
         stack in prop::collection::vec(0..SHAPES.len(), 0..6),
         kind in 0..4usize,

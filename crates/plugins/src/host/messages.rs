@@ -68,7 +68,7 @@ extern "C" fn nbdkit_shutdown() {
     call::stop();
 }
 
-/// Ends the connection of the client for whom the plugin is called.
+/// Ends the connection of the client on whose behalf the plugin is called.
 #[unsafe(no_mangle)]
 extern "C" fn nbdkit_disconnect(force: c_int) {
     let how = if force == 0 { Leave::Gracefully } else { Leave::AtOnce };

@@ -113,7 +113,7 @@ proptest! {
 
     /// In every block of a few, several neighbours; and each of them once, so that the end is known.
     #[test]
-    fn many_operations_under_way_at_a_time_do_not_harm_each_other(
+    fn many_operations_in_flight_at_a_time_do_not_harm_each_other(
         steps in prop::collection::vec((1..3000usize, 0..4u8), 8..64),
         kind in 0..KINDS,
         backed in 0..4usize,

@@ -56,7 +56,7 @@ static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 static VERIFIED: AtomicU64 = AtomicU64::new(0);
 
 #[test]
-fn nothing_leaks_and_nobody_else_suffers_whatever_clients_and_disks_do() {
+fn nothing_leaks_and_no_other_client_suffers_whatever_clients_and_disks_do() {
     if needs_ours("options of all kinds") {
         return;
     }

@@ -30,7 +30,7 @@ pub(crate) enum Reader {
 }
 
 fn session(at: &At) -> Session {
-    let socket = at.connect().expect("who behaves is let in");
+    let socket = at.connect().expect("a well-behaved client is accepted");
     let mut haggler = Haggler::new(socket);
     assert!(haggler.structured());
     haggler.go("")

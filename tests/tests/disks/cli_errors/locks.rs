@@ -123,7 +123,7 @@ fn a_mounted_disk_is_not_written_over_nor_served_for_writing() {
 }
 
 #[test]
-fn a_block_device_that_nobody_uses_is_written_and_has_durable_writes() {
+fn a_block_device_that_is_not_in_use_is_written_and_has_durable_writes() {
     let temp = TempDir::new();
     let Some(device) = Loop::over(&disk(&temp), &[]) else { return };
     let server = Serve::file(device.path()).start();

@@ -87,16 +87,16 @@ fn what_is_neither_file_nor_disk_is_refused() {
     fails_saying(&["copy", "pattern:1M", "/dev/null"], &["/dev/null"]);
 }
 
-/// Runs our binary as nobody, for whom permissions count. `None`, after saying so, when that
+/// Runs our binary as the user nobody, for whom permissions count. `None`, after saying so, when that
 /// cannot be done.
-fn as_nobody(words: &[&str]) -> Option<Outcome> {
+fn as_unprivileged_user(words: &[&str]) -> Option<Outcome> {
     if !is_root() {
         return Some(ferry(words));
     }
     let setpriv = peer("setpriv")?;
     let temp = TempDir::new();
     fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The binary may lie where nobody may not look.
+    // The user nobody may not be able to reach the binary.
     let copy = temp.join("diskferry");
     fs::copy(blackbox::peers::diskferry(), &copy).unwrap();
     let mut command = Command::new(setpriv);
@@ -117,13 +117,15 @@ fn permission_denied_is_said() {
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
     let path = secret.to_str().unwrap();
     for words in [&["info", path][..], &["copy", "pattern:4K", path]] {
-        let Some(outcome) = as_nobody(words) else { return };
+        let Some(outcome) = as_unprivileged_user(words) else { return };
         let line = outcome.failed();
         assert!(line.contains(path) && line.contains("ermission denied"), "{line}");
     }
     assert_eq!(fs::read(&secret).unwrap(), [1; 4096], "the target was touched");
     let new = temp.join("new");
-    let Some(outcome) = as_nobody(&["copy", "pattern:4K", new.to_str().unwrap()]) else { return };
+    let Some(outcome) = as_unprivileged_user(&["copy", "pattern:4K", new.to_str().unwrap()]) else {
+        return;
+    };
     outcome.failed();
     assert!(!new.exists());
 }

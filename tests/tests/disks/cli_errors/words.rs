@@ -275,7 +275,7 @@ fn names_with_odd_bytes_do_not_reach_the_terminal_raw() {
 
 /// Exit status 2 for what is wrong in the words, whatever there is; 1 of those with qemu-img's words.
 #[test]
-fn what_is_wrong_in_the_words_is_status_2_whoever_finds_it() {
+fn a_mistake_in_the_words_is_status_2_whichever_part_finds_it() {
     for (words, said) in [
         (&["serve", "memory", "1M", "foo=1"][..], "foo"),
         (&["copy", "random:1M?sed=7", "null:"], "seed"),

@@ -37,7 +37,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn who_is_killed_leaves_no_image_that_looks_complete() {
+fn a_killed_conversion_leaves_no_image_that_looks_complete() {
     let Some(ground) = Ground::new() else { return };
     let source = ground.temp.file("source.disk", &pattern(5, 6 << 20));
     for seed in seeds() {

@@ -135,7 +135,7 @@ fn judge(
         tally.read += 1;
         // Where qemu-img refuses it, what is damaged must be without meaning.
         let wanted = if peer.status.success() { Path::new(&theirs) } else { original };
-        let who = if peer.status.success() { "qemu-img's" } else { "the original" };
+        let maker = if peer.status.success() { "qemu-img's" } else { "the original" };
         // qemu-img cuts a part of a sector off.
         let cut = |path: &str| std::fs::metadata(path).map_or(0, |file| file.len() % 512);
         if peer.status.success() && cut(&out) != 0 && cut(&theirs) == 0 {
@@ -144,7 +144,7 @@ fn judge(
             file.set_len(cut_to).unwrap();
         }
         differ(wanted, Path::new(&out), false)
-            .map_err(|e| format!("not {who}: {e} (qemu-img: {})", peer.stderr.trim()))
+            .map_err(|e| format!("not {maker}: {e} (qemu-img: {})", peer.stderr.trim()))
     } else {
         tally.refused += 1;
         if Path::new(&out).exists() {

@@ -17,7 +17,7 @@ pub(crate) struct Run {
 pub(crate) struct Layout {
     pub(crate) size: usize,
     pub(crate) runs: Vec<Run>,
-    /// What everybody changes.
+    /// Bytes that all clients change.
     pub(crate) common: Range<usize>,
     /// What the disk holds at first.
     pub(crate) first: Vec<u8>,

@@ -84,7 +84,7 @@ fn trial(stack: &Stack, path: &Path, dice: &Dice) {
     let file = stack.keeps_in_file().then(|| (File::open(path).unwrap(), lead));
     let ground = Arc::new(Ground { layout, common, file, clock: AtomicU64::new(0) });
 
-    let mut everybody: Vec<Client> = (0..clients)
+    let mut all: Vec<Client> = (0..clients)
         .map(|me| {
             let mode = [Mode::Structured, Mode::Extended, Mode::Simple][me % 3];
             let session = running.server.session(mode, "");
@@ -92,10 +92,10 @@ fn trial(stack: &Stack, path: &Path, dice: &Dice) {
             Client::new(session, me, Arc::clone(&ground), dice)
         })
         .collect();
-    by_turns(&mut everybody, ground.layout.size, &mut choice);
+    by_turns(&mut all, ground.layout.size, &mut choice);
     let operations = if long_form() { 300 } else { 60 };
     let threads: Vec<_> =
-        everybody.into_iter().map(|client| thread::spawn(move || client.run(operations))).collect();
+        all.into_iter().map(|client| thread::spawn(move || client.run(operations))).collect();
     let ended: Vec<_> = threads.into_iter().map(thread::JoinHandle::join).collect();
     let known: Vec<(usize, u8, bool)> =
         ended.into_iter().flat_map(|end| end.expect("a client failed, see above")).collect();
@@ -110,7 +110,7 @@ fn trial(stack: &Stack, path: &Path, dice: &Dice) {
         ground.common.begin_read(&common);
         let told: Vec<_> = bytes[common.clone()].iter().copied().map(Some).collect();
         let wrong = ground.common.end_read(&common, &told);
-        assert_eq!(wrong, None, "a common byte holds what nobody can have left {what}");
+        assert_eq!(wrong, None, "a common byte holds what no client can have left {what}");
     };
 
     let mut last = running.server.session(Mode::Extended, "");

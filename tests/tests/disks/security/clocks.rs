@@ -50,7 +50,7 @@ fn jumps(temp: &TempDir) -> Option<PathBuf> {
 }
 
 #[test]
-fn a_server_closes_nobody_early_and_keeps_nobody_because_the_clock_jumps() {
+fn a_server_closes_no_client_early_and_keeps_none_because_the_clock_jumps() {
     let temp = TempDir::new();
     let Some(library) = jumps(&temp) else { return };
     let log = temp.join("log");

@@ -190,7 +190,7 @@ fn a_grain_whose_marker_says_a_few_bytes_too_many_is_refused() {
 }
 
 #[test]
-fn temporary_files_have_no_name_that_somebody_could_have_put_a_link_under() {
+fn temporary_files_have_no_name_under_which_a_link_could_wait() {
     if peer("strace").is_none() {
         return;
     }

@@ -92,7 +92,7 @@ fn what_lets_us_in_is_not_told_to_another_server() {
 }
 
 #[test]
-fn https_believes_whom_it_is_told_to_and_nobody_else() {
+fn https_believes_the_named_authorities_and_no_others() {
     let tls = "ssl_certificate %TEMP%/cert.pem; ssl_certificate_key %TEMP%/key.pem; ssl_protocols TLSv1.2 TLSv1.3;";
     let Some(nginx) = Nginx::start_with("ssl", tls, "") else { return };
     nginx.file("disk", &content());

@@ -24,7 +24,7 @@ fn a_copy_is_equal_and_each_byte_comes_once() {
 }
 
 #[test]
-fn it_is_served_to_many_clients_who_share_what_has_come() {
+fn it_is_served_to_many_clients_that_share_what_has_come() {
     let (Some(nginx), Some(nbdcopy)) = (Nginx::start(""), peer("nbdcopy")) else { return };
     let content = pattern(0, 20_000_000);
     nginx.file("disk", &content);

@@ -27,7 +27,7 @@ pub(super) fn status(pid: Pid, key: &str) -> Vec<String> {
 #[test]
 fn every_thread_becomes_the_user_and_group_that_were_named() {
     if !rustix::process::geteuid().is_root() {
-        return skip_environment("only root can become somebody else");
+        return skip_environment("only root can switch to another user");
     }
     let server = Serve::memory("1M").option("-u").option("12345").option("-g").option("23456");
     let server = server.start();
@@ -41,7 +41,7 @@ fn every_thread_becomes_the_user_and_group_that_were_named() {
 #[test]
 fn a_user_alone_has_its_own_group_and_no_other() {
     if !rustix::process::geteuid().is_root() {
-        return skip_environment("only root can become somebody else");
+        return skip_environment("only root can switch to another user");
     }
     let server = Serve::memory("1M").option("--user=nobody").start();
     server.session(Mode::Simple, "").assert_alive();
@@ -52,9 +52,9 @@ fn a_user_alone_has_its_own_group_and_no_other() {
 }
 
 #[test]
-fn the_private_socket_belongs_to_who_the_server_became_and_goes_with_it() {
+fn the_private_socket_belongs_to_the_user_that_the_server_switched_to_and_goes_with_it() {
     if !rustix::process::geteuid().is_root() {
-        return skip_environment("only root can become somebody else");
+        return skip_environment("only root can switch to another user");
     }
     let words = ["serve", "-u", "65534", "-g", "65534", "memory", "1M", "--run"];
     let outcome = run(ours(words).arg("id -u; stat -c %u $unixsocket; echo $unixsocket"));
@@ -64,9 +64,9 @@ fn the_private_socket_belongs_to_who_the_server_became_and_goes_with_it() {
 }
 
 #[test]
-fn who_may_not_become_somebody_else_is_told_so() {
+fn a_user_without_the_right_to_switch_users_gets_an_error() {
     if !rustix::process::geteuid().is_root() {
-        return skip_environment("only root can start as somebody else");
+        return skip_environment("only root can start as another user");
     }
     // The copy is where that user may run it.
     let temp = TempDir::new();

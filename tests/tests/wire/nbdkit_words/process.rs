@@ -137,7 +137,7 @@ fn a_server_ends_with_its_parent_if_it_was_told_to() {
 }
 
 #[test]
-fn nobody_can_connect_before_the_disks_are_open() {
+fn no_client_can_connect_before_the_disks_are_open() {
     // The disk is on a server that does not greet, so opening it takes until that one goes.
     let temp = TempDir::new();
     let silent = UnixListener::bind(temp.join("silent")).unwrap();

@@ -78,7 +78,7 @@ fn sparse_random_through_qemu_nbd_and_back_onto_itself() {
 }
 
 #[test]
-fn sparse_random_is_the_same_whoever_reads_it() {
+fn sparse_random_is_the_same_for_every_reader() {
     // By device, by file, by our server: one disk.
     let temp = TempDir::new();
     let (one, two) = (temp.join("one"), temp.join("two"));

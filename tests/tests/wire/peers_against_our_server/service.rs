@@ -156,7 +156,7 @@ fn a_signal_right_after_the_start_is_as_graceful_as_any() {
 }
 
 #[test]
-fn a_socket_for_somebody_else_is_not_taken() {
+fn a_socket_for_another_process_is_not_taken() {
     // LISTEN_PID names another process: the variables are not for us.
     let temp = TempDir::new();
     let path = temp.join("s");

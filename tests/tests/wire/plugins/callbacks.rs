@@ -31,7 +31,7 @@ attempt(lambda: h.zero(4096, 8192, nbd.CMD_FLAG_FAST_ZERO))
 h.shutdown()
 "#;
 
-/// What differs on purpose: the device has a handle of its own before anybody comes.
+/// A difference on purpose: the device has a handle of its own before the first client comes.
 fn lives(log: &[String]) -> Vec<&str> {
     let names = [
         "load",

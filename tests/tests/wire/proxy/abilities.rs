@@ -63,7 +63,7 @@ fn expected(theirs: &Value, shared: bool) -> Value {
         "can_df": true,
         // Where nothing can be written, there is nothing to be flushed.
         "can_flush": !writable || yes("can_flush"),
-        // Shared, everybody is on one connection, or the server has promised it.
+        // Shared, all clients are on one connection, or the server advertises it.
         "can_multi_conn": shared || yes("can_multi_conn"),
         // Any range is served over blocks of any size, and split.
         "block_size_minimum": 1,

@@ -12,14 +12,14 @@ use blackbox::run::{ours, program, run};
 
 /// The program at a place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Who {
+enum Program {
     Nbdkit,
     Ours,
     Qemu,
 }
 
 /// A chain; the first is the innermost.
-struct Chain([Who; 3]);
+struct Chain([Program; 3]);
 
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,18 +28,18 @@ impl fmt::Display for Chain {
 }
 
 /// `DEVICE` behind the filters, with a delay of so many seconds for each write.
-fn innermost(who: Who, device: &[&str], seconds: u32) -> Option<Server> {
+fn innermost(program: Program, device: &[&str], seconds: u32) -> Option<Server> {
     let delay = format!("delay-write={seconds}");
     let filters = ["--filter=nozero", "--filter=delay"];
     let words = [&filters[..], device, &[&delay, "zeromode=emulate"]].concat();
-    match who {
-        Who::Nbdkit => Some(Server::nbdkit(&peer("nbdkit")?, &words)),
-        Who::Ours if ours_has_filters() => Some(Serve::device(words).start()),
-        Who::Ours => {
+    match program {
+        Program::Nbdkit => Some(Server::nbdkit(&peer("nbdkit")?, &words)),
+        Program::Ours if ours_has_filters() => Some(Serve::device(words).start()),
+        Program::Ours => {
             skip_environment("needs `serve --filter`");
             None
         }
-        Who::Qemu => panic!("qemu-nbd has no delay"),
+        Program::Qemu => panic!("qemu-nbd has no delay"),
     }
 }
 
@@ -47,12 +47,12 @@ fn ours_has_filters() -> bool {
     run(&mut ours(["serve", "--help"])).stdout.contains("--filter")
 }
 
-/// `who` in front of a server.
-fn further(who: Who, uri: &str) -> Option<Server> {
-    Some(match who {
-        Who::Nbdkit => Server::nbdkit(&peer("nbdkit")?, &["nbd", &format!("uri={uri}")]),
-        Who::Ours => Serve::device(["nbd", &format!("uri={uri}")]).start(),
-        Who::Qemu => Server::qemu_nbd(&peer("qemu-nbd")?, "raw", Path::new(uri)),
+/// `program` in front of a server.
+fn further(program: Program, uri: &str) -> Option<Server> {
+    Some(match program {
+        Program::Nbdkit => Server::nbdkit(&peer("nbdkit")?, &["nbd", &format!("uri={uri}")]),
+        Program::Ours => Serve::device(["nbd", &format!("uri={uri}")]).start(),
+        Program::Qemu => Server::qemu_nbd(&peer("qemu-nbd")?, "raw", Path::new(uri)),
     })
 }
 
@@ -72,7 +72,7 @@ fn at_the_end(chain: &Chain, device: &[&str], seconds: u32, script: &str) -> boo
 const FILLED: &[&str] = &["data", "0x55*1048576"];
 
 /// A plain zero takes as long as the write that it comes to, and zeroes.
-fn plain_zero_is_slow(chain: [Who; 3]) {
+fn plain_zero_is_slow(chain: [Program; 3]) {
     let chain = Chain(chain);
     let script = r"
 import time
@@ -86,7 +86,7 @@ assert h.pread(1024, 0) == bytes(512) + b'1' * 512
 }
 
 /// A fast zero is refused long before a write would be done, and changes nothing.
-fn fast_zero_is_refused(chain: [Who; 3]) {
+fn fast_zero_is_refused(chain: [Program; 3]) {
     let chain = Chain(chain);
     let script = r"
 import errno, nbd
@@ -107,7 +107,7 @@ assert h.pread(1 << 20, 0) == b'\x55' * (1 << 20)
 /// Where nothing is in the way, a fast zero is fast, and zeroes.
 #[test]
 fn a_fast_zero_that_is_fast_passes_every_server() {
-    use Who::{Nbdkit, Ours, Qemu};
+    use Program::{Nbdkit, Ours, Qemu};
     for places in [[Ours, Nbdkit, Ours], [Nbdkit, Ours, Nbdkit], [Ours, Ours, Qemu]] {
         let Some(python) = peer("nbdsh") else { return };
         let first = match places[0] {
@@ -135,16 +135,16 @@ assert h.pread(8192, 0) == bytes(4096) + b'1' * 4096
 macro_rules! chains {
     ($($name:ident: $first:ident $second:ident $third:ident;)*) => {$(
         mod $name {
-            use super::Who;
+            use super::Program;
 
             #[test]
             fn a_plain_zero_is_slow_and_succeeds() {
-                super::plain_zero_is_slow([Who::$first, Who::$second, Who::$third]);
+                super::plain_zero_is_slow([Program::$first, Program::$second, Program::$third]);
             }
 
             #[test]
             fn a_fast_zero_is_refused_at_once_and_changes_nothing() {
-                super::fast_zero_is_refused([Who::$first, Who::$second, Who::$third]);
+                super::fast_zero_is_refused([Program::$first, Program::$second, Program::$third]);
             }
         }
     )*};

@@ -162,7 +162,7 @@ fn extents_beyond_4_gib_come_from_qemu_nbd() {
 }
 
 #[test]
-fn what_was_written_is_read_through_whoever_asks() {
+fn what_was_written_is_read_through_by_every_client() {
     let Some(nbdkit) = peer("nbdkit") else { return };
     for words in [&[][..], &["shared=false"], &["connections=4"]] {
         let upstream = Server::nbdkit(&nbdkit, &["memory", "4M"]);

@@ -40,7 +40,7 @@ fn a_proxy_has_more_connections_while_many_clients_want_much_and_one_otherwise()
         assert!(most > 1, "{words:?}: there was never another one");
         let begun = Instant::now();
         while way.now() > 1 {
-            assert!(begun.elapsed() < GUARD, "{words:?}: {} for nobody", way.now());
+            assert!(begun.elapsed() < GUARD, "{words:?}: {} for no client", way.now());
             thread::sleep(Duration::from_millis(20));
         }
         // It still works.

@@ -85,7 +85,7 @@ fn server_check_37_ten_thousand_options_are_bounded() {
 }
 
 #[test]
-fn server_check_37_options_whose_replies_nobody_reads_are_bounded() {
+fn server_check_37_options_whose_replies_are_not_read_are_bounded() {
     let server = Serve::memory("1M").start();
     let before = server.peak_memory();
     let mut haggler = server.haggle();
@@ -180,7 +180,7 @@ fn server_check_56_half_a_payload_touches_nothing_beyond_its_range() {
         // Inside, each byte is the old one or the new one.
         let range = index(MIB)..index(2 * MIB);
         let known = seen[range.clone()].iter().zip(&disk[range]).all(|(s, d)| s == d || *s == 0xee);
-        assert!(known, "bytes that nobody wrote");
+        assert!(known, "bytes that were never written");
     }
 }
 
@@ -245,7 +245,7 @@ fn server_check_75_a_reset_over_tcp_leaves_nothing_behind() {
 }
 
 #[test]
-fn server_check_76_replies_that_nobody_reads_are_bounded() {
+fn server_check_76_replies_that_are_not_read_are_bounded() {
     // A pattern has no place to send from: each reply must be made in memory.
     let server = Serve::device(["pattern", "1G"]).option("-r").start();
     let before = server.peak_memory();
@@ -266,7 +266,7 @@ fn server_check_76_replies_that_nobody_reads_are_bounded() {
     }
     let grown = server.peak_memory() - before;
     if stand_in().is_none() {
-        assert!(grown < 256 * MIB, "{grown} bytes for 1 GiB of replies that nobody reads");
+        assert!(grown < 256 * MIB, "{grown} bytes for 1 GiB of replies that are not read");
     }
     for (cookie, offset) in cookies {
         let answer = session.wait(cookie);

@@ -1,4 +1,4 @@
-//! Several sockets at once, and who may connect to those of the file system.
+//! Several sockets at once, and which users may connect to those of the file system.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

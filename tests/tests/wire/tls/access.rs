@@ -114,7 +114,7 @@ fn the_filter_knows_names_of_certificates_and_users_as_nbdkit_does() {
 }
 
 #[test]
-fn rules_that_nobody_could_fulfil_are_refused() {
+fn rules_that_no_client_could_fulfil_are_refused() {
     let Some(credentials) = Credentials::make() else { return };
     for options in [
         &["--allow=secret=tls"][..],

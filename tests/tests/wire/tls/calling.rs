@@ -1,5 +1,5 @@
 //! Our client against peers, and against our own server: each verb that takes a disk takes one under
-//! TLS, and whom we must not believe we do not.
+//! TLS, and the client believes no server that it must not believe.
 
 use std::ffi::OsString;
 use std::fs;
@@ -171,8 +171,8 @@ fn a_wrong_key_an_unknown_user_and_a_missing_certificate_are_told_apart_from_a_d
     assert!(outcome.failed().contains("mallory"), "{outcome:?}");
     let verify = ["--tls=require", "--tls-certificates=%D", "--tls-verify-peer"];
     let Some(server) = nbdkit(&credentials, &verify) else { return };
-    let nobody = credentials.without_client();
-    let params = format!("tls-certificates={}&tls-hostname=localhost", nobody.display());
+    let anonymous = credentials.without_client();
+    let params = format!("tls-certificates={}&tls-hostname=localhost", anonymous.display());
     assert!(info(&uri(&server, "", &params)).failed().contains("encrypted"));
 }
 

@@ -41,7 +41,7 @@ fn server_check_39_where_tls_is_required_every_other_option_is_refused() {
     haggler.send(opt::EXPORT_NAME, b"");
     haggler.socket.assert_closed();
     let mut leaving = server.haggle();
-    assert_eq!(leaving.outcome(opt::ABORT, &[]), rep::ACK, "who leaves may");
+    assert_eq!(leaving.outcome(opt::ABORT, &[]), rep::ACK, "a client may leave");
     leaving.socket.assert_closed();
     // Nor to a client that knows no options, from which nothing can be hidden but the connection.
     let mut old = Haggler::with_flags(server.connect(), 0);

@@ -1,5 +1,5 @@
 //! Peers that do not do what a peer under TLS should. Whatever they do, their connection ends within
-//! its bounds, and everybody else is served meanwhile and afterwards.
+//! its bounds, and all others are served meanwhile and afterwards.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -65,7 +65,7 @@ fn server_check_45_plain_text_instead_of_tls_ends_the_connection() {
 }
 
 #[test]
-fn server_check_45_who_does_not_go_on_with_the_handshake_is_sent_away() {
+fn server_check_45_a_client_that_does_not_go_on_with_the_handshake_is_closed() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     // The beginning of a ClientHello of 512 bytes, and then a byte now and then.
@@ -85,7 +85,7 @@ fn server_check_45_who_does_not_go_on_with_the_handshake_is_sent_away() {
 }
 
 #[test]
-fn many_who_begin_and_leave_cost_nothing_that_stays() {
+fn many_clients_that_begin_and_leave_cost_nothing_that_stays() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     assert_serves(&server, &credentials);
@@ -131,7 +131,7 @@ fn new_keys_now_and_then_are_answered_with_new_keys() {
 }
 
 #[test]
-fn who_leaves_without_a_word_has_left() {
+fn a_client_that_leaves_without_disc_has_left() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     for _ in 0..20 {
@@ -152,7 +152,7 @@ fn nothing_is_negotiated_a_second_time() {
 }
 
 #[test]
-fn bytes_changed_on_the_way_are_never_given_to_anybody() {
+fn bytes_changed_on_the_way_are_never_passed_on() {
     let Some(credentials) = Credentials::make() else { return };
     let server = server(&credentials);
     let Some(told) = gnutls(&server, &credentials, "tamper") else { return };

@@ -108,8 +108,8 @@ fn nbd_server_with_certificates_of_both() {
 #[test]
 fn nbd_server_that_does_not_trust_us_is_said_to() {
     let Some(credentials) = Credentials::make() else { return };
-    let nobody = credentials.without_client();
-    for (general, certificates) in [("", credentials.directory()), (BELIEVES, &nobody)] {
+    let anonymous = credentials.without_client();
+    for (general, certificates) in [("", credentials.directory()), (BELIEVES, &anonymous)] {
         let Some(server) = Daemon::start(&credentials, general) else { return };
         let outcome = info(&server.uri(certificates));
         assert!(outcome.failed().contains("it may not trust us"), "{general}: {outcome:?}");

@@ -119,17 +119,22 @@ fn qemu_img_with_certificates_of_both() {
 }
 
 #[test]
-fn who_has_not_what_is_asked_for_is_refused() {
+fn a_client_without_the_required_credentials_is_refused() {
     let Some(credentials) = Credentials::make() else { return };
     let Some(_) = peer("nbdinfo") else { return };
     let wrong = credentials.wrong_keys("alice").display().to_string();
-    let (strangers, nobody) = (credentials.strangers(), credentials.without_client());
+    let (strangers, anonymous) = (credentials.strangers(), credentials.without_client());
     for (options, user, from, to) in [
         // A wrong key, a user that is not known.
         (KEYS, "alice@", "tls-psk-file=[^&]*", format!("tls-psk-file={wrong}")),
         (KEYS, "eve@", "x", "x".to_owned()),
         // A client without a certificate, and with one of an untrusted authority.
-        (BOTH_SHOW, "", "tls-certificates=[^&]*", format!("tls-certificates={}", nobody.display())),
+        (
+            BOTH_SHOW,
+            "",
+            "tls-certificates=[^&]*",
+            format!("tls-certificates={}", anonymous.display()),
+        ),
         // A server that is not believed.
         (
             CERTIFICATES,
@@ -140,7 +145,7 @@ fn who_has_not_what_is_asked_for_is_refused() {
     ] {
         for transport in [UNIX, TCP] {
             if transport == UNIX && to.contains("strangers") {
-                // libnbd 1.14 believes anybody there.
+                // libnbd 1.14 believes any server there.
                 continue;
             }
             let command = format!(
@@ -198,7 +203,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_opened() {
 }
 
 #[test]
-fn no_key_is_told_to_anybody() {
+fn no_key_is_in_any_output() {
     let Some(credentials) = Credentials::make() else { return };
     let key = super::certificates::key_of("alice");
     let command = "echo \"$uri\"; env; tr '\\0' ' ' < /proc/$PPID/cmdline; tr '\\0' ' ' < /proc/$PPID/environ";
@@ -208,7 +213,7 @@ fn no_key_is_told_to_anybody() {
 }
 
 #[test]
-fn what_is_agreed_on_is_tls_1_3_with_aes_128_whoever_asks() {
+fn every_client_gets_tls_1_3_with_aes_128() {
     let Some(credentials) = Credentials::make() else { return };
     let Some(_) = peer("nbdinfo") else { return };
     let dir = credentials.directory().display().to_string();
