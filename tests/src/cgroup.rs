@@ -1,4 +1,4 @@
-//! Memory control groups: a command that gets so many bytes and no more. Needs root.
+//! Memory control groups: a command that gets this many bytes and no more. Needs root.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -54,7 +54,7 @@ pub struct Script {
     pub contexts: u32,
     /// ACK, or the error that INFO and GO get.
     pub go: u32,
-    /// Minimum, preferred and maximum block size, told to clients that ask.
+    /// Minimum, preferred and maximum block size, advertised to clients that ask.
     pub block_sizes: Option<(u32, u32, u32)>,
     /// The disk: as many bytes as there are, zeroes after them.
     pub disk: Vec<u8>,

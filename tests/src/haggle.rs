@@ -26,18 +26,18 @@ impl OptionReply {
     }
 }
 
-/// What INFO or GO told of an export.
+/// The reply of INFO or GO about an export.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Export {
     /// Size in bytes.
     pub size: u64,
     /// Transmission flags.
     pub flags: u16,
-    /// Minimum, preferred and maximum block size in bytes, if told.
+    /// Minimum, preferred and maximum block size in bytes, if advertised.
     pub block_sizes: Option<(u32, u32, u32)>,
-    /// Canonical name, if told.
+    /// Canonical name, if sent.
     pub name: Option<String>,
-    /// Description, if told.
+    /// Description, if sent.
     pub description: Option<String>,
 }
 

@@ -223,7 +223,7 @@ impl Server {
         let mut command = Command::new(path);
         command.args(arguments(&socket));
         let mut server = Self::start(command, temp, socket);
-        // How a peer ends is its own affair.
+        // How a peer ends does not matter.
         server.may_end = true;
         server
     }
@@ -343,7 +343,7 @@ impl Server {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Says that how it ends is its own affair from now on.
+    /// From now on it does not matter how it ends.
     pub fn may_end(&mut self) {
         self.may_end = true;
     }

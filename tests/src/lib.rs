@@ -58,7 +58,7 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, || is_so().then_some(()));
 }
 
-/// Waits until so many lines of a file have these words: of a log, say, into which the filter `log` writes.
+/// Waits until this many lines of a file have these words: of a log, say, into which the filter `log` writes.
 #[track_caller]
 pub fn wait_for_lines(file: &Path, words: &str, count: usize) {
     wait_for(words, || {

@@ -30,7 +30,7 @@ pub enum Fault {
     StallForEver,
     /// From here on each piece is so late.
     Delay(Duration),
-    /// From here on so many bytes pass in a millisecond.
+    /// From here on this many bytes pass in a millisecond.
     Cap(usize),
 }
 
@@ -39,7 +39,7 @@ pub enum Fault {
 pub struct Mishap {
     /// On the way from the client to the server, or back.
     pub to_server: bool,
-    /// After so many bytes have passed that way.
+    /// After this many bytes have passed in that direction.
     pub after: u64,
     /// What happens.
     pub fault: Fault,
@@ -259,7 +259,7 @@ fn pump(passing: &Passing, to_server: bool, mishaps: &[Mishap]) {
     }
 }
 
-/// A point in a transfer of so many bytes, as likely near its beginning as anywhere else.
+/// A point in a transfer of this many bytes, as likely near its beginning as anywhere else.
 pub fn somewhere(dice: &mut crate::dice::Dice, bytes: u64) -> u64 {
     let most = if dice.percent(30) { 2000 } else { index(bytes) };
     u64::try_from(dice.below(most.max(1))).unwrap()

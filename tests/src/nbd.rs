@@ -135,7 +135,7 @@ pub mod err {
     pub const EOVERFLOW: u32 = 75;
     pub const ENOTSUP: u32 = 95;
     pub const ESHUTDOWN: u32 = 108;
-    /// Every value that may stand in a reply.
+    /// Every value that may be in a reply.
     pub const ALL: [u32; 8] = [EPERM, EIO, ENOMEM, EINVAL, ENOSPC, EOVERFLOW, ENOTSUP, ESHUTDOWN];
 }
 

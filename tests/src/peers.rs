@@ -1,6 +1,6 @@
 //! Finding the peers: programs of other projects that the tests talk to.
 //!
-//! A peer that is not installed skips the test that needs it, and says so; with
+//! Without a peer the test that needs it is skipped, with a message; with
 //! `REQUIRE_PEERS=1` it fails the test.
 
 use std::env;
@@ -70,7 +70,7 @@ pub fn succeeds(program: &Path, args: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The first line that a program prints for `--version`, to tell old peers from new ones.
+/// The first line that a program prints for `--version`, to distinguish old peers from new ones.
 pub fn version_line(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output().unwrap();
     String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned()

@@ -5,7 +5,7 @@
 
 use crate::nbd::{cflag, cmd, tflag};
 
-/// What was told to a client about the export, and so binds it.
+/// What the server advertised to a client about the export, and so binds it.
 #[derive(Debug, Clone, Default)]
 pub struct Terms {
     /// Size in bytes.

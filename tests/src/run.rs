@@ -147,7 +147,7 @@ impl Drop for Job {
     }
 }
 
-/// Kills a process group when it is not told in time that the process ended.
+/// Kills a process group unless the process is reported as ended in time.
 struct Watch {
     done: Sender<()>,
     thread: JoinHandle<bool>,

@@ -480,7 +480,7 @@ impl Pending {
     }
 }
 
-/// Panics unless the value is one that may stand in an answer to this request.
+/// Panics unless the value is one that may be in a reply to this request.
 fn check_error(error: u32, request: &Request) {
     assert!(err::ALL.contains(&error), "error {error} is not in the protocol: {request:?}");
     if error == err::ENOTSUP {

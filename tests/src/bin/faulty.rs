@@ -1,4 +1,4 @@
-//! Runs a program whose system calls fail, or do less than they were asked, as rules say.
+//! Runs a program whose system calls fail, or do less than they were asked, by rules.
 //!
 //!     faulty SEED RULE... -- PROGRAM ARGUMENTS
 //!

@@ -1,7 +1,7 @@
 //! Zeroing, and knowing whether it is fast: our copies into servers that zero in every way there
 //! is, with the operations counted below the filters and the bytes compared.
 //!
-//! Whether a target is as fast as it says is decided by time. A machine in trouble can make a
+//! Time decides whether a target is as fast as it advertises. A busy machine can make a
 //! fast one look slow once, so what depends on it is tried a few times.
 
 use std::ffi::OsString;
@@ -105,7 +105,7 @@ fn in_every_mode_it_does_no_more_than_the_best_client_would() {
         ("zeromode=plugin fastzeromode=ignore", 64, 3),
         // Said to be fast, and slow: found out in time.
         ("zeromode=emulate fastzeromode=ignore", 128, 0),
-        // Not said to be fast: a request for each hole, whatever becomes of it.
+        // Not advertised as fast: a request for each hole, whatever its result.
         ("zeromode=plugin fastzeromode=none", 64, 16),
         ("zeromode=emulate fastzeromode=none", 128, 0),
         // Said to be slow when asked.
@@ -194,7 +194,7 @@ fn stale_server(nbdkit: &Path, size: u64, words: &[&str]) -> Server {
 
 /// Just over what nbdkit zeroes at once by writing; a multiple of no power of two above 64 KiB.
 const OVER_64_MIB: u64 = 145 * MIB + 65536;
-/// More than a compact request can say.
+/// More than a compact request can hold.
 const OVER_4_GIB: u64 = (4 << 30) + OVER_64_MIB;
 
 const ZERO_WORDS: [&[&str]; 8] = [

@@ -1,5 +1,5 @@
-//! A way that is long and wide: as many bytes are under way as it takes to fill it, and neither end holds
-//! more memory for that than was said.
+//! A fast link with a long delay: as many bytes are in flight as fill it, and neither end holds
+//! more memory for that than documented.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -81,7 +81,7 @@ fn a_copy_over_a_long_way_fills_it_and_stays_small() {
             false => held_by(&["copy", "--no-flush", "pattern:512M", &uri]),
         };
         let most = most.load(SeqCst);
-        assert!(most >= CARRIED * 5 / 4, "{several} {reads}: {most} bytes under way at most");
+        assert!(most >= CARRIED * 5 / 4, "{several} {reads}: {most} bytes in flight at most");
         assert!(held < MOST, "{several} {reads}: {held} bytes of memory");
     }
 }
@@ -97,7 +97,7 @@ fn a_copy_stays_small_however_many_requests_it_may_have() {
         let held = held_by(&[&["copy", "--requests=10000", "--threads=4"], &words[..]].concat());
         assert!(held < MOST, "{words:?}: {held} bytes of memory");
     }
-    assert!(most.load(SeqCst) <= 36 * MIB, "{most:?} bytes under way at most");
+    assert!(most.load(SeqCst) <= 36 * MIB, "{most:?} bytes in flight at most");
 }
 
 #[test]

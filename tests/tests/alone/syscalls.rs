@@ -1,5 +1,5 @@
 //! How many system calls a request of each kind costs a server, over each kind of device: no more
-//! than the tables here say, with strace as the witness. docs/architecture/server.md shows the same tables.
+//! than the tables here allow, counted by strace. docs/architecture/server.md shows the same tables.
 //!
 //! Requests are sent in batches, as a client with some depth sends them.
 

@@ -65,7 +65,7 @@ fn bash_offers_files_devices_filters_and_values() {
     assert_eq!(at("diskferry completions z"), ["zsh"]);
     assert_eq!(at("diskferry copy --prog"), ["--progress"]);
     assert!(at("diskferry serve -").contains(&"--filter".to_owned()));
-    // Nothing of ours: readline then completes the names of files, with its own quoting.
+    // We offer nothing: readline then completes the names of files, with its own quoting.
     for line in
         ["diskferry copy di", "diskferry serve two", "diskferry serve -U ", "diskferry man "]
     {

@@ -25,7 +25,7 @@ struct Known {
 }
 
 impl Known {
-    /// The first byte that cannot be what it is said to be.
+    /// The first byte that cannot be what it was read as.
     fn wrong(&self, offset: usize, bytes: &[u8]) -> Option<usize> {
         let possible = &self.possible[offset..offset + bytes.len()];
         possible.iter().zip(bytes).position(|(set, byte)| *byte > 63 || set & (1 << byte) == 0)

@@ -112,7 +112,7 @@ fn every_page_is_listed_on_the_first_one() {
     }
 }
 
-/// What a page says, but for the one line that differs between builds with and without ISA-L.
+/// A page, without the one line that differs between builds with and without ISA-L.
 fn without_builds(page: &str) -> Vec<&str> {
     page.lines().filter(|line| !line.contains("compression_level=fast")).collect()
 }
@@ -160,7 +160,7 @@ fn options(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// What a peer says of itself.
+/// A peer's own help.
 fn said(program: &Path, words: &[&str]) -> String {
     let output = Command::new(program).args(words).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -188,7 +188,7 @@ fn every_option_of_a_peer_is_on_the_page_for_its_users() {
     }
 }
 
-/// The options of each verb of the installed qemu-img, which tells them in one way until 10.0 and in another since.
+/// The options of each verb of the installed qemu-img, which prints them in one form until 10.0 and in another since.
 fn verbs_of_qemu_img(program: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let general = said(program, &["--help"]);
     let mut found = BTreeMap::new();

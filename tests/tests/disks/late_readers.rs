@@ -86,7 +86,7 @@ fn assert_possible(got: &[u8], offset: u64, before: &[u8], changes: &[Change], w
 /// A read: its cookie and its offset.
 type Asked = (u64, u64);
 
-/// Reads under way: for each connection, what was asked.
+/// Reads in flight: for each connection, what was asked.
 struct Readers(Vec<(Session, Vec<Asked>)>);
 
 impl Readers {

@@ -163,7 +163,7 @@ fn what_an_image_names_is_opened_by_no_verb_with_and_without_a_sandbox() {
 }
 
 #[test]
-fn what_an_image_names_is_told_of_and_not_opened() {
+fn what_an_image_names_is_reported_and_not_opened() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let dir = TempDir::new();
     let others = [qcow2(&dir, &qemu_img), vhdx(&dir), vpc(&dir)];

@@ -1,4 +1,4 @@
-//! `--sandbox`: the verbs that read strangers' images work in one, and have one before they open anything.
+//! `--sandbox`: the verbs that read untrusted images work in one, and enter it before they open anything.
 
 use std::path::Path;
 
@@ -175,7 +175,7 @@ fn programs_that_a_disk_starts_are_outside_of_the_sandbox_that_it_is_in() {
 }
 
 #[test]
-fn a_command_of_run_is_told_to_end_by_a_server_in_a_sandbox() {
+fn a_server_in_a_sandbox_ends_the_command_of_run() {
     let dir = TempDir::new();
     let up = dir.join("up");
     let command =

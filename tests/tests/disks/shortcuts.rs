@@ -2,7 +2,7 @@
 //! what they are for: how few system calls a request costs.
 //!
 //! Long reads leave a file by sendfile, long writes are received straight into memory that was
-//! written before, holes are not sent, and what the map says is remembered. All of it only as long as the difference cannot be told.
+//! written before, holes are not sent, and the map is remembered. All of it only as long as no difference can be seen.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -56,7 +56,7 @@ fn a_hole_that_another_program_fills_is_data_at_the_next_read() {
         for n in 0..4 {
             let at = 4 * n * MIB + 4096;
             assert_eq!(session.read(at, MIB).unwrap(), vec![0; index(MIB)]);
-            // Another process, as far as the server can tell.
+            // Another process, as far as the server can see.
             open(&path).write_all_at(&pattern(at, index(MIB)), at).unwrap();
             assert_eq!(session.read(at, MIB).unwrap(), pattern(at, index(MIB)));
         }

@@ -189,7 +189,7 @@ fn a_fast_zero_is_done_where_it_is_fast() {
 }
 
 #[test]
-fn more_than_one_request_takes_is_several_and_a_refusal_on_the_way_says_what_was_changed() {
+fn a_long_range_is_several_requests_and_a_refusal_in_between_reports_what_was_changed() {
     // 12 GiB in compact requests are four.
     let (size, longest) = (12_u64 << 30, (4 << 30) - 65536);
     for (fast, refused) in [(true, 2 * longest), (true, 0), (true, size), (false, size)] {

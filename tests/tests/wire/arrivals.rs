@@ -1,4 +1,4 @@
-//! Clients come and go without a word: no descriptors for those that come, no sign of those that went.
+//! Clients come and go silently: there are no descriptors for new ones, and no DISC of those that went.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use rustix::process::{
 };
 
 #[test]
-fn without_descriptors_clients_are_served_as_before_and_it_is_said_once() {
+fn without_descriptors_clients_are_served_as_before_and_one_line_is_logged() {
     if needs_ours("log") {
         return;
     }

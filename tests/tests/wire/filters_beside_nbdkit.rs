@@ -178,7 +178,7 @@ fn packed_streams_are_what_nbdkit_unpacks_of_them() {
 
 #[test]
 fn exportname_lists_and_lets_through_what_nbdkit_does() {
-    // What nbdkit tells of each export besides is its own affair.
+    // What else nbdkit reports of each export is not compared.
     let script = "PYTHON -m nbd -c '
 h.set_opt_mode(True)
 h.connect_uri(\"'\"$uri\"'\")

@@ -1,4 +1,4 @@
-//! Block sizes that clients are told, and the limits of those below.
+//! Block sizes that are advertised to clients, and the limits of those below.
 //!
 //! A client that writes more than `blocksize-write-disconnect` loses its connection, without an
 //! answer, as with servers that cannot read past a long payload; the others keep theirs.
@@ -34,7 +34,7 @@ fn status(session: &mut Session, offset: u64, length: u64, flags: u16) -> Vec<(u
 }
 
 #[test]
-fn block_status_is_told_in_multiples_of_the_smallest_block_that_clients_are_told() {
+fn block_status_comes_in_multiples_of_the_smallest_block_that_is_advertised() {
     if needs_ours("filters") {
         return;
     }

@@ -11,7 +11,7 @@ fn serve() -> Serve {
 }
 
 #[test]
-fn a_second_client_is_let_in_when_the_first_has_gone() {
+fn a_second_client_is_accepted_when_the_first_has_gone() {
     if needs_ours("filters") {
         return;
     }
@@ -65,7 +65,7 @@ fn the_next_client_does_not_wait_for_requests_of_one_that_has_gone() {
         first.send(&Request::new(cmd::READ, 0, 4096));
         first.send(&Request::new(cmd::READ, 4096, 4096));
         drop(first);
-        // It is let in.
+        // It is accepted.
         server.session(Mode::Structured, "").flush();
         assert!(server.stop().success(), "{filters:?}");
     }

@@ -57,7 +57,7 @@ fn nbdkit(path: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Whether this nbdkit's log is that of 1.40 and later (`return=0` without a word after it).
+/// Whether this nbdkit's log is that of 1.40 and later (`return=0` with nothing after it).
 fn is_new(path: &Path) -> bool {
     let version = run(Command::new(path).arg("--version")).stdout;
     let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
@@ -161,7 +161,7 @@ h.flush()
         captive(nbdkit(&path, &words).arg(file(&theirs)), &python, script).succeeded();
         let theirs = fs::read_to_string(&theirs).unwrap();
         let (mine, theirs) = (report_shape(&mine), report_shape(&theirs));
-        // Of other sizes nbdkit tells the bytes of all.
+        // For other sizes nbdkit reports the bytes of all.
         let told = |line: &&String| !line.trim_start().starts_with("other sizes");
         assert!(mine.iter().filter(told).eq(theirs.iter().filter(told)), "{mine:#?} {theirs:#?}");
     }

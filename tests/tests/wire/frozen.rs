@@ -1,6 +1,6 @@
 //! Something that does not answer — a frozen file system, a stopped server behind us, a standard
 //! error that is not read — stops only the clients that ask for it: other exports are served,
-//! new clients are let in, and the program can be ended.
+//! new clients are accepted, and the program can be ended.
 
 use std::io::Read;
 use std::path::Path;
@@ -123,7 +123,7 @@ fn through(mounted: &Mounted, filters: &[&str], is_proxy: bool) {
         .collect();
     let Some(freeze) = Frozen::new(mounted.path()) else { return };
     let cookies: Vec<_> = frozen.iter_mut().map(ask_for_everything).collect();
-    // Nothing depends on it, but some of it should be under way.
+    // Nothing depends on it, but some of it should be in flight.
     thread::sleep(Duration::from_millis(50));
     are_served(&mut sessions, &server);
     drop(freeze);
@@ -222,7 +222,7 @@ fn a_standard_error_that_is_not_read_stops_no_client() {
         assert!(begun.elapsed() < GUARD, "not ready");
         thread::sleep(Duration::from_millis(5));
     }
-    // Each of them is worth a line; a pipe holds 64 KiB.
+    // Each of them causes a line; a pipe holds 64 KiB.
     for _ in 0..2000 {
         let mut rude = Socket::unix(&socket).unwrap();
         rude.receive(18, "the greeting");

@@ -1,5 +1,5 @@
 //! What clients may have of a server, beyond memory: how many there may be of one address, how long one may be silent,
-//! how often it may ask. And what help and the documentation say of it.
+//! how often it may ask. And the help and documentation about it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ fn one_address_has_no_more_connections_than_it_may() {
         }
     };
     let (mut one, two) = (let_in(), let_in());
-    assert!(session(&server).is_none(), "the third is turned away");
+    assert!(session(&server).is_none(), "the third is refused");
     one.assert_alive();
     two.disconnect();
     let_in().assert_alive();
@@ -120,7 +120,7 @@ fn limits_make_sense_or_are_refused() {
 }
 
 #[test]
-fn help_tells_all_limits_that_the_documentation_has() {
+fn help_has_all_limits_of_the_documentation() {
     let help = run(&mut ours(["serve", "--help"]));
     let words: String = help.succeeded().split_whitespace().collect::<Vec<_>>().join(" ");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/limits.md");

@@ -1,4 +1,4 @@
-//! Metrics: what they tell, in a form that OpenMetrics allows, and readers of all kinds.
+//! Metrics: their values, in a form that OpenMetrics allows, and readers of all kinds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 const READ: u16 = 0;
 
-/// A server that tells its metrics, and where.
+/// A server with metrics, and their address.
 fn start(temp: &TempDir, serve: Serve) -> (Server, PathBuf) {
     let place = temp.join("metrics");
     let server = serve.option(format!("--metrics={}", place.display())).start();
@@ -138,7 +138,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
 }
 
 #[test]
-fn what_clients_did_is_told_by_export_and_command() {
+fn what_clients_did_is_counted_by_export_and_command() {
     let temp = TempDir::new();
     let exports = Serve::exports(&[("one", "memory:1M"), ("a \"b\\\nc", "memory:2M")]);
     let (server, place) = start(&temp, exports);
@@ -176,7 +176,7 @@ fn what_clients_did_is_told_by_export_and_command() {
 }
 
 #[test]
-fn what_is_answered_in_the_turn_of_a_goodbye_is_counted_for_its_own_export() {
+fn replies_in_the_turn_of_a_disconnect_are_counted_for_their_own_export() {
     let temp = TempDir::new();
     let exports = Serve::exports(&[("one", "memory:1M"), ("two", "memory:1M")]);
     let (server, place) = start(&temp, exports);
@@ -199,7 +199,7 @@ fn what_is_answered_in_the_turn_of_a_goodbye_is_counted_for_its_own_export() {
 }
 
 #[test]
-fn requests_that_wait_are_under_way() {
+fn requests_that_wait_count_as_in_flight() {
     let temp = TempDir::new();
     let slow = Serve::device(["--filter=delay", "memory", "1M", "rdelay=3"]);
     let (server, place) = start(&temp, slow);
@@ -254,7 +254,7 @@ fn readers_that_misbehave_harm_neither_clients_nor_other_readers() {
     ] {
         assert!(ask(&place, &request).starts_with(&format!("HTTP/1.1 {status}")), "{request}");
     }
-    // Many that say nothing, and many that ask and never read.
+    // Many silent ones, and many that ask and never read.
     let crowd: Vec<UnixStream> = (0..50)
         .map(|i| {
             let mut stream = UnixStream::connect(&place).unwrap();
@@ -265,7 +265,7 @@ fn readers_that_misbehave_harm_neither_clients_nor_other_readers() {
         })
         .collect();
     session.assert_alive();
-    // Those that were let in have five seconds.
+    // The accepted ones have five seconds.
     scrape(&place);
     drop(crowd);
     assert!(session.read(0, 4096).is_ok());

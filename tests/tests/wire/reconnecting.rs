@@ -1,5 +1,5 @@
 //! A client that comes back after it lost its connection: what it asked for over the old one is done
-//! before it is let in, or never.
+//! before it is accepted, or never.
 
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -41,7 +41,7 @@ fn a_write_does_not_overtake_those_of_the_same_client_after_it_came_back() {
     let mut first = open();
     first.write(8192, &[9; 4096]);
     first.send(&Request::write(0, &[1; 4096]));
-    // It is taken, and still under way.
+    // It was received, and is still in flight.
     thread::sleep(Duration::from_millis(300));
     drop(first);
     let mut again = open();

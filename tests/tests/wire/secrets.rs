@@ -20,7 +20,7 @@ const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e7ab";
 /// What the user puts on the command line.
 const SAID: &str = "5a1d5a1d5a1d5a1d5a1d5a1d5a1d5a1d";
 
-/// A server that tells each head that it got, and refuses requests without the secret.
+/// A server that reports each head that it got, and refuses requests without the secret.
 fn http() -> (u16, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -56,7 +56,7 @@ fn command_lines() -> String {
         .collect()
 }
 
-/// Serves in these words, with `-v`, until it listens; looks at command lines; and everything that it said.
+/// Serves in these words, with `-v`, until it listens; returns its command lines and all its output.
 fn serve(words: &[&str], directory: &Path) -> String {
     let (socket, metrics) = (directory.join("socket"), directory.join("metrics"));
     let mut command = Command::new("bash");
@@ -98,7 +98,7 @@ fn what_names_a_secret_works_in_a_sandbox_and_shows_nothing() {
         for (key, also) in [("bearer", None), ("cookie", None), ("password", Some("user=me"))] {
             let word = format!("{key}={secret}");
             let words: Vec<_> = ["http", &*url, &*word].into_iter().chain(also).collect();
-            // A login is encoded: let in by a header then.
+            // A login is encoded: then a header admits it.
             let encoded = key == "password";
             let words =
                 if encoded { [&words[..], &["header=-env:HEADER"]].concat() } else { words };
@@ -137,7 +137,7 @@ fn keys_of_a_variable_let_clients_in() {
 
 /// A secret on the command line is found in no log, message or description.
 #[test]
-fn what_was_said_on_the_command_line_is_not_said_again() {
+fn words_of_the_command_line_are_not_repeated() {
     let (port, told) = http();
     let url = format!("http://127.0.0.1:{port}/disk?token={SAID}");
     for (name, works) in [

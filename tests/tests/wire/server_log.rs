@@ -1,4 +1,4 @@
-//! What a server tells its operator: refusals and failures by themselves, clients that come and go with -v,
+//! What a server logs for its operator: refusals and failures by default, clients that come and go with -v,
 //! each with the client and the export, and no more than a person can read.
 
 use std::fs;
@@ -41,7 +41,7 @@ fn whole_line(log: &PathBuf, words: &str) -> String {
 }
 
 #[test]
-fn a_request_that_fails_is_told_with_its_export_and_only_so_often() {
+fn a_request_that_fails_is_logged_with_its_export_and_not_too_often() {
     if needs_ours("log") {
         return;
     }
@@ -68,7 +68,7 @@ fn a_request_that_fails_is_told_with_its_export_and_only_so_often() {
 }
 
 #[test]
-fn what_a_filter_has_to_say_is_told() {
+fn a_filters_messages_are_logged() {
     if needs_ours("log") {
         return;
     }

@@ -28,7 +28,7 @@ fn after(before: &str, temp: &TempDir, words: &str) -> (Job, PathBuf) {
     (job, socket)
 }
 
-/// What the log said, without times and clients.
+/// The log, without times and clients.
 fn log_lines(path: &Path) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap();
     text.lines().map(|line| line.split_once(": ").unwrap_or(("", line)).1.to_owned()).collect()
@@ -118,7 +118,7 @@ fn a_second_signal_ends_at_once_with_a_status_that_says_so() {
     let socket = proxy.socket().to_owned();
     proxy.signal(Signal::TERM);
     wait_for("the stop", || log_lines(&log).contains(&"stopping".to_owned()));
-    // The same wish, said twice (timeout(1) does), is one.
+    // Two signals in a row (timeout(1) sends them) are one request.
     proxy.signal(Signal::TERM);
     thread::sleep(Duration::from_millis(700));
     assert!(proxy.is_running(), "one wish was taken for two");
@@ -150,7 +150,7 @@ fn no_stop_takes_longer_than_its_limit_whatever_the_program_waits_for() {
 
 #[test]
 fn a_write_back_that_moves_is_given_the_time_it_takes() {
-    // Nine rounds of eight pieces, each of four seconds: longer than a stop may stand still.
+    // Nine rounds of eight pieces, each of four seconds: longer than a stop may make no progress.
     let temp = TempDir::new();
     let disk = temp.sparse_file("disk", 72 << 20);
     let server =
@@ -184,7 +184,7 @@ fn a_client_that_does_nothing_does_not_delay_a_stop() {
     idle.assert_alive();
     assert!(server.stop().success());
     let lines = log_lines(&log);
-    // After the longer wait for a client that is owed something it would say that.
+    // After the longer wait for a client with requests in flight it would log that.
     assert!(lines.contains(&"ended: the server stops".to_owned()), "{lines:?}");
     drop(idle);
 }
@@ -205,7 +205,7 @@ fn a_client_that_never_reads_does_not_hold_up_a_stop_and_one_that_reads_slowly_g
         Serve::device(["pattern", "32M"]).option(format!("--log={}", log.display())).start();
     let (stuck, mut slow) = (with_a_long_answer(&server), with_a_long_answer(&server));
     server.signal(Signal::TERM);
-    // It takes longer than the limit, but never stands still for so long.
+    // It takes longer than the limit, but never makes no progress for that long.
     let mut got = 0;
     for _ in 0..35 {
         got += slow.socket.receive(256 << 10, "a part of the answer").len();

@@ -35,7 +35,7 @@ fn time_that_the_server_takes_is_not_counted_against_the_client() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_still_sent_away_after_its_export_was_ready() {
+fn a_silent_client_is_still_closed_after_its_export_was_ready() {
     if needs_ours("limit of a handshake") {
         return;
     }
@@ -135,7 +135,7 @@ fn clients_that_hang_up_over_tcp_while_they_wait_make_room_for_others() {
 }
 
 #[test]
-fn a_server_stops_while_clients_wait_to_be_let_in() {
+fn a_server_stops_while_clients_wait_to_be_accepted() {
     if needs_ours("delay") {
         return;
     }
@@ -184,7 +184,7 @@ fn a_request_without_end_through_filters_keeps_no_other_client_waiting() {
 }
 
 #[test]
-fn a_client_that_waits_with_more_to_say_and_has_said_it_costs_nothing_while_it_waits() {
+fn a_client_that_waits_and_has_sent_more_costs_nothing_while_it_waits() {
     if needs_ours("delay") {
         return;
     }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Connections that each of them keeps at most.
 const KEPT: usize = 60;
 
-/// A deed, and a connection to be kept if there is one.
+/// An attack, and a connection to be kept if there is one.
 type Deed = fn(&At, &mut Dice) -> Option<Socket>;
 
 const DEEDS: &[Deed] = &[
@@ -40,7 +40,7 @@ const DEEDS: &[Deed] = &[
     is_killed,
 ];
 
-/// One deed after the other, until it is told to stop.
+/// One attack after the other, until it is stopped.
 pub(crate) fn go_on(at: &At, mut dice: Dice, stop: &AtomicBool) {
     let mut kept: Vec<Socket> = Vec::new();
     while !stop.load(Relaxed) {
@@ -80,7 +80,7 @@ fn say(socket: &mut Socket, mut bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Reads the greeting, and says how it means to speak.
+/// Reads the greeting, and sends the client's flags.
 fn greeted(at: &At) -> Option<Socket> {
     let mut socket = connect(at)?;
     socket.read_exact(&mut [0; 18]).ok()?;
@@ -259,7 +259,7 @@ pub(crate) fn storm(at: &At, connections: usize) {
     });
 }
 
-/// Does something while so many clients are there that say nothing.
+/// Does something while this many silent clients are connected.
 pub(crate) fn with_idle_clients(at: &At, clients: usize, work: impl FnOnce()) {
     let mut dice = Dice::new(1);
     let all: Vec<_> = (0..clients).filter_map(|_| entered(at, &mut dice)).collect();

@@ -1,4 +1,4 @@
-//! Servers that meet everything at once: clients that stop at each stage, flood, never read, reset and are killed, a
+//! Servers under everything at once: clients that stop at each stage, flood, never read, reset and are killed, a
 //! disk that is full or fails, too few descriptors, little memory, and an end at any moment. Meanwhile
 //! well-behaved clients verify their own bytes. Afterwards nothing is left behind.
 //!

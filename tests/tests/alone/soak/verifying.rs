@@ -52,7 +52,7 @@ impl Reader {
         }
     }
 
-    /// Works until it is told to stop, a little in any case, and leaves.
+    /// Works until it is stopped, a little in any case, and leaves.
     pub(crate) fn work(&mut self, running: &Running, stop: &AtomicBool) {
         self.connect(running);
         let least = if matches!(self, Self::Secure) { 1 } else { 20 };
@@ -91,7 +91,7 @@ impl Reader {
     }
 }
 
-/// All of the disk, by a verb of ours.
+/// All of the disk, by one of our verbs.
 fn compare(running: &Running) {
     let (raw, uri) = running.secure();
     run(ours(["compare", "-q"]).arg(raw).arg(uri)).succeeded();
@@ -134,7 +134,7 @@ impl Verifier {
         error == 0
     }
 
-    /// One request, and what came of it.
+    /// One request, and its result.
     fn step(&mut self) {
         let first = wide(self.dice.below(index(BLOCKS) - 12));
         let count = wide(self.dice.between(1, 12));

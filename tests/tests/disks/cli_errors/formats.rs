@@ -65,7 +65,7 @@ fn other_files_and_short_ones_are_not_warned_of() {
     }
 }
 
-/// Verbs that guess say what is wrong with it, and never take it for the bytes of a disk.
+/// Verbs that guess report what is wrong with it, and never take it for the bytes of a disk.
 #[test]
 fn what_looks_like_an_image_and_is_none_is_refused_by_verbs_that_guess() {
     let temp = TempDir::new();

@@ -15,7 +15,7 @@ fn disk(temp: &TempDir) -> std::path::PathBuf {
     temp.file("disk", &pattern(0, index(MIB)))
 }
 
-/// Everything of ours that would write to the file must refuse, and not touch it.
+/// Every verb that would write to the file must refuse, and not touch it.
 #[track_caller]
 fn our_writers_refuse(path: &Path) {
     let serve = run(ours(["serve", "--run", "true", "file"]).arg(path));

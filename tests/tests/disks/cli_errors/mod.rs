@@ -1,5 +1,5 @@
 //! Bad input: one line that names the thing and the cause, a non-zero exit, and a target that
-//! is untouched or said to be incomplete.
+//! is untouched or reported as incomplete.
 
 mod bytes;
 mod cures;

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 use super::{fails_saying, ferry, is_root};
 
-/// Panics unless a copy that failed midway left nothing under the target's name, or said that
+/// Panics unless a copy that failed midway left nothing under the target's name, or reported that
 /// the target is incomplete.
 #[track_caller]
 fn assert_honest(outcome: &Outcome, target: &Path) {
@@ -110,7 +110,7 @@ fn as_unprivileged_user(words: &[&str]) -> Option<Outcome> {
 }
 
 #[test]
-fn permission_denied_is_said() {
+fn permission_denied_is_reported() {
     let temp = TempDir::new();
     fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let secret = temp.file("secret", &[1; 4096]);
@@ -182,7 +182,7 @@ fn a_full_file_system_fails_the_copy() {
     let outcome = run(ours(["copy", "pattern:8M"]).arg(&target));
     assert!(tells_no_room(outcome.failed()), "{outcome:?}");
     assert_honest(&outcome, &target);
-    // An existing file that is written over: said to be incomplete.
+    // An existing file that is written over: reported as incomplete.
     let _ = fs::remove_file(&target);
     fs::File::create(&target).unwrap().set_len(8 * MIB).unwrap();
     let outcome = run(ours(["copy", "pattern:8M"]).arg(&target));
@@ -227,7 +227,7 @@ fn slow(words: &[&str]) -> Option<Server> {
     Some(Server::nbdkit(&nbdkit, &all))
 }
 
-/// What nbdkit's log says of each read.
+/// nbdkit's log lines about each read.
 const READ: &str = " Read ";
 
 /// A pattern of this size, each read of which takes 20 ms and is then logged.
@@ -381,7 +381,7 @@ fn a_filter_that_makes_the_target_too_small_is_named() {
 }
 
 #[test]
-fn bytes_that_a_source_filter_rounds_off_are_told() {
+fn bytes_that_a_source_filter_rounds_off_are_reported() {
     let temp = TempDir::new();
     let source = temp.file("source", &pattern(0, 5000));
     let target = temp.join("target");

@@ -374,7 +374,7 @@ fn a_link_that_leads_nowhere_is_called_so() {
 }
 
 #[test]
-fn too_few_descriptors_are_said_with_the_way_round() {
+fn too_few_descriptors_are_reported_with_the_cure() {
     let ours = blackbox::peers::diskferry();
     let script = format!("ulimit -n 10; exec {} copy memory:1M null:", ours.display());
     let outcome = run(std::process::Command::new("sh").args(["-c", &script]));

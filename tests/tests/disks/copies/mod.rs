@@ -49,7 +49,7 @@ struct Copy {
     words: Vec<String>,
     /// Rules for what goes wrong in the copier, and whether it must get over all of them.
     rules: Vec<String>,
-    /// No file may become longer than so many bytes.
+    /// No file may become longer than this many bytes.
     limit: Option<usize>,
     is_harmless: bool,
 }
@@ -187,7 +187,7 @@ impl Copy {
         self.words.len() > before
     }
 
-    /// What the target holds before: zeroes, if we say so to the copier.
+    /// What the target holds before: zeroes, if the copier is told so.
     fn old_content(&mut self, kind: Kind, size: usize, is_filtered: bool) -> Vec<u8> {
         let longer = self.dice.pick(&[0, 0, 512, 4096, 70_000 * 512]).min(300_032);
         let size = match kind {

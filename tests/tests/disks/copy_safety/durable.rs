@@ -1,4 +1,4 @@
-//! Exit 0 means that it is there: what the system says of lost writes is heard, whenever it says it.
+//! Exit 0 means that it is there: the system's reports of lost writes are noticed, whenever they come.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ fn a_name_that_may_not_last_is_no_success() {
 }
 
 #[test]
-fn what_only_close_says_is_heard() {
+fn an_error_that_only_close_reports_is_noticed() {
     let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let target = temp.join("target");
@@ -166,7 +166,7 @@ fn a_server_that_can_flush_is_flushed_and_one_that_cannot_is_not_refused() {
     assert!(outcome.failed().contains("flush"), "{outcome:?}");
 }
 
-/// A new file gets its name by way of /proc, once all of it is there.
+/// A new file gets its name through /proc, once all of it is there.
 #[test]
 fn an_image_gets_its_name_also_where_there_is_no_proc() {
     let Some(unshare) = peer("unshare") else { return };

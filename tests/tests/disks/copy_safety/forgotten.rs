@@ -1,4 +1,4 @@
-//! A server that is lost on the way and has forgotten what it was not told to make durable.
+//! A server that is lost during the copy and has forgotten what was not flushed.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn without_leave_to_connect_again_a_lost_server_ends_the_copy() {
     assert_eq!(fake.record().client_flags.len(), 1);
 }
 
-/// nbdkit on a socket of ours, which it leaves behind when it is killed.
+/// nbdkit on a socket of the test, which it leaves behind when it is killed.
 fn nbdkit_at(nbdkit: &Path, socket: &Path, disk: &Path) -> Server {
     // Not there the first time.
     let _ = fs::remove_file(socket);

@@ -24,7 +24,7 @@ fn disk(temp: &TempDir, name: &str) -> PathBuf {
     path
 }
 
-/// What is on the disk, also when it was written by way of a loop device.
+/// The bytes on the disk, also when they were written through a loop device.
 fn content(path: &Path) -> Vec<u8> {
     assert!(Command::new("sync").arg("-f").arg(path).status().unwrap().success());
     fs::read(path).unwrap()

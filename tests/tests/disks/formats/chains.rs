@@ -214,7 +214,7 @@ fn same_map(image: &str, context: &str, theirs: &str) -> Result<(), String> {
 }
 
 #[test]
-fn bitmaps_and_depths_are_told_as_qemu_nbd_tells_them() {
+fn bitmaps_and_depths_are_reported_as_qemu_nbd_reports_them() {
     let Some(ground) = Ground::new() else { return };
     if peer("nbdinfo").is_none() || peer("qemu-nbd").is_none() {
         return;

@@ -89,7 +89,7 @@ fn left(
     if !target.exists() {
         return if done { Err("done, and no target".into()) } else { Ok(()) };
     }
-    // A raw disk says nothing of itself.
+    // A raw disk has no header.
     if keep && !done && format == "raw" {
         return Ok(());
     }
@@ -265,7 +265,7 @@ fn a_server_that_fails_below_a_new_image_is_an_error_and_no_image_opens() {
                 }
                 Some(0) => ground_reads(&ground, format, &source, &image).err(),
                 Some(1) if outcome.stderr.lines().count() != 1 => Some("no one line".into()),
-                // A raw disk says nothing of itself.
+                // A raw disk has no header.
                 Some(1) if *format != "raw" => {
                     let back = ground.path("back");
                     let read = ferry(["convert", "-f", format, text(&image), &back]);

@@ -72,7 +72,7 @@ impl Ground {
         run(self.here(&mut program(&self.qemu_img, words))).succeeded().to_owned()
     }
 
-    /// Runs qemu-img, whatever comes of it, for no more than ten seconds.
+    /// Runs qemu-img, whatever its result, for no more than ten seconds.
     pub(crate) fn try_img<S: AsRef<str>>(&self, words: &[S]) -> Outcome {
         let timeout = peer("timeout").expect("coreutils");
         let words = words.iter().map(AsRef::as_ref);
@@ -119,7 +119,7 @@ impl Ground {
         truth
     }
 
-    /// The size of the disk in an image, in bytes, as qemu-img says.
+    /// The size of the disk in an image, in bytes, as qemu-img reports it.
     #[track_caller]
     pub(crate) fn virtual_size(&self, format: &str, image: &str) -> u64 {
         let info = self.img(&["info", "--output=json", "-f", format, image]);
@@ -208,7 +208,7 @@ pub(crate) fn ferry<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S
     run(&mut ours(words))
 }
 
-/// Runs our binary in no more than so many bytes of address space.
+/// Runs our binary in no more than this many bytes of address space.
 pub(crate) fn ferry_in<S: AsRef<std::ffi::OsStr>>(
     limit: u64,
     words: impl IntoIterator<Item = S>,

@@ -126,7 +126,7 @@ fn judge(
         let outcome = ferry_in(SPACE, words.iter().chain(CHAIN).chain(&[image]));
         sound(&outcome)?;
     }
-    // What is not safe is said as a verdict, with a status of its own.
+    // An unsafe image is a verdict, with an exit status of its own.
     sound(&ferry_in(SPACE, ["inspect", "--safe", image]))?;
     let theirs = ground.path("theirs");
     let peer = ground.try_img(&["convert", "-f", format, "-O", "raw", image, &theirs]);

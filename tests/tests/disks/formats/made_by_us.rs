@@ -18,7 +18,7 @@ const UNCHECKED: i32 = 63;
 fn made(ground: &Ground, recipe: &Recipe) -> Result<(), String> {
     let image = ground.path("image");
     let raw = ground.raw(recipe.size);
-    // A data file of ours lies beside its image.
+    // Our data file lies beside its image.
     let recipe = &Recipe { options: recipe.options.replace("DIR/", ""), ..recipe.clone() };
     let mut words = vec!["convert".to_owned(), "-f".to_owned(), "raw".to_owned()];
     words.extend(recipe.words(ground));

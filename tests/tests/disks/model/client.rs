@@ -1,5 +1,5 @@
 //! One client: it changes its own bytes and the common ones, reads everything, keeps many requests
-//! under way, sometimes reads its replies late, and compares all that it is told with what it knows.
+//! in flight, sometimes reads its replies late, and compares all replies with what it knows.
 
 use std::fs::File;
 use std::ops::Range;
@@ -88,7 +88,7 @@ impl Client {
         Self { session, me, ground, own, dice, known, flying, history }
     }
 
-    /// Does so many operations, makes them durable, reads its bytes once more, and leaves.
+    /// Does this many operations, makes them durable, reads its bytes once more, and leaves.
     /// Returns what it knows: for each byte of its own, its value, and whether it may be zero.
     pub(crate) fn run(mut self, operations: usize) -> Vec<(usize, u8, bool)> {
         let mut done = 0;
@@ -332,7 +332,7 @@ impl Client {
         self.fly(request, range, What::Look(expected));
     }
 
-    /// Sends a change. Two changes of one byte of ours are never under way at once.
+    /// Sends a change. Two changes of one of its bytes are never in flight at once.
     fn change(&mut self, request: Request, range: Range<usize>, bytes: Option<Vec<u8>>) {
         let is_common = self.ground.layout.common.contains(&range.start);
         while !is_common && self.is_changing(&range) {
@@ -403,7 +403,7 @@ impl Client {
         }
     }
 
-    /// A change of bytes of ours was answered.
+    /// A change of its own bytes was acknowledged.
     fn learn(&mut self, range: &Range<usize>, bytes: Option<&[u8]>, trimmed: bool) {
         for (i, at) in range.clone().enumerate() {
             self.known[at] = match (self.known[at], bytes) {
@@ -416,7 +416,7 @@ impl Client {
         }
     }
 
-    /// What a map says: the bytes that read as zero.
+    /// The bytes that a map calls zero.
     fn told_by_map(&self, range: &Range<usize>, answer: &Answer) -> Vec<Option<u8>> {
         let extents = &answer.extents[&self.session.context(BASE_ALLOCATION)];
         let mut told = Vec::with_capacity(range.len());
@@ -474,7 +474,7 @@ impl Client {
     }
 }
 
-/// Bytes of ours that are being changed may be anything of ours.
+/// Its bytes that are being changed may hold any of its values.
 fn forget(expected: &mut [Expected], of: &Range<usize>, changed: &Range<usize>, me: usize) {
     let start = changed.start.max(of.start);
     for at in start..changed.end.min(of.end).max(start) {

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 struct Cell {
     /// A bit for each value that it may have.
     possible: [u64; 4],
-    /// Changes under way.
+    /// Changes in flight.
     changing: u16,
-    /// Reads under way: as long as there are any, no value becomes impossible.
+    /// Reads in flight: as long as there are any, no value becomes impossible.
     reading: u16,
     /// Changes begun so far.
     begun: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Common {
     cells: Mutex<Vec<Cell>>,
 }
 
-/// A change under way: for each byte, its place in the order of changes if it is alone.
+/// A change in flight: for each byte, its place in the order of changes if it is alone.
 #[derive(Debug)]
 pub(crate) struct Change {
     range: Range<usize>,
@@ -52,7 +52,7 @@ impl Common {
     }
 
     fn cells(&self) -> MutexGuard<'_, Vec<Cell>> {
-        // A client that failed has said so; what the others say then does not count.
+        // A client that failed has reported it; what the others report then does not count.
         self.cells.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 

@@ -27,7 +27,7 @@ const LENGTHS: &[usize] =
     &[1, 3, 64, 100, 512, 512, 512, 1000, 2048, 4096, 4096, 5000, 8192, 20_000, 70_000, 150_000];
 
 impl Layout {
-    /// A disk of `size` bytes for so many clients.
+    /// A disk of `size` bytes for this many clients.
     pub(crate) fn new(size: usize, clients: usize, dice: &mut Dice) -> Self {
         let begin = dice.between(size / 4, size / 2);
         let common = begin..begin + dice.between(3000, 50_000).min(size - begin);
@@ -77,7 +77,7 @@ impl Layout {
     }
 }
 
-/// Fills bytes with something that is never zero, tells their owner, and differs each time.
+/// Fills bytes with values that are never zero, show their owner, and differ each time.
 pub(crate) fn mark(bytes: &mut [u8], owner: usize, version: u64) {
     let high = u8::try_from(owner + 1).unwrap() << 4;
     let mut low = version % 15;

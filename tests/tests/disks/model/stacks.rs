@@ -18,11 +18,11 @@ pub(crate) enum Below {
     Unchanged,
     /// A block device: a loop device over the file.
     Block,
-    /// Another server of ours over the file.
+    /// Another of our servers over the file.
     Ours,
     /// The same, each client with connections of its own.
     OursApart,
-    /// Another server of ours over the file, under TLS.
+    /// Another of our servers over the file, under TLS.
     OursSecure,
     /// nbdkit over the file.
     Nbdkit,
@@ -87,7 +87,7 @@ impl Stack {
         format!("{} over {:?}", self.filters.join(" over "), self.below)
     }
 
-    /// How the filters say it.
+    /// The filters' words for it.
     fn says(&self, word: &str) -> bool {
         self.filters.iter().any(|filter| filter.contains(word))
     }

@@ -4,7 +4,7 @@ use super::*;
 use blackbox::peers::{diskferry, strace};
 use blackbox::run::program;
 
-/// A run of ours under strace, and what it saw.
+/// A run of our binary under strace, and the calls.
 fn traced(temp: &TempDir, options: &[&str], words: &[OsString]) -> Option<(Outcome, String)> {
     let log = temp.join("trace");
     let mut command = program(&strace()?, ["-f", "-y", "-o", log.to_str().unwrap()]);
@@ -41,7 +41,7 @@ fn pages_are_sent_then_waited_for_then_let_go_and_all_is_flushed_at_the_end() {
 }
 
 #[test]
-fn a_failure_that_is_heard_while_a_copy_goes_fails_it_though_the_flush_says_all_is_well() {
+fn a_failure_that_is_noticed_during_a_copy_fails_it_though_the_flush_succeeds() {
     let temp = TempDir::new();
     // Of three calls at least one waits.
     let inject =
@@ -113,7 +113,7 @@ fn direct_goes_by_io_uring_and_by_threads_where_that_is_forbidden() {
 }
 
 #[test]
-fn where_a_file_has_no_direct_io_that_is_said_and_few_pages_stay() {
+fn where_a_file_has_no_direct_io_that_is_noted_and_few_pages_stay() {
     if !has_tools() {
         return;
     }

@@ -47,7 +47,7 @@ fn pages_are_counted_brought_and_let_go_as_others_count_them() {
 }
 
 #[test]
-fn what_is_dirty_is_made_durable_before_it_is_let_go_and_said() {
+fn dirty_pages_are_made_durable_before_they_are_dropped_and_reported() {
     if !has_tools() {
         return;
     }

@@ -51,7 +51,7 @@ fn a_mounted_device_is_left_alone() {
     assert!(status.success());
 }
 
-/// A device that the system uses is refused by verbs that would write it, and the refusal says what it is used for.
+/// Verbs that would write to a device refuse it while the system uses it, and name its use.
 #[test]
 fn a_device_in_use_is_refused_with_its_use_and_written_by_force() {
     let temp = TempDir::new();
@@ -190,7 +190,7 @@ fn reads_tables() -> bool {
 }
 
 #[test]
-fn info_tells_what_a_block_device_is_like() {
+fn info_describes_a_block_device() {
     let temp = TempDir::new();
     for sector in ["512", "4096"] {
         let file = temp.sparse_file(sector, 8 * MIB);

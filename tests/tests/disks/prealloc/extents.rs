@@ -1,11 +1,11 @@
-//! What the file system says of a file: filefrag asks it by FIEMAP.
+//! The file system's map of a file: filefrag asks for it by FIEMAP.
 
 use std::path::Path;
 use std::process::Command;
 
 use blackbox::peers::find;
 
-/// Bytes of a file, of its length, by what the map says of them.
+/// Bytes of a file, up to its length, by their kind in the map.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Map {
     pub(crate) written: u64,

@@ -1,4 +1,4 @@
-//! `prealloc`, and room that is there before it is needed: what the file system's own map says afterwards, on ext4, xfs and
+//! `prealloc`, and files that are preallocated: the file system's own map afterwards, on ext4, xfs and
 //! btrfs; what was there before; and what a kill, an interruption or a full disk leaves.
 
 mod devices;
@@ -25,7 +25,7 @@ fn ferry(words: &[&str]) -> Outcome {
     run(&mut ours(words))
 }
 
-/// What `prealloc --json` says.
+/// The output of `prealloc --json`.
 fn prealloc(path: &Path, words: &[&str]) -> serde_json::Value {
     let mut all = vec!["prealloc", "--json", text(path)];
     all.extend(words);

@@ -82,7 +82,7 @@ fn without_direct_writes_it_goes_through_the_page_cache() {
 }
 
 #[test]
-fn an_error_of_the_disk_is_told_and_nothing_else_is_tried() {
+fn an_error_of_the_disk_is_reported_and_nothing_else_is_tried() {
     let Some(fs) = Mounted::new("ext4", ROOM) else { return };
     for (injected, said) in [
         ("pwritev:error=EIO:when=2", "Input/output error"),
@@ -104,7 +104,7 @@ fn an_error_of_the_disk_is_told_and_nothing_else_is_tried() {
 /// Whatever the step at which there is no room: the exit status and the line say so, what was there is there, and a second run
 /// completes what was begun.
 #[test]
-fn no_room_at_any_step_is_told_and_leaves_no_half_truth() {
+fn a_lack_of_room_at_any_step_is_reported_and_leaves_no_half_image() {
     let Some(fs) = Mounted::new("ext4", ROOM) else { return };
     let old = blackbox::temp::pattern(0, 100_000);
     for (injected, is_begun) in [

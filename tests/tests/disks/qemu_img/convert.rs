@@ -1,4 +1,4 @@
-//! `convert`: every option that says something of the bytes, and every wrong one.
+//! `convert`: every option about the bytes, and every wrong one.
 
 use std::os::unix::fs::MetadataExt;
 

@@ -49,7 +49,7 @@ fn there_and_back_is_the_same_disk() {
         assert_eq!(ferry(&words).succeeded(), "");
         theirs(&qemu_img, &["compare", "-f", "raw", "-F", format, &raw, text(&image)]).succeeded();
         ferry(["compare", &raw, text(&image)]).succeeded();
-        // Without -f it is guessed, and it is said.
+        // Without -f it is guessed, with a note.
         let guessed = ferry(["convert", text(&image), text(&back)]);
         guessed.succeeded();
         assert!(guessed.stderr.contains(&format!("looks like {format}")), "{guessed:#?}");
@@ -65,7 +65,7 @@ fn there_and_back_is_the_same_disk() {
 }
 
 #[test]
-fn what_is_told_of_a_qcow2_is_what_qemu_img_tells() {
+fn info_of_a_qcow2_is_that_of_qemu_img() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();
     let raw = disk(&temp);

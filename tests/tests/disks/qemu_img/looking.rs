@@ -182,7 +182,7 @@ fn measure_says_what_qemu_img_says() {
     ends_saying(1, &["measure", "--size", "many"], &["--size"]);
 }
 
-/// The room that the bitmaps of the source would take is told for what can hold them, and for nothing else.
+/// The room that the bitmaps of the source would take is reported for formats that can hold them, and for no others.
 #[test]
 fn measure_counts_bitmaps_as_qemu_img_does() {
     let Some(qemu_img) = peer("qemu-img") else { return };
@@ -221,7 +221,7 @@ fn measure_counts_bitmaps_as_qemu_img_does() {
             assert_eq!(json(ferry(&words).succeeded()), wanted, "{words:?}");
         }
     }
-    // Of an empty disk there is nothing to say.
+    // An empty disk has no extent to print.
     let words = ["measure", "-O", "qcow2", "--size", "10M"];
     assert!(!ferry(words).succeeded().contains("bitmaps"));
     assert!(ferry(["measure", "-O", "qcow2", &two]).succeeded().contains("bitmaps size: "));
@@ -259,7 +259,7 @@ fn a_vmdk_is_checked_as_qemu_img_does_it() {
     assert_eq!(broken.status.code(), Some(2), "{broken:#?}");
 }
 
-/// What is said, and the status: of good images and of such as are cut off or whose tables lead astray.
+/// The output and the status: for good images, for truncated ones, and for such as have wrong tables.
 #[test]
 fn a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
     let Some(qemu_img) = peer("qemu-img") else { return };

@@ -17,7 +17,7 @@ fn theirs(name: &str, words: &[&str]) -> Outcome {
     run(&mut program(&peer(name).unwrap(), words))
 }
 
-/// What `qemu-img map` tells, without where it lies.
+/// The output of `qemu-img map`, without the places.
 fn map(image: &str) -> Vec<Value> {
     let told = theirs("qemu-img", &["map", "--output=json", "-f", "qcow2", image]);
     let mut map: Vec<Value> = serde_json::from_str(told.succeeded()).unwrap();

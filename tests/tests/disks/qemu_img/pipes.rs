@@ -1,4 +1,4 @@
-//! A pipe as the target: everything that can be made goes into one, and what came out of it is what a file would hold.
+//! A pipe as the target: every image that can be made goes into one, and what comes out of it is what a file would hold.
 
 use std::path::Path;
 use std::process::Command;

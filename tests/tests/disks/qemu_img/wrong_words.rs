@@ -228,7 +228,7 @@ fn wrong_words_are_one_line_with_qemu_imgs_status_and_change_nothing() {
                 ours.stderr
             ));
         }
-        // What is to be made is said first, as qemu-img does it.
+        // The image to be made is announced first, as qemu-img does it.
         if !ours.stdout.is_empty() && !line.starts_with("create ") {
             failures.push(format!("{line}: prints {:?}", ours.stdout));
         }

@@ -1,6 +1,6 @@
 //! The clock on the wall may jump, back and by years: no timeout follows it.
 //!
-//! A small library, put before the system's, makes it jump at each look; what else the system tells is true.
+//! A small library, put before the system's, makes it jump at each look; all else that the system reports is true.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -75,7 +75,7 @@ fn a_server_closes_no_client_early_and_keeps_none_because_the_clock_jumps() {
             idle.assert_alive();
         }
     }
-    // Those are closed that should be: the guard of a minute would tell.
+    // The clients that should be closed are closed: otherwise the guard of a minute would fail.
     silent.drain();
     idle.socket.drain();
     assert!(server.stop().success());
@@ -87,7 +87,7 @@ fn a_server_closes_no_client_early_and_keeps_none_because_the_clock_jumps() {
 }
 
 #[test]
-fn a_client_waits_for_a_slow_server_as_long_as_it_was_told_whatever_the_clock_says() {
+fn a_client_waits_for_a_slow_server_as_long_as_the_user_allows_whatever_the_clock_says() {
     let temp = TempDir::new();
     let Some(library) = jumps(&temp) else { return };
     let disk = temp.file("disk", &pattern(0, 1 << 20));
@@ -97,7 +97,7 @@ fn a_client_waits_for_a_slow_server_as_long_as_it_was_told_whatever_the_clock_sa
     let mut command = ours(["copy", "--reconnect-delay=5", &source]);
     run(command.arg(&copy).env("LD_PRELOAD", &library)).succeeded();
     assert!(std::fs::read(&copy).unwrap() == pattern(0, 1 << 20));
-    // And gives up when it was told to.
+    // And gives up when it should.
     let other = temp.file("other", &pattern(0, 1 << 20));
     let silent = Serve::file(&other).option("--filter=delay?delay-read=3600").start();
     let source = format!("nbd:?socket={}&timeout=1", silent.socket().display());

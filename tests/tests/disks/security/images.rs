@@ -1,4 +1,4 @@
-//! Images of strangers: what they are taken for, and what they may cost.
+//! Untrusted images: what they are taken for, and what they may cost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn image(temp: &TempDir, format: &str, bytes: &[u8]) -> PathBuf {
     image
 }
 
-/// The files that a verb of ours opens, as strace shows it, and what came of it.
+/// The files that one of our verbs opens, as strace shows it, and its outcome.
 pub(crate) fn opened_by(words: &[&str]) -> Option<(String, Outcome)> {
     let strace = peer("strace")?;
     let temp = TempDir::new();
@@ -178,7 +178,7 @@ fn a_grain_whose_marker_says_a_few_bytes_too_many_is_refused() {
         outcome.fits_in(160 * MIB);
         assert!(!copy.exists());
     }
-    // And where the file ends within what it says: no byte behind it is read.
+    // And where the file ends before its metadata says: no byte behind it is read.
     for cut in 0..13 {
         let end = at + 4 + blackbox::index(length.into()) - cut;
         if cut > 0 {

@@ -1,5 +1,5 @@
-//! Attacks that others have met, from outside: images of strangers, and a clock that jumps. What else there is, and
-//! where it is tested, stands in docs/security.md, which a test here keeps true.
+//! Attacks that other programs have met, from outside: untrusted images, and a clock that jumps. The other attacks, and
+//! where they are tested, are in docs/security.md, which a test here keeps true.
 
 mod clocks;
 mod images;

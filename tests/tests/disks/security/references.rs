@@ -23,7 +23,7 @@ fn naming(secret: &Path, temp: &TempDir) -> Option<Vec<(&'static str, &'static s
     let json = format!("json:{{\"driver\":\"raw\",\"file.filename\":\"{text}\"}}");
     let by_json = make("json", &["qcow2", "-u", "-F", "raw", "-b", &json]);
     let data = make("data", &["qcow2", "-o", &format!("data_file={text}.data,data_file_raw=on")]);
-    // The one that qemu-img made stands where the secret is.
+    // The image by qemu-img is where the secret is.
     fs::remove_file(format!("{text}.data")).unwrap();
     fs::write(format!("{text}.data"), pattern(0, 1 << 20)).unwrap();
     let flat = format!(

@@ -99,7 +99,7 @@ fn a_device_that_only_says_that_it_zeroed_is_found_out_and_written() {
 }
 
 #[test]
-fn zeroing_a_device_through_a_server_is_not_believed_either() {
+fn zeroing_a_device_through_a_server_is_checked_too() {
     let Some(strace) = strace() else { return };
     let Some(disk) = disk(true, 0xaa) else { return };
     let lies = ["-e", "trace=fallocate", "-e", "inject=fallocate:retval=0"];

@@ -21,7 +21,7 @@ fn change(path: &Path, at: u64) {
 const PLACES: [u64; 4] = [0, SIZE - 1, 256 << 10, (4 << 20) - 1];
 
 #[test]
-fn a_true_word_is_honoured_and_a_false_one_names_the_offset() {
+fn a_true_claim_is_honoured_and_a_false_one_names_the_offset() {
     let temp = TempDir::new();
     let source = source(&temp);
     let file = temp.sparse_file("target", SIZE);
@@ -48,7 +48,7 @@ fn a_true_word_is_honoured_and_a_false_one_names_the_offset() {
 }
 
 #[test]
-fn a_false_word_about_a_server_is_found_and_the_name_of_nbdcopys_option_is_ours_too() {
+fn a_false_claim_about_a_server_is_found_and_nbdcopys_name_of_the_option_is_ours_too() {
     let temp = TempDir::new();
     let source = source(&temp);
     let target = temp.sparse_file("target", SIZE);
@@ -62,7 +62,7 @@ fn a_false_word_about_a_server_is_found_and_the_name_of_nbdcopys_option_is_ours_
 }
 
 #[test]
-fn convert_takes_the_word_as_qemu_img_does_and_ends_with_1_where_it_is_false() {
+fn convert_takes_the_claim_as_qemu_img_does_and_ends_with_1_where_it_is_false() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();
     let source = source(&temp);
@@ -88,7 +88,7 @@ fn convert_takes_the_word_as_qemu_img_does_and_ends_with_1_where_it_is_false() {
 }
 
 #[test]
-fn a_word_that_is_true_saves_the_zeroing() {
+fn a_true_claim_saves_the_zeroing() {
     let temp = TempDir::new();
     let source = source(&temp);
     let target = temp.sparse_file("target", SIZE);
@@ -107,7 +107,7 @@ fn a_word_that_is_true_saves_the_zeroing() {
 }
 
 #[test]
-fn a_wipe_and_a_word_about_the_target_make_no_sense_together() {
+fn a_wipe_and_a_claim_about_the_target_are_refused_together() {
     for words in [["--wipe", "--target-is-zero"], ["--wipe", "--reflink=always"]] {
         let temp = TempDir::new();
         let source = source(&temp);

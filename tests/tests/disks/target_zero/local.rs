@@ -67,7 +67,7 @@ fn sharing_is_what_a_copy_does_without_being_asked() {
     assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap());
 }
 
-/// Copies with these options, and says how often blocks were shared.
+/// Copies with these options, and returns how often blocks were shared.
 fn shared(temp: &TempDir, options: &[&str], prepare: impl Fn(&Path)) -> usize {
     let strace = strace().unwrap();
     let source = source(temp);

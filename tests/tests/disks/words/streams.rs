@@ -207,7 +207,7 @@ fn waits(process: i32) -> bool {
 }
 
 #[test]
-fn how_far_a_stream_is_is_told_without_a_length() {
+fn the_progress_of_a_stream_is_shown_without_a_length() {
     let temp = TempDir::new();
     let (source, out) = (temp.file("in", &bytes()), temp.join("out"));
     let words = [text(&source), "copy", "--progress=json", "-", text(&out)];

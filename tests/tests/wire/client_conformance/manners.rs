@@ -72,7 +72,7 @@ fn client_check_40_keeps_to_the_block_sizes() {
 fn client_check_40_without_block_sizes_stays_below_32_mib() {
     for mode in MODES {
         let fake = Script { block_sizes: None, ..Script::new(40 * MIB) }.mode(mode).start();
-        // The rules take 32 MiB as the maximum when none was told.
+        // The rules take 32 MiB as the maximum when none was advertised.
         copy_is_right(&fake);
         let zero = Script { block_sizes: None, ..Script::empty(40 * MIB) }.mode(mode).start();
         copy_in(&zero, &content(40 * MIB), &["--request-size", "32M"]).succeeded();
@@ -117,7 +117,7 @@ fn client_check_40_zeroes_that_are_offered_and_refused_are_written() {
     use blackbox::nbd::{cflag, err};
     for mode in MODES {
         for error in [err::EINVAL, err::EOVERFLOW, err::ENOTSUP, err::EIO, err::ENOSPC] {
-            // All of them, or only those that are not said to be fast.
+            // All of them, or only those without FAST_ZERO.
             for all in [true, false] {
                 let script = Script::new(3 * MIB).mode(mode).on_request(move |peer, request, _| {
                     let fast = request.flags & cflag::FAST_ZERO != 0;
@@ -249,7 +249,7 @@ fn client_check_40_flush_waits_for_the_writes_that_it_covers() {
 }
 
 #[test]
-fn client_check_40_says_goodbye_and_nothing_after_it() {
+fn client_check_40_sends_disc_and_nothing_after_it() {
     for mode in MODES {
         // The fake blames bytes after DISC.
         let fake = Script::new(MIB).mode(mode).start();

@@ -80,7 +80,7 @@ fn copy_fails(fake: &Fake) -> String {
     line
 }
 
-/// The copy may fail; when it says that it succeeded, then it must be exact.
+/// The copy may fail; if it reports success, it must be exact.
 #[track_caller]
 fn copy_is_right_or_fails(fake: &Fake) {
     let (outcome, content) = copy_out(fake);

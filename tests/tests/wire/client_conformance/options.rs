@@ -447,7 +447,7 @@ fn client_check_21_a_server_that_closes_on_abort_is_no_error() {
 }
 
 #[test]
-fn client_check_13_read_only_and_rotational_are_told() {
+fn client_check_13_read_only_and_rotational_are_reported() {
     let flags = tflag::HAS_FLAGS | tflag::READ_ONLY | tflag::ROTATIONAL;
     let fake = Script { flags, ..Script::new(MIB) }.start();
     let outcome = blackbox::run::run(&mut blackbox::run::ours(["info", "--json", &fake.uri("")]));

@@ -246,14 +246,14 @@ fn client_check_38_an_unknown_error_fails_one_request() {
                 Step::Done
             });
             copy_fails(&fake);
-            // It stayed connected, so it said goodbye.
+            // It stayed connected, so it sent DISC.
             fake.wait_until("DISC", |record| record.asked(cmd::DISC));
         }
     }
 }
 
 #[test]
-fn client_check_38_each_error_is_told_with_the_offset() {
+fn client_check_38_each_error_is_reported_with_the_offset() {
     for (error, text) in [(err::EIO, "nput/output"), (err::EPERM, "ermi"), (err::EINVAL, "nvalid")]
     {
         let fake = at_read(Mode::Structured, move |peer, request| {

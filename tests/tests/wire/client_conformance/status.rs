@@ -199,7 +199,7 @@ fn client_check_36_progress_by_one_byte_is_progress() {
 fn client_check_37_unknown_status_flags_are_ignored() {
     for (mode, flags) in [(Mode::Structured, 0xffff_fffc), (Mode::Extended, !HOLE_ZERO)] {
         let fake = at_status(Script::new(MIB).mode(mode), move |peer, request| {
-            // Data, whatever else the bits may say.
+            // Data, whatever the other bits are.
             peer.answer_status(request, &[(request.length, flags)]);
         });
         copy_is_right_or_fails(&fake);

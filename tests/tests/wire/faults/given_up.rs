@@ -12,7 +12,7 @@ use blackbox::temp::TempDir;
 
 use super::{TRANSIENT, device, patchwork};
 
-/// Our copier, to which the system says at the `nth` look at the replies that the peer is gone.
+/// Our copier, to which the system reports at the `nth` look at the replies that the peer is gone.
 fn copy(nth: usize, words: &[&str]) -> Outcome {
     let mut command = Command::new(env!("CARGO_BIN_EXE_faulty"));
     command.args(["1", &format!("readv=ETIMEDOUT@{nth}:socket"), "--"]);

@@ -1,5 +1,5 @@
 //! A bad network, and servers that go and come back: a copy ends with an equal disk or with an error,
-//! never with a wrong one, and never not at all; a client of a proxy of ours sees nothing of it, as long
+//! never with a wrong one, and never not at all; a client of our proxy sees nothing of it, as long
 //! as the server is back in time.
 
 mod copies;
@@ -35,7 +35,7 @@ fn device(uri: &str, params: &str) -> String {
     }
 }
 
-/// Bytes with holes in them: so many pieces of 64 KiB, every third of which is empty.
+/// Bytes with holes in them: this many pieces of 64 KiB, every third of which is empty.
 fn patchwork(pieces: usize, seed: u64) -> Vec<u8> {
     let piece = 64 << 10;
     let mut bytes = blackbox::temp::pattern(seed, pieces * piece);

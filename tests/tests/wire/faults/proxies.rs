@@ -1,4 +1,4 @@
-//! Clients of a proxy of ours, while its server's connections, or the server, are lost.
+//! Clients of our proxy, while its server's connections, or the server, are lost.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
@@ -19,7 +19,7 @@ fn proxy(meddler: &Meddler, params: &str) -> Server {
     Serve::exports(&[("", &format!("nbd:{}&{params}", meddler.uri("")))]).start()
 }
 
-/// Writes and reads, each client in a part of its own, until it is told to stop; none may fail.
+/// Writes and reads, each client in a part of its own, until it is stopped; none may fail.
 fn busy(server: &Server, part: u64, durable: bool, stop: &AtomicBool) -> u64 {
     let mut client = server.session(Mode::Structured, "");
     let begin = part * 2 * MIB;

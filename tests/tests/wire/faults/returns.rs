@@ -126,7 +126,7 @@ fn lost_while_swept(done: bool) -> Fake {
     script.disk = vec![0xee; 16 << 20];
     let script = script.on_request(move |peer, request, _| {
         let fast = request.command == cmd::WRITE_ZEROES && request.flags & cflag::FAST_ZERO != 0;
-        // The first ones test its word.
+        // The first ones test its claim.
         if !fast || seen.fetch_add(1, SeqCst) != 2 {
             return Step::Honest;
         }
@@ -212,7 +212,7 @@ fn a_server_that_forgets_what_was_not_flushed_at_each_loss_gets_all_of_the_disk(
 }
 
 #[test]
-fn an_end_that_cannot_be_reached_is_tried_for_as_long_as_was_said() {
+fn an_end_that_cannot_be_reached_is_tried_for_as_long_as_the_user_allows() {
     if needs_ours("verbs with options") {
         return;
     }

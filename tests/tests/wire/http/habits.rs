@@ -9,7 +9,7 @@ use blackbox::temp::pattern;
 
 use super::nginx::{Nginx, unreliable};
 
-/// Copies what `url` names, with further parameters of the device (`&key=value`), and gives what came
+/// Copies what `url` names, with further parameters of the device (`&key=value`), and returns the
 /// of it.
 fn copy(nginx: &Nginx, url: &str, words: &str) -> (Outcome, Vec<u8>) {
     let target = nginx.temp().join("copy");
@@ -25,7 +25,7 @@ fn is_equal(nginx: &Nginx, url: &str, words: &str, content: &[u8]) {
     assert!(copy == content, "differs");
 }
 
-/// Starts a copy, does something to the server while it is under way, and gives what came of it.
+/// Starts a copy, does something to the server while it runs, and returns its outcome.
 fn meanwhile(nginx: &Nginx, path: &str, act: impl FnOnce()) -> (Outcome, Vec<u8>) {
     let target = nginx.temp().join("copy");
     let job = Job::start(ours(["copy", &nginx.url(path)]).arg(&target));

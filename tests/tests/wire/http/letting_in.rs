@@ -76,7 +76,7 @@ fn a_token_that_expires_is_renewed_by_its_script() {
 }
 
 #[test]
-fn what_lets_us_in_is_not_told_to_another_server() {
+fn credentials_are_not_sent_to_another_server() {
     let (Some(inner), Some(outer)) = (
         Nginx::start("if ($http_x_token) { return 400; } if ($http_authorization) { return 400; }"),
         Nginx::start(""),

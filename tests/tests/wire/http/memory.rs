@@ -58,7 +58,7 @@ fn a_server_holds_a_window_for_all_its_clients_together() {
                 let server = &server;
                 scope.spawn(move || {
                     let mut session = server.session(Mode::Structured, "");
-                    // Each in order, in a part of its own, with four long reads under way.
+                    // Each in order, in a part of its own, with four long reads in flight.
                     let mut waiting = std::collections::VecDeque::new();
                     for i in 0..45 {
                         let offset = client * 48_000_000 + i * MIB;

@@ -155,7 +155,7 @@ fn certificate(temp: &TempDir) {
     run(command.arg("-keyout").arg(key).arg("-out").arg(cert)).succeeded();
 }
 
-/// A way to `port` that is not reliable: each connection waits `delay` first, and ends without a word
+/// An unreliable link to `port`: each connection waits `delay` first, and is closed silently
 /// after `cut` bytes from the server. Gives its own port.
 pub(crate) fn unreliable(port: u16, cut: usize, delay: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

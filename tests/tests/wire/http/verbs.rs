@@ -54,7 +54,7 @@ fn info_and_map_tell_what_is_there() {
 }
 
 #[test]
-fn it_is_no_target_and_what_is_secret_in_its_name_is_not_told() {
+fn it_is_no_target_and_secrets_in_its_name_are_not_shown() {
     let Some(nginx) = Nginx::start("") else { return };
     nginx.file("disk", &[1; 512]);
     let url = nginx.url("/disk?sig=secret").replace("http://", "http://me:secret@");

@@ -1,4 +1,4 @@
-//! What is told instead of serving: help, versions, abilities, manuals, completions.
+//! What is printed instead of serving: help, versions, abilities, manuals, completions.
 
 use std::fs;
 

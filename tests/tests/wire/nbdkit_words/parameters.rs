@@ -1,11 +1,11 @@
-//! Parameters: which device or filter gets them, and what is said of unknown ones.
+//! Parameters: the device or filter that gets them, and the errors for unknown ones.
 
 use blackbox::peers::peer;
 use blackbox::run::{ours, program, run};
 
 use super::{has_peers, our_line};
 
-/// Command lines that make no sense, and what has to be said of each.
+/// Wrong command lines, and the error for each.
 #[test]
 fn what_is_misspelt_is_refused_with_the_nearest_right_word() {
     for (words, parts) in [

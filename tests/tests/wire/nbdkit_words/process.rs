@@ -117,7 +117,7 @@ fn runs(pid: Pid) -> bool {
 }
 
 #[test]
-fn a_server_ends_with_its_parent_if_it_was_told_to() {
+fn a_server_ends_with_its_parent_if_that_is_set() {
     let mut options = vec![""];
     let is_root = rustix::process::geteuid().is_root();
     if is_root {

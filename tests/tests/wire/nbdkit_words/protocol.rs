@@ -24,7 +24,7 @@ fn an_oldstyle_client_gets_its_export_without_asking() {
 
 #[test]
 fn an_oldstyle_client_waits_for_a_slow_device() {
-    // The filter lets it in later; until then nothing may be said.
+    // The filter accepts it later; until then nothing may be sent.
     let server = Serve::memory("1M").option("-o").option("--filter=delay?delay-open=300ms").start();
     let begun = Instant::now();
     let mut socket = server.connect();
@@ -98,7 +98,7 @@ fn the_uri_of_an_ipv6_server_leads_to_it() {
 }
 
 #[test]
-fn a_client_that_does_not_haggle_in_time_is_cut_off() {
+fn a_client_that_does_not_finish_the_handshake_in_time_is_closed() {
     let server = Serve::memory("1M").option("--timeout=500ms").start();
     let mut socket = server.connect();
     let begun = Instant::now();

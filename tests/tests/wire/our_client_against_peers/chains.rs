@@ -56,7 +56,7 @@ fn sparse_random_through_two_servers_and_back_onto_itself() {
     let middle = Serve::memory("1G").start();
     copy_with(&["-C", "4"], oracle.uri(""), middle.uri("")).succeeded();
     copy_with(&["-C", "4"], middle.uri(""), oracle.uri("")).succeeded();
-    // One byte changed on the way is noticed.
+    // One byte that changed in transit is noticed.
     let mut session = middle.session(blackbox::session::Mode::Simple, "");
     let old = session.read(5 * MIB, 1).unwrap();
     session.write(5 * MIB, &[old[0] ^ 0x55]);

@@ -35,7 +35,7 @@ fn info(uri: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// The size that `info` tells, in bytes: nbdinfo's key, wherever it stands.
+/// The size that `info` prints, in bytes: nbdinfo's key, wherever it is.
 #[track_caller]
 fn size(uri: &str) -> u64 {
     let info = info(uri);

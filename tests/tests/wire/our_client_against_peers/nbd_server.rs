@@ -76,7 +76,7 @@ fn nbd_server_there_and_back() {
 }
 
 #[test]
-fn nbd_server_tells_the_size_only_in_go() {
+fn nbd_server_sends_the_size_only_in_go() {
     // Version 3.24 answers INFO before it opens the disk, with a size of 0; GO is right.
     let Some(server) = start() else { return };
     assert_eq!(size(&server.uri("disk")), 6 * MIB);

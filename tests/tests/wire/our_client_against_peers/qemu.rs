@@ -52,7 +52,7 @@ fn qemu_nbd_serves_qcow2() {
 }
 
 #[test]
-fn qemu_nbd_tells_the_holes_of_qcow2() {
+fn qemu_nbd_reports_the_holes_of_qcow2() {
     let Some(qemu_nbd) = peer("qemu-nbd") else { return };
     let temp = TempDir::new();
     let Some(image) = qcow2(&temp, "1G") else { return };
@@ -71,7 +71,7 @@ fn qemu_nbd_tells_the_holes_of_qcow2() {
 #[test]
 fn qemu_nbd_is_left_politely_by_every_verb() {
     // Without -t it serves one client and ends: a verb that probed with a connection too many,
-    // or did not say goodbye, would be seen. With -e 1 it takes no second connection at once.
+    // or did not send DISC, would be seen. With -e 1 it takes no second connection at once.
     let Some(qemu_nbd) = peer("qemu-nbd") else { return };
     let temp = TempDir::new();
     let image = temp.file("disk", &disk());

@@ -105,7 +105,7 @@ fn qemu_img_keeps_a_qcow2_image_in_our_memory() {
     peer_ok(&qemu_img, ["create", "-f", "qcow2", &uri, "32M"]);
     peer_ok(&qemu_img, ["convert", "-n", "-f", "raw", "-O", "qcow2", source, &uri]);
     peer_ok(&qemu_img, ["check", "-f", "qcow2", &uri]);
-    // The image is larger than the source: compare tells so, and that nothing else differs.
+    // The image is larger than the source: compare reports that, and that nothing else differs.
     peer_ok(&qemu_img, ["compare", "-f", "raw", "-F", "qcow2", source, &uri]);
 }
 

@@ -229,7 +229,7 @@ fn a_socket_that_is_in_use_is_not_stolen() {
 }
 
 #[test]
-fn too_many_connections_are_turned_away_and_the_rest_are_served() {
+fn too_many_connections_are_refused_and_the_rest_are_served() {
     let server = Serve::memory("1M").option("--max-connections").option("3").start();
     let mut sessions: Vec<_> = (0..3).map(|_| server.session(Mode::Simple, "")).collect();
     // The fourth is closed at once or kept waiting without a greeting; both keep to the limit.

@@ -14,7 +14,7 @@ use blackbox::{GUARD, MIB};
 
 use super::peer_ok;
 
-/// A server whose standard output tells where it listens; killed when dropped.
+/// A server whose standard output names its address; killed when dropped.
 struct Printing {
     child: Child,
     line: String,
@@ -44,7 +44,7 @@ impl Drop for Printing {
 }
 
 #[test]
-fn port_0_is_any_free_port_and_is_told() {
+fn port_0_is_any_free_port_and_is_printed() {
     let Some(nbdinfo) = peer("nbdinfo") else { return };
     let server = Printing::start(&["--port", "0", "--ipaddr", "127.0.0.1", "--print-uri"]);
     let uri = server.line.split_whitespace().find(|w| w.starts_with("nbd://"));
@@ -53,7 +53,7 @@ fn port_0_is_any_free_port_and_is_told() {
 }
 
 #[test]
-fn a_private_socket_is_told() {
+fn a_private_socket_is_printed() {
     let Some(nbdinfo) = peer("nbdinfo") else { return };
     let server = Printing::start(&["-U", "-", "--print-uri"]);
     let uri = server.line.split_whitespace().find(|w| w.starts_with("nbd+unix://"));
@@ -71,7 +71,7 @@ fn free_port(address: IpAddr) -> Option<u16> {
 }
 
 #[test]
-fn tcp_listens_where_it_was_told() {
+fn tcp_listens_on_the_given_address() {
     for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
         let Some(port) = free_port(address) else { continue };
         let (port_text, address_text) = (port.to_string(), address.to_string());

@@ -1,4 +1,4 @@
-//! What follows from what a plugin says that it can do.
+//! The effect of a plugin's answers about its abilities.
 
 use blackbox::temp::TempDir;
 

@@ -83,7 +83,7 @@ fn compare(flags: &[&str], least: usize) {
 }
 
 #[test]
-fn a_plugin_is_told_that_it_is_read_only_and_is_never_written() {
+fn a_plugin_learns_that_it_is_read_only_and_is_never_written() {
     if !has_peers() {
         return;
     }

@@ -24,7 +24,7 @@ const fn plain(plugin: &'static str, given: &'static str, words: &'static str) -
     Example { plugin, given, words, look: "" }
 }
 
-/// What is said of the export (but for what ours says more of), its bytes and its map.
+/// The description of the export (without what only ours prints), its bytes and its map.
 const LOOK: &str = r#"nbdinfo --json "$uri" | grep -v -e uri -e protocol -e block_size -e content; nbdcopy "$uri" - | sha256sum; nbdinfo --map "$uri""#;
 
 const EXAMPLES: &[Example] = &[
@@ -175,7 +175,7 @@ fn printed(host: Host, example: &Example) -> String {
     let temp = TempDir::new();
     let name = match host {
         Host::Nbdkit => example.plugin.to_owned(),
-        // Some are the names of devices of ours.
+        // Some are the names of our devices.
         Host::Ours => format!("plugin:{}", example.plugin),
     };
     let look = if example.look.is_empty() { LOOK } else { example.look };
@@ -205,7 +205,7 @@ fn every_plugin_of_the_distribution_serves_the_same_under_both() {
 }
 
 #[test]
-fn every_plugin_of_the_distribution_is_loaded_and_tells_of_itself() {
+fn every_plugin_of_the_distribution_is_loaded_and_described() {
     if !has_peers() {
         return;
     }

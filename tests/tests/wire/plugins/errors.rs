@@ -1,4 +1,4 @@
-//! What clients are told when a plugin fails.
+//! The errors that clients get when a plugin fails.
 
 use blackbox::temp::TempDir;
 

@@ -84,7 +84,7 @@ fn help_and_dump_are_the_plugins_own() {
 }
 
 #[test]
-fn a_device_of_ours_wins_over_a_plugin_of_its_name() {
+fn a_built_in_device_wins_over_a_plugin_of_its_name() {
     if !has_peers() {
         return;
     }
@@ -96,7 +96,7 @@ fn a_device_of_ours_wins_over_a_plugin_of_its_name() {
 }
 
 #[test]
-fn the_sandbox_is_off_with_a_plugin_in_the_process_and_said_to_be() {
+fn the_sandbox_is_off_with_a_plugin_in_the_process_with_a_note() {
     if !has_peers() {
         return;
     }

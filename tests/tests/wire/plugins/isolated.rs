@@ -20,7 +20,7 @@ attempt(again)
 "#;
 
 #[test]
-fn a_plugin_that_crashes_is_an_error_of_its_export_told_once() {
+fn a_plugin_that_crashes_is_an_error_of_its_export_logged_once() {
     if !has_peers() {
         return;
     }

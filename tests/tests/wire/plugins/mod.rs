@@ -30,7 +30,7 @@ fn has_peers() -> bool {
     !missing
 }
 
-/// Compiles the witness; `flags` say as what.
+/// Compiles the witness, in the form that `flags` choose.
 fn witness(temp: &TempDir, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire/plugins/witness.c");
     let library = temp.join("nbdkit-witness-plugin.so");
@@ -79,7 +79,7 @@ fn beside(host: Host, temp: &TempDir, words: &str, command: &str) -> Run {
     Run { outcome, log: log.lines().map(str::to_owned).collect() }
 }
 
-/// The same with a Python program that has `uri`, and `h`, which is not connected yet. `attempt(f)` prints what came of it.
+/// The same with a Python program that has `uri`, and `h`, which is not connected yet. `attempt(f)` prints its result.
 fn python(host: Host, temp: &TempDir, words: &str, program: &str) -> Run {
     let program = format!(
         "import nbd, os\nuri = os.environ[\"uri\"]\nh = nbd.NBD()\nh.add_meta_context(\"base:allocation\")\n\

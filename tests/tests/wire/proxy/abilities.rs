@@ -1,4 +1,4 @@
-//! What nbdinfo says of a server is what it says of ours in front of it, but for what ours adds.
+//! nbdinfo prints of our server in front of another what it prints of that one, but for what ours adds.
 
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
@@ -52,7 +52,7 @@ fn is(value: &Value) -> bool {
     value.as_bool().unwrap_or_else(|| panic!("{value} is not yes or no"))
 }
 
-/// What ours must say where nbdinfo says `theirs`.
+/// What nbdinfo must print of ours where it prints `theirs` of the other.
 fn expected(theirs: &Value, shared: bool) -> Value {
     let yes = |key: &str| is(&theirs[key]);
     let writable = !yes("is_read_only");
@@ -74,7 +74,7 @@ fn expected(theirs: &Value, shared: bool) -> Value {
     {
         ours[same] = theirs[same].clone();
     }
-    // nbdkit tells no sizes unless they matter.
+    // nbdkit advertises no sizes unless they matter.
     ours["block_size_preferred"] =
         theirs.get("block_size_preferred").cloned().unwrap_or_else(|| json!(4096));
     ours
@@ -97,7 +97,7 @@ fn abilities_pass_through_and_only_what_is_ours_is_added() {
 }
 
 #[test]
-fn read_only_of_ours_hides_what_writes() {
+fn our_readonly_filter_hides_requests_that_write() {
     let Some(nbdinfo) = peer("nbdinfo") else { return };
     let upstream = Serve::memory("1M").start();
     let server = Serve::device(["nbd", &format!("uri={}", upstream.uri(""))]).option("-r").start();

@@ -27,7 +27,7 @@ impl fmt::Display for Chain {
     }
 }
 
-/// `DEVICE` behind the filters, with a delay of so many seconds for each write.
+/// `DEVICE` behind the filters, with a delay of this many seconds for each write.
 fn innermost(program: Program, device: &[&str], seconds: u32) -> Option<Server> {
     let delay = format!("delay-write={seconds}");
     let filters = ["--filter=nozero", "--filter=delay"];

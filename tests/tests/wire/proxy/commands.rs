@@ -210,7 +210,7 @@ fn a_fast_zero_that_is_refused_has_no_effect_and_names_the_right_error() {
 }
 
 #[test]
-fn errors_of_the_other_server_are_told_as_they_are() {
+fn errors_of_the_other_server_are_passed_on_unchanged() {
     for error in [err::EPERM, err::EIO, err::ENOMEM, err::ENOSPC, err::EINVAL, err::ESHUTDOWN] {
         let script = Script { flags: ALL_FLAGS, ..Script::new(MIB) };
         let upstream = script

@@ -1,4 +1,4 @@
-//! How many connections there are to the other server: as many as help clients of ours.
+//! How many connections there are to the other server: as many as help our clients.
 
 use std::thread;
 use std::time::{Duration, Instant};

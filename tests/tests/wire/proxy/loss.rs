@@ -15,7 +15,7 @@ use super::in_front_of;
 
 const LOST: [u32; 2] = [err::EIO, err::ESHUTDOWN];
 
-/// nbdkit on a socket of ours, which it leaves behind when it is killed.
+/// nbdkit on a socket of the test, which it leaves behind when it is killed.
 fn nbdkit_at(nbdkit: &Path, socket: &Path, words: &[&str]) -> Server {
     let _ = fs::remove_file(socket);
     let mut all: Vec<OsString> = vec!["-f".into(), "-U".into(), socket.into()];
@@ -117,11 +117,11 @@ fn each_client_apart_has_a_connection_and_takes_it_along() {
 }
 
 #[test]
-fn a_server_that_says_nothing_holds_up_its_own_clients_only_and_no_stop() {
+fn a_silent_server_holds_up_its_own_clients_only_and_no_stop() {
     let Some(qemu_nbd) = peer("qemu-nbd") else { return };
     let temp = TempDir::new();
     let image = temp.sparse_file("image", 65536);
-    // It admits one client, and lets the next wait without a word.
+    // It admits one client, and keeps the next one waiting silently.
     let upstream = Server::peer(&qemu_nbd, |socket| {
         let mut all: Vec<OsString> = ["-t", "-e", "1", "-f", "raw", "-k"].map(Into::into).into();
         all.extend([socket.into(), image.into()]);

@@ -20,7 +20,7 @@ fn in_front_of(uri: &str, words: &[&str]) -> Server {
     Serve::device(["nbd", &uri].into_iter().chain(words.iter().copied())).start()
 }
 
-/// What nbdinfo says of the default export.
+/// The output of nbdinfo for the default export.
 #[track_caller]
 fn describe(nbdinfo: &Path, uri: &str) -> Value {
     let outcome = run(&mut program(&nbdinfo.to_owned(), ["--json", "--no-content", uri]));

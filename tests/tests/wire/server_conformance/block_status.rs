@@ -49,7 +49,7 @@ fn server_check_79_extents_follow_writes_and_zeroes() {
     session.ask(&Request::new(cmd::WRITE_ZEROES, MIB, MIB));
     assert_eq!(session.read(MIB, MIB).unwrap(), vec![0; index(MIB)]);
     session.write(2 * MIB - 1, &[7]);
-    // Wherever the map says zero, zeroes must be read.
+    // Wherever the map calls bytes zero, they must read as zeroes.
     let mut at = 0;
     for (size, flags) in session.map() {
         let bytes = session.read(at, size).unwrap();

@@ -172,7 +172,7 @@ fn server_check_34_contexts_of_an_unknown_export_are_not_usable() {
     let server = named();
     let mut haggler = server.haggle();
     assert!(haggler.structured());
-    // qemu says UNKNOWN, nbdkit agrees and forgets: both are allowed.
+    // qemu replies UNKNOWN, nbdkit acknowledges and forgets: both are allowed.
     let set = haggler.contexts(opt::SET_META_CONTEXT, "gamma", &[BASE_ALLOCATION]);
     assert!(set.is_ok() || set == Err(rep::UNKNOWN), "{set:?}");
     let mut session = haggler.go("beta");

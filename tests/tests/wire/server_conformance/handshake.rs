@@ -87,7 +87,7 @@ fn server_check_06_option_of_4_gib_closes_without_allocating() {
         let before = server.peak_memory();
         let mut haggler = server.haggle();
         haggler.socket.send(&Message::new().u64(IHAVEOPT).u32(option).u32(u32::MAX).0);
-        // A server may first say why; what counts is that it neither waits nor allocates.
+        // A server may send the reason first; what counts is that it neither waits nor allocates.
         haggler.socket.drain();
         let grown = server.peak_memory() - before;
         assert!(grown < 16 * MIB, "{grown} bytes for an option of 4 GiB ({option})");
@@ -219,7 +219,7 @@ fn server_check_15_empty_name_is_the_default_export() {
 }
 
 #[test]
-fn server_check_16_go_without_ids_tells_the_export_and_waits() {
+fn server_check_16_go_without_ids_describes_the_export_and_waits() {
     let server = memory();
     let mut haggler = server.haggle();
     let export = haggler.export(opt::GO, "", &[]).unwrap();
@@ -302,7 +302,7 @@ fn server_check_20_unknown_information_ids_are_ignored() {
 }
 
 #[test]
-fn server_check_21_go_tells_name_description_and_block_sizes_once() {
+fn server_check_21_go_sends_name_description_and_block_sizes_once() {
     let server = memory();
     let ids = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE];
     let export = server.haggle().export(opt::GO, "", &ids).unwrap();
@@ -324,7 +324,7 @@ fn server_check_21_go_tells_name_description_and_block_sizes_once() {
 }
 
 #[test]
-fn server_check_21_description_is_told_when_there_is_one() {
+fn server_check_21_description_is_sent_when_there_is_one() {
     if needs_ours("descriptions") {
         return;
     }

@@ -2,7 +2,7 @@
 //! checks of the protocol's conformance list, each a test `server_check_NN_what`.
 //!
 //! The checks on TLS (39 to 45) are in `tests/tls`. Where the protocol leaves the server a choice,
-//! the test either accepts every choice or says which of them we documented as ours.
+//! the test either accepts every choice or names the one that we documented as ours.
 
 mod block_status;
 mod contexts;

@@ -241,7 +241,7 @@ fn server_check_79_holes_of_the_backend_are_passed_on() {
         if request.command != cmd::BLOCK_STATUS {
             return Step::Honest;
         }
-        // Data below 256 KiB, then a hole; told one extent at a time.
+        // Data below 256 KiB, then a hole; one extent is reported at a time.
         let edge = 256 << 10;
         let extent = if request.offset < edge {
             (request.length.min(edge - request.offset), 0)

@@ -84,7 +84,7 @@ fn server_check_49_df_is_one_chunk_over_data_and_hole() {
         assert_eq!((answer.error, answer.content_chunks()), (0, 1));
         assert_eq!(answer.data[..32768], data);
         assert_eq!(answer.data[32768..], [0; 32768]);
-        // Only above 64 KiB may it say that it is too long.
+        // Only above 64 KiB may it call it too long.
         let answer = session.ask(&Request::new(cmd::READ, 0, 65537).flags(cflag::DF));
         assert!([0, err::EOVERFLOW].contains(&answer.error), "{}", answer.error);
     }
@@ -399,7 +399,7 @@ fn server_check_46_requests_split_at_every_byte() {
 }
 
 #[test]
-fn server_check_46_a_failing_backend_tells_its_error_and_no_bytes() {
+fn server_check_46_a_failing_backend_gives_its_error_and_no_bytes() {
     if needs_ours("a device that is always full") {
         return;
     }

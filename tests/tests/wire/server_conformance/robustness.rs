@@ -195,7 +195,7 @@ fn vanish(connect: impl Fn() -> Session, descriptors: impl Fn() -> usize) {
             session.send(&Request::new(cmd::READ, 0, 4 * MIB));
         }
         if n % 2 == 0 {
-            // Some of the replies are under way.
+            // Some of the replies are in flight.
             session.socket.receive(1000, "the first reply");
         }
         session.socket.reset();
@@ -365,7 +365,7 @@ fn server_check_91_a_stop_ends_idle_clients_and_handshakes() {
 }
 
 #[test]
-fn server_check_91_nonsense_does_not_disturb_the_others() {
+fn server_check_91_invalid_bytes_do_not_disturb_the_others() {
     let server = Serve::memory("1M").start();
     let mut good = server.session(Mode::Structured, "");
     // Deterministic noise, with and without a valid start.

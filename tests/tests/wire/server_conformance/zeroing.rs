@@ -55,7 +55,7 @@ fn server_check_69_zeroing_what_is_huge_is_answered() {
     session.write(length - 512, &[5; 1024]);
     let before = server.peak_memory();
     let error = session.error_of(&Request::new(cmd::WRITE_ZEROES, 0, length));
-    // A server may say that this is too long; ours zeroes what is a hole at no cost.
+    // A server may call this too long; ours zeroes holes at no cost.
     assert!(error == 0 || stand_in().is_some(), "error {error}");
     session.assert_alive();
     if error == 0 {

@@ -1,4 +1,4 @@
-//! `serve --check`, and each kind of mistake in a configuration, which is told with its line.
+//! `serve --check`, and each kind of mistake in a configuration, which is reported with its line.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn a_command_line_can_be_checked_too() {
 }
 
 #[test]
-fn each_mistake_is_told_with_its_line_and_the_nearest_right_word() {
+fn each_mistake_is_reported_with_its_line_and_the_nearest_right_word() {
     let temp = TempDir::new();
     let path = temp.join("config");
     for (text, line, words) in [

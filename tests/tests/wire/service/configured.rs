@@ -1,4 +1,4 @@
-//! A server that a file tells what to serve.
+//! A server that takes its exports from a file.
 
 use blackbox::nbd::err;
 use blackbox::run::{ours, run};
@@ -79,7 +79,7 @@ fn what_is_typed_counts_before_what_is_written() {
 }
 
 #[test]
-fn an_export_that_cannot_be_opened_is_told_with_its_line() {
+fn an_export_that_cannot_be_opened_is_reported_with_its_line() {
     let temp = TempDir::new();
     write_config(&temp, "unix = '%D/s'\n\n[[export]]\ndisk = '%D/none.raw'\n");
     let outcome = run(ours(["serve", "--config"]).arg(temp.join("config")));

@@ -45,7 +45,7 @@ fn of_two_sockets_one_that_cannot_be_had_leaves_neither() {
 }
 
 #[test]
-fn the_command_of_run_is_told_one_of_each_kind() {
+fn the_command_of_run_gets_one_of_each_kind() {
     let words = ["serve", "-U", "-", "-i", "127.0.0.1", "-p", "0", "memory", "1M", "--run"];
     let outcome = run(ours(words).arg("echo $unixsocket; echo $port; echo $uri"));
     let lines: Vec<&str> = outcome.succeeded().lines().collect();

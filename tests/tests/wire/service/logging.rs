@@ -13,7 +13,7 @@ use blackbox::temp::TempDir;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// What a server says in the log while a client has an error, ends, and the server, too.
+/// The log while a client has an error, the client ends, and the server ends.
 fn said(temp: &TempDir, options: &[&str]) -> String {
     let log = temp.join("log");
     let mut serve = Serve::exports(&[("a \"disk\"", "memory:1M")]).option("-v");
@@ -62,7 +62,7 @@ fn text_is_what_it_is_without_the_option() {
     assert!(text.lines().any(|line| line.ends_with("info - -: stopping")), "{text}");
 }
 
-/// A command whose standard error is a file that the environment says is the journal.
+/// A command whose standard error is a file that the environment calls the journal.
 fn with_journal(temp: &TempDir, command: &mut Command) -> std::process::ExitStatus {
     let file = File::create(temp.join("journal")).unwrap();
     let meta = file.metadata().unwrap();
@@ -139,7 +139,7 @@ fn nothing_is_shown_where_no_person_sees_it() {
 }
 
 #[test]
-fn a_plugin_that_is_wrong_is_the_only_thing_that_is_told() {
+fn a_wrong_plugin_is_the_only_thing_that_is_reported() {
     // There is no sandbox then, which matters only if something is served.
     let temp = TempDir::new();
     let library = temp.file("nbdkit-text-plugin.so", b"no library");

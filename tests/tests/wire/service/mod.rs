@@ -1,5 +1,5 @@
-//! `serve` as a service: what the service manager is told, what is reloaded, where it listens, what its configuration
-//! says, and the units that are shipped.
+//! `serve` as a service: messages to the service manager, reloading, listening sockets, its configuration,
+//! and the units that are shipped.
 
 mod check;
 mod configured;

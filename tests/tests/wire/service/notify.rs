@@ -1,4 +1,4 @@
-//! The service manager is told what happens, when it has happened.
+//! The server reports to the service manager what has happened, when it has happened.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -67,14 +67,14 @@ impl Manager {
 }
 
 #[test]
-fn ready_is_said_when_clients_can_connect_and_stopping_at_the_end() {
+fn ready_is_sent_when_clients_can_connect_and_stopping_at_the_end() {
     for make in [Manager::by_path, Manager::without_a_file] {
         let temp = TempDir::new();
         let (manager, socket) = (make(&temp), temp.join("s"));
         let mut serve = ours(["serve", "--sandbox=require", "-U"]);
         let job = manager.starts(serve.arg(&socket).args(["memory", "1M"]));
         let message = manager.hears();
-        // No second try: it said that it is ready.
+        // No second try: it has reported that it is ready.
         let client = Socket::unix(&socket).unwrap();
         assert!(
             message.starts_with("READY=1\nSTATUS=serving 1 export at nbd+unix:///?socket="),
@@ -107,7 +107,7 @@ fn a_server_whose_disk_is_not_open_yet_is_not_ready() {
 }
 
 #[test]
-fn a_server_that_cannot_start_never_says_that_it_is_ready() {
+fn a_server_that_cannot_start_never_sends_ready() {
     let temp = TempDir::new();
     let manager = Manager::by_path(&temp);
     let mut serve = ours(["serve", "-U"]);

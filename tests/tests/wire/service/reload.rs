@@ -65,7 +65,7 @@ fn a_limit_of_requests_slows_a_client_down_that_is_there() {
 }
 
 #[test]
-fn a_mistake_changes_nothing_and_is_told_with_its_line() {
+fn a_mistake_changes_nothing_and_is_reported_with_its_line() {
     let service = Service::start(BEFORE, &[]);
     let wrong = BEFORE
         .replace("'anyunix'", "'10.0.0.0/8'")

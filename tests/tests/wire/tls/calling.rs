@@ -48,7 +48,7 @@ fn uri(server: &Server, user: &str, params: &str) -> String {
     format!("nbds+unix://{user}/?socket={}&{params}", server.socket().display())
 }
 
-/// There and back, and what `info` says.
+/// There and back, and the output of `info`.
 fn there_and_back(credentials: &Credentials, uri: &str) {
     let copy = credentials.temp().join("copy");
     let _ = fs::remove_file(&copy);
@@ -130,13 +130,13 @@ fn our_own_server_in_every_way() {
     }
 }
 
-/// What `info` says of a server.
+/// The output of `info` for a server.
 fn info(uri: &str) -> Outcome {
     run(&mut ours(["info", uri]))
 }
 
 #[test]
-fn client_check_19_whom_we_must_not_believe_we_do_not() {
+fn client_check_19_an_untrusted_server_is_not_believed() {
     let Some(credentials) = Credentials::make() else { return };
     let options = ["--tls=require", "--tls-certificates=%D"];
     let Some(server) = nbdkit(&credentials, &options) else { return };
@@ -212,7 +212,7 @@ fn tls_1_2_will_do_for_certificates_and_not_for_keys() {
 }
 
 #[test]
-fn a_lost_connection_is_made_anew_under_tls() {
+fn a_lost_connection_reconnects_under_tls() {
     let Some(credentials) = Credentials::make() else { return };
     let temp = credentials.temp();
     let (socket, copy) = (temp.join("again"), temp.join("copy"));

@@ -193,7 +193,7 @@ fn info_of_a_server_that(next: &'static [u8], waits: bool, credentials: &Credent
 }
 
 #[test]
-fn client_check_19_a_server_that_does_not_begin_tls_is_told_apart_and_nothing_is_said_in_clear_text()
+fn client_check_19_a_server_that_does_not_begin_tls_is_told_apart_and_nothing_is_sent_in_clear_text()
  {
     let Some(credentials) = Credentials::make() else { return };
     for (next, waits, why) in [
@@ -208,7 +208,7 @@ fn client_check_19_a_server_that_does_not_begin_tls_is_told_apart_and_nothing_is
     }
 }
 
-/// A client of GnuTLS that does as `deed` says.
+/// A client of GnuTLS that does what `deed` says.
 pub(crate) fn gnutls(server: &Server, credentials: &Credentials, deed: &str) -> Option<Outcome> {
     let python = peer("python3")?;
     let script: &Path = &credentials.temp().join("client.py");

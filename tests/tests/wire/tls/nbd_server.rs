@@ -1,4 +1,4 @@
-//! Our client against nbd-server, the protocol's reference. It has certificates and no keys, TLS 1.2 unless it is told otherwise, and
+//! Our client against nbd-server, the protocol's reference. It has certificates and no keys, TLS 1.2 by default, and
 //! always asks for the client's certificate: without an authority to believe (`cacertfile`) it lets no client in.
 
 use std::fs;
@@ -97,16 +97,16 @@ fn nbd_server_with_certificates_of_both() {
         assert!(fs::read(server.disk()).unwrap() == pattern(7, SIZE), "{more}");
         let listed = run(&mut ours(["list", &uri]));
         assert!(listed.succeeded().contains("export=\"disk\""), "{more}: {listed:?}");
-        // Whom we do not believe gets nothing of ours, nor does clear text where TLS is demanded.
+        // A server without a trusted certificate gets none of our bytes, nor does one in clear text where TLS is required.
         assert!(info(&server.uri(&credentials.strangers())).failed().contains("TLS"), "{more}");
         let clear = info(&format!("nbd://localhost:{}/disk", server.port));
         assert_eq!(clear.status.success(), !more.contains("force_tls"), "{more}: {clear:?}");
     }
 }
 
-/// It does not say why, and closes when we have spoken first: what we say is the likely reason.
+/// It sends no reason, and closes after our first message: the error names the likely reason.
 #[test]
-fn nbd_server_that_does_not_trust_us_is_said_to() {
+fn an_nbd_server_that_does_not_trust_us_is_reported() {
     let Some(credentials) = Credentials::make() else { return };
     let anonymous = credentials.without_client();
     for (general, certificates) in [("", credentials.directory()), (BELIEVES, &anonymous)] {

@@ -179,7 +179,7 @@ fn clear_text_is_for_those_modes_that_allow_it() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_opened() {
+fn invalid_words_about_tls_are_refused_before_anything_is_opened() {
     let Some(credentials) = Credentials::make() else { return };
     for options in [
         &["--tls=off", "--tls-psk=%D/keys.psk"][..],
