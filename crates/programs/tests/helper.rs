@@ -42,6 +42,12 @@ const CHECKS: &[Check] = &[
 ];
 
 fn main() {
+    // cargo-nextest asks for the names, and runs them one by one.
+    if std::env::args().any(|word| word == "--list") {
+        let ignored = std::env::args().any(|word| word == "--ignored");
+        CHECKS.iter().filter(|_| !ignored).for_each(|(name, _)| println!("{name}: test"));
+        return;
+    }
     let word = std::env::args().nth(1);
     if let Some((_, check)) = CHECKS.iter().find(|(name, _)| word.as_deref() == Some(*name)) {
         return check();
