@@ -8,13 +8,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use blackbox::haggle::Haggler;
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
-use blackbox::peers::{diskferry, skip_environment};
+use blackbox::peers::{diskferry, skip_environment, strace};
 use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
-use blackbox::temp::TempDir;
+use blackbox::temp::{TempDir, pattern};
 use blackbox::wait_for;
 use rustix::process::{Signal, kill_process};
 
@@ -126,6 +127,29 @@ fn a_second_signal_ends_at_once_with_a_status_that_says_so() {
     assert_eq!(proxy.wait().code(), Some(1));
     assert!(log_lines(&log).last().unwrap().contains("by a second signal"));
     assert!(!socket.exists());
+}
+
+#[test]
+fn a_stop_right_after_the_first_client_keeps_what_was_acknowledged() {
+    let Some(strace) = strace() else { return };
+    let temp = TempDir::new();
+    let (disk, socket) = (temp.sparse_file("disk", 1 << 20), temp.join("s"));
+    // Clients can connect already when the server shuts its sandbox behind itself, which takes three seconds here.
+    let mut command = Command::new(strace);
+    command.args(["-D", "-f", "-qq", "-o", "/dev/null"]);
+    command.args(["-e", "trace=seccomp", "-e", "inject=seccomp:delay_enter=3000000"]);
+    command
+        .arg(diskferry())
+        .args(["serve", "--sandbox=require", "--filter=cache", "-U"])
+        .arg(&socket);
+    let job = Job::start(command.arg("file").arg(&disk).stdin(Stdio::null()));
+    wait_for("the socket", || UnixStream::connect(&socket).is_ok());
+    let mut client = Haggler::new(Socket::unix(&socket).unwrap()).go("");
+    client.write(0, &pattern(0, 65_536));
+    job.signal(Signal::TERM);
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(0), "{outcome:#?}");
+    assert!(fs::read(&disk).unwrap()[..65_536] == pattern(0, 65_536), "{outcome:#?}");
 }
 
 #[test]

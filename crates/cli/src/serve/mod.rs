@@ -196,11 +196,12 @@ impl ServeProcess<'_> {
         }
         let places: Vec<_> = listeners.iter().map(|l| l.place().clone()).collect();
         let uris = settings.uris(&places);
+        // Before the first client: what it was promised is kept, however soon the stop comes.
+        self.stopping.serves();
         let server = Server::start(exports, listeners, &settings.options)?;
         tell_of(&server, metrics, &context)?;
         let held = self.sandbox.shut()?;
         settings.options.log.event(Severity::Info, None, None, format_args!("sandbox: {held}"));
-        self.stopping.serves();
         let is_single = client.is_some();
         if let Some(client) = client {
             adopt(&server, client, self.events.0.clone())?;
