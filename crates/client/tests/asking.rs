@@ -8,7 +8,7 @@ mod script;
 use std::sync::Arc;
 
 use device::{Buffer, Device, ErrorKind, Fault, Operation, Outcome, ZeroFlags};
-use script::{Client, Server, data, finish, offer, plain, simple, structured};
+use script::{Server, data, finish, offer, plain, simple, structured};
 use trial::BlockingCalls;
 use wire::{Command, CommandFlags, ServerPolicy, TransmissionFlags};
 
@@ -30,32 +30,13 @@ fn notes(
         while let Some((request, _)) = client.request() {
             let kind = request.kind().unwrap();
             notes.lock().unwrap().push((kind, request.flags, request.offset, request.length));
-            answer(&mut client, &request);
+            client.answer(&request, 0);
         }
     });
     (server, log)
 }
 
 type Note = (Command, CommandFlags, u64, u64);
-
-fn answer(client: &mut Client, request: &wire::Request) {
-    let writer = wire::ReplyWriter::new(client.session.mode, request);
-    let mut out = Vec::new();
-    match request.kind() {
-        Some(Command::Read) => {
-            let len = u32::try_from(request.length).unwrap();
-            writer.read_data(request.offset, len, true, &mut out);
-            out.extend(vec![0; len as usize]);
-        }
-        Some(Command::Disconnect) => {}
-        Some(Command::BlockStatus) => {
-            let all = wire::StatusExtent { length: request.length, flags: 3 };
-            writer.block_status(client.session.contexts[0].0, [all], 10, true, &mut out);
-        }
-        _ => writer.done(&mut out),
-    }
-    client.send(&out);
-}
 
 #[test]
 fn writes_beyond_the_limit_of_unsent_bytes_are_all_done() {

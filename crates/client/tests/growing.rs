@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use device::Device;
-use script::{Client, Server, data, offer, simple, structured};
+use script::{Client, Server, offer, structured};
 use trial::BlockingCalls;
 use wire::{Command, ExportOffer, TransmissionFlags};
 
@@ -33,16 +33,10 @@ impl Count {
         let now = self.0.0.fetch_add(1, SeqCst) + 1;
         self.0.1.fetch_max(now, SeqCst);
         while let Some((request, _)) = client.request() {
-            let answer = match request.kind().unwrap() {
-                Command::Disconnect => break,
-                Command::Read => {
-                    std::thread::sleep(Duration::from_millis(3));
-                    let bytes = vec![7; usize::try_from(request.length).unwrap()];
-                    data(request.cookie, true, request.offset, &bytes)
-                }
-                _ => simple(request.cookie, 0),
-            };
-            client.send(&answer);
+            if request.kind() == Some(Command::Read) {
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            client.answer(&request, 7);
         }
         self.0.0.fetch_sub(1, SeqCst);
     }

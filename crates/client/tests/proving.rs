@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use device::{Buffer, Device, Lane, Operation, Outcome, Result};
-use script::{Server, data, offer, simple, structured};
+use script::{Server, offer, structured};
 use trial::BlockingCalls;
 use wire::{Command, ExportOffer, TransmissionFlags};
 
@@ -30,20 +30,15 @@ fn a_connection_that_has_much_to_answer_is_not_given_up_while_it_does() {
     };
     let server = Server::start_with(offers, structured(), move |mut client| {
         while let Some((request, _)) = client.request() {
-            let answer = match request.kind().unwrap() {
-                Command::Disconnect => return,
-                Command::Read => {
-                    if client.number == 0 && request.offset > 0 {
-                        // A slow disk, or a distant one: all of them take longer than a proof may.
-                        std::thread::sleep(Duration::from_millis(700));
-                    }
-                    let bytes = vec![7; usize::try_from(request.length).unwrap()];
-                    data(request.cookie, true, request.offset, &bytes)
-                }
-                _ => simple(request.cookie, 0),
-            };
+            if request.kind() == Some(Command::Disconnect) {
+                return;
+            }
+            if request.kind() == Some(Command::Read) && client.number == 0 && request.offset > 0 {
+                // A slow disk, or a distant one: all of them take longer than a proof may.
+                std::thread::sleep(Duration::from_millis(700));
+            }
             seen.lock().unwrap().push((client.number, request.kind()));
-            client.send(&answer);
+            client.answer(&request, 7);
         }
     });
     let device = server.try_open_with(&["connections=2", "reconnect-delay=60"]).unwrap();
@@ -96,20 +91,15 @@ impl Busy {
         let server = Server::start_with(offers, structured(), move |mut client| {
             while let Some((request, _)) = client.request() {
                 let kind = request.kind().unwrap();
+                if kind == Command::Disconnect {
+                    return;
+                }
                 let held = client.number == 0 && kind == Command::Read && request.offset == HELD;
                 if held && !goes_on.lock().unwrap().recv().unwrap_or(false) {
                     return;
                 }
-                let answer = match kind {
-                    Command::Disconnect => return,
-                    Command::Read => {
-                        let bytes = vec![7; usize::try_from(request.length).unwrap()];
-                        data(request.cookie, true, request.offset, &bytes)
-                    }
-                    _ => simple(request.cookie, 0),
-                };
                 seen.lock().unwrap().push((client.number, kind));
-                client.send(&answer);
+                client.answer(&request, 7);
             }
         });
         let device = server.try_open_with(&["connections=2", "reconnect-delay=60"]).unwrap();

@@ -15,7 +15,7 @@ use trial::BlockingCalls;
 
 use device::{Device, Error, ErrorKind, Fault, Operation, Params, Peer};
 use devices::OpenOptions;
-use script::{Client, Server, data, offer, simple, structured};
+use script::{Client, Server, offer, structured};
 use wire::{Command, ExportOffer, TransmissionFlags};
 
 const SIZE: u64 = 1 << 20;
@@ -28,12 +28,10 @@ fn numbered(mut client: Client) {
     while let Some((request, _)) = client.request() {
         match request.kind() {
             Some(Command::Read | Command::WriteZeroes) if request.offset == LAST => return,
-            Some(Command::Read) => {
+            _ => {
                 let number = u8::try_from(client.number).unwrap();
-                let bytes = vec![number; usize::try_from(request.length).unwrap()];
-                client.send(&data(request.cookie, true, request.offset, &bytes));
+                client.answer(&request, number);
             }
-            _ => client.send(&simple(request.cookie, 0)),
         }
     }
 }

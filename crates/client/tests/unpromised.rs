@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use device::{Buffer, Device, Lane, Operation, Outcome};
-use script::{Client, Server, data, offer, simple, structured};
+use script::{Client, Server, data, offer, structured};
 use trial::BlockingCalls;
 use wire::Command;
 
@@ -23,17 +23,11 @@ type Asked = Arc<Mutex<Vec<(usize, u64)>>>;
 /// Answers reads with `fill`, after `pause` each.
 fn serve(mut client: Client, asked: &Asked, fill: u8, pause: Duration) {
     while let Some((request, _)) = client.request() {
-        let answer = match request.kind().unwrap() {
-            Command::Disconnect => return,
-            Command::Read => {
-                asked.lock().unwrap().push((client.number, request.offset));
-                let bytes = vec![fill; usize::try_from(request.length).unwrap()];
-                data(request.cookie, true, request.offset, &bytes)
-            }
-            _ => simple(request.cookie, 0),
-        };
+        if request.kind() == Some(Command::Read) {
+            asked.lock().unwrap().push((client.number, request.offset));
+        }
         std::thread::sleep(pause);
-        client.send(&answer);
+        client.answer(&request, fill);
     }
 }
 

@@ -1,4 +1,5 @@
-//! A scripted server: an honest handshake (by `wire`), then whatever the test wants.
+//! The scripted NBD server of the crates' tests: an honest handshake (by `wire`), then whatever the test wants. The black-box
+//! tests have one of their own, `blackbox::fake`, since a mistake of `wire` must not be made again there.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -11,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use devices::OpenOptions;
 use rustix::event::{PollFd, PollFlags, poll};
 use wire::{
-    Command, ExportCatalog, ExportOffer, Negotiated, OptionRefusal, Request, ServerHandshake,
-    ServerPolicy, ServerStep, TransmissionFlags,
+    Command, ExportCatalog, ExportOffer, Negotiated, OptionRefusal, ReplyWriter, Request,
+    ServerHandshake, ServerPolicy, ServerStep, StatusExtent, TransmissionFlags,
 };
 
 /// What the client of a scripted server may do.
@@ -103,6 +104,26 @@ impl Client {
             }
             _ => false,
         }
+    }
+
+    /// Answers a request well: a read with bytes of `fill`, and the map is one hole.
+    pub(crate) fn answer(&mut self, request: &Request, fill: u8) {
+        let writer = ReplyWriter::new(self.session.mode, request);
+        let mut out = Vec::new();
+        match request.kind() {
+            Some(Command::Read) => {
+                let len = u32::try_from(request.length).unwrap();
+                writer.read_data(request.offset, len, true, &mut out);
+                out.resize(out.len() + len as usize, fill);
+            }
+            Some(Command::Disconnect) => {}
+            Some(Command::BlockStatus) => {
+                let all = StatusExtent { length: request.length, flags: 3 };
+                writer.block_status(self.session.contexts[0].0, [all], 10, true, &mut out);
+            }
+            _ => writer.done(&mut out),
+        }
+        self.send(&out);
     }
 
     /// Sends; a client that is gone is no failure of the server.
