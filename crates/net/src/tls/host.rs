@@ -10,7 +10,7 @@ pub(super) struct ExpectedHost(pub(super) String);
 
 /// Any host: only the chain is checked.
 #[derive(Debug)]
-pub(super) struct Anyone;
+pub(super) struct AnyHost;
 
 impl VerifyHostNameCallback for ExpectedHost {
     fn verify_host_name(&self, name: &str) -> bool {
@@ -18,7 +18,7 @@ impl VerifyHostNameCallback for ExpectedHost {
     }
 }
 
-impl VerifyHostNameCallback for Anyone {
+impl VerifyHostNameCallback for AnyHost {
     fn verify_host_name(&self, _name: &str) -> bool {
         true
     }

@@ -15,7 +15,7 @@ use s2n_tls::security::Policy;
 
 use super::credentials::{self, Key};
 use super::handshake::Handshake;
-use super::host::{Anyone, ExpectedHost};
+use super::host::{AnyHost, ExpectedHost};
 use super::{Calling, Serving};
 
 /// Versions, ciphers, groups and signatures, by the date of the library's list: AES-128-GCM before
@@ -194,7 +194,7 @@ fn server_certificates(dir: &Path, verify_peer: bool) -> Result<Config> {
         if let Some(authority) = &authority {
             builder.trust_pem(authority)?;
             builder.set_client_auth_type(ClientAuthType::Required)?;
-            builder.set_verify_host_callback(Anyone)?;
+            builder.set_verify_host_callback(AnyHost)?;
         }
         builder.build()
     };
@@ -236,7 +236,7 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
         }
         match host.filter(|_| verify) {
             Some(host) => builder.set_verify_host_callback(ExpectedHost(host.to_owned()))?,
-            None => builder.set_verify_host_callback(Anyone)?,
+            None => builder.set_verify_host_callback(AnyHost)?,
         };
         builder.build()
     };

@@ -154,8 +154,8 @@ fn a_proxy_carries_http_and_https() {
     assert!(asked.iter().any(|line| line.starts_with("GET http://127.0.0.1:")), "{asked:?}");
     assert!(asked.iter().any(|line| line.starts_with("CONNECT 127.0.0.1:")), "{asked:?}");
     assert!(asked.iter().all(|line| line.contains("Basic bWU6c2VjcmV0")), "{asked:?}");
-    let nobody = "proxy=http://127.0.0.1:1".to_owned();
-    assert!(copy(&tls, &[encrypted, ca, nobody]).failed().contains("proxy"));
+    let no_proxy_there = "proxy=http://127.0.0.1:1".to_owned();
+    assert!(copy(&tls, &[encrypted, ca, no_proxy_there]).failed().contains("proxy"));
 }
 
 /// A proxy, and the first line and login of what it was asked for.
