@@ -183,7 +183,7 @@ fn a_file_that_is_made_appears_when_it_is_complete_and_goes_if_it_never_is() {
     std::fs::write(&path, "another's").unwrap();
     let made = created.made.unwrap();
     assert_eq!(made.appear().unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
-    assert!(!made.remove());
+    assert!(made.remove(), "nothing is left of it");
     assert_eq!(std::fs::read(&path).unwrap(), b"another's");
 }
 
