@@ -18,7 +18,7 @@ use crate::GUARD;
 use crate::haggle::Haggler;
 use crate::nbd::BASE_ALLOCATION;
 use crate::peers::{diskferry, find};
-use crate::run::collect;
+use crate::run::{collect, memory_of, peak_memory_of};
 use crate::session::{Mode, Session};
 use crate::socket::Socket;
 use crate::temp::TempDir;
@@ -310,12 +310,12 @@ impl Server {
 
     /// Its peak resident memory so far, in bytes.
     pub fn peak_memory(&self) -> u64 {
-        self.status_field("VmHWM:")
+        peak_memory_of(self.pid)
     }
 
     /// Anonymous memory resident now, in bytes: without the pages of served files and memfds.
     pub fn anonymous_memory(&self) -> u64 {
-        self.status_field("RssAnon:")
+        memory_of(self.pid, "RssAnon:")
     }
 
     /// The processor time that it has used, in hundredths of a second.
@@ -324,13 +324,6 @@ impl Server {
         let stat = fs::read_to_string(path).expect("the server runs");
         let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
         fields.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
-    }
-
-    fn status_field(&self, name: &str) -> u64 {
-        let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
-        let status = fs::read_to_string(path).expect("the server runs");
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a known field");
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     /// How many descriptors it holds.

@@ -184,10 +184,16 @@ fn threads_of(process: Pid) -> String {
     text
 }
 
-/// The peak resident memory of a process (`self` or a number), in bytes.
-pub fn peak_memory_of(process: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+/// The peak resident memory of a process that runs, in bytes.
+pub fn peak_memory_of(process: Pid) -> u64 {
+    memory_of(process, "VmHWM:")
+}
+
+/// A field of `/proc/PID/status` that counts memory, in bytes.
+pub(crate) fn memory_of(process: Pid, field: &str) -> u64 {
+    let path = format!("/proc/{}/status", process.as_raw_nonzero());
+    let status = std::fs::read_to_string(path).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a known field");
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 

@@ -279,7 +279,7 @@ fn interrupted(arguments: &[&str], fake: &Fake, ready: impl Fn(&blackbox::fake::
     fake.wait_until("the copy's requests", ready);
     // Let it run into the wait.
     std::thread::sleep(Duration::from_millis(200));
-    let peak = peak_memory_of(&job.pid().to_string());
+    let peak = peak_memory_of(job.pid());
     assert!(peak <= super::MEMORY, "{peak} bytes of memory used");
     job.signal(Signal::INT);
     let outcome = job.wait();
