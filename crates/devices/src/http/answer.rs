@@ -181,6 +181,7 @@ fn part(headers: &HeaderMap, start: u64, end: u64) -> Result<Verdict> {
 
 /// Refuses encoded bytes: they are not the object's.
 fn is_plain(headers: &HeaderMap) -> Result<()> {
+    is_chunked_at_most(headers)?;
     for value in headers.get_all(header::CONTENT_ENCODING) {
         let coding = value.to_str().unwrap_or("an unknown coding").trim();
         if !coding.is_empty() && !coding.eq_ignore_ascii_case("identity") {
@@ -191,6 +192,18 @@ fn is_plain(headers: &HeaderMap) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses transfer codings besides one that is chunked: hyper takes that off, and looks at no other.
+fn is_chunked_at_most(headers: &HeaderMap) -> Result<()> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return Ok(()) };
+    let coding = coding.to_str().unwrap_or("an unknown coding").trim();
+    if coding.eq_ignore_ascii_case("chunked") && codings.next().is_none() {
+        return Ok(());
+    }
+    let coding: String = coding.chars().take(40).collect();
+    Err(protocol(&format!("GET: the answer has transfer codings besides chunked ({coding})")))
 }
 
 fn protocol(action: &str) -> Error {
@@ -324,6 +337,22 @@ mod tests {
         assert!(answer(206, &[range, ("content-encoding", "gzip")]).contains("encoded (gzip)"));
         assert!(answer(200, &[("content-encoding", "br")]).contains("encoded (br)"));
         assert!(answer(206, &[range, ("content-encoding", "identity")]).starts_with("Part"));
+    }
+
+    #[test]
+    fn no_transfer_coding_besides_chunked_is_taken_for_data() {
+        let range = ("content-range", "bytes 100-199/1000");
+        for coding in ["gzip, chunked", "gzip", "chunked, chunked", "identity", ""] {
+            for status in [200, 206] {
+                let said = answer(status, &[range, ("transfer-encoding", coding)]);
+                assert!(said.contains("transfer codings"), "{coding}: {said}");
+            }
+        }
+        let (chunked, gzip) = (("transfer-encoding", "Chunked"), ("transfer-encoding", "gzip"));
+        assert!(answer(206, &[range, chunked]).starts_with("Part"));
+        for both in [[gzip, chunked], [chunked, gzip]] {
+            assert!(answer(200, &both).contains("transfer codings"), "{both:?}");
+        }
     }
 
     #[test]

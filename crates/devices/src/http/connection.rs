@@ -38,7 +38,7 @@ const PIECE: usize = 256 << 10;
 /// A body that is not wanted is read to its end, so that the connection can be used again, if it is no
 /// longer than this.
 const DRAINED: u64 = 256 << 10;
-/// How long that may take without a byte.
+/// How long that may take.
 const DRAIN: Duration = Duration::from_secs(2);
 /// How long an idle connection is kept: servers close theirs sooner or later.
 pub(super) const IDLE: Duration = Duration::from_secs(15);
@@ -291,11 +291,12 @@ impl HttpConnection {
         if matches!(&self.state, State::Straight(body) if body.left > DRAINED) {
             return false;
         }
-        let mut left = DRAINED;
+        let (mut left, begun) = (DRAINED, Instant::now());
         let mut unwanted = vec![0; 16 << 10];
         loop {
             let into = &mut [IoSliceMut::new(&mut unwanted)];
-            match self.fill_within(into, self.patience.min(DRAIN)) {
+            let patience = self.patience.min(DRAIN.saturating_sub(begun.elapsed()));
+            match self.fill_within(into, patience) {
                 Ok(0) => return matches!(self.state, State::Quiet(_)),
                 Ok(n) => match left.checked_sub(n as u64) {
                     Some(less) => left = less,

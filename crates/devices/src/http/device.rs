@@ -207,7 +207,11 @@ fn find_once(
             *whole = true;
             Ok(Some((size, First::Here(Vec::new()))))
         }
-        Answer::Whole(_) => {
+        Answer::Whole(Some(_)) => {
+            asker.hang_up();
+            Err(lost("open: the server announces more bytes than a disk can have"))
+        }
+        Answer::Whole(None) => {
             // Only the end shows the size; until then everything must be kept.
             let bytes = receive(asker, WINDOW)?;
             if bytes.len() as u64 > WINDOW {

@@ -2,7 +2,7 @@
 //!
 //! Bytes are received into the chunks that they belong to. A chunk is handed on when all of it has come,
 //! so a reader of the beginning of a long range does not wait for its end. When an answer breaks off, what
-//! came is kept and the rest is asked for. Only a try that brings nothing counts as a failure, and after
+//! came is kept and the rest is asked for. A try that brings too little counts as a failure, and after
 //! some of them in a row those that wait are told. What is no longer needed is given up.
 
 use std::collections::VecDeque;
@@ -14,6 +14,8 @@ use device::{Buffer, Error, ErrorKind, Fault};
 use super::asking::{Answer, Asker, Trouble};
 use super::connection::unneeded;
 use super::origin::changed;
+use super::passed::Passed;
+use super::progress::Progress;
 use super::shared::Shared;
 use super::window::{CHUNK, Run};
 
@@ -45,28 +47,29 @@ fn bring(shared: &Arc<Shared>, asker: &mut Asker, run: &Run, mut announced: Opti
     let mut filling = Filling::new(shared, run);
     let (looks, needs) = (shared.clone(), run.clone());
     asker.while_needed(Arc::new(move || looks.needs(&needs)));
-    let mut failures = 0;
+    let mut progress = Progress::new(filling.at);
     while !filling.is_full() {
         let before = filling.at;
         let tried = match announced.take() {
             Some(len) => receive(asker, &mut filling, len),
             None => try_once(asker, &mut filling),
         };
-        let Err(trouble) = tried else { continue };
+        let trouble = match tried {
+            Ok(()) if filling.is_full() || progress.is_enough(filling.at) => continue,
+            Ok(()) => too_little(&filling, before),
+            Err(trouble) => trouble,
+        };
         if trouble.error.kind() == ErrorKind::Cancelled {
             asker.hang_up();
             return shared.give_up(&filling.rest(), &trouble.error);
         }
-        if filling.at > before {
-            failures = 0;
-        }
-        failures += 1;
+        let failures = progress.failed(filling.at);
         let gives_up = !trouble.may_pass || failures > shared.retries;
         // A server that sends something each time need not be spared, unless it asks for that.
         let at_once = filling.at - before >= CHUNK && trouble.wait.is_none() && !trouble.throttled;
         if gives_up || !(at_once || shared.pause(&trouble, failures)) {
             let error = trouble.error.on(shared.origin.original()).at(filling.at);
-            return shared.failed(filling.rest(), &error);
+            return shared.failed(&filling.rest(), &error);
         }
     }
     shared.went_well();
@@ -116,6 +119,15 @@ pub(super) fn ended_early(asker: &mut Asker, left: u64) -> Trouble {
     Trouble::passing(Error::new(ErrorKind::Disconnected, Fault::Peer, action))
 }
 
+/// An answer in order that brings next to nothing of what was asked for.
+fn too_little(filling: &Filling<'_>, before: u64) -> Trouble {
+    let (came, asked) = (filling.at - before, filling.end - before);
+    let action = format!(
+        "GET: the server sends {came} of {asked} bytes that were asked for, again and again"
+    );
+    Trouble::passing(Error::new(ErrorKind::Protocol, Fault::Peer, action))
+}
+
 /// A body that continues after its end.
 pub(super) fn too_much(asker: &mut Asker) -> Trouble {
     asker.hang_up();
@@ -133,13 +145,15 @@ pub(super) struct Filling<'a> {
     chunks: VecDeque<Buffer>,
     /// Whether missing bytes are still needed.
     needed: bool,
+    /// What was handed on, if that may come again.
+    pub(super) passed: Option<Passed>,
 }
 
 impl<'a> Filling<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, run: &Run) -> Self {
         let bytes = shared.lock().window.bytes_of(run);
         let (at, end) = (bytes.start, bytes.end);
-        Self { shared, at, end, chunks: VecDeque::new(), needed: true }
+        Self { shared, at, end, chunks: VecDeque::new(), needed: true, passed: None }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -149,6 +163,11 @@ impl<'a> Filling<'a> {
     /// The chunks that are not full.
     pub(super) fn rest(&self) -> Run {
         self.at / CHUNK..self.end.div_ceil(CHUNK)
+    }
+
+    /// Drops what came of a chunk that is not full: all of it has to come again.
+    pub(super) fn drop_begun(&mut self) {
+        self.at -= self.at % CHUNK;
     }
 
     /// Receives some of the next `most` bytes, if that many are missing: how many. 0 at the end of what
@@ -203,7 +222,10 @@ impl<'a> Filling<'a> {
         let full = if self.is_full() { self.chunks.len() as u64 } else { self.at / CHUNK - first };
         let full = usize::try_from(full).unwrap_or(usize::MAX).min(self.chunks.len());
         if full > 0 {
-            let chunks = self.chunks.drain(..full).collect();
+            let chunks: Vec<Buffer> = self.chunks.drain(..full).collect();
+            if let Some(passed) = &mut self.passed {
+                chunks.iter().for_each(|chunk| passed.add(chunk));
+            }
             let rest = self.rest();
             self.needed = self.shared.arrived(first, chunks, &rest);
         }

@@ -14,6 +14,7 @@
 //! | `answer`, `origin`, `credentials`, `asking` | one request, until its bytes come |
 //! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and which reads wait |
 //! | `shared`, `fetching`, `pass` | the threads that fetch |
+//! | `progress`, `passed` | whether what they get is enough, and still the same object |
 //! | `device` | the contract |
 //! | `tried` | answers from memory, for fuzzing |
 
@@ -27,11 +28,15 @@ mod dial;
 mod fetching;
 #[cfg(test)]
 mod habits;
+#[cfg(test)]
+mod hostile;
 mod netrc;
 mod origin;
 mod pace;
 mod params;
 mod pass;
+mod passed;
+mod progress;
 mod proxy;
 mod reach;
 mod read;

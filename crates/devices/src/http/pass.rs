@@ -3,16 +3,22 @@
 //! The pass goes no further ahead of readers than the window holds. It waits for them, and drops
 //! unread bytes only when a reader waits for bytes further on. Bytes that it has passed stay in the
 //! window as long as there is room, and cannot be fetched again: a read of them is an error. A pass
-//! that breaks off starts again, and skips what has come.
+//! that breaks off starts again, and passes by what has been handed on: it goes on only if those were
+//! the same bytes.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
+use std::time::Instant;
 
 use device::{Error, ErrorKind, Fault};
 
 use super::asking::{Answer, Asker, Trouble};
 use super::fetching::{Filling, ended_early};
+use super::origin::changed;
+use super::passed::Passed;
+use super::progress::Progress;
 use super::shared::Shared;
+use super::window::CHUNK_LEN;
 
 /// A read of bytes that the pass has left behind.
 pub(super) fn passed() -> Error {
@@ -49,36 +55,34 @@ pub(super) fn run(shared: &Arc<Shared>, asker: Asker, bytes: &[u8]) {
 fn make(shared: &Arc<Shared>, mut asker: Asker) {
     let all = 0..shared.lock().window.end();
     let mut filling = Filling::new(shared, &all);
-    let mut failures = 0;
-    let mut skip = 0;
-    while !filling.is_full() {
-        let before = filling.at;
-        let Err(trouble) = go_on(shared, &mut asker, &mut filling, &mut skip) else { return };
-        failures = if filling.at > before { 1 } else { failures + 1 };
+    filling.passed = Some(Passed::default());
+    let mut progress = Progress::new(0);
+    let mut going = go_on(shared, &mut asker, &mut filling, &mut progress);
+    while let Err(trouble) = going {
+        filling.drop_begun();
+        let failures = progress.failed(filling.at);
         let gives_up = !trouble.may_pass || failures > shared.retries;
         if gives_up || !shared.pause(&trouble, failures) {
             return end(shared, &filling, trouble.error);
         }
-        // From the beginning, without what has come.
-        loop {
-            match asker.ask(0, filling.end, true) {
-                Ok(Answer::Whole(_)) => break skip = filling.at,
-                Ok(_) => asker.hang_up(),
-                Err(trouble) if trouble.may_pass && failures <= shared.retries => {
-                    failures += 1;
-                    if shared.pause(&trouble, failures) {
-                        continue;
-                    }
-                    return end(shared, &filling, trouble.error);
-                }
-                Err(trouble) => {
-                    return end(shared, &filling, trouble.error);
-                }
-            }
-            let action = "GET: the server answers differently each time";
-            return end(shared, &filling, Error::new(ErrorKind::Protocol, Fault::Peer, action));
-        }
+        going = begin_again(shared, &mut asker, &mut filling, &mut progress);
     }
+}
+
+/// One more try, from the beginning.
+fn begin_again(
+    shared: &Arc<Shared>,
+    asker: &mut Asker,
+    filling: &mut Filling<'_>,
+    progress: &mut Progress,
+) -> Result<(), Trouble> {
+    let Answer::Whole(_) = asker.ask(0, filling.end, true)? else {
+        asker.hang_up();
+        let action = "GET: the server answers differently each time";
+        return Err(Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action)));
+    };
+    pass_by(shared, asker, filling, progress)?;
+    go_on(shared, asker, filling, progress)
 }
 
 /// The pass has failed, and so does everything that it did not bring, now and later.
@@ -86,38 +90,65 @@ fn end(shared: &Arc<Shared>, filling: &Filling<'_>, error: Error) {
     let error = error.on(shared.origin.original()).at(filling.at);
     let mut state = shared.lock();
     state.broken = Some(error.duplicate());
-    let waiters = state.window.failed(filling.rest());
+    let waiters = state.window.failed(&filling.rest());
     drop(state);
     super::window::fail(waiters, &error);
 }
 
-/// Receives the rest of the answer, after `skip` bytes.
+/// Waits until a reader wants more, or there is room for it. Returns whether the device is still open.
+fn waits_for_readers(shared: &Arc<Shared>, filling: &Filling<'_>, progress: &mut Progress) -> bool {
+    let begun = Instant::now();
+    let goes_on = shared.wait_until(|state| {
+        let next = filling.rest().start;
+        state.pass = Some(next);
+        !state.window.is_far_ahead() || state.window.first_awaited(next).is_some()
+    });
+    progress.not_counting(begun.elapsed());
+    goes_on
+}
+
+/// Receives once more what has been handed on.
+fn pass_by(
+    shared: &Arc<Shared>,
+    asker: &mut Asker,
+    filling: &Filling<'_>,
+    progress: &mut Progress,
+) -> Result<(), Trouble> {
+    let mut seen = Passed::default();
+    let mut chunk = vec![0; CHUNK_LEN];
+    // Only whole chunks have been.
+    let mut left = filling.at;
+    while left > 0 {
+        let mut filled = 0;
+        while filled < chunk.len() {
+            if !waits_for_readers(shared, filling, progress) {
+                return Ok(());
+            }
+            let place = chunk.get_mut(filled..).unwrap_or_default();
+            match asker.fill(&mut [IoSliceMut::new(place)])? {
+                0 => return Err(ended_early(asker, filling.end - filling.at + left)),
+                n => filled += n,
+            }
+        }
+        seen.add(&chunk);
+        left = left.saturating_sub(filled as u64);
+    }
+    if filling.passed.as_ref().is_none_or(|passed| !passed.is(&seen)) {
+        asker.hang_up();
+        return Err(Trouble::lasting(changed("it broke off, and began again with other bytes")));
+    }
+    Ok(())
+}
+
+/// Receives the rest of the answer.
 fn go_on(
     shared: &Arc<Shared>,
     asker: &mut Asker,
     filling: &mut Filling<'_>,
-    skip: &mut u64,
+    progress: &mut Progress,
 ) -> Result<(), Trouble> {
-    let mut passed_by = if *skip > 0 { vec![0; 64 << 10] } else { Vec::new() };
-    while !filling.is_full() {
-        let wanted = shared.wait_until(|state| {
-            let next = filling.rest().start;
-            state.pass = Some(next);
-            !state.window.is_far_ahead() || state.window.first_awaited(next).is_some()
-        });
-        if !wanted {
-            return Ok(());
-        }
-        let n = if *skip > 0 {
-            let len = usize::try_from(*skip).unwrap_or(usize::MAX).min(passed_by.len());
-            let place = passed_by.get_mut(..len).unwrap_or_default();
-            let n = asker.fill(&mut [IoSliceMut::new(place)])? as u64;
-            *skip -= n;
-            n
-        } else {
-            filling.receive(asker, u64::MAX)?
-        };
-        if n == 0 {
+    while !filling.is_full() && waits_for_readers(shared, filling, progress) {
+        if filling.receive(asker, u64::MAX)? == 0 {
             return Err(ended_early(asker, filling.end - filling.at));
         }
     }

@@ -116,7 +116,7 @@ impl Shared {
         let mut state = self.lock();
         let here = state.window.want(&read, offset, len);
         let lost = state.lost(&ObjectWindow::chunks_of(offset, len));
-        let lost = lost.map(|(run, error)| (state.window.failed(run), error));
+        let lost = lost.map(|(run, error)| (state.window.failed(&run), error));
         self.set_to_work(state);
         if let Some((waiters, error)) = lost {
             fail(waiters, &error.on(self.origin.original()).at(offset));
@@ -140,6 +140,7 @@ impl Shared {
     /// Wakes or makes a thread, if there is work that none does.
     fn set_to_work(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.pass.is_some() {
+            state.window.without_turns();
             drop(state);
             return self.work.notify_all();
         }
@@ -266,7 +267,7 @@ impl Shared {
     pub(super) fn give_up(self: &Arc<Self>, run: &Run, error: &Error) {
         let mut state = self.lock();
         if state.closing {
-            let waiters = state.window.failed(run.clone());
+            let waiters = state.window.failed(run);
             drop(state);
             return fail(waiters, error);
         }
@@ -275,7 +276,7 @@ impl Shared {
     }
 
     /// These chunks do not come.
-    pub(super) fn failed(&self, run: Run, error: &Error) {
+    pub(super) fn failed(&self, run: &Run, error: &Error) {
         let waiters = self.lock().window.failed(run);
         fail(waiters, error);
     }
@@ -419,6 +420,17 @@ mod tests {
         // It holds the lock until it waits.
         until(shared, |state| state.failures > failures);
         told
+    }
+
+    #[test]
+    fn a_pass_keeps_no_list_of_what_is_wanted_however_often_a_read_of_it_fails() {
+        let shared = shared(1);
+        shared.lock().pass = Some(1);
+        shared.lock().broken = Some(Error::new(ErrorKind::Disconnected, Fault::Peer, "GET"));
+        for chunk in 0..1000 {
+            want(&shared, chunk);
+        }
+        assert_eq!(shared.lock().window.wishes(), 0);
     }
 
     #[test]

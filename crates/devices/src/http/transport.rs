@@ -19,6 +19,9 @@ use super::tls::HttpsSession;
 /// Bytes that are received at once for hyper.
 const PIECE: usize = 64 << 10;
 
+/// Ciphertext that may come in a row without a byte of data, in bytes: keys, tickets and empty records.
+const DATALESS: usize = 128 << 10;
+
 /// The stream, and what is known of it on both sides of hyper.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -93,6 +96,8 @@ impl AsFd for Line {
 pub(super) struct HttpTransport {
     line: Arc<Line>,
     tls: Option<Box<HttpsSession>>,
+    /// Ciphertext that came since the last byte of data.
+    dataless: usize,
     /// Bytes received for hyper, which needs few except for bodies without a length.
     piece: Vec<u8>,
 }
@@ -105,7 +110,7 @@ impl HttpTransport {
             wants_write: AtomicBool::new(false),
             received: AtomicU64::new(0),
         });
-        (Self { line: line.clone(), tls: tls.map(Box::new), piece: Vec::new() }, line)
+        (Self { line: line.clone(), tls: tls.map(Box::new), dataless: 0, piece: Vec::new() }, line)
     }
 
     /// Receives what is there into `into` (not empty); 0 at the end.
@@ -152,11 +157,18 @@ impl HttpTransport {
         loop {
             let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(0)) };
             if let Some(n) = tls.read(into)? {
+                self.dataless = 0;
                 return Poll::Ready(Ok(n));
+            }
+            if self.dataless > DATALESS {
+                return Poll::Ready(Err(io::Error::other("TLS messages, but no data")));
             }
             let room = tls.room();
             match self.line.receive(room) {
-                Poll::Ready(Ok(n)) => tls.received(n)?,
+                Poll::Ready(Ok(n)) => {
+                    tls.received(n)?;
+                    self.dataless += n;
+                }
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
                 Poll::Pending => {
                     // An answer to a key update, say.

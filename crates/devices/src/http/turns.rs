@@ -49,6 +49,12 @@ impl Turns {
         }
     }
 
+    /// How many wishes are kept.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.queues.values().map(VecDeque::len).sum()
+    }
+
     /// Whether several clients wait.
     pub(super) fn is_shared(&self) -> bool {
         self.order.len() > 1

@@ -17,7 +17,8 @@ use super::streams::Streams;
 use super::turns::Turns;
 
 /// Bytes of a chunk; the last one of an object may be shorter.
-pub(super) const CHUNK: u64 = 64 << 10;
+pub(super) const CHUNK: u64 = CHUNK_LEN as u64;
+pub(super) const CHUNK_LEN: usize = 64 << 10;
 /// Bytes that are kept in memory, at most. With the 40 MiB that a copy may have in flight besides, it stays
 /// below 96 MiB.
 pub(super) const WINDOW: u64 = 40 << 20;
@@ -179,9 +180,13 @@ impl ObjectWindow {
         here
     }
 
-    /// Wants a range for no particular reader; no more than half a window of it.
+    /// Wants a range for no particular reader; no more than half a window of it, and nothing while as much as the
+    /// window has room for is on its way: such wishes have no end that holds them back.
     pub(super) fn prefetch(&mut self, offset: u64, len: u64) {
         for index in Self::chunks_of(offset, len.min(WINDOW / 2)) {
+            if self.chunks.len().saturating_sub(self.held()) >= ROOM {
+                return;
+            }
             if let std::collections::hash_map::Entry::Vacant(place) = self.chunks.entry(index) {
                 place.insert(Chunk::Wanted(Owed { anyway: true, ..Owed::default() }));
                 self.wanted.push(index);
@@ -209,6 +214,17 @@ impl ObjectWindow {
     /// Reads whose clients have gone and that nothing will be fetched for.
     pub(super) fn gone(&mut self) -> Waiters {
         std::mem::take(&mut self.gone)
+    }
+
+    /// Nothing is fetched by turns: all of it comes in its order.
+    pub(super) fn without_turns(&mut self) {
+        self.wanted = Turns::default();
+    }
+
+    /// What is wanted in turns.
+    #[cfg(test)]
+    pub(super) fn wishes(&self) -> usize {
+        self.wanted.len()
     }
 
     /// Whether there is something to fetch that is not being fetched yet.
@@ -267,7 +283,7 @@ impl ObjectWindow {
 
     /// These chunks are no longer being fetched; those that a reader waits for are wanted again.
     pub(super) fn given_up(&mut self, run: &Run) {
-        for index in run.clone() {
+        for index in self.known_of(run) {
             let Some(Chunk::Coming(owed)) = self.chunks.get(&index) else { continue };
             let moot = owed.is_moot();
             let Some(Chunk::Coming(owed)) = self.chunks.remove(&index) else { continue };
@@ -340,9 +356,9 @@ impl ObjectWindow {
     }
 
     /// Takes back chunks that did not come, and returns the reads that waited for them.
-    pub(super) fn failed(&mut self, run: Run) -> Waiters {
+    pub(super) fn failed(&mut self, run: &Run) -> Waiters {
         let mut all = Vec::new();
-        for index in run {
+        for index in self.known_of(run) {
             match self.chunks.remove(&index) {
                 Some(Chunk::Wanted(owed) | Chunk::Coming(owed)) => {
                     if self.ahead.remove(&index) {
@@ -362,12 +378,19 @@ impl ObjectWindow {
 
     /// Everything that is wanted or in flight has failed.
     pub(super) fn failed_all(&mut self) -> Waiters {
-        let indexes: Vec<u64> = self.chunks.keys().copied().collect();
-        let mut all = Vec::new();
-        for index in indexes {
-            all.extend(self.failed(index..index + 1));
+        self.failed(&(0..self.end()))
+    }
+
+    /// The chunks of a run of which something is known. The run may be as long as a server says that the object is, so
+    /// its numbers are not counted: at most those chunks are looked at that are here, on their way or wanted.
+    fn known_of(&self, run: &Run) -> Vec<u64> {
+        if run.end.saturating_sub(run.start) <= self.chunks.len() as u64 {
+            return run.clone().filter(|index| self.chunks.contains_key(index)).collect();
         }
-        all
+        let mut known: Vec<u64> =
+            self.chunks.keys().filter(|index| run.contains(index)).copied().collect();
+        known.sort_unstable();
+        known
     }
 
     /// Whether much is unread: half a window.
@@ -461,6 +484,32 @@ mod tests {
     }
 
     #[test]
+    fn no_work_is_in_proportion_to_the_length_that_a_server_announces() {
+        let mut window = ObjectWindow::new(i64::MAX as u64);
+        let all = 0..window.end();
+        assert_eq!(all.end, 1 << 47);
+        arrive(&mut window, 0..2);
+        want(&mut window, (1 << 62) + 5, 10);
+        want(&mut window, CHUNK, 2 * CHUNK);
+        assert!(window.next(0).is_some() && window.next(0).is_some());
+        window.given_up(&all);
+        assert!(window.next(0).is_some() && window.next(0).is_some(), "they are wanted again");
+        let late = 1..all.end;
+        assert_eq!(window.failed(&late).len(), 2, "a read in each of two chunks");
+        assert!(window.failed(&all).is_empty() && window.failed_all().is_empty());
+        assert!(window.all_here(0, 2 * CHUNK).is_some(), "what is here stays");
+    }
+
+    #[test]
+    fn wishes_that_no_reader_waits_for_are_no_more_than_the_window_has_room_for() {
+        let mut window = ObjectWindow::new(1 << 50);
+        for i in 0..1000 {
+            window.prefetch(i << 30, WINDOW);
+        }
+        assert!(window.chunks.len() <= ROOM && window.wanted.len() <= ROOM);
+    }
+
+    #[test]
     fn a_long_range_is_shared_among_idle_threads_and_none_is_longer_than_the_longest() {
         let mut window = ObjectWindow::new(1 << 30);
         want(&mut window, 0, 16 << 20);
@@ -507,7 +556,7 @@ mod tests {
         for waiter in window.arrived(0, bytes.clone()) {
             waiter.take(0, &bytes);
         }
-        fail(window.failed(1..2), &Error::unanswered());
+        fail(window.failed(&(1..2)), &Error::unanswered());
         assert_eq!(*told.lock().unwrap(), [("a", true), ("b", false)]);
         assert_eq!(window.next(0), None);
         assert_eq!(want(&mut window, CHUNK, 1), 0, "it can be asked for again");

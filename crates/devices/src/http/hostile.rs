@@ -1,0 +1,136 @@
+//! Servers that lie, drip, change their minds or announce what they never send.
+
+use std::sync::Arc;
+
+use ::device::{Device, ErrorKind};
+
+use super::site::{Asked, Reply, Site, Step, content, good, plain};
+use super::tests::{MIB, is_all, open, read};
+
+/// The answer of a server that has no ranges, no ETag and no date.
+fn whole(asked: &Asked, content: &[u8]) -> Reply {
+    good(&Asked { range: None, ..asked.clone() }, content, &[])
+}
+
+/// The first `len` bytes of the body, and what comes then.
+fn cut(mut reply: Reply, len: usize, then: Step) -> Reply {
+    if let Some(Step::Send(bytes)) = reply.first_mut() {
+        let head = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+        bytes.truncate(head + len);
+    }
+    reply.push(then);
+    reply
+}
+
+#[track_caller]
+fn fails(disk: &Arc<dyn Device>, offset: usize, kind: ErrorKind) -> String {
+    let error = read(disk, offset, 1000).unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_length_that_no_server_has_is_an_error_once_it_does_not_come() {
+    for bits in [45, 62] {
+        let site = Site::new(move |_| {
+            let length = format!("Content-Length: {}", 1u64 << bits);
+            [plain("200 OK", &[&length], b"xxx"), vec![Step::Close]].concat()
+        });
+        let disk = open(&site.url("/"), &["retry=1"]).unwrap();
+        assert_eq!(disk.info().size, 1 << bits);
+        for offset in [0, 1 << 40] {
+            fails(&disk, offset, ErrorKind::Disconnected);
+        }
+        assert!(site.asked().len() <= 2, "{}", site.asked().len());
+    }
+    let more = u64::try_from(i64::MAX).unwrap() + 1;
+    let length = format!("Content-Length: {more}");
+    let site = Site::new(move |_| plain("200 OK", &[&length], b"xxx"));
+    let error = open(&site.url("/"), &["retry=0"]).err().unwrap().to_string();
+    assert!(error.contains("more bytes than a disk can have"), "{error}");
+}
+
+#[test]
+fn parts_of_a_byte_are_failures_in_a_row() {
+    let bytes = content(4 * MIB);
+    let all = bytes.clone();
+    let site = Site::new(move |asked| {
+        let (start, _) = asked.range.unwrap();
+        good(&Asked { range: Some((start, start + 1)), ..asked.clone() }, &all, &[])
+    });
+    let disk = open(&site.url("/"), &["retry=2", "connections=1"]).unwrap();
+    let said = fails(&disk, MIB, ErrorKind::Protocol);
+    assert!(said.contains("the server sends 1 of"), "{said}");
+    // The first range, and the one that is read.
+    assert!(site.asked().len() <= 2 * 3, "{}", site.asked().len());
+}
+
+#[test]
+fn small_honest_parts_are_followed_however_many_there_are() {
+    let bytes = content(4 * MIB);
+    let all = bytes.clone();
+    let site = Site::new(move |asked| {
+        let (start, end) = asked.range.unwrap();
+        let range = Some((start, end.min(start + 4096)));
+        good(&Asked { range, ..asked.clone() }, &all, &["ETag: \"1\""])
+    });
+    is_all(&open(&site.url("/"), &["retry=0"]).unwrap(), &bytes, MIB);
+}
+
+#[test]
+fn a_server_that_falls_silent_after_a_few_bytes_each_time_is_given_up() {
+    let bytes = content(4 * MIB);
+    let all = bytes.clone();
+    let ranges = Site::new(move |asked| match asked.number {
+        0 => good(asked, &all, &[]),
+        _ => cut(good(asked, &all, &[]), 300, Step::Hang),
+    });
+    let disk = open(&ranges.url("/"), &["retry=2", "timeout=0.2", "connections=1"]).unwrap();
+    fails(&disk, MIB, ErrorKind::TimedOut);
+    assert_eq!(ranges.asked().len(), 1 + 3);
+
+    // Without ranges the first try brings a chunk, and each one after it a little more than the one before.
+    let pass = Site::new(move |asked| {
+        cut(whole(asked, &bytes), 100_000 + 1000 * asked.number, Step::Hang)
+    });
+    let disk = open(&pass.url("/"), &["retry=2", "timeout=0.2"]).unwrap();
+    fails(&disk, MIB, ErrorKind::TimedOut);
+    assert_eq!(pass.asked().len(), 1 + 2);
+}
+
+#[test]
+fn a_pass_that_begins_again_with_other_bytes_is_an_error_and_never_a_mixture() {
+    let bytes = content(8 * MIB);
+    for differs in [None, Some(0), Some(3 * MIB)] {
+        let (first, mut second) = (bytes.clone(), bytes.clone());
+        if let Some(place) = differs {
+            second[place] ^= 1;
+        }
+        let site = Site::new(move |asked| match asked.number {
+            0 => cut(whole(asked, &first), 5 * MIB + 77, Step::Close),
+            _ => whole(asked, &second),
+        });
+        let disk = open(&site.url("/"), &["retry=1"]).unwrap();
+        if differs.is_none() {
+            is_all(&disk, &bytes, 300_000);
+            continue;
+        }
+        let said = fails(&disk, 6 * MIB, ErrorKind::Changed);
+        assert!(said.contains("with other bytes"), "{said}");
+        assert!(read(&disk, 0, 1000).unwrap() == bytes[..1000], "what came before is still right");
+        fails(&disk, 7 * MIB, ErrorKind::Changed);
+        assert_eq!(site.asked().len(), 2);
+    }
+}
+
+#[test]
+fn bytes_under_a_transfer_coding_besides_chunked_are_never_the_disks() {
+    for coding in ["gzip, chunked", "gzip"] {
+        let site = Site::new(move |_| {
+            let coding = format!("Transfer-Encoding: {coding}");
+            [plain("200 OK", &[&coding], b"5\r\nhello\r\n0\r\n\r\n"), vec![Step::Close]].concat()
+        });
+        let error = open(&site.url("/"), &["retry=0"]).err().unwrap().to_string();
+        assert!(error.contains("transfer codings besides chunked (gzip"), "{error}");
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether a server that is asked again and again brings enough for that.
+//!
+//! Each try has to bring something worth a request, and in time: else it counts as a failure, though bytes came. So
+//! neither drips nor parts of a byte are followed for ever, and the requests for a range are in proportion to its
+//! bytes. A try that brings the last missing byte is never asked for more.
+
+use std::time::{Duration, Instant};
+
+/// Bytes that are worth a request.
+const WORTH: u64 = 4 << 10;
+/// Bytes a second, pauses between tries included.
+const RATE: u64 = 1 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// The offset that was reached, and when, as enough had come for the last time.
+    at: u64,
+    since: Instant,
+    /// Failures since then.
+    failures: u32,
+}
+
+impl Progress {
+    /// From this offset on, and now.
+    pub(super) fn new(at: u64) -> Self {
+        Self { at, since: Instant::now(), failures: 0 }
+    }
+
+    /// Whether enough has come by now, at the end of a try that reached the offset `at`.
+    pub(super) fn is_enough(&mut self, at: u64) -> bool {
+        self.is_enough_by(at, Instant::now())
+    }
+
+    fn is_enough_by(&mut self, at: u64, now: Instant) -> bool {
+        let came = at.saturating_sub(self.at);
+        let seconds = now.saturating_duration_since(self.since).as_secs();
+        let enough = came >= WORTH && came / RATE >= seconds;
+        if enough {
+            *self = Self { at, since: now, failures: 0 };
+        }
+        enough
+    }
+
+    /// A try that reached `at` has failed: how many have now, in a row.
+    pub(super) fn failed(&mut self, at: u64) -> u32 {
+        self.is_enough(at);
+        self.failures = self.failures.saturating_add(1);
+        self.failures
+    }
+
+    /// Time in which the server was not the one that was waited for does not count.
+    pub(super) fn not_counting(&mut self, time: Duration) {
+        self.since += time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether each of these steps, of `(seconds, bytes)`, is enough.
+    fn enough(steps: &[(u64, u64)]) -> Vec<bool> {
+        let mut progress = Progress::new(1 << 40);
+        let (mut at, mut now) = (progress.at, progress.since);
+        let step = |(seconds, bytes): &(u64, u64)| {
+            at += bytes;
+            now += Duration::from_secs(*seconds);
+            progress.is_enough_by(at, now)
+        };
+        steps.iter().map(step).collect()
+    }
+
+    #[test]
+    fn parts_of_a_byte_and_drips_are_not_enough_and_small_honest_parts_are() {
+        assert_eq!(enough(&[(0, 1); 6]), [false; 6]);
+        assert_eq!(enough(&[(30, 30), (30, 18_000), (35, 30_000)]), [false; 3]);
+        assert_eq!(enough(&[(0, 4096), (4, 4096), (20, 65_536)]), [true; 3]);
+        // A link of 100 kB/s that stalls for 20 s, and one that is silent for a minute.
+        assert_eq!(enough(&[(21, 100_000), (90, 100_000)]), [true; 2]);
+        // A long silence is made up for by what comes then.
+        assert_eq!(enough(&[(30, 0), (30, 10_000), (1, 60_000)]), [false, false, true]);
+    }
+
+    #[test]
+    fn failures_are_counted_from_the_last_try_that_brought_enough() {
+        let mut progress = Progress::new(0);
+        assert_eq!([progress.failed(0), progress.failed(1), progress.failed(4095)], [1, 2, 3]);
+        assert_eq!([progress.failed(4096), progress.failed(4096)], [1, 2]);
+        assert!(progress.is_enough(9000));
+        assert_eq!(progress.failed(9001), 1);
+    }
+
+    #[test]
+    fn time_in_which_readers_were_waited_for_does_not_count() {
+        let mut progress = Progress::new(0);
+        let later = progress.since + Duration::from_secs(3600);
+        assert!(!progress.is_enough_by(4096, later));
+        progress.not_counting(Duration::from_secs(3599));
+        assert!(progress.is_enough_by(4096, later));
+    }
+}
