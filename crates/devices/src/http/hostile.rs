@@ -124,6 +124,17 @@ fn a_pass_that_begins_again_with_other_bytes_is_an_error_and_never_a_mixture() {
 }
 
 #[test]
+fn an_object_is_not_sent_again_and_again_for_a_chunk_more_of_it() {
+    let bytes = content(24 * MIB);
+    let site = Site::new(move |asked| {
+        cut(whole(asked, &bytes), 16 * MIB + 70_000 * asked.number, Step::Close)
+    });
+    let disk = open(&site.url("/"), &["retry=2"]).unwrap();
+    fails(&disk, 23 * MIB, ErrorKind::Disconnected);
+    assert_eq!(site.asked().len(), 1 + 2);
+}
+
+#[test]
 fn bytes_under_a_transfer_coding_besides_chunked_are_never_the_disks() {
     for coding in ["gzip, chunked", "gzip"] {
         let site = Site::new(move |_| {

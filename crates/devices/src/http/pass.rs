@@ -130,6 +130,7 @@ fn pass_by(
                 n => filled += n,
             }
         }
+        progress.came_again(filled as u64);
         seen.add(&chunk);
         left = left.saturating_sub(filled as u64);
     }

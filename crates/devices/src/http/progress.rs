@@ -2,7 +2,7 @@
 //!
 //! Each try has to bring something worth a request, and in time: else it counts as a failure, though bytes came. So
 //! neither drips nor parts of a byte are followed for ever, and the requests for a range are in proportion to its
-//! bytes. A try that brings the last missing byte is never asked for more.
+//! bytes, as all bytes are that come for it. A try that brings the last missing byte is never asked for more.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 const WORTH: u64 = 4 << 10;
 /// Bytes a second, pauses between tries included.
 const RATE: u64 = 1 << 10;
+/// Bytes that may come again for each new one.
+const AGAIN: u64 = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub(super) struct Progress {
     /// The offset that was reached, and when, as enough had come for the last time.
     at: u64,
     since: Instant,
+    /// Bytes that came again since then.
+    again: u64,
     /// Failures since then.
     failures: u32,
 }
@@ -24,7 +28,7 @@ pub(super) struct Progress {
 impl Progress {
     /// From this offset on, and now.
     pub(super) fn new(at: u64) -> Self {
-        Self { at, since: Instant::now(), failures: 0 }
+        Self { at, since: Instant::now(), again: 0, failures: 0 }
     }
 
     /// Whether enough has come by now, at the end of a try that reached the offset `at`.
@@ -35,9 +39,9 @@ impl Progress {
     fn is_enough_by(&mut self, at: u64, now: Instant) -> bool {
         let came = at.saturating_sub(self.at);
         let seconds = now.saturating_duration_since(self.since).as_secs();
-        let enough = came >= WORTH && came / RATE >= seconds;
+        let enough = came >= WORTH.max(self.again / AGAIN) && came / RATE >= seconds;
         if enough {
-            *self = Self { at, since: now, failures: 0 };
+            *self = Self { at, since: now, again: 0, failures: 0 };
         }
         enough
     }
@@ -47,6 +51,11 @@ impl Progress {
         self.is_enough(at);
         self.failures = self.failures.saturating_add(1);
         self.failures
+    }
+
+    /// Bytes that had come before have come again.
+    pub(super) fn came_again(&mut self, bytes: u64) {
+        self.again = self.again.saturating_add(bytes);
     }
 
     /// Time in which the server was not the one that was waited for does not count.
@@ -89,6 +98,15 @@ mod tests {
         assert_eq!([progress.failed(4096), progress.failed(4096)], [1, 2]);
         assert!(progress.is_enough(9000));
         assert_eq!(progress.failed(9001), 1);
+    }
+
+    #[test]
+    fn what_comes_again_for_a_few_new_bytes_is_not_enough() {
+        let mut progress = Progress::new(0);
+        progress.came_again(64 << 20);
+        assert!(!progress.is_enough((1 << 20) - 1));
+        assert!(progress.is_enough(1 << 20));
+        assert!(progress.is_enough((1 << 20) + 4096), "counting has begun again");
     }
 
     #[test]
