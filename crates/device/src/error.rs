@@ -202,17 +202,36 @@ impl Error {
         self.0.kind == ErrorKind::Unsupported
     }
 
-    /// A copy for a second waiter of the same failure; the source is kept as text.
+    /// The number of the system call that failed, if one did.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        let mut source = std::error::Error::source(self);
+        while let Some(e) = source {
+            if let Some(e) = e.downcast_ref::<std::io::Error>() {
+                return e.raw_os_error();
+            }
+            source = e.source();
+        }
+        None
+    }
+
+    /// A copy for a second waiter of the same failure; the source is kept as text, or as the number of a system call.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let c = &self.0;
+        let same = |source: &(dyn std::error::Error + Send + Sync + 'static)| match source
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::raw_os_error)
+        {
+            Some(number) => std::io::Error::from_raw_os_error(number).into(),
+            None => source.to_string().into(),
+        };
         Self(Box::new(Details {
             kind: c.kind,
             fault: c.fault,
             action: c.action.clone(),
             thing: c.thing.clone(),
             offset: c.offset,
-            source: c.source.as_ref().map(|s| s.to_string().into()),
+            source: c.source.as_deref().map(same),
         }))
     }
 }

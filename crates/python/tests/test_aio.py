@@ -87,6 +87,18 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
                 with self.assertRaises(asyncio.TimeoutError):
                     await asyncio.wait_for(disk.read(512, 0), 0.01)
 
+    async def test_close_ends_all_that_wait(self):
+        """Those in flight get their replies, and those that wait for room an error; none waits for ever."""
+        with diskferry.serve("memory:1M", filters=["delay?rdelay=200ms"]) as uri:
+            disk = await diskferry.connect(uri)
+            tasks = [asyncio.create_task(disk.read(512, 0)) for _ in range(4000)]
+            # One turn of the loop starts them all.
+            await asyncio.sleep(0)
+            await disk.close()
+            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 120)
+            kinds = [type(result) for result in results]
+            self.assertEqual((kinds.count(bytearray), kinds.count(ValueError)), (1024, 4000 - 1024))
+
     async def test_commands_in_flight_fail_when_the_server_goes(self):
         serving = diskferry.serve("pattern:8M", filters=["delay?rdelay=60"])
         uri = serving.__enter__()

@@ -1,6 +1,11 @@
 """Disks by name: whatever the command line can name is opened, copied, compared and served."""
 
+import errno
 import os
+import pickle
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -57,6 +62,52 @@ class Disks(unittest.TestCase):
             with self.assertRaises(diskferry.Error) as caught:
                 disk.write(b"x", 0)
             self.assertEqual(caught.exception.kind, "ReadOnly")
+
+    def test_an_error_is_also_of_the_class_that_python_has_for_its_number(self):
+        made = self.file("made", b"x" * 4096)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            # It does not listen.
+            refused = f"nbd://127.0.0.1:{taken.getsockname()[1]}"
+            cases = [
+                (lambda: diskferry.open("/nonexistent"), FileNotFoundError, errno.ENOENT),
+                (lambda: diskferry.copy("/nonexistent", self.path("x")), FileNotFoundError, errno.ENOENT),
+                (lambda: diskferry.copy("memory:1M", self.path("no/x")), FileNotFoundError, errno.ENOENT),
+                (lambda: diskferry.compare("memory:1M", "/nonexistent"), FileNotFoundError, errno.ENOENT),
+                (lambda: diskferry.open(made + "/below"), NotADirectoryError, errno.ENOTDIR),
+                (lambda: diskferry.open(refused), ConnectionRefusedError, errno.ECONNREFUSED),
+                (lambda: diskferry.copy("memory:1M", refused), ConnectionRefusedError, errno.ECONNREFUSED),
+            ]
+            for call, kind, number in cases:
+                with self.assertRaises(kind) as caught:
+                    call()
+                self.assertIsInstance(caught.exception, diskferry.Error)
+                self.assertEqual(caught.exception.errno, number)
+        for number, kind in ((errno.EACCES, PermissionError), (errno.EEXIST, FileExistsError), (errno.EIO, OSError)):
+            error = diskferry.Error(number, "text", "Io")
+            again = pickle.loads(pickle.dumps(error))
+            for each in (error, again):
+                self.assertIsInstance(each, kind)
+                self.assertIsInstance(each, diskferry.Error)
+                self.assertEqual((each.errno, str(each), each.kind), (number, "text", "Io"))
+
+    @unittest.skipIf(os.geteuid() == 0 and not os.access("/usr/bin/setpriv", os.X_OK), "nothing is denied to root")
+    def test_what_the_system_denies_is_a_permission_error(self):
+        secret = self.file("secret", b"x" * 4096)
+        os.chmod(secret, 0)
+        os.chmod(self.directory.name, 0o755)
+        child = f"""
+import diskferry, errno
+try:
+    diskferry.open({secret!r})
+except PermissionError as e:
+    print(isinstance(e, diskferry.Error), e.errno == errno.EACCES, e.kind)
+"""
+        words = [sys.executable, "-c", child]
+        if os.geteuid() == 0:
+            words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--reuid=65534", "--clear-groups"] + words
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.stdout + done.stderr, "True True PermissionDenied\n")
 
     def test_a_format_is_not_guessed_for_writing(self):
         path = self.file("disk", size=1 << 20)

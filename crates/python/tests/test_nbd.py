@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -13,7 +14,7 @@ import diskferry
 import diskferry.nbd as nbd
 
 from scripts import PRELUDE, SCRIPTS
-from servers import SERVERS, required, server
+from servers import DISKFERRY, SERVERS, required, server, started
 
 LIBRARIES = {"libnbd": "import nbd\n", "ours": "import diskferry.nbd as nbd\n"}
 
@@ -125,6 +126,88 @@ class OverOurServer(unittest.TestCase):
         with self.assertRaises(nbd.Error):
             h.aio_command_completed(cookie)
         self.assertTrue(buffer.is_zero())
+
+    def test_a_buffer_is_zero_until_a_read_fills_it(self):
+        """However its read ends, it never shows what other parts of the program had in memory."""
+
+        def soiled():
+            # The allocator gives this memory again.
+            for soil in [bytearray(b"SECRET" * 700) for _ in range(64)]:
+                soil.clear()
+            return nbd.Buffer(4096)
+
+        h = self.connected()
+        for _ in range(50):
+            refused = soiled()
+            with self.assertRaises(nbd.Error):
+                h.aio_pread(refused, 1 << 40)
+            self.assertTrue(refused.is_zero(), "refused")
+        with diskferry.serve("memory:1M", filters=["delay?rdelay=60"]) as uri:
+            for _ in range(50):
+                h = nbd.NBD()
+                h.connect_uri(uri)
+                flying = soiled()
+                h.aio_pread(flying, 0)
+                self.assertTrue(flying.is_zero(), "in flight")
+                h.close()
+                self.assertTrue(flying.is_zero(), "closed")
+
+    def test_a_closed_handle_is_refused_in_each_of_many_threads(self):
+        """None waits for a thread that waits for the interpreter; a child, which would stand still."""
+        child = """
+import threading
+from diskferry import nbd
+h = nbd.NBD()
+h.close()
+data, calls = bytearray(4096), 20000
+def refused(call):
+    for _ in range(calls):
+        try:
+            call()
+        except nbd.ClosedHandle:
+            pass
+        else:
+            raise AssertionError("a closed handle was used")
+calls_of = [lambda: h.pwrite(data, 0), lambda: h.pread(512, 0), lambda: h.aio_pread(nbd.Buffer(512), 0)]
+calls_of += [h.aio_get_direction, h.aio_get_direction]
+threads = [threading.Thread(target=refused, args=(call,)) for call in calls_of]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+data.clear()
+print("done")
+"""
+        done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, timeout=300)
+        self.assertEqual((done.stdout, done.stderr), ("done\n", ""))
+
+    def test_what_was_said_in_clear_text_is_void_under_tls(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".psk") as keys:
+            keys.write("alice:" + "ab" * 32 + "\n")
+            keys.flush()
+            words = [DISKFERRY, "serve", "--unix", "SOCKET", "--tls=on", "--tls-psk", keys.name, "memory", "1M"]
+            with started(words) as uri:
+                h = nbd.NBD()
+                h.set_opt_mode(True)
+                h.set_full_info(True)
+                h.set_tls_psk_file(keys.name)
+                h.set_tls_username("alice")
+                h.connect_uri(uri)
+                h.opt_info()
+                facts = [
+                    h.get_size,
+                    h.can_trim,
+                    h.is_read_only,
+                    h.get_canonical_export_name,
+                    lambda: h.get_block_size(nbd.SIZE_MAXIMUM),
+                ]
+                known = [fact() for fact in facts]
+                self.assertEqual(known[0], 1 << 20)
+                self.assertTrue(h.opt_starttls())
+                for fact in facts:
+                    with self.assertRaises(nbd.Error) as caught:
+                        fact()
+                    self.assertEqual(caught.exception.errno, "EINVAL")
+                h.opt_go()
+                self.assertEqual([fact() for fact in facts], known)
 
     def test_extents_of_64_bits_and_filters(self):
         h = self.connected()

@@ -14,13 +14,20 @@ Progress = Callable[[int, int], object]
 class Error(OSError):
     """A disk could not be opened, or an operation on it failed.
 
-    `errno` is the system's nearest error number, `strerror` says what was attempted, on what, and why it failed, and `kind` is a word that
-    never changes, such as "NotFound", "ReadOnly", "NoSpace", "Disconnected" or "NotFast".
+    `errno` is the number of the system call that failed, or else the nearest one, `strerror` says what was attempted, on what, and why it
+    failed, and `kind` is a word that never changes, such as "NotFound", "ReadOnly", "NoSpace", "Disconnected" or "NotFast".
+
+    Like an OSError it is of the class that Python has for its number, too: FileNotFoundError, PermissionError, FileExistsError,
+    ConnectionRefusedError, ...
     """
 
     __module__ = "diskferry"
 
     kind: str
+
+    def __new__(cls, errno: int, text: str, kind: str = "Io") -> "Error":
+        chosen = _CLASSES.get(type(OSError(errno, text)), cls) if cls is Error else cls
+        return OSError.__new__(chosen, errno, text)
 
     def __init__(self, errno: int, text: str, kind: str = "Io") -> None:
         super().__init__(errno, text)
@@ -28,6 +35,50 @@ class Error(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror)
+
+
+class _FileNotFound(Error, FileNotFoundError):
+    pass
+
+
+class _FileExists(Error, FileExistsError):
+    pass
+
+
+class _IsADirectory(Error, IsADirectoryError):
+    pass
+
+
+class _NotADirectory(Error, NotADirectoryError):
+    pass
+
+
+class _Permission(Error, PermissionError):
+    pass
+
+
+class _Timeout(Error, TimeoutError):
+    pass
+
+
+class _BrokenPipe(Error, BrokenPipeError):
+    pass
+
+
+class _ConnectionAborted(Error, ConnectionAbortedError):
+    pass
+
+
+class _ConnectionRefused(Error, ConnectionRefusedError):
+    pass
+
+
+class _ConnectionReset(Error, ConnectionResetError):
+    pass
+
+
+# By the class that Python has for an error number: the one that is both.
+_CLASSES = {each.__bases__[1]: each for each in Error.__subclasses__()}
 
 
 class _Naming(NamedTuple):

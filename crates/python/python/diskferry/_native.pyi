@@ -299,6 +299,8 @@ class NBD:
         """The same, for some of the selected contexts."""
     def aio_pread(self, buf: _Writable, offset: int, completion: _Completion | None = None, flags: int = 0) -> int:
         """Starts a read into a Buffer, or the memory of an object. Returns a cookie. Calls `completion(error)` at the end; if that returns 1, the command is retired."""
+    def _aio_read(self, count: int, offset: int, completion: _Completion, flags: int = 0) -> bytearray:
+        """Starts a read into a bytearray of its own, which holds any bytes until the read is over."""
     def aio_pread_structured(self, buf: _Writable, offset: int, chunk: _Chunk, completion: _Completion | None = None, flags: int = 0) -> int:
         """The same, and calls `chunk` like `pread_structured`."""
     def aio_pwrite(self, buf: _Readable, offset: int, completion: _Completion | None = None, flags: int = 0) -> int:

@@ -3,11 +3,13 @@
 import asyncio
 import os
 from collections import deque
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, TypeVar, Union
 
 from . import nbd
 
 Buffer = Union[bytes, bytearray, memoryview]
+
+_Started = TypeVar("_Started")
 
 # The most commands in flight.
 _MOST = 1024
@@ -40,11 +42,7 @@ class Connection:
 
     async def read(self, count: int, offset: int) -> bytearray:
         """Reads `count` bytes from `offset` on."""
-        buffer = nbd.Buffer(count)
-        await self._command(self._handle.aio_pread, buffer, offset)
-        result = buffer.to_buffer()
-        assert isinstance(result, bytearray)
-        return result
+        return await self._command(self._handle._aio_read, count, offset)
 
     async def readinto(self, buffer: Any, offset: int) -> None:
         """Reads into the memory of an object. If it is cancelled, the memory may still change until the reply has come."""
@@ -94,6 +92,9 @@ class Connection:
         if self._closed:
             return
         self._closed = True
+        # Those that wait for room raise.
+        while self._queue:
+            self._wake()
         if self._flying:
             self._idle = self._loop.create_future()
             await self._idle
@@ -104,11 +105,12 @@ class Connection:
             await self._loop.run_in_executor(None, handle.shutdown)
         handle.close()
 
-    async def _command(self, start: Callable[..., int], *args: Any, flags: int = 0) -> None:
+    async def _command(self, start: Callable[..., _Started], *args: Any, flags: int = 0) -> _Started:
+        """Starts a command, and waits for its end. Returns what `start` did."""
+        self._check_open()
         while self._flying >= _MOST:
             await self._room()
-        if self._closed:
-            raise ValueError("the connection is closed")
+            self._check_open()
         future: "asyncio.Future[None]" = self._loop.create_future()
 
         def completion(error: Any) -> int:
@@ -124,7 +126,7 @@ class Connection:
 
         self._flying += 1
         try:
-            start(*args, completion=completion, flags=flags)
+            started = start(*args, completion=completion, flags=flags)
         except BaseException:
             self._landed()
             raise
@@ -132,6 +134,11 @@ class Connection:
             self._writing = True
             self._loop.add_writer(self._fd, self._writable)
         await future
+        return started
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the connection is closed")
 
     async def _room(self) -> None:
         """Waits for its turn."""

@@ -10,17 +10,24 @@ use pyo3::types::PyDict;
 use runtime::Context;
 
 use super::naming::Handling;
-use super::{Long, Naming, raise, raise_words};
+use super::{Long, Naming, number, number_of_kind, raise, raise_number, raise_words};
 
 /// Why a copy was refused or failed, in words.
 struct Failed {
     kind: device::ErrorKind,
+    number: i32,
     text: String,
+}
+
+impl Failed {
+    fn new(kind: device::ErrorKind, text: String) -> Self {
+        Self { kind, number: number_of_kind(kind), text }
+    }
 }
 
 impl From<device::Error> for Failed {
     fn from(e: device::Error) -> Self {
-        Self { kind: e.kind(), text: e.to_string() }
+        Self { kind: e.kind(), number: number(&e), text: e.to_string() }
     }
 }
 
@@ -117,7 +124,7 @@ impl Work {
                 made.remove();
             }
             let text = format!("{named}: is too small; it was not written");
-            return Err(Failed { kind: device::ErrorKind::NoSpace, text });
+            return Err(Failed::new(device::ErrorKind::NoSpace, text));
         }
         Ok((source, target))
     }
@@ -141,9 +148,10 @@ impl Work {
             let state = if report.touched { "is incomplete" } else { "was not written" };
             let made = target.made.is_some();
             let state = if made { "was removed" } else { state };
-            Failed { kind: error.kind(), text: format!("{error}; {name} {state}") }
+            let text = format!("{error}; {name} {state}");
+            Failed { kind: error.kind(), number: number(error), text }
         })?;
-        let io = |text: String| Failed { kind: device::ErrorKind::Io, text };
+        let io = |text: String| Failed::new(device::ErrorKind::Io, text);
         if let Some(complaint) = context.control.take_complaints().first() {
             return Err(io(complaint.to_string()));
         }
@@ -186,7 +194,7 @@ pub(crate) fn copy_disk<'py>(
         }
     };
     let done = Long::start(move || work.run())?.wait(py, tell, || stop.cancel())?;
-    let report = done.map_err(|failed| raise_words(py, failed.kind, &failed.text))?;
+    let report = done.map_err(|e| raise_number(py, e.kind, e.number, &e.text))?;
     if let Some(progress) = &progress {
         progress.call1((report.total, report.total))?;
     }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use device::{Error, ErrorKind};
 use pyo3::prelude::*;
+use rustix::io::Errno;
 
 pub(crate) use comparing::compare_disks;
 pub(crate) use copying::copy_disk;
@@ -30,14 +31,36 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The exception for an error.
 pub(crate) fn raise(py: Python<'_>, e: &Error) -> PyErr {
-    raise_words(py, e.kind(), &e.to_string())
+    raise_number(py, e.kind(), number(e), &e.to_string())
 }
 
 /// The same, with a text of its own.
 pub(crate) fn raise_words(py: Python<'_>, kind: ErrorKind, text: &str) -> PyErr {
+    raise_number(py, kind, number_of_kind(kind), text)
+}
+
+/// The number for an error: that of the system call that failed, where the error is of the kind that it gives.
+fn number(e: &Error) -> i32 {
+    let kind = e.kind();
+    let number = e.raw_os_error().filter(|number| ErrorKind::from_errno(*number) == kind);
+    number.unwrap_or_else(|| number_of_kind(kind))
+}
+
+/// The number that is nearest to a kind. Python has an exception for some that NBD, which `ErrorKind::errno` is for, lacks.
+fn number_of_kind(kind: ErrorKind) -> i32 {
+    let found = match kind {
+        ErrorKind::Disconnected => Errno::CONNRESET,
+        ErrorKind::NotFound => Errno::NOENT,
+        ErrorKind::TimedOut => Errno::TIMEDOUT,
+        other => return other.errno().0,
+    };
+    found.raw_os_error()
+}
+
+fn raise_number(py: Python<'_>, kind: ErrorKind, number: i32, text: &str) -> PyErr {
     let made = || -> PyResult<PyErr> {
         let class = py.import("diskferry._disks")?.getattr("Error")?;
-        let made = class.call1((kind.errno().0, text, format!("{kind:?}")))?;
+        let made = class.call1((number, text, format!("{kind:?}")))?;
         Ok(PyErr::from_value(made))
     };
     made().unwrap_or_else(|e| e)

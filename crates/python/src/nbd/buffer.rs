@@ -59,7 +59,8 @@ impl Drop for View {
     }
 }
 
-/// A bytearray whose bytes are not set, for a read that sets all of them or zeroes them (`CommandSpec::fresh`).
+/// A bytearray whose bytes are not set, for a read that sets all of them or zeroes them (`CommandSpec::fresh`). It must not be
+/// seen before that.
 pub(crate) fn fresh(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyByteArray>> {
     let size = ffi::Py_ssize_t::try_from(len).map_err(|_| PyValueError::new_err("too long"))?;
     // SAFETY: no bytes are copied from a null pointer; what comes back is a new bytearray, or an error is set.
@@ -87,22 +88,10 @@ impl AioBuffer {
         if let Some(object) = known() {
             return Ok(object);
         }
+        // Made without the lock: memory may be made by collecting garbage, which may run Python code.
         let zeroes = PyByteArray::new_with(py, self.len, |_| Ok(()))?.into_any();
         let mut object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(object.get_or_insert_with(|| zeroes.unbind()).bind(py).clone())
-    }
-
-    /// Memory to read into, and whether it holds no bytes of the user yet.
-    pub(crate) fn target<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, bool)> {
-        let mut object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*object {
-            Some(object) => Ok((object.bind(py).clone(), false)),
-            None => {
-                let made = fresh(py, self.len)?.into_any();
-                *object = Some(made.clone().unbind());
-                Ok((made, true))
-            }
-        }
     }
 }
 
@@ -171,18 +160,18 @@ impl AioBuffer {
     }
 }
 
-/// The memory of an asynchronous read: an `nbd.Buffer`, or an object whose memory can be written. And whether it holds
-/// no bytes of the user yet.
-pub(crate) fn target(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>, bool)> {
-    let (object, fresh) = match buf.cast::<AioBuffer>() {
-        Ok(buffer) => buffer.get().target(buf.py())?,
-        Err(_) => (buf.clone(), false),
+/// The memory of an asynchronous read: an `nbd.Buffer`, or an object whose memory can be written. It can be seen before
+/// the read is over, so it is never `fresh`.
+pub(crate) fn target(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>)> {
+    let object = match buf.cast::<AioBuffer>() {
+        Ok(buffer) => buffer.get().object(buf.py())?,
+        Err(_) => buf.clone(),
     };
     let view = View::of(&object, true).map_err(|e| match View::of(&object, false) {
         Ok(_) => PyBufferError::new_err("underlying buffer is not writable"),
         Err(_) => wrong_type(buf.py(), e),
     })?;
-    Ok((view, object.unbind(), fresh))
+    Ok((view, object.unbind()))
 }
 
 /// The memory of an asynchronous write.

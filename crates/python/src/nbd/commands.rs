@@ -29,16 +29,10 @@ fn plain(kind: Kind, count: u64, offset: u64, flags: u32) -> CommandSpec<KeptObj
     }
 }
 
-fn read(
-    view: View,
-    object: Py<PyAny>,
-    fresh: bool,
-    offset: u64,
-    flags: u32,
-) -> CommandSpec<KeptObjects> {
+fn read(view: View, object: Py<PyAny>, offset: u64, flags: u32) -> CommandSpec<KeptObjects> {
     let (count, memory) = (view.len() as u64, view.memory());
     let keep = KeptObjects { _view: Some(view), object: Some(object), ..KeptObjects::default() };
-    CommandSpec { memory, fresh, keep, ..plain(Kind::Read, count, offset, flags) }
+    CommandSpec { memory, keep, ..plain(Kind::Read, count, offset, flags) }
 }
 
 fn write(view: View, object: Py<PyAny>, offset: u64, flags: u32) -> CommandSpec<KeptObjects> {
@@ -58,8 +52,8 @@ fn read_fresh<'py>(
     let bytes = buffer::fresh(py, room)?;
     let view = View::of(bytes.as_any(), true)?;
     let object = bytes.clone().into_any().unbind();
-    let ask = CommandSpec { count: count as u64, ..read(view, object, true, offset, flags) };
-    Ok((bytes, ask))
+    let ask = read(view, object, offset, flags);
+    Ok((bytes, CommandSpec { count: count as u64, fresh: true, ..ask }))
 }
 
 fn status(
@@ -129,8 +123,8 @@ impl NBD {
         offset: u64,
         flags: u32,
     ) -> PyResult<()> {
-        let (view, object, fresh) = buffer::target(buf)?;
-        self.command(py, "pread", read(view, object, fresh, offset, flags))
+        let (view, object) = buffer::target(buf)?;
+        self.command(py, "pread", read(view, object, offset, flags))
     }
 
     /// Reads, and calls `chunk(bytes, offset, status, error)` for each piece as it arrives: READ_DATA, READ_HOLE
@@ -241,11 +235,27 @@ impl NBD {
         completion: Option<&Bound<'_, PyAny>>,
         flags: u32,
     ) -> PyResult<u64> {
-        let (view, object, fresh) = buffer::target(buf)?;
-        self.issue(py, "aio_pread", read(view, object, fresh, offset, flags), completion)
+        let (view, object) = buffer::target(buf)?;
+        self.issue(py, "aio_pread", read(view, object, offset, flags), completion)
     }
 
-    /// The same, and calls `chunk` like `pread_structured`.
+    /// Starts a read into a bytearray of its own, which holds any bytes until the read is over: for `aio.py`, which shows it
+    /// to nobody before.
+    #[pyo3(signature = (count, offset, completion, flags=0))]
+    fn _aio_read<'py>(
+        &self,
+        py: Python<'py>,
+        count: usize,
+        offset: u64,
+        completion: &Bound<'_, PyAny>,
+        flags: u32,
+    ) -> PyResult<Bound<'py, PyByteArray>> {
+        let (bytes, ask) = read_fresh(py, count, offset, flags)?;
+        self.issue(py, "aio_pread", ask, Some(completion))?;
+        Ok(bytes)
+    }
+
+    /// The same as `aio_pread`, and calls `chunk` like `pread_structured`.
     #[pyo3(signature = (buf, offset, chunk, completion=None, flags=0))]
     fn aio_pread_structured(
         &self,
@@ -256,8 +266,8 @@ impl NBD {
         completion: Option<&Bound<'_, PyAny>>,
         flags: u32,
     ) -> PyResult<u64> {
-        let (view, object, fresh) = buffer::target(buf)?;
-        let mut ask = read(view, object, fresh, offset, flags);
+        let (view, object) = buffer::target(buf)?;
+        let mut ask = read(view, object, offset, flags);
         ask.chunks = true;
         ask.keep.chunk = callback(Some(chunk), "chunk")?;
         self.issue(py, "aio_pread_structured", ask, completion)

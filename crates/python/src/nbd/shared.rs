@@ -180,7 +180,8 @@ impl Shared {
         result.map_err(|failure| failure.raise(py, call))
     }
 
-    /// The same without the interpreter, for work that makes system calls: sends and connects.
+    /// The same without the interpreter, for work that makes system calls: sends and connects. What `work` owns of Python it
+    /// returns: it must not be dropped in it, for the lock is held there.
     pub(crate) fn detached<T: Send>(
         &self,
         py: Python<'_>,
@@ -189,7 +190,16 @@ impl Shared {
     ) -> PyResult<T> {
         let result = py.detach(|| {
             let mut core = self.lock();
-            core.engine().and_then(work)
+            match core.engine() {
+                Ok(engine) => work(engine),
+                Err(closed) => {
+                    // What it owns may be memory of Python, which is given back with the interpreter. A thread that has that
+                    // may wait for the lock.
+                    drop(core);
+                    drop(work);
+                    Err(closed)
+                }
+            }
         });
         self.with(py, call, |_| result)
     }

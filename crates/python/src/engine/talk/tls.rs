@@ -46,6 +46,7 @@ impl<K> Engine<K> {
                 self.mode = Framing::Simple;
                 self.contexts.clear();
                 self.contexts_valid = false;
+                self.forget_export();
                 if self.talk.asker == Asker::User {
                     self.option_done(0);
                 } else {
