@@ -57,8 +57,8 @@ pub struct Abilities {
     pub hides_zero: bool,
     /// FUA is not offered to clients, not even made from flush.
     pub hides_fua: bool,
-    /// A filter in this device is to see operations as clients ask for them: callers must not look
-    /// up the map on their own before they read.
+    /// This device is to see operations as clients ask for them, because a filter in it looks at them, or because it is a
+    /// plugin, whose map may cost more than the read: callers must not look up the map on their own before they read.
     pub observed: bool,
 }
 

@@ -4,6 +4,7 @@
 //! it is. Callers match on [`ErrorKind`]; people read `Display`, which is always one line.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::NameError;
 
@@ -202,6 +203,22 @@ impl Error {
         self.0.kind == ErrorKind::Unsupported
     }
 
+    /// What a peer may know of it: what was attempted, where, and why it failed, without any name. The thing may be a path
+    /// or a URI of this host, and is left out, and so is what looks as if it named one.
+    pub fn without_names(&self) -> String {
+        let c = &self.0;
+        let action = if is_name_in(&c.action) { "it failed" } else { &c.action };
+        let at = c.offset.map(|offset| format!(" at offset {offset}")).unwrap_or_default();
+        let cause = c.source.as_deref().and_then(|source| match source.downcast_ref::<Self>() {
+            Some(e) => Some(e.without_names()),
+            None => Some(source.to_string()).filter(|text| !is_name_in(text)),
+        });
+        match cause {
+            Some(cause) => format!("{action}{at}: {cause}"),
+            None => format!("{action}{at}"),
+        }
+    }
+
     /// The number of the system call that failed, if one did.
     pub fn raw_os_error(&self) -> Option<i32> {
         let mut source = std::error::Error::source(self);
@@ -218,12 +235,14 @@ impl Error {
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let c = &self.0;
-        let same = |source: &(dyn std::error::Error + Send + Sync + 'static)| match source
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::raw_os_error)
-        {
-            Some(number) => std::io::Error::from_raw_os_error(number).into(),
-            None => source.to_string().into(),
+        let same = |source: &(dyn std::error::Error + Send + Sync + 'static)| {
+            if let Some(e) = source.downcast_ref::<Self>() {
+                return e.duplicate().into();
+            }
+            match source.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
+                Some(number) => std::io::Error::from_raw_os_error(number).into(),
+                None => source.to_string().into(),
+            }
         };
         Self(Box::new(Details {
             kind: c.kind,
@@ -234,6 +253,17 @@ impl Error {
             source: c.source.as_deref().map(same),
         }))
     }
+}
+
+/// Whether a text may name a file, a URI or a host: it has a slash, a quotation or an address in it.
+fn is_name_in(text: &str) -> bool {
+    let address = |word: &str| {
+        let word = word.trim_matches(|c: char| !c.is_ascii_hexdigit() && !"[]:".contains(c));
+        let word = word.trim_end_matches(':');
+        word.parse::<SocketAddr>().is_ok() || word.parse::<IpAddr>().is_ok()
+    };
+    // The system's words for EIO are no path.
+    text.replace("nput/output", "").contains(['/', '"']) || text.split_whitespace().any(address)
 }
 
 impl fmt::Display for Error {
@@ -277,5 +307,55 @@ impl std::error::Error for Error {
 impl From<runtime::Panicked> for Error {
     fn from(panic: runtime::Panicked) -> Self {
         Self::new(ErrorKind::Io, Fault::Us, panic.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(number: i32) -> std::io::Error {
+        std::io::Error::from_raw_os_error(number)
+    }
+
+    #[test]
+    fn what_a_peer_may_know_has_no_name_of_this_host_in_it() {
+        let read = |thing: &str| {
+            Error::new(ErrorKind::Io, Fault::File, "read 512 bytes").on(thing).at(4096)
+        };
+        let below = || Error::os("open", os(libc::ENOENT)).on("/customers/acme");
+        let gone = "read 512 bytes at offset 4096: open: No such file or directory (os error 2)";
+        let refused = "it failed: Connection refused (os error 111)";
+        let connect = |address: &str| {
+            Error::os(format!("connect to {address}"), os(libc::ECONNREFUSED)).on("nbd:x")
+        };
+        for (error, told) in [
+            (read("/customers/acme.raw"), "read 512 bytes at offset 4096"),
+            (read("acme.raw").with_source(below()), gone),
+            (read("acme.raw").with_source(below()).duplicate(), gone),
+            (read("x").with_source("/tmp/x: is gone"), "read 512 bytes at offset 4096"),
+            (
+                read("x").with_source(os(libc::EIO)),
+                "read 512 bytes at offset 4096: Input/output error (os error 5)",
+            ),
+            (read("x").with_source("it is tired"), "read 512 bytes at offset 4096: it is tired"),
+            (Error::invalid("open: it is a link to ../acme"), "it failed"),
+            (connect("10.0.0.1:10809"), refused),
+            (connect("[fe80::1]:10809"), refused),
+            (connect("\"acme\""), refused),
+        ] {
+            assert_eq!(error.without_names(), told, "{error}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_system_call_is_kept() {
+        let error = Error::os("open", os(libc::EEXIST)).on("x");
+        let outer =
+            Error::new(ErrorKind::Io, Fault::File, "convert").with_source(error.duplicate());
+        for error in [error.duplicate(), outer.duplicate()] {
+            assert_eq!(error.raw_os_error(), Some(libc::EEXIST), "{error}");
+        }
+        assert_eq!(Error::invalid("nothing was called").raw_os_error(), None);
     }
 }

@@ -40,8 +40,8 @@ struct Offer {
 }
 
 impl ExportCatalog for Offer {
-    fn list(&self) -> Vec<(String, String)> {
-        vec![("a".into(), "the first".into()), ("b".into(), String::new())]
+    fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal> {
+        Ok(vec![("a".into(), "the first".into()), ("b".into(), String::new())])
     }
 
     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {

@@ -419,6 +419,7 @@ impl Asking<'_> {
             extents,
             multi_conn,
             prefetch: cache != Support::None,
+            observed: true,
             ..Abilities::READ
         };
         // If the plugin cannot zero, a fast zero is refused here, at once.

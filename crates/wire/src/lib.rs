@@ -22,8 +22,8 @@
 //! struct OneDisk;
 //!
 //! impl ExportCatalog for OneDisk {
-//!     fn list(&self) -> Vec<(String, String)> {
-//!         vec![("disk".into(), "the only one".into())]
+//!     fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal> {
+//!         Ok(vec![("disk".into(), "the only one".into())])
 //!     }
 //!
 //!     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {

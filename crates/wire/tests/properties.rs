@@ -264,8 +264,8 @@ proptest! {
 struct Anything;
 
 impl ExportCatalog for Anything {
-    fn list(&self) -> Vec<(String, String)> {
-        vec![("a".into(), "b".into())]
+    fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal> {
+        Ok(vec![("a".into(), "b".into())])
     }
 
     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {

@@ -38,8 +38,8 @@ pub(crate) fn offer(size: u64) -> ExportOffer {
 struct One(ExportOffer);
 
 impl ExportCatalog for One {
-    fn list(&self) -> Vec<(String, String)> {
-        vec![(self.0.name.clone(), self.0.description.clone())]
+    fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal> {
+        Ok(vec![(self.0.name.clone(), self.0.description.clone())])
     }
 
     fn open(&self, _name: &str) -> Result<ExportOffer, OptionRefusal> {

@@ -175,7 +175,9 @@ impl Way {
         // The plugin's block sizes are passed on as they are.
         let blocks = device.info().blocks;
         let name = self.title.clone();
-        let info = Info { name, advertised: Some(blocks), ..device.info().clone() };
+        let mut info = Info { name, advertised: Some(blocks), ..device.info().clone() };
+        // A plugin, as in this process.
+        info.abilities.observed = true;
         Ok(Visit { device, info, host })
     }
 }

@@ -21,8 +21,16 @@ use crate::link::Link;
 use crate::log::{Severity, Voice, quoted};
 
 type Answer = Result<Option<Arc<dyn Device>>>;
-/// Why, and whether that is because there is no such export.
-type Refused = (String, bool);
+/// Why it is not opened.
+struct Refused {
+    /// For the log.
+    why: String,
+    /// For the client, which learns no names of this host.
+    told: String,
+    /// There is no such export.
+    is_unknown: bool,
+}
+
 type Names = Result<Vec<(String, String)>>;
 
 /// Opens exports for one client.
@@ -111,6 +119,16 @@ impl ExportOpener {
         (self.access(export) == Access::Granted).then_some(export)
     }
 
+    /// The answer for a name that does not exist for this client. It is the one for names that may exist for it under TLS,
+    /// as soon as there is one: otherwise clients in clear text could find out which do.
+    fn unknown(&self) -> OptionRefusal {
+        let list = self.common.exports.list();
+        if list.iter().any(|export| self.access(export) == Access::NeedsTls) {
+            return OptionRefusal::tls_required();
+        }
+        OptionRefusal::unknown()
+    }
+
     /// Whether the export is there, but others have to leave first.
     pub(super) fn waits_for_leavers(&self) -> bool {
         self.waits_for_leavers.load(Ordering::Relaxed)
@@ -129,7 +147,11 @@ impl ExportOpener {
         Some(match answer.as_ref()? {
             Ok(Some(device)) => Ok(export.edge.beside(device.clone())),
             Ok(None) => Ok(export.edge.clone()),
-            Err(e) => Err((e.to_string(), e.kind() == ErrorKind::NotFound)),
+            Err(e) => Err(Refused {
+                why: e.to_string(),
+                told: e.without_names(),
+                is_unknown: e.kind() == ErrorKind::NotFound,
+            }),
         })
     }
 
@@ -187,21 +209,21 @@ impl Drop for ExportOpener {
 }
 
 impl wire::ExportCatalog for ExportOpener {
-    fn list(&self) -> Vec<(String, String)> {
+    fn list(&self) -> std::result::Result<Vec<(String, String)>, OptionRefusal> {
         let list = self.common.exports.list();
         let there = list.iter().filter(|export| self.access(export) == Access::Granted);
         let named = |e: &Export| (e.name.clone(), e.described(e.edge.info()));
         let answer = lock(&self.listed).take();
         let names = answer.and_then(|answer| lock(&answer).take());
         let (Some(chosen), Some(names)) = (self.chosen_by_name(), names) else {
-            return there.map(named).collect();
+            return Ok(there.map(named).collect());
         };
-        let names = names.unwrap_or_else(|e| {
+        let names = names.map_err(|e| {
             self.voice.event(Severity::Warning, format_args!("list exports: {e}"));
-            Vec::new()
-        });
+            OptionRefusal::platform(e.without_names())
+        })?;
         let others = there.filter(|export| export.name != chosen.name).map(named);
-        names.into_iter().chain(others).collect()
+        Ok(names.into_iter().chain(others).collect())
     }
 
     fn is_listed(&self) -> bool {
@@ -243,25 +265,25 @@ impl wire::ExportCatalog for ExportOpener {
             Some((_, Access::Hidden)) => {
                 let what = format_args!("the export {} is not for this client", quoted(name));
                 self.voice.event(Severity::Warning, what);
-                return Err(OptionRefusal::unknown());
+                return Err(self.unknown());
             }
             None => {
                 let what = format_args!("there is no export {}", quoted(name));
                 self.voice.event(Severity::Warning, what);
-                return Err(OptionRefusal::unknown());
+                return Err(self.unknown());
             }
         };
         match self.edge(export, name) {
             Some(Ok(edge)) => Ok(export.offer(name, &edge)),
-            Some(Err((why, is_unknown))) => {
+            Some(Err(Refused { why, told, is_unknown })) => {
                 // The client may ask again, and the device may then accept it.
                 *self.chosen() = None;
                 self.voice
                     .event(Severity::Warning, format_args!("{}: refused: {why}", quoted(name)));
                 if is_unknown {
-                    return Err(OptionRefusal::new(ERR_UNKNOWN, &why));
+                    return Err(OptionRefusal::new(ERR_UNKNOWN, told));
                 }
-                Err(OptionRefusal::policy(why))
+                Err(OptionRefusal::policy(told))
             }
             None => Err(OptionRefusal::platform("the export is not ready")),
         }

@@ -144,7 +144,7 @@ impl Ending {
             Err(e) => {
                 self.served.tell(&self.request, &e);
                 self.served.tally.failed(error_code(&e));
-                self.writer.error(error_code(&e), &e.to_string(), &mut head);
+                self.writer.error(error_code(&e), &e.without_names(), &mut head);
             }
         }
         std::iter::once(Out::Bytes(head)).chain(data).collect()

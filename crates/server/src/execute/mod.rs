@@ -169,7 +169,7 @@ impl RequestRun<'_> {
             return self.link.abandon();
         }
         self.served.tell(&self.request, e);
-        self.fail(error_code(e), &e.to_string());
+        self.fail(error_code(e), &e.without_names());
     }
 
     fn done(&mut self) {

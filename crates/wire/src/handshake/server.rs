@@ -21,7 +21,11 @@ use crate::session::{BlockConstraints, Negotiated, Protocol};
 /// What a server has to offer. Called during handshakes, so the methods must not wait for long.
 pub trait ExportCatalog {
     /// The names and descriptions to list. May leave out what needs TLS before `tls`.
-    fn list(&self) -> Vec<(String, String)>;
+    ///
+    /// # Errors
+    ///
+    /// The refusal to send: they are not known.
+    fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal>;
 
     /// Whether [`ExportCatalog::list`] can answer now. If not, the handshake stops with [`ServerStep::Wait`] before the option, and
     /// asks again when it is advanced again.

@@ -141,7 +141,7 @@ impl ServerHandshake {
             return Err(OptionRefusal::invalid("exports were listed already"));
         }
         self.lists += 1;
-        let mut listed = exports.list();
+        let mut listed = exports.list()?;
         listed.truncate(self.policy.max_listed);
         for (name, description) in &listed {
             let mut entry = Vec::with_capacity(4 + name.len() + description.len());

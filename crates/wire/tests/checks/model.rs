@@ -35,8 +35,8 @@ impl Default for Menu {
 }
 
 impl ExportCatalog for Menu {
-    fn list(&self) -> Vec<(String, String)> {
-        ["", "disk", "ro"].map(|name| (name.to_owned(), format!("about {name}"))).to_vec()
+    fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal> {
+        Ok(["", "disk", "ro"].map(|name| (name.to_owned(), format!("about {name}"))).to_vec())
     }
 
     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {

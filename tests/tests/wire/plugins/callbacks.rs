@@ -83,6 +83,27 @@ fn compare(flags: &[&str], least: usize) {
 }
 
 #[test]
+fn a_read_is_one_call_and_the_map_is_only_looked_up_for_clients_that_ask() {
+    if !has_peers() {
+        return;
+    }
+    let temp = TempDir::new();
+    witness(&temp, &[]);
+    let program = "h.connect_uri(uri)\nfor count in (512, 32768, 65536, 262144, 1048576):\n    h.pread(count, 0)\n";
+    let asked = format!("{program}h.block_status(1 << 20, 0, lambda *a: 0)\n");
+    for program in [program, &asked] {
+        let theirs = python(Host::Nbdkit, &temp, "", program);
+        for words in ["", "isolate=true"] {
+            let ours = python(Host::Ours, &temp, words, program);
+            assert_eq!(theirs.outcome.succeeded(), ours.outcome.succeeded());
+            assert_eq!(data(&theirs.log), data(&ours.log), "{words}");
+        }
+        let reads = data(&theirs.log).iter().filter(|line| line.starts_with("pread ")).count();
+        assert_eq!(reads, 5, "{:#?}", theirs.log);
+    }
+}
+
+#[test]
 fn a_plugin_learns_that_it_is_read_only_and_is_never_written() {
     if !has_peers() {
         return;

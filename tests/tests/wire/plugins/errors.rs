@@ -58,6 +58,50 @@ fn every_number_that_a_plugin_fails_with_reaches_clients_as_by_nbdkit() {
     }
 }
 
+/// A disk whose map fails in its second half, and which does not list its exports.
+const LATE: &str = r#"#!/bin/sh
+case "$1" in
+get_size) echo 8M ;;
+can_extents) exit 0 ;;
+pread) head -c "$3" /dev/zero ;;
+extents)
+    if [ "$4" -ge 4194304 ]; then echo "EIO the map fails" >&2; exit 1; fi
+    echo "$4 1M hole,zero" ;;
+list_exports) echo "EIO the list fails" >&2; exit 1 ;;
+*) exit 2 ;;
+esac
+"#;
+
+#[test]
+fn a_list_or_a_map_that_fails_late_is_an_error_and_a_copy_that_met_it_fails() {
+    if !has_peers() {
+        return;
+    }
+    let temp = TempDir::new();
+    let script = temp.file("late", LATE.as_bytes());
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let program = blackbox::peers::diskferry();
+    let ours = program.display();
+    for host in Host::BOTH {
+        for command in [
+            "nbdinfo --list \"$uri\"".to_owned(),
+            "nbdinfo --map \"$uri\"".to_owned(),
+            "nbdcopy \"$uri\" copy".to_owned(),
+            format!("{ours} list \"$uri\""),
+            format!("{ours} copy \"$uri\" copy"),
+        ] {
+            let outcome = host.line(temp.path(), &format!("SERVER sh ./late --run '{command}'"));
+            assert!(!outcome.status.success(), "{host:?} {command}: {outcome:?}");
+        }
+    }
+    for disk in ["plugin:sh?script=./late", "plugin:sh?isolate=true&script=./late"] {
+        let outcome = Host::Ours.line(temp.path(), &format!("{ours} copy '{disk}' ours"));
+        assert!(!outcome.status.success(), "{disk}: {outcome:?}");
+        assert!(outcome.stderr.contains("the map fails"), "{disk}: {outcome:?}");
+        assert!(!temp.join("ours").exists(), "{disk}");
+    }
+}
+
 #[test]
 fn what_a_plugin_says_of_its_failure_is_logged() {
     if !has_peers() {

@@ -40,6 +40,14 @@ fn an_export_that_is_only_there_under_tls_is_not_in_the_list_without_it() {
     }
     let refused = two_exports(&credentials, &options, "%B info \"$(plain secret)\"");
     assert!(refused.stderr.contains("TLS"), "it may be told that TLS would help: {refused:?}");
+    let refusal = |name: &str| {
+        let command = format!("%B info \"$(plain {name})\"");
+        let outcome = two_exports(&credentials, &options, &command);
+        assert!(!outcome.status.success(), "{outcome:?}");
+        let (_, why) = outcome.stderr.split_once("server refused").unwrap();
+        why.lines().next().unwrap().replace(name, "NAME")
+    };
+    assert_eq!(refusal("secret"), refusal("nothing"), "nobody finds out which names there are");
     two_exports(&credentials, &options, "%B info \"$(secure alice secret)\"").succeeded();
     two_exports(&credentials, &options, "%B info \"$(plain open)\"").succeeded();
 }
