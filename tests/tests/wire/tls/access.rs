@@ -44,7 +44,7 @@ fn an_export_that_is_only_there_under_tls_is_not_in_the_list_without_it() {
         let command = format!("%B info \"$(plain {name})\"");
         let outcome = two_exports(&credentials, &options, &command);
         assert!(!outcome.status.success(), "{outcome:?}");
-        let (_, why) = outcome.stderr.split_once("server refused").unwrap();
+        let (_, why) = outcome.stderr.rsplit_once("/socket: ").unwrap();
         why.lines().next().unwrap().replace(name, "NAME")
     };
     assert_eq!(refusal("secret"), refusal("nothing"), "nobody finds out which names there are");
