@@ -31,8 +31,8 @@ pub trait Blocking: Send + Sync + 'static {
     /// What is known of it. Constant.
     fn info(&self) -> &Info;
 
-    /// Whether an operation may wait for a disk. Otherwise it is memory and arithmetic only, and
-    /// any thread may call.
+    /// Whether an operation may wait for a disk, or, at this moment, for a long one that is in flight. Otherwise it is
+    /// memory and arithmetic only, and any thread may call. Asked before each operation.
     fn waits(&self) -> bool {
         false
     }

@@ -16,6 +16,7 @@ mod handed;
 pub(crate) mod in_use;
 mod inlet;
 mod lock;
+pub(crate) mod long_punch;
 mod made;
 pub(crate) mod map;
 mod open;
@@ -51,6 +52,7 @@ pub(crate) use uri::of_uri;
 use cache::{Sparing, allowance};
 use durable::Durability;
 use filling::Filling;
+use long_punch::InFlight;
 use map::Map;
 use outlet::Outlet;
 use taking::Taking;
@@ -62,6 +64,8 @@ pub struct File {
     info: Info,
     /// It lies in memory (tmpfs): nothing waits for a disk.
     in_memory: bool,
+    /// If it lies in memory: the long zeroes and trims that other work has to wait for.
+    long: InFlight,
     map: Map,
     ladder: Ladder,
     durability: Durability,
@@ -94,7 +98,8 @@ impl std::fmt::Debug for File {
 impl File {
     fn new(fd: OwnedFd, info: Info, grain: Grain, in_memory: bool, options: FileOptions) -> Self {
         let FileOptions { cache, early, writes_zeroes, .. } = options;
-        let ladder = Ladder::new(fd.as_fd(), grain);
+        let ladder = Ladder::new(fd.as_fd(), grain, in_memory);
+        let long = if in_memory { InFlight::of(fd.as_fd()) } else { InFlight::default() };
         let fd = Arc::new(fd);
         let spares = cache == PageCaching::Auto && allowance::fits(info.size);
         let sparing = (!in_memory && matches!(cache, PageCaching::None | PageCaching::Auto))
@@ -110,6 +115,7 @@ impl File {
             fd,
             info: Info { flat: Some(place), bulk, ..info },
             in_memory,
+            long,
             map,
             cache,
             sparing,
@@ -219,7 +225,7 @@ impl Blocking for File {
     }
 
     fn waits(&self) -> bool {
-        !self.in_memory
+        !self.in_memory || self.long.any()
     }
 
     fn writers(&self) -> usize {
@@ -263,6 +269,7 @@ impl Blocking for File {
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         if len > 0 {
+            let _in_flight = self.long.begin(len);
             self.refuse_beyond(offset, len)
                 .map_err(|e| self.error(format!("zero {len} bytes"), offset, e))?;
             let written = flags.written || (self.writes_zeroes && !flags.may_unmap);
@@ -280,6 +287,7 @@ impl Blocking for File {
 
     fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         if len > 0 {
+            let _in_flight = self.long.begin(len);
             let done = self.ladder.trim(self.fd(), offset, len);
             self.map.forget(offset, len);
             done.map_err(|e| e.on(&self.info.name).at(offset))?;

@@ -368,6 +368,71 @@ fn a_file_in_memory_never_waits_and_a_file_on_a_disk_may() {
 }
 
 #[test]
+fn nothing_of_a_file_in_memory_is_done_at_once_while_a_long_hole_is_punched_in_it() {
+    let scratch = Scratch::new("/dev/shm");
+    let path = scratch.file("disk", &[1; 65536]);
+    let options = OpenOptions::read_write();
+    let file = || Arc::new(open_path(&path, unlocked(), &options).unwrap());
+    let (first, second) = (file(), file());
+    let other = open(&scratch.file("other", &[1; 65536]), true).unwrap();
+    let [disk, again] = [&first, &second].map(|f| Simple::edge(f.clone(), &WorkPool::new(2)));
+    let other = Simple::edge(other, &WorkPool::new(2));
+    let at_once = |disk: &device::Edge| {
+        let written = disk.write_now(&[2; 10], 5, false).unwrap();
+        let mut out = Vec::new();
+        let resolved = disk.resolve_now(0, 4096, 10, &mut out).unwrap();
+        (written, resolved)
+    };
+    assert_eq!(at_once(&disk), (true, true));
+    // What was just found is remembered, which needs no lock.
+    first.map.forget(0, 65536);
+    second.map.forget(0, 65536);
+    let punch = first.long.begin(1 << 30);
+    for disk in [&disk, &again] {
+        assert_eq!(at_once(disk), (false, false));
+        disk.write(&[3; 10], 100, false).unwrap();
+        let mut bytes = [0; 10];
+        disk.read(&mut bytes, 100).unwrap();
+        assert_eq!(bytes, [3; 10]);
+    }
+    assert_eq!(at_once(&other), (true, true));
+    drop(punch);
+    for disk in [disk, again] {
+        assert_eq!(at_once(&disk), (true, true));
+    }
+}
+
+#[test]
+fn long_zeroes_and_trims_of_a_file_in_memory_are_counted_while_they_last() {
+    const LONG: u64 = 64 << 20;
+    let scratch = Scratch::new("/dev/shm");
+    let file = open(&scratch.file("disk", &vec![1; LONG as usize]), true).unwrap();
+    let change = |turn: u32| match turn % 3 {
+        0 => file.trim(0, LONG, false),
+        1 => file.zero(0, LONG, ZeroFlags { may_unmap: true, ..ZeroFlags::default() }),
+        _ => file.zero(0, LONG, ZeroFlags::default()),
+    };
+    for turn in 0..3 {
+        // Another thread may come to look only when it is over.
+        let seen = (0..1000).any(|_| {
+            file.write_at(&vec![1; LONG as usize], 0, false).unwrap();
+            std::thread::scope(|scope| {
+                let work = scope.spawn(|| change(turn).unwrap());
+                let mut seen = false;
+                while !work.is_finished() {
+                    seen |= file.waits();
+                }
+                seen
+            })
+        });
+        assert!(seen && !file.waits(), "{turn}");
+    }
+    let mut bytes = vec![1; LONG as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|b| *b == 0));
+}
+
+#[test]
 fn flushes_and_durable_writes_from_many_threads_all_succeed() {
     let scratch = Scratch::new("/tmp");
     let path = scratch.file("disk", &[0; 64 << 10]);

@@ -28,6 +28,7 @@ use rustix::io::Errno;
 use rustix::param::page_size;
 
 use crate::checked::to_usize;
+use crate::file::long_punch::in_pieces;
 use crate::file::map::is_hole;
 use crate::file::prealloc::{PacedRun, Written};
 use crate::file::proof::{Proof, Verdict};
@@ -89,6 +90,8 @@ impl Grain {
 #[derive(Debug)]
 pub(crate) struct Ladder {
     grain: Grain,
+    /// A file in memory, of which long holes are punched in pieces.
+    in_memory: bool,
     punch: Rung,
     zero_range: Rung,
     allocate: Rung,
@@ -162,11 +165,12 @@ impl Rung {
 impl Ladder {
     /// A ladder for `fd` with all rungs; without the first one where a block device reports that it has no request
     /// that zeroes.
-    pub(crate) fn new(fd: BorrowedFd<'_>, grain: Grain) -> Self {
+    pub(crate) fn new(fd: BorrowedFd<'_>, grain: Grain, in_memory: bool) -> Self {
         let (size, is_device) = grain.size();
         let is_slow = is_device && block::has_no_zeroes(fd);
         Self {
             grain,
+            in_memory,
             punch: Rung::new(!is_slow),
             zero_range: Rung::new(true),
             allocate: Rung::new(true),
@@ -289,7 +293,18 @@ impl Ladder {
 
     fn punch(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        self.punch.climb(|| fallocate(fd, mode, offset, len))
+        let punch = |at, n| self.punch.climb(|| fallocate(fd, mode, at, n));
+        if !self.in_memory {
+            return punch(offset, len);
+        }
+        let mut changed = false;
+        in_pieces(fd, offset, len, |at, n| match punch(at, n)? {
+            false if changed => write_zeroes(fd, at, at + n).map(|()| true),
+            done => {
+                changed |= done;
+                Ok(done)
+            }
+        })
     }
 
     fn allocate(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {

@@ -18,6 +18,7 @@ use rustix::fs::{
 
 use crate::OpenOptions;
 use crate::checked::len as len_of;
+use crate::file::long_punch::{InFlight, in_pieces};
 use crate::file::map::Map;
 use crate::file::transfer;
 use device::values;
@@ -28,6 +29,8 @@ pub(crate) struct Memory {
     info: Info,
     file: Arc<OwnedFd>,
     map: Map,
+    /// The long zeroes and trims that other work has to wait for.
+    long: InFlight,
     present: Option<Present>,
 }
 
@@ -76,20 +79,24 @@ impl Memory {
             flat: Some(place),
             ..Info::new(name, size)
         };
-        Ok(Self { info, file, map, present })
+        Ok(Self { info, file, map, long: InFlight::default(), present })
     }
 
     fn punch(&self, what: &str, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
         }
+        let _in_flight = self.long.begin(len);
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let done = transfer::retry(|| fallocate(&self.file, mode, offset, len));
+        let done = in_pieces(self.file.as_fd(), offset, len, |at, n| {
+            transfer::retry(|| fallocate(&self.file, mode, at, n))?;
+            Ok(true)
+        });
         self.map.forget(offset, len);
         if let Some(present) = &self.present {
             present.forget(offset, len);
         }
-        done.map_err(|e| self.error(format!("{what} {len} bytes"), offset, e.into()))
+        done.map_err(|e| self.error(format!("{what} {len} bytes"), offset, e)).map(drop)
     }
 
     fn error(&self, action: String, offset: u64, e: std::io::Error) -> Error {
@@ -117,7 +124,15 @@ impl Blocking for Memory {
         Ok(())
     }
 
+    fn waits(&self) -> bool {
+        self.long.any()
+    }
+
+    /// None while a long hole is punched: pages of it are waited for.
     fn window(&self, offset: u64, len: usize) -> Option<Window> {
+        if self.long.any() {
+            return None;
+        }
         self.present.as_ref()?.window(offset, len)
     }
 
@@ -142,7 +157,8 @@ impl Blocking for Memory {
 
 #[cfg(test)]
 mod tests {
-    use device::ExtentKind;
+    use device::{ExtentKind, Simple};
+    use runtime::WorkPool;
 
     use super::*;
 
@@ -178,6 +194,20 @@ mod tests {
             pieces += 1;
         }
         assert!(at == size && pieces >= 2, "{pieces} pieces to {at}");
+    }
+
+    #[test]
+    fn while_a_long_hole_is_punched_nothing_is_done_at_once_and_no_window_is_given() {
+        let disk = Arc::new(Memory::new("memory".into(), 64 << 20, true).unwrap());
+        let edge = Simple::edge(disk.clone(), &WorkPool::new(2));
+        edge.write(&vec![1; 256 << 10], 0, false).unwrap();
+        let is_free = || (edge.write_now(&[2; 10], 5, false).unwrap(), edge.window(0, 128 << 10));
+        assert!(matches!(is_free(), (true, Some(_))));
+        let punch = disk.long.begin(64 << 20);
+        assert!(matches!(is_free(), (false, None)));
+        edge.write(&[3; 10], 5, false).unwrap();
+        drop(punch);
+        assert!(matches!(is_free(), (true, Some(_))));
     }
 
     #[test]
