@@ -288,7 +288,11 @@ impl Blocking for File {
     fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         if len > 0 {
             let _in_flight = self.long.begin(len);
-            let done = self.ladder.trim(self.fd(), offset, len);
+            let trim = || self.ladder.trim(self.fd(), offset, len);
+            let done = match &self.sparing {
+                Some(sparing) => sparing.zero(offset, len, trim),
+                None => trim(),
+            };
             self.map.forget(offset, len);
             done.map_err(|e| e.on(&self.info.name).at(offset))?;
         }

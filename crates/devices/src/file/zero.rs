@@ -5,12 +5,13 @@
 //! hole and allocate it again. If the caller wants it allocated, the first rung is left out. All
 //! of them change only the file's map, so all are fast. Only whole blocks go there (see
 //! [`Grain::of_file`] for why): the ends of a range, less than two blocks, are written as zeroes
-//! where they are not a hole anyway, or left alone by a trim.
+//! where they are not a hole anyway. A trim of a file makes a hole, too, so all of its range reads as
+//! zeroes, as after `FALLOC_FL_PUNCH_HOLE` of just that range; where no hole can be made it does nothing.
 //!
 //! A block device: `FALLOC_FL_PUNCH_HOLE`, of which the kernel promises that it never writes; and,
 //! unless the caller wants it fast, `FALLOC_FL_ZERO_RANGE` and `BLKZEROOUT`, which write where the
-//! hardware has nothing better. Only whole sectors go there; the ends are written. The effect of
-//! such a request depends on the hardware, so samples are read back (`proof`): a request that does
+//! hardware has nothing better. Only whole sectors go there; the ends are written, or left alone by
+//! a trim. The effect of such a request depends on the hardware, so samples are read back (`proof`): a request that does
 //! not zero is not used again, and the range is written.
 //!
 //! *Written* zeroes ([`ZeroFlags::written`]) use none of these rungs: `prealloc` has other means for them.
@@ -23,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Error, ErrorKind, Fault, Result, ZeroFlags};
-use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatfs, seek};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
@@ -351,6 +352,26 @@ impl Ladder {
     /// Discards a range, if there is a request for that.
     pub(crate) fn trim(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         let end = offset.saturating_add(len);
+        let trimmed = match self.grain {
+            Grain::Blocks(_) => self.trim_file(fd, offset, end),
+            Grain::Sectors(_) => self.trim_device(fd, offset, end),
+        };
+        trimmed.map_err(|e| Error::os(format!("trim {len} bytes"), e))
+    }
+
+    fn trim_file(&self, fd: BorrowedFd<'_>, offset: u64, end: u64) -> io::Result<()> {
+        let (start, stop) = self.grain.whole(offset, end);
+        if start >= stop {
+            return if self.punch.is_there() { trim_end(fd, offset, end) } else { Ok(()) };
+        }
+        if self.punch(fd, start, stop - start)? {
+            trim_end(fd, offset, start)?;
+            trim_end(fd, stop, end)?;
+        }
+        Ok(())
+    }
+
+    fn trim_device(&self, fd: BorrowedFd<'_>, offset: u64, end: u64) -> io::Result<()> {
         let (start, stop) = self.grain.whole(offset, end);
         if start >= stop {
             return Ok(());
@@ -358,18 +379,35 @@ impl Ladder {
         let n = stop - start;
         let rungs = || (self.punch.is_there(), self.discard.is_there());
         let before = rungs();
-        let gone = self.punch(fd, start, n).and_then(|punched| {
-            if punched || matches!(self.grain, Grain::Blocks(_)) {
-                return Ok(punched);
-            }
-            let discarded = self.discard.climb(|| by_errno(block::discard(fd, start, n)))?;
-            if !discarded && before != rungs() {
-                // As in `zero_sectors`: older bytes must not come back.
-                write_zeroes(fd, start, stop)?;
-            }
-            Ok(discarded)
-        });
-        gone.map(|_| ()).map_err(|e| Error::os(format!("trim {len} bytes"), e))
+        if self.punch(fd, start, n)?
+            || self.discard.climb(|| by_errno(block::discard(fd, start, n)))?
+        {
+            return Ok(());
+        }
+        // As in `zero_sectors`: older bytes must not come back.
+        if before == rungs() { Ok(()) } else { write_zeroes(fd, start, stop) }
+    }
+}
+
+/// Zeroes the data from `start` to `end`, less than two blocks apart. Where that needs room that is not there (because
+/// the bytes are shared, say), it is left alone: a trim is a hint.
+fn trim_end(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<()> {
+    if start >= end {
+        return Ok(());
+    }
+    // A file that was cut short is not made longer again.
+    let end = end.min(u64::try_from(fstat(fd)?.st_size).unwrap_or(0));
+    let start = match seek(fd, SeekFrom::Data(start)) {
+        Ok(data) => data.max(start),
+        // Nothing but a hole.
+        Err(Errno::NXIO) => return Ok(()),
+        // No map, so no holes.
+        Err(_) => start,
+    };
+    let is_full = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+    match write_zeroes(fd, start, end) {
+        Err(e) if is_full(&e) => Ok(()),
+        done => done,
     }
 }
 

@@ -195,7 +195,7 @@ impl Sparing {
         self.windows.during(self.fd.as_fd(), (offset, len, 0), PageUse::Write, write)
     }
 
-    /// Runs `work`, which zeroes a range by other means than [`Self::write`]. If it may rewrite a part of a page, it
+    /// Runs `work`, which zeroes or trims a range by other means than [`Self::write`]. If it may rewrite a part of a page, it
     /// runs alone: a long write beside it could lose its bytes in the rest of that page.
     pub(crate) fn zero<T>(&self, offset: u64, len: u64, work: impl FnOnce() -> T) -> T {
         let page = page_size() as u64;
