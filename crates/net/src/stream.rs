@@ -296,6 +296,13 @@ impl Stream {
         self.tls().map_or(0, TlsSession::unsent)
     }
 
+    /// How many bytes of ciphertext have gone over the socket so far, either way: they move while the plaintext of
+    /// their record does not count as sent or received yet. 0 in clear text, where what is sent and received is all.
+    #[must_use]
+    pub fn carried(&self) -> u64 {
+        self.tls().map_or(0, TlsSession::carried)
+    }
+
     /// How many bytes have come and were not received; if they are encrypted, an upper bound.
     #[must_use]
     pub fn unread(&self) -> u64 {

@@ -143,6 +143,10 @@ impl TlsSession {
         match self.0 {}
     }
 
+    pub(crate) fn carried(&self) -> u64 {
+        match self.0 {}
+    }
+
     pub(crate) fn end(&self, _: &OwnedFd) {
         match self.0 {}
     }

@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use s2n_tls::connection::Connection;
@@ -75,6 +76,8 @@ pub(super) struct Outlet {
     bytes: Vec<u8>,
     /// Bytes of it that were sent.
     gone: usize,
+    /// Bytes that were sent before the first of it.
+    before: u64,
 }
 
 impl Outlet {
@@ -87,9 +90,20 @@ impl Outlet {
     pub(super) fn sent(&mut self, n: usize) {
         self.gone = (self.gone + n).min(self.bytes.len());
         if self.gone == self.bytes.len() {
+            self.before = self.gone();
             self.bytes.clear();
             self.gone = 0;
         }
+    }
+
+    /// How much was ever sent.
+    pub(super) fn gone(&self) -> u64 {
+        self.before + self.gone as u64
+    }
+
+    /// How much there ever was to send: the end of the stream so far.
+    pub(super) fn end(&self) -> u64 {
+        self.before + self.bytes.len() as u64
     }
 
     /// Takes its memory, if nothing waits.
@@ -110,6 +124,8 @@ impl Outlet {
 pub(super) struct Plumbing {
     inlet: Arc<Mutex<Inlet>>,
     outlet: Arc<Mutex<Outlet>>,
+    /// Bytes that the socket has taken and given, after the handshake.
+    carried: Arc<AtomicU64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -123,6 +139,16 @@ impl Plumbing {
 
     pub(super) fn outlet(&self) -> MutexGuard<'_, Outlet> {
         lock(&self.outlet)
+    }
+
+    /// How many bytes have gone over the socket, either way.
+    pub(super) fn carried(&self) -> &Arc<AtomicU64> {
+        &self.carried
+    }
+
+    /// So many more have.
+    pub(super) fn count(&self, bytes: usize) {
+        self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Makes `connection` use these buffers. They must live longer than it.

@@ -12,7 +12,7 @@
 //!
 //! - `credentials.rs`: the files, with nbdkit's and libnbd's names.
 //! - `memory.rs`: the buffers that the library reads and writes. All `unsafe` is there.
-//! - `setup.rs`: what is negotiated. `handshake.rs`, `session.rs`: the handshake, and what follows.
+//! - `setup.rs`: what is negotiated. `handshake.rs`, `session.rs`, `outbound.rs`: the handshake, and what follows.
 //! - `host.rs`, `names.rs`: the host that a certificate is for, and its subject.
 //!
 //! Without the feature `tls` only a refusal is left (`absent.rs`).
@@ -27,6 +27,8 @@ mod host;
 mod memory;
 #[cfg(feature = "tls")]
 mod names;
+#[cfg(feature = "tls")]
+mod outbound;
 #[cfg(feature = "tls")]
 mod session;
 #[cfg(feature = "tls")]

@@ -3,31 +3,31 @@
 //! One thread may send while another receives. Each works on 256 KiB and a header at once, in one system
 //! call, with memory that the thread lends; a connection on which nothing waits keeps none.
 //!
-//! Plaintext counts as sent when the socket has taken its ciphertext. Until then the caller has to
-//! offer the same bytes again, which are not encrypted again.
+//! `outbound.rs` has the sending half, and says when plaintext counts as sent.
 
 use std::cell::RefCell;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use device::Identity;
 use rustix::io::{Errno, Result};
 use s2n_tls::connection::Connection;
-use s2n_tls::connection::split::{ReadHalf, WriteHalf};
+use s2n_tls::connection::split::ReadHalf;
 
 use super::memory::Plumbing;
-use crate::stream::{Received, received, sent};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use super::outbound::Outbound;
+use crate::stream::{Received, received};
+use rustix::net::{RecvFlags, recv};
 
 /// Plaintext that is encrypted at once, in bytes: 256 KiB, and the header that goes with them.
-const AT_ONCE: usize = (256 << 10) + (4 << 10);
+pub(super) const AT_ONCE: usize = (256 << 10) + (4 << 10);
 /// Ciphertext that is received at once, in bytes.
 const PIECE: usize = AT_ONCE + (AT_ONCE / RECORD + 1) * OVERHEAD;
 /// Plaintext of a record, at most.
-const RECORD: usize = 16 << 10;
+pub(super) const RECORD: usize = 16 << 10;
 /// The overhead of a record.
 const OVERHEAD: usize = 64;
 /// Ciphertext that the library gets at once, in bytes: it does not return before it has found data,
@@ -48,6 +48,8 @@ pub(crate) struct TlsSession {
     outbound: Mutex<Outbound>,
     /// Bytes have come that the socket does not report.
     holds: AtomicBool,
+    /// See [`TlsSession::carried`].
+    carried: Arc<AtomicU64>,
     identity: Arc<Identity>,
     /// The version and the ciphers that were negotiated, for people.
     agreed: String,
@@ -65,29 +67,18 @@ struct Inbound {
     untold: bool,
 }
 
-/// The sending half.
-struct Outbound {
-    half: WriteHalf,
-    plumbing: Plumbing,
-    /// Plaintext that was encrypted, and whose ciphertext the socket has not taken.
-    owed: usize,
-    /// Short pieces, gathered so that they fill a record.
-    record: Vec<u8>,
-    failed: Option<Errno>,
-}
-
 impl std::fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TlsSession({}, {:?})", self.agreed, self.identity)
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Works with memory of this thread, from [`SPARE`].
-fn with_spare<T>(place: usize, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+pub(super) fn with_spare<T>(place: usize, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     let taken = SPARE.with_borrow_mut(|all| all.get_mut(place).map(std::mem::take));
     let mut memory = taken.unwrap_or_default();
     let done = work(&mut memory);
@@ -108,12 +99,13 @@ impl TlsSession {
         let (reads, writes) = connection.split();
         let (idle, failed, untold) = (0, None, false);
         let inbound = Inbound { half: reads, plumbing: plumbing.clone(), idle, failed, untold };
-        let record = Vec::new();
-        let outbound = Outbound { half: writes, plumbing, owed: 0, record, failed: None };
+        let carried = plumbing.carried().clone();
+        let outbound = Outbound::new(writes, plumbing);
         Self {
             inbound: Mutex::new(inbound),
             outbound: Mutex::new(outbound),
             holds: AtomicBool::new(holds),
+            carried,
             identity,
             agreed,
             why: Mutex::default(),
@@ -198,16 +190,17 @@ impl TlsSession {
 
     /// Ciphertext that waits for the socket.
     pub(crate) fn unsent(&self) -> u64 {
-        lock(&self.outbound).plumbing.outlet().waiting().len() as u64
+        lock(&self.outbound).unsent()
+    }
+
+    /// Ciphertext that went over the socket so far, either way.
+    pub(crate) fn carried(&self) -> u64 {
+        self.carried.load(Ordering::Relaxed)
     }
 
     /// Announces the end to the peer, as far as the socket takes that.
     pub(crate) fn end(&self, socket: &OwnedFd) {
-        let mut outbound = lock(&self.outbound);
-        if outbound.failed.is_none() {
-            let _ = outbound.half.poll_shutdown_send();
-            let _ = outbound.push(socket);
-        }
+        lock(&self.outbound).end(socket);
     }
 }
 
@@ -274,7 +267,10 @@ impl Inbound {
                     self.plumbing.inlet().end();
                     0
                 }
-                Received::Bytes(n) => n,
+                Received::Bytes(n) => {
+                    self.plumbing.count(n);
+                    n
+                }
             };
             self.plumbing.inlet().borrow(spare, n);
             let took = self.take(room.into, room.filled, why);
@@ -347,127 +343,8 @@ enum Took {
     End,
 }
 
-impl Outbound {
-    fn send<'a>(
-        &mut self,
-        socket: &OwnedFd,
-        pieces: impl IntoIterator<Item = &'a [u8]>,
-        skip: usize,
-        why: &Mutex<Option<String>>,
-    ) -> Result<usize> {
-        if let Some(e) = self.failed {
-            return Err(e);
-        }
-        let sent = self.try_send(socket, pieces, skip, why);
-        self.failed = sent.err();
-        sent
-    }
-
-    fn try_send<'a>(
-        &mut self,
-        socket: &OwnedFd,
-        pieces: impl IntoIterator<Item = &'a [u8]>,
-        skip: usize,
-        why: &Mutex<Option<String>>,
-    ) -> Result<usize> {
-        with_spare(1, |spare| {
-            self.plumbing.outlet().give_memory(spare);
-            let mut pushed = self.push(socket).map_err(Trouble::System);
-            if matches!(pushed, Ok(true)) && self.owed == 0 {
-                pushed = self.encrypt(pieces, skip);
-                pushed = pushed.and_then(|_| self.push(socket).map_err(Trouble::System));
-            }
-            if self.plumbing.outlet().waiting().is_empty() {
-                *spare = self.plumbing.outlet().take_memory();
-            }
-            match pushed {
-                Ok(true) => Ok(std::mem::take(&mut self.owed)),
-                Ok(false) => Ok(0),
-                Err(Trouble::System(e)) => Err(e),
-                Err(Trouble::Library(e)) => {
-                    lock(why).get_or_insert_with(|| e.to_string());
-                    Err(errno(&e))
-                }
-            }
-        })
-    }
-
-    /// Encrypts as much of `pieces` as is handled at once.
-    fn encrypt<'a>(
-        &mut self,
-        pieces: impl IntoIterator<Item = &'a [u8]>,
-        mut skip: usize,
-    ) -> std::result::Result<bool, Trouble> {
-        self.record.clear();
-        for piece in pieces {
-            let room = AT_ONCE - self.owed - self.record.len();
-            let piece = piece.get(skip..).unwrap_or_default();
-            let piece = piece.get(..room).unwrap_or(piece);
-            skip = 0;
-            if piece.len() + self.record.len() <= RECORD {
-                self.record.extend_from_slice(piece);
-            } else {
-                self.end_record()?;
-                self.put(piece)?;
-            }
-            if self.owed + self.record.len() == AT_ONCE {
-                break;
-            }
-        }
-        self.end_record()?;
-        Ok(true)
-    }
-
-    /// Encrypts what was gathered.
-    fn end_record(&mut self) -> std::result::Result<(), Trouble> {
-        let record = std::mem::take(&mut self.record);
-        let put = self.put(&record);
-        self.record = record;
-        self.record.clear();
-        if self.owed >= RECORD {
-            // Bulk data: the next piece may take long to come.
-            self.record = Vec::new();
-        }
-        put
-    }
-
-    fn put(&mut self, mut bytes: &[u8]) -> std::result::Result<(), Trouble> {
-        while !bytes.is_empty() {
-            match self.half.poll_send(bytes) {
-                Poll::Ready(Ok(n)) => {
-                    self.owed += n;
-                    bytes = bytes.get(n..).unwrap_or_default();
-                }
-                Poll::Ready(Err(e)) => return Err(Trouble::Library(e)),
-                // The outlet takes everything.
-                Poll::Pending => return Err(Trouble::System(Errno::PROTO)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends ciphertext that waits. Returns whether all has left.
-    fn push(&self, socket: &OwnedFd) -> Result<bool> {
-        let mut outlet = self.plumbing.outlet();
-        while !outlet.waiting().is_empty() {
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match sent(|| send(socket, outlet.waiting(), flags))? {
-                0 => return Ok(false),
-                n => outlet.sent(n),
-            }
-        }
-        Ok(true)
-    }
-}
-
-/// Why nothing was encrypted or sent.
-enum Trouble {
-    Library(s2n_tls::error::Error),
-    System(Errno),
-}
-
 /// The closest error of the system: a peer that closed without an announcement is a reset.
-fn errno(e: &s2n_tls::error::Error) -> Errno {
+pub(super) fn errno(e: &s2n_tls::error::Error) -> Errno {
     match e.kind() {
         s2n_tls::error::ErrorType::ConnectionClosed => Errno::CONNRESET,
         _ => Errno::PROTO,

@@ -142,6 +142,48 @@ fn what_is_sent_arrives_in_order_however_little_the_socket_takes() {
 }
 
 #[test]
+fn what_counts_as_sent_is_what_the_peer_can_know_of() {
+    let (client, server) = pair("whole");
+    set_socket_send_buffer_size(&client, 4096).unwrap();
+    let bytes = content(1_000_000);
+    let (mut sent, mut known, mut between, mut room) = (0, 0, 0, vec![0; 50_000]);
+    while known < bytes.len() {
+        loop {
+            let before = client.carried();
+            match send_some(&client, &bytes, sent) {
+                0 if client.carried() == before => break,
+                n => sent += n,
+            }
+        }
+        between += usize::from(sent > 0 && client.unsent() > 100_000);
+        while let Received::Bytes(n) = server.receive(&mut room).unwrap() {
+            known += n;
+        }
+        assert_eq!(sent, known, "no more, and no less");
+    }
+    assert!(
+        between > 0,
+        "some records of those that were encrypted together had left before others"
+    );
+    assert_eq!((client.unsent(), client.carried()), (0, server.carried()));
+}
+
+#[test]
+fn bytes_that_the_socket_takes_are_counted_before_their_record_is_whole() {
+    let (client, server) = pair("carried");
+    set_socket_send_buffer_size(&client, 4096).unwrap();
+    assert_eq!((client.carried(), server.carried()), (0, 0));
+    assert_eq!(client.send(&[7; 16_384]), Ok(0));
+    let first = client.carried();
+    assert!(first > 0 && server.carried() == 0, "{first}");
+    let mut room = [0; 20_000];
+    assert_eq!(server.receive(&mut room), Ok(Received::Nothing));
+    assert_eq!(server.carried(), first);
+    assert_eq!(client.send(&[7; 16_384]), Ok(0));
+    assert!(client.carried() > first);
+}
+
+#[test]
 fn both_ends_send_and_receive_at_the_same_time() {
     let (client, server) = pair("both");
     let bytes = content(3_000_000);
