@@ -162,6 +162,11 @@ impl<T> Channel<T> {
         self.outgoing.unsent()
     }
 
+    /// How many bytes of ciphertext have gone over the socket, either way; 0 in clear text.
+    pub(crate) fn carried(&self) -> u64 {
+        self.stream.carried()
+    }
+
     /// Starts an operation. Nothing is sent before [`Channel::send`].
     pub(crate) fn start(&mut self, tag: T, operation: Operation, ended: &mut Vec<Ended<T>>) {
         let (step, payload) = work::begin(operation, &self.session);
@@ -346,7 +351,8 @@ impl<T> Channel<T> {
         self.large -= usize::from(is_large(&work));
         let answer = reply.outcome();
         if answer.is_ok() && !self.outgoing.has_sent(end) {
-            // It cannot have executed a request that was not sent in full.
+            // It cannot have executed a request that was not sent in full. Under TLS that is one whose last record
+            // the socket has not taken whole.
             let why = failure::fatal(PeerMisbehaved::UnknownCookie.into());
             ended.push(Ended::new(tag, Err(located(why.duplicate(), &work))));
             return self.fail(why, ended);

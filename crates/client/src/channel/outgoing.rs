@@ -50,7 +50,7 @@ impl Outgoing {
         self.appended
     }
 
-    /// Whether all before `end` is sent.
+    /// Whether all before `end` is sent: the peer can know it.
     pub(crate) fn has_sent(&self, end: u64) -> bool {
         self.gone >= end
     }

@@ -40,6 +40,8 @@ struct Deferred {
     lost: Vec<Lost>,
     /// The connection was found to be unusable.
     over: bool,
+    /// Changes wait for the peer to close its side, no longer than this.
+    parts_within: Option<Duration>,
 }
 
 /// A shared connection.
@@ -74,6 +76,8 @@ struct Inner {
     silence: Option<Silence>,
     /// How often bytes were sent or received.
     moves: u64,
+    /// How much had gone over the socket then, under TLS.
+    carried: u64,
     /// Changes that wait until the peer has closed its side.
     parting: Vec<Lost>,
     /// Its end was reported.
@@ -115,6 +119,7 @@ impl SharedConnection {
             watched: None,
             silence: silence.map(Silence::new),
             moves: 0,
+            carried: 0,
             parting: Vec::new(),
             told: false,
         };
@@ -141,7 +146,7 @@ impl SharedConnection {
         // The thread of a lane may be busy elsewhere.
         inner.drive();
         self.drive_held(&mut inner);
-        let next = inner.silent_for();
+        let next = inner.silent_for(&self.stream);
         self.settle(inner, None);
         next
     }
@@ -382,8 +387,8 @@ impl SharedConnection {
     }
 
     /// What is to be done without the lock.
-    fn follow(&self, after: Deferred) {
-        let Deferred { dones, lost, over } = after;
+    fn follow(self: &Arc<Self>, after: Deferred) {
+        let Deferred { dones, lost, over, parts_within } = after;
         let home = if over || !lost.is_empty() { self.home.upgrade() } else { None };
         // Requests that the callbacks make are sent together.
         runtime::batch(|| {
@@ -398,6 +403,9 @@ impl SharedConnection {
             }
             dones.into_iter().for_each(|(done, outcome)| done(outcome));
         });
+        if let Some(patience) = parts_within {
+            self.part_within(patience);
+        }
     }
 
     /// Hands completions to their callers.
@@ -433,7 +441,7 @@ impl SharedConnection {
                     self.keep.patience.filter(|_| ending == Some(Ending::GivenUp))
                 {
                     if inner.parting.is_empty() {
-                        self.part_within(patience);
+                        after.parts_within = Some(patience);
                     }
                     inner.parting.push(lost);
                     continue;
@@ -457,7 +465,7 @@ impl SharedConnection {
         inner.ended = list;
     }
 
-    /// Limits how long changes wait for the peer to close its side.
+    /// Limits how long changes wait for the peer to close its side. Not under the lock: a timer may run its task at once.
     fn part_within(self: &Arc<Self>, patience: Duration) {
         // The caller may have dropped it meanwhile.
         let connection = self.clone();
@@ -536,11 +544,11 @@ impl Inner {
 
     /// Gives the connection up if the server was silent for too long; see
     /// [`SharedConnection::end_silence`].
-    fn silent_for(&mut self) -> Option<Duration> {
+    fn silent_for(&mut self, stream: &Stream) -> Option<Duration> {
         if self.channel.is_closed() {
             return None;
         }
-        match self.silence.as_ref()?.left() {
+        match self.silence.as_mut()?.look(stream.on_the_way()) {
             Ok(left) => Some(left),
             Err(why) => {
                 self.channel.give_up(why, &mut self.ended);
@@ -551,6 +559,8 @@ impl Inner {
 
     /// Notes what the server did just now.
     fn note(&mut self, moved: bool) {
+        let carried = self.channel.carried();
+        let moved = moved | (std::mem::replace(&mut self.carried, carried) != carried);
         self.moves += u64::from(moved);
         if let Some(silence) = &mut self.silence {
             silence.note(moved, self.channel.owes());

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use device::{Buffer, Operation, Outcome};
+use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome};
 use runtime::Context;
 use wire::{Command, ExportOffer, TransmissionFlags as Flags, Uri};
 
@@ -64,8 +64,11 @@ fn serve() -> (Arc<Disk>, Server) {
 }
 
 fn connect(server: &Server, reconnect: bool) -> Connections {
+    connect_for(server, reconnect.then_some(Duration::from_secs(60)))
+}
+
+fn connect_for(server: &Server, reconnect: Option<Duration>) -> Connections {
     let uri: Uri = server.uri.parse().unwrap();
-    let reconnect = reconnect.then_some(Duration::from_secs(60));
     let target = ExportSpec { connections: 8, reconnect, ..ExportSpec::from(uri) };
     let (upstream, first) = Upstream::open(target, &Context::default()).unwrap();
     Connections::new(upstream, first, false).unwrap()
@@ -164,4 +167,21 @@ fn a_connection_that_still_owes_something_is_left_when_it_has_answered() {
     assert!(told.try_recv().is_err());
     hold.send(()).unwrap();
     assert!(told.recv().unwrap().is_ok());
+}
+
+#[test]
+fn a_change_that_is_given_up_ends_though_the_timer_runs_its_task_at_once() {
+    let server = Server::start(offer(SIZE), structured(), |mut client| client.drain());
+    // With nothing to wait for a timer runs its task where it is set, as it does when it cannot start a thread.
+    // Never closed: that would wait for the lock as well.
+    let connections = std::mem::ManuallyDrop::new(connect_for(&server, Some(Duration::ZERO)));
+    let shared = connections.0.clone();
+    let (tell, told) = std::sync::mpsc::channel();
+    let write = Operation::Write { offset: 0, data: Buffer::zeroed(512).into(), fua: false };
+    connections.submit(write, Box::new(move |outcome| tell.send(outcome).unwrap()), None);
+    let only = shared.list().first().cloned().unwrap();
+    std::thread::spawn(move || {
+        only.give_up(Error::new(ErrorKind::TimedOut, Fault::Peer, "test"));
+    });
+    assert!(told.recv_timeout(Duration::from_secs(60)).expect("the lock is taken twice").is_err());
 }
