@@ -30,7 +30,7 @@ use crate::metrics::{Metrics, Reason, Tally};
 use crate::server::Options;
 use crate::terms::Terms;
 use opener::ExportOpener;
-use pace::{Pace, Standstill};
+use pace::{Moved, Pace, Standstill};
 use payload::Incoming;
 use rate::Rate;
 use securing::{Refused, Securing};
@@ -189,7 +189,7 @@ impl Connection {
             stands_still: false,
             active: now,
             received: 0,
-            pace: Pace::new(now),
+            pace: Pace::default(),
             starves: false,
             rate,
             over_rate: false,
@@ -353,11 +353,11 @@ impl Connection {
     /// Whether its peer must move, and does not.
     fn is_too_slow(&mut self, now: Instant) -> bool {
         let sends = self.incoming.is_some() && !self.waits_for_us();
-        let moved = self.received + self.link.sent();
         if !(sends || self.link.is_owed()) {
-            self.pace.rest(now, moved);
+            self.pace.rest();
             return false;
         }
+        let moved = Moved::over(self.link.stream(), self.received, self.link.sent());
         let account = self.link.account();
         // However little it holds, the others wait for the elder.
         let least = if account.is_elder() { pace::TRIFLE + 1 } else { 0 };
