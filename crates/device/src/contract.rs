@@ -57,6 +57,9 @@ pub struct Abilities {
     pub hides_zero: bool,
     /// FUA is not offered to clients, not even made from flush.
     pub hides_fua: bool,
+    /// Only whole blocks are written, of the [minimum](BlockSizes::minimum) size: what is there cannot be read back to
+    /// change a part of it. For an image that is being made, and packs its blocks.
+    pub whole_blocks: bool,
     /// This device is to see operations as clients ask for them, because a filter in it looks at them, or because it is a
     /// plugin, whose map may cost more than the read: callers must not look up the map on their own before they read.
     pub observed: bool,
@@ -80,6 +83,7 @@ impl Abilities {
         discards: false,
         hides_zero: false,
         hides_fua: false,
+        whole_blocks: false,
         observed: false,
     };
 }

@@ -37,6 +37,9 @@ pub struct Extent {
     /// Which layer of a chain of images it comes from: 0 for the one that was opened, 1 for what
     /// lies below it, and so on.
     pub depth: u16,
+    /// Whether that layer says so itself. False for a hole of which no image of the chain says anything, and that is
+    /// one because nothing is below.
+    pub present: bool,
     /// Where that layer's container keeps it, if it is kept in one, whether or not this process has
     /// the container open.
     pub home: Option<Home>,
@@ -86,13 +89,19 @@ impl Home {
 impl Extent {
     /// An extent of the layer that was opened, with neither home nor place.
     pub fn new(start: u64, len: u64, kind: ExtentKind) -> Self {
-        Self { start, len, kind, depth: 0, home: None, place: None }
+        Self { start, len, kind, depth: 0, present: true, home: None, place: None }
     }
 
     /// The same, with a place.
     #[must_use]
     pub fn at(self, place: Option<Place>) -> Self {
         Self { place, ..self }
+    }
+
+    /// The same, of which no layer says anything.
+    #[must_use]
+    pub fn absent(self) -> Self {
+        Self { present: false, ..self }
     }
 
     /// The same, seen from the layer above.
@@ -134,6 +143,7 @@ impl Extent {
         self.end() == next.start
             && self.kind == next.kind
             && self.depth == next.depth
+            && self.present == next.present
             && homes
             && places
     }

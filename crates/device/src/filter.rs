@@ -168,11 +168,14 @@ impl Info {
     }
 
     /// The facts of a filter that is to see operations as clients sent them: of any range, and
-    /// durable ones as one operation. The edge below adapts them to the device.
+    /// durable ones as one operation. The edge below adapts them to the device, unless that takes
+    /// only whole blocks.
     #[must_use]
     pub fn observing(below: &Edge) -> Self {
         let mut info = Self::over(below);
-        info.blocks.minimum = 1;
+        if !info.abilities.whole_blocks {
+            info.blocks.minimum = 1;
+        }
         info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
         info.abilities.fua |= info.abilities.flush;
         info.abilities.observed = true;

@@ -61,7 +61,8 @@ impl Header {
         if !(9..=16).contains(&cluster_bits) || !(6..=13).contains(&table_bits) {
             return Err(broken("its clusters or tables have an unknown size"));
         }
-        let (size, first) = (be64(&bytes, 24), be64(&bytes, 40));
+        // QEMU counts whole sectors.
+        let (size, first) = (be64(&bytes, 24) & !511, be64(&bytes, 40));
         if size > 1 << 62 || size.div_ceil(1 << (cluster_bits + table_bits)) > FIRST_MAX {
             return Err(broken("its disk is too large"));
         }

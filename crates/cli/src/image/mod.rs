@@ -98,10 +98,8 @@ impl Source {
     /// The same, of one of its snapshots.
     pub(crate) fn at_snapshot(self, snapshot: Option<&str>) -> Result<Self, Failure> {
         let Some(snapshot) = snapshot else { return Ok(self) };
-        let name =
-            snapshot.strip_prefix("snapshot.name=").or(snapshot.strip_prefix("snapshot.id="));
         let mut image = self.stack.image().clone();
-        image.params.set("snapshot", name.unwrap_or(snapshot))?;
+        image.params.set("snapshot", snapshot)?;
         if !matches!(image.content, Content::Guess) {
             image.check()?;
         }

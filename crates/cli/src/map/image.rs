@@ -61,7 +61,7 @@ impl Shown<'_> {
             len: extent.len,
             kind: extent.kind,
             depth: extent.depth,
-            present: self.is_plain || extent.kind != ExtentKind::Hole,
+            present: extent.present,
             compressed: packed,
             offset: if self.is_plain { Some(extent.start) } else { plain.map(|home| home.offset) },
         }

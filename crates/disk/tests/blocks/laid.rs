@@ -32,6 +32,8 @@ fn a_vhd_that_differs_from_its_parent_has_the_sectors_of_both() {
     }
     let name: Vec<_> = "parent.vhd".encode_utf16().flat_map(u16::to_be_bytes).collect();
     put(&mut bytes, 512 + 64, &name);
+    let parent = std::fs::read(place.path("parent.vhd")).unwrap();
+    put(&mut bytes, 512 + 40, &parent[68..84]);
     vhd_sum(&mut bytes, (512, 1024), 36);
     let entry = 1536 + 4;
     let bitmap = u32::from_be_bytes(bytes[entry..entry + 4].try_into().unwrap()) as usize * 512;
@@ -52,6 +54,43 @@ fn a_vhd_that_differs_from_its_parent_has_the_sectors_of_both() {
     assert!(all(&disk) == under);
     let found = map(&disk, &under);
     assert!(found.iter().any(|e| e.depth == 1) && found.iter().any(|e| e.depth == 0));
+    drop(disk);
+    // Another disk of that name has another identifier.
+    std::fs::remove_file(place.path("parent.vhd")).unwrap();
+    make(&place.path("parent.vhd"), "vpc", &["force_size=on"], &under);
+    let error = open_image(&path, allowed()).unwrap_err().to_string();
+    assert!(error.contains("parent.vhd") && error.contains("is not the parent"), "{error}");
+}
+
+/// What its user wrote to the beginning of a fixed disk is no header of it.
+#[test]
+fn a_fixed_vhd_with_an_image_in_it_is_the_disk_that_its_footer_says() {
+    let place = Place::new();
+    for (kind, options) in
+        [("dynamic", &["force_size=on"][..]), ("fixed", &["force_size=on", "subformat=fixed"][..])]
+    {
+        let inner = place.path("inner");
+        make(&inner, "vpc", options, &pattern(2 << 20, 1));
+        let mut outer = std::fs::read(&inner).unwrap();
+        if kind == "fixed" {
+            // As a fixed one has it only at its end.
+            let footer = outer[outer.len() - 512..].to_vec();
+            outer[..512].copy_from_slice(&footer);
+        }
+        outer.resize(8 << 20, 0);
+        let path = place.path("outer");
+        make(&path, "vpc", &["force_size=on", "subformat=fixed"], &outer);
+        assert!(all(&open(&path, "vpc").unwrap()) == outer, "{kind}");
+        assert!(all(&open(&path, "").unwrap()) == outer, "{kind}");
+        // Of two that do not agree neither is taken for the other.
+        let mut longer = std::fs::read(&path).unwrap();
+        let at = longer.len() - 512;
+        longer.splice(at..at, [0; 512]);
+        let error = open(&place.write("longer", &longer), "vpc").unwrap_err().to_string();
+        assert!(error.contains("of another length"), "{kind}: {error}");
+        std::fs::remove_file(&inner).unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 }
 
 #[test]

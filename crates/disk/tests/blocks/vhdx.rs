@@ -103,6 +103,44 @@ fn a_log_that_was_not_replayed_is_part_of_the_image() {
     }
 }
 
+/// What is cut off is not in the log: its blocks would read as zeroes. Newer bytes behind the end that the log itself knows
+/// are not missed, and a file that grew since is whole.
+#[test]
+fn a_file_that_was_cut_off_behind_its_log_is_refused() {
+    let place = Place::new();
+    let bytes = pattern(5 << 20, 4);
+    let good = dirty(&place, &bytes, 0);
+    let error = open(&place.write("cut", &good[..good.len() - (1 << 20)]), "vhdx").unwrap_err();
+    assert!(error.to_string().contains("cut off"), "{error}");
+    let mut longer = good.clone();
+    longer.resize(good.len() + (1 << 20), 0);
+    assert!(all(&open(&place.write("longer", &longer), "vhdx").unwrap()) == bytes);
+    // The file may be longer than it was for certain: what the newest entry says counts, and nothing before it.
+    let mut grown = good.clone();
+    put(&mut grown, LOG + 56, &(good.len() as u64 + (4 << 20)).to_le_bytes());
+    sum(&mut grown, LOG, 8192);
+    assert!(all(&open(&place.write("grown", &grown), "vhdx").unwrap()) == bytes);
+    let mut sure = good.clone();
+    put(&mut sure, LOG + 48, &(good.len() as u64 + 1).to_le_bytes());
+    sum(&mut sure, LOG, 8192);
+    assert!(open(&place.write("sure", &sure), "vhdx").is_err());
+}
+
+#[test]
+fn a_block_at_the_end_of_all_numbers_is_refused() {
+    let place = Place::new();
+    let path = place.path("image");
+    make(&path, "vhdx", &["block_size=8M", "block_state_zero=off"], &pattern(32 << 20, 4));
+    let mut bytes = std::fs::read(&path).unwrap();
+    for place_of in [(1_u64 << 44) - 1, (1 << 44) - 8, (1 << 43) - 1] {
+        put(&mut bytes, BAT + 8, &(place_of << 20 | 6).to_le_bytes());
+        let disk = open(&place.write("bad", &bytes), "vhdx").unwrap();
+        let mut sector = [0; 512];
+        assert!(disk.read(&mut sector, 9 << 20).is_err(), "{place_of:#x}");
+        assert!(disk.resolve(9 << 20, 512, 1, &mut Vec::new()).is_err(), "{place_of:#x}");
+    }
+}
+
 #[test]
 fn a_log_that_is_not_complete_is_refused() {
     let place = Place::new();
@@ -129,6 +167,20 @@ fn words(text: &str) -> Vec<u8> {
     text.encode_utf16().flat_map(u16::to_le_bytes).collect()
 }
 
+/// The identifier of an image's data, as an image over it writes it.
+fn linkage(image: &[u8]) -> String {
+    let id = &image[(64 << 10) + 32..(64 << 10) + 48];
+    let number = |range: std::ops::Range<usize>, backwards: bool| -> String {
+        let mut bytes = id[range].to_vec();
+        if backwards {
+            bytes.reverse();
+        }
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let (a, b, c) = (number(0..4, true), number(4..6, true), number(6..8, true));
+    format!("{{{a}-{b}-{c}-{}-{}}}", number(8..10, false), number(10..16, false))
+}
+
 #[test]
 fn an_image_that_differs_from_its_parent_has_the_sectors_of_both() {
     let place = Place::new();
@@ -153,17 +205,26 @@ fn an_image_that_differs_from_its_parent_has_the_sectors_of_both() {
     ];
     put(&mut bytes, item, &id);
     put(&mut bytes, item + 16, &(65536_u32 + 4096).to_le_bytes());
-    put(&mut bytes, item + 20, &512_u32.to_le_bytes());
+    put(&mut bytes, item + 20, &1024_u32.to_le_bytes());
     put(&mut bytes, item + 24, &4_u32.to_le_bytes());
     let locator = METADATA + 65536 + 4096;
-    put(&mut bytes, locator + 18, &1_u16.to_le_bytes());
-    let (key, value) = (words("relative_path"), words(".\\parent.vhdx"));
-    put(&mut bytes, locator + 20, &64_u32.to_le_bytes());
-    put(&mut bytes, locator + 24, &128_u32.to_le_bytes());
-    put(&mut bytes, locator + 28, &u16::try_from(key.len()).unwrap().to_le_bytes());
-    put(&mut bytes, locator + 30, &u16::try_from(value.len()).unwrap().to_le_bytes());
-    put(&mut bytes, locator + 64, &key);
-    put(&mut bytes, locator + 128, &value);
+    put(&mut bytes, locator + 18, &2_u16.to_le_bytes());
+    let parent = std::fs::read(place.path("parent.vhdx")).unwrap();
+    let pairs = [
+        ("relative_path".to_owned(), ".\\parent.vhdx".to_owned()),
+        ("parent_linkage".to_owned(), linkage(&parent)),
+    ];
+    for (i, (key, value)) in pairs.into_iter().enumerate() {
+        let (entry, at) = (locator + 20 + 12 * i, 64 + 256 * u32::try_from(i).unwrap());
+        let (key, value) = (words(&key), words(&value));
+        put(&mut bytes, entry, &at.to_le_bytes());
+        put(&mut bytes, entry + 4, &(at + 64).to_le_bytes());
+        put(&mut bytes, entry + 8, &u16::try_from(key.len()).unwrap().to_le_bytes());
+        put(&mut bytes, entry + 10, &u16::try_from(value.len()).unwrap().to_le_bytes());
+        let at = locator + usize::try_from(at).unwrap();
+        put(&mut bytes, at, &key);
+        put(&mut bytes, at + 64, &value);
+    }
     // The third block is partly there; the fourth is zeroes; the bitmap lies at the end.
     let bitmap = bytes.len();
     assert_eq!(bytes[BAT + 8] & 7, 6);
@@ -186,10 +247,23 @@ fn an_image_that_differs_from_its_parent_has_the_sectors_of_both() {
     let refused = open(&path, "vhdx").unwrap_err().to_string();
     assert!(refused.contains("parent.vhdx") && refused.contains("--allow-external"), "{refused}");
     let allowed = Image { external: External::Chain, ..image("vhdx") };
-    let disk = open_image(&path, allowed).unwrap();
+    let disk = open_image(&path, allowed.clone()).unwrap();
     assert!(all(&disk) == expected);
     let found = map(&disk, &expected);
     assert!(found.iter().any(|e| e.depth == 1) && found.iter().any(|e| e.depth == 0));
+    drop(disk);
+    // Another disk of that name, or the same after a change: both have another identifier.
+    std::fs::remove_file(place.path("parent.vhdx")).unwrap();
+    make(&place.path("parent.vhdx"), "vhdx", OPTIONS, &under);
+    let error = open_image(&path, allowed.clone()).unwrap_err().to_string();
+    assert!(error.contains("parent.vhdx") && error.contains("is not the parent"), "{error}");
+    // An image that does not say which one its parent is has none that could be known.
+    std::fs::write(place.path("parent.vhdx"), &parent).unwrap();
+    let mut silent = bytes.clone();
+    put(&mut silent, locator + 20 + 12 + 8, &0_u16.to_le_bytes());
+    std::fs::write(&path, &silent).unwrap();
+    let error = open_image(&path, allowed).unwrap_err().to_string();
+    assert!(error.contains("that of the parent none"), "{error}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ pub(crate) mod fields;
 mod growing;
 mod layer;
 pub(crate) mod numbers;
+mod parent;
 mod scattered;
 mod table;
 mod taken;
@@ -16,6 +17,7 @@ pub(crate) use growing::{
     Fixed, Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
 };
 pub(crate) use layer::{Layer, Layered, at_once};
+pub(crate) use parent::Parent;
 pub(crate) use scattered::{Atlas, Lies, Run, Scattered};
 pub(crate) use table::Table;
 pub(crate) use taken::Taken;

@@ -204,7 +204,7 @@ impl<A: Atlas> Scattered<A> {
         may_wait: bool,
     ) -> Result<Option<Vec<Extent>>> {
         let Some((backing, there)) = self.beneath(at, len) else {
-            return Ok(Some(vec![Extent::new(at, len, ExtentKind::Hole)]));
+            return Ok(Some(vec![Extent::new(at, len, ExtentKind::Hole).absent()]));
         };
         let found = resolve(backing, (at, there), max, may_wait).await?;
         Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))

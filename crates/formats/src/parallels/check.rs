@@ -90,7 +90,8 @@ impl Check {
     fn count_leaks(&mut self) {
         let len = self.header.block;
         let (end, between) = match self.lies {
-            None => (self.table_end(), 0),
+            // The room of the first block is taken from the start.
+            None => (self.header.data.min(self.size).max(self.table_end()), 0),
             Some((low, high)) => (high + len, (high - low) / len + 1),
         };
         let free = if self.findings.check_errors == 0 { between - self.taken.count() } else { 0 };

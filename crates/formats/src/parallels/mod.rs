@@ -6,6 +6,7 @@
 //! | 16, 28, 32 | version, sectors of a block, entries |
 //! | 36 | sectors of the disk: 64 bits, in the older kind 32 |
 //! | 44 | whether it is open |
+//! | 48 | the sector where blocks begin |
 //! | 64 | the table: 32 bits for each block, 0 for one that is not there |
 
 mod check;
@@ -45,6 +46,8 @@ struct Header {
     /// Bytes that a number in the table counts in.
     unit: u64,
     in_use: bool,
+    /// Where the room for blocks begins, as the image says: bytes.
+    data: u64,
 }
 
 impl Header {
@@ -70,7 +73,8 @@ impl Header {
         let size = sectors.checked_mul(SECTOR).filter(|size| size.div_ceil(block) <= entries);
         let size = size.ok_or_else(|| broken("its table is shorter than its disk"))?;
         let unit = if newer { block } else { SECTOR };
-        Ok(Self { size, block, entries, unit, in_use: le32(&bytes, 44) == IN_USE })
+        let (in_use, data) = (le32(&bytes, 44) == IN_USE, u64::from(le32(&bytes, 48)) * SECTOR);
+        Ok(Self { size, block, entries, unit, in_use, data })
     }
 }
 
@@ -99,7 +103,7 @@ impl Atlas for Map {
         let len = len.min(self.header.block - within);
         let Some(entry) = self.table.entry(block, may_wait).await? else { return Ok(None) };
         if entry == 0 {
-            return Ok(Some(Run { len, lies: Lies::Hole }));
+            return Ok(Some(Run { len, lies: Lies::Beneath }));
         }
         let start = entry.saturating_mul(self.header.unit);
         let (table, n) = self.table.range();

@@ -278,6 +278,7 @@ impl Check<'_> {
                 continue;
             }
             let region = Region { offset, len: cluster };
+            // A bit that means nothing makes it a place that is none, too.
             let is_good = offset.is_multiple_of(cluster) && self.references.holds(region);
             if !is_good {
                 self.wrong(format!("refcount block {i} at {offset} is not a cluster of the file"));

@@ -194,7 +194,8 @@ impl Header {
         let mut header = Self {
             version,
             cluster_bits: bits,
-            size: be64(bytes, 24)?,
+            // QEMU counts whole sectors; what is behind the last one is no part of the disk.
+            size: be64(bytes, 24)? & !511,
             encryption,
             l1_entries: be32(bytes, 36)?,
             l1_offset: be64(bytes, 40)?,

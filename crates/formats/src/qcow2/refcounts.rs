@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use device::{Edge, Result};
 
 use super::check::too_much;
-use super::entry::OFFSET;
 use super::header::Header;
 use super::region::Region;
 use super::stream::ContainerReader;
@@ -80,7 +79,7 @@ pub(super) struct Refcounts<'a> {
     container: &'a Edge,
     cluster: usize,
     order: u32,
-    /// Offsets of the blocks; 0: all its refcounts are 0.
+    /// Offsets of the blocks, and whatever stands in the bits that have no meaning; 0: all its refcounts are 0.
     blocks: Vec<u64>,
     kept: HashMap<u64, Vec<u8>>,
 }
@@ -92,7 +91,7 @@ impl<'a> Refcounts<'a> {
         let len = u64::from(header.refcount_table_clusters) * cluster;
         let offset = header.refcount_table_offset;
         let mut entries = ContainerReader::new(container, "refcount table", offset, len);
-        let blocks = (0..len / 8).map(|_| Ok(be64(entries.take(8)?, 0).unwrap_or(0) & OFFSET));
+        let blocks = (0..len / 8).map(|_| Ok(be64(entries.take(8)?, 0).unwrap_or(0)));
         Ok(Self {
             container,
             cluster: usize::try_from(cluster).unwrap_or(0),

@@ -86,7 +86,7 @@ impl Qcow2Image {
         let Some((backing, there)) = self.backed(run.start, run.len) else {
             // The range beyond the end of a shorter backing image counts as in it.
             let depth = u16::from(self.backing.is_some());
-            return Ok(Some(vec![Extent { depth, ..hole }]));
+            return Ok(Some(vec![Extent { depth, ..hole }.absent()]));
         };
         let found = kit::resolve(backing, (run.start, there), max, walk.may_wait()).await?;
         Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))

@@ -11,7 +11,7 @@
 //! | 368 | bytes of the disk (64 bits) |
 //! | 376, 380 | bytes of a block, and of what stands in front of each: 0 |
 //! | 384, 388 | blocks, and how many of them are there |
-//! | 392, 408, 424, 440 | identifiers: the image, its state, its link, its parent |
+//! | 392, 408, 424, 440 | identifiers: the image, its state, its parent, the state of its parent |
 
 use device::{Edge, Result};
 
@@ -76,8 +76,11 @@ impl Header {
             blocks: u32_at(384),
             allocated: u32_at(388),
         };
-        if bytes.get(440..456).is_none_or(|parent| parent.iter().any(|b| *b != 0)) {
-            return Err(foreign("the VDI image has a parent, which it does not name"));
+        // Its link, and the state of its parent: either is set only where it stands over another.
+        if bytes.get(424..456).is_none_or(|parent| parent.iter().any(|b| *b != 0)) {
+            return Err(foreign(
+                "the VDI image stands over another, which it names by an identifier only",
+            ));
         }
         // VirtualBox keeps the field and sets it to 0; QEMU reads as if it were 0. What one of them reads, the other does not.
         if le32(bytes, 380) != 0 {

@@ -20,7 +20,7 @@ fn good() -> Vec<u8> {
 fn valid_headers_are_read_and_invalid_ones_are_refused() {
     let header = Header::decode(&good()).unwrap();
     assert_eq!((header.size, header.allocated, header.place(2)), (10 << 20, 3, Some(3 << 20)));
-    let wrong: [(usize, u32, &str); 10] = [
+    let wrong: [(usize, u32, &str); 11] = [
         (64, 0, "no signature"),
         (68, 0x2_0000, "version 2.0"),
         (76, 4, "stands over others"),
@@ -30,7 +30,8 @@ fn valid_headers_are_read_and_invalid_ones_are_refused() {
         (376, 3 << 20, "blocks are not"),
         (380, 512, "in front of each"),
         (384, 9, "as long as its disk"),
-        (440, 1, "parent"),
+        (424, 1, "stands over another"),
+        (452, 1, "stands over another"),
     ];
     for (at, number, said) in wrong {
         let mut bad = good();

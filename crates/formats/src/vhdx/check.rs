@@ -31,7 +31,7 @@ pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
         let (len, wanted) = match entry & 7 {
             PRESENT if of_bitmap => (MIB, MIB),
             PRESENT => (block, block.min(map.metadata.size.saturating_sub(start))),
-            PARTLY if map.metadata.parents.is_some() => (block, 0),
+            PARTLY if map.metadata.parent.is_some() => (block, 0),
             _ => continue,
         };
         let place = map.place(entry, len);

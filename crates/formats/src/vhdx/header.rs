@@ -56,6 +56,8 @@ impl Region {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Header {
     sequence: u64,
+    /// Changes whenever the disk in it does; by it an image over this one knows it.
+    pub(super) data: Guid,
     /// Of the log, if anything is in it.
     pub(super) log_id: Option<Guid>,
     pub(super) log: Region,
@@ -91,7 +93,7 @@ impl Header {
         let log = Region { offset: le64(bytes, 72), len: le32(bytes, 68).into() };
         let id: Guid = array(bytes, 48);
         let log_id = (id != [0; 16]).then_some(id);
-        Ok(Self { sequence: le64(bytes, 8), log_id, log })
+        Ok(Self { sequence: le64(bytes, 8), data: array(bytes, 32), log_id, log })
     }
 
     /// Both headers; the second one is valid.

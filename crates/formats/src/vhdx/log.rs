@@ -34,6 +34,8 @@ pub(super) struct Changes {
     pub(super) zeroes: BTreeMap<u64, u64>,
     /// How long the file is at least.
     pub(super) len: u64,
+    /// How long it was for certain when the newest change was written.
+    was: u64,
 }
 
 impl Changes {
@@ -85,7 +87,14 @@ pub(super) fn read(container: &Edge, header: &Header) -> Result<Option<Changes>>
     }
     let len = usize::try_from(log.len).unwrap_or(0);
     let bytes = Ring(load(container, "log", log.offset, len)?);
-    replay(&bytes, id).map(Some)
+    let changes = replay(&bytes, id)?;
+    // A file that was cut off lacks bytes that nothing in the log brings back.
+    let size = container.info().size;
+    if size < changes.was {
+        let action = format!("the file was cut off: it has {size} bytes, and had {}", changes.was);
+        return Err(broken(&action));
+    }
+    Ok(Some(changes))
 }
 
 fn broken(why: &str) -> Error {
@@ -211,10 +220,12 @@ fn apply(log: &Ring, at: u64, entries: &BTreeMap<u64, Entry>, changes: &mut Chan
             _ => return Err(broken("there is a descriptor of no known kind")),
         }
     }
-    let len = le64(&bytes, 56);
+    let (was, len) = (le64(&bytes, 48), le64(&bytes, 56));
     if len > super::CONTAINER_MAX {
         return Err(broken("it makes the file longer than a file can be"));
     }
+    // They are applied in order. A file may be made shorter later.
+    changes.was = was;
     changes.len = changes.len.max(len);
     Ok(())
 }

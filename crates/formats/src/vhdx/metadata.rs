@@ -8,6 +8,7 @@
 
 use device::{Edge, Result};
 
+use crate::kit::Parent;
 use crate::kit::fields::{array, corrupt, foreign, le16, le32, le64, load, new_uuid, put};
 
 use super::header::{Guid, Region, guid};
@@ -41,8 +42,8 @@ pub(super) struct Metadata {
     pub(super) sector: u64,
     /// Whether all blocks are allocated from the start.
     pub(super) fixed: bool,
-    /// Names of the parent, if it has one, the best first.
-    pub(super) parents: Option<Vec<String>>,
+    /// The parent, if it has one.
+    pub(super) parent: Option<Parent>,
 }
 
 impl Metadata {
@@ -82,8 +83,8 @@ impl Metadata {
             return Err(broken("its metadata do not say how large its disk is"));
         };
         let (block, bits) = (u64::from(le32(&parameters, 0)), le32(&parameters, 4));
-        let parents = (bits & 2 != 0).then(|| locator.map(|l| names(&l)).unwrap_or_default());
-        let metadata = Self { size, block, sector, fixed: bits & 1 != 0, parents };
+        let parent = (bits & 2 != 0).then(|| locator.map(|l| located(&l)).unwrap_or_default());
+        let metadata = Self { size, block, sector, fixed: bits & 1 != 0, parent };
         metadata.check().map_err(broken)?;
         Ok(metadata)
     }
@@ -114,7 +115,7 @@ impl Metadata {
     /// Entries of the table of blocks: after each chunk of blocks comes one for their bitmap.
     pub(super) fn entries(&self) -> u64 {
         let (blocks, ratio) = (self.blocks(), self.ratio());
-        match self.parents {
+        match self.parent {
             Some(_) => blocks.div_ceil(ratio) * (ratio + 1),
             None => blocks + blocks.saturating_sub(1) / ratio,
         }
@@ -149,8 +150,9 @@ impl Metadata {
     }
 }
 
-/// The names in a parent locator, the best first: relative to the image, then absolute.
-fn names(locator: &[u8]) -> Vec<String> {
+/// What a parent locator says: the names, relative to the image, then absolute; and the identifiers that the parent's
+/// data may have.
+fn located(locator: &[u8]) -> Parent {
     let count = usize::from(le16(locator, 18)).min(64);
     let text = |offset: u32, len: u16| {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -159,18 +161,55 @@ fn names(locator: &[u8]) -> Vec<String> {
         String::from_utf16_lossy(&units.collect::<Vec<_>>())
     };
     let entries = locator.get(20..).unwrap_or_default().chunks_exact(12).take(count);
-    let mut found = Vec::new();
+    let (mut found, mut ids) = (Vec::new(), Vec::new());
     for entry in entries {
         let key = text(le32(entry, 0), le16(entry, 8));
         let rank = match key.as_str() {
             "relative_path" => 0,
             "absolute_win32_path" => 1,
             "volume_path" => 2,
+            "parent_linkage" | "parent_linkage2" => {
+                ids.extend(guid_of(&text(le32(entry, 4), le16(entry, 10))));
+                continue;
+            }
             _ => continue,
         };
         let name = text(le32(entry, 4), le16(entry, 10)).replace('\\', "/");
         found.push((rank, name.strip_prefix("./").unwrap_or(&name).to_owned()));
     }
     found.sort();
-    found.into_iter().map(|(_, name)| name).filter(|name| !name.is_empty()).collect()
+    let names = found.into_iter().map(|(_, name)| name).filter(|name| !name.is_empty());
+    Parent { names: names.collect(), ids }
+}
+
+/// An identifier as people write it: `{deadbeef-…}`.
+fn guid_of(text: &str) -> Option<Guid> {
+    let text = text.trim_end_matches('\0');
+    let digits: Vec<_> = text.strip_prefix('{')?.strip_suffix('}')?.split('-').collect();
+    let number = |i: usize, len: usize| {
+        let part = digits.get(i).filter(|part| part.len() == len)?;
+        u64::from_str_radix(part, 16).ok()
+    };
+    let short = |i: usize| u16::try_from(number(i, 4)?).ok();
+    let rest = number(3, 4)? << 48 | number(4, 12)?;
+    let first = u32::try_from(number(0, 8)?).ok()?;
+    (digits.len() == 5).then_some(guid(first, short(1)?, short(2)?, rest.to_be_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_is_read_as_people_write_it() {
+        assert_eq!(guid_of("{a8d35f2d-b30b-454d-ABF7-d3d84834ab0c}"), Some(PARENT));
+        for bad in [
+            "a8d35f2d-b30b-454d-abf7-d3d84834ab0c",
+            "{}",
+            "{a8d35f2d-b30b-454d-abf7}",
+            "{a8d35f2d-b30b-454d-abf7-d3d84834ab0c-}",
+        ] {
+            assert_eq!(guid_of(bad), None, "{bad}");
+        }
+    }
 }

@@ -15,14 +15,14 @@ mod tests;
 
 use std::sync::Arc;
 
-use device::{Device, Edge, Error, Result, param};
+use device::{Device, Edge, Result, param};
 use runtime::Context;
 
 use crate::kit::fields::{corrupt, le64, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
-use crate::{Creator, Description, Files, Format, NamedFile, Opening, Piped, Reference, Role};
+use crate::{Creator, Description, Format, NamedFile, Opening, Piped};
 
-use header::{Header, MIB, Regions};
+use header::{Guid, Header, MIB, Regions};
 use metadata::Metadata;
 
 pub(crate) const FORMAT: Format = Format {
@@ -97,30 +97,22 @@ impl VhdxImage {
 
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let VhdxImage { container, regions, metadata, .. } = VhdxImage::read(container)?;
-    let backing = match &metadata.parents {
-        Some(names) => Some(open_parent(names, opening.files)?),
+    let backing = match &metadata.parent {
+        Some(parent) => Some(parent.open(FORMAT.word, opening.files, id_of)?),
         None => None,
     };
     let (size, map) = (metadata.size, Map::new(&container, regions, metadata)?);
     Ok(Layered::device(Scattered::new(size, container, backing, map)))
 }
 
-fn open_parent(names: &[String], files: &dyn Files) -> Result<Edge> {
-    let mut refused = None;
-    for name in names {
-        let format = Some(FORMAT.word);
-        match files.open(&Reference { name, role: Role::Backing, format }) {
-            Ok(parent) => return Ok(parent),
-            // Errors report the first name.
-            Err(e) => refused = refused.or(Some(e)),
-        }
-    }
-    Err(refused.unwrap_or_else(|| Error::unfit("the image has a parent, and does not name it")))
+/// The identifier of an image's data, by which one over it knows it.
+fn id_of(container: &Edge) -> Result<Guid> {
+    Header::read(container).map(|header| header.data)
 }
 
 fn describe(container: &Edge, _: &Context) -> Result<Description> {
     let VhdxImage { dirty, metadata, .. } = VhdxImage::read(container.clone())?;
-    let parent = metadata.parents.and_then(|names| names.into_iter().next());
+    let parent = metadata.parent.and_then(|parent| parent.names.into_iter().next());
     Ok(Description {
         virtual_size: metadata.size,
         cluster_size: Some(metadata.block),
@@ -153,6 +145,9 @@ impl Map {
     fn place(&self, entry: u64, len: u64) -> Result<u64> {
         let offset = (entry >> 20) * MIB;
         let Regions { bat, metadata, log } = self.regions;
+        if offset > CONTAINER_MAX {
+            return Err(corrupt("a block lies behind where any file ends").at(offset));
+        }
         let over = [bat, metadata, log].iter().any(|region| region.overlaps(offset, len));
         if offset < MIB || over {
             return Err(corrupt("a block lies over the headers of the VHDX image").at(offset));
@@ -199,7 +194,7 @@ impl Atlas for Map {
         let mut len = len.min(self.metadata.block - within);
         let index = block + block / self.metadata.ratio();
         let Some(entry) = self.table.entry(index, may_wait).await? else { return Ok(None) };
-        let differs = self.metadata.parents.is_some();
+        let differs = self.metadata.parent.is_some();
         let lies = match entry & 7 {
             ABSENT if differs => Lies::Beneath,
             ABSENT | UNDEFINED | ZERO | UNMAPPED | UNMAPPED_ONCE => Lies::Hole,

@@ -44,7 +44,7 @@ impl Reader {
         let one = |kind| Extent::new(at, len, kind);
         let home = |file, offset, stored| Some(Home { file, offset, stored });
         match what {
-            What::Zero => Ok(Some(vec![one(ExtentKind::Hole)])),
+            What::Zero { present } => Ok(Some(vec![Extent { present, ..one(ExtentKind::Hole) }])),
             What::Backing(backing) => {
                 let found = kit::resolve(backing, (at, len), max, may_wait).await?;
                 Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))

@@ -39,8 +39,8 @@ pub(super) struct Piece<'a> {
 
 /// The kind of a range.
 pub(super) enum What<'a> {
-    /// Zeroes, unallocated or explicit.
-    Zero,
+    /// Zeroes; whether the image says so, or says nothing.
+    Zero { present: bool },
     /// Data of the parent.
     Backing(&'a Edge),
     /// Plain bytes in a file of the image; the last field says whether it is a flat extent.
@@ -133,7 +133,7 @@ impl Reader {
         let (within, most) = (at - part.start, most.min(part.end - at));
         let piece = |len, what| Some(Piece { at, len, what });
         let (sparse, number) = match &part.kind {
-            Kind::Zero => return Ok(piece(most, What::Zero)),
+            Kind::Zero => return Ok(piece(most, What::Zero { present: true })),
             Kind::Flat(file, number, offset) => {
                 return Ok(piece(most, What::Plain(file, *number, offset + within, true)));
             }
@@ -147,7 +147,7 @@ impl Reader {
         };
         let len = run.grains.saturating_mul(size).saturating_sub(within).min(most);
         Ok(match run.found {
-            Found::Zero => piece(len, What::Zero),
+            Found::Zero => piece(len, What::Zero { present: true }),
             Found::Plain(offset) => {
                 piece(len, What::Plain(&sparse.file, number, offset + within, false))
             }
@@ -160,7 +160,7 @@ impl Reader {
                 let there = self.backing.as_ref().map(|b| (b, b.info().size.saturating_sub(at)));
                 match there.filter(|(_, there)| *there > 0) {
                     Some((backing, there)) => piece(len.min(there), What::Backing(backing)),
-                    None => piece(len, What::Zero),
+                    None => piece(len, What::Zero { present: false }),
                 }
             }
         })
@@ -175,7 +175,7 @@ impl Reader {
             };
             let (slot, after) = cut(rest, piece.len)?;
             let here = match piece.what {
-                What::Zero => {
+                What::Zero { .. } => {
                     slot.fill(0);
                     true
                 }
@@ -231,7 +231,7 @@ impl Reader {
         range: Range<usize>,
     ) -> Result<()> {
         match piece.what {
-            What::Zero => filling.slot(range)?.fill(0),
+            What::Zero { .. } => filling.slot(range)?.fill(0),
             What::Backing(file) => filling.copy(file, piece.at, range)?,
             What::Plain(file, _, from, _) => filling.copy(file, from, range)?,
             What::Packed(packed) => {

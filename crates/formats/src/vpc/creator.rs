@@ -52,7 +52,7 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
         bytes: Vec::new(),
     });
     let creator = if by_geometry { *b"qemu" } else { *b"qem2" };
-    Ok(Plan { footer: Footer { kind, size, next, geometry }, dynamic, creator })
+    Ok(Plan { footer: Footer { kind, size, next, geometry, id: new_uuid() }, dynamic, creator })
 }
 
 /// The offset of the first block with its bitmap. After the bitmap, a block's bytes are aligned to sectors
@@ -66,7 +66,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let seconds = u32::try_from(seconds.saturating_sub(YEAR_2000)).unwrap_or(u32::MAX);
     let (size, durable) = (footer.size, making.durable);
-    let footer = footer.encode(creator, (seconds, new_uuid()));
+    let footer = footer.encode(creator, seconds);
     let Some(dynamic) = dynamic else {
         let end = size + FOOTER as u64;
         let room = container.info().size;

@@ -24,6 +24,7 @@ pub(super) const SECTOR: u64 = 512;
 pub(super) const FOOTER: usize = 512;
 pub(super) const DYNAMIC: usize = 1024;
 const COOKIE: &[u8] = b"conectix";
+const FIXED: u32 = 2;
 const DYNAMIC_COOKIE: &[u8] = b"cxsparse";
 /// The largest geometry, in sectors, which also stands for all larger disks.
 pub(super) const LARGEST_GEOMETRY: u64 = 65535 * 16 * 255;
@@ -46,6 +47,7 @@ pub(super) struct Footer {
     /// Where the dynamic header is.
     pub(super) next: u64,
     pub(super) geometry: Geometry,
+    pub(super) id: [u8; 16],
 }
 
 /// Cylinders, heads, sectors of a track.
@@ -104,6 +106,10 @@ fn is_sound(footer: &[u8]) -> bool {
     footer.starts_with(COOKIE) && checksum(footer, 64) == be32(footer, 64)
 }
 
+fn is_fixed(footer: &[u8]) -> bool {
+    be32(footer, 60) == FIXED
+}
+
 /// The complement of the sum of all bytes except the four at `at`.
 fn checksum(bytes: &[u8], at: usize) -> u32 {
     let outside = |(i, _): &(usize, &u8)| !(at..at + 4).contains(i);
@@ -112,16 +118,24 @@ fn checksum(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Footer {
-    /// Reads the copy at the start, else the footer at the end.
+    /// Reads the copy at the start, else the footer at the end. Where a fixed disk begins with what its user wrote
+    /// there, which may be an image too, the footer at the end counts.
     pub(super) fn read(container: &Edge) -> Result<Self> {
         let size = container.info().size;
         let short = || corrupt("this is not a VHD image: it is too short");
         let last = size.checked_sub(FOOTER as u64).ok_or_else(short)?;
         let first = load(container, "header", 0, FOOTER)?;
-        if is_sound(&first) {
-            return Self::decode(&first);
-        }
         let footer = load(container, "footer", last, FOOTER)?;
+        if is_sound(&first) {
+            let fixed = Some(&footer).filter(|footer| is_sound(footer) && is_fixed(footer));
+            return match fixed {
+                None => Self::decode(&first),
+                Some(footer) if be64(footer, 48) == last => Self::decode(footer),
+                Some(_) => Err(corrupt(
+                    "the VHD image is broken: it begins with the header of one disk and ends with the footer of another, of another length",
+                )),
+            };
+        }
         if is_sound(&footer) {
             return Self::decode(&footer);
         }
@@ -135,7 +149,7 @@ impl Footer {
 
     fn decode(bytes: &[u8]) -> Result<Self> {
         let kind = match be32(bytes, 60) {
-            2 => Kind::Fixed,
+            FIXED => Kind::Fixed,
             3 => Kind::Dynamic,
             4 => Kind::Differencing,
             other => return Err(foreign(format!("a VHD image of kind {other} is not known"))),
@@ -157,11 +171,11 @@ impl Footer {
         if size / SECTOR > SECTORS_MAX.max(LARGEST_GEOMETRY) || size % SECTOR != 0 {
             return Err(corrupt(format!("the VHD image is broken: its disk has {size} bytes")));
         }
-        Ok(Self { kind, size, next: be64(bytes, 16), geometry })
+        Ok(Self { kind, size, next: be64(bytes, 16), geometry, id: array(bytes, 68) })
     }
 
     /// With this `creator`.
-    pub(super) fn encode(&self, creator: [u8; 4], (seconds, id): (u32, [u8; 16])) -> Vec<u8> {
+    pub(super) fn encode(&self, creator: [u8; 4], seconds: u32) -> Vec<u8> {
         let mut bytes = vec![0; FOOTER];
         put(&mut bytes, 0, COOKIE);
         put(&mut bytes, 8, &2_u32.to_be_bytes());
@@ -177,12 +191,12 @@ impl Footer {
         put(&mut bytes, 56, &cylinders.to_be_bytes());
         put(&mut bytes, 58, &[heads, track]);
         let kind: u32 = match self.kind {
-            Kind::Fixed => 2,
+            Kind::Fixed => FIXED,
             Kind::Dynamic => 3,
             Kind::Differencing => 4,
         };
         put(&mut bytes, 60, &kind.to_be_bytes());
-        put(&mut bytes, 68, &id);
+        put(&mut bytes, 68, &self.id);
         let sum = checksum(&bytes, 64);
         put(&mut bytes, 64, &sum.to_be_bytes());
         bytes

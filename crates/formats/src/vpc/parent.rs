@@ -1,11 +1,12 @@
 //! The parent of a differencing image, and its possible names.
 
-use device::{Edge, Error, Result};
+use device::{Edge, Result};
 
+use crate::Files;
+use crate::kit::Parent;
 use crate::kit::fields::{array, be32, be64, load};
-use crate::{Files, Reference, Role};
 
-use super::header::Dynamic;
+use super::header::{Dynamic, Footer};
 
 /// Bytes of a name.
 const NAME_MAX: u32 = 4096;
@@ -46,14 +47,7 @@ fn text(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
 }
 
 pub(super) fn open(container: &Edge, dynamic: &Dynamic, files: &dyn Files) -> Result<Edge> {
-    let mut refused = None;
-    for name in names(container, dynamic)? {
-        let format = Some(super::FORMAT.word);
-        match files.open(&Reference { name: &name, role: Role::Backing, format }) {
-            Ok(parent) => return Ok(parent),
-            // Errors report the first name.
-            Err(e) => refused = refused.or(Some(e)),
-        }
-    }
-    Err(refused.unwrap_or_else(|| Error::unfit("the image has a parent, and does not name it")))
+    let ids = vec![array(&dynamic.bytes, 40)];
+    let parent = Parent { names: names(container, dynamic)?, ids };
+    parent.open(super::FORMAT.word, files, |container| Ok(Footer::read(container)?.id))
 }

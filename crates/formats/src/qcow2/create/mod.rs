@@ -149,6 +149,7 @@ impl NewImage {
                 fast_zero: shape.geometry.zeroes || backing.is_none(),
                 take: options.level.is_none() && home.info().abilities.take,
                 extents: true,
+                whole_blocks: whole,
                 ..Abilities::READ
             },
             ..Info::new(&*container.info().name, shape.size)

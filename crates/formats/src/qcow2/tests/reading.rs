@@ -82,7 +82,7 @@ fn layout() -> impl Strategy<Value = Layout> {
         let backing = prop::option::of(0..3u64);
         let all = (clusters(extended, version), zstd, refcount_order, backing, 0..3u64, 0..512u64);
         all.prop_map(move |(clusters, zstd, refcount_order, backing, mix, less)| {
-            let size = ((clusters.len() as u64) << cluster_bits) - less / 8 * 8;
+            let size = ((clusters.len() as u64) << cluster_bits) - less / 512 * 512;
             let backing = backing.map(|how| {
                 let len = usize::try_from(size * (how + 1) / 2).unwrap();
                 (0..len).map(|at| u8::try_from(at / 600 % 256).unwrap()).collect()

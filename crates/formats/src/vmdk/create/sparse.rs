@@ -99,6 +99,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
             flush: below.abilities.flush,
             zero: true,
             fast_zero: true,
+            whole_blocks: true,
             take: below.abilities.take,
             ..Abilities::READ
         },

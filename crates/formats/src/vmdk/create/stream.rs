@@ -108,6 +108,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
             flush: below.abilities.flush,
             zero: true,
             fast_zero: true,
+            whole_blocks: true,
             ..Abilities::READ
         },
         order: Order::Upwards,
