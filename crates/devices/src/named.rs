@@ -213,6 +213,24 @@ impl Named {
         Ok((Self { kind: self.kind, params, is_path: true }, device))
     }
 
+    /// What an image on this disk names, without opening it.
+    ///
+    /// # Errors
+    /// It is not a name, or disks of this kind have no neighbours.
+    pub fn named_beside(&self, name: &str) -> Result<Self> {
+        let params = (self.beside()?.named)(&self.params, name)?;
+        Ok(Self { kind: self.kind, params, is_path: true })
+    }
+
+    /// The whole name of what an image on this disk names, where programs differ: QEMU looks for a `data_file` in the
+    /// working directory, others beside the image. `None`: beside the image.
+    ///
+    /// # Errors
+    /// There are two such files.
+    pub fn from_here(&self, name: &str) -> Result<Option<String>> {
+        self.kind.beside.map_or(Ok(None), |beside| (beside.from_here)(&self.params, name))
+    }
+
     /// Makes a file beside this disk, for an image that is being made on it.
     ///
     /// # Errors

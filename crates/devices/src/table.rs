@@ -48,6 +48,11 @@ pub struct Beside {
     pub open: OpenBeside,
     /// Creates a file of that name. The name is ours or the user's.
     pub create: CreateBeside,
+    /// The parameters that lead to the file of that name. Nothing is opened.
+    pub named: fn(&Params, &str) -> Result<Params>,
+    /// The name of that file where a name that has no directory of its own is one in the working directory: see
+    /// [`Named::from_here`](crate::Named::from_here).
+    pub from_here: fn(&Params, &str) -> Result<Option<String>>,
     /// The name of the disk itself there.
     pub own_name: fn(&Params) -> Option<String>,
 }
@@ -191,6 +196,8 @@ static KINDS: &[DeviceKind] = &[
         beside: Some(Beside {
             open: file::beside::open,
             create: file::beside::create,
+            named: file::beside::named,
+            from_here: file::beside::from_here,
             own_name: file::beside::own_name,
         }),
         storage: file::storage,

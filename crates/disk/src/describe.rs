@@ -33,10 +33,14 @@ pub fn describe(
 ) -> Result<Described> {
     let device = disk.open(options, context)?;
     let container = Edge::new(device, context.pool.clone());
-    describe_container(disk.clone(), container, image, context)
+    of_container(disk.clone(), container, image, context)
 }
 
-fn describe_container(
+/// Describes the image in an open container.
+///
+/// # Errors
+/// It is not such an image.
+pub(crate) fn of_container(
     disk: Named,
     container: Edge,
     image: &Image,
@@ -76,7 +80,7 @@ pub fn describe_chain(
             None => Image::guessed(),
         };
         gate = gate.beside(below.clone())?;
-        chain.push(describe_container(below, container, &image, context)?);
+        chain.push(of_container(below, container, &image, context)?);
     }
     Ok(chain)
 }

@@ -25,8 +25,10 @@ pub enum Role {
     /// A backing image: a disk in its own format, from which reads come if the image has no data
     /// there.
     Backing,
-    /// A part of the image with plain bytes: a data file or a flat extent.
+    /// A part of the image with plain bytes: a flat extent.
     Data,
+    /// A file of its own for the plain bytes of the disk. QEMU looks for it in the working directory.
+    DataFile,
     /// A part of the image in the image's own format: a sparse extent. It is opened as raw bytes.
     Part,
 }
@@ -73,8 +75,8 @@ impl Files for Closed {
 pub fn refusal(reference: &Reference<'_>) -> Error {
     let what = match reference.role {
         Role::Backing => "backing image",
-        Role::Data => "data file",
-        Role::Part => "extent",
+        Role::DataFile => "data file",
+        Role::Data | Role::Part => "extent",
     };
     Error::unfit(format!(
         "the image names another file, its {what} `{}`, which is not opened unless it is allowed \

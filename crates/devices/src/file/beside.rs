@@ -5,6 +5,7 @@
 //! the directory changes meanwhile.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -46,6 +47,33 @@ pub(crate) fn open(
     };
     let opened = open().map_err(|e| e.on(shown))?;
     Ok((params, opening::opened(opened, context)))
+}
+
+/// What leads to the file `name` beside an image.
+pub(crate) fn named(image: &Params, name: &str) -> Result<Params> {
+    params_of(&path_beside(image, name)?)
+}
+
+/// The whole path of the file `name` in the working directory, if it is only there; nothing is opened.
+///
+/// # Errors
+/// There is another beside the image.
+pub(crate) fn from_here(image: &Params, name: &str) -> Result<Option<String>> {
+    let (beside, here) = (path_beside(image, name)?, text::path(name));
+    let Ok(found) = std::fs::metadata(&here) else { return Ok(None) };
+    if let Ok(other) = std::fs::metadata(&beside) {
+        if (found.dev(), found.ino()) == (other.dev(), other.ino()) {
+            return Ok(None);
+        }
+        let action = format!(
+            "is the name of two files: QEMU opens the one in the working directory, others {}; nothing says which is \
+             meant: go to the directory of the image, or remove the one that is not",
+            beside.display()
+        );
+        return Err(Error::unfit(action).on(text::shown(name)));
+    }
+    let whole = std::path::absolute(&here).map_err(|e| Error::os("look up", e))?;
+    Ok(Some(text::carry(whole.as_os_str())))
 }
 
 /// Makes the file `name` beside an image that is being made. The name is ours or the user's; it is resolved as it will

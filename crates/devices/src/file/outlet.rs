@@ -32,15 +32,15 @@ pub(super) fn is_standard(path: &Path) -> bool {
     [STANDARD, STANDARD_PATH].iter().any(|name| path.as_os_str() == *name)
 }
 
-/// Whether `path` names one. `/dev/stdout` may be a file, and is one then.
+/// Whether `path` names one. Standard output is one even if it is a file: it is written from where it is, or appended to.
+/// By its path it may be a block device, and is a disk then.
 pub(super) fn is_outlet(path: &Path) -> bool {
     if path.as_os_str() == STANDARD {
         return true;
     }
     let kind = std::fs::metadata(path).map(|found| found.file_type());
     kind.is_ok_and(|kind| {
-        let is_disk = kind.is_file() || kind.is_block_device();
-        kind.is_fifo() || path.as_os_str() == STANDARD_PATH && !is_disk
+        kind.is_fifo() || path.as_os_str() == STANDARD_PATH && !kind.is_block_device()
     })
 }
 

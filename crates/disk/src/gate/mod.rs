@@ -140,7 +140,12 @@ impl ImageGate {
                 "an image names a file only by its path; to use this, name it on the command line";
             return Err(Error::new(ErrorKind::Denied, Fault::File, action).on(text::shown(name)));
         }
-        let opened = self.disk.open_beside(name, within, &self.options, &self.context);
+        let here = match reference.role {
+            Role::DataFile => self.disk.from_here(name)?,
+            Role::Backing | Role::Data | Role::Part => None,
+        };
+        let found = here.as_deref().unwrap_or(name);
+        let opened = self.disk.open_beside(found, within, &self.options, &self.context);
         let (disk, device) = opened.map_err(|e| e.on(text::shown(name)))?;
         self.reached.lock().unwrap_or_else(PoisonError::into_inner).push(disk.storage());
         Ok((disk, self.edge(device)))
@@ -161,6 +166,39 @@ impl ImageGate {
             // The code that uses it reports the error.
             Err(_) => Ok(()),
         }
+    }
+
+    /// Refuses a backing image that consists of this image's container, or lies over it, at any depth. Only the heads of
+    /// images are read, none is locked, and what cannot be read has no further depth.
+    fn check_chain(&self, first: &Reference<'_>) -> Result<()> {
+        let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
+        let (mut disk, mut name) = (self.disk.clone(), first.name.to_owned());
+        let mut format = first.format.map(str::to_owned);
+        for _ in 0..DEEPEST {
+            if leads_elsewhere(&name) {
+                break;
+            }
+            let Ok(below) = disk.named_beside(&name) else { break };
+            let apart = |disk: &Named| {
+                let apart = check_apart(&disk.storage(), &self.above);
+                apart.map_err(|e| e.on(text::shown(first.name)))
+            };
+            apart(&below)?;
+            let image = format.as_deref().map_or_else(|| Ok(Image::guessed()), Image::of);
+            let described = image.and_then(|image| {
+                let (named, device) = disk.open_beside(&name, None, &options, &self.context)?;
+                crate::describe::of_container(named, self.edge(device), &image, &self.context)
+            });
+            let Ok(crate::Described { description, .. }) = described else { break };
+            for file in &description.data_files {
+                let here = below.from_here(&file.name).ok().flatten();
+                let file = here.as_deref().unwrap_or(&file.name);
+                below.named_beside(file).map_or(Ok(()), |file| apart(&file))?;
+            }
+            let Some(backing) = description.backing else { break };
+            (disk, name, format) = (below, backing.name, backing.format);
+        }
+        Ok(())
     }
 
     fn edge(&self, device: Arc<dyn Device>) -> Edge {
@@ -251,12 +289,13 @@ fn leads_elsewhere(name: &str) -> bool {
 impl Files for ImageGate {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
         if self.ignores_backing && reference.role == Role::Backing {
+            self.check_chain(reference)?;
             return crate::concat(Vec::new(), &self.context);
         }
         let (disk, container) = self.reach(reference)?;
         let named = |e: Error| e.on(text::shown(reference.name));
         match reference.role {
-            Role::Data | Role::Part => {
+            Role::Data | Role::DataFile | Role::Part => {
                 self.beside(disk).map_err(named)?;
                 Ok(container)
             }

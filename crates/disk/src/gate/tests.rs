@@ -57,7 +57,7 @@ fn refusal(gate: &ImageGate, name: &str) -> (ErrorKind, String) {
 #[test]
 fn nothing_is_opened_that_was_not_allowed() {
     let directory = Directory::new("nothing");
-    for role in [Role::Backing, Role::Data, Role::Part] {
+    for role in [Role::Backing, Role::Data, Role::DataFile, Role::Part] {
         let gate = directory.gate("images/top", External::Nothing);
         let error = open_as(&gate, "base", role).unwrap_err().to_string();
         assert!(error.contains("--allow-external"), "{error}");

@@ -132,7 +132,7 @@ fn data_file(header: &Header, opening: &Opening<'_>) -> Result<Option<Edge>> {
     }
     let name = header.data_file.as_deref().filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| corrupt("it does not say what its data file is called"))?;
-    let reference = Reference { name, role: Role::Data, format: Some("raw") };
+    let reference = Reference { name, role: Role::DataFile, format: Some("raw") };
     opening.files.open(&reference).map(Some)
 }
 

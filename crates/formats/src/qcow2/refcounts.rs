@@ -139,7 +139,9 @@ impl<'a> Refcounts<'a> {
         let mut block = vec![0; self.cluster];
         let there = self.container.info().size.saturating_sub(offset);
         let there = usize::try_from(there).unwrap_or(usize::MAX).min(block.len());
-        self.container.read(block.get_mut(..there).unwrap_or_default(), offset)?;
+        if there > 0 {
+            self.container.read(block.get_mut(..there).unwrap_or_default(), offset)?;
+        }
         Ok(block)
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use blackbox::peers::peer;
-use blackbox::run::{Outcome, program, run};
+use blackbox::run::{Outcome, ours, program, run};
 use blackbox::temp::TempDir;
 use serde_json::Value;
 
@@ -161,6 +161,45 @@ fn the_data_file_of_an_image_lies_where_the_user_says() {
     assert!(std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap());
 }
 
+/// A name without a directory is one in the working directory for QEMU, and one beside the image for others. Where both are
+/// there, neither is taken for the other.
+#[test]
+fn a_data_file_of_a_relative_name_is_the_one_that_there_is() {
+    let (Some(qemu_img), Some(_)) = (peer("qemu-img"), peer("qemu-io")) else { return };
+    let temp = TempDir::new();
+    std::fs::create_dir(temp.join("sub")).unwrap();
+    let there = |mut command: std::process::Command| run(command.current_dir(temp.path()));
+    let create = ["create", "-q", "-f", "qcow2", "-o", "data_file=d", "sub/image", "1M"];
+    there(program(&qemu_img, create)).succeeded();
+    let write = ["-f", "qcow2", "-c", "write -q -P 1 0 1M", "sub/image"];
+    there(program(&peer("qemu-io").unwrap(), write)).succeeded();
+    for named in ["sub/image", "file:sub/image"] {
+        let convert =
+            ["convert", "--allow-external", ".", "-f", "qcow2", "-O", "raw", named, "out"];
+        let reads = |byte: u8| {
+            there(ours(convert)).succeeded();
+            assert!(std::fs::read(temp.join("out")).unwrap() == vec![byte; 1 << 20], "{named}");
+            std::fs::remove_file(temp.join("out")).unwrap();
+        };
+        reads(1);
+        std::fs::write(temp.join("sub/d"), vec![2; 1 << 20]).unwrap();
+        let refused = there(ours(convert));
+        assert!(refused.failed().contains("two files"), "{refused:#?}");
+        assert!(!temp.join("out").exists());
+        std::fs::rename(temp.join("d"), temp.join("kept")).unwrap();
+        reads(2);
+        // Two names of one file are one.
+        std::fs::hard_link(temp.join("sub/d"), temp.join("d")).unwrap();
+        reads(2);
+        std::fs::remove_file(temp.join("sub/d")).unwrap();
+        std::fs::rename(temp.join("kept"), temp.join("d")).unwrap();
+    }
+    // What is not beneath the directory is not opened, wherever it is looked for.
+    let convert = ["convert", "--allow-external", "sub", "-f", "qcow2", "sub/image", "out"];
+    let refused = there(ours(convert));
+    assert!(refused.failed().contains("lies outside"), "{refused:#?}");
+}
+
 /// However the locks are: what is read, and what an image is to lie over, is not emptied to become that image.
 #[test]
 fn what_an_image_is_made_of_or_lies_over_is_never_written_over() {
@@ -170,15 +209,18 @@ fn what_an_image_is_made_of_or_lies_over_is_never_written_over() {
     let raw = text(&temp.file("raw", &blackbox::temp::pattern(1, 3 << 20))).to_owned();
     let (base, top, flat, data) = (path("base"), path("top"), path("x-flat.vmdk"), path("data"));
     let (new, vmdk, with_data) = (path("new"), path("x.vmdk"), path("with-data"));
+    let third = path("third");
     theirs("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &raw, &base]).succeeded();
     let create = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &base, &top];
     theirs("qemu-img", &create).succeeded();
     theirs("qemu-io", &["-f", "qcow2", "-c", "write -P 3 1M 64k", &top]).succeeded();
+    let create = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &top, &third];
+    theirs("qemu-img", &create).succeeded();
     std::fs::copy(&raw, &flat).unwrap();
     let option = format!("data_file={data}");
     let convert = ["convert", "-f", "raw", "-O", "qcow2", "-o", &option, &raw, &with_data];
     theirs("qemu-img", &convert).succeeded();
-    let files = [&raw, &base, &top, &flat, &data, &with_data];
+    let files = [&raw, &base, &top, &third, &flat, &data, &with_data];
     let before: Vec<_> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
     let over = ["-F", "qcow2", "-b"];
     let chain = ["convert", "-U", "--allow-external", "chain", "-f", "qcow2"];
@@ -187,6 +229,10 @@ fn what_an_image_is_made_of_or_lies_over_is_never_written_over() {
         // The image would lie over itself, by one step or by two.
         [&["create", "-q", "-f", "qcow2"], &over[..], &[&base, &base]].concat(),
         [&["create", "-q", "-f", "qcow2", "-u"], &over[..], &[&base, &base, "1M"]].concat(),
+        [&["create", "-q", "-f", "qcow2"], &over[..], &[&top, &base]].concat(),
+        [&["create", "-q", "-f", "qcow2"], &over[..], &[&third, &base]].concat(),
+        [&["create", "-q", "-f", "qcow2", "-u"], &over[..], &[&third, &base, "1M"]].concat(),
+        [&["create", "-q", "-f", "qcow2"], &over[..], &[&with_data, &data]].concat(),
         [&["convert", "-f", "raw", "-O", "qcow2"], &over[..], &[&base, &raw, &base]].concat(),
         [&["convert", "-f", "raw", "-O", "qcow2"], &over[..], &[&top, &raw, &top]].concat(),
         [

@@ -138,11 +138,16 @@ fn a_pipe_that_has_a_name_is_one_too() {
 fn standard_output_that_is_a_file_is_written_from_where_it_is() {
     let temp = TempDir::new();
     let (raw, out) = (disk(&temp), temp.join("out"));
-    let line = "out=$1; shift; { printf head; \"$@\"; } > \"$out\"";
-    for format in ["raw", "vdi"] {
+    let lines = [
+        "out=$1; shift; { printf head; \"$@\"; } > \"$out\"",
+        "out=$1; shift; printf head > \"$out\"; \"$@\" >> \"$out\"",
+    ];
+    let formats = ["raw", "vdi"];
+    let all = lines.iter().flat_map(|line| formats.map(|format| (line, format)));
+    for ((line, format), name) in all.flat_map(|how| ["-", "/dev/stdout"].map(|name| (how, name))) {
         let mut command = Command::new("bash");
         command.args(["-c", line, "-", text(&out)]).arg(diskferry());
-        run(command.args(["convert", "-f", "raw", "-O", format, &raw, "-"])).succeeded();
+        run(command.args(["convert", "-f", "raw", "-O", format, &raw, name])).succeeded();
         let bytes = std::fs::read(&out).unwrap();
         assert!(bytes.starts_with(b"head"));
         if format == "raw" {
