@@ -349,7 +349,8 @@ fn a_new_child_holds_what_was_copied_whatever_its_parent_has() {
 }
 
 /// A reader of streams, from VMware's "Virtual Disk Format 5.0" alone: from the first byte to the last,
-/// by the markers; then by the directory in the footer, which must lead to the same.
+/// by the markers; then by the directory in the footer, which must lead to the same, and by the one that the header has,
+/// if it has one.
 fn read_stream(bytes: &[u8]) -> Vec<u8> {
     const SECTOR: usize = 512;
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -363,8 +364,7 @@ fn read_stream(bytes: &[u8]) -> Vec<u8> {
         assert_eq!(&bytes[at + 72..at + 79], b"\0\n \r\n\x01\0");
         (u64_at(at + 12), u64_at(at + 56))
     };
-    let (capacity, directory) = header(0);
-    assert_eq!(directory, u64::MAX);
+    let (capacity, first) = header(0);
     let (at, len) = (sectors(u64_at(28)), sectors(u64_at(36)));
     let descriptor = bytes[at..at + len].split(|b| *b == 0).next().unwrap();
     let descriptor = std::str::from_utf8(descriptor).unwrap();
@@ -375,6 +375,7 @@ fn read_stream(bytes: &[u8]) -> Vec<u8> {
     let mut disk = vec![0; sectors(capacity)];
     let mut tables = vec![0; usize::try_from(capacity.div_ceil(65536)).unwrap()];
     let (mut grains, mut last, mut found) = (vec![0u32; 512], None, None);
+    let mut places = vec![0u32; tables.len() * 512];
     let mut at = sectors(u64_at(64));
     loop {
         let (value, size) = (u64_at(at), u32_at(at + 8));
@@ -401,9 +402,10 @@ fn read_stream(bytes: &[u8]) -> Vec<u8> {
                 assert_eq!(value, 4);
                 let there: Vec<u32> = (0..512).map(|i| u32_at(at + i * 4)).collect();
                 assert_eq!(there, grains, "a table has the grains in front of it");
+                let table = usize::try_from(last.unwrap() / 65536).unwrap();
+                places[table * 512..][..512].copy_from_slice(&grains);
                 grains.fill(0);
-                tables[usize::try_from(last.unwrap() / 65536).unwrap()] =
-                    u32::try_from(at / SECTOR).unwrap();
+                tables[table] = u32::try_from(at / SECTOR).unwrap();
                 at += sectors(value);
             }
             2 => {
@@ -420,6 +422,17 @@ fn read_stream(bytes: &[u8]) -> Vec<u8> {
                 assert_eq!((again, usize::try_from(directory).ok()), (capacity, found));
                 at += SECTOR;
                 assert!(bytes[at..].iter().all(|b| *b == 0) && bytes.len() == at + SECTOR);
+                if first == u64::MAX {
+                    return disk;
+                }
+                // A program that writes in place finds room for every grain, before the first of them.
+                let all: Vec<u32> = (0..tables.len())
+                    .map(|i| u32_at(sectors(first) + i * 4))
+                    .inspect(|table| assert!(u64::from(*table) + 4 <= u64_at(64)))
+                    .flat_map(|table| (0..512).map(move |i| (table, i)))
+                    .map(|(table, i)| u32_at(sectors(table.into()) + i * 4))
+                    .collect();
+                assert!(all == places, "the tables in front have what those behind have");
                 return disk;
             }
             _ => panic!("a marker of the kind {kind} at {at}"),
@@ -439,15 +452,63 @@ fn a_stream_is_what_the_specification_says_in_whatever_order_it_was_brought() {
             ..copy::Options::default()
         };
         let options = ["subformat=streamOptimized", "compression_level=1"];
-        make(&raw, &directory.at("stream.vmdk"), &options, &copying).unwrap();
-        let image = std::fs::read(directory.at("stream.vmdk")).unwrap();
+        make(&raw, &directory.at("file.vmdk"), &options, &copying).unwrap();
+        let image = std::fs::read(directory.at("file.vmdk")).unwrap();
+        assert_ne!(image[56..64], [0xff; 8], "the directory is in front");
         assert!(read_stream(&image) == std::fs::read(&raw).unwrap(), "{size} bytes");
+        check(&open(&directory.at("file.vmdk")).unwrap(), &raw);
+        let pipe = directory.at("pipe.vmdk");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = {
+            let pipe = pipe.clone();
+            std::thread::spawn(move || std::fs::read(pipe).unwrap())
+        };
+        make(&raw, &pipe, &options, &copying).unwrap();
+        let image = reader.join().unwrap();
+        std::fs::remove_file(&pipe).unwrap();
+        assert_eq!(image[56..64], [0xff; 8], "the directory is in the footer");
+        assert!(read_stream(&image) == std::fs::read(&raw).unwrap(), "{size} bytes");
+        std::fs::write(directory.at("stream.vmdk"), &image).unwrap();
         check(&open(&directory.at("stream.vmdk")).unwrap(), &raw);
         // One that was not written to its end is none.
         std::fs::write(directory.at("cut.vmdk"), &image[..image.len() - 512]).unwrap();
         let refused = open(&directory.at("cut.vmdk")).unwrap_err();
         assert!(refused.to_string().contains("not written to its end"), "{refused}");
     }
+}
+
+/// QEMU adds grains behind the end and their places to the tables that it finds.
+#[test]
+fn qemu_writes_into_a_stream_in_place() {
+    if !has_qemu() {
+        return;
+    }
+    let directory = Directory::new("in-place");
+    let raw = directory.disk("raw", 100 << 20);
+    let (empty, half) = (directory.at("empty"), directory.at("half"));
+    std::fs::File::create(&empty).unwrap().set_len(100 << 20).unwrap();
+    let mut bytes = std::fs::read(&raw).unwrap();
+    bytes[40 << 20..].fill(0);
+    std::fs::write(&half, &bytes).unwrap();
+    let options = ["subformat=streamOptimized"];
+    let to = directory.at("image.vmdk");
+    make(&empty, &to, &options, &copy::Options::default()).unwrap();
+    directory.run(&["qemu-img", "convert", "-n", "-c", "-f", "raw", "-O", "vmdk", &raw, &to]);
+    directory.run(&["qemu-img", "check", "-q", "-f", "vmdk", &to]);
+    directory.run(&["qemu-img", "compare", "-q", "-f", "raw", "-F", "vmdk", &raw, &to]);
+    check(&open(&to).unwrap(), &raw);
+    std::fs::remove_file(&to).unwrap();
+    // Grains that are there stay as they are.
+    make(&half, &to, &options, &copy::Options::default()).unwrap();
+    for at in (40..100).step_by(7) {
+        let write = format!("write -q -c -P {at} {at}M 64k");
+        directory.run(&["qemu-io", "-f", "vmdk", "-c", &write, &to]);
+        bytes[at << 20..][..64 << 10].fill(u8::try_from(at).unwrap());
+    }
+    std::fs::write(&half, &bytes).unwrap();
+    directory.run(&["qemu-img", "check", "-q", "-f", "vmdk", &to]);
+    directory.run(&["qemu-img", "compare", "-q", "-f", "raw", "-F", "vmdk", &half, &to]);
+    check(&open(&to).unwrap(), &half);
 }
 
 #[test]

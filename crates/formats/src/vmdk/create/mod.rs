@@ -1,6 +1,7 @@
 //! Making images: the options, and their creators.
 
 mod flat;
+mod front;
 mod sparse;
 mod stream;
 mod text;

@@ -1,10 +1,16 @@
 //! streamOptimized: compressed grains in the order of the disk, each with a marker, then the tables,
 //! a directory, a footer, and the end of the stream.
 //!
-//! Every byte of the container is written once, in ascending order. The thread that brings a grain
+//! In a file the header also leads to a directory and tables in front, which have room for every grain: a program that
+//! writes into the image in place (QEMU, VMware's tools) needs them there. What comes behind is the same, so a reader of
+//! streams needs nothing of them; once such a program has appended grains, only the front counts. Into a pipe goes the
+//! stream alone: the header says that the directory is at the end.
+//!
+//! Every byte of the stream is written once, in ascending order. The thread that brings a grain
 //! compresses it, in any order, and the grain waits for its turn. The number of waiting grains is limited:
 //! a thread that is far ahead waits until the grains before its own have come ([`Order::Upwards`]). Grains
-//! that were never written read as zeroes. Without the footer, the file is not a valid image.
+//! that were never written read as zeroes. Without the footer, the file is not a valid image: what leads to the front is
+//! written last.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +21,11 @@ use device::{
 };
 use runtime::{Promise, WorkPool, promise, where_there_is_time};
 
+use super::front::{Front, TABLE};
 use super::text::{DESCRIPTOR_AT, Header, Text, own_name};
 use super::{GRAIN, Making, SPAN, Settings, grains};
 use crate::Fresh;
-use crate::kit::{self, Layer, Layered, confused};
+use crate::kit::{self, Layer, Layered, clear_now, confused};
 use crate::vmdk::codec;
 use crate::vmdk::descriptor::SECTOR;
 use crate::vmdk::header::{
@@ -33,7 +40,7 @@ const AT_ONCE: usize = 1 << 20;
 /// Fewer bytes are not worth a write.
 const ENOUGH: usize = 256 << 10;
 const SECTOR_LEN: usize = 512;
-/// Sectors before the grains.
+/// Sectors before the grains of a stream alone.
 const HEAD: u64 = 128;
 /// A container that grows has this size, as a bound.
 const GROWS: u64 = i64::MAX.cast_unsigned();
@@ -44,6 +51,8 @@ struct StreamOptimized {
     pool: WorkPool,
     level: i32,
     header: Header,
+    /// None for a pipe.
+    front: Option<Front>,
     durable: bool,
     state: Mutex<State>,
 }
@@ -69,6 +78,9 @@ struct State {
     table: Vec<u32>,
     /// Where tables are.
     directory: Vec<u32>,
+    /// Whether tables are in front, too; and those that are to be written there: their numbers and bytes.
+    has_front: bool,
+    fronts: Vec<(u64, Vec<u8>)>,
     /// The next batch, and its place.
     batch: Vec<u8>,
     at: u64,
@@ -86,6 +98,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
             "a stream ends where its file does: it cannot be made on a disk of a fixed size";
         return Err(Error::unsupported(action));
     }
+    let front = (below.order == Order::Any).then(|| Front::of(making.size));
     let name = own_name(making.files.name());
     let text = Text { settings, size: making.size, parent_cid: None, extent: ("SPARSE", &name) };
     let header = Header {
@@ -94,12 +107,23 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
         zeroed_grain: settings.zeroed_grain,
         redundant: 0,
         directory: 0,
-        grains: HEAD,
+        grains: front.map_or(HEAD, |front| front.grains),
     };
     let mut batch = header.before_the_footer().to_vec();
     batch.resize(usize::try_from(DESCRIPTOR_AT * SECTOR).unwrap_or(512), 0);
     batch.extend(text.embedded()?);
-    batch.resize(usize::try_from(HEAD * SECTOR).unwrap_or(0), 0);
+    let mut at = 0;
+    match front {
+        None => batch.resize(usize::try_from(HEAD * SECTOR).unwrap_or(0), 0),
+        Some(front) => {
+            container.write(&std::mem::take(&mut batch), 0, false)?;
+            at = front.grains * SECTOR;
+            if !making.zeroed {
+                let start = front.directory * SECTOR;
+                clear_now(&container, start, at - start)?;
+            }
+        }
+    }
     let grain = u32::try_from(GRAIN).unwrap_or(u32::MAX);
     let info = Info {
         blocks: BlockSizes { minimum: grain, preferred: grain, ..BlockSizes::ANY },
@@ -122,8 +146,10 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
         zeroes: BTreeMap::new(),
         table: Vec::new(),
         directory: Vec::with_capacity(tables),
+        has_front: front.is_some(),
+        fronts: Vec::new(),
         batch,
-        at: 0,
+        at,
         told: Vec::new(),
         writing: false,
         failed: None,
@@ -134,6 +160,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
         pool: making.context.pool.for_disk().for_computing(),
         level: settings.level,
         header,
+        front,
         durable: making.durable,
         state: Mutex::new(state),
     };
@@ -147,7 +174,11 @@ pub(super) fn at_most(size: u64, grains: u64) -> u64 {
     let grain = (MARKER + GRAIN + 64).next_multiple_of(SECTOR);
     let table = SECTOR + GRAIN_TABLE_ENTRIES * 4;
     let directory = SECTOR + (tables * 4).next_multiple_of(SECTOR);
-    HEAD * SECTOR + grains * grain + grains.min(tables) * table + directory + 3 * SECTOR
+    Front::of(size).grains * SECTOR
+        + grains * grain
+        + grains.min(tables) * table
+        + directory
+        + 3 * SECTOR
 }
 
 impl State {
@@ -208,10 +239,14 @@ impl State {
             self.directory.push(0);
             return Ok(());
         }
-        self.mark(GRAIN_TABLE, GRAIN_TABLE_ENTRIES * 4 / SECTOR);
+        self.mark(GRAIN_TABLE, TABLE);
         let sector = self.sector()?;
+        let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+        self.batch.extend(&bytes);
+        if self.has_front {
+            self.fronts.push((self.directory.len() as u64, bytes));
+        }
         self.directory.push(sector);
-        self.batch.extend(table.iter().flat_map(|entry| entry.to_le_bytes()));
         Ok(())
     }
 
@@ -321,11 +356,20 @@ impl Layer for StreamOptimized {
         let (at, directory, bytes) = self.state().end(grains(self.info.size))?;
         let end = at + bytes.len() as u64;
         kit::write(&self.container, at, Buffer::copy_of(&bytes).into()).await?;
+        let fronts = std::mem::take(&mut self.state().fronts);
+        self.put_in_front(fronts).await?;
+        if let Some(front) = self.front {
+            front.write_directory(&self.container, self.info.size).await?;
+        }
         if self.durable && self.info.abilities.flush {
             kit::flush(&self.container).await?;
         }
         let last = self.state().footer(Header { directory: directory.into(), ..self.header });
         kit::write(&self.container, end, Buffer::copy_of(&last).into()).await?;
+        if let Some(front) = self.front {
+            let header = Header { directory: front.directory, ..self.header }.bytes();
+            kit::write(&self.container, 0, Buffer::copy_of(&header).into()).await?;
+        }
         self.container.device().resize(end + last.len() as u64)?;
         self.container.device().finish()
     }
@@ -339,6 +383,13 @@ impl StreamOptimized {
     /// The grains of a range of whole ones; the last may end with the disk.
     fn range(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
         offset / GRAIN..offset / GRAIN + grains(len)
+    }
+
+    async fn put_in_front(&self, tables: Vec<(u64, Vec<u8>)>) -> Result<()> {
+        match self.front {
+            Some(front) => front.write_tables(&self.container, tables).await,
+            None => Ok(()),
+        }
     }
 
     async fn write(&self, offset: u64, data: Slice) -> Result<()> {
@@ -427,7 +478,7 @@ impl StreamOptimized {
     /// the end, writes everything.
     async fn write_out(&self, at_end: bool) -> Result<()> {
         loop {
-            let (at, bytes, told) = {
+            let (at, bytes, told, fronts) = {
                 let mut state = self.state();
                 state.check()?;
                 if state.writing {
@@ -446,11 +497,14 @@ impl StreamOptimized {
                 let bytes = std::mem::take(&mut state.batch);
                 let at = state.at;
                 state.at += bytes.len() as u64;
-                (at, bytes, std::mem::take(&mut state.told))
+                (at, bytes, std::mem::take(&mut state.told), std::mem::take(&mut state.fronts))
             };
             let data = Buffer::copy_of(&bytes).into();
             drop(bytes);
-            let written = kit::write(&self.container, at, data).await;
+            let written = match kit::write(&self.container, at, data).await {
+                Ok(()) => self.put_in_front(fronts).await,
+                failed => failed,
+            };
             let mut state = self.state();
             state.writing = false;
             match written {

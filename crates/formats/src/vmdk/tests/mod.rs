@@ -14,7 +14,7 @@ mod streams;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use device::{Abilities, Blocking, Edge, Error, Info, Params, Result, Simple};
+use device::{Abilities, Blocking, Edge, Error, Info, Order, Params, Result, Simple};
 use runtime::Context;
 
 use crate::{Files, Opening, Reference};
@@ -57,7 +57,8 @@ impl Bytes {
 
     pub(super) fn growing(pipe: bool) -> Arc<Self> {
         let abilities = Abilities { write: true, flush: true, ..Abilities::READ };
-        let info = Info { abilities, ..Info::new("growing", i64::MAX.cast_unsigned()) };
+        let order = if pipe { Order::Upwards } else { Order::Any };
+        let info = Info { abilities, order, ..Info::new("growing", i64::MAX.cast_unsigned()) };
         Arc::new(Self { info: Some(info), pipe, ..Self::default() })
     }
 

@@ -85,7 +85,8 @@ fn what_is_written_in_any_order_is_there_and_a_stream_is_written_once_and_upward
         let bytes = bytes(size, &mut random);
         let stream = round % 3 > 0;
         let option = if stream { "subformat=streamOptimized" } else { "zeroed_grain=on" };
-        let container = Bytes::growing(stream);
+        // In a file the tables are in front, too.
+        let container = Bytes::growing(round % 3 == 1);
         fill(&fresh(edge(container.clone()), size as u64, &[option]), &bytes, &mut random);
         let disk = open(Bytes::fixed(container.bytes()), &Named::default()).unwrap();
         check(&disk, &bytes, &mut random);
