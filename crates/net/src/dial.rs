@@ -1,5 +1,6 @@
 //! Dialling: a connected stream, before a deadline.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -81,12 +82,12 @@ impl Stream {
             let connected = TcpStream::connect_timeout(&address, until.left()?);
             match connected.and_then(|stream| Ok(Self::new(stream.into())?)) {
                 Ok(stream) => return Ok(stream),
-                Err(e) => last = Some(Error::os(format!("connect to {address}"), e)),
+                Err(e) => last = Some(unreachable(format!("connect to {address}"), e)),
             }
         }
         Err(last.unwrap_or_else(|| {
             let action = format!("connect: the host {host:?} has no address");
-            Error::new(ErrorKind::NotFound, Fault::User, action)
+            Error::new(ErrorKind::Disconnected, Fault::Peer, action)
         }))
     }
 
@@ -112,12 +113,12 @@ impl Stream {
     /// # Errors
     /// There is no listener, or the system has no vsock.
     pub fn dial_vsock(cid: u32, port: u32, until: Until) -> Result<Self> {
-        let socket = vsock::start(cid, port).map_err(|e| Error::os("connect", e))?;
+        let socket = vsock::start(cid, port).map_err(|e| unreachable("connect", e))?;
         let stream = Self::ready(socket);
         until.writable(&stream)?;
         match sockopt::socket_error(&stream) {
             Ok(Ok(())) => Ok(stream),
-            Ok(Err(e)) | Err(e) => Err(Error::os("connect", e)),
+            Ok(Err(e)) | Err(e) => Err(unreachable("connect", e)),
         }
     }
 }
@@ -141,7 +142,10 @@ fn look_up(host: &str, port: u16, until: Until) -> Result<Vec<SocketAddr>> {
     let action = || format!("connect: look up the host {host:?}");
     match told.recv_timeout(until.left()?) {
         Ok(Ok(addresses)) => Ok(addresses),
-        Ok(Err(e)) => Err(Error::new(ErrorKind::NotFound, Fault::User, action()).with_source(e)),
+        Ok(Err(e)) => {
+            let kind = ErrorKind::Disconnected;
+            Err(Error::new(kind, Fault::Peer, action()).with_source(e))
+        }
         Err(RecvTimeoutError::Timeout) => {
             let action =
                 format!("{}: no answer within {} seconds", action(), until.1.as_secs_f64());
@@ -164,7 +168,64 @@ fn dial_unix(address: &SocketAddrUnix, until: Until) -> Result<Stream> {
             Ok(()) => return Ok(Stream::ready(socket)),
             Err(Errno::AGAIN) => std::thread::sleep(until.left()?.min(BUSY)),
             Err(Errno::INTR) => {}
-            Err(e) => return Err(say(e)),
+            Err(e) => return Err(unreachable("connect", e)),
         }
+    }
+}
+
+/// The error of a connection that was not made. A server that is not there is one that may come back, whatever the
+/// system calls it: a socket's file that is missing, a port that is closed, a host without a route. Everything else (no
+/// permission, no such address family) keeps its kind.
+fn unreachable(action: impl Into<String>, source: impl Into<io::Error>) -> Error {
+    let source = source.into();
+    let kind = match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(
+            Errno::NOENT
+            | Errno::NOTDIR
+            | Errno::NODEV
+            | Errno::ADDRNOTAVAIL
+            | Errno::CONNABORTED
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NETDOWN
+            | Errno::NETRESET
+            | Errno::NETUNREACH,
+        ) => ErrorKind::Disconnected,
+        None if source.kind() == io::ErrorKind::TimedOut => ErrorKind::TimedOut,
+        _ => return Error::os(action, source),
+    };
+    Error::new(kind, Fault::Peer, action).with_source(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use device::ErrorClass;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_not_there_may_come_back_however_it_is_missing() {
+        let class = |e: io::Error| unreachable("connect", e).class();
+        for errno in [
+            Errno::NOENT,
+            Errno::NOTDIR,
+            Errno::NODEV,
+            Errno::CONNREFUSED,
+            Errno::CONNRESET,
+            Errno::HOSTUNREACH,
+            Errno::NETUNREACH,
+            Errno::TIMEDOUT,
+        ] {
+            assert_eq!(class(errno.into()), ErrorClass::Transient, "{errno}");
+        }
+        assert_eq!(class(io::ErrorKind::TimedOut.into()), ErrorClass::Transient);
+        for errno in [Errno::ACCESS, Errno::PERM, Errno::AFNOSUPPORT, Errno::MFILE] {
+            assert_ne!(class(errno.into()), ErrorClass::Transient, "{errno}");
+        }
+        let missing = std::env::temp_dir().join("diskferry-no-such-directory/socket");
+        let until = Until::within(std::time::Duration::from_secs(1));
+        let path = std::os::unix::ffi::OsStrExt::as_bytes(missing.as_os_str());
+        let error = Stream::dial_unix(path, until).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Transient, "{error}");
     }
 }

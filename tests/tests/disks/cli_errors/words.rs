@@ -325,7 +325,6 @@ fn what_fails_when_it_is_tried_is_status_1() {
         &["info", "/nonexistent/disk"][..],
         &["info", "/dev/null"],
         &["map", temp.path().to_str().unwrap()],
-        &["info", "nbd+unix:///?socket=/nonexistent"],
         &["copy", "memory:1M", "random:1M?seed=1"],
         &["copy", "memory:1M", "memory:1K"],
         &["zero", "--offset", "1G", file],
@@ -335,6 +334,37 @@ fn what_fails_when_it_is_tried_is_status_1() {
         let outcome = ferry(words);
         assert_eq!(outcome.status.code(), Some(1), "{words:?}: {outcome:#?}");
         outcome.failed();
+    }
+}
+
+/// Exit status 75 for a server that is not there, also for verbs with qemu-img's words.
+#[test]
+fn a_server_that_is_not_there_is_status_75_however_it_is_missing() {
+    let temp = TempDir::new();
+    let file = temp.file("file", b"no socket");
+    let uri = |path: &str| format!("nbd+unix:///?socket={path}");
+    // A label that is too long: no name server is asked for it.
+    let host = format!("{}.invalid", "x".repeat(64));
+    for name in [
+        uri("/nonexistent"),
+        uri("/nonexistent/socket"),
+        uri(&format!("{}/socket", file.display())),
+        uri(file.to_str().unwrap()),
+        "nbd://127.0.0.1:1".to_owned(),
+        "http://127.0.0.1:1/disk".to_owned(),
+        format!("nbd://{host}/"),
+        format!("http://{host}/disk"),
+    ] {
+        for words in [
+            &["info", &name][..],
+            &["map", &name],
+            &["copy", &name, "null:"],
+            &["convert", "-f", "raw", &name, "null:1M"],
+        ] {
+            let outcome = ferry(words);
+            assert_eq!(outcome.status.code(), Some(75), "{words:?}: {outcome:#?}");
+            outcome.failed();
+        }
     }
 }
 
