@@ -48,6 +48,11 @@ pub(crate) static OUTPUTS: &[Output] = &[
             ("data.copied", "integer", "bytes written as data"),
             ("data.zeroed", "integer", "bytes zeroed"),
             ("data.skipped", "integer", "bytes that were zero in the target already"),
+            (
+                "data.data-done, data.data-total",
+                "integer or null",
+                "`progress`: bytes of data that are done, and bytes of data in the source; null while its map is not known",
+            ),
             ("data.rate", "number", "`progress`: bytes of data a second"),
             ("data.eta", "number or null", "`progress`: seconds to go, if known"),
             ("data.seconds", "number", "`summary`, `error`: how long it took"),

@@ -171,6 +171,12 @@ fn copy_and_show(
         Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
         Holds::Unknown => {}
     }
+    if let Input::Disk(source) = &source
+        && below.is_none()
+        && !(options.no_extents || options.wipe || options.written)
+    {
+        display.source(source);
+    }
     let (progress, cancel) = (Progress::default(), Cancel::default());
     let stop = cancel.clone();
     context.control.when_stopped(move || stop.cancel());

@@ -1,6 +1,7 @@
 //! Progress in one line that fits the terminal: what is done, how fast, how long it will take.
 //!
-//! The rate of a copy is that of its data: holes cost nothing, and would make it meaningless.
+//! The percentage, the rate and the time to go of a copy are those of its data, as far as the map is known: holes cost
+//! nothing, and would make them meaningless.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use copy::{CopyCounts, Report};
 use device::format_size;
 use serde_json::{Value, json};
 
+use super::mapped::Mapped;
 use crate::schema::VERSION;
 
 /// Columns where their number is not known.
@@ -56,7 +58,7 @@ impl Counting {
 /// The rate over the last few seconds, so that it follows what happens.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
-    seen: VecDeque<(Duration, u64)>,
+    seen: VecDeque<CopyCounts>,
     /// When something was last done, and how much it was then.
     moved: (Duration, u64),
 }
@@ -66,13 +68,16 @@ impl Rate {
     /// How long nothing may move before the line says so.
     const STILL: Duration = Duration::from_secs(10);
 
-    pub(super) fn add(&mut self, now: &CopyCounts, counting: Counting) {
+    pub(super) fn add(&mut self, now: &CopyCounts) {
         if now.done() != self.moved.1 {
             self.moved = (now.elapsed, now.done());
         }
-        self.seen.push_back((now.elapsed, counting.of(now)));
+        self.seen.push_back(*now);
         while self.seen.len() > 2
-            && self.seen.get(1).is_some_and(|s| now.elapsed.saturating_sub(s.0) >= Self::WINDOW)
+            && self
+                .seen
+                .get(1)
+                .is_some_and(|then| now.elapsed.saturating_sub(then.elapsed) >= Self::WINDOW)
         {
             self.seen.pop_front();
         }
@@ -80,38 +85,87 @@ impl Rate {
 
     /// Bytes a second.
     fn per_second(&self, now: &CopyCounts, counting: Counting) -> f64 {
-        let (since, done) = self.seen.front().copied().unwrap_or_default();
-        let counted = counting.of(now);
+        self.of(now, |counts| counting.of(counts))
+    }
+
+    /// How fast a count grows, a second.
+    fn of(&self, now: &CopyCounts, count: impl Fn(&CopyCounts) -> u64) -> f64 {
+        let then = self.seen.front().copied().unwrap_or_default();
         let (mut time, mut bytes) =
-            (now.elapsed.saturating_sub(since), counted.saturating_sub(done));
+            (now.elapsed.saturating_sub(then.elapsed), count(now).saturating_sub(count(&then)));
         if time < Duration::from_millis(200) {
-            (time, bytes) = (now.elapsed, counted);
+            (time, bytes) = (now.elapsed, count(now));
         }
         if time.is_zero() { 0.0 } else { as_f64(bytes) / time.as_secs_f64() }
     }
 
-    /// Seconds to go, if known: what is left is assumed to have the same share of data as what is
-    /// done.
-    fn eta(&self, now: &CopyCounts, counting: Counting) -> Option<f64> {
-        total(now)?;
-        let left = as_f64(now.total.saturating_sub(now.done()));
-        let counts = as_f64(counting.of(now)) / as_f64(now.done().max(1));
-        let eta = left * counts / self.per_second(now, counting);
-        eta.is_finite().then_some(eta).filter(|eta| *eta < 1e9 && (left == 0.0 || *eta > 0.0))
+    fn eta(&self, now: &CopyCounts, counting: Counting, mapped: Option<Mapped>) -> Eta {
+        if total(now).is_none() {
+            return Eta::Unknown;
+        }
+        let left = now.total.saturating_sub(now.done());
+        let all = |now: &CopyCounts| now.done();
+        match (counting, mapped) {
+            (Counting::All(_), _) => seconds(left, self.of(now, all)).map_or(Eta::Unknown, Eta::In),
+            (Counting::Data, Some(mapped)) => {
+                let data = |now: &CopyCounts| mapped.done(now);
+                let known = mapped.data.saturating_sub(data(now));
+                match (seconds(known, self.of(now, data)), mapped.is_whole(now)) {
+                    // What is left are holes.
+                    _ if known == 0 && mapped.is_whole(now) => {
+                        seconds(left, self.of(now, all)).map_or(Eta::Unknown, Eta::In)
+                    }
+                    (Some(time), true) => Eta::In(time),
+                    (Some(time), false) if known > 0 => Eta::AtLeast(time),
+                    _ => Eta::Unknown,
+                }
+            }
+            // No map: how much of the rest is data is not known once there was a hole.
+            (Counting::Data, None) if now.done() > now.copied && left > 0 => Eta::Unknown,
+            (Counting::Data, None) => {
+                seconds(left, self.of(now, all)).map_or(Eta::Unknown, Eta::In)
+            }
+        }
     }
 
-    pub(super) fn json(&self, now: &CopyCounts, counting: Counting) -> Value {
+    pub(super) fn json(
+        &self,
+        now: &CopyCounts,
+        counting: Counting,
+        mapped: Option<Mapped>,
+    ) -> Value {
+        let whole_map = mapped.filter(|mapped| mapped.is_whole(now));
         let data = json!({
             "done": now.done(),
             "total": total(now),
             "copied": now.copied,
             "zeroed": now.zeroed,
             "skipped": now.skipped,
+            "data-done": mapped.map(|mapped| mapped.done(now)),
+            "data-total": whole_map.map(|mapped| mapped.data),
             "rate": whole(self.per_second(now, counting)),
-            "eta": self.eta(now, counting).map(|s| (s * 10.0).round() / 10.0),
+            "eta": match self.eta(now, counting, mapped) {
+                Eta::In(seconds) => Some((seconds * 10.0).round() / 10.0),
+                Eta::AtLeast(_) | Eta::Unknown => None,
+            },
         });
         json!({"version": VERSION, "type": "progress", "data": data})
     }
+}
+
+/// How long it will take, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Eta {
+    In(f64),
+    /// More data may be found.
+    AtLeast(f64),
+    Unknown,
+}
+
+/// Seconds for so many bytes at such a rate.
+fn seconds(bytes: u64, rate: f64) -> Option<f64> {
+    let time = if bytes == 0 { 0.0 } else { as_f64(bytes) / rate };
+    Some(time).filter(|time| time.is_finite() && *time < 1e9)
 }
 
 /// Forms of the line, each shorter than the one before.
@@ -121,26 +175,42 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn of(now: &CopyCounts, rate: &Rate, counting: Counting) -> Self {
+    /// `mapped`: what is known of the source's map, if it is walked.
+    pub(super) fn of(
+        now: &CopyCounts,
+        rate: &Rate,
+        counting: Counting,
+        mapped: Option<Mapped>,
+    ) -> Self {
         let done = format_size(now.done());
         let speed = format_rate(rate.per_second(now, counting));
-        let eta = match rate.eta(now, counting) {
-            Some(seconds) => format!("ETA {}", format_time(seconds)),
-            None => match now.elapsed.saturating_sub(rate.moved.0) {
+        let eta = match rate.eta(now, counting, mapped) {
+            Eta::In(seconds) => format!("ETA {}", format_time(seconds)),
+            Eta::AtLeast(seconds) => format!("ETA {} or more", format_time(seconds)),
+            Eta::Unknown => match now.elapsed.saturating_sub(rate.moved.0) {
                 still if still < Rate::STILL => "ETA unknown".into(),
                 still => format!("nothing for {}", format_time(still.as_secs_f64())),
             },
         };
-        let (far, short) = match total(now) {
-            Some(total) => {
-                let percent = format!("{:>3}%", percent(now));
+        let percent = total(now).map(|_| format!("{:>3}%", percent(now, mapped)));
+        let data = mapped.filter(|mapped| total(now).is_some() && mapped.data > 0);
+        let (far, short) = match (total(now), percent, data) {
+            (Some(_), Some(percent), Some(mapped)) => {
+                let (data, all) = (format_size(mapped.done(now)), format_size(mapped.data));
+                let more = if mapped.is_whole(now) { "" } else { " or more" };
+                (format!("{percent} {data} of {all}{more}"), percent)
+            }
+            (Some(total), Some(percent), None) => {
                 (format!("{percent} {done} of {}", format_size(total)), percent)
             }
-            None => (done.clone(), done),
+            _ => (done.clone(), done),
         };
-        let counted = match counting {
-            Counting::Data => format!("{far}, {} of data at {speed}", format_size(now.copied)),
-            Counting::All(_) => format!("{far} at {speed}"),
+        let counted = match (counting, data) {
+            (Counting::Data, Some(_)) => format!("{far} of data at {speed}"),
+            (Counting::Data, None) => {
+                format!("{far}, {} of data at {speed}", format_size(now.copied))
+            }
+            (Counting::All(_), _) => format!("{far} at {speed}"),
         };
         let texts = [
             format!("{counted}, {eta}"),
@@ -149,7 +219,8 @@ impl Line {
             format!("{short} {speed}, {eta}"),
             short,
         ];
-        let part = total(now).map_or(0.0, |total| as_f64(now.done()) / as_f64(total.max(1)));
+        let (part, whole) = share(now, mapped);
+        let part = total(now).map_or(0.0, |_| as_f64(part) / as_f64(whole.max(1)));
         Self { texts, part }
     }
 
@@ -201,9 +272,21 @@ fn total(now: &CopyCounts) -> Option<u64> {
     Some(now.total).filter(|total| *total >= now.done())
 }
 
-fn percent(now: &CopyCounts) -> u128 {
-    let done = u128::from(now.done()) * 100;
-    done.checked_div(u128::from(now.total)).unwrap_or(0)
+/// What is done, of how much: bytes of data, where the map is walked. It never goes back.
+pub(super) fn share(now: &CopyCounts, mapped: Option<Mapped>) -> (u64, u64) {
+    match mapped {
+        Some(mapped) if mapped.at_most(now) > 0 && now.done() < now.total => {
+            (mapped.done(now), mapped.at_most(now))
+        }
+        _ => (now.done(), now.total),
+    }
+}
+
+/// Below 100 as long as something is left to do.
+fn percent(now: &CopyCounts, mapped: Option<Mapped>) -> u128 {
+    let (part, whole) = share(now, mapped);
+    let part = (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0);
+    if now.done() < now.total { part.min(99) } else { part }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people: 53 bits are enough")]
@@ -251,9 +334,9 @@ mod tests {
     fn a_line_fits_any_terminal_and_has_no_block_characters_where_there_are_none() {
         let now = now(100, 1_054_837_964, 1_054_837_964_000, (1 << 40) + 12_345);
         let mut rate = Rate::default();
-        rate.add(&now, Counting::Data);
+        rate.add(&now);
         for counting in [Counting::Data, Counting::All("zeroed")] {
-            let line = Line::of(&now, &rate, counting);
+            let line = Line::of(&now, &rate, counting, None);
             for columns in 1..200 {
                 for blocks in [true, false] {
                     let text = line.fit(columns, blocks);
@@ -271,8 +354,8 @@ mod tests {
         let mut rate = Rate::default();
         let mut text = |seconds: u64, copied: u64| {
             let now = now(seconds, copied, 0, 100);
-            rate.add(&now, Counting::Data);
-            Line::of(&now, &rate, Counting::Data).in_full().to_owned()
+            rate.add(&now);
+            Line::of(&now, &rate, Counting::Data, None).in_full().to_owned()
         };
         assert!(text(1, 0).ends_with("ETA unknown"));
         assert!(text(2, 10).contains("ETA 0:"));
@@ -284,11 +367,11 @@ mod tests {
     #[test]
     fn a_stream_shows_how_much_came_and_not_how_much_will() {
         let (mut rate, now) = (Rate::default(), now(2, 5 << 20, 1 << 20, 0));
-        rate.add(&now, Counting::Data);
-        let line = Line::of(&now, &rate, Counting::Data);
+        rate.add(&now);
+        let line = Line::of(&now, &rate, Counting::Data, None);
         assert!(line.in_full().starts_with("6 MiB, 5 MiB of data at "), "{}", line.in_full());
         assert!(line.texts.iter().all(|text| !text.contains('%')));
-        let json = rate.json(&now, Counting::Data);
+        let json = rate.json(&now, Counting::Data, None);
         assert!(json["data"]["total"].is_null() && json["data"]["eta"].is_null(), "{json}");
     }
 
@@ -297,12 +380,88 @@ mod tests {
         let mut rate = Rate::default();
         let mib = 1 << 20;
         for second in 0..4 {
-            rate.add(
-                &now(second, second * 50 * mib, (second * second) << 30, 1 << 40),
-                Counting::Data,
-            );
+            rate.add(&now(second, second * 50 * mib, (second * second) << 30, 1 << 40));
         }
         let last = now(4, 200 * mib, 16 << 30, 1 << 40);
         assert_eq!(format_rate(rate.per_second(&last, Counting::Data)), "50.0 MiB/s");
+    }
+
+    /// A disk of 2 GiB with 60 MiB of data at its end, and one with them at its beginning, at 10 MiB a second.
+    #[test]
+    fn percent_and_time_to_go_are_of_data_wherever_the_holes_are() {
+        let (mib, total) = (1 << 20, 2048_u64 << 20);
+        let (data, holes) = (60 * mib, total - 60 * mib);
+        let known = Some(Mapped { data, holes });
+        for holes_first in [true, false] {
+            let mut rate = Rate::default();
+            let mut shown = 0;
+            for second in 0..=6 {
+                let copied = second * 10 * mib;
+                let zeroed = if holes_first || second == 6 { holes } else { 0 };
+                let now = now(second, copied, zeroed, total);
+                rate.add(&now);
+                let left = 6 - second;
+                if second > 0 {
+                    assert_eq!(rate.eta(&now, Counting::Data, known), Eta::In(as_f64(left)));
+                    let json = rate.json(&now, Counting::Data, known);
+                    assert_eq!(json["data"]["eta"].as_f64(), Some(as_f64(left)), "{json}");
+                    assert_eq!(json["data"]["data-total"].as_u64(), Some(data), "{json}");
+                }
+                let percent = percent(&now, known);
+                assert_eq!(percent, u128::from(second * 100 / 6), "{holes_first} {second}");
+                assert!(percent >= shown);
+                shown = percent;
+            }
+            let now = now(3, 30 * mib, if holes_first { holes } else { 0 }, total);
+            let line = Line::of(&now, &rate, Counting::Data, known);
+            assert!(
+                line.in_full().starts_with("50% 30 MiB of 60 MiB of data at "),
+                "{}",
+                line.in_full()
+            );
+        }
+    }
+
+    #[test]
+    fn a_map_that_is_not_known_to_its_end_gives_a_least_time() {
+        let (mib, mut rate) = (1 << 20, Rate::default());
+        let known = Some(Mapped { data: 30 * mib, holes: 1000 * mib });
+        for second in 0..2 {
+            rate.add(&now(second, second * 10 * mib, 0, 2048 * mib));
+        }
+        let now = now(2, 20 * mib, 0, 2048 * mib);
+        rate.add(&now);
+        assert_eq!(rate.eta(&now, Counting::Data, known), Eta::AtLeast(1.0));
+        let line = Line::of(&now, &rate, Counting::Data, known);
+        assert_eq!(
+            line.in_full(),
+            "1% 20 MiB of 30 MiB or more of data at 10.0 MiB/s, ETA 0:01 or more"
+        );
+        let json = rate.json(&now, Counting::Data, known);
+        assert!(json["data"]["data-total"].is_null() && json["data"]["eta"].is_null(), "{json}");
+    }
+
+    #[test]
+    fn zeroes_in_data_are_data_that_is_done() {
+        let (mib, mut rate) = (1 << 20, Rate::default());
+        let known = Some(Mapped { data: 100 * mib, holes: 0 });
+        for second in 0..5 {
+            rate.add(&now(second, 0, second * 10 * mib, 100 * mib));
+        }
+        let now = now(5, 0, 50 * mib, 100 * mib);
+        assert_eq!(rate.eta(&now, Counting::Data, known), Eta::In(5.0));
+        assert_eq!(percent(&now, known), 50);
+    }
+
+    #[test]
+    fn holes_that_take_time_have_a_time_to_go_too() {
+        let (mib, mut rate) = (1 << 20, Rate::default());
+        let known = Some(Mapped { data: 10 * mib, holes: 90 * mib });
+        for second in 0..5 {
+            rate.add(&now(second, 10 * mib, second * 10 * mib, 100 * mib));
+        }
+        let now = now(5, 10 * mib, 50 * mib, 100 * mib);
+        assert_eq!(rate.eta(&now, Counting::Data, known), Eta::In(4.0));
+        assert_eq!(percent(&now, known), 99);
     }
 }

@@ -1,6 +1,7 @@
 //! How a verb that takes long shows its progress, and can be stopped.
 
 mod line;
+mod mapped;
 mod show;
 mod signals;
 
@@ -54,8 +55,8 @@ pub(crate) fn arguments(command: Command) -> Command {
                 .long_help(
                     "Show progress on standard error. On a terminal that is the default: a bar, \
                      and a summary at the end. `bar` elsewhere writes a line a second; `json` \
-                     writes an object a line, see docs/copy.md. The rate is that of data; holes \
-                     are counted as done",
+                     writes an object a line, see docs/copy.md. The percentage, the rate and the time to go \
+                     of a copy are those of data",
                 ),
         )
         .arg(flag("quiet", "Show no progress").short('q').conflicts_with("progress"))

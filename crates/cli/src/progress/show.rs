@@ -9,11 +9,13 @@ use std::io::Write;
 use std::time::Duration;
 
 use copy::{CopyCounts, Report};
+use device::Edge;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::Show;
-use super::line::{Counting, Line, Rate};
+use super::line::{Counting, Line, Rate, share};
+use super::mapped::{MapWalk, Mapped};
 use crate::failure::Failure;
 use crate::schema::VERSION;
 
@@ -24,6 +26,7 @@ pub(crate) struct Display {
     bar: Option<ProgressBar>,
     rate: Rate,
     since_line: Duration,
+    walk: Option<MapWalk>,
 }
 
 impl Display {
@@ -34,7 +37,18 @@ impl Display {
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Self { show, counting, bar, rate: Rate::default(), since_line: Duration::ZERO }
+        let (rate, since_line) = (Rate::default(), Duration::ZERO);
+        Self { show, counting, bar, rate, since_line, walk: None }
+    }
+
+    /// The source of the copy that is shown: its map tells how much of it is data. It is not walked where nothing is
+    /// shown.
+    pub(crate) fn source(&mut self, source: &Edge) {
+        self.walk = self.period().map(|_| MapWalk::begin(source));
+    }
+
+    fn mapped(&self) -> Option<Mapped> {
+        self.walk.as_ref().map(MapWalk::known)
     }
 
     /// How long to wait before the next `tick`; `None` if there is nothing to show.
@@ -50,9 +64,10 @@ impl Display {
         if matches!(self.show, Show::Nothing | Show::Summary) {
             return;
         }
-        self.rate.add(now, self.counting);
+        self.rate.add(now);
         if self.show == Show::Percent {
-            percent(now.done(), now.total.max(1), '\r');
+            let (done, total) = share(now, self.mapped());
+            percent(done, total.max(1), '\r');
             return;
         }
         if let Some(bar) = &self.bar {
@@ -68,14 +83,14 @@ impl Display {
     }
 
     fn text(&self, now: &CopyCounts) -> Line {
-        Line::of(now, &self.rate, self.counting)
+        Line::of(now, &self.rate, self.counting, self.mapped())
     }
 
     /// One line at once, whatever else is shown.
     pub(crate) fn line(&mut self, now: &CopyCounts) {
-        self.rate.add(now, self.counting);
+        self.rate.add(now);
         if self.show == Show::Json {
-            self.print(&self.rate.json(now, self.counting));
+            self.print(&self.rate.json(now, self.counting, self.mapped()));
         } else {
             self.print(&format_args!("diskferry: {}", self.text(now).in_full()));
         }
