@@ -1,4 +1,4 @@
-//! `diskferry inspect --safe`: whether an image may be used without harm, as JSON.
+//! `diskferry inspect`: whether an image may be used without harm, as JSON.
 //!
 //! For services that take untrusted images. It reads the image that is named and opens nothing else; it
 //! runs in a process of its own under limits of memory and time, so that any input ends in a verdict.
@@ -24,11 +24,11 @@ use crate::{formats, output};
 pub(crate) const VERB: Verb = Verb {
     name: "inspect",
     summary: "Tell whether an untrusted image is safe to use",
-    about: "With --safe it prints a verdict as JSON: the format that the image has by its header, the size of the \
+    about: "It prints a verdict as JSON: the format that the image has by its header, the size of the \
             disk in it, what it names, and whether it is safe: it is of one known format, the one that -f names; it refers to no other file; it has no unknown feature; its metadata make sense. It opens nothing else, and needs no more than 64 MiB and a second for \
             any input.",
     example: "  diskferry create -q -f raw disk.raw 1M\n  \
-              diskferry inspect --safe disk.raw",
+              diskferry inspect disk.raw",
     status: "1: it is not safe, or cannot be examined.",
     usage: 1,
     arguments,
@@ -47,7 +47,7 @@ const LETTERS: usize = 4096;
 fn arguments(command: Command) -> Command {
     command
         .arg(disk())
-        .arg(flag("safe", "Say whether it is safe").required(true))
+        .arg(flag("safe", "Accepted: it is what this verb does").hide(true))
         .arg(image::format_argument("format").short('f').help("The format that it should have"))
         .arg(flag("force-share", "Do not lock the image against others").short('U'))
         .arg(sandbox::argument())
@@ -93,7 +93,7 @@ fn ask_a_confined_one(
 ) -> Result<(Vec<u8>, bool), Failure> {
     let failed = |e: std::io::Error| Failure::new(format!("start a process of its own: {e}"));
     let mut process = Process::new("/proc/self/exe");
-    process.args(["inspect", "--safe", "--confined"]);
+    process.args(["inspect", "--confined"]);
     if let Some(format) = declared {
         process.args(["-f", format]);
     }

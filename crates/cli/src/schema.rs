@@ -98,7 +98,7 @@ pub(crate) static OUTPUTS: &[Output] = &[
     },
     Output {
         name: "inspect",
-        commands: "`inspect --safe`",
+        commands: "`inspect`",
         what: "An object on standard output. Keys about the image are missing if it could not be examined.",
         form: Form::Ours,
         keys: &[

@@ -283,9 +283,9 @@ fn json_has_the_keys_of_the_reference_and_ours_the_number_of_its_form() {
         ("prealloc", "diskferry prealloc --json --size 1M room.raw"),
         (
             "inspect",
-            "diskferry create -q -f qcow2 a.qcow2 1M && diskferry inspect --safe -f qcow2 a.qcow2",
+            "diskferry create -q -f qcow2 a.qcow2 1M && diskferry inspect -f qcow2 a.qcow2",
         ),
-        ("inspect", "diskferry inspect --safe -f vmdk a.qcow2 || :"),
+        ("inspect", "diskferry inspect -f vmdk a.qcow2 || :"),
         ("cache", "diskferry cache evict --json disk.raw"),
         ("cache", "diskferry cache stat --json disk.raw room.raw"),
         (

@@ -109,7 +109,7 @@ fn known() -> String {
 pub(super) fn asked(matches: &ArgMatches) -> Result<Option<Question<'_>>, Failure> {
     if matches.get_flag("content") {
         return Err(Failure::usage(
-            "--content: bytes of a disk are not given to file(1) here; `info -f FORMAT` and `inspect --safe` \
+            "--content: bytes of a disk are not given to file(1) here; `info -f FORMAT` and `inspect` \
              look at images",
         ));
     }
