@@ -5,7 +5,7 @@ use copy::Options;
 use device::{nearest, parse_size};
 use disk::{Image, Named, Stack};
 
-use crate::copying::{self, CopyRequest};
+use crate::copying::{self, CopyRequest, Promise};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::patience;
@@ -51,7 +51,7 @@ fn arguments(command: Command) -> Command {
                 .help("Format of the source [default: a guess]"),
         )
         .arg(
-            image::format_argument("target-format")
+            image::target_format_argument("target-format")
                 .short('O')
                 .alias("output-format")
                 .help("Format of the target [default: raw]"),
@@ -116,6 +116,7 @@ fn work(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         at: None,
         is_new: false,
         is_verbose: false,
+        promise: Promise::Kept,
         salvages: false,
         shares: !image::reading(matches).lock,
         target: Named::parse(to)?,

@@ -4,9 +4,12 @@
 //! It looks at the first bytes and the last ones, and changes nothing. Nothing is guessed when something is written or served.
 //! A user who means the bytes of the file writes `file:PATH`, or names the format raw.
 
+use std::path::Path;
+
 use device::{Edge, Result as Answered};
 use disk::Named;
 
+use crate::archive;
 use crate::failure::{self, Failure};
 
 /// Bytes that are looked at; the table's signatures lie within.
@@ -35,22 +38,43 @@ const FOOTERS: &[(&str, u64, &[u8])] =
     &[("VHD", 512, b"conectix"), ("VHD", 511, b"conectix"), ("DMG", 512, b"koly\0\0\0\x04")];
 
 /// The warning if `disk` is named by a plain path, and `below` looks like an image of a known
-/// format.
-pub(crate) fn warning(disk: &Named, below: &Edge) -> Option<String> {
+/// format. `option` is the one that names a format.
+pub(crate) fn warning(disk: &Named, below: &Edge, option: &str) -> Option<String> {
     let path = device::text::shown(disk.path()?);
     // What cannot be read is reported when it is used.
-    let format = known(below).ok()??;
+    let Some(format) = known(below).ok()? else {
+        let cure = archive::look(below).ok()?.filter(archive::Archive::is_appliance)?.cure(&path);
+        return Some(format!(
+            "warning: {path}: is an OVA, and is taken as raw bytes; {cure}; file:{path} means its bytes"
+        ));
+    };
+    let cure = readable(format).map(|word| format!("{option} {word} reads the disk in it, and "));
+    let cure = cure.unwrap_or_default();
     Some(format!(
-        "warning: {path}: looks like a {format} image, and is taken as raw bytes; write \
-         file:{path} if you mean it"
+        "warning: {path}: looks like a {format} image, and is taken as raw bytes; {cure}file:{path} means \
+         its bytes"
     ))
 }
 
 /// Warns of it.
-pub(crate) fn warn(disk: &Named, below: &Edge) {
-    if let Some(warning) = warning(disk, below) {
+pub(crate) fn warn(disk: &Named, below: &Edge, option: &str) {
+    if let Some(warning) = warning(disk, below, option) {
         failure::say(&warning);
     }
+}
+
+/// The word of a format that people call `name`, if it can be read.
+pub(crate) fn readable(name: &str) -> Option<&'static str> {
+    let word = if name == "VHD" { "vpc".to_owned() } else { name.to_ascii_lowercase() };
+    disk::formats().iter().map(|format| format.word).find(|known| *known == word)
+}
+
+/// The format of which a file with such a name should be: one that can be made, and is not raw.
+pub(crate) fn promised(name: &str) -> Option<&'static str> {
+    let end = Path::new(name).extension()?.to_str()?.to_ascii_lowercase();
+    let end = if end == "vhd" { "vpc" } else { &end };
+    let mut made = disk::formats().iter().filter(|format| format.create.is_some());
+    made.find(|format| format.word == end && end != "raw").map(|format| format.word)
 }
 
 /// Refuses to guess that an image of a format that is not read here is a raw disk.
@@ -60,7 +84,14 @@ pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
             "{disk}: looks like a {format} image, but cannot be read as one; with -f raw its \
              bytes are taken as they are"
         ))),
-        None => Ok(()),
+        None => match archive::look(container)? {
+            Some(found) => Err(Failure::new(format!(
+                "{disk}: is {}, not a disk; {}; with -f raw its bytes are taken as they are",
+                found.words(),
+                found.cure(&disk.to_string())
+            ))),
+            None => Ok(()),
+        },
     }
 }
 

@@ -3,6 +3,7 @@
 //! One file a verb, and one table that names them; help, man pages and completions come from it.
 //! Exit status: 0 success, 1 failure, 2 wrong usage; a verb that has more says so in its help.
 
+mod archive;
 mod arguments;
 mod bracket;
 mod cache;

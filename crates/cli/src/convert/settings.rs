@@ -1,15 +1,14 @@
 //! The arguments of `convert`, resolved: everything that is decided before anything is opened.
 
-use std::path::Path;
-
 use clap::ArgMatches;
 use copy::{Flush, Options};
 use device::parse_size;
 use disk::{Image, Named, Stack};
 
-use crate::copying::{self, CopyRequest};
+use crate::copying::{self, CopyRequest, Promise};
 use crate::failure::Failure;
 use crate::force;
+use crate::formats;
 use crate::image::{self, Source};
 use crate::output;
 use crate::patience;
@@ -64,6 +63,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         at: None,
         is_new: false,
         is_verbose: false,
+        promise: Promise::Kept,
         salvages: matches.get_flag("salvage"),
         shares: matches.get_flag("force-share"),
         target,
@@ -94,9 +94,7 @@ pub(super) fn warning(matches: &ArgMatches) -> Option<String> {
     if target.contains("://") {
         return None;
     }
-    let end = Path::new(target).extension()?;
-    let made = disk::formats().iter().filter(|format| format.create.is_some());
-    let word = made.map(|format| format.word).find(|word| end == *word && *word != "raw")?;
+    let word = formats::promised(target)?;
     let target = device::text::shown(target);
     Some(format!(
         "warning: {target}: becomes a raw disk; for an image that is {word}, add -O {word}"

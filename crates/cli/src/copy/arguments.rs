@@ -3,7 +3,7 @@
 use clap::{Arg, Command, ValueHint, value_parser};
 
 use crate::arguments::{filter_argument, flag, value};
-use crate::image::{external_argument, format_argument, options_option};
+use crate::image::{external_argument, format_argument, options_option, target_format_argument};
 use crate::patience;
 use crate::progress;
 use crate::sandbox;
@@ -33,7 +33,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 ),
         )
         .arg(
-            format_argument("target-format")
+            target_format_argument("target-format")
                 .short('O')
                 .help("Format of the target, which is created"),
         )

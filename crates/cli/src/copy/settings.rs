@@ -7,7 +7,7 @@ use device::{Name, parse_size};
 use disk::{Allocation, Image, Named};
 
 use crate::arguments::filters;
-use crate::copying::{self, CopyRequest};
+use crate::copying::{self, CopyRequest, Promise};
 use crate::failure::{Failure, USAGE};
 use crate::force;
 use crate::image::{self, Source};
@@ -21,13 +21,20 @@ const SOURCE: &str = "source";
 
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
+    let source_image = image::image(matches, "source-format")?;
+    let promise = match image::word(matches, "target-format") {
+        Some(_) => Promise::Kept,
+        None if source_image.format().is_some() => Promise::OfImage,
+        None => Promise::OfBytes,
+    };
+    let target = named(matches, "target")?;
+    promise.check_name(&target)?;
     let options = options(matches)?;
     let connections = matches.get_one::<u16>("connections").map_or(8, |n| usize::from(*n));
     let format = image::word(matches, "source-format");
     let source = Source {
         disk: named(matches, SOURCE)?,
-        stack: filters(matches, "source-filter")?
-            .over_image(image::image(matches, "source-format")?),
+        stack: filters(matches, "source-filter")?.over_image(source_image),
         unsaid: format.is_none(),
     };
     let mut target_image = image::image(matches, "target-format")?;
@@ -54,7 +61,8 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         is_verbose,
         salvages: false,
         shares: false,
-        target: named(matches, "target")?,
+        target,
+        promise,
         appears: target_image.format().is_some(),
         target_stack: filters(matches, "target-filter")?.over_image(target_image),
         over_target: rate,

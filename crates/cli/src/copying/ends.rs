@@ -179,8 +179,14 @@ pub(super) fn open_target(
     (source, files): (&Input, &[Storage]),
     ends: Result<Ends, Failure>,
     context: &Context,
+    display: &Display,
 ) -> Result<Target, Failure> {
     let ends = ends?;
+    if !work.is_new
+        && let Some(warning) = work.promise.check(&work.target, source.disk(), context)?
+    {
+        display.warn(&warning);
+    }
     let image = work.target_stack.image();
     let below = if work.is_overlay {
         crate::image::backing_size(&work.target, image, context)?

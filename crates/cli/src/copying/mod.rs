@@ -3,6 +3,7 @@
 
 mod ends;
 mod overlay;
+mod promise;
 mod range;
 mod rate;
 
@@ -16,6 +17,7 @@ use disk::{Created, Holds, Made, Named, Stack};
 use runtime::{Context, OperatorLog, Patience};
 
 use self::ends::Input;
+pub(crate) use self::promise::Promise;
 pub(crate) use self::rate::rate;
 use crate::failure::{ExitResult, Failure, say};
 use crate::image::Source;
@@ -43,6 +45,8 @@ pub(crate) struct CopyRequest {
     pub(crate) over_target: Option<Stack>,
     /// The target is an overlay: only the source's own layer is copied.
     pub(crate) is_overlay: bool,
+    /// Whether the user means it that the target becomes a raw disk.
+    pub(crate) promise: Promise,
     /// The target exists, and is written as it is; nothing is created.
     pub(crate) exists: bool,
     /// An existing target is left alone.
@@ -140,11 +144,11 @@ fn open_both(
     if work.target.may_be_made() {
         // From here on there may be something to remove.
         let signals = Signals::watch()?;
-        let target = ends::open_target(work, (&source, &files), ends, context)?;
+        let target = ends::open_target(work, (&source, &files), ends, context, display)?;
         return Ok((source, target, signals));
     }
     // A peer that does not answer can be left by Ctrl-C, as usual.
-    let target = ends::open_target(work, (&source, &files), ends, context)?;
+    let target = ends::open_target(work, (&source, &files), ends, context, display)?;
     Ok((source, target, Signals::watch()?))
 }
 

@@ -91,7 +91,8 @@ impl Source {
         image.external = external(matches);
         image.guess_backing = format.is_none();
         image.check()?;
-        let unsaid = format.is_none();
+        // A node in JSON names its driver itself.
+        let unsaid = matches!(image.content, Content::Guess);
         Ok(Self { disk, stack: Stack::default().over_image(image), unsaid })
     }
 
@@ -137,7 +138,7 @@ impl Source {
                 }
             }
         } else if self.unsaid {
-            note = crate::formats::warning(&self.disk, &container);
+            note = crate::formats::warning(&self.disk, &container, "-f");
         }
         Ok(OpenImage { container, below, edge, format, reached, note })
     }
@@ -234,6 +235,15 @@ fn is_given(matches: &ArgMatches, id: &str) -> bool {
 /// The option for a format; shells complete its values.
 pub(crate) fn format_argument(id: &'static str) -> Arg {
     let words = disk::formats().iter().map(|format| PossibleValue::new(format.word));
+    let words: Vec<_> = words.chain([PossibleValue::new(HELP).hide(true)]).collect();
+    value(id, "FORMAT", "").value_parser(words).hide_possible_values(true)
+}
+
+/// The same for a format that is made. One that can only be read is understood, for a message of its own, but not
+/// offered.
+pub(crate) fn target_format_argument(id: &'static str) -> Arg {
+    let words = disk::formats().iter();
+    let words = words.map(|format| PossibleValue::new(format.word).hide(format.create.is_none()));
     let words: Vec<_> = words.chain([PossibleValue::new(HELP).hide(true)]).collect();
     value(id, "FORMAT", "").value_parser(words).hide_possible_values(true)
 }

@@ -82,7 +82,7 @@ pub(super) fn open_disk(
     };
     let Opened { container, edge, .. } = disk::open(disk, filters, &options, context)?;
     if !filters.image().is_told {
-        crate::formats::warn(disk, &container);
+        crate::formats::warn(disk, &container, "--format");
     }
     Ok(edge)
 }
