@@ -39,7 +39,7 @@ fn arguments(command: Command) -> Command {
                 .help("A path, or DEVICE:ARG?key=value"),
         )
         .arg(Arg::new("size").value_name("SIZE").help("Bytes of the disk: 10G"))
-        .arg(image::format_argument("format").short('f').help("Format [default: raw]"))
+        .arg(image::target_format_argument("format").short('f').help("Format [default: raw]"))
         .arg(image::options_option("Options of the format; -o help lists them"))
         .arg(
             value(

@@ -16,6 +16,7 @@ mod copying;
 mod create;
 mod dd;
 mod describe;
+mod elsewhere;
 mod failure;
 mod force;
 mod formats;

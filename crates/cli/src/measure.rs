@@ -45,7 +45,7 @@ fn arguments(command: Command) -> Command {
             image::format_argument("format").short('f').help("Format of SOURCE [default: a guess]"),
         )
         .arg(
-            image::format_argument("target-format")
+            image::target_format_argument("target-format")
                 .short('O')
                 .help("Format of the image [default: raw]"),
         )

@@ -74,7 +74,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let length = length(image::word(matches, "size").unwrap_or_default())?;
     let wish = Resizing { length, shrink: matches.get_flag("shrink"), mode };
     let stack = Stack::default();
-    refuse_images(matches, &disk, &stack)?;
+    refuse_images(matches, &disk, &stack, length)?;
     disk.resize(&wish, &OpenOptions::read_write())?;
     if matches.get_flag("quiet") {
         return Ok(ExitCode::SUCCESS);
@@ -83,21 +83,42 @@ fn run(matches: &ArgMatches) -> ExitResult {
 }
 
 /// Only of a raw disk a longer file is a longer disk.
-fn refuse_images(matches: &ArgMatches, disk: &Named, stack: &Stack) -> Result<(), Failure> {
-    let only_raw =
-        "only raw files are resized here; make an image of the new size and copy into it";
+fn refuse_images(
+    matches: &ArgMatches,
+    disk: &Named,
+    stack: &Stack,
+    length: Length,
+) -> Result<(), Failure> {
+    let size = match length {
+        Length::Exactly(bytes) => bytes.to_string(),
+        Length::More(_) | Length::Less(_) => "SIZE".to_owned(),
+    };
+    let only_raw = |format: &str| {
+        let makes = disk::format(format).is_ok_and(|format| format.create.is_some());
+        let target = if makes { format } else { "qcow2" };
+        format!(
+            "only raw files are resized here; `diskferry copy -f {format} --source-filter='truncate?truncate={size}' \
+             -O {target} {disk} NEW` makes an image of that size"
+        )
+    };
     if let Some(word) = image::word(matches, "format") {
         return match Image::of(word)?.format() {
-            Some(format) => Err(Failure::new(format!("{disk}: {}: {only_raw}", format.word))),
+            Some(format) => {
+                Err(Failure::new(format!("{disk}: {}: {}", format.word, only_raw(format.word))))
+            }
             None => Ok(()),
         };
     }
     let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
     let opened = disk::open(disk, stack, &options, &Context::default())?;
     match formats::known(&opened.edge)? {
-        Some(format) => Err(Failure::new(format!(
-            "{disk}: looks like a {format} image, and {only_raw} (-f raw: its bytes are the disk)"
-        ))),
+        Some(format) => {
+            let cure = formats::readable(format).map(only_raw);
+            let cure = cure.unwrap_or_else(|| "only raw files are resized here".to_owned());
+            Err(Failure::new(format!(
+                "{disk}: looks like a {format} image, and {cure}; with -f raw its bytes are the disk"
+            )))
+        }
         None => Ok(()),
     }
 }

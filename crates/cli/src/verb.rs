@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
-use device::suggestion;
+use device::{nearest, suggestion};
 
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::headings::{MORE, group, shorten};
 use crate::page::wrap;
 use crate::{
-    bracket, cache, check, compare, completions, convert, copy, create, dd, help, info, inspect,
-    list, man, map, measure, output, prealloc, resize, serve, shell, trim, zero,
+    bracket, cache, check, compare, completions, convert, copy, create, dd, elsewhere, help, info,
+    inspect, list, man, map, measure, output, prealloc, resize, serve, shell, trim, zero,
 };
 
 /// A verb.
@@ -39,11 +39,12 @@ pub(crate) struct Verb {
 /// What the exit status of each verb means.
 pub(crate) const STATUS: &str = "0: all was done. 1: something failed when it was tried. 2: the \
     command line is wrong (an unknown option, device, filter or parameter, an invalid value, size or \
-    URI, or something missing). 75: a server could not be reached or was lost; another try may succeed.";
+    URI, or something missing). 75: a server is \
+    not there (no socket, no answer, no such host) or was lost; another try may succeed.";
 
 /// The same for verbs that have qemu-img's statuses.
 pub(crate) const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command line is wrong. 75: a \
-    server could not be reached or was lost; another try may succeed.";
+    server is not there (no socket, no answer, no such host) or was lost; another try may succeed.";
 
 impl Verb {
     /// The text on the exit status.
@@ -104,6 +105,9 @@ pub(crate) fn command() -> Command {
                 wrap(&verb.statuses(), 2).join("\n"),
                 verb.example
             ))
+            // As with qemu-img and nbdkit, whose callers add options to what is there: the last one counts. Options
+            // that accumulate are not touched by it.
+            .args_override_self(true)
             .max_term_width(80);
         command = command.subcommand(group((verb.arguments)(sub)));
     }
@@ -125,6 +129,9 @@ pub(crate) fn short_command() -> Command {
 pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> ExitResult {
     let args: Vec<OsString> = args.collect();
     let verb = VERBS.iter().find(|verb| args.get(1).is_some_and(|word| word == verb.name));
+    if let Some(failure) = args.get(1).and_then(|word| elsewhere::verb(word.to_str()?)) {
+        return Err(failure);
+    }
     let whole = short_command();
     let usage = verb.map_or(USAGE, |verb| verb.usage);
     let args = match verb.and_then(|verb| whole.find_subcommand(verb.name)) {
@@ -154,19 +161,37 @@ fn explain(e: &clap::Error, verb: Option<&str>) -> ExitResult {
         }
         _ => {
             let page = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
-            Err(Failure::usage(format!("{} (see `diskferry{page} --help`)", reason(e))))
+            let elsewhere = verb.and_then(|verb| elsewhere::option(verb, unknown(e)?));
+            let reason = match elsewhere {
+                Some(cure) => format!("{}; {cure}", what_is_wrong(e)),
+                None => reason(e),
+            };
+            Err(Failure::usage(format!("{reason} (see `diskferry{page} --help`)")))
         }
     }
 }
 
 /// What is wrong with the words, in one line.
 pub(crate) fn reason(e: &clap::Error) -> String {
+    what_is_wrong(e) + &hint(e)
+}
+
+/// The same without a hint.
+fn what_is_wrong(e: &clap::Error) -> String {
     let text = e.to_string();
     // The first paragraph says what is wrong; clap puts usage and tips after it.
     let what = text.split("\n\n").next().unwrap_or(&text);
     let what = what.strip_prefix("error: ").unwrap_or(what);
     let words: Vec<&str> = what.split_whitespace().collect();
-    plain(&words.join(" ")) + &hint(e, &text)
+    plain(&words.join(" "))
+}
+
+/// The option that the verb does not have.
+fn unknown(e: &clap::Error) -> Option<&str> {
+    match (e.kind(), e.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => Some(word),
+        _ => None,
+    }
 }
 
 /// The parser's sentence in a user's words.
@@ -184,14 +209,25 @@ fn plain(what: &str) -> String {
 }
 
 /// A known word that is near, if there is one.
-fn hint(e: &clap::Error, text: &str) -> String {
+fn hint(e: &clap::Error) -> String {
     if e.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(word)) = e.get(ContextKind::InvalidSubcommand)
     {
         let verbs: Vec<_> = VERBS.iter().map(|verb| verb.name).collect();
         return format!("; {}", suggestion(word, &verbs));
     }
+    if let (
+        ErrorKind::InvalidValue,
+        Some(ContextValue::String(word)),
+        Some(ContextValue::Strings(values)),
+    ) = (e.kind(), e.get(ContextKind::InvalidValue), e.get(ContextKind::ValidValue))
+    {
+        let values: Vec<_> = values.iter().map(String::as_str).collect();
+        let near = nearest(word, &values);
+        return near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    }
     // Other tips explain how to give a value that looks like an option.
+    let text = e.to_string();
     let tip = text.lines().find_map(|l| l.trim().strip_prefix("tip: a similar"));
     tip.map(|tip| format!("; a similar{tip}")).unwrap_or_default()
 }

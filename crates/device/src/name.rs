@@ -224,7 +224,7 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
         .iter()
         .map(|k| (distance(word, k), *k))
         .filter(|(d, k)| *d <= (k.len().min(word.len()) / 3).max(1))
-        .min_by_key(|(d, _)| *d)
+        .min_by_key(|(d, k)| (*d, k.len().abs_diff(word.len())))
         .map(|(_, k)| k)
 }
 

@@ -8,6 +8,7 @@ mod checked;
 mod creation;
 mod data;
 pub mod file;
+mod foreign;
 mod full;
 mod http;
 mod inspection;

@@ -21,8 +21,8 @@ use crate::resizing::{Resized, Resizing};
 use crate::storage::Storage;
 use crate::stream::ByteStream;
 use crate::{
-    About, OpenOptions, data, file, full, http, memory, nbd, null, ones, pattern, plugin, random,
-    sparse_random,
+    About, OpenOptions, data, file, foreign, full, http, memory, nbd, null, ones, pattern, plugin,
+    random, sparse_random,
 };
 
 type Create = fn(&Params, &Creation, &Context) -> Result<CreatedDevice>;
@@ -501,7 +501,8 @@ pub fn kinds() -> &'static [DeviceKind] {
 pub fn kind(word: &str) -> Result<&'static DeviceKind> {
     KINDS.iter().find(|k| k.word == word).ok_or_else(|| {
         let words: Vec<_> = KINDS.iter().map(|k| k.word).collect();
-        let hint = suggestion(word, &words);
+        let hint = foreign::device(word).map(str::to_owned);
+        let hint = hint.unwrap_or_else(|| suggestion(word, &words));
         let action = format!("there is no device `{word}`; {hint}");
         Error::invalid(format!("{action} (a file with such a name is `./{word}`)"))
     })
@@ -557,9 +558,10 @@ pub fn kind_of(name: &Name) -> Result<&'static DeviceKind> {
             let found = KINDS.iter().find(|kind| kind.schemes.contains(&scheme.as_str()));
             found.ok_or_else(|| {
                 let schemes: Vec<_> = KINDS.iter().flat_map(|kind| kind.schemes).copied().collect();
-                let hint = match nearest(scheme, &schemes) {
-                    Some(near) => format!("did you mean {near}://?"),
-                    None => format!("there are {}", schemes.join(", ")),
+                let hint = match (foreign::scheme(scheme), nearest(scheme, &schemes)) {
+                    (Some(cure), _) => cure.to_owned(),
+                    (None, Some(near)) => format!("did you mean {near}://?"),
+                    (None, None) => format!("there are {}", schemes.join(", ")),
                 };
                 Error::invalid(format!("no device opens {scheme}:// ({hint})")).on(text)
             })
@@ -587,6 +589,12 @@ mod tests {
         assert!(error("memory:?size=3&size=4").contains("`size` is given twice"));
         assert!(error("data:x?x=1&x=2").contains("`x` is given twice"));
         assert!(error("gopher://x/").contains("no device opens gopher://"));
+        assert!(error("rbd:pool/img").contains("rbd device map"));
+        assert!(error("s3://bucket/key").contains("presigned"));
+        assert!(error("curl:x").contains("`http`"));
+        for word in KINDS.iter().flat_map(|kind| kind.schemes.iter().chain([&kind.word])) {
+            assert!(foreign::device(word).is_none() && foreign::scheme(word).is_none(), "{word}");
+        }
     }
 
     #[test]

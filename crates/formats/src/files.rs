@@ -79,8 +79,8 @@ pub fn refusal(reference: &Reference<'_>) -> Error {
         Role::Data | Role::Part => "extent",
     };
     Error::unfit(format!(
-        "the image names another file, its {what} `{}`, which is not opened unless it is allowed \
-         (--allow-external)",
+        "the image names another file, its {what} `{}`, which is not opened unless it is allowed: \
+         add `--allow-external chain` if you trust the image, or `--allow-external DIR` for files beneath DIR only",
         device::text::shown(reference.name)
     ))
 }

@@ -14,6 +14,7 @@ mod filters_partition;
 mod filters_store;
 mod formats;
 mod formats_qcow2;
+mod habits;
 mod help;
 mod late_readers;
 mod model;

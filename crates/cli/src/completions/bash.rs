@@ -107,7 +107,8 @@ fn of_verb(command: &Command) -> String {
 fn values_of(command: &Command) -> String {
     let mut cases = String::new();
     for arg in command.get_arguments().filter(|arg| takes_value(arg)) {
-        let known = arg.get_possible_values();
+        let mut known = arg.get_possible_values();
+        known.retain(|value| !value.is_hide_set());
         let spelled: Vec<_> =
             spellings(arg).iter().map(|s| format!("{}:{s}", command.get_name())).collect();
         if !known.is_empty() && !spelled.is_empty() {

@@ -25,7 +25,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 .visible_alias("source-format"),
         )
         .arg(
-            image::format_argument("target-format")
+            image::target_format_argument("target-format")
                 .short('O')
                 .help("Format of the target [default: raw]"),
         )

@@ -15,8 +15,7 @@ use crate::words::Words;
 use super::{access, encryption};
 
 pub(super) fn arguments(command: Command) -> Command {
-    // nbdkit takes an option twice, and scripts build such command lines.
-    let command = command.args_override_self(true).disable_help_flag(true);
+    let command = command.disable_help_flag(true);
     let command = process(listening(disks(command)));
     about(handshake(limits(upstream(access::arguments(encryption::arguments(command))))))
 }

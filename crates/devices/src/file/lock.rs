@@ -68,24 +68,24 @@ pub(crate) enum Conflict {
 
 /// The error for a conflict on `path`, with how to read or open it all the same.
 pub(crate) fn refusal(conflict: Conflict, path: &Path) -> Error {
+    let path = path.display();
     let (what, reading) = match conflict {
         Conflict::Writer => {
             let what = "is in use by another program (a running VM, qemu-nbd, or diskferry has \
                         it open for writing)";
-            (what, "")
+            (what, format!("`serve -r file {path} lock=off` only reads it, while it changes; "))
         }
         Conflict::Excludes => {
             let what = "is in use by another program that excludes this (qemu, qemu-nbd or \
                         diskferry has it open and allows no other writer)";
-            (what, "`serve -r` (`--readonly`) only reads it; ")
+            (what, "`serve -r` (`--readonly`) only reads it; ".to_owned())
         }
         Conflict::Device => {
             let what = "is mounted or in use (by a file system, LVM, RAID, or a program that \
                         wants it for itself)";
-            (what, "`serve -r` (`--readonly`) only reads it; ")
+            (what, "`serve -r` (`--readonly`) only reads it; ".to_owned())
         }
     };
-    let path = path.display();
     let action = format!(
         "{what}; {reading}`file:{path}?lock=off`, or `serve file {path} lock=off`, opens it all \
          the same"

@@ -1,0 +1,145 @@
+//! Words of other tools that are not here, and what to use for each of them. A word that means something here is in none
+//! of these tables.
+
+use crate::failure::{Failure, USAGE};
+
+/// qemu-img ends with this where its command line is wrong.
+const OF_QEMU_IMG: u8 = 1;
+
+/// First words that are no verbs: the exit status, and what to do.
+const VERBS: &[(&[&str], u8, &str)] = &[
+    (
+        &["snapshot"],
+        OF_QEMU_IMG,
+        "`diskferry convert -l NAME SOURCE TARGET` reads a snapshot; for the rest use `qemu-img snapshot`",
+    ),
+    (
+        &["rebase"],
+        OF_QEMU_IMG,
+        "use `qemu-img rebase`; `diskferry convert --allow-external chain -O qcow2 SOURCE TARGET` makes an \
+         image that needs no backing image",
+    ),
+    (
+        &["commit"],
+        OF_QEMU_IMG,
+        "use `qemu-img commit`; `diskferry convert --allow-external chain -O qcow2 SOURCE TARGET` writes what \
+         the whole chain holds into an image of its own",
+    ),
+    (
+        &["amend"],
+        OF_QEMU_IMG,
+        "use `qemu-img amend`; `diskferry convert -O qcow2 -o KEY=VALUE SOURCE TARGET` makes an image with \
+         other options",
+    ),
+    (
+        &["bitmap"],
+        OF_QEMU_IMG,
+        "use `qemu-img bitmap`; `diskferry serve --format qcow2 IMAGE` offers the bitmaps of an image to clients",
+    ),
+    (&["bench"], OF_QEMU_IMG, "use `qemu-img bench`"),
+    (
+        &["attach", "connect", "mount"],
+        USAGE,
+        "`diskferry serve -U SOCKET DISK` and `nbd-client -unix SOCKET /dev/nbd0` make a disk a block device",
+    ),
+    (&["detach", "disconnect", "umount", "unmount"], USAGE, "`nbd-client -d /dev/nbd0` does it"),
+    (&["verify", "diff", "cmp"], USAGE, "`diskferry compare FIRST SECOND` does it"),
+    (
+        &["hash", "checksum", "digest", "md5sum", "sha1sum", "sha256sum", "sha512sum"],
+        USAGE,
+        "`diskferry copy DISK - | sha256sum` makes a digest, and `diskferry compare FIRST SECOND` needs none",
+    ),
+    (&["cp", "nbdcopy"], USAGE, "`diskferry copy SOURCE TARGET` does it"),
+    (
+        &["nbdinfo"],
+        USAGE,
+        "`diskferry info DISK`, `diskferry list URI` and `diskferry map DISK` do it",
+    ),
+    (&["nbdkit", "nbd-server", "qemu-nbd"], USAGE, "`diskferry serve DISK` does it"),
+    (&["nbdsh"], USAGE, "`diskferry shell` does it"),
+    (&["qemu-img"], USAGE, "its words are verbs here: `diskferry convert`, `diskferry info`"),
+];
+
+/// Options of other tools that a verb lacks: the verb, the options, and what to do.
+const OPTIONS: &[(&str, &[&str], &str)] = &[
+    (
+        "serve",
+        &["-c", "--connect"],
+        "qemu-nbd's --connect is not here: serve with -U SOCKET, and `nbd-client -unix SOCKET /dev/nbd0`",
+    ),
+    ("serve", &["-d", "--disconnect"], "`nbd-client -d /dev/nbd0` does it"),
+    ("serve", &["-k", "--socket"], "here it is -U, --unix"),
+    ("serve", &["--shared"], "here it is --max-connections"),
+    ("serve", &["--persistent"], "leave it out: the server goes on when the last client leaves"),
+    ("serve", &["-x"], "here it is --export NAME=DISK"),
+    ("serve", &["--fork"], "here it is --daemon"),
+    ("serve", &["--snapshot"], "here it is --filter=cow"),
+    (
+        "serve",
+        &["--load-snapshot"],
+        "here it is a parameter: serve DISK format=qcow2 snapshot=NAME",
+    ),
+    (
+        "serve",
+        &["-B", "--bitmap", "-A", "--allocation-depth"],
+        "leave it out: an image's bitmaps and layers are offered as contexts",
+    ),
+    (
+        "serve",
+        &["--nocache", "--cache"],
+        "here it is a parameter of the device: serve file DISK cache=none",
+    ),
+    ("serve", &["--aio"], "leave it out: the program takes what the kernel offers"),
+    ("serve", &["--discard"], "leave it out: trims are always passed on"),
+    ("serve", &["--detect-zeroes"], "leave it out: zeroes that a client writes are written"),
+    ("serve", &["--image-opts"], "name the disk and its format: serve file DISK format=qcow2"),
+    ("copy", &["--blkhash"], "no digest is made: `diskferry compare SOURCE TARGET` afterwards"),
+    ("copy", &["-n", "--no-create"], "leave it out: an existing target is written over"),
+];
+
+/// The failure for a first word that is a verb elsewhere.
+pub(crate) fn verb(word: &str) -> Option<Failure> {
+    let (_, code, cure) = VERBS.iter().find(|(words, ..)| words.contains(&word))?;
+    let what = match *code {
+        OF_QEMU_IMG => {
+            format!("`{word}` of qemu-img is not here yet: {cure} (see docs/qemu-img.md)")
+        }
+        _ => format!("there is no verb '{word}': {cure} (see `diskferry --help`)"),
+    };
+    Some(Failure::usage(what).with_code(*code))
+}
+
+/// What to do about an `option` that `verb` lacks and another tool has.
+pub(crate) fn option(verb: &str, option: &str) -> Option<&'static str> {
+    let of =
+        |(name, options, _): &&(&str, &[&str], &str)| *name == verb && options.contains(&option);
+    OPTIONS.iter().find(of).map(|(_, _, cure)| *cure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verb::command;
+
+    #[test]
+    fn what_is_here_is_not_said_to_be_elsewhere() {
+        let mut all = command();
+        all.build();
+        for word in VERBS.iter().flat_map(|(words, ..)| *words) {
+            assert!(all.find_subcommand(word).is_none(), "{word}");
+        }
+        for (name, options, _) in OPTIONS {
+            let verb = all.find_subcommand(name).unwrap();
+            for option in *options {
+                let is_it = |arg: &clap::Arg| match option.strip_prefix("--") {
+                    Some(long) => {
+                        arg.get_long() == Some(long)
+                            || arg.get_all_aliases().unwrap_or_default().contains(&long)
+                    }
+                    None => arg.get_short() == option.chars().nth(1),
+                };
+                assert!(!verb.get_arguments().any(is_it), "{name} {option}");
+            }
+        }
+    }
+}
