@@ -45,28 +45,30 @@ impl Promise {
         context: &Context,
     ) -> Result<Option<String>, Failure> {
         let (Some(path), true) = (target.path(), self != Self::Kept) else { return Ok(None) };
-        // What a stream holds is not known yet, and what cannot be read is reported when it is used.
-        let Some(source) = source else { return Ok(None) };
-        if self == Self::OfBytes && formats::known(source).ok().flatten().is_some() {
-            return Ok(None);
-        }
-        let shown = text::shown(path);
-        let Some((format, is_file)) = holds(target, path, context) else {
-            // An image's source was refused by the name already.
-            return Ok(formats::promised(path).map(|word| {
-                format!("{shown}: becomes a raw disk; for an image that is {word}, add -O {word}")
-            }));
-        };
-        let option = formats::readable(format).unwrap_or("FORMAT");
-        if self == Self::OfImage && is_file {
+        let held = holds(target, path, context);
+        if let (Some((format, true)), Self::OfImage) = (held, self) {
+            let option = formats::readable(format).unwrap_or("FORMAT");
             return Err(Failure::usage(format!(
                 "{target}: is a {format} image, and would become a raw disk; nothing was changed: add -O {option} \
                  for a new image, or -O raw for a raw disk"
             )));
         }
-        Ok(Some(format!(
-            "{shown}: was a {format} image, and becomes a raw disk (-O raw says that this is meant)"
-        )))
+        let shown = text::shown(path);
+        let warning = match (held, formats::promised(path)) {
+            (Some((format, _)), _) => {
+                format!(
+                    "{shown}: was a {format} image, and becomes a raw disk (-O raw says that this is meant)"
+                )
+            }
+            (None, Some(word)) => {
+                format!("{shown}: becomes a raw disk; for an image that is {word}, add -O {word}")
+            }
+            (None, None) => return Ok(None),
+        };
+        // What a stream holds is not known yet, and what cannot be read is reported when it is used.
+        let Some(source) = source else { return Ok(None) };
+        let is_image = self == Self::OfBytes && !matches!(formats::known(source), Ok(None));
+        Ok(Some(warning).filter(|_| !is_image))
     }
 }
 
