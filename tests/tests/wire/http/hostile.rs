@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 use std::thread;
 
@@ -60,8 +61,11 @@ fn a_backend_that_announces_more_than_it_has_stops_no_other_export() {
 fn a_copy_of_what_never_comes_ends_and_leaves_nothing() {
     let temp = TempDir::new();
     let target = temp.join("copy");
-    let said = run(ours(["copy", &boaster(1 << 40)]).arg(&target));
-    assert_eq!(said.status.code(), Some(75), "{said:?}");
+    // A file system may not take the longer one.
+    for (bits, target) in [(40, target.as_os_str()), (62, "null:".as_ref())] {
+        let outcome = run(ours(["copy", &boaster(1 << bits)]).arg(target));
+        assert_eq!(outcome.status.code(), Some(75), "{outcome:?}");
+    }
     assert!(!target.exists());
 }
 
@@ -80,10 +84,11 @@ fn a_copy_that_waits_for_a_server_ends_with_a_signal() {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1u64 << 33);
     client.write_all(head.as_bytes()).unwrap();
     client.write_all(&pattern(0, index(MIB))).unwrap();
-    eventually("the target is there", || temp.join("copy").exists().then_some(()));
     job.signal(Signal::TERM);
     let outcome = job.wait();
-    assert_eq!(outcome.status.code(), Some(143), "{outcome:?}");
+    let term = Signal::TERM.as_raw();
+    let by_signal = outcome.status.signal() == Some(term);
+    assert!(by_signal || outcome.status.code() == Some(128 + term), "{outcome:?}");
 }
 
 #[test]
