@@ -75,6 +75,11 @@ impl Validators {
         if !strong && differ(&self.modified, &now.modified) {
             return Some("it was modified".into());
         }
+        let both = |a: &Option<String>, b: &Option<String>| a.is_some() && b.is_some();
+        let had_any = self.etag.is_some() || self.modified.is_some();
+        if had_any && !both(&self.etag, &now.etag) && !both(&self.modified, &now.modified) {
+            return Some("it came with an ETag or a date, and this comes without".into());
+        }
         None
     }
 }

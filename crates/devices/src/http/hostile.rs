@@ -124,6 +124,33 @@ fn a_pass_that_begins_again_with_other_bytes_is_an_error_and_never_a_mixture() {
 }
 
 #[test]
+fn an_answer_without_what_identified_the_object_before_is_about_another() {
+    let bytes = content(4 * MIB);
+    const DATE: &str = "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT";
+    for (before, after, same) in [
+        (&["ETag: \"1\""][..], &[][..], false),
+        (&[DATE], &[], false),
+        (&["ETag: W/\"1\""], &[DATE], false),
+        (&["ETag: \"1\"", DATE], &[DATE], true),
+        (&["ETag: \"1\"", DATE], &["ETag: \"1\""], true),
+        (&[], &[DATE], true),
+    ] {
+        let all = bytes.clone();
+        let site = Site::new(move |asked| {
+            good(asked, &all, if asked.number == 0 { before } else { after })
+        });
+        let disk = open(&site.url("/"), &["retry=0"]).unwrap();
+        match same {
+            true => is_all(&disk, &bytes, MIB),
+            false => {
+                let said = fails(&disk, 3 * MIB, ErrorKind::Changed);
+                assert!(said.contains("comes without"), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn an_object_is_not_sent_again_and_again_for_a_chunk_more_of_it() {
     let bytes = content(24 * MIB);
     let site = Site::new(move |asked| {

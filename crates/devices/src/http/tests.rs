@@ -319,7 +319,7 @@ fn no_server_is_waited_for_without_end() {
     };
     let silent = sleepy(|_, _| vec![Step::Hang]);
     let stalled = sleepy(|asked, bytes| {
-        let mut reply = good(asked, bytes, &[]);
+        let mut reply = good(asked, bytes, &["ETag: \"1\""]);
         if let Some(Step::Send(bytes)) = reply.first_mut() {
             bytes.truncate(bytes.len() - 1000);
         }
