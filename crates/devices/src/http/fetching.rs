@@ -13,9 +13,9 @@ use device::{Buffer, Error, ErrorKind, Fault};
 
 use super::asking::{Answer, Asker, Trouble};
 use super::connection::unneeded;
+use super::headway::Headway;
 use super::origin::changed;
 use super::passed::Passed;
-use super::progress::Progress;
 use super::shared::Shared;
 use super::window::{CHUNK, Run};
 
@@ -47,7 +47,7 @@ fn bring(shared: &Arc<Shared>, asker: &mut Asker, run: &Run, mut announced: Opti
     let mut filling = Filling::new(shared, run);
     let (looks, needs) = (shared.clone(), run.clone());
     asker.while_needed(Arc::new(move || looks.needs(&needs)));
-    let mut progress = Progress::new(filling.at);
+    let mut headway = Headway::new(filling.at);
     while !filling.is_full() {
         let before = filling.at;
         let tried = match announced.take() {
@@ -55,7 +55,7 @@ fn bring(shared: &Arc<Shared>, asker: &mut Asker, run: &Run, mut announced: Opti
             None => try_once(asker, &mut filling),
         };
         let trouble = match tried {
-            Ok(()) if filling.is_full() || progress.is_enough(filling.at) => continue,
+            Ok(()) if filling.is_full() || headway.is_enough(filling.at) => continue,
             Ok(()) => too_little(&filling, before),
             Err(trouble) => trouble,
         };
@@ -63,7 +63,7 @@ fn bring(shared: &Arc<Shared>, asker: &mut Asker, run: &Run, mut announced: Opti
             asker.hang_up();
             return shared.give_up(&filling.rest(), &trouble.error);
         }
-        let failures = progress.failed(filling.at);
+        let failures = headway.failed(filling.at);
         let gives_up = !trouble.may_pass || failures > shared.retries;
         // A server that sends something each time need not be spared, unless it asks for that.
         let at_once = filling.at - before >= CHUNK && trouble.wait.is_none() && !trouble.throttled;

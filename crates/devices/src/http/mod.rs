@@ -14,7 +14,7 @@
 //! | `answer`, `origin`, `credentials`, `asking` | one request, until its bytes come |
 //! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and which reads wait |
 //! | `shared`, `fetching`, `pass` | the threads that fetch |
-//! | `progress`, `passed` | whether what they get is enough, and still the same object |
+//! | `headway`, `passed` | whether what they get is enough, and still the same object |
 //! | `device` | the contract |
 //! | `tried` | answers from memory, for fuzzing |
 
@@ -28,6 +28,7 @@ mod dial;
 mod fetching;
 #[cfg(test)]
 mod habits;
+mod headway;
 #[cfg(test)]
 mod hostile;
 mod netrc;
@@ -36,7 +37,6 @@ mod pace;
 mod params;
 mod pass;
 mod passed;
-mod progress;
 mod proxy;
 mod reach;
 mod read;

@@ -14,9 +14,9 @@ use device::{Error, ErrorKind, Fault};
 
 use super::asking::{Answer, Asker, Trouble};
 use super::fetching::{Filling, ended_early};
+use super::headway::Headway;
 use super::origin::changed;
 use super::passed::Passed;
-use super::progress::Progress;
 use super::shared::Shared;
 use super::window::CHUNK_LEN;
 
@@ -56,16 +56,16 @@ fn make(shared: &Arc<Shared>, mut asker: Asker) {
     let all = 0..shared.lock().window.end();
     let mut filling = Filling::new(shared, &all);
     filling.passed = Some(Passed::default());
-    let mut progress = Progress::new(0);
-    let mut going = go_on(shared, &mut asker, &mut filling, &mut progress);
+    let mut headway = Headway::new(0);
+    let mut going = go_on(shared, &mut asker, &mut filling, &mut headway);
     while let Err(trouble) = going {
         filling.drop_begun();
-        let failures = progress.failed(filling.at);
+        let failures = headway.failed(filling.at);
         let gives_up = !trouble.may_pass || failures > shared.retries;
         if gives_up || !shared.pause(&trouble, failures) {
             return end(shared, &filling, trouble.error);
         }
-        going = begin_again(shared, &mut asker, &mut filling, &mut progress);
+        going = begin_again(shared, &mut asker, &mut filling, &mut headway);
     }
 }
 
@@ -74,15 +74,15 @@ fn begin_again(
     shared: &Arc<Shared>,
     asker: &mut Asker,
     filling: &mut Filling<'_>,
-    progress: &mut Progress,
+    headway: &mut Headway,
 ) -> Result<(), Trouble> {
     let Answer::Whole(_) = asker.ask(0, filling.end, true)? else {
         asker.hang_up();
         let action = "GET: the server answers differently each time";
         return Err(Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action)));
     };
-    pass_by(shared, asker, filling, progress)?;
-    go_on(shared, asker, filling, progress)
+    pass_by(shared, asker, filling, headway)?;
+    go_on(shared, asker, filling, headway)
 }
 
 /// The pass has failed, and so does everything that it did not bring, now and later.
@@ -96,14 +96,14 @@ fn end(shared: &Arc<Shared>, filling: &Filling<'_>, error: Error) {
 }
 
 /// Waits until a reader wants more, or there is room for it. Returns whether the device is still open.
-fn waits_for_readers(shared: &Arc<Shared>, filling: &Filling<'_>, progress: &mut Progress) -> bool {
+fn waits_for_readers(shared: &Arc<Shared>, filling: &Filling<'_>, headway: &mut Headway) -> bool {
     let begun = Instant::now();
     let goes_on = shared.wait_until(|state| {
         let next = filling.rest().start;
         state.pass = Some(next);
         !state.window.is_far_ahead() || state.window.first_awaited(next).is_some()
     });
-    progress.not_counting(begun.elapsed());
+    headway.not_counting(begun.elapsed());
     goes_on
 }
 
@@ -112,7 +112,7 @@ fn pass_by(
     shared: &Arc<Shared>,
     asker: &mut Asker,
     filling: &Filling<'_>,
-    progress: &mut Progress,
+    headway: &mut Headway,
 ) -> Result<(), Trouble> {
     let mut seen = Passed::default();
     let mut chunk = vec![0; CHUNK_LEN];
@@ -121,7 +121,7 @@ fn pass_by(
     while left > 0 {
         let mut filled = 0;
         while filled < chunk.len() {
-            if !waits_for_readers(shared, filling, progress) {
+            if !waits_for_readers(shared, filling, headway) {
                 return Ok(());
             }
             let place = chunk.get_mut(filled..).unwrap_or_default();
@@ -130,7 +130,7 @@ fn pass_by(
                 n => filled += n,
             }
         }
-        progress.came_again(filled as u64);
+        headway.came_again(filled as u64);
         seen.add(&chunk);
         left = left.saturating_sub(filled as u64);
     }
@@ -146,9 +146,9 @@ fn go_on(
     shared: &Arc<Shared>,
     asker: &mut Asker,
     filling: &mut Filling<'_>,
-    progress: &mut Progress,
+    headway: &mut Headway,
 ) -> Result<(), Trouble> {
-    while !filling.is_full() && waits_for_readers(shared, filling, progress) {
+    while !filling.is_full() && waits_for_readers(shared, filling, headway) {
         if filling.receive(asker, u64::MAX)? == 0 {
             return Err(ended_early(asker, filling.end - filling.at));
         }

@@ -15,7 +15,7 @@ const AGAIN: u64 = 64;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct Headway {
     /// The offset that was reached, and when, as enough had come for the last time.
     at: u64,
     since: Instant,
@@ -25,7 +25,7 @@ pub(super) struct Progress {
     failures: u32,
 }
 
-impl Progress {
+impl Headway {
     /// From this offset on, and now.
     pub(super) fn new(at: u64) -> Self {
         Self { at, since: Instant::now(), again: 0, failures: 0 }
@@ -70,12 +70,12 @@ mod tests {
 
     /// Whether each of these steps, of `(seconds, bytes)`, is enough.
     fn enough(steps: &[(u64, u64)]) -> Vec<bool> {
-        let mut progress = Progress::new(1 << 40);
-        let (mut at, mut now) = (progress.at, progress.since);
+        let mut headway = Headway::new(1 << 40);
+        let (mut at, mut now) = (headway.at, headway.since);
         let step = |(seconds, bytes): &(u64, u64)| {
             at += bytes;
             now += Duration::from_secs(*seconds);
-            progress.is_enough_by(at, now)
+            headway.is_enough_by(at, now)
         };
         steps.iter().map(step).collect()
     }
@@ -93,28 +93,28 @@ mod tests {
 
     #[test]
     fn failures_are_counted_from_the_last_try_that_brought_enough() {
-        let mut progress = Progress::new(0);
-        assert_eq!([progress.failed(0), progress.failed(1), progress.failed(4095)], [1, 2, 3]);
-        assert_eq!([progress.failed(4096), progress.failed(4096)], [1, 2]);
-        assert!(progress.is_enough(9000));
-        assert_eq!(progress.failed(9001), 1);
+        let mut headway = Headway::new(0);
+        assert_eq!([headway.failed(0), headway.failed(1), headway.failed(4095)], [1, 2, 3]);
+        assert_eq!([headway.failed(4096), headway.failed(4096)], [1, 2]);
+        assert!(headway.is_enough(9000));
+        assert_eq!(headway.failed(9001), 1);
     }
 
     #[test]
     fn what_comes_again_for_a_few_new_bytes_is_not_enough() {
-        let mut progress = Progress::new(0);
-        progress.came_again(64 << 20);
-        assert!(!progress.is_enough((1 << 20) - 1));
-        assert!(progress.is_enough(1 << 20));
-        assert!(progress.is_enough((1 << 20) + 4096), "counting has begun again");
+        let mut headway = Headway::new(0);
+        headway.came_again(64 << 20);
+        assert!(!headway.is_enough((1 << 20) - 1));
+        assert!(headway.is_enough(1 << 20));
+        assert!(headway.is_enough((1 << 20) + 4096), "counting has begun again");
     }
 
     #[test]
     fn time_in_which_readers_were_waited_for_does_not_count() {
-        let mut progress = Progress::new(0);
-        let later = progress.since + Duration::from_secs(3600);
-        assert!(!progress.is_enough_by(4096, later));
-        progress.not_counting(Duration::from_secs(3599));
-        assert!(progress.is_enough_by(4096, later));
+        let mut headway = Headway::new(0);
+        let later = headway.since + Duration::from_secs(3600);
+        assert!(!headway.is_enough_by(4096, later));
+        headway.not_counting(Duration::from_secs(3599));
+        assert!(headway.is_enough_by(4096, later));
     }
 }
