@@ -101,7 +101,7 @@ fn every_lane_has_a_connection_of_its_own_where_several_are_allowed() {
         Server::start(wire::ExportOffer { flags, ..offer(SIZE) }, structured(), |mut client| {
             while let Some((request, _)) = client.request() {
                 let number = u8::try_from(client.number).unwrap();
-                client.send(&data(request.cookie, true, request.offset, &[number; 8]));
+                client.answer(&request, number);
             }
         });
     let device = server.try_open(3).unwrap();

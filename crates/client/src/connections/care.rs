@@ -1,5 +1,6 @@
 //! What is recorded of operations if the device reconnects by itself: whether a flush covers them,
-//! and which bytes a disk that comes back must still have. Otherwise nothing is recorded.
+//! and which bytes a disk that comes back must still have. Otherwise only whether there are acknowledged changes that
+//! no flush has covered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +20,17 @@ pub(crate) struct Keep {
     pub(crate) patience: Option<Duration>,
     /// See [`device::Session::epoch`].
     epoch: AtomicU64,
+    /// Without patience: how many changes were acknowledged and not durable, and how many of them a flush has covered.
+    changed: AtomicU64,
+    flushed: AtomicU64,
     pub(crate) canaries: Canaries,
 }
 
 impl Keep {
     pub(crate) fn new(name: Arc<str>, patience: Option<Duration>, block: u64) -> Arc<Self> {
-        let (epoch, canaries) = (AtomicU64::new(0), Canaries::new(block));
-        Arc::new(Self { name, patience, epoch, canaries })
+        let [epoch, changed, flushed] = [const { AtomicU64::new(0) }; 3];
+        let canaries = Canaries::new(block);
+        Arc::new(Self { name, patience, epoch, changed, flushed, canaries })
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -38,6 +43,20 @@ impl Keep {
         self.canaries.doubt();
     }
 
+    /// Without patience: whether a change was acknowledged that a server may have forgotten, if it is another one.
+    pub(crate) fn owes_a_flush(&self) -> bool {
+        self.changed.load(Ordering::SeqCst) > self.flushed.load(Ordering::SeqCst)
+    }
+
+    fn care_for_one_server(self: &Arc<Self>, operation: &Operation) -> Care {
+        let covers = match operation {
+            Operation::Flush => Some(self.changed.load(Ordering::SeqCst)),
+            _ if operation.changes() && !operation.fua() => None,
+            _ => return Care::none(),
+        };
+        Care(Record::Counted { keep: self.clone(), covers })
+    }
+
     /// Records an operation that begins now, for the client with this account.
     pub(crate) fn care(
         self: &Arc<Self>,
@@ -45,7 +64,7 @@ impl Keep {
         account: Option<&Arc<LossAccount>>,
     ) -> Care {
         if self.patience.is_none() {
-            return Care(None);
+            return self.care_for_one_server(operation);
         }
         let canaries = &self.canaries;
         let what = match operation {
@@ -53,7 +72,7 @@ impl Keep {
             Operation::Read { offset, buffer } => {
                 match canaries.read(*offset, buffer.len() as u64) {
                     Some(id) => What::Read(Some(id)),
-                    None => return Care(None),
+                    None => return Care::none(),
                 }
             }
             Operation::Write { offset, data, .. } => {
@@ -65,7 +84,7 @@ impl Keep {
                 What::Change(canaries.change(*offset, *len, None))
             }
             Operation::Prefetch { .. } | Operation::Resolve { .. } | Operation::Status { .. } => {
-                return Care(None);
+                return Care::none();
             }
         };
         let account = account.map(|account| Accounted {
@@ -74,13 +93,24 @@ impl Keep {
             told: account.told(),
         });
         let durable = operation.fua();
-        Care(Some(Box::new(Noted { keep: self.clone(), what, durable, account })))
+        Care(Record::Noted(Box::new(Noted { keep: self.clone(), what, durable, account })))
     }
 }
 
 /// The record of an operation. It must be told how that ended.
 #[derive(Debug)]
-pub(crate) struct Care(Option<Box<Noted>>);
+pub(crate) struct Care(Record);
+
+#[derive(Debug)]
+enum Record {
+    Nothing,
+    /// A change, or a flush that covers this many.
+    Counted {
+        keep: Arc<Keep>,
+        covers: Option<u64>,
+    },
+    Noted(Box<Noted>),
+}
 
 #[derive(Debug)]
 struct Noted {
@@ -110,12 +140,12 @@ enum What {
 impl Care {
     /// Records nothing.
     pub(crate) fn none() -> Self {
-        Self(None)
+        Self(Record::Nothing)
     }
 
     /// It is sent once more, now.
     pub(crate) fn again(&mut self) {
-        let Some(noted) = &mut self.0 else { return };
+        let Record::Noted(noted) = &mut self.0 else { return };
         let Noted { keep, what, account, .. } = &mut **noted;
         if let Some(Accounted { account, mark, .. }) = account {
             *mark = account.mark(keep.epoch());
@@ -133,8 +163,18 @@ impl Care {
 
     /// It has ended; returns the result for the caller.
     pub(crate) fn ended(self, outcome: Result<Outcome>) -> Result<Outcome> {
-        let Some(noted) = self.0 else { return outcome };
-        let Noted { keep, what, durable, account } = *noted;
+        let Noted { keep, what, durable, account } = match self.0 {
+            Record::Nothing => return outcome,
+            Record::Counted { keep, covers } => {
+                match covers {
+                    _ if outcome.is_err() => {}
+                    Some(covers) => _ = keep.flushed.fetch_max(covers, Ordering::SeqCst),
+                    None => _ = keep.changed.fetch_add(1, Ordering::SeqCst),
+                }
+                return outcome;
+            }
+            Record::Noted(noted) => *noted,
+        };
         let (canaries, now) = (&keep.canaries, keep.epoch());
         match (what, &outcome) {
             (What::Change(id), Ok(_)) => {

@@ -11,8 +11,8 @@
 //!
 //! What is in flight on a connection that is lost goes to the others at once. Where all are lost, they stay lost until
 //! a caller asks to reconnect; unless requests may wait for a while: then it reconnects by itself (`reconnecting`), and
-//! always reports what the server may have forgotten (`care`). In that mode a further connection is in doubt (`doubt`)
-//! until another has answered.
+//! always reports what the server may have forgotten (`care`). In either mode a further connection is in doubt (`doubt`),
+//! and carries no flush, until another has answered.
 
 mod canaries;
 mod care;
@@ -70,6 +70,8 @@ pub(crate) struct Shared {
     most: usize,
     /// The server advertises multi-conn.
     promised: bool,
+    /// Something may be changed over them.
+    writes: bool,
     list: Mutex<Vec<Arc<SharedConnection>>>,
     /// Unusable connections that still owe replies.
     leaving: Mutex<Vec<Arc<SharedConnection>>>,
@@ -188,6 +190,7 @@ impl Connections {
             keep,
             most,
             promised,
+            writes: !reads,
             list: Mutex::default(),
             leaving: Mutex::default(),
             watched: AtomicBool::new(false),

@@ -184,7 +184,7 @@ impl Shared {
         same.map_err(|e| Refused::Another(e.on(self.name())))?;
         let new = self.adopt(connected);
         let looked =
-            if self.reconnects() { self.look_closely(&new) } else { self.look_at_others() };
+            if self.reconnects() { self.look_closely(&new) } else { self.look_at_others(&new) };
         let looked = looked.and_then(|()| self.compare(&new));
         if let Err(refused) = looked.and_then(|driven| self.publish(&new, driven)) {
             new.close();
@@ -235,11 +235,13 @@ impl Shared {
 
     /// The check where it reconnects only on request: if any connection is lost, the server may
     /// have restarted, so the epoch grows.
-    fn look_at_others(&self) -> std::result::Result<(), Refused> {
+    fn look_at_others(&self, new: &SharedConnection) -> std::result::Result<(), Refused> {
         self.look();
-        if self.list().iter().any(|connection| connection.is_over()) {
+        let others = self.list();
+        if others.iter().any(|connection| connection.is_over()) {
             self.keep.grow();
         }
+        self.doubts_beside(new, &others);
         Ok(())
     }
 
@@ -363,19 +365,28 @@ impl Shared {
             let new = self.adopt(connected);
             self.look();
             let mut all = self.list();
+            let others: Vec<_> = all.iter().filter(|c| !c.is_over()).cloned().collect();
             // A connection that was just made may be lost again, after others used it.
-            if i == 0 || all.iter().any(|c| c.is_over() && !lost.iter().any(|o| Arc::ptr_eq(c, o)))
-            {
+            let is_new_epoch = i == 0
+                || all.iter().any(|c| c.is_over() && !lost.iter().any(|o| Arc::ptr_eq(c, o)));
+            if is_new_epoch {
                 self.keep.grow();
+                if !others.iter().any(|other| other.is_trusted()) {
+                    others.iter().for_each(|other| other.trust(true));
+                }
             }
+            new.trust(others.is_empty() || !self.writes);
             if self.is_watched() {
                 self.upstream.reactor()?.add(&new)?;
             }
             match all.iter_mut().find(|c| Arc::ptr_eq(c, old)) {
-                Some(place) => *place = new,
-                None => all.push(new),
+                Some(place) => *place = new.clone(),
+                None => all.push(new.clone()),
             }
             drop(all);
+            if !new.is_trusted() {
+                self.trust_later(&new);
+            }
             self.times.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
             // A server that is shutting down may owe replies that would not be received now.
             old.close();

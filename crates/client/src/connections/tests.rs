@@ -160,8 +160,9 @@ fn a_connection_that_still_owes_something_is_left_when_it_has_answered() {
     connections.submit(read(0), Box::new(move |outcome| tell.send(outcome).unwrap()), None);
     assert!(shared.want_more());
     until(|| shared.list().len() == 2);
-    // Only that one has something to do, and it is the one that stays.
+    // Only that one has something to do, and it is the one that stays. A flush may go over either.
     shared.list().reverse();
+    shared.list().iter().for_each(|one| one.trust(true));
     shared.leave_all_but(1);
     assert!(run(&connections, read(512)).is_ok(), "the other one goes on");
     assert!(told.try_recv().is_err());
@@ -184,4 +185,113 @@ fn a_change_that_is_given_up_ends_though_the_timer_runs_its_task_at_once() {
         only.give_up(Error::new(ErrorKind::TimedOut, Fault::Peer, "test"));
     });
     assert!(told.recv_timeout(Duration::from_secs(60)).expect("the lock is taken twice").is_err());
+}
+
+/// What the server of the first connection does when it has acknowledged a write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum First {
+    /// It has gone before there is another connection, or silently before and seen to have gone only later.
+    GoneBefore,
+    SeenLate,
+    /// It answers until there is another connection, and then hangs up.
+    Answers,
+}
+
+/// Connections to a server of which the first has acknowledged a write and was lost, and another was made.
+fn one_lost_after_a_write(first: First) -> (Connections, Server) {
+    let (hang_up, told) = std::sync::mpsc::channel::<()>();
+    let told = Mutex::new(Some(told));
+    let flags = script::EVERYTHING.with(Flags::CAN_MULTI_CONN);
+    let several = ExportOffer { flags, ..offer(SIZE) };
+    let server = Server::start(several, structured(), move |mut client| {
+        let answers = client.number > 0 || first == First::Answers;
+        let told = told.lock().unwrap().take();
+        let stream = client.stream.try_clone().unwrap();
+        if let Some(told) = told {
+            std::thread::spawn(move || {
+                let _ = told.recv();
+                stream.shutdown(std::net::Shutdown::Both)
+            });
+        }
+        while let Some((request, _)) = client.request() {
+            if answers || request.kind() == Some(Command::Write) {
+                client.answer(&request, 0);
+            }
+        }
+    });
+    let connections = connect(&server, false);
+    let shared = &connections.0;
+    let write = Operation::Write { offset: 0, data: Buffer::zeroed(512).into(), fua: false };
+    run(&connections, write).unwrap();
+    let old = shared.list().first().cloned().unwrap();
+    let lose = || {
+        hang_up.send(()).unwrap();
+        until(|| old.is_over());
+    };
+    if first == First::GoneBefore {
+        lose();
+    }
+    assert!(shared.want_more());
+    until(|| shared.list().len() == 2);
+    let new = shared.list().last().cloned().unwrap();
+    if first == First::Answers {
+        until(|| new.is_trusted());
+    }
+    if first != First::GoneBefore {
+        lose();
+    }
+    (connections, server)
+}
+
+#[test]
+fn a_flush_over_a_newer_connection_does_not_vouch_for_a_write_over_one_that_was_lost() {
+    for first in [First::GoneBefore, First::SeenLate] {
+        let (connections, _server) = one_lost_after_a_write(first);
+        for _ in 0..2 {
+            let flushed = run(&connections, Operation::Flush);
+            assert!(flushed.is_err(), "{first:?}: it may be another server");
+        }
+        let read = Operation::Read { offset: 0, buffer: Buffer::zeroed(512) };
+        run(&connections, read).unwrap();
+        // Callers that reconnect know by the epoch what is to be done again.
+        let before = connections.epoch();
+        connections.reopen().unwrap();
+        assert!(connections.epoch() > before);
+        run(&connections, Operation::Flush).unwrap();
+    }
+}
+
+#[test]
+fn a_flush_over_a_newer_connection_vouches_for_all_where_the_server_is_known_to_be_the_same() {
+    let (connections, _server) = one_lost_after_a_write(First::Answers);
+    run(&connections, Operation::Flush).unwrap();
+    assert_eq!(connections.epoch(), 0);
+}
+
+#[test]
+fn the_only_connection_that_a_flush_may_go_over_is_not_left() {
+    let (connections, _server) = one_lost_after_a_write(First::Answers);
+    connections.reopen().unwrap();
+    let shared = &connections.0;
+    until(|| shared.list().iter().all(|one| one.is_trusted()));
+    let last = shared.list().last().cloned().unwrap();
+    for one in shared.list().iter().filter(|one| !Arc::ptr_eq(one, &last)) {
+        one.trust(false);
+    }
+    shared.leave_all_but(1);
+    assert!(Arc::ptr_eq(&shared.all()[0], &last));
+    run(&connections, Operation::Flush).unwrap();
+}
+
+#[test]
+fn a_flush_that_has_nothing_to_vouch_for_goes_over_a_newer_connection() {
+    let (connections, _server) = one_lost_after_a_write(First::Answers);
+    run(&connections, Operation::Flush).unwrap();
+    let shared = &connections.0;
+    shared.list().iter().for_each(|one| one.trust(one.is_over()));
+    run(&connections, Operation::Flush).unwrap();
+    assert_eq!(connections.epoch(), 1, "callers that count epochs know");
+    let write = Operation::Write { offset: 0, data: Buffer::zeroed(512).into(), fua: true };
+    run(&connections, write).unwrap();
+    assert!(!shared.keep.owes_a_flush(), "it is durable");
 }

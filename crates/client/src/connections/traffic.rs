@@ -221,7 +221,8 @@ impl Shared {
     }
 
     /// Closes connections without a lane until this many are left, at least one, and does not replace
-    /// them. Replies that they owe still come. While one is lost, the others cannot be judged.
+    /// them. Replies that they owe still come. While one is lost, the others cannot be judged. The last one that a
+    /// flush may go over stays.
     pub(super) fn leave_all_but(&self, number: usize) {
         let number = number.max(1);
         let mut state = self.state();
@@ -229,7 +230,8 @@ impl Shared {
         let mut left = Vec::new();
         if !list.iter().any(|connection| connection.is_over()) {
             while list.len() > number
-                && let Some(last) = list.iter().rposition(|connection| !connection.has_lane())
+                && let Some(last) =
+                    list.iter().rposition(|one| !one.has_lane() && !Self::vouches_alone(one, &list))
             {
                 left.push(list.remove(last));
             }
