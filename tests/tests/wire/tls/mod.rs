@@ -6,5 +6,6 @@ mod calling;
 mod certificates;
 mod checks;
 mod hostile;
+mod narrow;
 mod nbd_server;
 mod serving;

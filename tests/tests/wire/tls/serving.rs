@@ -35,7 +35,7 @@ const UNIX: &[&str] = &["-U", "-"];
 const TCP: &[&str] = &["-i", "127.0.0.1", "-p", "0"];
 
 /// The URI of `alice`, for programs that take the user from it.
-const AS_ALICE: &str = "uri=$(echo \"$uri\" | sed 's,://,://alice@,')\n";
+pub(crate) const AS_ALICE: &str = "uri=$(echo \"$uri\" | sed 's,://,://alice@,')\n";
 
 fn disk_is_equal(copy: &Path) -> bool {
     fs::read(copy).unwrap() == pattern(0, SIZE)
