@@ -82,16 +82,16 @@ pub enum Flush {
     Must,
 }
 
-/// Whether the source and the target may be the same storage under two names. If so, only ranges
-/// that were read, or whose map was read, are changed: zeroing much of the target at once would
-/// zero data of the source that is not read yet.
+/// Whether the source and the target may share bytes: be the same storage under two names, or one lie over the other. If they may,
+/// only ranges that were read, or whose map was read, are changed: zeroing much of the target at once would zero data of the source
+/// that is not read yet. The bytes themselves prove nothing, however many are compared: an overlay may have its own almost everywhere.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ends {
-    /// They are not.
+    /// They do not, and the caller knows it.
     Apart,
-    /// They are.
+    /// They do.
     Same,
-    /// They may be, until they are seen to hold different bytes at one place, and nowhere the same.
+    /// They may.
     Unknown,
 }
 

@@ -26,6 +26,8 @@ pub struct StoredRange {
     pub(crate) start: u64,
     /// One after the last byte.
     pub(crate) end: u64,
+    /// No other node leads to these bytes: a file of a local file system that has one inode for each, or local hardware.
+    pub(crate) alone: bool,
 }
 
 /// A file or block device.
@@ -60,7 +62,7 @@ pub(crate) enum StoredServer {
 /// The relation of two disks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Relation {
-    /// Nothing.
+    /// They share no bytes, and that is proven.
     Apart,
     /// They are one disk, or one begins where the other does: the same bytes at the same offsets.
     Same,
@@ -81,12 +83,23 @@ impl Storage {
                     let b = b.iter().find(|b| a.meets(b))?;
                     Some(if a.start == b.start { Relation::Same } else { Relation::Overlapping })
                 });
-                shared.unwrap_or(Relation::Unknown)
+                let apart = || is_alone(a) && is_alone(b) && !(has_disk(a) && has_disk(b));
+                shared.unwrap_or_else(|| if apart() { Relation::Apart } else { Relation::Unknown })
             }
             (Self::Export(a), Self::Export(b)) if a.is(b) => Relation::Same,
             _ => Relation::Unknown,
         }
     }
+}
+
+/// Whether all nodes are known that lead to the bytes.
+fn is_alone(spans: &[StoredRange]) -> bool {
+    !spans.is_empty() && spans.iter().all(|span| span.alone)
+}
+
+/// Whether any is a block device: two of those may be two paths to one disk.
+fn has_disk(spans: &[StoredRange]) -> bool {
+    spans.iter().any(|span| matches!(span.node, Node::Disk(_)))
 }
 
 impl StoredRange {
@@ -110,7 +123,7 @@ mod tests {
     use super::*;
 
     fn span(node: Node, start: u64, end: u64) -> StoredRange {
-        StoredRange { node, start, end }
+        StoredRange { node, start, end, alone: false }
     }
 
     #[test]
@@ -127,6 +140,22 @@ mod tests {
         assert_eq!(loops(0, 50).relation(&loops(49, 90)), Relation::Overlapping);
         assert_eq!(whole.relation(&Storage::Own), Relation::Apart);
         assert_eq!(whole.relation(&Storage::Unknown), Relation::Unknown);
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_all_there_is_is_never_apart() {
+        let of = |node, alone| {
+            Storage::Spans(vec![StoredRange { node, start: 0, end: u64::MAX, alone }])
+        };
+        let (file, other, disk, twin) =
+            (Node::File(1, 2), Node::File(1, 3), Node::Disk(7), Node::Disk(8));
+        assert_eq!(of(file, true).relation(&of(other, true)), Relation::Apart);
+        assert_eq!(of(file, true).relation(&of(other, false)), Relation::Unknown, "on FUSE, say");
+        assert_eq!(of(file, false).relation(&of(other, true)), Relation::Unknown);
+        assert_eq!(of(file, true).relation(&of(file, true)), Relation::Same);
+        assert_eq!(of(file, true).relation(&of(disk, true)), Relation::Apart);
+        assert_eq!(of(file, true).relation(&of(disk, false)), Relation::Unknown, "/dev/nbd0, say");
+        assert_eq!(of(disk, true).relation(&of(twin, true)), Relation::Unknown, "two paths to it");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub use devices::{DeviceKind, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
 pub use filters::{FilterKind, kind as filter};
 pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};
-pub use gate::{External, check_apart, relate};
+pub use gate::{External, check_apart, relate, relate_all};
 pub use image::{Content, Image};
 pub use kinds::{ShownKind, StackRole, kinds, kinds_of};
 pub use open::{Created, Opened, create, create_for, open};

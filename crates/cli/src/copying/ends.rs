@@ -11,8 +11,8 @@ use std::sync::Arc;
 use copy::{Ends, Flush, Reflink};
 use device::{Edge, Info, format_size};
 use disk::{
-    ByteStream, ConcatPart, Contents, Created, Creation, Holds, Image, Named, OpenOptions,
-    Relation, Stack, Storage, concat,
+    ByteStream, ConcatPart, Contents, Created, Creation, Holds, Image, OpenOptions, Relation,
+    Stack, Storage, concat,
 };
 use runtime::Context;
 
@@ -40,7 +40,7 @@ impl Input {
     }
 }
 
-/// Opens the source. Also returns where the bytes are of all files that it opened for that.
+/// Opens the source. Also returns where the bytes are of all files that it opened for that, first those that were named.
 pub(super) fn open_source(
     work: &CopyRequest,
     context: &Context,
@@ -75,7 +75,7 @@ fn open_stream(work: &CopyRequest) -> Result<Option<ByteStream>, Failure> {
 }
 
 /// Opens the sources as one disk. Also returns where the bytes are of all files that it opened for
-/// them.
+/// them, first those that were named.
 fn open_sources(
     work: &CopyRequest,
     context: &Context,
@@ -88,7 +88,7 @@ fn open_sources(
         once: true,
         ..OpenOptions::read_only()
     };
-    let (mut all, mut files) = (Vec::new(), Vec::new());
+    let (mut all, mut reached) = (Vec::new(), Vec::new());
     for source in &work.sources {
         let opened = source.open(&options, context)?;
         if let Some(note) = opened.note.as_ref().filter(|_| work.warns) {
@@ -96,9 +96,10 @@ fn open_sources(
         }
         warn_of_lost_end(&opened.below, opened.edge.info(), display);
         all.push(opened.edge);
-        files.push(source.disk.storage());
-        files.extend(opened.reached);
+        reached.extend(opened.reached);
     }
+    let named = work.sources.iter().map(|source| source.disk.storage());
+    let files = named.chain(reached).collect();
     if let (Some(window), Some(_), [one]) = (work.window, work.at, &all[..]) {
         range::check(window, &one.info().name, one.info().size)?;
     }
@@ -173,15 +174,15 @@ fn end_in_words(disk: &Edge) -> String {
 }
 
 /// Opens the target for a source, with its filters over it; makes a file that is
-/// missing. `ends` is what it has to do with the sources.
+/// missing. `related` is what its name tells of it and the sources.
 pub(super) fn open_target(
     work: &CopyRequest,
     (source, files): (&Input, &[Storage]),
-    ends: Result<Ends, Failure>,
+    related: Result<Related, Failure>,
     context: &Context,
     display: &Display,
 ) -> Result<Target, Failure> {
-    let ends = ends?;
+    let ends = related?.with(work, files);
     if !work.is_new
         && let Some(warning) = work.promise.check(&work.target, source.disk(), context)?
     {
@@ -288,12 +289,35 @@ fn made_again(work: &CopyRequest, size: u64, context: &Context) -> Result<Stack,
     Ok(Stack::default().over_image(image))
 }
 
+/// What the names tell about the ends.
+pub(super) struct Related {
+    ends: Ends,
+    target: Storage,
+    /// The sources that were named, which `ends` is about.
+    sources: usize,
+}
+
+impl Related {
+    /// With what is known once the sources are open: where all files are that they name (the sources themselves come first).
+    fn with(self, work: &CopyRequest, files: &[Storage]) -> Ends {
+        // A new image shares no offsets with its source: it has bytes of its own.
+        let is_image = work.target_stack.image().format().is_some();
+        let named = files.get(self.sources..).unwrap_or_default();
+        match (self.ends, ends_of(disk::relate_all(named, &self.target))) {
+            (Ends::Same, _) | (_, Ends::Same) => Ends::Same,
+            (Ends::Apart, Ends::Apart) => Ends::Apart,
+            _ if is_image => Ends::Apart,
+            _ => Ends::Unknown,
+        }
+    }
+}
+
 /// What the names tell about the ends. It asks the system about disks below them, so it has to run before a
 /// sandbox.
-pub(super) fn relate(work: &CopyRequest) -> Result<Ends, Failure> {
-    let mut ends = Ends::Apart;
+pub(super) fn relate(work: &CopyRequest) -> Result<Related, Failure> {
+    let (mut ends, target, sources) = (Ends::Apart, work.target.storage(), work.sources.len());
     for source in &work.sources {
-        match (ends, relation(&source.disk, &work.target)?) {
+        match (ends, ends_of(disk::relate(&source.disk, &work.target)?)) {
             (Ends::Same, _) | (_, Ends::Same) => ends = Ends::Same,
             (Ends::Unknown, _) | (_, Ends::Unknown) => ends = Ends::Unknown,
             (Ends::Apart, Ends::Apart) => {}
@@ -313,16 +337,13 @@ pub(super) fn relate(work: &CopyRequest) -> Result<Ends, Failure> {
             "--no-clobber: {target} is not a file that could be created"
         )));
     }
-    // A new image shares no offsets with its source: it has bytes of its own.
-    let is_image = work.target_stack.image().format().is_some();
-    Ok(if is_image && ends == Ends::Unknown { Ends::Apart } else { ends })
+    Ok(Related { ends, target, sources })
 }
 
-/// What the names tell of two.
-fn relation(source: &Named, target: &Named) -> Result<Ends, Failure> {
-    Ok(match disk::relate(source, target)? {
+fn ends_of(relation: Relation) -> Ends {
+    match relation {
         Relation::Apart => Ends::Apart,
         Relation::Unknown => Ends::Unknown,
         Relation::Same | Relation::Overlapping => Ends::Same,
-    })
+    }
 }

@@ -16,7 +16,7 @@ use device::{Edge, ErrorKind, Reach, Use, format_size};
 use disk::{Created, Holds, Made, Named, Stack};
 use runtime::{Context, OperatorLog, Patience};
 
-use self::ends::Input;
+use self::ends::{Input, Related};
 pub(crate) use self::promise::Promise;
 pub(crate) use self::rate::rate;
 use crate::failure::{ExitResult, Failure, say};
@@ -82,10 +82,10 @@ impl CopyRequest {
 
 /// Copies.
 pub(crate) fn run(work: &CopyRequest) -> ExitResult {
-    let ends = ends::relate(work);
+    let related = ends::relate(work);
     let sandbox = Sandbox::enter(work.sandbox, &work.reach())?;
     let display = Display::new(work.show, Counting::Data);
-    match prepare_and_copy(work, ends, sandbox, display) {
+    match prepare_and_copy(work, related, sandbox, display) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err((display, failure, report)) => {
             let failure = failure.with_usage_code(work.usage);
@@ -100,13 +100,13 @@ type Failed = (Display, Failure, Option<Report>);
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(
     work: &CopyRequest,
-    ends: Result<Ends, Failure>,
+    related: Result<Related, Failure>,
     sandbox: Sandbox,
     display: Display,
 ) -> Result<(), Failed> {
     let log = OperatorLog::new(|line| say(&line.to_string()));
     let context = Context::default().with_log(log).with_patience(work.patience);
-    let opened = open_both(work, ends, &context, &display);
+    let opened = open_both(work, related, &context, &display);
     let opened = opened.and_then(|opened| sandbox.shut().map(|_| opened));
     let result = match opened {
         Ok((source, target, signals)) => {
@@ -136,7 +136,7 @@ struct Target {
 
 fn open_both(
     work: &CopyRequest,
-    ends: Result<Ends, Failure>,
+    related: Result<Related, Failure>,
     context: &Context,
     display: &Display,
 ) -> Result<(Input, Target, Watch), Failure> {
@@ -144,11 +144,11 @@ fn open_both(
     if work.target.may_be_made() {
         // From here on there may be something to remove.
         let signals = Signals::watch()?;
-        let target = ends::open_target(work, (&source, &files), ends, context, display)?;
+        let target = ends::open_target(work, (&source, &files), related, context, display)?;
         return Ok((source, target, signals));
     }
     // A peer that does not answer can be left by Ctrl-C, as usual.
-    let target = ends::open_target(work, (&source, &files), ends, context, display)?;
+    let target = ends::open_target(work, (&source, &files), related, context, display)?;
     Ok((source, target, Signals::watch()?))
 }
 

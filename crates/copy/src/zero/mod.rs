@@ -3,8 +3,8 @@
 //! Holes of the source and zeroes found in its data come here alike (`act`). What is *known* of the target decides,
 //! with the *policy*, whether a range is skipped, zeroed by a request, read first, or written; neighbours are
 //! *coalesced*. What the user says of the target is a *claim*, and checked. Much of the target may be zeroed in
-//! advance, before any data is written (`sweep`), if a test of its *speed* shows that it is as fast as it advertises,
-//! and the *canary* that it is not the source under another name.
+//! advance, before any data is written (`sweep`), if the two ends are known to share no bytes and a test of its *speed*
+//! shows that it is as fast as it advertises. Nothing is changed before a *canary* of the source was read.
 
 // Layers, as in the crate: a file uses those of earlier paragraphs.
 

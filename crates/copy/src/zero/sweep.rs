@@ -15,8 +15,10 @@
 //! While the test runs, the units before and after the tested ranges are handed out, and those that
 //! touch them are held back; if the target proves fast, the rest is swept.
 //!
-//! A target that may be the source under another name is not swept (see `canary`), and only a copy of
-//! the whole source sweeps: the ranges that a list leaves alone lie between those to zero.
+//! A sweep changes what the source was not asked about yet. So a target is swept only if the two ends are proven to share no bytes
+//! ([`Ends::Apart`]): the source may be an overlay over the target, and shows its bytes wherever it has none of its own. No sample
+//! of their bytes can show that it is not. Only a copy of the whole source sweeps: the ranges that a list leaves alone lie between
+//! those to zero.
 //!
 //! A request of a sweep that is lost with its path is never repeated: a peer that is still alive may
 //! execute it late, over data that was written meanwhile. Each hole is zeroed by itself then, and
@@ -32,10 +34,10 @@ use std::thread::Scope;
 use device::{Extent, Result};
 
 use super::act::Zeroes;
-use super::canary;
 use super::known::TargetState;
 use super::requests::Requests;
 use super::speed::{TESTS, Test};
+use crate::Ends;
 use crate::account::CopyAccount;
 use crate::pair::Pair;
 use crate::queue::{Push, WAITING};
@@ -91,7 +93,8 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         if whole && policy.asks() {
             survey(&requests)?;
         }
-        let open = whole && !policy.skips() && policy.is_fast();
+        let apart = pair.ends == Ends::Apart;
+        let open = whole && apart && !policy.skips() && policy.is_fast();
         Ok(Self { requests, scope, open, tested: None, held: Vec::new() })
     }
 
@@ -114,8 +117,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         let looks = self.pair().sizes.granularity.is_some();
         if ahead.blind {
             let all = first.start..self.pair().size;
-            let places = canary::spread(self.pair(), &all);
-            return if looks { self.sweep(all, Vec::new(), &places) } else { Ok(()) };
+            return if looks { self.sweep(all, Vec::new()) } else { Ok(()) };
         }
         let holes = self.holes(ahead.stretches);
         let (Some(begin), Some(last)) = (holes.first(), holes.last()) else { return Ok(()) };
@@ -124,7 +126,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         if holes.len() as u64 <= self.cost(&range) {
             return Ok(());
         }
-        self.sweep(range, holes, &canary::places(ahead.stretches))
+        self.sweep(range, holes)
     }
 
     /// Gives a unit to the workers, unless it must wait for the end of a test; before that, sweeps
@@ -134,8 +136,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         self.judge(unit.start, false)?;
         let rest = unit.start..self.pair().size;
         if self.open && self.zeroes().waiting.found() as u64 > self.cost(&rest) {
-            let places = canary::spread(self.pair(), &rest);
-            self.sweep(rest, Vec::new(), &places)?;
+            self.sweep(rest, Vec::new())?;
         }
         if self.tested.as_ref().is_some_and(|(test, _)| test.meets(unit.start, unit.end)) {
             self.requests.account.queue.hold(&unit);
@@ -209,18 +210,10 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
     }
 
     /// Zeroes all of a range, to cover `holes`, if that is fast: at once, or when a test has shown
-    /// it. Not if the target may be the source, by the bytes at `places`.
-    fn sweep(
-        &mut self,
-        range: Range<u64>,
-        holes: Vec<Range<u64>>,
-        places: &[Range<u64>],
-    ) -> Result<()> {
+    /// it.
+    fn sweep(&mut self, range: Range<u64>, holes: Vec<Range<u64>>) -> Result<()> {
         self.open = false;
         let Some(range) = self.trimmed(range) else { return Ok(()) };
-        if !canary::are_apart(self.pair(), &self.requests.account.cancel, places)? {
-            return Ok(());
-        }
         if !self.zeroes().policy.tests {
             return self.requests.all(&range);
         }

@@ -1,5 +1,5 @@
 //! Which bytes of which files and disks a file or block device is: a partition is a part of its
-//! disk, a loop device a part of its file, which may be a disk again.
+//! disk, a loop device a part of its file, which may be a disk again; and whether no other node leads to them.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -14,6 +14,14 @@ use crate::storage::{Node, Storage, StoredRange};
 
 /// Most devices upon devices to follow.
 const DEEPEST: usize = 16;
+/// The file systems of this kernel in which each file has one inode (`f_type`): ext2 to ext4, XFS, Btrfs, tmpfs, F2FS, bcachefs, ZFS.
+/// Not overlayfs, FUSE, or what comes over a network: there two inodes may be one file.
+const LOCAL: [u64; 7] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0xca45_1a4e, 0x2fc1_2fc1];
+/// Where the kernel lists devices that are hardware to it, below /sys/devices,
+const HARDWARE: [&str; 4] = ["pci", "platform", "vbd-", "pseudo_"];
+/// and what they are named where their bytes may come from this machine all the same: iSCSI, Fibre Channel, SCSI and USB in software.
+const REMOTE: [&str; 5] = ["session", "rport-", "tcm_loop", "dummy_hcd", "vhci_hcd"];
 
 /// What the parameters of `file` name.
 pub(crate) fn storage(params: &Params) -> Storage {
@@ -32,9 +40,10 @@ pub(crate) fn storage(params: &Params) -> Storage {
 fn spans(path: &Path, found: &fs::Metadata) -> Vec<StoredRange> {
     if !found.file_type().is_block_device() {
         let node = Node::File(found.dev(), found.ino());
-        return vec![StoredRange { node, start: 0, end: u64::MAX }];
+        return vec![StoredRange { node, start: 0, end: u64::MAX, alone: is_local(path) }];
     }
-    let mut spans = vec![StoredRange { node: Node::Disk(found.rdev()), start: 0, end: u64::MAX }];
+    let (node, alone) = (Node::Disk(found.rdev()), is_known(found.rdev()));
+    let mut spans = vec![StoredRange { node, start: 0, end: u64::MAX, alone }];
     let mut path = Some(path.to_owned());
     while let Some(last) = spans.last().copied().filter(|_| spans.len() < DEEPEST) {
         let Node::Disk(number) = last.node else { break };
@@ -42,11 +51,15 @@ fn spans(path: &Path, found: &fs::Metadata) -> Vec<StoredRange> {
         let Some(below) = below else { break };
         let start = below.start.saturating_add(last.start);
         let end = below.start.saturating_add(last.end).min(below.end);
-        spans.push(StoredRange { node: below.node, start, end });
+        spans.push(StoredRange { start, end, ..below });
         path = match below.node {
             Node::Disk(number) => device_path(number),
             Node::File(..) => None,
         };
+    }
+    // A loop device whose file was not found may show any.
+    if let Some(StoredRange { node: Node::Disk(number), alone, .. }) = spans.last_mut() {
+        *alone = *alone && is_hardware(*number, DEEPEST);
     }
     spans
 }
@@ -60,25 +73,85 @@ fn part_of_disk(number: u64) -> Option<StoredRange> {
     };
     about.join("partition").exists().then_some(())?;
     let (start, len) = (sectors("start")?, sectors("size")?);
-    let disk = fs::read_to_string(about.join("../dev")).ok()?;
-    let (major, minor) = disk.trim().split_once(':')?;
-    let disk = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-    Some(StoredRange { node: Node::Disk(disk), start, end: start.saturating_add(len) })
+    let disk = number_in(&fs::read_to_string(about.join("../dev")).ok()?)?;
+    let (end, alone) = (start.saturating_add(len), is_known(disk));
+    Some(StoredRange { node: Node::Disk(disk), start, end, alone })
 }
 
 /// Of a loop device, the part of what it shows.
 fn part_of_file(path: &Path) -> Option<StoredRange> {
     let device = fs::File::open(path).ok()?;
     let status = block::loop_status(device.as_fd())?;
-    let node = match status.disk {
-        0 => Node::File(status.device, status.inode),
-        disk => Node::Disk(disk),
+    let (node, alone) = match status.disk {
+        0 => (Node::File(status.device, status.inode), is_local_inode(path, &status)),
+        disk => (Node::Disk(disk), is_known(disk)),
     };
     let end = match status.limit {
         0 => u64::MAX,
         limit => status.offset.saturating_add(limit),
     };
-    Some(StoredRange { node, start: status.offset, end })
+    Some(StoredRange { node, start: status.offset, end, alone })
+}
+
+/// Whether a file lies in a file system of this kernel in which no other inode has its bytes.
+fn is_local(path: &Path) -> bool {
+    let found = fs::metadata(path).is_ok_and(|found| found.file_type().is_file());
+    let kind = rustix::fs::statfs(path).ok().and_then(|fs| u64::try_from(fs.f_type).ok());
+    found && kind.is_some_and(|kind| LOCAL.contains(&kind))
+}
+
+/// The same for the file below a loop device.
+fn is_local_inode(device: &Path, status: &block::LoopStatus) -> bool {
+    let about = fs::metadata(device).map(|found| about(found.rdev()));
+    let file = about.and_then(|about| fs::read_to_string(about.join("loop/backing_file")));
+    let Ok(file) = file else { return false };
+    let file = Path::new(file.strip_suffix('\n').unwrap_or(&file));
+    let is_it = |found: fs::Metadata| (found.dev(), found.ino()) == (status.device, status.inode);
+    fs::metadata(file).is_ok_and(is_it) && is_local(file)
+}
+
+/// Whether the bytes of a block device are where the kernel says: in local hardware, in memory, in a file that is found by
+/// [`part_of_file`], or in such devices.
+fn is_known(number: u64) -> bool {
+    let name = fs::canonicalize(about(number)).ok();
+    let name = name.as_ref().and_then(|path| path.file_name()).and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with("loop")) || is_hardware(number, DEEPEST)
+}
+
+fn is_hardware(number: u64, depth: usize) -> bool {
+    let Some(path) = fs::canonicalize(about(number)).ok().filter(|_| depth > 0) else {
+        return false;
+    };
+    let Ok(below) = path.strip_prefix("/sys/devices") else { return false };
+    let names: Vec<&str> = below.iter().filter_map(|name| name.to_str()).collect();
+    match names[..] {
+        ["virtual", "block", name, ..] if name.starts_with("zram") || name.starts_with("ram") => {
+            true
+        }
+        ["virtual", "block", _, ..] => are_hardware(&path, depth - 1),
+        [first, ref rest @ ..] => is_local_path(first, rest),
+        [] => false,
+    }
+}
+
+/// Whether a device stands on others, and all of these are.
+fn are_hardware(device: &Path, depth: usize) -> bool {
+    let Ok(slaves) = fs::read_dir(device.join("slaves")) else { return false };
+    let numbers: Option<Vec<u64>> = slaves
+        .map(|slave| number_in(&fs::read_to_string(slave.ok()?.path().join("dev")).ok()?))
+        .collect();
+    numbers.is_some_and(|all| !all.is_empty() && all.iter().all(|one| is_hardware(*one, depth)))
+}
+
+fn is_local_path(first: &str, rest: &[&str]) -> bool {
+    let begins = |name: &str, with: &[&str]| with.iter().any(|with| name.starts_with(with));
+    begins(first, &HARDWARE) && !rest.iter().any(|name| begins(name, &REMOTE))
+}
+
+/// A device number as the kernel writes it.
+fn number_in(text: &str) -> Option<u64> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Where the kernel describes a block device.

@@ -280,6 +280,18 @@ pub fn relate(source: &Named, target: &Named) -> Result<Relation> {
     Err(Error::unfit(action).on(target.to_string()))
 }
 
+/// What is known of the target and of all that the source is made of: the files that it names, too. `Apart` only if that is proven
+/// for each.
+#[must_use]
+pub fn relate_all<'a>(source: impl IntoIterator<Item = &'a Storage>, target: &Storage) -> Relation {
+    let relations = source.into_iter().map(|storage| storage.relation(target));
+    relations.fold(Relation::Apart, |all, one| match (all, one) {
+        (Relation::Apart, one) => one,
+        (Relation::Unknown, one) if one != Relation::Apart => one,
+        (all, _) => all,
+    })
+}
+
 /// Whether a name in an image names something other than a file, in qemu-img's form: `json:{…}`,
 /// `nbd://…`.
 fn leads_elsewhere(name: &str) -> bool {

@@ -64,25 +64,23 @@ struct Work {
     source: (Named, Stack),
     target: (Named, Stack),
     choices: Choices,
-    ends: Ends,
     progress: Progress,
     cancel: Cancel,
 }
 
-/// The relation of two disks by their names; a copy onto its own source is refused.
-fn relation(source: &Named, target: &Named) -> device::Result<Ends> {
-    Ok(match disk::relate(source, target)? {
+fn ends_of(relation: Relation) -> Ends {
+    match relation {
         Relation::Apart => Ends::Apart,
         Relation::Unknown => Ends::Unknown,
         Relation::Same | Relation::Overlapping => Ends::Same,
-    })
+    }
 }
 
 impl Work {
     fn run(&self) -> Result<Report, Failed> {
         let context = Context::default();
-        let result = self.open(&context).and_then(|(source, target)| {
-            let copied = self.copy(&source, &target, &context);
+        let result = self.open(&context).and_then(|(source, ends, target)| {
+            let copied = self.copy(&source, ends, &target, &context);
             if let (Err(_), Some(made)) = (&copied, &target.made) {
                 made.remove();
             }
@@ -92,7 +90,7 @@ impl Work {
         result
     }
 
-    fn open(&self, context: &Context) -> Result<(Edge, Created), Failed> {
+    fn open(&self, context: &Context) -> Result<(Edge, Ends, Created), Failed> {
         let connections = self.choices.connections;
         let options = OpenOptions { connections, once: true, ..OpenOptions::read_only() };
         let (named, stack) = &self.source;
@@ -101,13 +99,18 @@ impl Work {
         files.extend(opened.reached);
         let source = opened.edge;
         let (named, stack) = &self.target;
+        // A new image shares nothing with its source.
+        let ends = match ends_of(disk::relate_all(&files, &named.storage())) {
+            Ends::Unknown if stack.image().format().is_some() => Ends::Apart,
+            ends => ends,
+        };
         let force = self.choices.force;
         let options = OpenOptions { connections, force, once: true, ..OpenOptions::read_write() };
         let creation = Creation {
             size: source.info().size,
             grows: false,
             upwards: false,
-            appears: stack.image().format().is_some(),
+            appears: true,
             whole: true,
             write_back: self.choices.flush,
             options,
@@ -126,11 +129,17 @@ impl Work {
             let text = format!("{named}: is too small; it was not written");
             return Err(Failed::new(device::ErrorKind::NoSpace, text));
         }
-        Ok((source, target))
+        Ok((source, ends, target))
     }
 
-    fn copy(&self, source: &Edge, target: &Created, context: &Context) -> Result<Report, Failed> {
-        let mut options = self.choices.options(self.ends);
+    fn copy(
+        &self,
+        source: &Edge,
+        ends: Ends,
+        target: &Created,
+        context: &Context,
+    ) -> Result<Report, Failed> {
+        let mut options = self.choices.options(ends);
         match target.holds {
             Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
             // The target is to end as if it had been emptied: ranges without data become holes.
@@ -179,13 +188,11 @@ pub(crate) fn copy_disk<'py>(
     let source = source.resolve(py, Handling::Read)?;
     let target = target.resolve(py, Handling::Write)?;
     check_target(py, &target.0, target.1.image(), choices.force)?;
-    let ends = relation(&source.0, &target.0).map_err(|e| raise(py, &e))?;
-    // A new image shares nothing with its source.
-    let is_image = target.1.image().format().is_some();
-    let ends = if is_image && ends == Ends::Unknown { Ends::Apart } else { ends };
+    // A copy onto its own source is refused.
+    disk::relate(&source.0, &target.0).map_err(|e| raise(py, &e))?;
     let (counters, cancel) = (Progress::default(), Cancel::default());
     let (seen, stop) = (counters.clone(), cancel.clone());
-    let work = Work { source, target, choices, ends, progress: counters, cancel };
+    let work = Work { source, target, choices, progress: counters, cancel };
     let tell = || {
         let now = seen.snapshot();
         match &progress {
