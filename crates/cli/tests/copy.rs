@@ -173,12 +173,51 @@ fn wait_for(path: &str) {
     panic!("{path} does not grow");
 }
 
+/// Waits until the child writes a file that has no name in the directory; its name is `path` if it got one.
+fn wait_for_nameless(child: &Child, path: &str) {
+    let directory = Path::new(path).parent().unwrap();
+    let open = format!("/proc/{}/fd", child.id());
+    for _ in 0..60_000 {
+        assert!(!Path::new(path).exists(), "it has its name before it is complete");
+        let files = std::fs::read_dir(&open).into_iter().flatten().flatten();
+        let nameless = |file: &std::fs::DirEntry| {
+            let leads_to = std::fs::read_link(file.path()).unwrap_or_default();
+            leads_to.starts_with(directory) && leads_to.to_string_lossy().ends_with(" (deleted)")
+        };
+        let grows = |file: std::fs::DirEntry| {
+            std::fs::metadata(file.path()).is_ok_and(|found| found.blocks() > 0)
+        };
+        if files.filter(nameless).any(grows) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("{path} is not written");
+}
+
+#[test]
+fn a_killed_copy_leaves_no_file() {
+    let room = Room::new("killed");
+    let (disk, kept) = (room.path("disk.raw"), room.path("kept.raw"));
+    let mut child = start(&["--quiet", "random:8G?seed=1", &disk]);
+    wait_for_nameless(&child, &disk);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(std::fs::read_dir(&room.0).unwrap().next().is_none(), "something is left");
+    // What is to be kept has its name at once.
+    let mut child = start(&["--quiet", "--keep-partial", "random:8G?seed=1", &kept]);
+    wait_for(&kept);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(Path::new(&kept).exists());
+}
+
 #[test]
 fn ctrl_c_stops_it_and_removes_the_half_file() {
     let room = Room::new("ctrlc");
     let disk = room.path("disk.raw");
     let child = start(&["random:8G?seed=1", &disk]);
-    wait_for(&disk);
+    wait_for_nameless(&child, &disk);
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));

@@ -63,7 +63,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         shares: false,
         target,
         promise,
-        appears: target_image.format().is_some(),
+        appears: true,
         target_stack: filters(matches, "target-filter")?.over_image(target_image),
         over_target: rate,
         is_overlay: false,
