@@ -331,8 +331,30 @@ impl Shared {
         last.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
     }
 
-    /// One attempt, now, if there is no connection; the others follow.
+    /// Attempts until there is a connection, for as long as requests may wait for one; the others follow.
     fn restore(self: &Arc<Self>) -> Result<()> {
+        let (begun, patience) = (Instant::now(), self.keep.patience.unwrap_or_default());
+        let mut failed = 0;
+        loop {
+            let came = self.restore_now();
+            let left = patience.saturating_sub(begun.elapsed());
+            match came {
+                Err(e) if is_lost(&Err(e.duplicate())) || e.kind() == ErrorKind::NotFound => {
+                    let state = self.state();
+                    if left.is_zero() || state.closed {
+                        return Err(e);
+                    }
+                    failed += 1;
+                    // An attempt in the background may be quicker.
+                    drop(self.changed.wait_timeout(state, backoff::wait(failed).min(left)));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// One attempt, now, if there is no connection.
+    fn restore_now(self: &Arc<Self>) -> Result<()> {
         self.lost_one();
         if self.choose().is_some() {
             return Ok(());
