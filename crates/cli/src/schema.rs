@@ -53,6 +53,12 @@ pub(crate) static OUTPUTS: &[Output] = &[
                 "integer or null",
                 "`progress`: bytes of data that are done, and bytes of data in the source; null while its map is not known",
             ),
+            (
+                "data.confirmed",
+                "integer",
+                "`summary`, `error`: bytes of the source that were read before its server was lost and came back, and are the \
+                 same there now (all that were, after a success)",
+            ),
             ("data.rate", "number", "`progress`: bytes of data a second"),
             ("data.eta", "number or null", "`progress`: seconds to go, if known"),
             ("data.seconds", "number", "`summary`, `error`: how long it took"),

@@ -9,7 +9,8 @@
 //! reported together with the ranges that are not known to be copied. It never takes a failed read
 //! for zeroes, and repeats only what is safe to repeat: what a target may have forgotten is copied
 //! once more, and what was in flight on a lane that broke is started again where nothing can be
-//! overtaken by its first try (see `path`; only where the caller allows it). It changes nothing
+//! overtaken by its first try (see `path`; only where the caller allows it). What was read of a source that
+//! was then lost and came back is read again, and has to be the same (`again`). It changes nothing
 //! before the beginning of the source has been read, and in a target that may be the source itself
 //! only ranges that were read.
 //!
@@ -28,8 +29,10 @@ mod range_set;
 mod report;
 
 mod path;
-mod tickets;
+mod sums;
 mod unit;
+
+mod tickets;
 
 mod cut;
 mod ledger;
@@ -42,6 +45,7 @@ mod way;
 
 mod zero;
 
+mod again;
 mod job;
 
 mod planner;

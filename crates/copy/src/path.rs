@@ -64,6 +64,11 @@ impl Path {
         self.edge.device().session().is_some()
     }
 
+    /// Whether the device is beyond a path that may break, and something else may be at its end then.
+    pub(crate) fn may_return(&self) -> bool {
+        self.most > 0 || self.edge.device().may_return()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

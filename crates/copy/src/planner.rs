@@ -133,12 +133,16 @@ impl<'scope, 'env> Planner<'scope, 'env> {
             return Ok(true);
         }
         let max = if self.first { FIRST } else { MANY };
-        let began = Instant::now();
+        let (began, epoch) = (Instant::now(), source.epoch());
         let answer = source.ask(&self.job.account.cancel, |edge| {
             let mut extents = Vec::new();
             edge.resolve(start, len, max, &mut extents).map(|()| extents)
         });
         let extents = answer.map_err(|e| e.at(start))?;
+        if let Some(sums) = &self.job.sums {
+            let holes = extents.iter().filter(|extent| extent.kind.reads_zero());
+            holes.for_each(|hole| sums.saw(hole.start..hole.end(), epoch, source.epoch()));
+        }
         self.cost.told(began.elapsed(), &extents);
         if self.cost.wants_rate()
             && let Some(data) = extents.iter().find(|extent| !extent.kind.reads_zero())

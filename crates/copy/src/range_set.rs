@@ -27,6 +27,20 @@ impl RangeSet {
         other.into_ranges().for_each(|range| self.add(range));
     }
 
+    /// What is not in the other set.
+    pub(crate) fn without(self, other: &Self) -> Self {
+        let mut left = Self::default();
+        for Range { mut start, end } in self.into_ranges() {
+            let before = other.0.range(..=start).next_back().map(|(s, _)| *s);
+            for (s, e) in other.0.range(before.unwrap_or(start)..end) {
+                left.add(start..(*s).max(start));
+                start = start.max(*e);
+            }
+            left.add(start..end);
+        }
+        left
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -65,10 +79,18 @@ mod tests {
             let (mut set, mut bytes) = (RangeSet::default(), [false; 64]);
             for _ in 0..below(12) {
                 let start = below(60);
-                let end = start + below(6);
+                let end = 64.min(start + below(6));
                 set.add(start..end);
-                (start..end.min(64)).for_each(|i| bytes[usize::try_from(i).unwrap()] = true);
+                (start..end).for_each(|i| bytes[usize::try_from(i).unwrap()] = true);
             }
+            let (mut other, mut rest) = (RangeSet::default(), bytes);
+            for _ in 0..below(6) {
+                let (start, end) = (below(64), below(64));
+                other.add(start..end);
+                (start..end).for_each(|i| rest[usize::try_from(i).unwrap()] = false);
+            }
+            let left: Vec<_> = set.clone().without(&other).into_ranges().collect();
+            assert!((0..).zip(rest).all(|(i, r)| left.iter().any(|l| l.contains(&i)) == r));
             assert_eq!(set.len(), bytes.iter().map(|b| u64::from(*b)).sum::<u64>());
             let ranges: Vec<_> = set.clone().into_ranges().collect();
             assert!(ranges.windows(2).all(|w| w[0].end < w[1].start), "{ranges:?}");

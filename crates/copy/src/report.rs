@@ -17,6 +17,9 @@ pub struct Report {
     pub zeroed: u64,
     /// Bytes left alone because the target reads as zeroes there.
     pub skipped: u64,
+    /// Of the source, bytes that were read before its server was lost and came back, and that it was then seen to hold still, holes
+    /// included. 0 where it was never lost.
+    pub confirmed: u64,
     /// From the first look at the map to the last flush.
     pub elapsed: Duration,
     /// Whether the target was sent anything that may have changed it.

@@ -16,9 +16,12 @@ use crate::pair::Pair;
 use crate::plan::{Span, within};
 use crate::queue::Queue;
 use crate::range_set::RangeSet;
+use crate::sums::Sums;
 use crate::worker::Worker;
 use crate::zero::{Zeroes, claim};
-use crate::{Cancel, CopyPlan, FailedCopy, Options, Progress, Reflink, Report, planner, share};
+use crate::{
+    Cancel, CopyPlan, FailedCopy, Options, Progress, Reflink, Report, again, planner, share,
+};
 
 /// How long a stopping copy waits for a planner that gets no answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -53,19 +56,21 @@ pub fn run(
     progress.begin(total);
     let began = Instant::now();
     let (left, outcome) = copy.go();
+    let confirmed = outcome.as_ref().map_or(0, |confirmed| *confirmed);
     let counted = progress.snapshot();
     let report = Report {
         total,
         copied: counted.copied,
         zeroed: counted.zeroed,
         skipped: counted.skipped,
+        confirmed,
         elapsed: began.elapsed(),
         touched: progress.touched(),
         left,
     };
     match outcome {
         Err(error) => Err(Box::new(FailedCopy { error, report })),
-        Ok(()) => Ok(report),
+        Ok(_) => Ok(report),
     }
 }
 
@@ -77,6 +82,8 @@ struct Copy<'a> {
     /// That is all of the source.
     whole: bool,
     ledger: Option<Arc<Ledger>>,
+    /// Sums of what was read, if the source may be lost and come back.
+    sums: Option<Arc<Sums>>,
     options: &'a Options,
     progress: &'a Progress,
     cancel: &'a Cancel,
@@ -107,16 +114,19 @@ impl<'a> Copy<'a> {
         }
         let forgets = pair.flush && (pair.target.may_forget() || options.renewals > 0);
         let ledger = forgets.then(|| Arc::new(Ledger::new(&pair.target, pair.sizes.request)));
-        Ok(Self { pair: Arc::new(pair), spans, whole, ledger, options, progress, cancel })
+        let sums = || Arc::new(Sums::new(pair.size, pair.source.epoch()));
+        let sums = pair.source.may_return().then(sums);
+        Ok(Self { pair: Arc::new(pair), spans, whole, ledger, sums, options, progress, cancel })
     }
 
     /// Copies all of it at once, or in passes until nothing is lost; then finishes. Returns what is
-    /// left, and the result.
-    fn go(&self) -> (Vec<Range<u64>>, Result<()>) {
+    /// left, and how many bytes were confirmed.
+    fn go(&self) -> (Vec<Range<u64>>, Result<u64>) {
+        let all = || self.spans.iter().map(|s| s.range.clone()).collect();
         match self.before() {
-            Ok(true) => return (Vec::new(), self.finish()),
+            Ok(true) => return (Vec::new(), self.finish(0)),
             Ok(false) => {}
-            Err(e) => return (self.spans.iter().map(|s| s.range.clone()).collect(), Err(e)),
+            Err(e) => return (all(), Err(e)),
         }
         let (mut spans, mut whole, mut in_vain) = (self.spans.clone(), self.whole, 0);
         let epoch = self.pair.target.epoch();
@@ -127,14 +137,20 @@ impl<'a> Copy<'a> {
                 outcome = self.settle();
             }
             let lost = self.ledger.as_ref().map_or_else(RangeSet::default, |l| l.take_lost());
+            let lost = self.sums.as_ref().map_or(lost.clone(), |sums| sums.forget(lost));
             spans = within(&self.spans, lost.into_ranges());
             whole = false;
+            let done = outcome.is_ok() && spans.is_empty();
+            let confirmed = if done { self.confirm() } else { Ok(0) };
+            let confirmed = match confirmed {
+                Ok(confirmed) => confirmed,
+                Err(e) => return (all(), Err(e)),
+            };
             if outcome.is_ok() && self.ledger.is_none() && self.pair.target.epoch() != epoch {
-                let all = std::iter::once(0..self.pair.size).collect();
-                return (all, Err(self.forgotten()));
+                return (all(), Err(self.forgotten()));
             }
-            if outcome.is_ok() && spans.is_empty() {
-                return (Vec::new(), self.finish());
+            if done {
+                return (Vec::new(), self.finish(confirmed));
             }
             left.add_all(spans.iter().map(|s| s.range.clone()).collect());
             in_vain = if self.durable() > durable { 0 } else { in_vain + 1 };
@@ -144,8 +160,8 @@ impl<'a> Copy<'a> {
                 let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
                 outcome = Err(error.on(&self.pair.target.info().name));
             }
-            if outcome.is_err() {
-                return (left.into_ranges().collect(), outcome);
+            if let Err(e) = outcome {
+                return (left.into_ranges().collect(), Err(e));
             }
             self.progress.take_back(left.len());
         }
@@ -161,6 +177,12 @@ impl<'a> Copy<'a> {
             return Ok(false);
         }
         share::all(&self.pair, self.options, self.progress, self.cancel)
+    }
+
+    /// All was read. If the source's server was lost and came back meanwhile: makes sure that it is all of one disk.
+    fn confirm(&self) -> Result<u64> {
+        let Some(sums) = &self.sums else { return Ok(0) };
+        again::check(&self.pair, (sums, &self.spans), self.options.no_extents, self.cancel)
     }
 
     /// The target may have forgotten something, and without a flush it is not known what.
@@ -181,7 +203,9 @@ impl<'a> Copy<'a> {
         let takes = self.pair.target.info().abilities.take
             && !self.options.allocated
             && !self.options.wipe
-            && self.options.reflink != Reflink::Never;
+            && self.options.reflink != Reflink::Never
+            // What is taken is not seen.
+            && self.sums.is_none();
         let job = Arc::new(Job {
             pair: self.pair.clone(),
             spans,
@@ -196,6 +220,7 @@ impl<'a> Copy<'a> {
             takes,
             shares: takes.into(),
             no_extents: self.options.no_extents,
+            sums: self.sums.clone(),
         });
         move_all(&job);
         let left = job.account.queue.left(&job.spans);
@@ -214,11 +239,14 @@ impl<'a> Copy<'a> {
         ledger.ended(self.pair.target.flush(self.cancel))
     }
 
-    /// All is written.
-    fn finish(&self) -> Result<()> {
+    /// All is written, and so much of it confirmed.
+    fn finish(&self, confirmed: u64) -> Result<u64> {
         let target = &self.pair.target;
         target.edge().device().finish().map_err(|e| e.on(&target.info().name))?;
-        if self.pair.flush { target.flush(self.cancel) } else { Ok(()) }
+        if self.pair.flush {
+            target.flush(self.cancel)?;
+        }
+        Ok(confirmed)
     }
 }
 

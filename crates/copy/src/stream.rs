@@ -57,6 +57,7 @@ pub fn stream(
         copied: counted.copied,
         zeroed: counted.zeroed,
         skipped: counted.skipped,
+        confirmed: 0,
         elapsed: began.elapsed(),
         touched: progress.touched(),
         left: if outcome.is_err() { copy.left() } else { Vec::new() },

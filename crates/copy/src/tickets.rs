@@ -9,6 +9,7 @@ use std::time::Instant;
 use device::{Error, ErrorKind, Fault, Result};
 
 use crate::held::Load;
+use crate::sums::Share;
 
 /// What an operation is for. Ranges are in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -35,12 +36,14 @@ pub(crate) struct Tickets {
     free: Vec<u32>,
 }
 
-/// When an operation was started, in which epoch of the target, and the memory that it holds.
+/// When an operation was started, in which epoch of the end that it was sent to, and the memory that it holds.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) at: Instant,
     pub(crate) epoch: u64,
     pub(crate) load: Option<Arc<Load>>,
+    /// What its bytes add to the sums of the source.
+    pub(crate) share: Option<Share>,
 }
 
 #[derive(Debug)]
@@ -59,7 +62,7 @@ impl Tickets {
         self.len() == 0
     }
 
-    /// For an operation that is started now, in this epoch of the target, over this memory.
+    /// For an operation that is started now, in this epoch, over this memory.
     pub(crate) fn issue(&mut self, task: Task, epoch: u64, load: Option<Arc<Load>>) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { turn: 0, task: None });
@@ -68,8 +71,24 @@ impl Tickets {
         });
         let entry = &mut self.slots[slot as usize];
         entry.turn = entry.turn.wrapping_add(1);
-        entry.task = Some((task, Start { at: Instant::now(), epoch, load }));
+        entry.task = Some((task, Start { at: Instant::now(), epoch, load, share: None }));
         (u64::from(entry.turn) << 32) | u64::from(slot)
+    }
+
+    /// The same for a write of bytes that add this to the sums of the source.
+    pub(crate) fn issue_with(
+        &mut self,
+        task: Task,
+        epoch: u64,
+        load: Option<Arc<Load>>,
+        share: Option<Share>,
+    ) -> u64 {
+        let ticket = self.issue(task, epoch, load);
+        let slot = usize::try_from(ticket & 0xffff_ffff).unwrap_or(usize::MAX);
+        if let Some((_, start)) = self.slots.get_mut(slot).and_then(|slot| slot.task.as_mut()) {
+            start.share = share;
+        }
+        ticket
     }
 
     /// The purpose of a ticket, and when it was issued.

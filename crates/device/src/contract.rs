@@ -336,6 +336,12 @@ pub trait Session: Send + Sync {
         false
     }
 
+    /// Whether its path may break and be reopened while it is used, by itself or by what is below it: then [`epoch`](Self::epoch)
+    /// grows, and what is there now may be another disk, of which a sample did not show it. Constant.
+    fn may_return(&self) -> bool {
+        self.reconnects()
+    }
+
     /// Grows whenever a broken path to the outside was reopened, before anything goes over the new
     /// one: the server there may have forgotten what was acknowledged before and was not durable. A
     /// flush covers only what was acknowledged in its own epoch.
@@ -379,6 +385,12 @@ impl dyn Device + '_ {
     #[must_use]
     pub fn reconnects(&self) -> bool {
         self.session().is_some_and(Session::reconnects)
+    }
+
+    /// See [`Session::may_return`]; not where no path can break.
+    #[must_use]
+    pub fn may_return(&self) -> bool {
+        self.session().is_some_and(Session::may_return)
     }
 
     /// See [`Session::epoch`]; 0 where no path can break.

@@ -124,6 +124,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
         self.below().device().is_chosen_by_name()
     }
 
+    /// Whether the filter itself reopens what is below: see [`Session::may_return`]. Constant.
+    fn reopens(&self) -> bool {
+        false
+    }
+
     /// The names that may be asked for: see [`Session::list`].
     fn list(&self, client: &Client, done: Listed) {
         self.below().device().list(client, done);
@@ -306,6 +311,10 @@ impl<F: Filter> Session for Filtered<F> {
 
     fn reconnects(&self) -> bool {
         self.0.filter.below().device().reconnects()
+    }
+
+    fn may_return(&self) -> bool {
+        self.0.filter.reopens() || self.0.filter.below().device().may_return()
     }
 
     fn epoch(&self) -> u64 {

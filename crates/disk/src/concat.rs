@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use device::{
-    Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
-    Info, Now, Operation, Outcome, Result,
+    Abilities, BlockSizes, Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent,
+    ExtentKind, Fault, Info, Now, Operation, Outcome, Result, Session,
 };
 use runtime::{Context, promise, spawn};
 
@@ -155,9 +155,42 @@ impl Concat {
     }
 }
 
+impl Concat {
+    fn devices(&self) -> impl Iterator<Item = &dyn Device> {
+        let disks = self.spans.iter().filter_map(|span| span.part.disk.as_ref());
+        disks.map(|disk| &**disk.device())
+    }
+}
+
+impl Session for Concat {
+    fn connect(&self, _: &Client, done: Connected) {
+        done(Ok(None));
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.devices().try_for_each(<dyn Device>::reopen)
+    }
+
+    fn reconnects(&self) -> bool {
+        self.devices().any(<dyn Device>::reconnects)
+    }
+
+    fn may_return(&self) -> bool {
+        self.devices().any(<dyn Device>::may_return)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.devices().map(<dyn Device>::epoch).sum()
+    }
+}
+
 impl Device for Concat {
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        self.devices().any(|device| device.session().is_some()).then_some(self)
     }
 
     fn submit(&self, operation: Operation, done: Done) {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{
-    Buffer, Device, Done, Edge, Error, Extent, ExtentKind, Info, Operation, Outcome, Result,
+    Buffer, Client, Connected, Device, Done, Edge, Error, Extent, ExtentKind, Info, Operation,
+    Outcome, Result, Session,
 };
 use runtime::{Context, promise, spawn};
 
@@ -97,9 +98,35 @@ async fn resolve(below: &Edge, gaps: &Gaps, (offset, len): (u64, u64), max: usiz
     }
 }
 
+impl Session for Salvage {
+    fn connect(&self, _: &Client, done: Connected) {
+        done(Ok(None));
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.below.device().reopen()
+    }
+
+    fn reconnects(&self) -> bool {
+        self.below.device().reconnects()
+    }
+
+    fn may_return(&self) -> bool {
+        self.below.device().may_return()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.below.device().epoch()
+    }
+}
+
 impl Device for Salvage {
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        self.below.device().session().is_some().then_some(self)
     }
 
     fn submit(&self, operation: Operation, done: Done) {

@@ -38,7 +38,7 @@ impl Counting {
 
     /// The last line.
     pub(crate) fn summary(self, report: &Report) -> String {
-        let time = format!("{:.1} s", report.elapsed.as_secs_f64());
+        let mut time = format!("{:.1} s", report.elapsed.as_secs_f64());
         let (counted, what) = match self {
             Self::Data => {
                 let holes = format_size(report.zeroed.saturating_add(report.skipped));
@@ -48,10 +48,16 @@ impl Counting {
             Self::All(done) => (report.done(), format!("{done} {}", format_size(report.done()))),
         };
         let rate = as_f64(counted) / report.elapsed.as_secs_f64().max(1e-6);
-        if counted == 0 {
-            return format!("{what} in {time}");
+        if counted > 0 {
+            time = format!("{time}, {}", format_rate(rate));
         }
-        format!("{what} in {time}, {}", format_rate(rate))
+        if report.confirmed > 0 {
+            let again = format_size(report.confirmed);
+            time = format!(
+                "{time}; the source was lost and came back: {again} read before are the same"
+            );
+        }
+        format!("{what} in {time}")
     }
 }
 

@@ -182,6 +182,7 @@ fn account(report: &Report) -> Value {
         "copied": report.copied,
         "zeroed": report.zeroed,
         "skipped": report.skipped,
+        "confirmed": report.confirmed,
         "seconds": (seconds * 1e6).round() / 1e6,
     })
 }

@@ -25,6 +25,7 @@ use crate::held::{Held, Load};
 use crate::job::Job;
 use crate::progress::{LOOK, Moved};
 use crate::queue::Next;
+use crate::sums::Share;
 use crate::tickets::{Task, Tickets};
 use crate::unit::{Stretch, Unit};
 use crate::way::Way;
@@ -60,7 +61,7 @@ pub(crate) struct Worker {
 /// An operation for the target.
 #[derive(Debug)]
 enum Todo {
-    Write { offset: u64, data: Slice, load: Arc<Load> },
+    Write { offset: u64, data: Slice, load: Arc<Load>, share: Option<Share> },
     Zero(Range<u64>, ZeroBy),
 }
 
@@ -265,7 +266,8 @@ impl Worker {
         let len = to_usize(len)?;
         let buffer = self.pool.take(len);
         let load = self.held.take(buffer.capacity());
-        let ticket = self.tickets.issue(Task::Read { offset, len }, 0, Some(load));
+        let epoch = self.job.pair.source.epoch();
+        let ticket = self.tickets.issue(Task::Read { offset, len }, epoch, Some(load));
         self.reads.started();
         self.source.start(ticket, Operation::Read { offset, buffer });
         Ok(())
@@ -283,6 +285,10 @@ impl Worker {
                 Ok(outcome) => {
                     let buffer = read_outcome(outcome, len).ok_or_else(|| confused("source"))?;
                     self.job.pair.source.is_of_use();
+                    if let Some(sums) = &self.job.sums {
+                        let range = offset..offset + len as u64;
+                        sums.saw(range, started.epoch, self.job.pair.source.epoch());
+                    }
                     self.arrived(buffer, offset, &load)?;
                 }
                 Err(e) => {
@@ -335,7 +341,8 @@ impl Worker {
     }
 
     fn write(&mut self, offset: u64, data: Slice, load: &Arc<Load>) {
-        self.todo(Todo::Write { offset, data, load: load.clone() });
+        let share = self.job.sums.as_ref().map(|sums| sums.share(offset, &data));
+        self.todo(Todo::Write { offset, data, load: load.clone(), share });
     }
 
     /// A range that is to read as zeroes.
@@ -390,7 +397,9 @@ impl Worker {
 
     fn start_on_target(&mut self, todo: Todo) {
         match todo {
-            Todo::Write { offset, data, load } => self.start_write(offset, data, Some(load)),
+            Todo::Write { offset, data, load, share } => {
+                self.start_write(offset, data, Some(load), share);
+            }
             Todo::Zero(range, how) => {
                 let (offset, len) = (range.start, range.end - range.start);
                 match how {
@@ -417,11 +426,19 @@ impl Worker {
     }
 
     /// Zeroes of the job hold no memory.
-    fn start_write(&mut self, offset: u64, data: Slice, load: Option<Arc<Load>>) {
+    fn start_write(
+        &mut self,
+        offset: u64,
+        data: Slice,
+        load: Option<Arc<Load>>,
+        share: Option<Share>,
+    ) {
         self.job.account.progress.touch();
         self.writes.started();
         let task = Task::Write { offset, len: data.len(), zeroes: load.is_none() };
-        self.ask_target(task, Operation::Write { offset, data, fua: false }, load);
+        let epoch = self.job.pair.target.epoch();
+        let ticket = self.tickets.issue_with(task, epoch, load, share);
+        self.target.start(ticket, Operation::Write { offset, data, fua: false });
     }
 
     fn ask_target(&mut self, task: Task, operation: Operation, load: Option<Arc<Load>>) {
@@ -439,7 +456,7 @@ impl Worker {
         }
         let zeroes = self.job.zeroes.buffer();
         match Slice::part(zeroes, 0, usize::try_from(n).unwrap_or(usize::MAX)) {
-            Some(data) => self.start_write(offset, data, None),
+            Some(data) => self.start_write(offset, data, None, None),
             None => self.job.account.queue.stop(confused("copy")),
         }
     }
@@ -458,7 +475,12 @@ impl Worker {
                 _ => {}
             }
             match completed.outcome {
-                Ok(outcome) => self.target_answered(task, started.epoch, outcome)?,
+                Ok(outcome) => {
+                    if let (Some(sums), Some(share)) = (&self.job.sums, &started.share) {
+                        sums.add(share);
+                    }
+                    self.target_answered(task, started.epoch, outcome)?;
+                }
                 Err(e) => self.target_failed(task, e)?,
             }
         }

@@ -21,7 +21,7 @@ pub(crate) fn read_first(pair: &Pair, cancel: &Cancel, data: Range<u64>) -> Resu
 }
 
 /// Reads all of them at the same time.
-pub(super) fn read_all(path: &Path, cancel: &Cancel, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
+pub(crate) fn read_all(path: &Path, cancel: &Cancel, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
     path.ask(cancel, |edge| {
         let under_way: Vec<_> = places.iter().map(|place| (place, start(edge, place))).collect();
         let ended = under_way.into_iter().map(|(place, told)| {

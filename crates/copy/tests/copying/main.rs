@@ -18,6 +18,7 @@ mod lying;
 mod over_nbd;
 mod pipes;
 mod places;
+mod returning;
 mod same;
 mod sizes;
 mod slow_maps;

@@ -129,6 +129,10 @@ impl Filter for Retry {
         &self.below
     }
 
+    fn reopens(&self) -> bool {
+        true
+    }
+
     fn run(&self, mut operation: Operation, done: Done) {
         let (below, shared) = (self.below.clone(), self.shared.clone());
         let told = shared.account.told();

@@ -73,6 +73,10 @@ impl<L: Layer> Session for Layered<L> {
         self.layer.below().into_iter().any(|below| below.device().reconnects())
     }
 
+    fn may_return(&self) -> bool {
+        self.layer.below().into_iter().any(|below| below.device().may_return())
+    }
+
     /// Writes below may be lost whenever one of the disks has lost writes.
     fn epoch(&self) -> u64 {
         self.layer.below().into_iter().map(|below| below.device().epoch()).sum()
