@@ -1,9 +1,11 @@
 //! What a copy must never lose: the source when it is the target too, what a file held where it is
 //! written over, and what was reported as done.
 
+mod below;
 mod durable;
 mod forgotten;
 mod itself;
+mod lost;
 mod over;
 
 use std::path::Path;
