@@ -15,7 +15,7 @@ use crate::pair::Pair;
 use crate::plan::{Span, within};
 use crate::progress::Cancel;
 use crate::range_set::RangeSet;
-use crate::sums::{Share, Sums};
+use crate::sums::{SumPart, Sums};
 use crate::zero::canary;
 
 /// Bytes whose sums are compared at a time, at least a piece, and that are read at a time.
@@ -35,7 +35,7 @@ pub(crate) fn check(
     cancel: &Cancel,
 ) -> Result<u64> {
     let asks = !no_map && pair.source.info().abilities.extents;
-    let again = Again { pair, sums, spans, asks, cancel };
+    let again = Rereading { pair, sums, spans, asks, cancel };
     let (mut done, mut bytes) = (RangeSet::default(), 0);
     loop {
         let left = sums.before(pair.source.epoch()).without(&done);
@@ -49,7 +49,7 @@ pub(crate) fn check(
     }
 }
 
-struct Again<'a> {
+struct Rereading<'a> {
     pair: &'a Pair,
     sums: &'a Sums,
     spans: &'a [Span],
@@ -58,7 +58,7 @@ struct Again<'a> {
     cancel: &'a Cancel,
 }
 
-impl Again<'_> {
+impl Rereading<'_> {
     /// Compares whole pieces.
     fn pieces(&self, range: Range<u64>) -> Result<u64> {
         let (mut at, mut bytes) = (range.start, 0);
@@ -81,7 +81,7 @@ impl Again<'_> {
     }
 
     /// Reads the data of a span.
-    fn span(&self, range: Range<u64>, mut take: impl FnMut(&Share)) -> Result<()> {
+    fn span(&self, range: Range<u64>, mut take: impl FnMut(&SumPart)) -> Result<()> {
         let (mut at, source) = (range.start, &self.pair.source);
         while at < range.end {
             let (start, len) = (at, range.end - at);
@@ -107,7 +107,7 @@ impl Again<'_> {
         Ok(())
     }
 
-    fn data(&self, range: Range<u64>, take: &mut impl FnMut(&Share)) -> Result<()> {
+    fn data(&self, range: Range<u64>, take: &mut impl FnMut(&SumPart)) -> Result<()> {
         let request = self.pair.sizes.request;
         let (mut at, mut places) = (range.start, Vec::new());
         while at < range.end {

@@ -42,7 +42,7 @@ struct State {
 
 /// What a range adds to the sums, and to which: `first` and those that follow.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) struct Share {
+pub(crate) struct SumPart {
     first: usize,
     parts: Box<[u64]>,
 }
@@ -87,7 +87,7 @@ impl Sums {
     }
 
     /// What bytes at an offset add.
-    pub(crate) fn share(&self, offset: u64, bytes: &[u8]) -> Share {
+    pub(crate) fn share(&self, offset: u64, bytes: &[u8]) -> SumPart {
         let first = self.number(offset);
         let mut parts = vec![0; self.number(offset + (bytes.len() as u64).max(1) - 1) - first + 1];
         let (mut at, mut rest) = (offset, bytes);
@@ -101,7 +101,7 @@ impl Sums {
             at += now.len() as u64;
             rest = later;
         }
-        Share { first, parts: parts.into() }
+        SumPart { first, parts: parts.into() }
     }
 
     /// The sum of bytes that lie in one chunk, from this offset in it on.
@@ -128,7 +128,7 @@ impl Sums {
     }
 
     /// Adds it: those bytes are in the target.
-    pub(crate) fn add(&self, share: &Share) {
+    pub(crate) fn add(&self, share: &SumPart) {
         for (sum, part) in self.sums.iter().skip(share.first).zip(&share.parts) {
             sum.fetch_add(*part, Relaxed);
         }
@@ -141,7 +141,7 @@ impl Sums {
     }
 
     /// Takes back from the sums of the pieces in a range what they have by now.
-    pub(crate) fn subtract(&self, range: &Range<u64>, sums: &mut [u64], share: &Share) {
+    pub(crate) fn subtract(&self, range: &Range<u64>, sums: &mut [u64], share: &SumPart) {
         let skipped = share.first - self.number(range.start).min(share.first);
         for (sum, part) in sums.iter_mut().skip(skipped).zip(&share.parts) {
             *sum = sum.wrapping_sub(*part);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use device::{Error, ErrorKind, Fault, Result};
 
 use crate::held::Load;
-use crate::sums::Share;
+use crate::sums::SumPart;
 
 /// What an operation is for. Ranges are in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -43,7 +43,7 @@ pub(crate) struct Start {
     pub(crate) epoch: u64,
     pub(crate) load: Option<Arc<Load>>,
     /// What its bytes add to the sums of the source.
-    pub(crate) share: Option<Share>,
+    pub(crate) share: Option<SumPart>,
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Tickets {
         task: Task,
         epoch: u64,
         load: Option<Arc<Load>>,
-        share: Option<Share>,
+        share: Option<SumPart>,
     ) -> u64 {
         let ticket = self.issue(task, epoch, load);
         let slot = usize::try_from(ticket & 0xffff_ffff).unwrap_or(usize::MAX);

@@ -25,7 +25,7 @@ use crate::held::{Held, Load};
 use crate::job::Job;
 use crate::progress::{LOOK, Moved};
 use crate::queue::Next;
-use crate::sums::Share;
+use crate::sums::SumPart;
 use crate::tickets::{Task, Tickets};
 use crate::unit::{Stretch, Unit};
 use crate::way::Way;
@@ -61,7 +61,7 @@ pub(crate) struct Worker {
 /// An operation for the target.
 #[derive(Debug)]
 enum Todo {
-    Write { offset: u64, data: Slice, load: Arc<Load>, share: Option<Share> },
+    Write { offset: u64, data: Slice, load: Arc<Load>, share: Option<SumPart> },
     Zero(Range<u64>, ZeroBy),
 }
 
@@ -431,7 +431,7 @@ impl Worker {
         offset: u64,
         data: Slice,
         load: Option<Arc<Load>>,
-        share: Option<Share>,
+        share: Option<SumPart>,
     ) {
         self.job.account.progress.touch();
         self.writes.started();
