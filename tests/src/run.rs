@@ -236,7 +236,7 @@ pub fn measured(command: &Command) -> Outcome {
 }
 
 /// A program of this crate.
-fn beside(name: &str) -> PathBuf {
+pub fn beside(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let path = tests.parent().and_then(Path::parent).unwrap().join(name);
     assert!(path.exists(), "{} is not built: cargo test -p blackbox builds it", path.display());

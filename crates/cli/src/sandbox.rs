@@ -2,13 +2,13 @@
 //!
 //! [`Sandbox::enter`] is called before anything is opened and before there is a second thread; [`Sandbox::shut`] when
 //! all that the work needs is open. Programs that are started would be confined with this process, so a helper that was
-//! forked before starts them.
+//! forked before starts them. It also makes, replaces and removes files: see [`programs::names`].
 
 use std::fmt;
 
 use clap::{Arg, ArgMatches};
 use device::Reach;
-use sandbox::FileConfinement;
+use sandbox::{FileConfinement, Sockets};
 
 use crate::arguments::value;
 use crate::failure::Failure;
@@ -26,11 +26,11 @@ pub(crate) enum Wish {
 }
 
 /// What is in force.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sandbox {
     wish: Wish,
-    /// Connections are made, now and later.
-    network: bool,
+    /// What is done with sockets, now and later.
+    sockets: Sockets,
     files: FileConfinement,
     /// Whether anything is confined.
     is_off: bool,
@@ -65,8 +65,10 @@ pub(crate) fn wish(matches: &ArgMatches) -> Wish {
 impl Sandbox {
     /// From here on only what is in `reach` can be opened.
     pub(crate) fn enter(wish: Wish, reach: &Reach) -> Result<Self, Failure> {
-        let (network, files) = (reach.network, FileConfinement::Free);
-        let free = Self { wish, network, files, is_off: true, why: None };
+        let (accepts, listens) = (!reach.sockets.is_empty(), !reach.privates.is_empty());
+        let sockets = Sockets { connects: reach.network.clone(), accepts, listens };
+        let files = FileConfinement::Free;
+        let free = Self { wish, sockets, files, is_off: true, why: None };
         if wish == Wish::Off {
             return Ok(free);
         }
@@ -76,13 +78,14 @@ impl Sandbox {
                 Wish::Auto | Wish::Off => Ok(Self { why: Some(FOREIGN), ..free }),
             };
         }
-        if !reach.programs.is_empty()
-            && let Err(e) = programs::hand_over(reach.programs.clone())
+        let grants = reach.grants();
+        if !(reach.programs.is_empty() && grants.is_empty())
+            && let Err(e) = programs::hand_over(reach.programs.clone(), grants)
         {
             // Programs would be confined with this process.
             return match wish {
                 Wish::Require => Err(Failure::new(format!(
-                    "--sandbox=require: make a helper that starts programs: {e}"
+                    "--sandbox=require: make a helper outside of it: {e}"
                 ))),
                 _ => Ok(free),
             };
@@ -98,18 +101,25 @@ impl Sandbox {
         }
     }
 
+    /// The same of a process that accepts connections, at sockets that are open when it is shut.
+    #[must_use]
+    pub(crate) fn accepting(mut self) -> Self {
+        self.sockets.accepts = true;
+        self
+    }
+
     /// Why nothing is confined, unless the user wanted that.
-    pub(crate) fn why_off(self) -> Option<&'static str> {
+    pub(crate) fn why_off(&self) -> Option<&'static str> {
         self.why
     }
 
     /// All is open: from here on no program is started and, where none was named, no connection made.
-    pub(crate) fn shut(self) -> Result<Told, Failure> {
+    pub(crate) fn shut(&self) -> Result<Told, Failure> {
         let told = |calls| Told { files: self.files, calls };
         if self.is_off {
             return Ok(told(false));
         }
-        match (sandbox::confine_calls(self.network), self.wish) {
+        match (sandbox::confine_calls(&self.sockets), self.wish) {
             (Err(e), Wish::Require) => Err(Failure::new(format!("--sandbox=require: {e}"))),
             (done, _) => Ok(told(done.is_ok())),
         }

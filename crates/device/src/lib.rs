@@ -55,7 +55,7 @@ pub use map_cost::MapCost;
 pub use name::{Name, NameError, Params, nearest, suggestion};
 pub use operation::{Again, Done, Operation, OperationKind, Outcome, StatusRun, merge_run};
 pub use param::{Param, param, repeated};
-pub use reach::{Reach, Use};
+pub use reach::{Endpoint, Reach, Use};
 pub use samples::samples;
 pub use simple::{Blocking, Simple, run as run_blocking};
 pub use size::{SizeError, format_size, parse_size};

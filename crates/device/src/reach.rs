@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use programs::Program;
+use programs::{Grant, Program};
 
 use crate::{Params, text};
 
@@ -13,18 +13,39 @@ use crate::{Params, text};
 pub struct Reach {
     /// Files and directories that are read; of a directory all that is beneath it.
     pub reads: Vec<PathBuf>,
-    /// The same for those that are read and written, but not created.
+    /// Files that are read again later, when another file may have the name.
+    pub rereads: Vec<PathBuf>,
+    /// The same as `reads` for what is read and written, but not created.
     pub writes: Vec<PathBuf>,
-    /// Files that are made, opened if they are there, or removed again; a directory stands for any file in it.
+    /// Files that are made, opened if they are there, or removed again.
     pub makes: Vec<PathBuf>,
-    /// Directories in which sockets are made and removed again, or a directory for one.
+    /// Directories in which files without a name are made.
+    pub nameless: Vec<PathBuf>,
+    /// Sockets that are made, before clients are served, and removed again.
     pub sockets: Vec<PathBuf>,
-    /// Whether connections are made and names looked up, now and later.
-    pub network: bool,
+    /// Directories in which a directory with a socket is made and removed again, now and later.
+    pub privates: Vec<PathBuf>,
+    /// Where connections are made to, now and later.
+    pub network: Vec<Endpoint>,
     /// Other programs that are started, now and later.
     pub programs: Vec<Program>,
     /// Not known: third-party code runs here, which may need anything.
     pub anything: bool,
+}
+
+/// Where connections are made to, as far as the kernel can tell it from elsewhere.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Endpoint {
+    /// A Unix socket with a name in the file system.
+    Unix,
+    /// One with an abstract name.
+    Abstract,
+    /// A port of a virtual machine or of its host.
+    Vsock,
+    /// A TCP port; names of hosts are looked up.
+    Tcp(u16),
+    /// Any host and port: one leads to others.
+    Anywhere,
 }
 
 /// What a disk is opened for.
@@ -63,10 +84,33 @@ impl Reach {
         named.map(|path| Self::path(text::path(path), how)).fold(Self::default(), Self::and)
     }
 
-    /// The network.
+    /// The whole network.
     #[must_use]
     pub fn network() -> Self {
-        Self { network: true, ..Self::default() }
+        Self::to(Endpoint::Anywhere)
+    }
+
+    /// Connections to there.
+    #[must_use]
+    pub fn to(endpoint: Endpoint) -> Self {
+        Self { network: vec![endpoint], ..Self::default() }
+    }
+
+    /// Files without a name in this directory.
+    #[must_use]
+    pub fn nameless(directory: impl Into<PathBuf>) -> Self {
+        Self { nameless: vec![directory.into()], ..Self::default() }
+    }
+
+    /// The names that a sandboxed process has changed for it.
+    #[must_use]
+    pub fn grants(&self) -> Vec<Grant> {
+        let files = self.makes.iter().cloned().map(Grant::File);
+        let rereads = self.rereads.iter().cloned().map(Grant::Reading);
+        let nameless = self.nameless.iter().cloned().map(Grant::Nameless);
+        let sockets = self.sockets.iter().cloned().map(Grant::Socket);
+        let privates = self.privates.iter().cloned().map(Grant::Private);
+        files.chain(rereads).chain(nameless).chain(sockets).chain(privates).collect()
     }
 
     /// Everything.
@@ -79,10 +123,13 @@ impl Reach {
     #[must_use]
     pub fn and(mut self, mut other: Self) -> Self {
         self.reads.append(&mut other.reads);
+        self.rereads.append(&mut other.rereads);
         self.writes.append(&mut other.writes);
         self.makes.append(&mut other.makes);
+        self.nameless.append(&mut other.nameless);
         self.sockets.append(&mut other.sockets);
-        self.network |= other.network;
+        self.privates.append(&mut other.privates);
+        self.network.append(&mut other.network);
         self.programs.append(&mut other.programs);
         self.anything |= other.anything;
         self

@@ -37,8 +37,10 @@ fn made_beside(disk: &Named, image: &Image) -> Reach {
     let directory = directory(&path);
     let files = files(format, &image.options).map(|name| directory.join(text::path(name)));
     let files: Vec<_> = files.collect();
-    let reads = Reach { reads: files.clone(), ..Reach::path(directory, Use::Make) };
-    files.into_iter().map(|file| Reach::path(file, Use::Make)).fold(reads, Reach::and)
+    let part = format.create.and_then(|creator| creator.beside).zip(disk.own_name());
+    let part = part.map(|(beside, own)| directory.join(text::path(&beside(&own))));
+    let makes = files.iter().cloned().chain(part).collect();
+    Reach { reads: files, makes, ..Reach::default() }
 }
 
 /// The files that these options of a new image of this format name.
@@ -70,7 +72,8 @@ mod tests {
     #[test]
     fn a_file_reaches_itself_and_a_server_the_network() {
         assert_eq!(reached("/a/b", &[], Use::Read), Reach::path("/a/b", Use::Read));
-        assert_eq!(reached("nbd://localhost", &[], Use::Read), Reach::network());
+        let server = Reach::to(device::Endpoint::Tcp(10809));
+        assert_eq!(reached("nbd://localhost", &[], Use::Read), server);
         let with_program = reached("nbd:?command=nbdkit&arg=-s", &[], Use::Read);
         assert_eq!(with_program.programs.len(), 1);
     }
@@ -103,6 +106,9 @@ mod tests {
         let stack = Stack::default().over_image(image);
         let reach = reach(&Named::parse("/a/b").unwrap(), &stack, Use::Make);
         assert_eq!(reach.reads, [PathBuf::from("/a/../base.qcow2")]);
-        assert_eq!(reach.makes, ["/a/b", "/a", "/a/../base.qcow2"].map(PathBuf::from));
+        assert_eq!(reach.makes, ["/a/b", "/a/../base.qcow2"].map(PathBuf::from));
+        let stack = Stack::default().over_image(Image::of("vmdk").unwrap());
+        let reach = super::reach(&Named::parse("/a/b.vmdk").unwrap(), &stack, Use::Make);
+        assert_eq!(reach.makes, ["/a/b.vmdk", "/a/b-flat.vmdk"].map(PathBuf::from));
     }
 }

@@ -39,6 +39,8 @@ pub struct Format {
 pub struct Creator {
     /// `-o`: qemu-img's names and values, and our own.
     pub options: &'static [Param],
+    /// The name of the other file that an image of this name may consist of, beside those that its options name.
+    pub beside: Option<fn(&str) -> String>,
     /// A new image in a container that is empty or may be overwritten, and that grows with writes
     /// ([`Device::resize`] sets its length). [`Device::finish`] writes last what makes it a valid image, and
     /// finishes the container too.

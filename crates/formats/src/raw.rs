@@ -18,6 +18,7 @@ pub(crate) const FORMAT: Format = Format {
         Ok(Description { virtual_size: container.info().size, ..Description::default() })
     },
     create: Some(Creator {
+        beside: None,
         options: &[param(
             "preallocation",
             "off|falloc|full|sparse|unwritten|written",

@@ -140,7 +140,7 @@ impl Listener {
     /// # Errors
     /// Those of [`unix`](Self::unix); or the system does not let us set these rights.
     pub fn unix_with(path: &Path, rights: &SocketRights) -> Result<Self> {
-        SocketName::bind(path, None, rights).map(Self::named)
+        SocketName::listen(path, rights).map(Self::named)
     }
 
     /// Listens on a Unix socket in a new directory that only we may enter.

@@ -1,25 +1,26 @@
 //! The name of a Unix socket in the file system.
 //!
 //! A name without a listener is replaced, one with a listener is refused. Of several servers that
-//! start together one gets it: they take turns by a lock on the directory. Our socket file is
+//! start together one gets it: they take turns ([`programs::names::take_turn`]). Our socket file is
 //! removed when this is dropped, but only if it is still ours.
 
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat, chownat, flock, fstat, lstat, open};
+use programs::names::{self, OwnSocket, SocketTurn};
+use rustix::fs::{AtFlags, chownat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use rustix::process::{Gid, Uid};
 
-/// How long another server may take to start in the same directory.
+/// How long another server may take to start.
 const TURN: Duration = Duration::from_secs(10);
 /// Clients that wait to be accepted: as many as the system lets wait.
 const BACKLOG: i32 = -1;
@@ -30,11 +31,23 @@ pub struct SocketName(Arc<SocketFile>);
 
 #[derive(Debug)]
 struct SocketFile {
-    path: PathBuf,
-    /// The file itself: while it is open no other can have its inode number.
-    file: OwnedFd,
+    own: OwnSocket,
     /// The directory that was made for this socket.
-    directory: Option<PathBuf>,
+    directory: Option<PrivateDirectory>,
+}
+
+/// A directory that only we may enter, by its number beneath another one.
+#[derive(Clone, Debug)]
+struct PrivateDirectory {
+    above: PathBuf,
+    number: u32,
+}
+
+impl PrivateDirectory {
+    fn remove(&self) {
+        // Another program may have removed it; nothing is lost then.
+        let _ = names::remove_private(&self.above, self.number);
+    }
 }
 
 /// Mode and owner of the file of a Unix socket: clients that may write to it may connect. `None`: the system's
@@ -65,16 +78,23 @@ impl SocketRights {
 }
 
 impl SocketName {
-    /// Listens at `path`, whose file has these rights before a client can connect. `directory` is removed together with
-    /// the name.
-    pub(crate) fn bind(
+    /// Listens at `path`, whose file has these rights before a client can connect.
+    ///
+    /// # Errors
+    /// Another program listens there already, the path is not a socket, or it cannot be made.
+    pub fn listen(path: &Path, rights: &SocketRights) -> Result<(OwnedFd, Self)> {
+        Self::bind(path, None, rights)
+    }
+
+    fn bind(
         path: &Path,
-        directory: Option<PathBuf>,
+        directory: Option<PrivateDirectory>,
         rights: &SocketRights,
     ) -> Result<(OwnedFd, Self)> {
         let say = |e: std::io::Error| Error::os("listen", e).on(path.display());
         let absolute = std::path::absolute(path).map_err(say)?;
-        let _turn = turn(&absolute)?;
+        // In a directory of our own no other handles names.
+        let _turn = if directory.is_none() { turn(&absolute)? } else { None };
         remove_stale(path)?;
         // By the name that was given: a longer one may be too long.
         let address = SocketAddrUnix::new(path).map_err(|e| say(e.into()))?;
@@ -82,15 +102,10 @@ impl SocketName {
             socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|e| say(e.into()))?;
         bind(&listener, &address).map_err(|e| say(e.into()))?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = open(path, flags, Mode::empty()).map_err(|e| {
-            // The first error is the one to report.
-            let _ = std::fs::remove_file(path);
-            say(e.into())
-        })?;
+        let own = OwnSocket::bound(&absolute).map_err(say)?;
         // From here on it is removed if something fails.
-        let name = Self(Arc::new(SocketFile { path: absolute, file, directory }));
-        rights.apply(&name.0.file).map_err(|e| {
+        let name = Self(Arc::new(SocketFile { own, directory }));
+        rights.apply(name.0.own.file()).map_err(|e| {
             Error::os("set the mode and the owner of the socket", e).on(path.display())
         })?;
         listen(&listener, BACKLOG).map_err(|e| say(e.into()))?;
@@ -102,26 +117,26 @@ impl SocketName {
     /// # Errors
     /// It cannot be made; then nothing is left behind.
     pub fn private() -> Result<(OwnedFd, Self)> {
-        let mut attempt = 0u32;
+        let above = Self::above_private();
+        let mut number = 0;
         loop {
-            let name = format!("diskferry-{}-{attempt}", std::process::id());
-            let directory = Self::above_private().join(name);
-            match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
+            let path = above.join(names::private_name(number));
+            match names::make_private(&above, number) {
                 Ok(()) => {
-                    let (path, rights) = (directory.join("socket"), SocketRights::default());
+                    let directory = PrivateDirectory { above, number };
+                    let (path, rights) =
+                        (path.join(names::PRIVATE_SOCKET), SocketRights::default());
                     let made = Self::bind(&path, Some(directory.clone()), &rights);
                     if made.is_err() {
                         // The first error is the one to report.
-                        let _ = std::fs::remove_dir(directory);
+                        directory.remove();
                     }
                     return made;
                 }
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => {
-                    attempt += 1;
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && number < 1000 => {
+                    number += 1;
                 }
-                Err(e) => {
-                    return Err(Error::os("make a private directory", e).on(directory.display()));
-                }
+                Err(e) => return Err(Error::os("make a private directory", e).on(path.display())),
             }
         }
     }
@@ -135,7 +150,7 @@ impl SocketName {
     /// The path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0.path
+        self.0.own.path()
     }
 
     /// Removes it; connections that are open stay so. Does nothing if it is not ours any more.
@@ -146,15 +161,10 @@ impl SocketName {
 
 impl SocketFile {
     fn remove(&self) {
-        let id = |meta: Stat| (meta.st_dev, meta.st_ino);
-        let there = lstat(&self.path).map(id);
-        if there.is_ok() && there == fstat(&self.file).map(id) {
-            // Another program may have removed them; nothing is lost then.
-            let _ = std::fs::remove_file(&self.path);
-            if let Some(directory) = &self.directory {
-                let _ = std::fs::remove_dir(directory);
-            }
+        if let Some(directory) = &self.directory {
+            return directory.remove();
         }
+        self.own.remove();
     }
 }
 
@@ -164,22 +174,20 @@ impl Drop for SocketFile {
     }
 }
 
-/// While this is held no other diskferry server handles names in the same directory.
-fn turn(path: &Path) -> Result<Option<File>> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    // Without locks in the file system it goes on without one.
-    let Ok(directory) = File::open(directory) else { return Ok(None) };
+/// While this is held no other diskferry server of this user handles the name.
+fn turn(path: &Path) -> Result<Option<SocketTurn>> {
     let begun = Instant::now();
     loop {
-        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if begun.elapsed() < TURN => {
-                std::thread::sleep(Duration::from_millis(10));
+        match names::take_turn(path) {
+            Ok(turn) => return Ok(turn),
+            Err(e) if e.kind() != std::io::ErrorKind::WouldBlock => {
+                return Err(Error::os("listen: lock the name", e).on(path.display()));
             }
-            Err(Errno::WOULDBLOCK) => {
-                let action = "listen: another program has the directory locked";
+            Err(_) if begun.elapsed() < TURN => std::thread::sleep(Duration::from_millis(10)),
+            Err(_) => {
+                let action = "listen: another program of this user has the name locked";
                 return Err(Error::new(ErrorKind::Locked, Fault::User, action).on(path.display()));
             }
-            _ => return Ok(Some(directory)),
         }
     }
 }
@@ -194,7 +202,8 @@ fn remove_stale(path: &Path) -> Result<()> {
     }
     match listens(path) {
         Err(Errno::CONNREFUSED) => {
-            std::fs::remove_file(path).map_err(|e| Error::os("remove", e).on(path.display()))
+            let removed = names::remove(path, (meta.dev(), meta.ino()));
+            removed.map_err(|e| Error::os("remove", e).on(path.display()))
         }
         Err(Errno::NOENT) => Ok(()),
         // One that is too busy to accept us is a listener all the same.
@@ -216,7 +225,6 @@ fn listens(path: &Path) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
@@ -226,7 +234,7 @@ mod tests {
     }
 
     fn bound(path: &Path) -> Result<(OwnedFd, SocketName)> {
-        SocketName::bind(path, None, &SocketRights::default())
+        SocketName::listen(path, &SocketRights::default())
     }
 
     #[test]
@@ -238,7 +246,7 @@ mod tests {
         drop(made);
         let rights =
             SocketRights { mode: Some(0o620), user: Some(ours.uid()), group: Some(ours.gid()) };
-        let (_fd, _name) = SocketName::bind(&path, None, &rights).unwrap();
+        let (_fd, _name) = SocketName::listen(&path, &rights).unwrap();
         let meta = std::fs::metadata(&path).unwrap();
         assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid()), (0o620, ours.uid(), ours.gid()));
         assert!(UnixStream::connect(&path).is_ok());

@@ -1,17 +1,21 @@
-//! Other programs: which are named, how they are started, and how they end.
+//! What a process in a sandbox cannot do itself: starting other programs, and changing directories.
 //!
 //! A process starts programs itself until it calls [`hand_over`]: from then on a *helper* does, a process that is
 //! forked while there is one thread and before any sandbox. Whatever it is asked, it starts only the programs named to
 //! it then, with values for the variables named then. They are still children of the asking process, which waits for
 //! them. The process's later sandbox does not confine them; earlier limits do.
 //!
-//! This crate has no policy: devices, filters and verbs decide which programs to name.
+//! The same helper makes, replaces and removes files ([`names`]), of names that were granted to it then.
+//!
+//! This crate has no policy: devices, filters and verbs decide which programs and names there are.
 
 mod helper;
+pub mod names;
 mod program;
 mod running;
 
 pub use helper::hand_over;
+pub use names::Grant;
 pub use program::{Program, StandardStreams, nothing};
 pub use running::Running;
 

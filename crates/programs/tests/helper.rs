@@ -87,7 +87,7 @@ fn children() -> Vec<i32> {
 fn only_what_was_named_is_started() {
     let (named, other) =
         (Program::script("echo named", &["a"]), Program::script("echo other", &[]));
-    hand_over(vec![Program::script("exit 9", &[]), named.clone()]).unwrap();
+    hand_over(vec![Program::script("exit 9", &[]), named.clone()], Vec::new()).unwrap();
     assert_eq!(printed(&named, &[]), "named\n");
     let refused = start(&other, &[], StandardStreams::default()).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
@@ -95,13 +95,13 @@ fn only_what_was_named_is_started() {
     let more = Program { variables: vec!["a".into(), "LD_PRELOAD".into()], ..named.clone() };
     assert!(start(&more, &[], StandardStreams::default()).is_err());
     assert!(start(&named, &[("LD_PRELOAD", "x")], StandardStreams::default()).is_err());
-    assert!(hand_over(vec![other]).is_err(), "what was handed over stays so");
+    assert!(hand_over(vec![other], Vec::new()).is_err(), "what was handed over stays so");
 }
 
 fn it_is_a_child_of_ours_and_ends_as_it_ends() {
     let parent = Program::script("echo $PPID", &[]);
     let (seven, killed) = (Program::script("exit 7", &[]), Program::script("kill -KILL $$", &[]));
-    hand_over(vec![parent.clone(), seven.clone(), killed.clone()]).unwrap();
+    hand_over(vec![parent.clone(), seven.clone(), killed.clone()], Vec::new()).unwrap();
     assert_eq!(printed(&parent, &[]), format!("{}\n", std::process::id()));
     let run = |program| start(program, &[], StandardStreams::default()).unwrap();
     let running = run(&seven);
@@ -114,7 +114,7 @@ fn it_is_a_child_of_ours_and_ends_as_it_ends() {
 
 fn it_is_told_its_variables_and_no_others() {
     let program = Program::script("echo \"$first|${second-none}|$PATH\"", &["first", "second"]);
-    hand_over(vec![program.clone()]).unwrap();
+    hand_over(vec![program.clone()], Vec::new()).unwrap();
     let path = std::env::var("PATH").unwrap();
     let text = printed(&program, &[("first", "a 'b'\n$(c)")]);
     assert_eq!(text, format!("a 'b'\n$(c)|none|{path}\n"));
@@ -128,7 +128,7 @@ fn it_is_told_its_variables_and_no_others() {
 
 fn it_reads_and_prints_where_it_is_told_to() {
     let cat = Program { words: vec!["cat".into()], variables: Vec::new(), is_apart: true };
-    hand_over(vec![cat.clone()]).unwrap();
+    hand_over(vec![cat.clone()], Vec::new()).unwrap();
     let (input, mut into) = std::io::pipe().unwrap();
     let (mut out, output) = std::io::pipe().unwrap();
     let streams = StandardStreams { input: Some(input.into()), output: Some(output.into()) };
@@ -145,7 +145,7 @@ fn it_is_told_to_end_and_nothing_else_is() {
     let sleep =
         Program::script("trap 'exit 3' TERM; echo up; while :; do read x < /dev/null; done", &[]);
     let deaf = Program::script("trap '' TERM; echo up; while :; do read x < /dev/null; done", &[]);
-    hand_over(vec![sleep.clone(), deaf.clone()]).unwrap();
+    hand_over(vec![sleep.clone(), deaf.clone()], Vec::new()).unwrap();
     let mut up = [0; 3];
     let (running, mut reader) = printing(&sleep, &[]);
     reader.read_exact(&mut up).unwrap();
@@ -185,7 +185,7 @@ fn it_is_killed_with_its_group_and_nothing_else_is() {
         }
     };
     check();
-    hand_over(vec![runs.clone(), left.clone(), with_us.clone()]).unwrap();
+    hand_over(vec![runs.clone(), left.clone(), with_us.clone()], Vec::new()).unwrap();
     check();
     let (running, mut reader) = printing(&with_us, &[]);
     reader.read_exact(&mut [0; 3]).unwrap();
@@ -198,7 +198,7 @@ fn what_cannot_be_started_is_an_error_and_leaves_nothing() {
     let none =
         Program { words: vec!["/nonexistent".into()], variables: Vec::new(), is_apart: false };
     let one = Program::script("true", &[]);
-    hand_over(vec![none.clone(), one.clone()]).unwrap();
+    hand_over(vec![none.clone(), one.clone()], Vec::new()).unwrap();
     let e = start(&none, &[], StandardStreams::default()).unwrap_err();
     assert_eq!(e.kind(), std::io::ErrorKind::NotFound, "{e}");
     assert_eq!(children().len(), 1);
@@ -209,7 +209,7 @@ fn a_socket_that_we_close_is_closed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = listener.local_addr().unwrap();
     let pause = Program::script("echo up; exec sleep 600", &[]);
-    hand_over(vec![pause.clone()]).unwrap();
+    hand_over(vec![pause.clone()], Vec::new()).unwrap();
     let (running, mut reader) = printing(&pause, &[]);
     reader.read_exact(&mut [0; 3]).unwrap();
     drop(listener);
@@ -220,7 +220,7 @@ fn a_socket_that_we_close_is_closed() {
 
 fn interrupts_are_for_programs_and_not_for_the_helper() {
     let up = Program::script("echo up; exec sleep 600", &[]);
-    hand_over(vec![up.clone()]).unwrap();
+    hand_over(vec![up.clone()], Vec::new()).unwrap();
     let [helper] = children()[..] else { panic!("one helper") };
     let helper = rustix::process::Pid::from_raw(helper).unwrap();
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR1, Signal::QUIT] {
@@ -236,7 +236,7 @@ fn interrupts_are_for_programs_and_not_for_the_helper() {
 /// A check within a check: a process with a helper that is killed.
 fn it_ends_with_us() {
     if std::env::args().nth(2).is_some() {
-        hand_over(vec![Program::script("true", &[])]).unwrap();
+        hand_over(vec![Program::script("true", &[])], Vec::new()).unwrap();
         println!("{}", children()[0]);
         std::thread::sleep(Duration::from_secs(600));
     }
@@ -266,7 +266,7 @@ fn it_ends_with_us() {
 
 fn a_helper_that_is_gone_is_an_error() {
     let one = Program::script("true", &[]);
-    hand_over(vec![one.clone()]).unwrap();
+    hand_over(vec![one.clone()], Vec::new()).unwrap();
     let helper = rustix::process::Pid::from_raw(children()[0]).unwrap();
     rustix::process::kill_process(helper, Signal::KILL).unwrap();
     rustix::process::waitpid(Some(helper), rustix::process::WaitOptions::empty()).unwrap();
@@ -277,14 +277,14 @@ fn a_helper_that_is_gone_is_an_error() {
 fn with_threads_there_is_no_helper() {
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let other = std::thread::spawn(move || ended.recv().is_err());
-    assert!(hand_over(Vec::new()).unwrap_err().to_string().contains("threads"));
+    assert!(hand_over(Vec::new(), Vec::new()).unwrap_err().to_string().contains("threads"));
     drop(end);
     assert!(other.join().unwrap());
 }
 
 fn several_threads_start_programs() {
     let echo = Program::script("echo $n", &["n"]);
-    hand_over(vec![echo.clone()]).unwrap();
+    hand_over(vec![echo.clone()], Vec::new()).unwrap();
     std::thread::scope(|scope| {
         for n in 0..8 {
             let echo = &echo;

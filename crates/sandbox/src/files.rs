@@ -4,10 +4,10 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
-use device::Reach;
+use device::{Endpoint, Reach};
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
+    PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 use crate::{ConfinementError, mounts};
@@ -18,6 +18,9 @@ const RULES: ABI = ABI::V6;
 /// Files that are read without being named: the kernel's information on this process, the processors and
 /// disks.
 const ALWAYS: [&str; 2] = ["/proc", "/sys"];
+
+/// The port of name servers.
+const DOMAIN: u16 = 53;
 
 /// Devices that are not disks.
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
@@ -64,13 +67,19 @@ pub fn confine(reach: &Reach) -> Result<FileConfinement, ConfinementError> {
     let failed = |e: landlock::RulesetError| ConfinementError::new("confine files", e);
     let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
     let mut rules = rules.handle_access(AccessFs::from_all(RULES)).map_err(failed)?;
-    if !reach.network {
-        rules = rules.handle_access(AccessNet::from_all(RULES)).map_err(failed)?;
+    let ports = ports(reach);
+    if ports.is_some() {
+        rules = rules.handle_access(AccessNet::ConnectTcp).map_err(failed)?;
+    }
+    if !reach.network.contains(&Endpoint::Abstract) {
         rules = rules.scope(Scope::AbstractUnixSocket).map_err(failed)?;
     }
     // The helper that started our programs signals them.
     rules = rules.scope(Scope::Signal).map_err(failed)?;
     let mut rules = rules.create().map_err(failed)?;
+    for port in ports.into_iter().flatten() {
+        rules = rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp)).map_err(failed)?;
+    }
     let mut is_wide = false;
     for (path, rights) in rights(reach) {
         let mount = mounts::only_rule(&path);
@@ -106,12 +115,29 @@ fn writing() -> BitFlags<AccessFs> {
     reading() | AccessFs::WriteFile | AccessFs::Truncate
 }
 
-fn making() -> BitFlags<AccessFs> {
-    writing() | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Refer
+/// The TCP ports that connections are made to; `None`: any.
+fn ports(reach: &Reach) -> Option<Vec<u16>> {
+    let mut ports = Vec::new();
+    for endpoint in &reach.network {
+        match endpoint {
+            Endpoint::Anywhere => return None,
+            // A long answer to the question for a name comes over TCP.
+            Endpoint::Tcp(port) => ports.extend([*port, DOMAIN]),
+            Endpoint::Unix | Endpoint::Abstract | Endpoint::Vsock => {}
+        }
+    }
+    Some(ports)
 }
 
-fn listening() -> BitFlags<AccessFs> {
-    AccessFs::MakeSock | AccessFs::MakeDir | AccessFs::RemoveFile | AccessFs::RemoveDir
+/// Whether names are looked up.
+fn looks_up(reach: &Reach) -> bool {
+    reach.network.iter().any(|one| matches!(one, Endpoint::Tcp(_) | Endpoint::Anywhere))
+}
+
+/// The directory of a file.
+fn folder(path: &Path) -> PathBuf {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new(".")).to_owned()
 }
 
 /// Each path with its allowed access.
@@ -121,22 +147,16 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     };
     let mut found = with(&ALWAYS, reading());
     found.extend(with(&DEVICES, writing()));
-    if reach.network {
+    if looks_up(reach) {
         found.extend(with(NETWORK, reading()));
     }
     found.extend(reach.reads.iter().map(|path| (path.clone(), reading())));
     found.extend(reach.writes.iter().map(|path| (path.clone(), writing())));
-    found.extend(reach.sockets.iter().map(|path| (path.clone(), listening())));
-    for path in &reach.makes {
-        found.push((path.clone(), making()));
-        // A file may be created in its directory, and removed from it; a device exists already.
-        if path.metadata().map_or(true, |found| found.is_file())
-            && let Some(parent) = path.parent()
-        {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            found.push((parent.to_owned(), making()));
-        }
-    }
+    // A directory gets no right to what is in it: the helper makes, replaces and removes files.
+    found.extend(reach.makes.iter().map(|path| (path.clone(), writing())));
+    let sockets = reach.sockets.iter().map(|path| folder(path));
+    let sockets = sockets.chain(reach.privates.iter().cloned());
+    found.extend(sockets.map(|folder| (folder, AccessFs::MakeSock.into())));
     found
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Two steps, neither of which can be taken back. *Files*, while there is one thread and nothing is open: from then on
 //! only the files that the command line names can be opened (landlock). *Calls*, when everything is open and for all
-//! threads: no starting of programs, no access to other processes, no mounts, and, if the work needs no network, no new
-//! sockets (seccomp).
+//! threads: no starting of programs, no access to other processes, no mounts, no change of owners and permissions, and no
+//! new sockets but those of the network that the work needs (seccomp).
 //!
 //! Open files stay open. This crate opens no disk and ends no process: a forbidden call fails.
 
@@ -11,7 +11,7 @@ mod calls;
 mod files;
 mod mounts;
 
-pub use calls::confine as confine_calls;
+pub use calls::{Sockets, confine as confine_calls};
 pub use files::{FileConfinement, confine as confine_files};
 
 use std::fmt;

@@ -9,8 +9,9 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 
-use device::{Reach, Use};
-use sandbox::{FileConfinement, confine_calls, confine_files};
+use device::{Endpoint, Reach, Use};
+use programs::names;
+use sandbox::{FileConfinement, Sockets, confine_calls, confine_files};
 
 type Check = (&'static str, fn());
 
@@ -21,8 +22,20 @@ const CHECKS: &[Check] = &[
         a_link_beneath_a_directory_leads_nowhere_else,
     ),
     (
-        "a_file_is_made_renamed_and_removed_only_in_its_directory",
-        a_file_is_made_renamed_and_removed_only_in_its_directory,
+        "a_file_is_made_replaced_and_removed_and_nothing_else_beneath_its_directory",
+        a_file_is_made_replaced_and_removed_and_nothing_else_beneath_its_directory,
+    ),
+    (
+        "a_socket_is_made_and_removed_and_nothing_else_beneath_its_directory",
+        a_socket_is_made_and_removed_and_nothing_else_beneath_its_directory,
+    ),
+    (
+        "a_file_that_was_replaced_is_read_again_and_none_beside_it",
+        a_file_that_was_replaced_is_read_again_and_none_beside_it,
+    ),
+    (
+        "connections_go_to_the_named_port_alone_and_to_no_abstract_name",
+        connections_go_to_the_named_port_alone_and_to_no_abstract_name,
     ),
     (
         "a_device_is_written_without_a_right_to_its_neighbours",
@@ -113,18 +126,116 @@ fn a_link_beneath_a_directory_leads_nowhere_else() {
     }
 }
 
-fn a_file_is_made_renamed_and_removed_only_in_its_directory() {
+/// The same with the helper, which is forked before.
+fn confined_with_helper(reach: &Reach) -> bool {
+    programs::hand_over(reach.programs.clone(), reach.grants()).unwrap();
+    confined(reach)
+}
+
+fn a_file_is_made_replaced_and_removed_and_nothing_else_beneath_its_directory() {
     let (dir, other) = (directory("make"), directory("make-other"));
-    if !confined(&Reach::path(dir.join("new"), Use::Make)) {
+    let (new, next) = (dir.join("new"), dir.join("next"));
+    let (beside, below) = (dir.join("beside"), dir.join("deep/below"));
+    fs::create_dir_all(dir.join("deep")).unwrap();
+    for path in [&beside, &below] {
+        fs::write(path, "b").unwrap();
+    }
+    let reach = Reach::path(&new, Use::Make).and(Reach::path(&next, Use::Make));
+    if !confined_with_helper(&reach) {
         return;
     }
-    let mut file = File::create(dir.join("half")).unwrap();
+    let mut file = File::from(names::make(&new, 0o600).unwrap());
     file.write_all(b"a").unwrap();
-    fs::rename(dir.join("half"), dir.join("new")).unwrap();
-    fs::remove_file(dir.join("new")).unwrap();
-    assert!(denied(File::create(other.join("new"))));
-    assert!(denied(fs::create_dir(dir.join("directory"))));
-    assert!(denied(std::os::unix::fs::symlink("a", dir.join("link"))));
+    assert!(names::make(&new, 0o600).is_err(), "it is there");
+    let again = names::reopen(&file, rustix::fs::OFlags::WRONLY).unwrap();
+    File::from(again).write_all(b"c").unwrap();
+    names::replace(&next, &new).unwrap();
+    let numbers = names::numbers(&file).unwrap();
+    assert!(names::remove(&next, (0, 0)).is_err());
+    names::sync(&next).unwrap();
+    names::remove(&next, numbers).unwrap();
+    let nameless = names::nameless_for(&new, 0o600).unwrap();
+    names::link(&nameless, &new).unwrap();
+    assert!(denied(names::link(File::open("/dev/null").unwrap(), &next)), "it was not made here");
+    // Neither here nor by the helper.
+    for path in [&beside, &below] {
+        let numbers = fs::metadata(path).map(|m| std::os::unix::fs::MetadataExt::ino(&m)).unwrap();
+        let device = fs::metadata(path).map(|m| std::os::unix::fs::MetadataExt::dev(&m)).unwrap();
+        assert!(denied(File::open(path)) && denied(fs::remove_file(path)));
+        assert!(denied(OpenOptions::new().write(true).open(path)));
+        assert!(denied(names::append(path)) && denied(names::remove(path, (device, numbers))));
+        assert!(names::replace(path, &new).is_err() && names::replace(&next, path).is_err());
+        let seen = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
+        assert!(denied(names::reopen(seen.unwrap(), rustix::fs::OFlags::RDWR)));
+    }
+    for path in [dir.join("made"), other.join("made")] {
+        assert!(denied(File::create(&path)) && denied(names::make(&path, 0o600)));
+        assert!(denied(names::nameless_for(&path, 0o600)));
+        assert!(denied(fs::rename(&new, &path)) && denied(names::link(&nameless, &path)));
+        assert!(denied(fs::create_dir(&path)));
+        assert!(denied(std::os::unix::fs::symlink("a", &path)));
+    }
+}
+
+fn a_socket_is_made_and_removed_and_nothing_else_beneath_its_directory() {
+    let dir = directory("socket");
+    let (path, below) = (dir.join("socket"), dir.join("deep/below"));
+    fs::create_dir_all(dir.join("deep")).unwrap();
+    fs::write(&below, "b").unwrap();
+    if !confined_with_helper(&Reach { sockets: vec![path.clone()], ..Reach::default() }) {
+        return;
+    }
+    let locks = || fs::metadata(dir.join(format!(".socket.{}.lock", rustix::process::getuid())));
+    let turn = names::take_turn(&path).unwrap();
+    assert!(turn.is_some() && locks().is_ok());
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    drop(turn);
+    assert!(locks().is_err());
+    let own = names::OwnSocket::bound(&path).unwrap();
+    for gone in [&below, &dir.join("deep"), &path] {
+        assert!(denied(fs::remove_file(gone)) || gone.is_dir());
+        assert!(denied(fs::remove_dir(gone)) || !gone.is_dir());
+    }
+    assert!(denied(File::create(dir.join("made"))));
+    own.remove();
+    assert!(!path.exists() && below.exists());
+    // A file that took the name is not a socket's.
+    assert!(names::remove(&path, (0, 0)).is_err());
+}
+
+fn a_file_that_was_replaced_is_read_again_and_none_beside_it() {
+    let dir = directory("reread");
+    let (named, other) = (dir.join("named"), dir.join("other"));
+    fs::write(&named, "a").unwrap();
+    fs::write(&other, "b").unwrap();
+    // Replaces it when it is told to, from outside of the sandbox.
+    let script = format!("echo c >'{0}.new' && mv '{0}.new' '{0}'", named.display());
+    let program = programs::Program::script(&script, &[]);
+    let reach = Reach { rereads: vec![named.clone()], programs: vec![program], ..Reach::default() };
+    if !confined_with_helper(&reach) {
+        return;
+    }
+    let started = programs::start(&reach.programs[0], &[], programs::StandardStreams::default());
+    assert!(started.unwrap().wait().unwrap().success());
+    let read = std::io::read_to_string(File::from(names::read(&named).unwrap())).unwrap();
+    assert_eq!(read, "c\n");
+    assert!(denied(names::read(&other)) && denied(names::append(&named)));
+}
+
+fn connections_go_to_the_named_port_alone_and_to_no_abstract_name() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    let [named, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let name = SocketAddr::from_abstract_name(format!("diskferry-{}", std::process::id())).unwrap();
+    let _listener = UnixListener::bind_addr(&name).unwrap();
+    let reach = Reach::to(Endpoint::Tcp(named.local_addr().unwrap().port()));
+    // Kernels before 6.12 do not know both.
+    if confine_files(&reach).unwrap() != FileConfinement::Confined {
+        return eprintln!("skipped: this kernel knows no ports or no abstract names");
+    }
+    assert!(TcpStream::connect(named.local_addr().unwrap()).is_ok());
+    assert!(denied(TcpStream::connect(other.local_addr().unwrap())));
+    assert!(denied(UnixStream::connect_addr(&name)));
 }
 
 fn a_device_is_written_without_a_right_to_its_neighbours() {
@@ -141,7 +252,7 @@ fn a_device_is_written_without_a_right_to_its_neighbours() {
 fn no_program_is_started_and_no_socket_made() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = listener.local_addr().unwrap();
-    confine_calls(false).unwrap();
+    confine_calls(&Sockets::default()).unwrap();
     assert!(denied(Command::new("/bin/true").status()));
     assert!(denied(TcpStream::connect(place)));
     assert!(denied(std::os::unix::net::UnixStream::connect("/tmp/none")));
@@ -152,8 +263,9 @@ fn no_program_is_started_and_no_socket_made() {
 fn where_the_network_is_named_connections_are_made_and_programs_still_not_started() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = listener.local_addr().unwrap();
-    let _ = confine_files(&Reach::network()).unwrap();
-    confine_calls(true).unwrap();
+    let reach = Reach::network();
+    let _ = confine_files(&reach).unwrap();
+    confine_calls(&Sockets { connects: reach.network, ..Sockets::default() }).unwrap();
     assert!(TcpStream::connect(place).is_ok());
     assert!(denied(Command::new("/bin/true").status()));
 }
@@ -172,7 +284,7 @@ fn calls_are_confined_in_threads_that_run_already() {
         wait.recv().unwrap();
         denied(TcpListener::bind("127.0.0.1:0"))
     });
-    confine_calls(false).unwrap();
+    confine_calls(&Sockets::default()).unwrap();
     go.send(()).unwrap();
     assert!(other.join().unwrap());
 }

@@ -83,12 +83,10 @@ impl Encryption {
         made.map_err(|e| Failure::new(format!("--tls={}: {e}", self.word())))
     }
 
-    /// The file or directory that is read.
-    pub(super) fn files(&self) -> Option<PathBuf> {
-        match self.serving.as_ref()? {
-            Serving::Keys(file) => Some(file.clone()).filter(|file| !is_variable(file)),
-            Serving::Certificates { directory, .. } => directory.clone(),
-        }
+    /// The files that are read, now and by a reload.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let files = self.serving.as_ref().map(Serving::files).unwrap_or_default();
+        files.into_iter().filter(|file| !is_variable(file)).collect()
     }
 
     fn word(&self) -> &'static str {

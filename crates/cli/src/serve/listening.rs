@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use server::{Family, ListenAddress, Listener, SocketRights};
+use server::{Family, ListenAddress, Listener, SocketName, SocketRights};
 use wire::{Scheme, Transport, Uri};
 
 use super::encryption::Encryption;
@@ -112,17 +112,20 @@ impl Listening {
         Ok(listeners)
     }
 
-    /// The directories in which sockets, or directories for them, are made.
-    pub(super) fn folders(&self, captive: bool) -> Vec<PathBuf> {
-        let folder = |place| match place {
-            RequestedAddress::Private => Some(std::env::temp_dir()),
-            RequestedAddress::Unix(path) => {
-                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                Some(parent.unwrap_or(Path::new(".")).to_owned())
-            }
-            RequestedAddress::Tcp { .. } | RequestedAddress::Vsock(_) => None,
+    /// The Unix sockets that are made.
+    pub(super) fn sockets(&self, captive: bool) -> Vec<PathBuf> {
+        let path = |place| match place {
+            RequestedAddress::Unix(path) => Some(path),
+            _ => None,
         };
-        self.places(captive).into_iter().filter_map(folder).collect()
+        self.places(captive).into_iter().filter_map(path).collect()
+    }
+
+    /// The directories in which directories for sockets are made.
+    pub(super) fn privates(&self, captive: bool) -> Vec<PathBuf> {
+        let is_one = |place: &RequestedAddress| matches!(place, RequestedAddress::Private);
+        let any = self.places(captive).iter().any(is_one);
+        any.then(SocketName::above_private).into_iter().collect()
     }
 
     /// The file to write to label the sockets, if they get a label.

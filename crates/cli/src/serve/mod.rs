@@ -110,7 +110,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     };
     settle(&settings, parent)?;
     // Other threads are started only from here on: they have the new user, and the sandbox.
-    let sandbox = Sandbox::enter(settings.sandbox, &reach::reach(&settings))?;
+    let sandbox = Sandbox::enter(settings.sandbox, &reach::reach(&settings))?.accepting();
     // Programs are started with the limit as it was.
     let descriptors = Descriptors::allow();
     settings.options.log.start(settings.options.verbose)?;

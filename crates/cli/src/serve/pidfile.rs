@@ -2,9 +2,11 @@
 //! removed at the end if it is still ours.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use programs::names;
 
 use crate::failure::Failure;
 
@@ -13,6 +15,15 @@ use crate::failure::Failure;
 pub(super) struct PidFile {
     path: PathBuf,
     text: String,
+    /// It, if it was made here.
+    file: Option<File>,
+}
+
+/// The name of the new file that replaces the one at `path`.
+pub(super) fn new_name(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    path.with_file_name(name)
 }
 
 impl PidFile {
@@ -21,12 +32,12 @@ impl PidFile {
         let say =
             |e: io::Error| Failure::new(format!("{}: write the pid file: {e}", path.display()));
         let path = std::path::absolute(path).map_err(say)?;
-        let file = Self { path, text: format!("{}\n", std::process::id()) };
+        let mut file = Self { path, text: format!("{}\n", std::process::id()), file: None };
         file.put().map_err(say)?;
         Ok(file)
     }
 
-    fn put(&self) -> io::Result<()> {
+    fn put(&mut self) -> io::Result<()> {
         match fs::symlink_metadata(&self.path) {
             Ok(meta) if meta.is_symlink() => {
                 Err(io::Error::other("it is a symbolic link, which is not followed"))
@@ -38,16 +49,16 @@ impl PidFile {
     }
 
     /// Makes another file and gives it the name: a reader finds a whole one.
-    fn replace(&self) -> io::Result<()> {
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let new = self.path.with_file_name(name);
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
-        let put = file.write_all(self.text.as_bytes()).and_then(|()| fs::rename(&new, &self.path));
+    fn replace(&mut self) -> io::Result<()> {
+        let new = new_name(&self.path);
+        let mut file = File::from(names::make(&new, 0o666)?);
+        let put = file.write_all(self.text.as_bytes());
+        let put = put.and_then(|()| names::replace(&self.path, &new));
         if put.is_err() {
             // The error to tell is the first one.
-            let _ = fs::remove_file(&new);
+            let _ = names::numbers(&file).and_then(|numbers| names::remove(&new, numbers));
         }
+        self.file = Some(file);
         put
     }
 
@@ -64,23 +75,21 @@ impl PidFile {
         options.open(&self.path)?.write_all(self.text.as_bytes())
     }
 
-    /// Removes it, if it still holds our process id.
+    /// Removes it, if it still is ours and holds our process id.
     pub(super) fn remove(&self) {
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.is_file())
-            && self.read().is_ok_and(|text| text == self.text);
-        if ours {
-            // Another program may have removed it; nothing is lost then.
-            let _ = fs::remove_file(&self.path);
+        let Some(file) = &self.file else { return };
+        if self.read(file).is_ok_and(|text| text == self.text) {
+            // Another program may have removed or replaced it; nothing is lost then.
+            let _ = names::numbers(file).and_then(|numbers| names::remove(&self.path, numbers));
         }
     }
 
-    fn read(&self) -> io::Result<String> {
-        let mut options = File::options();
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = options.read(true).custom_flags(flags).open(&self.path)?;
-        let mut text = String::new();
-        file.take(32).read_to_string(&mut text)?;
-        Ok(text)
+    fn read(&self, file: &File) -> io::Result<String> {
+        // One byte more than it should have.
+        let mut text = vec![0; self.text.len() + 1];
+        let n = file.read_at(&mut text, 0)?;
+        text.truncate(n);
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 }
 

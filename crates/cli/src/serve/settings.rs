@@ -144,9 +144,8 @@ impl Settings {
     }
 
     /// The path of the metrics socket, if it has one.
-    pub(super) fn metrics_folder(&self) -> Option<PathBuf> {
-        let path = self.metrics.as_deref().filter(|place| place.starts_with('/'))?;
-        Path::new(path).parent().map(Path::to_owned)
+    pub(super) fn metrics_socket(&self) -> Option<PathBuf> {
+        self.metrics.as_deref().filter(|place| place.starts_with('/')).map(PathBuf::from)
     }
 
     /// The file of the log, which is created again after it was renamed.

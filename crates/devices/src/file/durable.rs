@@ -11,8 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rustix::fs::CWD;
-use rustix::fs::{Mode, OFlags, fdatasync, openat};
+use rustix::fs::{OFlags, fdatasync};
 
 use crate::file::transfer;
 
@@ -85,9 +84,7 @@ fn is_unsupported(e: &io::Error) -> bool {
 
 /// The same file, opened once more; not a duplicate, which would share its error reports.
 fn open_again(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
-    use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+    programs::names::reopen(fd, OFlags::WRONLY).ok()
 }
 
 #[cfg(test)]

@@ -2,17 +2,14 @@
 //! durable. One that was made without a name gets it when it is complete; until then there is nothing to remove:
 //! it disappears with its last descriptor, even if this process is killed.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use rustix::fs::{AtFlags, CWD, linkat};
-use rustix::io::Errno;
+use programs::names;
 
 use crate::Made;
 
@@ -48,7 +45,7 @@ impl Made for MadeFile {
     fn appear(&self) -> io::Result<()> {
         let mut nameless = self.nameless.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*nameless {
-            linkat(CWD, link(file), CWD, &self.path, AtFlags::SYMLINK_FOLLOW)?;
+            names::link(file, &self.path)?;
         }
         *nameless = None;
         Ok(())
@@ -65,22 +62,11 @@ impl Made for MadeFile {
         if self.nameless.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
             return true;
         }
-        let same = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == self.numbers);
-        same && std::fs::remove_file(&self.path).is_ok()
+        names::remove(&self.path, self.numbers).is_ok()
     }
 
     fn sync_name(&self) -> io::Result<()> {
-        let parent = self.path.parent().filter(|p| !p.as_os_str().is_empty());
-        let directory = File::open(parent.unwrap_or(Path::new(".")));
-        let synced = directory.and_then(|directory| directory.sync_all());
-        match synced.as_ref().err().and_then(Errno::from_io_error) {
-            // If the directory cannot be synced, syncs the whole file system.
-            Some(Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                Ok(rustix::fs::syncfs(File::open(&self.path)?)?)
-            }
-            _ => synced,
-        }
+        names::sync(&self.path)
     }
 }
 
@@ -91,14 +77,13 @@ fn link(file: &OwnedFd) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{Mode, OFlags, fstat, openat};
+    use rustix::fs::fstat;
 
     use super::*;
 
     /// A file without a name, where there can be one.
     fn nameless(path: &Path) -> Option<MadeFile> {
-        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let fd = openat(CWD, path.parent()?, flags, Mode::from_raw_mode(0o600)).ok()?;
+        let fd = names::nameless_for(path, 0o600).ok()?;
         let stat = fstat(&fd).unwrap();
         Some(MadeFile::nameless(path, (stat.st_dev, stat.st_ino), fd))
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use device::{
     Abilities, BlockSizes, Device, Error, ErrorKind, Fault, Info, Params, Result, Simple, text,
 };
+use programs::names;
 use runtime::Context;
 use rustix::fs::{
     Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, ftruncate, openat, seek,
@@ -177,12 +178,11 @@ pub struct FileTarget {
 pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<FileTarget> {
     let named = |e: Error| e.on(path.display());
     let file = FileOptions { early: file.early && write_back, ..file };
-    if let Some(fd) = make(path).map_err(named)? {
+    if let Some((fd, numbers)) = make(path).map_err(named)? {
         let made = fill(&fd, size, file.lock, path).and_then(|()| describe(path, fd, true, file));
-        let mut file = made.inspect_err(|e| unmake(path, e)).map_err(named)?;
-        let stat = fstat(file.fd()).map_err(|e| named(Error::os("look at the file", e)))?;
+        let mut file = made.inspect_err(|e| unmake(path, numbers, e)).map_err(named)?;
         file.filling = Some(Filling::new(Some(size), write_back && !file.in_memory));
-        let made = MadeFile::new(path, (stat.st_dev, stat.st_ino));
+        let made = MadeFile::new(path, numbers);
         return Ok(FileTarget { file, holds: Holds::Zeroes, made: Some(Box::new(made)) });
     }
     if file.new {
@@ -289,9 +289,7 @@ fn create_nameless(
     if std::fs::symlink_metadata(path).is_ok() {
         return Ok(None);
     }
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let Ok(fd) = openat(CWD, parent, flags, Mode::from_raw_mode(0o666)) else { return Ok(None) };
+    let Ok(fd) = names::nameless_for(path, 0o666) else { return Ok(None) };
     if !MadeFile::can_appear(&fd) {
         return Ok(None);
     }
@@ -317,11 +315,10 @@ pub(super) enum WritableFile {
 /// Opens a file or block device for writing, and makes a file that is missing.
 pub(super) fn open_or_make(path: &Path, options: &OpenOptions, lock: Lock) -> Result<WritableFile> {
     let named = |e: Error| e.on(path.display());
-    if let Some(fd) = make(path).map_err(named)? {
+    if let Some((fd, numbers)) = make(path).map_err(named)? {
         let taken = lock::take(fd.as_fd(), true, lock, path);
-        taken.inspect_err(|e| unmake(path, e)).map_err(named)?;
-        let stat = fstat(&fd).map_err(|e| named(Error::os("look at the file", e)))?;
-        return Ok(WritableFile::Made(fd, MadeFile::new(path, (stat.st_dev, stat.st_ino))));
+        taken.inspect_err(|e| unmake(path, numbers, e)).map_err(named)?;
+        return Ok(WritableFile::Made(fd, MadeFile::new(path, numbers)));
     }
     let options = OpenOptions { write: true, or_read_only: false, ..options.clone() };
     let (fd, _) = open_descriptor(path, &options, lock).map_err(named)?;
@@ -329,12 +326,14 @@ pub(super) fn open_or_make(path: &Path, options: &OpenOptions, lock: Lock) -> Re
     Ok(WritableFile::Found(fd))
 }
 
-/// A new file, or `None` if there is something of that name.
-fn make(path: &Path) -> Result<Option<OwnedFd>> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;
-    match openat(CWD, path, flags, Mode::from_raw_mode(0o666)) {
-        Ok(fd) => Ok(Some(fd)),
-        Err(Errno::EXIST) => Ok(None),
+/// A new file, with its device and inode number, or `None` if there is something of that name.
+fn make(path: &Path) -> Result<Option<(OwnedFd, (u64, u64))>> {
+    match names::make(path, 0o666) {
+        Ok(fd) => {
+            let numbers = names::numbers(&fd).map_err(|e| Error::os("look at the file", e))?;
+            Ok(Some((fd, numbers)))
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(None),
         Err(e) => Err(Error::os("create", e)),
     }
 }
@@ -350,9 +349,9 @@ fn set_size(fd: &OwnedFd, size: u64) -> Result<()> {
 
 /// Removes a file that was just created and cannot be used, unless another program uses it already.
 /// If even that fails, the first error matters.
-fn unmake(path: &Path, why: &Error) {
+fn unmake(path: &Path, numbers: (u64, u64), why: &Error) {
     if why.kind() != ErrorKind::Locked {
-        let _ = std::fs::remove_file(path);
+        let _ = names::remove(path, numbers);
     }
 }
 

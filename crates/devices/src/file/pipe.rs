@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use device::{
     Reach, Result, Simple, Slice, Use,
 };
 use runtime::{Context, WorkPool};
-use rustix::fs::{CWD, Mode, OFlags, fdatasync, openat};
+use rustix::fs::fdatasync;
 
 use super::inlet::{self, is_inlet};
 use super::open::{LONGEST, path_of, temporary};
@@ -280,13 +280,13 @@ pub(crate) fn reaches(params: &Params, how: Use) -> Reach {
     let Ok(path) = path_of(params) else { return Reach::default() };
     if how == Use::Read && is_inlet(&path) {
         let own = if inlet::is_standard(&path) { Reach::default() } else { Reach::path(path, how) };
-        return own.and(Reach::path(folder(), Use::Make));
+        return own.and(Reach::nameless(folder()));
     }
     if how != Use::Make || !is_outlet(&path) {
         return Reach::path(path, how);
     }
     let own = if is_standard(&path) { Reach::default() } else { Reach::path(path, Use::Write) };
-    own.and(Reach::path(folder(), Use::Make))
+    own.and(Reach::nameless(folder()))
 }
 
 /// Where temporary files are.
@@ -298,12 +298,7 @@ fn folder() -> PathBuf {
 /// A file without a name, and where it is.
 pub(super) fn nameless() -> Result<(OwnedFd, PathBuf)> {
     let folder = folder();
-    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
-    let made = openat(CWD, &folder, flags | OFlags::TMPFILE, mode).or_else(|_| {
-        let path: &Path = &folder.join(format!(".diskferry-{}", std::process::id()));
-        let made = openat(CWD, path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
-        rustix::fs::unlink(path).map(|()| made)
-    });
+    let made = programs::names::nameless_in(&folder);
     let made = made.map_err(|e| Error::os("make a temporary file", e).on(folder.display()))?;
     Ok((made, folder))
 }
@@ -314,6 +309,7 @@ mod tests {
     use device::{Buffer, Edge, ZeroFlags};
     use std::io::Read;
     use std::os::fd::AsFd;
+    use std::path::Path;
     use std::sync::mpsc::channel;
 
     fn pipe(size: u64) -> (Edge, std::fs::File) {

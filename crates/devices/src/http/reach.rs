@@ -28,7 +28,7 @@ pub(crate) fn reaches(params: &Params) -> Reach {
     let terminal = terminal.fold(Reach::default(), Reach::and);
     let reads: Vec<PathBuf> = secrets.into_iter().chain(netrc).chain(trusted).collect();
     let programs = SCRIPTS.iter().filter_map(|key| params.get(key)).map(Script::program).collect();
-    let rest = Reach { reads, network: true, programs, ..Reach::default() };
+    let rest = Reach { reads, programs, ..Reach::network() };
     Reach::named(params, &FILES, Use::Read).and(rest).and(terminal)
 }
 
@@ -46,7 +46,7 @@ mod tests {
         assert!(reach.reads.contains(&"/proc/self/fd/7".into()));
         assert!(reach.reads.contains(&"/run/secret".into()));
         assert!(reach.reads.contains(&"/etc/ca.pem".into()));
-        assert!(reach.network && reach.programs.is_empty());
+        assert!(reach.network == [device::Endpoint::Anywhere] && reach.programs.is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use client::{Calling, ServerSpec, command_reaches};
-use device::{Error, Params, Reach, Result, values};
+use device::{Endpoint, Error, Params, Reach, Result, values};
 use wire::{Transport, Uri};
 
 use super::params::server;
@@ -102,24 +102,51 @@ pub(super) fn calling(params: &Params, server: &ServerSpec) -> Result<Option<Cal
     }
 }
 
+/// Where systems keep the authorities that they trust.
+const TRUSTED: [&str; 5] = [
+    "/etc/ssl",
+    "/etc/pki",
+    "/usr/lib/ssl",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+];
+
 /// The files that are read for it, whenever a connection is made.
 pub(crate) fn reaches(params: &Params) -> Reach {
     let server = server(params).map(|(server, _)| server);
-    let (programs, sockets) = match &server {
+    let (programs, privates) = match &server {
         Ok(ServerSpec::Command(words)) => {
             let (program, folder) = command_reaches(words);
             (vec![program], vec![folder])
         }
         _ => (Vec::new(), Vec::new()),
     };
+    let network = server.as_ref().ok().and_then(endpoint).into_iter().collect();
     let calling = server.and_then(|server| calling(params, &server));
     let reads = match calling.ok().flatten() {
         None => Vec::new(),
         Some(Calling::Keys { file, .. }) => vec![file],
         Some(Calling::Certificates { directory: Some(directory), .. }) => vec![directory],
-        Some(Calling::Certificates { directory: None, .. }) => client::certificate_places(),
+        Some(Calling::Certificates { directory: None, .. }) => {
+            let trusted = TRUSTED.iter().map(PathBuf::from);
+            client::certificate_places().into_iter().chain(trusted).collect()
+        }
     };
-    Reach { reads, programs, sockets, ..Reach::network() }
+    Reach { reads, programs, privates, network, ..Reach::default() }
+}
+
+/// Where connections are made to; nowhere with one that was handed over.
+fn endpoint(server: &ServerSpec) -> Option<Endpoint> {
+    Some(match server {
+        ServerSpec::Descriptor(_) => return None,
+        ServerSpec::Command(_) => Endpoint::Unix,
+        ServerSpec::Address(uri) => match &uri.transport {
+            Transport::Tcp { port, .. } => Endpoint::Tcp(*port),
+            Transport::Unix { .. } => Endpoint::Unix,
+            Transport::UnixAbstract { .. } => Endpoint::Abstract,
+            Transport::Vsock { .. } => Endpoint::Vsock,
+        },
+    })
 }
 
 fn is_wanted(params: &Params, uri: Option<&Uri>) -> Result<bool> {
@@ -188,6 +215,18 @@ mod tests {
         assert_eq!(reads(&["uri=nbds://h/?tls-certificates=/d"]), [PathBuf::from("/d")]);
         assert!(!reads(&["uri=nbds://h/"]).is_empty());
         assert!(reads(&["uri=nbd://h/"]).is_empty());
+    }
+
+    #[test]
+    fn connections_are_made_to_the_named_server_alone() {
+        let network = |word: &str| reaches(&Params::parse([word]).unwrap()).network;
+        assert_eq!(network("uri=nbd://h"), [Endpoint::Tcp(10809)]);
+        assert_eq!(network("uri=nbds://h:99/"), [Endpoint::Tcp(99)]);
+        assert_eq!(network("socket=/s"), [Endpoint::Unix]);
+        assert_eq!(network("socket=@s"), [Endpoint::Abstract]);
+        assert_eq!(network("vsock=2"), [Endpoint::Vsock]);
+        assert_eq!(network("command=server"), [Endpoint::Unix]);
+        assert_eq!(network("socket-fd=7"), []);
     }
 
     #[test]

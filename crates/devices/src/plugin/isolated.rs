@@ -43,13 +43,13 @@ fn words(params: &Params, write: bool) -> Vec<String> {
 /// What it needs of the system: the process, which is not confined, and its socket. How it will be opened is not known
 /// yet.
 pub(super) fn reaches(params: &Params) -> Reach {
-    let (mut programs, mut sockets) = (Vec::new(), Vec::new());
+    let (mut programs, mut privates) = (Vec::new(), Vec::new());
     for write in [false, true] {
         let (program, folder) = command_reaches(&words(params, write));
         programs.push(program);
-        sockets.push(folder);
+        privates.push(folder);
     }
-    Reach { programs, sockets, ..Reach::network() }
+    Reach { programs, privates, ..Reach::to(device::Endpoint::Unix) }
 }
 
 /// Opens a plugin in a process of its own; `restart`: the next client after its end gets a new one.

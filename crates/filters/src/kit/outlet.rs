@@ -61,7 +61,7 @@ fn open_file(name: &str) -> std::io::Result<File> {
     match name {
         "/dev/stderr" => std::io::stderr().as_fd().try_clone_to_owned().map(File::from),
         "/dev/stdout" => std::io::stdout().as_fd().try_clone_to_owned().map(File::from),
-        _ => File::options().append(true).create(true).open(name),
+        _ => programs::names::append(name.as_ref()).map(File::from),
     }
 }
 

@@ -7,12 +7,12 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::{Error, Result, text};
+use programs::names::OwnSocket;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::Requests;
@@ -29,7 +29,7 @@ pub(super) struct ControlSocket {
 }
 
 struct Shared {
-    path: PathBuf,
+    socket: OwnSocket,
     /// Wakes the thread.
     bell: OwnedFd,
     ended: AtomicBool,
@@ -67,8 +67,9 @@ impl ControlSocket {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = bell.map_err(|e| failed("wait for commands", e.into()))?;
         let listener = UnixListener::bind(&path).map_err(|e| failed("make the socket", e))?;
+        let socket = OwnSocket::bound(&path).map_err(|e| failed("make the socket", e))?;
         let shared =
-            Shared { path, bell, ended: AtomicBool::new(false), pausing: Mutex::default() };
+            Shared { socket, bell, ended: AtomicBool::new(false), pausing: Mutex::default() };
         let control = Self { requests: Arc::default(), shared: Arc::new(shared) };
         let desk = Desk {
             listener,
@@ -102,7 +103,7 @@ impl Drop for ControlSocket {
 impl Shared {
     fn end(&self) {
         if !self.ended.swap(true, Ordering::AcqRel) {
-            remove(&self.path);
+            self.socket.remove();
             self.ring();
         }
     }
@@ -115,11 +116,6 @@ impl Shared {
     fn pausing(&self) -> MutexGuard<'_, Pausing> {
         self.pausing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// It does not matter if the socket is gone already.
-fn remove(path: &Path) {
-    let _ = std::fs::remove_file(path);
 }
 
 /// The state of the thread.

@@ -36,12 +36,8 @@ pub(crate) const KIND: FilterKind = FilterKind {
 };
 
 fn reaches(params: &Params) -> Reach {
-    let folder = params.get("pause-control").map(|name| {
-        let path = text::path(name);
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        folder.unwrap_or(std::path::Path::new(".")).to_owned()
-    });
-    Reach { sockets: folder.into_iter().collect(), ..Reach::default() }
+    let socket = params.get("pause-control").map(text::path);
+    Reach { sockets: socket.into_iter().collect(), ..Reach::default() }
 }
 
 fn open(params: &Params, context: &Context) -> Result<ControlSocket> {

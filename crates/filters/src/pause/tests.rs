@@ -145,6 +145,18 @@ fn a_socket_that_cannot_be_made_is_refused_and_one_is_removed_with_its_filter() 
 }
 
 #[test]
+fn a_socket_that_has_its_name_by_then_is_not_removed() {
+    let (disk, path, context) = pausing(TestDevice::new(512));
+    std::fs::remove_file(&path).unwrap();
+    let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    context.control.end();
+    drop(disk);
+    assert!(UnixStream::connect(&path).is_ok(), "another program's name is gone");
+    drop(other);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn many_connections_that_say_nothing_do_not_keep_it_from_hearing_one() {
     let (_disk, path, _context) = pausing(simple(std::sync::Arc::new(Model::new(512))));
     let silent: Vec<_> = (0..40).map(|_| control(&path)).collect();

@@ -31,6 +31,7 @@ pub(crate) const FORMAT: Format = Format {
     open,
     describe,
     create: Some(Creator {
+        beside: None,
         options: &[param("static", "on|off", "whether all room is taken at once (off)")],
         open: creator::open,
         over: crate::format::over_nothing,

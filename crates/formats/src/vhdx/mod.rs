@@ -35,6 +35,7 @@ pub(crate) const FORMAT: Format = Format {
     open,
     describe,
     create: Some(Creator {
+        beside: None,
         options: &[
             param("subformat", "dynamic|fixed", "whether room is taken as it is needed (dynamic)"),
             param("block_size", "SIZE", "bytes of a block, 1M to 256M; 0 chooses by the disk (0)"),

@@ -30,6 +30,7 @@ pub(crate) const FORMAT: Format = Format {
     open,
     describe,
     create: Some(Creator {
+        beside: None,
         options: &[
             param("subformat", "dynamic|fixed", "whether room is taken as it is needed (dynamic)"),
             param("force_size", "on|off", "the size as it is, not rounded up to cylinders (off)"),

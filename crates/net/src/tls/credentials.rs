@@ -151,7 +151,7 @@ pub(super) fn is_open_to_all(path: &Path) -> bool {
 fn read(path: &Path) -> Result<Vec<u8>> {
     let say = |e: std::io::Error| Error::os("read for TLS", e).on(path.display());
     let mut bytes = Vec::new();
-    let file = fs::File::open(path).map_err(say)?;
+    let file = programs::names::read(path).map(fs::File::from).map_err(say)?;
     file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(say)?;
     if bytes.len() as u64 > LONGEST {
         return Err(Error::new(ErrorKind::Limit, Fault::File, "read for TLS: longer than 1 MiB")

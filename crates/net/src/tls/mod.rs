@@ -69,6 +69,20 @@ pub enum Serving {
     Keys(PathBuf),
 }
 
+impl Serving {
+    /// The files that are read, as far as they are there.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let directories = match self {
+            Self::Keys(file) => return vec![file.clone()],
+            Self::Certificates { directory: Some(directory), .. } => vec![directory.clone()],
+            Self::Certificates { directory: None, .. } => places("nbdkit"),
+        };
+        let names = ["server-cert.pem", "server-key.pem", "ca-cert.pem"];
+        directories.iter().flat_map(|one| names.map(|name| one.join(name))).collect()
+    }
+}
+
 /// Whom a client trusts, and what it shows.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Calling {

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use crate::names::{Act, Numbers};
+
 /// Bytes of a question, at most.
 pub(super) const LONGEST: usize = 128 << 10;
 /// Instead of the length of a value: there is none.
@@ -17,6 +19,8 @@ pub(super) enum Question<'a> {
     Signal { pid: i32, signal: i32 },
     /// Kill a started program that is in a group of its own, with all that is in the group.
     KillGroup { pid: i32 },
+    /// Do that at a name, by its index among those that were granted.
+    Name { index: u32, act: Act },
 }
 
 /// The result: an error number or 0, and the number of the process.
@@ -58,6 +62,11 @@ impl<'a> Question<'a> {
                 bytes.push(2);
                 bytes.extend(pid.to_le_bytes());
             }
+            Self::Name { index, act } => {
+                bytes.push(3);
+                bytes.extend(index.to_le_bytes());
+                bytes.extend(words(*act).into_iter().flat_map(u64::to_le_bytes));
+            }
         }
         if bytes.len() > LONGEST { Err(long()) } else { Ok(bytes) }
     }
@@ -97,9 +106,55 @@ impl<'a> Question<'a> {
                 let pid = i32::try_from(number(&mut rest)?).ok()?;
                 rest.is_empty().then_some(Self::KillGroup { pid })
             }
+            3 => {
+                let index = number(&mut rest)?;
+                let (words, after) = rest.as_chunks();
+                let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+                let act = act(words.try_into().ok()?)?;
+                after.is_empty().then_some(Self::Name { index, act })
+            }
             _ => None,
         }
     }
+}
+
+/// An act as numbers: which one it is, and two more.
+fn words(act: Act) -> [u64; 3] {
+    match act {
+        Act::Make { mode } => [0, mode.into(), 0],
+        Act::Append => [1, 0, 0],
+        Act::Read => [12, 0, 0],
+        Act::Nameless { mode } => [2, mode.into(), 0],
+        Act::Link => [3, 0, 0],
+        Act::Reopen { flags } => [4, flags.into(), 0],
+        Act::Replace { by } => [5, by.into(), 0],
+        Act::Remove { numbers: Numbers((device, inode)) } => [6, device, inode],
+        Act::Sync => [7, 0, 0],
+        Act::TakeTurn => [8, 0, 0],
+        Act::EndTurn => [9, 0, 0],
+        Act::MakePrivate { number } => [10, number.into(), 0],
+        Act::RemovePrivate { number } => [11, number.into(), 0],
+    }
+}
+
+fn act([which, first, second]: [u64; 3]) -> Option<Act> {
+    let number = u32::try_from(first);
+    Some(match which {
+        0 => Act::Make { mode: number.ok()? },
+        1 => Act::Append,
+        12 => Act::Read,
+        2 => Act::Nameless { mode: number.ok()? },
+        3 => Act::Link,
+        4 => Act::Reopen { flags: number.ok()? },
+        5 => Act::Replace { by: number.ok()? },
+        6 => Act::Remove { numbers: Numbers((first, second)) },
+        7 => Act::Sync,
+        8 => Act::TakeTurn,
+        9 => Act::EndTurn,
+        10 => Act::MakePrivate { number: number.ok()? },
+        11 => Act::RemovePrivate { number: number.ok()? },
+        _ => return None,
+    })
 }
 
 impl Answer {
@@ -134,6 +189,33 @@ mod tests {
         }
         let answer = Answer { errno: 2, pid: 4_000_000 };
         assert_eq!(Answer::parse(answer.bytes()), answer);
+    }
+
+    #[test]
+    fn what_is_asked_at_a_name_arrives_unchanged() {
+        let numbers = Numbers((u64::MAX, 7));
+        let acts = [
+            Act::Make { mode: 0o600 },
+            Act::Append,
+            Act::Read,
+            Act::Nameless { mode: 0o666 },
+            Act::Link,
+            Act::Reopen { flags: 1 },
+            Act::Replace { by: 3 },
+            Act::Remove { numbers },
+            Act::Sync,
+            Act::TakeTurn,
+            Act::EndTurn,
+            Act::MakePrivate { number: 9 },
+            Act::RemovePrivate { number: 9 },
+        ];
+        for act in acts {
+            let question = Question::Name { index: 5, act };
+            let bytes = question.bytes().unwrap();
+            assert_eq!(Question::parse(&bytes), Some(question));
+            assert_eq!(Question::parse(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(Question::parse(&[&bytes[..], &[0]].concat()), None);
+        }
     }
 
     #[test]

@@ -1,22 +1,24 @@
 //! The client side of the helper: one socket, one question at a time.
 
 mod fork;
+mod granted;
 mod message;
 mod process;
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, recv, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use rustix::stdio::{stderr, stdin, stdout};
 
+use crate::names::{Act, Grant};
 use crate::{Program, Running, StandardStreams};
 use message::{Answer, Question};
 
@@ -28,31 +30,35 @@ static HELPER: OnceLock<Helper> = OnceLock::new();
 pub(crate) struct Helper {
     socket: Mutex<OwnedFd>,
     programs: Vec<Program>,
+    grants: Vec<Grant>,
 }
 
-/// The helper, if programs are its affair.
+/// The helper, if there is one.
 pub(crate) fn asked() -> Option<&'static Helper> {
     HELPER.get()
 }
 
-/// From now on a helper starts programs: these, and no others. It ends with this process, and has none of its descriptors but those that
-/// a program would get. Call it while there is one thread, before the process is confined, and once.
+/// From now on a helper starts programs, and changes directories: these programs, and these names, and no others. It ends with this
+/// process, and has none of its descriptors but those that a program would get. Call it while there is one thread, before the
+/// process is confined, and once.
 ///
 /// # Errors
 /// There are other threads, or a helper already; or none can be had.
-pub fn hand_over(programs: Vec<Program>) -> io::Result<()> {
+pub fn hand_over(programs: Vec<Program>, grants: Vec<Grant>) -> io::Result<()> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 || asked().is_some() {
         return Err(io::Error::other(format!("{threads} threads, or a helper already; a defect")));
     }
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let mut grants: Vec<_> = grants.into_iter().map(Grant::absolute).collect();
+    grants.dedup();
     if let Some(mask) = fork::helper()? {
         drop(ours);
-        process::run(&theirs, &programs, &mask);
+        process::run(&theirs, &programs, &grants, &mask);
     }
     // Nothing else can have set it.
-    let _ = HELPER.set(Helper { socket: Mutex::new(ours), programs });
+    let _ = HELPER.set(Helper { socket: Mutex::new(ours), programs, grants });
     Ok(())
 }
 
@@ -71,7 +77,7 @@ impl Helper {
         let input = streams.input.as_ref().map_or_else(|| stdin(), AsFd::as_fd);
         let output = streams.output.as_ref().map_or_else(|| stdout(), AsFd::as_fd);
         let question = Question::Start { index, values: values.to_vec() };
-        let answer = self.ask(&question, &[input, output, stderr()])?;
+        let (answer, _) = self.ask(&question, &[input, output, stderr()])?;
         match (answer.errno, Pid::from_raw(answer.pid)) {
             (0, Some(pid)) => Running::of(pid),
             (errno, pid) => {
@@ -96,14 +102,53 @@ impl Helper {
 
     /// Asks for what has no other answer than whether it was done.
     fn order(&self, question: &Question<'_>) -> io::Result<()> {
-        match self.ask(question, &[])?.errno {
-            0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno)),
+        self.order_with(question, &[]).map(drop)
+    }
+
+    /// The same of what may open something.
+    fn order_with(
+        &self,
+        question: &Question<'_>,
+        along: &[BorrowedFd<'_>],
+    ) -> io::Result<Option<OwnedFd>> {
+        match self.ask(question, along)? {
+            (Answer { errno: 0, .. }, opened) => Ok(opened),
+            (Answer { errno, .. }, _) => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 
-    fn ask(&self, question: &Question<'_>, streams: &[BorrowedFd<'_>]) -> io::Result<Answer> {
-        let gone = || io::Error::other("the helper that starts programs has ended");
+    pub(crate) fn grants(&self) -> &[Grant] {
+        &self.grants
+    }
+
+    /// Does that at the grant of this index; `along` goes with it.
+    pub(crate) fn act(
+        &self,
+        index: u32,
+        act: Act,
+        along: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        self.order_with(&Question::Name { index, act }, along.as_slice()).map(drop)
+    }
+
+    /// The same of what opens a file.
+    pub(crate) fn open(
+        &self,
+        index: u32,
+        act: Act,
+        along: Option<BorrowedFd<'_>>,
+    ) -> io::Result<OwnedFd> {
+        let opened = self.order_with(&Question::Name { index, act }, along.as_slice())?;
+        // It had no room for one more descriptor.
+        opened.ok_or_else(|| Errno::MFILE.into())
+    }
+
+    fn ask(
+        &self,
+        question: &Question<'_>,
+        streams: &[BorrowedFd<'_>],
+    ) -> io::Result<(Answer, Option<OwnedFd>)> {
+        let gone = || io::Error::other("the helper outside of the sandbox has ended");
         let bytes = question.bytes()?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(process::STREAMS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -118,11 +163,21 @@ impl Helper {
             sent => sent?,
         };
         let mut answer = [0; Answer::LEN];
-        match retry_on_intr(|| recv(&*socket, &mut answer[..], RecvFlags::empty())) {
-            Ok((Answer::LEN, _)) => {}
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = retry_on_intr(|| {
+            let mut pieces = [IoSliceMut::new(&mut answer)];
+            recvmsg(&*socket, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)
+        });
+        match got {
+            Ok(got) if got.bytes == Answer::LEN => {}
             Ok(_) | Err(Errno::CONNRESET) => return Err(gone()),
             Err(e) => return Err(e.into()),
         }
-        Ok(Answer::parse(answer))
+        let opened = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        Ok((Answer::parse(answer), opened))
     }
 }

@@ -1,11 +1,11 @@
-//! The helper itself: waits for questions, and starts named programs. It ends when the asking process is gone, and ends
-//! the programs that nothing else would end.
+//! The helper itself: waits for questions, starts named programs, and changes what has granted names. It ends when the asking
+//! process is gone, and ends the programs that nothing else would end.
 //!
 //! It trusts nothing in a message: a program is an index into its own list, and only its variables get values from
 //! outside. It signals only programs that it has started, and the groups of those that have one of their own, and only to
 //! end them.
 
-use std::io::{self, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -14,12 +14,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal, test_kill_process};
 
 use super::fork::{self, Mask};
+use super::granted::Granted;
 use super::message::{Answer, LONGEST, Question};
+use crate::names::Grant;
 use crate::program::{Program, StandardStreams, nothing};
 
 /// Descriptors that come with a question: what the program reads, prints, and complains to.
@@ -54,12 +57,12 @@ impl Child {
 }
 
 /// Answers until nothing can ask any more. Does not return, whatever happens.
-pub(super) fn run(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> ! {
-    let served = catch_unwind(AssertUnwindSafe(|| serve(socket, programs, mask)));
+pub(super) fn run(socket: &OwnedFd, programs: &[Program], grants: &[Grant], mask: &Mask) -> ! {
+    let served = catch_unwind(AssertUnwindSafe(|| serve(socket, programs, grants, mask)));
     fork::leave(i32::from(!matches!(served, Ok(Ok(())))))
 }
 
-fn serve(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> io::Result<()> {
+fn serve(socket: &OwnedFd, programs: &[Program], grants: &[Grant], mask: &Mask) -> io::Result<()> {
     let null = nothing()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -69,6 +72,7 @@ fn serve(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> io::Result<()> 
     // As ps shows it; fewer than 16 bytes.
     rustix::thread::set_name(c"diskferry-start")?;
     let (mut buffer, mut started) = (vec![0; LONGEST], Started::new());
+    let mut granted = Granted::new(grants);
     loop {
         let (len, streams) = receive(socket, &mut buffer)?;
         started.retain(Child::is_of_use);
@@ -79,9 +83,35 @@ fn serve(socket: &OwnedFd, programs: &[Program], mask: &Mask) -> io::Result<()> 
             return Ok(());
         }
         let question = buffer.get(..len).and_then(Question::parse);
-        let answer = answer(question, programs, streams, mask, &mut started);
-        retry_on_intr(|| send(socket, &answer.bytes(), SendFlags::NOSIGNAL))?;
+        let (answer, opened) = match question {
+            Some(Question::Name { index, act }) => {
+                let done = granted.act(index, act, streams);
+                let errno = done.as_ref().err().map_or(0, errno);
+                (Answer { errno, pid: 0 }, done.ok().flatten())
+            }
+            question => (answer(question, programs, streams, mask, &mut started), None),
+        };
+        reply(socket, answer, opened.as_ref())?;
     }
+}
+
+/// An answer, and what was opened.
+fn reply(socket: &OwnedFd, answer: Answer, opened: Option<&OwnedFd>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let opened = opened.map(AsFd::as_fd);
+    if opened.is_some() && !control.push(SendAncillaryMessage::ScmRights(opened.as_slice())) {
+        return Err(Errno::TOOBIG.into());
+    }
+    let bytes = answer.bytes();
+    let pieces = [IoSlice::new(&bytes)];
+    retry_on_intr(|| sendmsg(socket, &pieces, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// The system's number of an error.
+fn errno(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
 }
 
 /// The length of a question, 0 at the end, and what came with it.
@@ -137,7 +167,7 @@ fn answer(
             let killed = found.map_or(Err(Errno::SRCH), Child::kill_group);
             Answer { errno: killed.err().map_or(0, Errno::raw_os_error), pid: 0 }
         }
-        None => errno(Errno::INVAL),
+        Some(Question::Name { .. }) | None => errno(Errno::INVAL),
     }
 }
 
@@ -148,7 +178,6 @@ fn start(
     mask: &Mask,
     started: &mut Started,
 ) -> Answer {
-    let errno = |e: &io::Error| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
     let failed = |e: io::Error| Answer { errno: errno(&e), pid: 0 };
     let Ok([input, output, error]) = <[OwnedFd; STREAMS]>::try_from(streams) else {
         return failed(Errno::INVAL.into());

@@ -110,6 +110,6 @@ fn to_stderr(mut rest: &[u8]) {
 }
 
 fn append_to(path: &Path) -> Result<File> {
-    let file = File::options().append(true).create(true).open(path);
+    let file = programs::names::append(path).map(File::from);
     file.map_err(|e| Error::os("open the log", e).on(path.display()))
 }

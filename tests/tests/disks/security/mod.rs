@@ -5,3 +5,4 @@ mod clocks;
 mod images;
 mod page;
 mod references;
+mod takeover;

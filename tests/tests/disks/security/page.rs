@@ -4,6 +4,8 @@ use blackbox::listed::{repository, tests_of};
 
 /// The lines of a table of the page, without its head.
 fn rows(page: &str) -> Vec<&str> {
+    // The last table has other columns, and a test of its own.
+    let page = page.split("## In a sandbox").next().unwrap();
     let rows = page.lines().filter(|line| line.starts_with('|'));
     rows.filter(|line| !line.starts_with("|---") && !line.starts_with("| attack |")).collect()
 }

@@ -103,11 +103,6 @@ impl Config {
         Ok(config)
     }
 
-    /// The directory that it is in.
-    pub(super) fn folder(&self) -> &Path {
-        self.path.parent().unwrap_or(Path::new("/"))
-    }
-
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -206,7 +201,7 @@ fn text(path: &Path) -> Result<String, Failure> {
     if !std::fs::metadata(path).map_err(|e| say(&e))?.is_file() {
         return Err(say(&"is not a regular file"));
     }
-    let file = File::open(path).map_err(|e| say(&e))?;
+    let file = programs::names::read(path).map(File::from).map_err(|e| say(&e))?;
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|e| say(&e))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > LARGEST {

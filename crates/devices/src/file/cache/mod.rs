@@ -16,13 +16,14 @@ mod memory;
 pub(crate) mod windows;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use device::Keeper;
 use device::residency::{is_cached, pages};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor, openat};
+use rustix::fs::{FileType, OFlags, fstat, major, minor};
+use rustix::io::Errno;
 use rustix::param::page_size;
 
 use super::transfer;
@@ -268,9 +269,9 @@ impl Drop for Sparing {
 /// # Errors
 /// `EINVAL`: it has none.
 pub(crate) fn open_direct(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let mode = if write { OFlags::RDWR } else { OFlags::RDONLY };
-    openat(CWD, path, mode | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())
+    let opened = programs::names::reopen(fd, mode | OFlags::DIRECT);
+    opened.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
 /// How much the system reads ahead of a sequential reader at most; twice as much if it was told to expect

@@ -7,12 +7,12 @@ use runtime::{Promised, WorkPool, promise};
 use std::ffi::OsString;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use device::{Buffer, Error, ErrorKind, Fault, Reach, Result, Slice, Use};
-use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat, unlink};
+use device::{Buffer, Error, ErrorKind, Fault, Reach, Result, Slice};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 
 /// The longest read that is done on the spot if it is in the page cache, in bytes.
@@ -38,7 +38,7 @@ impl TempFile {
 
     /// The system resources that a filter with such a file uses.
     pub(crate) fn reach() -> Reach {
-        Reach::path(folder(), Use::Make)
+        Reach::nameless(folder())
     }
 
     /// A file in `folder`.
@@ -125,7 +125,7 @@ impl Inner {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
-        let made = nameless(&self.folder)
+        let made = programs::names::nameless_in(&self.folder)
             .map_err(|e| Error::os("make a temporary file", e).on(self.folder.display()))?;
         Ok(self.file.get_or_init(|| made))
     }
@@ -178,26 +178,4 @@ impl Inner {
 fn folder() -> PathBuf {
     let set = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty());
     set.unwrap_or_else(|| OsString::from("/var/tmp")).into()
-}
-
-/// A new file in `folder` that has no name.
-fn nameless(folder: &Path) -> rustix::io::Result<OwnedFd> {
-    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
-    match openat(CWD, folder, flags | OFlags::TMPFILE, mode) {
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
-        made => return made,
-    }
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    loop {
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!(".diskferry-{}-{number}", std::process::id()));
-        match openat(CWD, &path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
-            Err(Errno::EXIST) => {}
-            made => {
-                let made = made?;
-                unlink(&path)?;
-                return Ok(made);
-            }
-        }
-    }
 }

@@ -40,6 +40,7 @@ use options::{CreateOptions, Qcow2Preallocation};
 use packing::Packer;
 
 pub(crate) const CREATE: Creator = Creator {
+    beside: None,
     options: options::OPTIONS,
     open,
     over: |making| making.backing(None),

@@ -40,7 +40,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
 }
 
 /// `disk-flat.vmdk` for `disk.vmdk`.
-fn name_beside(name: &str) -> String {
+pub(super) fn name_beside(name: &str) -> String {
     match name.rsplit_once('.') {
         Some((stem, ending)) if !stem.is_empty() => format!("{stem}-flat.{ending}"),
         _ => format!("{name}-flat"),

@@ -19,6 +19,7 @@ pub(super) const SPAN: u64 = GRAIN * GRAIN_TABLE_ENTRIES;
 const LARGEST: u64 = 2 << 40;
 
 pub(super) const CREATOR: Creator = Creator {
+    beside: Some(flat::name_beside),
     options: OPTIONS,
     open,
     over: |making| making.backing(Some("vmdk")),

@@ -1,0 +1,205 @@
+//! The names that the helper may change, and what it made there.
+//!
+//! An attacker may control the asking side. So the directories are looked up before anything is asked, a name is one that was granted,
+//! and only what the helper made itself is removed, opened once more or put in the place of another: in the worst case the files
+//! that the command line names for writing are lost.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+use rustix::process::{Pid, getppid};
+
+use crate::names::{Act, At, Grant, HeldTurn, Numbers, direct, private_name_of};
+
+/// Files that are made at most: as many as no command line names.
+const MOST: usize = 1024;
+
+/// All of them.
+pub(super) struct Granted<'a> {
+    all: Vec<Held<'a>>,
+    /// Each file that was made and may be opened again, removed or renamed: while it is open no other has its numbers.
+    made: Vec<OwnedFd>,
+    /// The process that asks.
+    asking: Option<Pid>,
+}
+
+struct Held<'a> {
+    grant: &'a Grant,
+    directory: io::Result<OwnedFd>,
+    /// Without a directory.
+    name: OsString,
+    turn: Option<HeldTurn>,
+}
+
+impl<'a> Granted<'a> {
+    pub(super) fn new(grants: &'a [Grant]) -> Self {
+        Self { all: grants.iter().map(Held::new).collect(), made: Vec::new(), asking: getppid() }
+    }
+
+    /// Does what is asked; `along` came with the question.
+    pub(super) fn act(
+        &mut self,
+        index: u32,
+        act: Act,
+        along: Vec<OwnedFd>,
+    ) -> io::Result<Option<OwnedFd>> {
+        let along = along.into_iter().next();
+        if let Act::Reopen { flags } = act {
+            return self.reopen(along, flags);
+        }
+        let held = usize::try_from(index).ok().and_then(|index| self.all.get_mut(index));
+        let held = held.ok_or(Errno::PERM)?;
+        match held.grant {
+            Grant::File(_) => self.on_file(index, act, along),
+            Grant::Reading(_) => match act {
+                Act::Read => regular(held.at()?, direct::read).map(Some),
+                _ => Err(Errno::PERM.into()),
+            },
+            Grant::Socket(_) => held.on_socket(act).map(|()| None),
+            Grant::Nameless(_) => match act {
+                Act::Nameless { .. } => held.temporary().map(Some),
+                _ => Err(Errno::PERM.into()),
+            },
+            Grant::Private(_) => held.on_private(act, self.asking).map(|()| None),
+        }
+    }
+
+    fn on_file(
+        &mut self,
+        index: u32,
+        act: Act,
+        along: Option<OwnedFd>,
+    ) -> io::Result<Option<OwnedFd>> {
+        let at = self.at(index)?;
+        let made = match act {
+            Act::Make { mode } => direct::make(at, mode & 0o777)?,
+            Act::Nameless { mode } => direct::nameless(at, mode & 0o777)?,
+            Act::Append => return regular(at, direct::append).map(Some),
+            Act::Link => {
+                let file = along.ok_or(Errno::BADF)?;
+                self.is_made(Numbers::of(&fstat(&file)?))?;
+                return direct::link(file.as_fd(), at).map(|()| None);
+            }
+            Act::Replace { by } => {
+                let by = self.at(by)?;
+                self.is_made(Numbers::of(&by.stat()?))?;
+                return direct::replace(by, at).map(|()| None);
+            }
+            Act::Remove { numbers } => {
+                self.is_made(numbers)?;
+                return direct::remove(at, numbers).map(|()| None);
+            }
+            Act::Sync => return direct::sync(at).map(|()| None),
+            _ => return Err(Errno::PERM.into()),
+        };
+        if self.made.len() >= MOST {
+            return Err(Errno::MFILE.into());
+        }
+        // Not a duplicate, which would share its locks.
+        self.made.push(direct::reopen(made.as_fd(), OFlags::PATH)?);
+        Ok(Some(made))
+    }
+
+    /// The name of the file with this index.
+    fn at(&self, index: u32) -> io::Result<At<'_>> {
+        let held = usize::try_from(index).ok().and_then(|index| self.all.get(index));
+        let held = held.filter(|held| matches!(held.grant, Grant::File(_))).ok_or(Errno::PERM)?;
+        held.at()
+    }
+
+    fn is_made(&self, numbers: Numbers) -> io::Result<()> {
+        let is = |file: &OwnedFd| fstat(file).is_ok_and(|stat| Numbers::of(&stat) == numbers);
+        if self.made.iter().any(is) { Ok(()) } else { Err(Errno::PERM.into()) }
+    }
+
+    fn reopen(&self, file: Option<OwnedFd>, flags: u32) -> io::Result<Option<OwnedFd>> {
+        let allowed = OFlags::WRONLY | OFlags::RDWR | OFlags::DIRECT;
+        let file = file.ok_or(Errno::BADF)?;
+        self.is_made(Numbers::of(&fstat(&file)?))?;
+        direct::reopen(file.as_fd(), OFlags::from_bits_truncate(flags) & allowed).map(Some)
+    }
+}
+
+impl<'a> Held<'a> {
+    fn new(grant: &'a Grant) -> Self {
+        let path = grant.path();
+        let folder = match grant {
+            Grant::File(_) | Grant::Reading(_) | Grant::Socket(_) => {
+                path.parent().unwrap_or(Path::new("/"))
+            }
+            Grant::Nameless(_) | Grant::Private(_) => path,
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, folder, flags, Mode::empty()).map_err(io::Error::from);
+        let name = path.file_name().unwrap_or_default().to_owned();
+        Self { grant, directory, name, turn: None }
+    }
+
+    fn folder(&self) -> io::Result<&OwnedFd> {
+        self.directory
+            .as_ref()
+            .map_err(|e| io::Error::from_raw_os_error(e.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
+    fn at(&self) -> io::Result<At<'_>> {
+        if self.name.is_empty() {
+            return Err(Errno::ISDIR.into());
+        }
+        Ok(At { directory: self.folder()?.as_fd(), name: Path::new(&self.name) })
+    }
+
+    fn temporary(&self) -> io::Result<OwnedFd> {
+        direct::temporary(self.folder()?.as_fd(), Path::new("."))
+    }
+
+    fn on_socket(&mut self, act: Act) -> io::Result<()> {
+        match act {
+            Act::TakeTurn => {
+                let turn = HeldTurn::take(self.at()?)?.ok_or(Errno::NOLCK)?;
+                self.turn = Some(turn);
+                Ok(())
+            }
+            Act::EndTurn => {
+                let turn = self.turn.take();
+                let folder = self.folder()?.as_fd();
+                turn.iter().for_each(|turn| turn.end(folder));
+                Ok(())
+            }
+            Act::Remove { numbers } => {
+                let at = self.at()?;
+                if !FileType::from_raw_mode(at.stat()?.st_mode).is_socket() {
+                    return Err(Errno::NOTSOCK.into());
+                }
+                direct::remove(at, numbers)
+            }
+            _ => Err(Errno::PERM.into()),
+        }
+    }
+
+    fn on_private(&self, act: Act, asking: Option<Pid>) -> io::Result<()> {
+        let pid = asking.ok_or(Errno::SRCH)?.as_raw_nonzero();
+        let (Act::MakePrivate { number } | Act::RemovePrivate { number }) = act else {
+            return Err(Errno::PERM.into());
+        };
+        let name = private_name_of(pid.get(), number);
+        let at = At { directory: self.folder()?.as_fd(), name: Path::new(&name) };
+        match act {
+            Act::MakePrivate { .. } => direct::make_directory(at),
+            _ => direct::remove_private(at),
+        }
+    }
+}
+
+/// A pipe or a device could make the helper wait, and is opened by the process that has a right to it.
+fn regular(at: At<'_>, open: fn(At<'_>) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+    let found = rustix::fs::statat(at.directory, at.name, rustix::fs::AtFlags::empty());
+    match found {
+        Ok(stat) if !FileType::from_raw_mode(stat.st_mode).is_file() => Err(Errno::ACCESS.into()),
+        Ok(_) | Err(Errno::NOENT) => open(at),
+        Err(e) => Err(e.into()),
+    }
+}

@@ -1,0 +1,341 @@
+//! Names in directories that a sandboxed process may not change: files that are made, replaced and removed, and sockets.
+//!
+//! A right to change a directory is a right to all that lies beneath it. So a sandboxed process has none: for each name that the
+//! command line gave, the helper keeps the directory and the name, and it does nothing to any other. Without a helper these
+//! functions do the same here. A name that was not granted is left to the system, which refuses it in a sandbox.
+
+pub(crate) mod direct;
+mod turn;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf, absolute};
+
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+
+use crate::helper::{self, Helper};
+pub(crate) use direct::{At, Numbers};
+pub(crate) use turn::HeldTurn;
+pub use turn::SocketTurn;
+
+/// A name, or the directory of several, and what may be done there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Grant {
+    /// A file. It is made where nothing has its name, opened to be appended to, gets its name late, or replaces the file of that
+    /// name; what was made is removed.
+    File(PathBuf),
+    /// A regular file that is read, whichever has the name by then.
+    Reading(PathBuf),
+    /// A socket. Servers take turns at it, and it is removed.
+    Socket(PathBuf),
+    /// The directory of files without a name.
+    Nameless(PathBuf),
+    /// The directory of private directories, each with a socket in it.
+    Private(PathBuf),
+}
+
+impl Grant {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Reading(path) | Self::Socket(path) => path,
+            Self::Nameless(path) | Self::Private(path) => path,
+        }
+    }
+
+    /// The same whatever the current directory is.
+    pub(crate) fn absolute(self) -> Self {
+        let whole = |path: PathBuf| absolute(&path).unwrap_or(path);
+        match self {
+            Self::File(path) => Self::File(whole(path)),
+            Self::Reading(path) => Self::Reading(whole(path)),
+            Self::Socket(path) => Self::Socket(whole(path)),
+            Self::Nameless(path) => Self::Nameless(whole(path)),
+            Self::Private(path) => Self::Private(whole(path)),
+        }
+    }
+}
+
+/// What is asked to be done at a grant.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Act {
+    Make {
+        mode: u32,
+    },
+    Append,
+    Read,
+    Nameless {
+        mode: u32,
+    },
+    /// Gives the name to the file that comes along.
+    Link,
+    /// Opens the file that comes along once more: one that was made.
+    Reopen {
+        flags: u32,
+    },
+    /// Replaces the file of that name by the file of another one, which was made.
+    Replace {
+        by: u32,
+    },
+    Remove {
+        numbers: Numbers,
+    },
+    Sync,
+    TakeTurn,
+    EndTurn,
+    MakePrivate {
+        number: u32,
+    },
+    RemovePrivate {
+        number: u32,
+    },
+}
+
+/// The helper, and the index of the grant for this name.
+fn granted(is: impl Fn(&Path) -> Grant, path: &Path) -> Option<(&'static Helper, u32)> {
+    let helper = helper::asked()?;
+    let wanted = is(path).absolute();
+    let index = helper.grants().iter().position(|grant| *grant == wanted)?;
+    Some((helper, u32::try_from(index).ok()?))
+}
+
+fn file(path: &Path) -> Grant {
+    Grant::File(path.to_owned())
+}
+
+fn socket(path: &Path) -> Grant {
+    Grant::Socket(path.to_owned())
+}
+
+fn private(path: &Path) -> Grant {
+    Grant::Private(path.to_owned())
+}
+
+/// Makes a file, open for reading and writing. Follows no link.
+///
+/// # Errors
+/// Something has the name; or the system refuses.
+pub fn make(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    match granted(file, path) {
+        Some((helper, index)) => helper.open(index, Act::Make { mode }, None),
+        None => direct::make(At::here(path), mode),
+    }
+}
+
+/// A file, open to be appended to; made if it is missing.
+///
+/// # Errors
+/// The system refuses.
+pub fn append(path: &Path) -> io::Result<OwnedFd> {
+    let refused = match direct::append(At::here(path)) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
+        done => return done,
+    };
+    match granted(file, path) {
+        Some((helper, index)) => helper.open(index, Act::Append, None),
+        None => Err(refused),
+    }
+}
+
+/// Opens a file for reading.
+///
+/// # Errors
+/// The system refuses.
+pub fn read(path: &Path) -> io::Result<OwnedFd> {
+    let refused = match direct::read(At::here(path)) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
+        done => return done,
+    };
+    match granted(|path| Grant::Reading(path.to_owned()), path) {
+        Some((helper, index)) => helper.open(index, Act::Read, None),
+        None => Err(refused),
+    }
+}
+
+/// A file without a name in the directory of `path`, whose name it can get with [`link`].
+///
+/// # Errors
+/// The file system has no such files; or the system refuses.
+pub fn nameless_for(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    match granted(file, path) {
+        Some((helper, index)) => helper.open(index, Act::Nameless { mode }, None),
+        None => direct::nameless(At::here(path), mode),
+    }
+}
+
+/// A file in `directory` that has no name, and never gets one.
+///
+/// # Errors
+/// The system refuses.
+pub fn nameless_in(directory: &Path) -> io::Result<OwnedFd> {
+    let is = |path: &Path| Grant::Nameless(path.to_owned());
+    match granted(is, directory) {
+        Some((helper, index)) => helper.open(index, Act::Nameless { mode: 0o600 }, None),
+        None => direct::temporary(CWD, directory),
+    }
+}
+
+/// Gives a file without a name this one.
+///
+/// # Errors
+/// Something has the name; or the system refuses.
+pub fn link(made: impl AsFd, path: &Path) -> io::Result<()> {
+    match granted(file, path) {
+        Some((helper, index)) => helper.act(index, Act::Link, Some(made.as_fd())),
+        None => direct::link(made.as_fd(), At::here(path)),
+    }
+}
+
+/// Opens an open file once more: another description of the same file, with flags of its own. Where a sandbox has no rule for it,
+/// only files that were [made](make) here can be.
+///
+/// # Errors
+/// The system refuses.
+pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
+    let refused = match direct::reopen(fd.as_fd(), flags) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
+        done => return done,
+    };
+    match helper::asked() {
+        Some(helper) => {
+            helper.open(0, Act::Reopen { flags: flags.bits() }, Some(fd.as_fd())).or(Err(refused))
+        }
+        None => Err(refused),
+    }
+}
+
+/// Replaces the file `path` by the file `by`, which was [made](make) in the same directory.
+///
+/// # Errors
+/// The system refuses.
+pub fn replace(path: &Path, by: &Path) -> io::Result<()> {
+    match (granted(file, path), granted(file, by)) {
+        (Some((helper, index)), Some((_, by))) => helper.act(index, Act::Replace { by }, None),
+        _ => direct::replace(At::here(by), At::here(path)),
+    }
+}
+
+/// Removes the file of that name if it is still the one with these numbers (device and inode).
+///
+/// # Errors
+/// It is another one, or the system refuses.
+pub fn remove(path: &Path, numbers: (u64, u64)) -> io::Result<()> {
+    match granted(file, path).or_else(|| granted(socket, path)) {
+        Some((helper, index)) => helper.act(index, Act::Remove { numbers: Numbers(numbers) }, None),
+        None => direct::remove(At::here(path), Numbers(numbers)),
+    }
+}
+
+/// The device and inode number of an open file.
+///
+/// # Errors
+/// The system refuses.
+pub fn numbers(fd: impl AsFd) -> io::Result<(u64, u64)> {
+    let stat = fstat(fd)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Makes the name of a file durable.
+///
+/// # Errors
+/// The system refuses.
+pub fn sync(path: &Path) -> io::Result<()> {
+    match granted(file, path) {
+        Some((helper, index)) => helper.act(index, Act::Sync, None),
+        None => direct::sync(At::here(path)),
+    }
+}
+
+/// The turn of this process at the name of a socket; `None` where the file system has no locks, or where another user could hold the
+/// only lock there is. Does not wait.
+///
+/// # Errors
+/// It is the turn of another process: [`io::ErrorKind::WouldBlock`].
+pub fn take_turn(path: &Path) -> io::Result<Option<SocketTurn>> {
+    let Some((helper, index)) = granted(socket, path) else {
+        return Ok(HeldTurn::take(At::here(path))?.map(SocketTurn::here));
+    };
+    match helper.act(index, Act::TakeTurn, None) {
+        Ok(()) => Ok(Some(SocketTurn::of_helper(index))),
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::NOLCK) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// A socket that was bound here, by its name. While this lives no other file has its numbers.
+#[derive(Debug)]
+pub struct OwnSocket {
+    path: PathBuf,
+    file: OwnedFd,
+}
+
+impl OwnSocket {
+    /// The socket that was just bound at `path`, absolute.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn bound(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(CWD, path, flags, Mode::empty())?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The socket's file (`O_PATH`).
+    #[must_use]
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Removes the name if it is still this socket's.
+    pub fn remove(&self) {
+        // Another program may have removed it, or taken the name; then it is not removed.
+        let _ = numbers(&self.file).and_then(|numbers| remove(&self.path, numbers));
+    }
+}
+
+/// The name of a private directory of this process.
+#[must_use]
+pub fn private_name(number: u32) -> String {
+    private_name_of(std::process::id(), number)
+}
+
+/// The same of another process.
+pub(crate) fn private_name_of(pid: impl std::fmt::Display, number: u32) -> String {
+    format!("diskferry-{pid}-{number}")
+}
+
+/// Makes a directory of that name beneath `above`, which only this user may enter.
+///
+/// # Errors
+/// Something has the name; or the system refuses.
+pub fn make_private(above: &Path, number: u32) -> io::Result<()> {
+    match granted(private, above) {
+        Some((helper, index)) => helper.act(index, Act::MakePrivate { number }, None),
+        None => direct::make_directory(At::here(&above.join(private_name(number)))),
+    }
+}
+
+/// Removes that directory, and the socket in it.
+///
+/// # Errors
+/// The system refuses.
+pub fn remove_private(above: &Path, number: u32) -> io::Result<()> {
+    match granted(private, above) {
+        Some((helper, index)) => helper.act(index, Act::RemovePrivate { number }, None),
+        None => direct::remove_private(At::here(&above.join(private_name(number)))),
+    }
+}
+
+/// The name of the socket in a private directory.
+pub const PRIVATE_SOCKET: &str = "socket";
+
+/// Rights for the owner alone.
+pub(crate) fn owner_only() -> Mode {
+    Mode::RUSR | Mode::WUSR
+}

@@ -1,0 +1,154 @@
+//! What is done to names, by the process that may.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fsync, linkat, mkdirat, openat, renameat, statat,
+    syncfs, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::{PRIVATE_SOCKET, owner_only};
+
+/// A name, and where it is looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At<'a> {
+    pub(crate) directory: BorrowedFd<'a>,
+    pub(crate) name: &'a Path,
+}
+
+impl<'a> At<'a> {
+    /// A path as the system takes it.
+    pub(crate) fn here(path: &'a Path) -> Self {
+        Self { directory: CWD, name: path }
+    }
+
+    /// The directory of the name, from `directory`.
+    pub(super) fn folder(self) -> &'a Path {
+        let parent = self.name.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
+    }
+
+    pub(crate) fn stat(self) -> Result<Stat, Errno> {
+        statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+}
+
+/// Device and inode number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Numbers(pub(crate) (u64, u64));
+
+impl Numbers {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self((stat.st_dev, stat.st_ino))
+    }
+}
+
+pub(crate) fn make(at: At<'_>, mode: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;
+    Ok(openat(at.directory, at.name, flags, Mode::from_raw_mode(mode))?)
+}
+
+/// As the library does; what there is already may be a pipe or a device.
+pub(crate) fn append(at: At<'_>) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    loop {
+        match openat(at.directory, at.name, flags, Mode::from_raw_mode(0o666)) {
+            Err(Errno::INTR) => {}
+            done => return Ok(done?),
+        }
+    }
+}
+
+pub(crate) fn read(at: At<'_>) -> io::Result<OwnedFd> {
+    loop {
+        match openat(at.directory, at.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::INTR) => {}
+            done => return Ok(done?),
+        }
+    }
+}
+
+pub(crate) fn nameless(at: At<'_>, mode: u32) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    Ok(openat(at.directory, at.folder(), flags, Mode::from_raw_mode(mode))?)
+}
+
+/// A file without a name also where the file system makes none.
+pub(crate) fn temporary(directory: BorrowedFd<'_>, folder: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match openat(directory, folder, flags | OFlags::TMPFILE, owner_only()) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+        made => return Ok(made?),
+    }
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!(".diskferry-{}-{number}", std::process::id()));
+        match openat(directory, &path, flags | OFlags::CREATE | OFlags::EXCL, owner_only()) {
+            Err(Errno::EXIST) => {}
+            made => {
+                let made = made?;
+                unlinkat(directory, &path, AtFlags::empty())?;
+                return Ok(made);
+            }
+        }
+    }
+}
+
+/// The path in /proc to an open file.
+fn open_file(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+pub(crate) fn link(made: BorrowedFd<'_>, at: At<'_>) -> io::Result<()> {
+    Ok(linkat(CWD, open_file(made), at.directory, at.name, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, open_file(fd), flags | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+pub(crate) fn replace(by: At<'_>, at: At<'_>) -> io::Result<()> {
+    Ok(renameat(by.directory, by.name, at.directory, at.name)?)
+}
+
+pub(crate) fn remove(at: At<'_>, numbers: Numbers) -> io::Result<()> {
+    if Numbers::of(&at.stat()?) != numbers {
+        return Err(Errno::STALE.into());
+    }
+    Ok(unlinkat(at.directory, at.name, AtFlags::empty())?)
+}
+
+pub(crate) fn sync(at: At<'_>) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let opened = openat(at.directory, at.folder(), flags | OFlags::DIRECTORY, Mode::empty());
+    match opened.and_then(fsync) {
+        // If the directory cannot be synced, syncs the whole file system.
+        Err(Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+            let named = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            Ok(syncfs(openat(at.directory, at.name, named, Mode::empty())?)?)
+        }
+        synced => Ok(synced?),
+    }
+}
+
+pub(crate) fn make_directory(at: At<'_>) -> io::Result<()> {
+    Ok(mkdirat(at.directory, at.name, Mode::RWXU)?)
+}
+
+/// Removes a private directory and the socket in it, and nothing else.
+pub(crate) fn remove_private(at: At<'_>) -> io::Result<()> {
+    if !FileType::from_raw_mode(at.stat()?.st_mode).is_dir() {
+        return Err(Errno::NOTDIR.into());
+    }
+    let socket = at.name.join(PRIVATE_SOCKET);
+    let socket = At { name: &socket, ..at };
+    if socket.stat().is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_socket()) {
+        unlinkat(socket.directory, socket.name, AtFlags::empty())?;
+    }
+    Ok(unlinkat(at.directory, at.name, AtFlags::REMOVEDIR)?)
+}
