@@ -20,6 +20,10 @@ pub(crate) enum Words {
     Filter,
     /// A word that has a page of help.
     Page,
+    /// What a disk can do.
+    Ability,
+    /// What a format takes when it is made, with values behind it: shells are offered the keys.
+    FormatOption,
 }
 
 impl TypedValueParser for Words {
@@ -41,6 +45,13 @@ impl TypedValueParser for Words {
         let value = |kind: ShownKind| PossibleValue::new(kind.word).help(kind.summary);
         match self {
             Self::Disk => None,
+            Self::Ability => Some(Box::new(crate::info::ability_words().map(PossibleValue::new))),
+            Self::FormatOption => {
+                let made = disk::formats().iter().filter_map(|format| format.create);
+                let keys = made.flat_map(|create| create.options).map(|param| param.key);
+                let keys: std::collections::BTreeSet<_> = keys.collect();
+                Some(Box::new(keys.into_iter().map(|key| PossibleValue::new(format!("{key}=")))))
+            }
             Self::Page => Some(Box::new(crate::help::words().map(PossibleValue::new))),
             Self::Filter => Some(Box::new(kinds_of(StackRole::Filter).map(value))),
         }

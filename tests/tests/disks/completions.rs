@@ -63,6 +63,13 @@ fn bash_offers_files_devices_filters_and_values() {
     assert_eq!(at("diskferry copy --progress=j"), ["json"]);
     assert_eq!(at("diskferry copy --progress="), ["bar", "json"]);
     assert_eq!(at("diskferry completions z"), ["zsh"]);
+    // What can be made, and what can be read.
+    assert_eq!(at("diskferry convert -O q"), ["qcow2"]);
+    assert_eq!(at("diskferry convert -f q"), ["qcow2", "qed", "qcow"]);
+    assert_eq!(at("diskferry info --can fl"), ["flush"]);
+    assert_eq!(at("diskferry info --isnt ro"), ["rotational"]);
+    assert_eq!(at("diskferry convert -o lazy"), ["lazy_refcounts="]);
+    assert_eq!(at("diskferry convert -o lazy_refcounts="), [""; 0]);
     assert_eq!(at("diskferry copy --prog"), ["--progress"]);
     assert!(at("diskferry serve -").contains(&"--filter".to_owned()));
     // We offer nothing: readline then completes the names of files, with its own quoting.

@@ -31,14 +31,14 @@ const TAIL: &str = r#"    # `--option=value` comes as three words, the last of w
         *:) if [[ $cur == -* ]]; then words="$options"; else words="$devices"; fi ;;
     esac
     [[ -n $words ]] && COMPREPLY=( $(compgen -W "$words" -- "$cur") )
-    # Behind a device the rest of its name is typed; files stand beside the devices.
+    # Behind a device or a key the rest is typed; files stand beside the devices.
+    (( ${#COMPREPLY[@]} )) || return
+    for i in "${COMPREPLY[@]}"; do
+        [[ $i == *: || $i == */ || $i == *= ]] && compopt -o nospace 2>/dev/null
+    done
     if [[ -n $option || $cur == -* || -z $devices ]]; then
         return
     fi
-    (( ${#COMPREPLY[@]} )) || return
-    for i in "${COMPREPLY[@]}"; do
-        [[ $i == *: || $i == */ ]] && compopt -o nospace 2>/dev/null
-    done
     if [[ -n $files ]]; then
         local IFS=$'\n'
         COMPREPLY+=( $(compgen -f -- "$cur") )

@@ -22,7 +22,7 @@ pub(crate) use options::{asks_for_help, help, read as options};
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
-use crate::words::to_read;
+use crate::words::{Words, to_read};
 use crate::{patience, sandbox};
 
 /// The word that asks for a list.
@@ -266,6 +266,8 @@ pub(crate) fn options_option(help: &'static str) -> Arg {
     value("options", "KEY=VALUE,...", help)
         .short('o')
         .aliases(["target-format-options", "image-options"])
+        .value_parser(Words::FormatOption)
+        .hide_possible_values(true)
         .action(ArgAction::Append)
 }
 

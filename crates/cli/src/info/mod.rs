@@ -21,6 +21,7 @@ use crate::verb::Verb;
 use crate::{describe, formats, list, map, output, sandbox};
 
 use question::Question;
+pub(crate) use question::ability_words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "info",

@@ -9,6 +9,7 @@ use crate::arguments::{flag, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::word;
 use crate::output;
+use crate::words::Words;
 
 /// Exit status of a question whose answer is no.
 const NO: u8 = 2;
@@ -81,6 +82,8 @@ pub(super) fn arguments(command: Command) -> Command {
             value("can", "ABILITY", "Print nothing; end with 0 if it can, and with 2 if it cannot")
                 .visible_aliases(["is", "has"])
                 .alias("have")
+                .value_parser(Words::Ability)
+                .hide_possible_values(true)
                 .long_help(format!(
                     "Print nothing; end with 0 if it can do that, or is that, and with 2 if not: {}",
                     known()
@@ -89,7 +92,9 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(
             value("cannot", "ABILITY", "The opposite: 0 if it cannot, and 2 if it can")
                 .visible_aliases(["isnt", "hasnt"])
-                .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent"]),
+                .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent"])
+                .value_parser(Words::Ability)
+                .hide_possible_values(true),
         )
         .arg(map.help("Print the map, as `map` does, or another status context"))
         .arg(flag("totals", "With --map: one line for each type").alias("total").requires("map"))
@@ -100,9 +105,13 @@ pub(super) fn arguments(command: Command) -> Command {
         .group(ArgGroup::new("question").args(["size", "uri", "can", "cannot", "map", "list"]))
 }
 
+/// The words for abilities, as help shows them.
+pub(crate) fn ability_words() -> impl Iterator<Item = &'static str> {
+    ABILITIES.iter().filter_map(|ability| ability.words.first()).copied()
+}
+
 fn known() -> String {
-    let words: Vec<_> = ABILITIES.iter().filter_map(|ability| ability.words.first()).collect();
-    words.into_iter().copied().collect::<Vec<_>>().join(", ")
+    ability_words().collect::<Vec<_>>().join(", ")
 }
 
 /// The question, if there is exactly one.

@@ -15,7 +15,8 @@ use crate::words::Words;
 use super::{access, encryption};
 
 pub(super) fn arguments(command: Command) -> Command {
-    let command = command.disable_help_flag(true);
+    // What is typed counts before what a configuration says, which is put in front of it.
+    let command = command.args_override_self(true).disable_help_flag(true);
     let command = process(listening(disks(command)));
     about(handshake(limits(upstream(access::arguments(encryption::arguments(command))))))
 }

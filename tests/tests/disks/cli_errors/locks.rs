@@ -34,6 +34,11 @@ fn two_of_our_servers_do_not_write_one_file() {
     let server = Serve::file(&path).start();
     our_writers_refuse(&path);
     assert!(fs::read(&path).unwrap() == pattern(0, index(MIB)), "the file was touched");
+    let line = run(ours(["serve", "--run", "true", "file"]).arg(&path)).failed().to_owned();
+    let reading = format!("`serve -r file {} lock=off` only reads it", path.display());
+    assert!(line.contains(&reading), "{line}");
+    let words = ["serve", "-r", "--run", "true", "file"];
+    run(ours(words).arg(&path).arg("lock=off")).succeeded();
     drop(server);
     // The lock went with its holder.
     run(ours(["serve", "--run", "true", "file"]).arg(&path)).succeeded();

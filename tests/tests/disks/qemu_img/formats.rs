@@ -59,7 +59,9 @@ fn there_and_back_is_the_same_disk() {
         let copied = ferry(["copy", text(&image), text(&back)]);
         copied.succeeded();
         assert!(std::fs::read(&back).unwrap() == std::fs::read(&image).unwrap());
-        ferry(["copy", "-f", format, text(&image), text(&back)]).succeeded();
+        // What it makes of an image that is there has to be named.
+        ferry(["copy", "-f", format, text(&image), text(&back)]).refused();
+        ferry(["copy", "-f", format, "-O", "raw", text(&image), text(&back)]).succeeded();
         assert!(std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap(), "{words:?}");
     }
 }
