@@ -76,7 +76,8 @@ fn run(matches: &ArgMatches) -> ExitResult {
             let source = Source::read(matches, text)?.at_snapshot(snapshot)?;
             image::confine(matches, [&source])?;
             let opened = source.open(&image::reading(matches), &context)?.tell();
-            let found = measure(Measured::Disk(&opened.edge))?;
+            let container = opened.format.map(|_| &opened.container);
+            let found = measure(Measured::Disk(&opened.edge, container))?;
             let bitmaps = match opened.format {
                 Some(of) => {
                     let of = (of, &opened.container);

@@ -21,6 +21,20 @@ pub struct Described {
     pub description: Description,
 }
 
+impl Described {
+    /// Refuses an image that needs features which are unknown here: what its description says may mean something else.
+    ///
+    /// # Errors
+    /// With their names, as the image has them.
+    pub fn refuse_unknown(self) -> Result<Self> {
+        let unknown = &self.description.unknown_features;
+        if unknown.is_empty() {
+            return Ok(self);
+        }
+        Err(formats::unknown_features(unknown).on(self.container.info().name.clone()))
+    }
+}
+
 /// Describes the image that was named. Opens nothing else.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! What formats can find out without using a disk: whether an image is sound, how large one would be,
 //! and what bytes look like.
 
-use device::{Edge, Error, Fault, Params, Result};
+use device::{Edge, Error, Extent, ExtentKind, Fault, Params, Result, Stored};
 use devices::{Named, OpenOptions};
 use formats::{Closed, Creator, Findings, Format, Head, Making, Measure};
 use runtime::Context;
@@ -73,13 +73,16 @@ pub fn remake(
     Ok(Remade { size: described.description.virtual_size, options })
 }
 
+/// Extents asked for at a time.
+const MANY: usize = 1024;
+
 /// The disk to measure for.
 #[derive(Clone, Copy, Debug)]
 pub enum Measured<'a> {
     /// An empty one of that many bytes.
     Empty(u64),
-    /// This one.
-    Disk(&'a Edge),
+    /// This one, and its container, if that is another.
+    Disk(&'a Edge, Option<&'a Edge>),
 }
 
 /// How large an image of `format` would be.
@@ -95,16 +98,44 @@ pub fn measure(
     let creator = creator_of(format)?;
     let size = match disk {
         Measured::Empty(size) => size,
-        Measured::Disk(disk) => disk.info().size,
+        Measured::Disk(disk, _) => disk.info().size,
     };
     let making = making(size, options, context);
     match disk {
-        Measured::Empty(size) => (creator.measure)(&making, &mut Contents::Nothing.map(size)),
-        Measured::Disk(disk) => {
+        // Of no disk there is no map.
+        Measured::Empty(_) => (creator.measure)(&making, &mut std::iter::empty()),
+        Measured::Disk(disk, container) => {
             let contents = Contents::Disk { disk, is_read: false };
-            (creator.measure)(&making, &mut contents.map(size))
+            let map = contents.map(size).flat_map(|extent| match (extent, container) {
+                (Ok(extent), Some(container)) => pieces(&extent, container),
+                (extent, _) => vec![extent],
+            });
+            (creator.measure)(&making, &mut { map })
         }
     }
+}
+
+/// Data of an image, without what is a hole in its container: a copy finds that when it reads it.
+fn pieces(extent: &Extent, container: &Edge) -> Vec<Result<Extent>> {
+    let home = extent.home.filter(|home| home.file == 0 && home.stored == Stored::Plain);
+    let Some(home) = home.filter(|_| extent.depth == 0 && extent.kind == ExtentKind::Data) else {
+        return vec![Ok(extent.clone())];
+    };
+    let (mut found, mut at, end) =
+        (Vec::new(), home.offset, home.offset.saturating_add(extent.len));
+    while at < end {
+        let mut below = Vec::new();
+        if container.resolve(at, end - at, MANY, &mut below).is_err() || below.is_empty() {
+            return vec![Ok(extent.clone())];
+        }
+        for piece in below {
+            let start = extent.start.saturating_add(at.saturating_sub(home.offset));
+            let kind = if piece.kind.reads_zero() { ExtentKind::Zero } else { ExtentKind::Data };
+            found.push(Ok(Extent::new(start, piece.len, kind)));
+            at = piece.end();
+        }
+    }
+    found
 }
 
 /// How many bytes the bitmaps of an image would take in one of `format`; `None` where one of the formats has none.

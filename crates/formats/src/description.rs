@@ -1,6 +1,9 @@
 //! The description of an image: what can be told without using it.
 
+use device::Error;
 use serde_json::{Map, Value};
+
+use crate::kit::fields::foreign;
 
 /// The description of an image.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +32,16 @@ pub struct Description {
     pub bitmaps: Option<Vec<StoredBitmap>>,
     /// The details of this format only: `format-specific`.`data` of qemu-img's JSON.
     pub specific: Map<String, Value>,
+}
+
+/// The error for an image with these required features, of which none is known.
+#[must_use]
+pub fn unknown_features(unknown: &[String]) -> Error {
+    let plural = if unknown.len() == 1 { "a feature" } else { "features" };
+    foreign(format!(
+        "the image has {plural} that one must know to read it, and we do not: {}",
+        unknown.join(", ")
+    ))
 }
 
 /// A file that an image names.

@@ -52,7 +52,7 @@ pub struct Creator {
     /// The options that would recreate an empty image as it is. An error says what the image holds, or what would be
     /// lost.
     pub remake: Option<fn(&Edge, &Context) -> Result<Params>>,
-    /// How large one would be, given the extents of its disk.
+    /// How large one would be, given the extents of its disk; none of them where there is no disk yet.
     pub measure: fn(&Making<'_>, &mut dyn Iterator<Item = Result<Extent>>) -> Result<Measure>,
     /// How many more bytes these bitmaps of a disk of that size would take; `None` if a new image with these options
     /// can hold none.

@@ -26,7 +26,7 @@ mod vhdx;
 mod vmdk;
 mod vpc;
 
-pub use description::{Description, NamedFile, Snapshot, StoredBitmap};
+pub use description::{Description, NamedFile, Snapshot, StoredBitmap, unknown_features};
 pub use files::{Closed, Files, Reference, Role, refusal};
 pub use format::{Creator, Findings, Format, Fresh, Making, Measure, Opening, Piped};
 pub use head::Head;

@@ -30,7 +30,11 @@ pub(crate) const FORMAT: Format = Format {
         over: crate::format::over_nothing,
         piped: |_| Ok(Piped::AsItComes),
         remake: None,
-        measure: |making, _| Ok(Measure { required: making.size, fully_allocated: making.size }),
+        // Whole sectors, as QEMU makes them; ours ends where the disk does.
+        measure: |making, _| {
+            let size = making.size.checked_next_multiple_of(512).unwrap_or(making.size);
+            Ok(Measure { required: size, fully_allocated: size })
+        },
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: None,

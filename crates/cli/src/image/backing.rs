@@ -26,5 +26,6 @@ pub(crate) fn size(
     let options = OpenOptions::read_only();
     let (below, _) = target.open_beside(backing, None, &options, context)?;
     let found = disk::describe(&below, &Image::of(format)?, &options, context)?;
+    let found = found.refuse_unknown()?;
     Ok(Some(found.description.virtual_size))
 }

@@ -145,6 +145,8 @@ fn of_image(
     } else {
         vec![disk::describe(disk, image, &options, context)?]
     };
+    let chain = chain.into_iter().map(disk::Described::refuse_unknown);
+    let chain = chain.collect::<device::Result<Vec<_>>>()?;
     if let Some(first) = chain.first().filter(|first| source.unsaid && first.format.is_plain) {
         formats::refuse(disk, &first.container)?;
     }

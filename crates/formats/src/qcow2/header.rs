@@ -354,14 +354,7 @@ impl Header {
     /// With their names, as the image has them.
     pub(super) fn check_features(&self) -> Result<()> {
         let unknown = self.unknown_features();
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        let plural = if unknown.len() == 1 { "a feature" } else { "features" };
-        Err(foreign(format!(
-            "the image has {plural} that one must know to read it, and we do not: {}",
-            unknown.join(", ")
-        )))
+        if unknown.is_empty() { Ok(()) } else { Err(crate::unknown_features(&unknown)) }
     }
 
     /// The unknown incompatible features, by the names that the image gives.

@@ -352,7 +352,7 @@ fn a_qed_and_a_parallels_disk_are_checked_as_qemu_img_does_it() {
 
 /// What a header says that is not known is no matter of checks that there are not.
 #[test]
-fn a_feature_that_is_not_known_is_named_by_check_too() {
+fn a_feature_that_is_not_known_is_named_by_check_and_info_too() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();
     let image = temp.join("image");
@@ -363,6 +363,20 @@ fn a_feature_that_is_not_known_is_named_by_check_too() {
     std::fs::write(image, bytes).unwrap();
     assert_eq!(theirs(&qemu_img, &["check", image]).status.code(), Some(1));
     ends_saying(1, &["check", image], &["61"]);
+    // What it says may mean something else.
+    assert_eq!(theirs(&qemu_img, &["info", image]).status.code(), Some(1));
+    for words in [&["info", image][..], &["info", "--output=json", "-f", "qcow2", image]] {
+        ends_saying(1, words, &["61"]);
+    }
+    let over = text(&temp.join("over")).to_owned();
+    ends_saying(1, &["create", "-f", "qcow2", "-F", "qcow2", "-b", image, &over], &["61"]);
+    let named = ["info", "--backing-chain", "--allow-external", "chain", &over];
+    theirs(
+        &qemu_img,
+        &["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b", image, &over, "1M"],
+    )
+    .succeeded();
+    ends_saying(1, &named, &["61"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod convert;
 mod formats;
 mod looking;
 mod making;
+mod measuring;
 mod overlays;
 mod pipes;
 mod wrong_words;

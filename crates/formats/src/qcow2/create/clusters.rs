@@ -33,36 +33,39 @@ impl Room {
         self.next
     }
 
-    /// `len` clusters in a row, the first at a multiple of `align`.
-    pub(super) fn take(&mut self, len: u64, align: u64) -> Result<u64> {
-        let fits = |r: &Range<u64>| {
-            let start = r.start.next_multiple_of(align);
-            start <= r.end && len <= r.end - start
-        };
-        if let Some(spare) = self.spare.iter_mut().find(|r| fits(r)) {
-            // The clusters before the multiple are lost to the image but cost no space: they stay a hole.
-            let start = spare.start.next_multiple_of(align);
-            spare.start = start + len;
-            self.spare.retain(|r| !r.is_empty());
+    /// `len` clusters in a row.
+    pub(super) fn take(&mut self, len: u64) -> Result<u64> {
+        if let Some(spare) = self.spare.iter_mut().find(|spare| len <= spare.end - spare.start) {
+            let start = spare.start;
+            spare.start += len;
+            self.spare.retain(|spare| !spare.is_empty());
             return Ok(start);
         }
-        let start = self.next.next_multiple_of(align);
-        if start > self.limit || len > self.limit - start {
+        if len > self.limit.saturating_sub(self.next) {
             let action = "make room for a cluster: the image would be larger than what it lies in";
             return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
         }
-        if self.next < start {
-            self.spare.push(self.next..start);
-        }
-        self.next = start + len;
+        let start = self.next;
+        self.next += len;
         Ok(start)
     }
 
     /// Returns clusters that were not written to, and never will be.
     pub(super) fn give_back(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        // Neighbours are one range, which more requests fit into; at the end nothing is left over.
+        let mut range = range;
+        self.spare.retain(|other| {
+            let (before, after) = (other.end == range.start, other.start == range.end);
+            range = if before { other.start..range.end } else { range.clone() };
+            range = if after { range.start..other.end } else { range.clone() };
+            !(before || after)
+        });
         if range.end == self.next {
             self.next = range.start;
-        } else if !range.is_empty() {
+        } else {
             self.spare.push(range);
         }
     }
@@ -201,16 +204,26 @@ mod tests {
     #[test]
     fn what_is_given_back_is_given_out_again_and_the_end_moves_back() {
         let mut room = Room::new(shape(9, 10), 20 * 512);
-        assert_eq!(room.take(3, 1).unwrap(), 1);
-        assert_eq!(room.take(2, 8).unwrap(), 8);
-        assert_eq!(room.take(2, 1).unwrap(), 4);
-        assert_eq!(room.end(), 10);
+        assert_eq!(room.take(3).unwrap(), 1);
+        assert_eq!(room.take(4).unwrap(), 4);
+        assert_eq!(room.take(2).unwrap(), 8);
         room.give_back(8..10);
         assert_eq!(room.end(), 8);
-        assert_eq!(room.take(12, 1).unwrap(), 8);
-        assert_eq!(room.take(1, 1).unwrap(), 6);
-        assert_eq!(room.take(1, 1).unwrap(), 7);
-        assert_eq!(room.take(1, 1).unwrap_err().kind(), ErrorKind::NoSpace);
+        room.give_back(4..6);
+        assert_eq!(room.take(12).unwrap(), 8);
+        assert_eq!(room.take(1).unwrap(), 4);
+        assert_eq!(room.take(1).unwrap(), 5);
+        assert_eq!(room.take(1).unwrap_err().kind(), ErrorKind::NoSpace);
+        // In whatever order it comes back: neighbours are one range, and nothing is left over at the end.
+        room.give_back(4..6);
+        room.give_back(8..20);
+        room.give_back(6..8);
+        assert_eq!((room.end(), room.spare.len()), (4, 0));
+        assert_eq!(room.take(16).unwrap(), 4);
+        room.give_back(4..6);
+        room.give_back(8..10);
+        room.give_back(6..8);
+        assert_eq!(room.take(6).unwrap(), 4);
     }
 
     #[test]

@@ -23,10 +23,12 @@ pub(super) fn measure(
     let fully_allocated = (others + refcounts.blocks + refcounts.table)
         .checked_mul(cluster)
         .ok_or_else(|| Error::invalid("the image would be too large"))?;
-    let all =
-        matches!(options.preallocation, Qcow2Preallocation::Falloc | Qcow2Preallocation::Full)
-            || options.backing.is_some();
-    let data = if all { disk } else { clusters_of(map, cluster)? };
+    let room =
+        matches!(options.preallocation, Qcow2Preallocation::Falloc | Qcow2Preallocation::Full);
+    let mut map = map.peekable();
+    // Over a backing image what the source has may differ everywhere; an image without a source holds nothing.
+    let differs = options.backing.is_some() && map.peek().is_some();
+    let data = if room || differs { disk } else { clusters_of(&mut map, cluster)? };
     let outside = if options.data_file.is_some() { disk } else { 0 };
     Ok(Measure {
         required: (fully_allocated - disk + data).saturating_sub(outside.min(data)),

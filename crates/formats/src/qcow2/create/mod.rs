@@ -50,6 +50,9 @@ pub(crate) const CREATE: Creator = Creator {
     measure_bitmaps: measure::bitmaps,
 };
 
+/// The least blocks of file systems, in bytes.
+const SHARED: u32 = 4096;
+
 /// An image that is being made.
 struct NewImage {
     info: Info,
@@ -148,7 +151,11 @@ impl NewImage {
                 flush: container.info().abilities.flush && home.info().abilities.flush,
                 zero: shape.geometry.zeroes || backing.is_none(),
                 fast_zero: shape.geometry.zeroes || backing.is_none(),
-                take: options.level.is_none() && home.info().abilities.take,
+                // Whole blocks of a file system are shared: room that such small clusters would lose to that is more than
+                // `measure` counts.
+                take: options.level.is_none()
+                    && home.info().abilities.take
+                    && (cluster >= SHARED || data.is_some()),
                 extents: true,
                 whole_blocks: whole,
                 ..Abilities::READ

@@ -117,9 +117,9 @@ impl Packer {
         let wanted = len.max(GATHERED as u64).div_ceil(self.shape.geometry.cluster());
         // Near the end of a small container there may be just enough space.
         let least = len.div_ceil(self.shape.geometry.cluster());
-        let (first, taken) = match room.take(wanted, 1) {
+        let (first, taken) = match room.take(wanted) {
             Ok(first) => (first, wanted),
-            Err(_) => (room.take(least, 1)?, least),
+            Err(_) => (room.take(least)?, least),
         };
         if first << bits != self.end {
             self.seal(0, out);
@@ -202,7 +202,7 @@ mod tests {
                 let bytes = vec![i.to_le_bytes()[0] | 1; usize::try_from(len).unwrap()];
                 if i % 500 == 250 {
                     // Another thread takes the next bytes.
-                    room.take(1, 1).unwrap();
+                    room.take(1).unwrap();
                 }
                 let entry = packer.add(&bytes, &mut room, &mut out).unwrap();
                 let Entry::Packed { offset, len: sectors } =

@@ -104,7 +104,7 @@ impl NewImage {
                 n = clusters.clone().take_while(is_new).count() as u64;
                 let at = match fixed {
                     Some(base) => base + first * cluster,
-                    None => state.room.take(n, 1)? * cluster,
+                    None => state.room.take(n)? * cluster,
                 };
                 for i in 0..n {
                     state.clusters.set(first + i, COPIED | (at + i * cluster));
@@ -300,8 +300,7 @@ impl NewImage {
             let n = self.clusters(offset, len).take_while(is_new).count() as u64;
             let at = match self.placement {
                 Placement::Fixed { base, .. } => base + offset,
-                // Only whole blocks of the file system can be shared.
-                Placement::Appended => state.room.take(n, (4096 / cluster).max(1))? * cluster,
+                Placement::Appended => state.room.take(n)? * cluster,
             };
             (at, len.min(n * cluster))
         };
