@@ -175,3 +175,71 @@ fn what_cannot_be_read_fails_and_is_zeroes_only_where_that_was_asked_for() {
     wanted[262_144..524_288].fill(0);
     assert!(std::fs::read(&to).unwrap() == wanted);
 }
+
+/// What packs its blocks cannot read one back to change a part of it: what only looks on changes nothing of how it is written.
+#[test]
+fn a_rate_and_what_looks_on_write_packed_images_as_they_are_written_without() {
+    let temp = TempDir::new();
+    let mut bytes = vec![0; 24 << 20];
+    for i in 0..30 {
+        let (at, len) = (i * 800_000 + i * i * 517, 1 + i * 9001);
+        bytes[at..at + len].copy_from_slice(&pattern(u64::try_from(i).unwrap(), len));
+    }
+    let from = temp.file("from", &bytes);
+    let (to, back) = (temp.join("to"), temp.join("back"));
+    for (format, words) in [
+        ("vmdk", &["-o", "subformat=streamOptimized"][..]),
+        ("vmdk", &["-o", "subformat=monolithicSparse"]),
+        ("qcow2", &["-c"]),
+        ("qcow2", &["-c", "-o", "cluster_size=1M"]),
+        ("qcow2", &["-c", "-o", "cluster_size=512"]),
+    ] {
+        let names = [text(&from), text(&to)];
+        let convert = ["convert", "-q", "-r", "2G", "-f", "raw", "-O", format];
+        ferry([&convert[..], words, &names].concat()).succeeded();
+        let convert = ["convert", "-q", "-f", format, "-O", "raw", text(&to), text(&back)];
+        ferry(convert).succeeded();
+        assert!(std::fs::read(&back).unwrap() == bytes, "{format} {words:?}");
+        std::fs::remove_file(&to).unwrap();
+        std::fs::remove_file(&back).unwrap();
+    }
+}
+
+#[test]
+fn a_snapshot_is_the_one_that_is_named_and_a_disk_has_whole_sectors() {
+    let (Some(qemu_img), Some(qemu_io)) = (peer("qemu-img"), peer("qemu-io")) else { return };
+    let temp = TempDir::new();
+    let (image, to) = (temp.join("image"), temp.join("to"));
+    let theirs = |program_of: &std::path::Path, words: &[&str]| {
+        run(&mut program(program_of, words)).succeeded().to_owned()
+    };
+    theirs(&qemu_img, &["create", "-q", "-f", "qcow2", text(&image), "1M"]);
+    for (byte, name) in [(1, "2"), (2, "1"), (3, "now")] {
+        let write = format!("write -q -P {byte} 0 1M");
+        theirs(&qemu_io, &["-f", "qcow2", "-c", &write, text(&image)]);
+        theirs(&qemu_img, &["snapshot", "-q", "-c", name, text(&image)]);
+    }
+    for (wanted, byte) in [
+        ("2", 2),
+        ("now", 3),
+        ("snapshot.name=2", 1),
+        ("snapshot.id=2", 2),
+        ("snapshot.id=1,snapshot.name=2", 1),
+    ] {
+        let words = ["convert", "-l", wanted, "-f", "qcow2", "-O", "raw", text(&image), text(&to)];
+        theirs(&qemu_img, &words);
+        assert_eq!(std::fs::read(&to).unwrap()[0], byte, "qemu-img {wanted}");
+        std::fs::remove_file(&to).unwrap();
+        ferry(words).succeeded();
+        assert_eq!(std::fs::read(&to).unwrap()[0], byte, "{wanted}");
+        std::fs::remove_file(&to).unwrap();
+    }
+    let words = ["-f", "qcow2", "-O", "raw", text(&image), text(&to)];
+    ends_saying(1, &[&["convert", "-l", "snapshot.id=now"], &words[..]].concat(), &["no snapshot"]);
+    // The last byte of the size: what is behind a whole sector is no part of the disk, as for QEMU.
+    let mut bytes = std::fs::read(&image).unwrap();
+    bytes[24..32].copy_from_slice(&((1_u64 << 20) - 511).to_be_bytes());
+    std::fs::write(&image, bytes).unwrap();
+    ferry([&["convert"], &words[..]].concat()).succeeded();
+    assert_eq!(std::fs::metadata(&to).unwrap().len(), (1 << 20) - 512);
+}

@@ -101,6 +101,28 @@ fn map_says_what_qemu_img_says() {
         }
         assert_eq!(ours, json(theirs(&qemu_img, &words).succeeded()), "{words:?}");
     }
+    // What an image has an entry for is present, and what it has none for is not; of formats that lie over nothing, all is.
+    let overlay = text(&temp.join("overlay")).to_owned();
+    let create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", raw, &overlay];
+    theirs(&qemu_img, &create).succeeded();
+    let zero = ["-f", "qcow2", "-c", "write -q -z -u 1M 64k", &overlay];
+    run(&mut program(&peer("qemu-io").unwrap(), zero)).succeeded();
+    let empty = ["vdi", "vpc", "qcow2", "vmdk", "parallels", "qed"].map(|format| {
+        let path = text(&temp.join(&format!("empty.{format}"))).to_owned();
+        theirs(&qemu_img, &["create", "-q", "-f", format, &path, "4M"]).succeeded();
+        (format, path)
+    });
+    for (format, image) in empty.into_iter().chain([("qcow2", overlay)]) {
+        let words = ["map", "--output=json", "-f", format, &image];
+        let leave = [&words[..1], &["--allow-external", text(temp.path())], &words[1..]].concat();
+        let of = |told: Value| -> Vec<Value> {
+            let keys = ["start", "length", "depth", "present", "zero", "data"];
+            let entries = told.as_array().unwrap().iter();
+            entries.map(|e| keys.iter().map(|key| e[*key].clone()).collect()).collect()
+        };
+        let (ours, theirs) = (ferry(leave), theirs(&qemu_img, &words));
+        assert_eq!(of(json(ours.succeeded())), of(json(theirs.succeeded())), "{format}");
+    }
     ends_saying(1, &["map", "--output=json", "-s", "5X", raw], &["start-offset"]);
     ends_saying(1, &["map", "--output=json", "--totals", raw], &["cannot be used with"]);
 }
@@ -314,6 +336,9 @@ fn a_qed_and_a_parallels_disk_are_checked_as_qemu_img_does_it() {
         ("qed", "cluster_size=4k,table_size=2"),
         ("parallels", "cluster_size=64k"),
     ] {
+        // The room that an empty one begins with is none that is lost.
+        theirs(&qemu_img, &["create", "-q", "-f", format, "-o", options, image, "4M"]).succeeded();
+        checks_alike(&qemu_img, format, image, 0);
         let words = ["convert", "-f", "raw", "-O", format, "-o", options, text(&raw), image];
         theirs(&qemu_img, &words).succeeded();
         for words in [&["check", "-f", format, image][..], &["check", "-q", "-f", format, image]] {
@@ -347,6 +372,26 @@ fn a_qed_and_a_parallels_disk_are_checked_as_qemu_img_does_it() {
         let (ours, theirs) = (ferry(words), theirs(&qemu_img, &words));
         assert_eq!(ours.status.code(), Some(2), "{ours:#?}");
         assert_eq!(theirs.status.code(), Some(2), "{theirs:#?}");
+    }
+}
+
+/// An entry of the refcount table has bits that mean nothing, above and below its offset.
+#[test]
+fn a_refcount_table_with_reserved_bits_is_broken() {
+    let (Some(qemu_img), Some(qemu_io)) = (peer("qemu-img"), peer("qemu-io")) else { return };
+    let temp = TempDir::new();
+    let image = text(&temp.join("image")).to_owned();
+    theirs(&qemu_img, &["create", "-q", "-f", "qcow2", &image, "1M"]).succeeded();
+    run(&mut program(&qemu_io, ["-f", "qcow2", "-c", "write -q 0 64k", &image])).succeeded();
+    let sound = std::fs::read(&image).unwrap();
+    let table = usize::try_from(u64::from_be_bytes(sound[48..56].try_into().unwrap())).unwrap();
+    for (at, bit) in [(0, 0x20), (0, 0x01), (7, 0x01), (1, 0x80)] {
+        let mut broken = sound.clone();
+        broken[table + at] |= bit;
+        std::fs::write(&image, broken).unwrap();
+        let words = ["check", "-q", "-f", "qcow2", &image];
+        assert_eq!(theirs(&qemu_img, &words).status.code(), Some(2), "{at} {bit}");
+        assert_eq!(ferry(words).status.code(), Some(2), "{at} {bit}");
     }
 }
 
