@@ -210,7 +210,7 @@ fn a_snapshot_is_the_one_that_is_named_and_a_disk_has_whole_sectors() {
     let (Some(qemu_img), Some(qemu_io)) = (peer("qemu-img"), peer("qemu-io")) else { return };
     let temp = TempDir::new();
     let (image, to) = (temp.join("image"), temp.join("to"));
-    let theirs = |program_of: &std::path::Path, words: &[&str]| {
+    let theirs = |program_of: &std::path::PathBuf, words: &[&str]| {
         run(&mut program(program_of, words)).succeeded().to_owned()
     };
     theirs(&qemu_img, &["create", "-q", "-f", "qcow2", text(&image), "1M"]);
