@@ -50,7 +50,7 @@ impl Parent {
         if self.ids.contains(&id) {
             return Ok(parent);
         }
-        let wanted: Vec<_> = self.ids.iter().map(|id| hex(id)).collect();
+        let wanted: Vec<_> = self.ids.iter().map(hex).collect();
         let wanted = if wanted.is_empty() { "none".to_owned() } else { wanted.join(" or ") };
         Err(Error::unfit(format!(
             "`{}` is not the parent of the image, or was changed since: its identifier is {}, and that of the parent {wanted}",
