@@ -17,11 +17,6 @@ fn run(device: Arc<dyn Device>, ops: &[Op]) -> Result<(), TestCaseError> {
     trial::run(device, ops, Trims::ToZeroes)
 }
 
-/// For files, of which only whole blocks are let go.
-fn run_file(device: Arc<dyn Device>, ops: &[Op]) -> Result<(), TestCaseError> {
-    trial::run(device, ops, Trims::AsHint)
-}
-
 fn open(name: &str) -> Arc<dyn Device> {
     devices::Named::parse(name)
         .and_then(|disk| disk.open(&OpenOptions::read_write(), &runtime::Context::default()))
@@ -70,7 +65,7 @@ proptest! {
     #[test]
     fn a_file_on_tmpfs_is_like_the_model(ops in prop::collection::vec(op(), 1..40)) {
         let (_scratch, device) = file_in("/dev/shm", SIZE as u64);
-        run_file(device, &ops)?;
+        run(device, &ops)?;
     }
 
     #[test]
@@ -79,13 +74,13 @@ proptest! {
         ops in prop::collection::vec(op(), 1..40),
     ) {
         let (_scratch, device) = file_with("/tmp", SIZE as u64, &format!("?cache={mode}"));
-        run_file(device, &without_flushes(ops))?;
+        run(device, &without_flushes(ops))?;
     }
 
     #[test]
     fn a_file_on_a_disk_is_like_the_model(ops in prop::collection::vec(op(), 1..40)) {
         let (_scratch, device) = file_in("/tmp", SIZE as u64);
-        run_file(device, &without_flushes(ops))?;
+        run(device, &without_flushes(ops))?;
     }
 }
 

@@ -9,8 +9,8 @@ use runtime::{WorkPool, spawn};
 use std::sync::Arc;
 
 use device::{
-    Abilities, Admission, BlockSizes, Buffer, Client, Done, Edge, Error, Filter, Filtered, Info,
-    Operation, Outcome, Params, Result, param, values,
+    Abilities, Admission, BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Filter,
+    Filtered, Info, Operation, Outcome, Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -72,7 +72,7 @@ impl Cow {
     }
 
     fn with(settings: Arc<Settings>, below: Edge, store: Arc<Store>) -> Self {
-        let info = info(&below, &store, settings.on_cache);
+        let info = info(&below, &store, &settings);
         Self { info, below, settings, store }
     }
 
@@ -105,6 +105,11 @@ impl Cow {
         if fast && !self.is_fast(offset, len) {
             return refused();
         }
+        self.clear(offset, len).await.map(|()| Outcome::Done)
+    }
+
+    /// Makes a range, whose blocks the caller holds exclusively, read as zeroes.
+    async fn clear(&self, offset: u64, len: u64) -> Result<()> {
         for (range, whole) in self.store.segments(offset, len) {
             let (start, len) = (range.start, range.end - range.start);
             if whole {
@@ -114,7 +119,7 @@ impl Cow {
                 self.store.bring_and_write(&self.below, start, zeroes.into()).await?;
             }
         }
-        Ok(Outcome::Done)
+        Ok(())
     }
 
     /// Whether zeroing a range only changes the map, and writes no part of a block.
@@ -127,18 +132,22 @@ impl Cow {
         self.store.states().get(offset / self.store.block()) == BlockState::Hole
     }
 
-    /// A hint: only whole blocks are trimmed, and none whose state would cost too much memory.
+    /// What is trimmed reads as zeroes, parts of blocks too. A hint: where a block finds no room, or its state would cost
+    /// too much memory, it stays as it is.
     async fn trim(self, offset: u64, len: u64) -> Result<Outcome> {
-        let blocks = self.store.whole(offset, len);
-        if !blocks.is_empty() && self.store.admit(&blocks).is_ok() {
-            let _held = self.store.locks.take(blocks.clone(), BlockAccess::Own).await;
-            self.store.make_hole(blocks).await;
+        let blocks = self.store.touched(offset, len);
+        if self.store.admit(&blocks).is_err() {
+            return Ok(Outcome::Done);
         }
-        Ok(Outcome::Done)
+        let _held = self.store.locks.take(blocks, BlockAccess::Own).await;
+        match self.clear(offset, len).await {
+            Err(e) if e.kind() != ErrorKind::NoSpace => Err(e),
+            _ => Ok(Outcome::Done),
+        }
     }
 }
 
-fn info(below: &Edge, store: &Store, on_cache: bool) -> Info {
+fn info(below: &Edge, store: &Store, settings: &Settings) -> Info {
     let over = Info::over(below);
     let block = u32::try_from(store.block()).unwrap_or(BlockSizes::ANY.maximum);
     let blocks = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
@@ -151,7 +160,8 @@ fn info(below: &Edge, store: &Store, on_cache: bool) -> Info {
         fast_zero: true,
         multi_conn: true,
         extents: true,
-        prefetch: on_cache || over.abilities.prefetch,
+        prefetch: settings.on_cache || over.abilities.prefetch,
+        observed: over.abilities.observed || settings.on_read.is_ever_on(),
         take: false,
         discards: false,
         hides_zero: false,
@@ -214,7 +224,7 @@ impl Filter for Cow {
 
 #[cfg(test)]
 mod tests {
-    use device::{ErrorKind, Extent, ExtentKind, ZeroFlags};
+    use device::{Extent, ExtentKind, ZeroFlags};
     use proptest::prelude::*;
     use trial::{Trims, op};
 
@@ -395,6 +405,42 @@ mod tests {
     }
 
     #[test]
+    fn where_reads_may_be_kept_none_is_answered_from_the_map() {
+        let probe = TestDevice::new(1 << 20);
+        let observed =
+            |words: &[&str]| over(probe.edge(&WorkPool::new(2)), words).info().abilities.observed;
+        assert!(
+            !observed(&[])
+                && !observed(&["cow-on-read=false"])
+                && !observed(&["cow-on-cache=true"])
+        );
+        assert!(observed(&["cow-on-read=true"]) && observed(&["cow-on-read=/it/may/come"]));
+    }
+
+    #[test]
+    fn a_trim_leaves_nothing_of_parts_of_blocks_but_finding_no_room_is_no_failure() {
+        let probe = TestDevice::new((1 << 20) + 100);
+        probe.model().write_at(&[1; 1 << 20], 0, false).unwrap();
+        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        disk.trim(1024, 1024, false).unwrap();
+        disk.trim(BLOCK - 10, 3 * BLOCK, false).unwrap();
+        let mut want = vec![1; 1 << 20];
+        want[1024..2048].fill(0);
+        let (start, end) =
+            (usize::try_from(BLOCK - 10).unwrap(), usize::try_from(4 * BLOCK - 10).unwrap());
+        want[start..end].fill(0);
+        assert!(bytes(&disk, 0, 1 << 20) == want);
+        // What is below is not touched, and is a hole wherever whole blocks were trimmed.
+        assert_eq!(probe.model().bytes()[..1 << 20], [1; 1 << 20]);
+        assert_eq!(map(&disk)[1], (BLOCK, 2 * BLOCK, ExtentKind::Hole));
+        // A part of a hole is nothing to do.
+        probe.fail(Some("read"));
+        disk.trim(BLOCK + 5, 10, false).unwrap();
+        // What cannot be read below is a failure.
+        assert_eq!(disk.trim(8 * BLOCK + 5, 10, false).unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    #[test]
     fn keeping_what_is_read_begins_and_ends_with_a_file() {
         let path = std::env::temp_dir().join(format!("diskferry-cow-{}", std::process::id()));
         let probe = TestDevice::new(1 << 20);
@@ -483,7 +529,7 @@ mod tests {
             .unwrap();
             prop_assert!(!base.info().abilities.write);
             let disk = over(Edge::new(base, WorkPool::new(2)), &["cow-block-size=4K"]);
-            trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
+            trial::run(disk.device().clone(), &ops, Trims::ToZeroes)?;
             prop_assert_eq!(std::fs::read(&temp).unwrap(), vec![0; trial::SIZE]);
             std::fs::remove_file(&temp).unwrap();
         }

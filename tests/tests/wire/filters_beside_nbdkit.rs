@@ -305,6 +305,74 @@ fn scan_refuses_what_nbdkit_refuses() {
     same(&["--filter=nofilter", "memory", "1M"], script);
 }
 
+/// A script that changes the file behind the disk between reads, and prints what each of them sees.
+fn behind(file: &Path) -> String {
+    format!(
+        "PYTHON -m nbd -u \"$uri\" -c '
+def kinds(n, at):
+    print(n, at, sorted(set(bytes(h.pread(n, at)))))
+def beneath(byte, n, at):
+    with open(\"{}\", \"r+b\") as f:
+        f.seek(at)
+        f.write(byte * n)
+h.pread(64 << 10, 0)
+beneath(b\"a\", 128 << 10, 64 << 10)
+for at in range(0, 512 << 10, 64 << 10):
+    kinds(64 << 10, at)
+beneath(b\"b\", 512 << 10, 0)
+for n, at in (512 << 10, 0), (4096, 0), (1, 65535), (300000, 100000):
+    kinds(n, at)
+'",
+        file.display()
+    )
+}
+
+#[test]
+fn cache_and_cow_keep_what_is_read_of_holes_as_nbdkit_does() {
+    let temp = TempDir::new();
+    let (file, flag) = (temp.join("disk"), temp.file("flag", b""));
+    let absent = temp.join("absent");
+    for (filter, size_of) in [("cache", "cache-min-block-size"), ("cow", "cow-block-size")] {
+        for size in ["4K", "64K", "128K"] {
+            for keep in ["true", "false", flag.to_str().unwrap(), absent.to_str().unwrap()] {
+                let (words, path) = (format!("--filter={filter}"), file.display().to_string());
+                let [size, keep] =
+                    [format!("{size_of}={size}"), format!("{filter}-on-read={keep}")];
+                // Empty for both.
+                let script =
+                    format!("truncate -s 0 {path} && truncate -s 512K {path}; {}", behind(&file));
+                fs::write(&file, vec![0; 512 << 10]).unwrap();
+                same(&[&words, "file", &path, &size, &keep], &script);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_trimmed_reads_as_it_does_with_nbdkit_down_to_the_byte() {
+    // On a disk, in memory, and in an overlay.
+    for folder in ["/tmp", "/dev/shm"] {
+        let temp = TempDir::below(Path::new(folder));
+        let path = temp.sparse_file("disk", 300_000).display().to_string();
+        for filter in [&[][..], &["--filter=cow"], &["--filter=cow", "cow-block-size=4K"]] {
+            let script = "PYTHON -m nbd -u \"$uri\" -c '
+import hashlib
+h.pwrite(bytes(1 + i % 255 for i in range(200000)), 0)
+ranges = [(1024, 1024), (5000, 1), (4095, 2), (8191, 4098), (20000, 50000), (65536, 65536), (199000, 50000), (250000, 50000), (199999, 1), (0, 300000)]
+for at, n in ranges:
+    h.trim(n, at)
+    print(at, n, hashlib.sha256(h.pread(300000, 0)).hexdigest())
+'";
+            let words = [
+                &filter[..filter.len().min(1)],
+                &["file", &path],
+                filter.get(1..).unwrap_or_default(),
+            ];
+            same(&words.concat(), script);
+        }
+    }
+}
+
 #[test]
 fn the_newest_filters_do_what_the_newest_nbdkit_does() {
     let rotational = "PYTHON -m nbd -u \"$uri\" -c 'print(h.is_rotational())'";

@@ -153,7 +153,7 @@ impl Cache {
     }
 
     fn with(inner: Inner, standing: Standing) -> Self {
-        let mut info = info(&inner.below, inner.blocks.store(), inner.settings.mode);
+        let mut info = info(&inner.below, inner.blocks.store(), &inner.settings);
         info.abilities.multi_conn &= !matches!(standing, Standing::Apart);
         Self { info, inner, standing }
     }
@@ -278,17 +278,18 @@ fn lost(below: &Edge, dirty: u64) -> Error {
     Error::new(ErrorKind::Io, Fault::File, action).on(&below.info().name)
 }
 
-fn info(below: &Edge, store: &Store, mode: Mode) -> Info {
+fn info(below: &Edge, store: &Store, settings: &Settings) -> Info {
     let over = Info::over(below);
     let block = u32::try_from(store.block()).unwrap_or(BlockSizes::ANY.maximum);
     let blocks = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
     let can = over.abilities;
-    let is_unsafe = mode == Mode::Unsafe && can.write;
+    let is_unsafe = settings.mode == Mode::Unsafe && can.write;
     let abilities = Abilities {
         flush: can.flush || is_unsafe,
         // Written through, and made durable below by whatever means the device has.
         fua: can.fua || (can.flush && can.write) || is_unsafe,
         prefetch: true,
+        observed: can.observed || settings.on_read.is_ever_on(),
         take: false,
         ..can
     };

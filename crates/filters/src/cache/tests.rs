@@ -66,6 +66,14 @@ fn what_is_read_is_not_kept_unless_asked_for() {
 }
 
 #[test]
+fn where_reads_may_be_kept_none_is_answered_from_the_map() {
+    let probe = TestDevice::new(SIZE);
+    let observed = |words: &[&str]| over(&probe, words).0.info().abilities.observed;
+    assert!(!observed(&[]) && !observed(&["cache-on-read=false"]));
+    assert!(observed(&["cache-on-read=true"]) && observed(&["cache-on-read=/it/may/come"]));
+}
+
+#[test]
 fn a_flush_writes_back_all_that_is_dirty_and_then_flushes_below() {
     let probe = TestDevice::new(SIZE);
     let (disk, _context) = over(&probe, &[]);

@@ -35,6 +35,12 @@ impl OnRead {
         }
     }
 
+    /// Whether data that is read may ever be kept. Then every read has to come here, also one of a hole: nothing may
+    /// answer it from the map.
+    pub(crate) fn is_ever_on(&self) -> bool {
+        *self != Self::Never
+    }
+
     /// Whether to keep data that is read now.
     pub(crate) fn is_on(&self) -> bool {
         match self {
