@@ -4,14 +4,17 @@
 //! NBD has nothing by which a disk is recognised. Samples show another disk, but not one of which little has changed. So all that was
 //! read before a loss is read again after it, holes by the map, and its sums are compared. This begins when all has been read, so
 //! losses that follow cannot mix anything into the target: what was compared before them counts, and the rest goes on. Only a server
-//! that goes back and forth between two disks could still pass.
+//! that goes back and forth between two disks could still pass. Where bytes are kept on the way (an image's tables, a cache) a second
+//! read may show them again instead of the disk: then a loss ends the copy.
 
 use std::ops::Range;
+use std::sync::mpsc::channel;
 
-use device::{Error, ErrorKind, Extent, Fault, Result};
+use device::{Error, ErrorKind, Extent, Fault, Operation, Outcome, Result};
 
 use crate::answer::confused;
 use crate::pair::Pair;
+use crate::path::heard;
 use crate::plan::{Span, within};
 use crate::progress::Cancel;
 use crate::range_set::RangeSet;
@@ -41,6 +44,9 @@ pub(crate) fn check(
         let left = sums.before(pair.source.epoch()).without(&done);
         if left.is_empty() {
             return Ok(bytes);
+        }
+        if pair.source.keeps_bytes() {
+            return Err(again.untold());
         }
         for range in left.into_ranges() {
             bytes += again.pieces(range.clone())?;
@@ -90,8 +96,13 @@ impl Rereading<'_> {
             }
             let extents: Vec<Extent> = source
                 .ask(self.cancel, |edge| {
-                    let mut extents = Vec::new();
-                    edge.resolve(start, len, EXTENTS, &mut extents).map(|()| extents)
+                    let (tell, told) = channel();
+                    let map = Operation::Resolve { offset: start, len, max: EXTENTS };
+                    edge.submit(map, Box::new(move |outcome| drop(tell.send(outcome))));
+                    match heard(&told, self.cancel)? {
+                        Outcome::Extents(extents) => Ok(extents),
+                        _ => Err(confused("source's map")),
+                    }
                 })
                 .map_err(|e| e.at(start))?;
             for extent in &extents {
@@ -124,6 +135,12 @@ impl Rereading<'_> {
             }
         }
         Ok(())
+    }
+
+    fn untold(&self) -> Error {
+        let action = "copy: the server was lost and came back, and through an image, or a filter that keeps bytes, what was \
+                      read before cannot be compared with what is there now; copy it again";
+        Error::new(ErrorKind::Changed, Fault::Peer, action).on(&self.pair.source.info().name)
     }
 
     fn another(&self, at: u64) -> Error {

@@ -69,6 +69,11 @@ impl Path {
         self.most > 0 || self.edge.device().may_return()
     }
 
+    /// Whether reads may show bytes that are kept of what was at its end before.
+    pub(crate) fn keeps_bytes(&self) -> bool {
+        self.edge.device().keeps_bytes()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,7 +174,7 @@ impl Path {
 }
 
 /// The result, or that the copy is to stop.
-fn heard<T>(told: &Receiver<Result<T>>, cancel: &Cancel) -> Result<T> {
+pub(crate) fn heard<T>(told: &Receiver<Result<T>>, cancel: &Cancel) -> Result<T> {
     loop {
         match told.recv_timeout(LOOK) {
             Ok(answer) => return answer,

@@ -342,6 +342,12 @@ pub trait Session: Send + Sync {
         self.reconnects()
     }
 
+    /// Whether it keeps bytes of what is below, so that a read after a loss may show what was there before: what is there
+    /// now cannot be told from that then. Constant.
+    fn keeps_bytes(&self) -> bool {
+        false
+    }
+
     /// Grows whenever a broken path to the outside was reopened, before anything goes over the new
     /// one: the server there may have forgotten what was acknowledged before and was not durable. A
     /// flush covers only what was acknowledged in its own epoch.
@@ -391,6 +397,12 @@ impl dyn Device + '_ {
     #[must_use]
     pub fn may_return(&self) -> bool {
         self.session().is_some_and(Session::may_return)
+    }
+
+    /// See [`Session::keeps_bytes`]; not where no path can break.
+    #[must_use]
+    pub fn keeps_bytes(&self) -> bool {
+        self.session().is_some_and(Session::keeps_bytes)
     }
 
     /// See [`Session::epoch`]; 0 where no path can break.

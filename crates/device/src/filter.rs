@@ -129,6 +129,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
         false
     }
 
+    /// Whether the filter itself keeps bytes of what is below: see [`Session::keeps_bytes`]. Constant.
+    fn keeps_bytes(&self) -> bool {
+        false
+    }
+
     /// The names that may be asked for: see [`Session::list`].
     fn list(&self, client: &Client, done: Listed) {
         self.below().device().list(client, done);
@@ -315,6 +320,10 @@ impl<F: Filter> Session for Filtered<F> {
 
     fn may_return(&self) -> bool {
         self.0.filter.reopens() || self.0.filter.below().device().may_return()
+    }
+
+    fn keeps_bytes(&self) -> bool {
+        self.0.filter.keeps_bytes() || self.0.filter.below().device().keeps_bytes()
     }
 
     fn epoch(&self) -> u64 {

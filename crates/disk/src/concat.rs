@@ -179,6 +179,10 @@ impl Session for Concat {
         self.devices().any(<dyn Device>::may_return)
     }
 
+    fn keeps_bytes(&self) -> bool {
+        self.devices().any(<dyn Device>::keeps_bytes)
+    }
+
     fn epoch(&self) -> u64 {
         self.devices().map(<dyn Device>::epoch).sum()
     }

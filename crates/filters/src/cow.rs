@@ -181,6 +181,10 @@ impl Filter for Cow {
         &self.below
     }
 
+    fn keeps_bytes(&self) -> bool {
+        true
+    }
+
     fn run(&self, operation: Operation, done: Done) {
         let me = self.clone();
         match operation {

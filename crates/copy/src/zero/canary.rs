@@ -8,7 +8,7 @@ use device::{Buffer, Edge, Operation, Outcome, Result};
 
 use crate::answer::{confused, read_outcome};
 use crate::pair::Pair;
-use crate::path::Path;
+use crate::path::{Path, heard};
 use crate::progress::Cancel;
 
 /// Bytes that are read to see that the source is readable.
@@ -25,8 +25,8 @@ pub(crate) fn read_all(path: &Path, cancel: &Cancel, places: &[Range<u64>]) -> R
     path.ask(cancel, |edge| {
         let under_way: Vec<_> = places.iter().map(|place| (place, start(edge, place))).collect();
         let ended = under_way.into_iter().map(|(place, told)| {
-            let outcome = told.recv().unwrap_or_else(|_| Err(confused("device")));
-            let bytes = outcome.and_then(|o| read_outcome(o, len(place)).ok_or(confused("device")));
+            let bytes = heard(&told, cancel)
+                .and_then(|o| read_outcome(o, len(place)).ok_or(confused("device")));
             bytes.map_err(|e| e.at(place.start))
         });
         ended.collect()

@@ -17,7 +17,11 @@ const SIZE: usize = 1 << 20;
 
 /// The path to the server, which reconnects by itself.
 #[derive(Default)]
-struct Way(AtomicU64);
+struct Way {
+    epoch: AtomicU64,
+    /// Reads may show what was kept of the disk that was there before.
+    keeps: bool,
+}
 
 impl Session for Way {
     fn connect(&self, _: &Client, done: Connected) {
@@ -27,7 +31,10 @@ impl Session for Way {
         true
     }
     fn epoch(&self) -> u64 {
-        self.0.load(SeqCst)
+        self.epoch.load(SeqCst)
+    }
+    fn keeps_bytes(&self) -> bool {
+        self.keeps
     }
 }
 
@@ -38,7 +45,17 @@ fn losing(
     map: bool,
     change: impl Fn(&Model, usize) + Send + Sync + 'static,
 ) -> (Edge, Arc<TestDevice>) {
-    let (way, count, model) = (Arc::new(Way::default()), Mutex::new(0), disk.clone());
+    losing_by(Way::default(), disk, at, map, change)
+}
+
+fn losing_by(
+    way: Way,
+    disk: &Arc<Model>,
+    at: Vec<usize>,
+    map: bool,
+    change: impl Fn(&Model, usize) + Send + Sync + 'static,
+) -> (Edge, Arc<TestDevice>) {
+    let (way, count, model) = (Arc::new(way), Mutex::new(0), disk.clone());
     let epoch = way.clone();
     let device = TestDevice::over(disk.clone()).hooked(move |operation| {
         // What an operation sees, and in which epoch, is one step.
@@ -46,7 +63,7 @@ fn losing(
         *count += 1;
         if let Some(n) = at.iter().position(|at| at == &*count) {
             change(&model, n);
-            epoch.0.fetch_add(1, SeqCst);
+            epoch.epoch.fetch_add(1, SeqCst);
         }
         match operation {
             Operation::Read { offset, mut buffer } => {
@@ -135,6 +152,26 @@ fn a_source_that_comes_back_as_it_was_is_read_again_as_far_as_it_had_been_read()
         // Each byte once, and once more if it was read before a loss; a few for the map's cost.
         let most = if losses.is_empty() { SIZE as u64 } else { 2 * SIZE as u64 };
         assert!(read <= most + (1 << 20), "{seed}: {read} bytes were read");
+    }
+}
+
+#[test]
+fn a_loss_beyond_what_keeps_bytes_of_the_disk_ends_the_copy() {
+    let disk = Arc::new(Model::new(SIZE));
+    random_disk(&disk, &mut Random(1), 512);
+    for lost in [None, Some(10)] {
+        let way = Way { keeps: true, ..Way::default() };
+        let losses = lost.into_iter().collect();
+        let (from, _) = losing_by(way, &disk, losses, false, |_, _| {});
+        let options = Options { request_size: 16 << 10, ..Options::default() };
+        let (result, bytes) = copied(&from, &options);
+        match (lost, result) {
+            (None, result) => assert!(result.is_ok() && bytes == disk.bytes()),
+            (Some(_), result) => {
+                let error = result.unwrap_err().error;
+                assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+            }
+        }
     }
 }
 

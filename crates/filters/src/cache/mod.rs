@@ -305,6 +305,10 @@ impl Filter for Cache {
         &self.inner.below
     }
 
+    fn keeps_bytes(&self) -> bool {
+        true
+    }
+
     fn run(&self, operation: Operation, done: Done) {
         let inner = self.inner.clone();
         spawn(async move { done(inner.run(operation).await) });

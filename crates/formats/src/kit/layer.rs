@@ -77,6 +77,11 @@ impl<L: Layer> Session for Layered<L> {
         self.layer.below().into_iter().any(|below| below.device().may_return())
     }
 
+    /// Its tables are those of the image that was opened.
+    fn keeps_bytes(&self) -> bool {
+        true
+    }
+
     /// Writes below may be lost whenever one of the disks has lost writes.
     fn epoch(&self) -> u64 {
         self.layer.below().into_iter().map(|below| below.device().epoch()).sum()
