@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{
-    Buffer, Client, Connected, Device, Done, Edge, Error, Extent, ExtentKind, Info, Operation,
-    Outcome, Result, Session,
+    Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Info,
+    Operation, Outcome, Result, Session,
 };
 use runtime::{Context, promise, spawn};
 
@@ -69,6 +69,7 @@ async fn read(below: &Edge, gaps: &Gaps, offset: u64, mut whole: Buffer) -> Resu
                 }
             }
             Ok(_) => return Err(Error::unanswered()),
+            Err(e) if is_of_the_way(&e) => return Err(e),
             // The buffer is zero there from the beginning.
             Err(e) if at / size == (end - 1) / size => gaps.tell(at, &e),
             Err(_) => {
@@ -82,20 +83,32 @@ async fn read(below: &Edge, gaps: &Gaps, offset: u64, mut whole: Buffer) -> Resu
     Ok(Outcome::Read(whole))
 }
 
+/// Whether the disk was lost, or is another one now: that says nothing about its bytes, and no gap is made of it.
+fn is_of_the_way(e: &Error) -> bool {
+    use ErrorKind::{Cancelled, Changed, Disconnected, Shutdown, TimedOut};
+    matches!(e.kind(), Cancelled | Changed | Disconnected | Shutdown | TimedOut)
+}
+
 /// The map; where it cannot be read, all may be data.
-async fn resolve(below: &Edge, gaps: &Gaps, (offset, len): (u64, u64), max: usize) -> Outcome {
-    match ask(below, Operation::Resolve { offset, len, max }).await {
+async fn resolve(
+    below: &Edge,
+    gaps: &Gaps,
+    (offset, len): (u64, u64),
+    max: usize,
+) -> Result<Outcome> {
+    Ok(match ask(below, Operation::Resolve { offset, len, max }).await {
         Ok(Outcome::Extents(mut extents)) => {
             extents.iter_mut().for_each(|extent| extent.place = None);
             Outcome::Extents(extents)
         }
+        Err(e) if is_of_the_way(&e) => return Err(e),
         outcome => {
             if let Err(e) = outcome {
                 gaps.tell(offset, &e);
             }
             Outcome::Extents(vec![Extent::new(offset, len, ExtentKind::Data)])
         }
-    }
+    })
 }
 
 impl Session for Salvage {
@@ -113,6 +126,10 @@ impl Session for Salvage {
 
     fn may_return(&self) -> bool {
         self.below.device().may_return()
+    }
+
+    fn keeps_bytes(&self) -> bool {
+        self.below.device().keeps_bytes()
     }
 
     fn epoch(&self) -> u64 {
@@ -137,7 +154,7 @@ impl Device for Salvage {
                 spawn(async move { done(read(&below, &gaps, offset, buffer).await) });
             }
             Operation::Resolve { offset, len, max } => {
-                spawn(async move { done(Ok(resolve(&below, &gaps, (offset, len), max).await)) });
+                spawn(async move { done(resolve(&below, &gaps, (offset, len), max).await) });
             }
             Operation::Prefetch { .. } | Operation::Flush => done(Ok(Outcome::Done)),
             other @ (Operation::Status { .. }
@@ -151,7 +168,7 @@ impl Device for Salvage {
 
 #[cfg(test)]
 mod tests {
-    use device::{ErrorKind, Simple};
+    use device::Simple;
     use trial::{Fate, TestDevice};
 
     use super::*;
@@ -193,5 +210,17 @@ mod tests {
         let mut told = told.lock().unwrap().clone();
         told.sort_unstable();
         assert_eq!(told, [0, 4608, 98_816, 99_328, 99_840]);
+    }
+
+    #[test]
+    fn a_disk_that_was_lost_is_an_error_and_no_gap() {
+        let context = Context::default();
+        let lost = TestDevice::blank(Info::new("lost", 100_000))
+            .hooked(|_| Fate::fail(ErrorKind::Disconnected));
+        let below = Simple::edge(lost, &context.pool);
+        let disk = salvage(&below, Arc::new(|at, _| panic!("a gap at {at}")), &context);
+        let error = disk.read(&mut [1; 4096], 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        assert!(disk.resolve(0, 4096, 1, &mut Vec::new()).is_err());
     }
 }
