@@ -21,6 +21,6 @@ mod vsock;
 
 pub use dial::Until;
 pub use handed::copy_of;
-pub use listen::{Family, ListenAddress, Listener};
+pub use listen::{Family, ListenAddress, Listener, look_up};
 pub use socket_name::{SocketName, SocketRights};
 pub use stream::{Received, Sent, Stream, Tuning};

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "see above")]
 
 use std::fmt;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,7 @@ pub enum Family {
 }
 
 impl Family {
-    fn has(self, address: &SocketAddr) -> bool {
+    fn has(self, address: IpAddr) -> bool {
         match self {
             Self::Any => true,
             Self::V4 => address.is_ipv4(),
@@ -72,6 +72,23 @@ impl fmt::Display for ListenAddress {
     }
 }
 
+/// The addresses of a host in a family, each once. In a sandbox names are not looked up: a server does it before.
+///
+/// # Errors
+/// The name does not resolve, or has no address of that family.
+pub fn look_up(host: &str, family: Family) -> Result<Vec<IpAddr>> {
+    let unknown = || Error::new(ErrorKind::NotFound, Fault::User, "look up").on(host);
+    let found = (host, 0).to_socket_addrs().map_err(|e| unknown().with_source(e))?;
+    let mut addresses: Vec<IpAddr> = found.map(|a| a.ip()).filter(|a| family.has(*a)).collect();
+    if addresses.is_empty() {
+        let what = if family == Family::V4 { "IPv4" } else { "IPv6" };
+        return Err(unknown().with_source(std::io::Error::other(format!("no {what} address"))));
+    }
+    addresses.sort();
+    addresses.dedup();
+    Ok(addresses)
+}
+
 impl Listener {
     /// Listens on `host` (all addresses if none is given) and `port` (0: any free one), on
     /// addresses of `family`.
@@ -79,30 +96,37 @@ impl Listener {
     /// # Errors
     /// The name does not resolve, has no address of that family, or cannot be bound.
     pub fn tcp(host: Option<&str>, port: u16, family: Family) -> Result<Vec<Self>> {
-        let thing = format!("{}:{port}", host.unwrap_or("*"));
-        let Some(host) = host else {
-            let any = match family {
-                // One socket for both families where the system has IPv6.
-                Family::Any => TcpListener::bind(("::", port))
-                    .or_else(|_| TcpListener::bind(("0.0.0.0", port))),
-                Family::V4 => TcpListener::bind(("0.0.0.0", port)),
-                Family::V6 => only_ipv6(port),
-            };
-            return Ok(vec![Self::from_tcp(any.map_err(|e| refused(e, port).on(&thing))?)?]);
-        };
-        let unknown = || Error::new(ErrorKind::NotFound, Fault::User, "look up").on(&thing);
-        let found = (host, port).to_socket_addrs().map_err(|e| unknown().with_source(e))?;
-        let mut addresses: Vec<SocketAddr> = found.filter(|a| family.has(a)).collect();
-        if addresses.is_empty() {
-            let what = if family == Family::V4 { "IPv4" } else { "IPv6" };
-            return Err(unknown().with_source(std::io::Error::other(format!("no {what} address"))));
+        match host {
+            Some(host) => Self::tcp_at(&look_up(host, family)?, port),
+            None => Self::tcp_everywhere(port, family),
         }
-        addresses.sort();
-        addresses.dedup();
+    }
+
+    /// Listens on all addresses of `family`, on `port` (0: any free one).
+    ///
+    /// # Errors
+    /// It cannot be bound.
+    pub fn tcp_everywhere(port: u16, family: Family) -> Result<Vec<Self>> {
+        let any = match family {
+            // One socket for both families where the system has IPv6.
+            Family::Any => {
+                TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))
+            }
+            Family::V4 => TcpListener::bind(("0.0.0.0", port)),
+            Family::V6 => only_ipv6(port),
+        };
+        let any = any.map_err(|e| refused(e, port).on(format!("*:{port}")))?;
+        Ok(vec![Self::from_tcp(any)?])
+    }
+
+    /// Listens on these addresses and `port` (0: any free one, the same for all).
+    ///
+    /// # Errors
+    /// None can be bound.
+    pub fn tcp_at(addresses: &[IpAddr], mut port: u16) -> Result<Vec<Self>> {
         let (mut listeners, mut failed) = (Vec::new(), None);
-        let mut port = port;
-        for mut address in addresses {
-            address.set_port(port);
+        for address in addresses {
+            let address = SocketAddr::new(*address, port);
             match TcpListener::bind(address) {
                 Ok(listener) => {
                     let listener = Self::from_tcp(listener)?;

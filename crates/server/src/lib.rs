@@ -32,5 +32,5 @@ mod terms;
 pub use exports::{Allowed, Export, Exports};
 pub use log::{LogFormat, ServerLog, Severity, stderr_is_journal};
 pub use metrics::{Live, endpoint};
-pub use net::{Family, ListenAddress, Listener, SocketName, SocketRights, tls};
+pub use net::{Family, ListenAddress, Listener, SocketName, SocketRights, look_up, tls};
 pub use server::{Idle, Options, Server};

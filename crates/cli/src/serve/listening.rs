@@ -1,10 +1,12 @@
 //! Where a server listens: what the command line says, the sockets, and their URIs.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use server::{Family, ListenAddress, Listener, SocketName, SocketRights};
+use server::{Family, ListenAddress, Listener, SocketName, SocketRights, look_up};
 use wire::{Scheme, Transport, Uri};
 
 use super::encryption::Encryption;
@@ -31,6 +33,8 @@ enum RequestedAddress {
 pub(super) struct Listening {
     /// Empty without such options.
     wanted: Vec<RequestedAddress>,
+    /// The addresses of hosts: see [`Listening::look_up`].
+    found: BTreeMap<String, Vec<IpAddr>>,
     /// One client, on standard input and output.
     is_single: bool,
     family: Family,
@@ -56,7 +60,17 @@ impl Listening {
                 return Err(Failure::usage(format!("--single does not go with {others}")));
             }
         }
-        Ok(Self { wanted, is_single, family, label, rights })
+        Ok(Self { wanted, found: BTreeMap::new(), is_single, family, label, rights })
+    }
+
+    /// Looks up the hosts to listen on, while names can be looked up: before the sandbox.
+    pub(super) fn look_up(&mut self) -> Result<(), Failure> {
+        for place in &self.wanted {
+            if let RequestedAddress::Tcp { host: Some(host), .. } = place {
+                self.found.insert(host.clone(), look_up(host, self.family)?);
+            }
+        }
+        Ok(())
     }
 
     /// One client, on standard input and output.
@@ -101,7 +115,10 @@ impl Listening {
             match place {
                 RequestedAddress::Private => listeners.push(private(identity)?),
                 RequestedAddress::Tcp { host, port } => {
-                    listeners.extend(Listener::tcp(host.as_deref(), port, self.family)?);
+                    listeners.extend(match host.and_then(|host| self.found.get(&host)) {
+                        Some(addresses) => Listener::tcp_at(addresses, port)?,
+                        None => Listener::tcp_everywhere(port, self.family)?,
+                    });
                 }
                 RequestedAddress::Unix(path) => {
                     listeners.push(Listener::unix_with(&path, &self.rights)?)

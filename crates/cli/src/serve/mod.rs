@@ -94,6 +94,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
         settings.options.log.say(format_args!("warning: {warning}"));
     }
     let mut listeners = settings.listening.activated()?;
+    settings.listening.look_up()?;
     // Threads and forks do not mix: become a daemon before anything is opened.
     let ready = if settings.daemon { Some(daemon::detach()?) } else { None };
     // Before a client can connect: an early signal still ends it gracefully.
