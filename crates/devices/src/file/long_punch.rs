@@ -4,7 +4,7 @@
 //! clients. But the kernel holds the lock of the inode for all of one `fallocate` (0.3 s for a GiB), and writes and
 //! questions for the map wait for that lock. So:
 //!
-//! - while one is in flight, no device of this process does anything at once on that inode ([`InFlight::any`]): other
+//! - while one is in flight, no device of this process does anything at once on that inode ([`LongPunches::any`]): other
 //!   work of it goes to the pool;
 //! - holes are punched in pieces ([`in_pieces`]), between which the lock is free: for what began just before, for
 //!   pages that bytes are being received into, and for other programs.
@@ -26,9 +26,9 @@ static INODES: Mutex<BTreeMap<(u64, u64), Weak<AtomicUsize>>> = Mutex::new(BTree
 
 /// How many long zeroes and trims of one inode are in flight, through all devices of this process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InFlight(Arc<AtomicUsize>);
+pub(crate) struct LongPunches(Arc<AtomicUsize>);
 
-impl InFlight {
+impl LongPunches {
     /// That of the inode of `file`. One of its own where the system does not tell which it is.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Self {
         let Ok(stat) = fstat(file) else { return Self::default() };
@@ -168,7 +168,7 @@ mod tests {
     fn long_ones_count_for_every_opening_of_the_inode_while_they_last() {
         let (file, other) = (memory(1 << 30), memory(1 << 30));
         let again = rustix::io::dup(&file).unwrap();
-        let [file, again, other] = [&file, &again, &other].map(|fd| InFlight::of(fd.as_fd()));
+        let [file, again, other] = [&file, &again, &other].map(|fd| LongPunches::of(fd.as_fd()));
         assert!(file.begin(PIECE).is_none() && !again.any());
         let punch = file.begin(PIECE + 1);
         let second = again.begin(1 << 30);

@@ -52,7 +52,7 @@ pub(crate) use uri::of_uri;
 use cache::{Sparing, allowance};
 use durable::Durability;
 use filling::Filling;
-use long_punch::InFlight;
+use long_punch::LongPunches;
 use map::Map;
 use outlet::Outlet;
 use taking::Taking;
@@ -65,7 +65,7 @@ pub struct File {
     /// It lies in memory (tmpfs): nothing waits for a disk.
     in_memory: bool,
     /// If it lies in memory: the long zeroes and trims that other work has to wait for.
-    long: InFlight,
+    long: LongPunches,
     map: Map,
     ladder: Ladder,
     durability: Durability,
@@ -99,7 +99,7 @@ impl File {
     fn new(fd: OwnedFd, info: Info, grain: Grain, in_memory: bool, options: FileOptions) -> Self {
         let FileOptions { cache, early, writes_zeroes, .. } = options;
         let ladder = Ladder::new(fd.as_fd(), grain, in_memory);
-        let long = if in_memory { InFlight::of(fd.as_fd()) } else { InFlight::default() };
+        let long = if in_memory { LongPunches::of(fd.as_fd()) } else { LongPunches::default() };
         let fd = Arc::new(fd);
         let spares = cache == PageCaching::Auto && allowance::fits(info.size);
         let sparing = (!in_memory && matches!(cache, PageCaching::None | PageCaching::Auto))
