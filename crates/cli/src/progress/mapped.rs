@@ -3,12 +3,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use copy::CopyCounts;
 use device::Edge;
 
 /// Extents asked for at a time.
 const MANY: usize = 1024;
+
+/// How long the end of a copy waits for an answer that the walk waits for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The longest pause between two questions.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// What is known of a map, in bytes: all of it where the sum of both is the size of the disk.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -43,7 +51,7 @@ impl Mapped {
 /// The walk along a map. It ends with this, or at the end of the map, or when the map cannot be read: then the copy
 /// says why.
 #[derive(Debug)]
-pub(crate) struct MapWalk(Arc<State>);
+pub(crate) struct MapWalk(Arc<State>, Option<JoinHandle<()>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -53,19 +61,21 @@ struct State {
 }
 
 impl MapWalk {
-    /// Walks along the map of `source` in a thread of its own, which nothing waits for: a server may be slow to tell it.
+    /// Walks along the map of `source` in a thread of its own. It asks half of the time at most, so that the copy, which asks
+    /// for the same map, has its turns.
     pub(crate) fn begin(source: &Edge) -> Self {
         let state = Arc::new(State::default());
+        let mut thread = None;
         let (known, source) = (Arc::clone(&state), source.clone());
         if source.info().abilities.extents {
             let walk = move || known.walk(&source);
             // Without a thread there is no more than there was before.
-            let _ = std::thread::Builder::new().name("map".into()).spawn(walk);
+            thread = std::thread::Builder::new().name("map".into()).spawn(walk).ok();
         } else {
             // It is read as a whole.
             state.data.store(source.info().size, Relaxed);
         }
-        Self(state)
+        Self(state, thread)
     }
 
     /// What is known now.
@@ -77,6 +87,13 @@ impl MapWalk {
 impl Drop for MapWalk {
     fn drop(&mut self) {
         self.0.is_over.store(true, Relaxed);
+        let Some(thread) = self.1.take() else { return };
+        thread.thread().unpark();
+        // The device may be one whose callbacks must not be cut off by the end of the process.
+        let since = Instant::now();
+        while !thread.is_finished() && since.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -84,9 +101,11 @@ impl State {
     fn walk(&self, source: &Edge) {
         let (size, mut at, mut extents) = (source.info().size, 0, Vec::new());
         while at < size && !self.is_over.load(Relaxed) {
+            let asked = Instant::now();
             if source.resolve(at, size - at, MANY, &mut extents).is_err() {
                 return;
             }
+            let took = asked.elapsed();
             let before = at;
             for extent in extents.drain(..) {
                 let bytes = extent.end().saturating_sub(at);
@@ -96,6 +115,9 @@ impl State {
             }
             if at == before {
                 return;
+            }
+            if at < size {
+                std::thread::park_timeout(took.min(PAUSE));
             }
         }
     }
@@ -116,7 +138,7 @@ mod tests {
         opened.edge.write(&[7; 4096], 32 << 20, false).unwrap();
         let state = State::default();
         state.walk(&opened.edge);
-        let known = MapWalk(Arc::new(state)).known();
+        let known = MapWalk(Arc::new(state), None).known();
         assert_eq!(known.data + known.holes, 64 << 20);
         assert!(known.data >= 4096 && known.data < 1 << 20, "{known:?}");
     }
