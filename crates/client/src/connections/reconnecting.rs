@@ -333,7 +333,12 @@ impl Shared {
 
     /// Attempts until there is a connection, for as long as requests may wait for one; the others follow.
     fn restore(self: &Arc<Self>) -> Result<()> {
-        let (begun, patience) = (Instant::now(), self.keep.patience.unwrap_or_default());
+        let (begun, patience) = {
+            let waiting = &self.state().waiting;
+            // Requests may have waited for it already.
+            let all = if waiting.in_vain { None } else { self.keep.patience };
+            (waiting.since.unwrap_or_else(Instant::now), all.unwrap_or_default())
+        };
         let mut failed = 0;
         loop {
             let came = self.restore_now();

@@ -21,11 +21,11 @@ const MOST: u32 = 16;
 pub(crate) struct WaitingRequests {
     list: Vec<Lost>,
     /// Since when there is no connection.
-    since: Option<Instant>,
+    pub(super) since: Option<Instant>,
     /// How often all were lost.
     times: u64,
     /// It took too long: nothing waits any more.
-    in_vain: bool,
+    pub(super) in_vain: bool,
 }
 
 impl Shared {

@@ -307,7 +307,7 @@ mod tests {
         let uri: Uri = "nbd+unix:///?socket=/nonexistent/socket".parse().unwrap();
         let target = uri.into();
         let error = connect(&Route::open(&target).unwrap(), &target, None, true).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.kind(), ErrorKind::Disconnected);
         assert!(error.to_string().starts_with("nbd+unix:///?socket=/nonexistent/socket: connect"));
     }
 }
