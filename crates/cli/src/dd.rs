@@ -5,7 +5,7 @@ use copy::Options;
 use device::{nearest, parse_size};
 use disk::{Image, Named, Stack};
 
-use crate::copying::{self, CopyRequest, Promise};
+use crate::copying::{self, CopyRequest, TargetPromise};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::patience;
@@ -116,7 +116,7 @@ fn work(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         at: None,
         is_new: false,
         is_verbose: false,
-        promise: Promise::Kept,
+        promise: TargetPromise::Kept,
         salvages: false,
         shares: !image::reading(matches).lock,
         target: Named::parse(to)?,

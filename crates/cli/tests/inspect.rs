@@ -142,7 +142,7 @@ fn a_map_has_no_neighbours_of_one_kind_and_covers_everything() {
 fn failures_are_one_line_and_a_status() {
     let line = complaint(&ours(&["info", "/nonexistent/disk"]), 1);
     assert!(line.contains("/nonexistent/disk"), "{line}");
-    complaint(&ours(&["info", "nbd+unix:///?socket=/nonexistent/s"]), 1);
+    complaint(&ours(&["info", "nbd+unix:///?socket=/nonexistent/s"]), 75);
     complaint(&ours(&["list", "memory:1G"]), 2);
     // Verbs that qemu-img has too end as it does.
     complaint(&ours(&["map", "nbd+unix:///"]), 1);

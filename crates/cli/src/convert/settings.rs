@@ -5,7 +5,7 @@ use copy::{Flush, Options};
 use device::parse_size;
 use disk::{Image, Named, Stack};
 
-use crate::copying::{self, CopyRequest, Promise};
+use crate::copying::{self, CopyRequest, TargetPromise};
 use crate::failure::Failure;
 use crate::force;
 use crate::formats;
@@ -63,7 +63,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         at: None,
         is_new: false,
         is_verbose: false,
-        promise: Promise::Kept,
+        promise: TargetPromise::Kept,
         salvages: matches.get_flag("salvage"),
         shares: matches.get_flag("force-share"),
         target,

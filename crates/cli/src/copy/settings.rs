@@ -7,7 +7,7 @@ use device::{Name, parse_size};
 use disk::{Allocation, Image, Named};
 
 use crate::arguments::filters;
-use crate::copying::{self, CopyRequest, Promise};
+use crate::copying::{self, CopyRequest, TargetPromise};
 use crate::failure::{Failure, USAGE};
 use crate::force;
 use crate::image::{self, Source};
@@ -23,9 +23,9 @@ const SOURCE: &str = "source";
 pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let source_image = image::image(matches, "source-format")?;
     let promise = match image::word(matches, "target-format") {
-        Some(_) => Promise::Kept,
-        None if source_image.format().is_some() => Promise::OfImage,
-        None => Promise::OfBytes,
+        Some(_) => TargetPromise::Kept,
+        None if source_image.format().is_some() => TargetPromise::OfImage,
+        None => TargetPromise::OfBytes,
     };
     let target = named(matches, "target")?;
     promise.check_name(&target)?;

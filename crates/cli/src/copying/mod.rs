@@ -17,7 +17,7 @@ use disk::{Created, Holds, Made, Named, Stack};
 use runtime::{Context, OperatorLog, Patience};
 
 use self::ends::{Input, Related};
-pub(crate) use self::promise::Promise;
+pub(crate) use self::promise::TargetPromise;
 pub(crate) use self::rate::rate;
 use crate::failure::{ExitResult, Failure, say};
 use crate::image::Source;
@@ -46,7 +46,7 @@ pub(crate) struct CopyRequest {
     /// The target is an overlay: only the source's own layer is copied.
     pub(crate) is_overlay: bool,
     /// Whether the user means it that the target becomes a raw disk.
-    pub(crate) promise: Promise,
+    pub(crate) promise: TargetPromise,
     /// The target exists, and is written as it is; nothing is created.
     pub(crate) exists: bool,
     /// An existing target is left alone.

@@ -15,7 +15,7 @@ use crate::formats;
 
 /// What the user said about the target's format.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Promise {
+pub(crate) enum TargetPromise {
     /// It was named, or the verb says itself what becomes of the target.
     Kept,
     /// Nothing; the source is bytes.
@@ -24,7 +24,7 @@ pub(crate) enum Promise {
     OfImage,
 }
 
-impl Promise {
+impl TargetPromise {
     /// Refuses a name that promises an image.
     pub(crate) fn check_name(self, target: &Named) -> Result<(), Failure> {
         match target.path().and_then(formats::promised) {

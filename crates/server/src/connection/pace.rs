@@ -46,10 +46,10 @@ impl Moved {
 
 /// The pace of one connection: its windows, while its peer must move.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Option<[Window; 2]>);
+pub(super) struct Pace(Option<[PaceWindow; 2]>);
 
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct PaceWindow {
     since: Instant,
     moved: Moved,
 }
@@ -69,7 +69,7 @@ impl Pace {
         held: u64,
         short: bool,
     ) -> bool {
-        let opened = Window { since: now, moved };
+        let opened = PaceWindow { since: now, moved };
         let [short_window, window] = self.0.get_or_insert([opened; 2]);
         let mut slow = false;
         if now.duration_since(short_window.since) >= SHORT {

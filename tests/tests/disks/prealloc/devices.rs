@@ -72,6 +72,9 @@ fn a_device_in_use_is_refused_with_its_use_and_written_by_force() {
     assert!(Command::new("mount").arg(&part).arg(&mount).status().unwrap().success());
     let _mounted = Unmounted(mount.clone());
     std::fs::write(mount.join("x"), "hello").unwrap();
+    // What the file system itself has to write is written.
+    let remount = Command::new("mount").args(["-o", "remount,ro"]).arg(&mount).status();
+    assert!(remount.unwrap().success());
     let on = format!("mounted on {}", text(&mount));
     let before = std::fs::read(&file).unwrap();
     for target in [disk, &part] {

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Stdio;
 
 use blackbox::peers::peer;
@@ -184,9 +185,11 @@ fn nothing_is_changed_before_the_first_byte_and_what_was_made_is_removed_after_a
         let (stdin, mut feeder) = std::io::pipe().unwrap();
         let job = Job::start(ours(["copy", "-", text(target)]).stdin(stdin));
         if target == &new {
-            // It is made when there is something to write.
+            // It is made when there is something to write, and has no name before it is complete.
             feeder.write_all(&pattern(0, 1 << 20)).unwrap();
-            eventually("the target is made", || new.exists().then_some(()));
+            let process = job.pid().as_raw_nonzero().get();
+            eventually("the target is made", || has_nameless(process, temp.path()).then_some(()));
+            assert!(!new.exists());
         } else {
             eventually("it waits", || waits(job.pid().as_raw_nonzero().get()).then_some(()));
         }
@@ -198,6 +201,14 @@ fn nothing_is_changed_before_the_first_byte_and_what_was_made_is_removed_after_a
     }
     assert_eq!(fs::read(&old).unwrap(), b"precious");
     assert!(!new.exists());
+}
+
+/// Whether the process holds a file without a name in a directory.
+fn has_nameless(process: i32, directory: &Path) -> bool {
+    let open = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|file| fs::read_link(file.path()).ok()).any(|leads_to| {
+        leads_to.starts_with(directory) && leads_to.to_string_lossy().ends_with(" (deleted)")
+    })
 }
 
 /// Whether the process sleeps, as it does when nothing comes.
