@@ -10,6 +10,8 @@ use crate::{External, Image, Stack};
 
 /// How tables mark an option whose value is the name of a file.
 const FILE: &str = "FILE";
+/// The one of them whose file is there already, and is only read.
+const BASE: &str = "backing_file";
 
 /// What the named disk and its filters need. Files that an image names are included as far as they are allowed: a chain
 /// may lead anywhere.
@@ -28,26 +30,38 @@ fn named_inside(external: &External) -> Reach {
     }
 }
 
-/// The files of a new image: those that its options name, and its other parts, which are in its directory.
+/// The files of a new image: those that its options name, and its other parts, which are in its directory. Its base is read, all
+/// others are made.
 fn made_beside(disk: &Named, image: &Image) -> Reach {
     let (Some(format), Some(path)) = (image.format(), disk.path()) else {
         return Reach::default();
     };
     let path = text::path(path);
     let directory = directory(&path);
-    let files = files(format, &image.options).map(|name| directory.join(text::path(name)));
-    let files: Vec<_> = files.collect();
+    let named = |is_base: bool| {
+        let files = keyed(format, &image.options).filter(move |(key, _)| (*key == BASE) == is_base);
+        files.map(|(_, name)| directory.join(text::path(name)))
+    };
     let part = format.create.and_then(|creator| creator.beside).zip(disk.own_name());
     let part = part.map(|(beside, own)| directory.join(text::path(&beside(&own))));
-    let makes = files.iter().cloned().chain(part).collect();
-    Reach { reads: files, makes, ..Reach::default() }
+    let makes = named(false).chain(part).collect();
+    Reach { reads: named(true).collect(), makes, ..Reach::default() }
 }
 
 /// The files that these options of a new image of this format name.
 pub(crate) fn files<'a>(format: &Format, options: &'a Params) -> impl Iterator<Item = &'a str> {
+    keyed(format, options).map(|(_, name)| name)
+}
+
+/// The same, each with the key of its option.
+fn keyed<'a>(
+    format: &Format,
+    options: &'a Params,
+) -> impl Iterator<Item = (&'static str, &'a str)> {
     let known = format.create.map_or(&[][..], |creator| creator.options);
     let files = known.iter().filter(|option| option.value == FILE);
-    files.filter_map(|option| options.get(option.key)).filter(|name| !name.is_empty())
+    let named = files.filter_map(|option| Some((option.key, options.get(option.key)?)));
+    named.filter(|(_, name)| !name.is_empty())
 }
 
 /// The directory of a file.
@@ -99,14 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn a_new_image_reaches_its_directory_and_the_files_of_its_options() {
+    fn a_new_image_makes_its_files_and_reads_its_base() {
         let mut image = Image::of("qcow2").unwrap();
         image.options.add("backing_file", "../base.qcow2");
+        image.options.add("data_file", "data");
         image.options.add("cluster_size", "64k");
         let stack = Stack::default().over_image(image);
         let reach = reach(&Named::parse("/a/b").unwrap(), &stack, Use::Make);
         assert_eq!(reach.reads, [PathBuf::from("/a/../base.qcow2")]);
-        assert_eq!(reach.makes, ["/a/b", "/a/../base.qcow2"].map(PathBuf::from));
+        assert_eq!(reach.makes, ["/a/b", "/a/data"].map(PathBuf::from));
         let stack = Stack::default().over_image(Image::of("vmdk").unwrap());
         let reach = super::reach(&Named::parse("/a/b.vmdk").unwrap(), &stack, Use::Make);
         assert_eq!(reach.makes, ["/a/b.vmdk", "/a/b-flat.vmdk"].map(PathBuf::from));

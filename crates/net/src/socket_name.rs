@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
@@ -36,15 +37,20 @@ struct SocketFile {
     directory: Option<PrivateDirectory>,
 }
 
-/// A directory that only we may enter, by its number beneath another one.
+/// A directory that only we may enter, by its number beneath another one. All clones are one.
 #[derive(Clone, Debug)]
 struct PrivateDirectory {
     above: PathBuf,
     number: u32,
+    is_removed: Arc<AtomicBool>,
 }
 
 impl PrivateDirectory {
     fn remove(&self) {
+        // Once: by now its number may be that of another directory of ours.
+        if self.is_removed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         // Another program may have removed it; nothing is lost then.
         let _ = names::remove_private(&self.above, self.number);
     }
@@ -123,7 +129,8 @@ impl SocketName {
             let path = above.join(names::private_name(number));
             match names::make_private(&above, number) {
                 Ok(()) => {
-                    let directory = PrivateDirectory { above, number };
+                    let is_removed = Arc::default();
+                    let directory = PrivateDirectory { above, number, is_removed };
                     let (path, rights) =
                         (path.join(names::PRIVATE_SOCKET), SocketRights::default());
                     let made = Self::bind(&path, Some(directory.clone()), &rights);
@@ -264,6 +271,19 @@ mod tests {
         assert!(bound(&path).is_err());
         drop(successor);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_private_socket_that_was_removed_takes_no_later_one_along() {
+        let (_fd, first) = SocketName::private().unwrap();
+        first.remove();
+        assert!(!first.path().exists());
+        // It has the number of the first one, unless another test was faster.
+        let (_fd, second) = SocketName::private().unwrap();
+        first.remove();
+        drop(first);
+        assert!(UnixStream::connect(second.path()).is_ok());
+        second.remove();
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub fn make(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 /// # Errors
 /// The system refuses.
 pub fn append(path: &Path) -> io::Result<OwnedFd> {
-    let refused = match direct::append(At::here(path)) {
+    let refused = match direct::append(At::here(path), OFlags::empty()) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
         done => return done,
     };
@@ -142,7 +142,7 @@ pub fn append(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// The system refuses.
 pub fn read(path: &Path) -> io::Result<OwnedFd> {
-    let refused = match direct::read(At::here(path)) {
+    let refused = match direct::read(At::here(path), OFlags::empty()) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
         done => return done,
     };
@@ -198,7 +198,10 @@ pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
     };
     match helper::asked() {
         Some(helper) => {
-            helper.open(0, Act::Reopen { flags: flags.bits() }, Some(fd.as_fd())).or(Err(refused))
+            let opened = helper.open(0, Act::Reopen { flags: flags.bits() }, Some(fd.as_fd()));
+            // It did not make the file. Others say what the system has against it: that there is no direct I/O, for example.
+            opened
+                .map_err(|e| if e.kind() == io::ErrorKind::PermissionDenied { refused } else { e })
         }
         None => Err(refused),
     }
@@ -246,8 +249,8 @@ pub fn sync(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The turn of this process at the name of a socket; `None` where the file system has no locks, or where another user could hold the
-/// only lock there is. Does not wait.
+/// The turn of this process at the name of a socket; `None` where the file system has no locks or refuses them, or where another user
+/// could hold the only lock there is. Does not wait.
 ///
 /// # Errors
 /// It is the turn of another process: [`io::ErrorKind::WouldBlock`].

@@ -36,8 +36,14 @@ impl Running {
             Ok(process) => Ok(Self { pid, process, status: Mutex::new(None) }),
             Err(e) => {
                 // Without one it could not be told to end. It has hardly begun, and the number is still its own.
-                let _ = kill_process(pid, Signal::KILL);
-                let _ = waitpid(Some(pid), WaitOptions::empty());
+                let killed = match helper::asked() {
+                    // A sandbox keeps signals inside.
+                    Some(helper) => helper.signal(pid, Signal::KILL).is_ok(),
+                    None => kill_process(pid, Signal::KILL).is_ok(),
+                };
+                // Nothing ends one that could not be killed; but it may have ended by itself.
+                let how = if killed { WaitOptions::empty() } else { WaitOptions::NOHANG };
+                let _ = waitpid(Some(pid), how);
                 Err(e.into())
             }
         }

@@ -6,12 +6,13 @@
 use std::fs;
 use std::io::{PipeReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use programs::{Program, Running, StandardStreams, hand_over, nothing, start};
+use programs::{Grant, Program, Running, StandardStreams, hand_over, names, nothing, start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 
 type Check = (&'static str, fn());
 
@@ -38,6 +39,12 @@ const CHECKS: &[Check] = &[
     ("a_helper_that_is_gone_is_an_error", a_helper_that_is_gone_is_an_error),
     ("with_threads_there_is_no_helper", with_threads_there_is_no_helper),
     ("several_threads_start_programs", several_threads_start_programs),
+    ("a_file_that_does_not_arrive_leaves_no_name", a_file_that_does_not_arrive_leaves_no_name),
+    (
+        "only_private_directories_made_here_are_removed",
+        only_private_directories_made_here_are_removed,
+    ),
+    ("what_ends_with_a_slash_is_no_file", what_ends_with_a_slash_is_no_file),
     ("the_same_is_started_without_a_helper", the_same_is_started_without_a_helper),
 ];
 
@@ -311,4 +318,59 @@ fn the_same_is_started_without_a_helper() {
     let running = start(&sleep, &[], StandardStreams::default()).unwrap();
     running.signal(Signal::TERM).unwrap();
     assert!(!running.wait().unwrap().success());
+}
+
+/// An empty directory of this process.
+fn directory(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("diskferry-helper-{}-{name}", std::process::id()));
+    fs::create_dir(&path).unwrap();
+    path
+}
+
+fn a_file_that_does_not_arrive_leaves_no_name() {
+    let folder = directory("arrive");
+    let path = folder.join("new");
+    hand_over(Vec::new(), vec![Grant::File(path.clone())]).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    let next = rustix::io::dup(std::io::stdin()).unwrap();
+    let full = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&next)).unwrap();
+    drop(next);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: Some(full), ..before }).unwrap();
+    assert!(names::make(&path, 0o600).is_err());
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert!(!path.exists());
+    let made = names::make(&path, 0o600).unwrap();
+    assert!(names::make(&path, 0o600).is_err() && path.exists(), "one that was there stays");
+    names::remove(&path, names::numbers(&made).unwrap()).unwrap();
+    fs::remove_dir(folder).unwrap();
+}
+
+fn only_private_directories_made_here_are_removed() {
+    let folder = directory("private");
+    let other = folder.join(names::private_name(7));
+    fs::create_dir(&other).unwrap();
+    hand_over(Vec::new(), vec![Grant::Private(folder.clone())]).unwrap();
+    assert!(names::remove_private(&folder, 7).is_err() && other.exists());
+    names::make_private(&folder, 8).unwrap();
+    let own = folder.join(names::private_name(8));
+    let socket = own.join(names::PRIVATE_SOCKET);
+    let _listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    names::remove_private(&folder, 8).unwrap();
+    assert!(!own.exists());
+    fs::create_dir(&own).unwrap();
+    assert!(
+        names::remove_private(&folder, 8).is_err() && own.exists(),
+        "not the one that was made"
+    );
+    fs::remove_dir_all(folder).unwrap();
+}
+
+fn what_ends_with_a_slash_is_no_file() {
+    let folder = directory("slash");
+    let path = folder.join("new/");
+    hand_over(Vec::new(), vec![Grant::File(path.clone())]).unwrap();
+    let is_refused = |e: std::io::Error| e.kind() == std::io::ErrorKind::IsADirectory;
+    assert!(names::make(&path, 0o600).is_err_and(is_refused));
+    // Removes it only if it is empty.
+    fs::remove_dir(folder).unwrap();
 }

@@ -27,6 +27,7 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_chroot,
     libc::SYS_move_mount,
     libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
     libc::SYS_fsopen,
     libc::SYS_fsmount,
     libc::SYS_fsconfig,
@@ -106,6 +107,7 @@ const NEVER: &[libc::c_long] = &[
 const FCHMODAT2: libc::c_long = 452;
 const SETXATTRAT: libc::c_long = 463;
 const REMOVEXATTRAT: libc::c_long = 466;
+const OPEN_TREE_ATTR: libc::c_long = 467;
 const FILE_SETATTR: libc::c_long = 469;
 
 /// The same in words that newer machines do not have.
@@ -142,6 +144,14 @@ const OWNERS: [u64; 3] = [8 /* F_SETOWN */, 10 /* F_SETSIG */, 15 /* F_SETOWN_EX
 
 /// The same of ioctl.
 const OWNERS_OF_SOCKETS: [u64; 2] = [0x8901 /* FIOSETOWN */, 0x8902 /* SIOCSPGRP */];
+
+/// Flags and projects of files, which landlock does not know, and halting a file system.
+const ATTRIBUTES: [u64; 4] = [
+    0x4008_6602, // FS_IOC_SETFLAGS
+    0x4004_6602, // FS_IOC32_SETFLAGS
+    0x401c_5820, // FS_IOC_FSSETXATTR
+    0xc004_5877, // FIFREEZE
+];
 
 /// Access to the I/O ports of the machine.
 #[cfg(target_arch = "x86_64")]
@@ -213,11 +223,13 @@ const X32: i64 = 0x4000_0000;
 
 /// x32 calls with other numbers. Older kernels accept these without the bit, too.
 #[cfg(target_arch = "x86_64")]
-const OTHERWISE: [(libc::c_long, i64); 7] = [
+const OTHERWISE: [(libc::c_long, i64); 9] = [
     (libc::SYS_ioctl, 514),
     (libc::SYS_execve, 520),
     (libc::SYS_ptrace, 521),
+    (libc::SYS_rt_sigqueueinfo, 524),
     (libc::SYS_kexec_load, 528),
+    (libc::SYS_rt_tgsigqueueinfo, 536),
     (libc::SYS_process_vm_readv, 539),
     (libc::SYS_process_vm_writev, 540),
     (libc::SYS_execveat, 545),
@@ -258,8 +270,9 @@ fn filter(sockets: &Sockets, own: u32) -> Result<BpfProgram, ConfinementError> {
         rules.insert(number, Vec::new());
     }
     let mut some = vec![
-        (libc::SYS_ioctl, requests(TYPING.into_iter().chain(OWNERS_OF_SOCKETS))),
+        (libc::SYS_ioctl, requests(TYPING.into_iter().chain(OWNERS_OF_SOCKETS).chain(ATTRIBUTES))),
         (libc::SYS_fcntl, requests(OWNERS)),
+        (libc::SYS_socketpair, pairs()),
     ];
     some.extend(OWN.iter().map(|call| (*call, of_others(own, !GROUPS.contains(call)))));
     if !sockets.families().is_empty() {
@@ -319,6 +332,18 @@ fn families(allowed: &[libc::c_int]) -> FilterRules {
             when(2, SeccompCmpOp::Ne, number(libc::NETLINK_ROUTE))?,
         ])?,
     ])
+}
+
+/// Rules for pairs of sockets: those of this process are connected for good. A datagram socket could go on to send to any other
+/// program's.
+fn pairs() -> FilterRules {
+    let number = |value: libc::c_int| u64::from(value.unsigned_abs());
+    // The kernel makes a datagram socket of a raw one.
+    let kinds = [libc::SOCK_DGRAM, libc::SOCK_RAW].map(number);
+    let is_kind = |kind| SeccompRule::new(vec![when(1, SeccompCmpOp::MaskedEq(0xf), kind)?]);
+    let is_other = when(0, SeccompCmpOp::Ne, number(libc::AF_UNIX))?;
+    let other = std::iter::once(SeccompRule::new(vec![is_other]));
+    other.chain(kinds.into_iter().map(is_kind)).collect()
 }
 
 #[cfg(test)]
@@ -387,7 +412,7 @@ mod tests {
             assert_eq!(verdict(&program, libc::SYS_connect, &[]), of_network);
         }
         #[cfg(target_arch = "x86_64")]
-        for number in [520, 545, 520 | X32, 545 | X32] {
+        for number in [520, 524, 536, 545, 520 | X32, 524 | X32, 536 | X32, 545 | X32] {
             assert_eq!(verdict(&with(&[Endpoint::Unix]), number, &[]), REFUSED, "{number}");
         }
     }
@@ -414,6 +439,24 @@ mod tests {
         let audit = [number(libc::AF_NETLINK), number(libc::SOCK_RAW), 9];
         assert_eq!(verdict(&program, libc::SYS_socket, &audit), REFUSED);
         assert_eq!(verdict(&program, libc::SYS_socket, &[number(libc::AF_PACKET)]), REFUSED);
+    }
+
+    #[test]
+    fn a_pair_of_sockets_reaches_no_other_program() {
+        for connects in [&[][..], &[Endpoint::Anywhere]] {
+            let program = with(connects);
+            let pair = |family: libc::c_int, kind: libc::c_int| {
+                let arguments = [family, kind, 0].map(|value| u64::from(value.unsigned_abs()));
+                verdict(&program, libc::SYS_socketpair, &arguments) == ALLOWED
+            };
+            for flags in [0, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK] {
+                assert!(pair(libc::AF_UNIX, libc::SOCK_STREAM | flags));
+                assert!(pair(libc::AF_UNIX, libc::SOCK_SEQPACKET | flags));
+                assert!(!pair(libc::AF_UNIX, libc::SOCK_DGRAM | flags));
+                assert!(!pair(libc::AF_UNIX, libc::SOCK_RAW | flags));
+                assert!(!pair(libc::AF_TIPC, libc::SOCK_STREAM | flags));
+            }
+        }
     }
 
     #[test]
@@ -454,6 +497,17 @@ mod tests {
             for request in [0x5412, 0x541c, 0xff00_0000_0000_5412] {
                 assert_eq!(verdict(&program, number, &[0, request]), REFUSED, "{request:#x}");
             }
+        }
+    }
+
+    #[test]
+    fn no_file_gets_other_flags_and_no_file_system_is_halted() {
+        let program = with(&[Endpoint::Anywhere]);
+        for number in numbers(libc::SYS_ioctl) {
+            for request in ATTRIBUTES {
+                assert_eq!(verdict(&program, number, &[3, request]), REFUSED, "{request:#x}");
+            }
+            assert_eq!(verdict(&program, number, &[3, 0x8008_6601]), ALLOWED, "FS_IOC_GETFLAGS");
         }
     }
 }

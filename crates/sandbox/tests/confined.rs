@@ -34,6 +34,14 @@ const CHECKS: &[Check] = &[
         a_file_that_was_replaced_is_read_again_and_none_beside_it,
     ),
     (
+        "a_link_on_the_way_that_was_replaced_is_followed_anew",
+        a_link_on_the_way_that_was_replaced_is_followed_anew,
+    ),
+    (
+        "a_program_for_which_no_descriptor_is_left_is_ended",
+        a_program_for_which_no_descriptor_is_left_is_ended,
+    ),
+    (
         "connections_go_to_the_named_port_alone_and_to_no_abstract_name",
         connections_go_to_the_named_port_alone_and_to_no_abstract_name,
     ),
@@ -220,6 +228,51 @@ fn a_file_that_was_replaced_is_read_again_and_none_beside_it() {
     let read = std::io::read_to_string(File::from(names::read(&named).unwrap())).unwrap();
     assert_eq!(read, "c\n");
     assert!(denied(names::read(&other)) && denied(names::append(&named)));
+}
+
+fn a_link_on_the_way_that_was_replaced_is_followed_anew() {
+    let dir = directory("link");
+    for name in ["old", "new"] {
+        fs::create_dir(dir.join(name)).unwrap();
+        fs::write(dir.join(name).join("key"), name).unwrap();
+    }
+    let link = dir.join("link");
+    std::os::unix::fs::symlink("old", &link).unwrap();
+    let program = programs::Program::script(&format!("ln -sfn new '{}'", link.display()), &[]);
+    let (key, log) = (link.join("key"), link.join("log"));
+    let reach = Reach { rereads: vec![key.clone()], programs: vec![program], ..Reach::default() };
+    let reach = reach.and(Reach::path(&log, Use::Make));
+    if !confined_with_helper(&reach) {
+        return;
+    }
+    let read = || std::io::read_to_string(File::from(names::read(&key).unwrap())).unwrap();
+    assert_eq!(read(), "old");
+    let started = programs::start(&reach.programs[0], &[], programs::StandardStreams::default());
+    assert!(started.unwrap().wait().unwrap().success());
+    assert_eq!(read(), "new");
+    let mut file = File::from(names::append(&log).unwrap());
+    file.write_all(b"a").unwrap();
+    assert!(!rustix::fs::fcntl_getfl(&file).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
+    assert!(dir.join("new/log").exists() && !dir.join("old/log").exists());
+}
+
+fn a_program_for_which_no_descriptor_is_left_is_ended() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let program = programs::Program::script("exec sleep 600", &[]);
+    let reach = Reach { programs: vec![program], ..Reach::default() };
+    if !confined_with_helper(&reach) {
+        return;
+    }
+    let before = getrlimit(Resource::Nofile);
+    let next = rustix::io::dup(std::io::stdin()).unwrap();
+    let full = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&next)).unwrap();
+    drop(next);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(full), ..before }).unwrap();
+    let start = || programs::start(&reach.programs[0], &[], programs::StandardStreams::default());
+    assert!(start().is_err());
+    setrlimit(Resource::Nofile, before).unwrap();
+    let children = fs::read_to_string("/proc/thread-self/children").unwrap();
+    assert_eq!(children.split_whitespace().count(), 1, "the helper alone is left");
 }
 
 fn connections_go_to_the_named_port_alone_and_to_no_abstract_name() {

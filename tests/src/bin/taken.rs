@@ -5,7 +5,8 @@
 //!
 //! CALLS is a file of lines, each with words between tabs: a name, the number of a call, and its arguments: a number, `s:TEXT` (the
 //! address of a string), `b:HEX` (of these bytes), or `r` (the result of the line before). Each is printed: name, tab, result. The program
-//! is killed at the end. Exits with 77 where the program never shuts a sandbox.
+//! is killed at the end. Exits with 77 where the program never shuts a sandbox, or where the kernel knows less of landlock than the table that it
+//! is for (its sixth version, Linux 6.12).
 //!
 //! `unsafe` is used for ptrace, which no crate here wraps.
 #![allow(unsafe_code, reason = "see above")]
@@ -136,7 +137,18 @@ mod tracer {
         }
     }
 
+    /// The version of landlock; negative where there is none.
+    fn landlock() -> c_long {
+        // SAFETY: with this flag, LANDLOCK_CREATE_RULESET_VERSION, it looks at nothing else.
+        unsafe {
+            libc::syscall(libc::SYS_landlock_create_ruleset, null_mut::<u8>(), 0_usize, 1_u32)
+        }
+    }
+
     pub(crate) fn main() {
+        if landlock() < 6 {
+            exit(77);
+        }
         let words: Vec<_> = std::env::args_os().skip(1).collect();
         let calls = std::fs::read_to_string(&words[0]).unwrap();
         let mut command = Command::new(&words[1]);

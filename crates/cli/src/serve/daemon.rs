@@ -6,31 +6,31 @@
 #![expect(unsafe_code, reason = "see above")]
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{PipeWriter, Read, Write};
 
 use crate::failure::Failure;
 
 /// The child's way to tell the parent that it serves.
 #[derive(Debug)]
-pub(super) struct Ready(File);
+pub(super) struct Ready(PipeWriter);
 
 /// Forks; returns in the child, in a session of its own. The parent ends here.
 pub(super) fn detach() -> Result<Ready, Failure> {
     let say = |e: std::io::Error| Failure::new(format!("--daemon: {e}"));
-    let (reader, writer): (OwnedFd, OwnedFd) = rustix::pipe::pipe().map_err(|e| say(e.into()))?;
+    // Closed in the programs that the child starts, and in its helper: else a start that fails would be noticed when they end.
+    let (mut reader, writer) = std::io::pipe().map_err(say)?;
     // SAFETY: no other thread exists yet, so the child may go on as the parent would.
     match unsafe { libc::fork() } {
         -1 => Err(say(std::io::Error::last_os_error())),
         0 => {
             drop(reader);
             rustix::process::setsid().map_err(|e| say(e.into()))?;
-            Ok(Ready(File::from(writer)))
+            Ok(Ready(writer))
         }
         _ => {
             drop(writer);
             let mut byte = [0];
-            let served = File::from(reader).read_exact(&mut byte).is_ok();
+            let served = reader.read_exact(&mut byte).is_ok();
             // The child has reported the error.
             std::process::exit(i32::from(!served));
         }

@@ -2,20 +2,23 @@
 //!
 //! An attacker may control the asking side. So the directories are looked up before anything is asked, a name is one that was granted,
 //! and only what the helper made itself is removed, opened once more or put in the place of another: in the worst case the files
-//! that the command line names for writing are lost.
+//! that the command line names for writing are lost. What is read again, or appended to, is looked up by its whole path each time,
+//! as without a sandbox: a link on the way may have been replaced.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, getppid};
 
 use crate::names::{Act, At, Grant, HeldTurn, Numbers, direct, private_name_of};
 
-/// Files that are made at most: as many as no command line names.
+/// Files, and private directories beneath each directory, that are made at most: as many as no command line names.
 const MOST: usize = 1024;
 
 /// All of them.
@@ -30,9 +33,11 @@ pub(super) struct Granted<'a> {
 struct Held<'a> {
     grant: &'a Grant,
     directory: io::Result<OwnedFd>,
-    /// Without a directory.
+    /// Without a directory. Empty where the path can only be a directory's.
     name: OsString,
     turn: Option<HeldTurn>,
+    /// The numbers of the private directories that were made.
+    privates: BTreeSet<u32>,
 }
 
 impl<'a> Granted<'a> {
@@ -56,7 +61,7 @@ impl<'a> Granted<'a> {
         match held.grant {
             Grant::File(_) => self.on_file(index, act, along),
             Grant::Reading(_) => match act {
-                Act::Read => regular(held.at()?, direct::read).map(Some),
+                Act::Read => regular(held.grant, direct::read).map(Some),
                 _ => Err(Errno::PERM.into()),
             },
             Grant::Socket(_) => held.on_socket(act).map(|()| None),
@@ -76,9 +81,13 @@ impl<'a> Granted<'a> {
     ) -> io::Result<Option<OwnedFd>> {
         let at = self.at(index)?;
         let made = match act {
+            // Before anything has a name.
+            Act::Make { .. } | Act::Nameless { .. } if self.made.len() >= MOST => {
+                return Err(Errno::MFILE.into());
+            }
             Act::Make { mode } => direct::make(at, mode & 0o777)?,
             Act::Nameless { mode } => direct::nameless(at, mode & 0o777)?,
-            Act::Append => return regular(at, direct::append).map(Some),
+            Act::Append => return regular(self.held(index)?.grant, direct::append).map(Some),
             Act::Link => {
                 let file = along.ok_or(Errno::BADF)?;
                 self.is_made(Numbers::of(&fstat(&file)?))?;
@@ -91,29 +100,51 @@ impl<'a> Granted<'a> {
             }
             Act::Remove { numbers } => {
                 self.is_made(numbers)?;
-                return direct::remove(at, numbers).map(|()| None);
+                direct::remove(at, numbers)?;
+                self.made.retain(|file| !has(file, numbers));
+                return Ok(None);
             }
             Act::Sync => return direct::sync(at).map(|()| None),
             _ => return Err(Errno::PERM.into()),
         };
-        if self.made.len() >= MOST {
-            return Err(Errno::MFILE.into());
-        }
         // Not a duplicate, which would share its locks.
-        self.made.push(direct::reopen(made.as_fd(), OFlags::PATH)?);
+        match direct::reopen(made.as_fd(), OFlags::PATH) {
+            Ok(kept) => self.made.push(kept),
+            Err(e) => {
+                if matches!(act, Act::Make { .. }) {
+                    // The first error is the one to report.
+                    let _ = fstat(&made).map(|stat| direct::remove(at, Numbers::of(&stat)));
+                }
+                return Err(e);
+            }
+        }
         Ok(Some(made))
     }
 
-    /// The name of the file with this index.
-    fn at(&self, index: u32) -> io::Result<At<'_>> {
+    /// Removes a file that was made just now, and does not arrive where it was asked for.
+    pub(super) fn take_back(&mut self, index: u32, act: Act, made: &OwnedFd) {
+        if let (Act::Make { .. }, Ok(stat)) = (act, fstat(made)) {
+            let numbers = Numbers::of(&stat);
+            // That it could not be sent is the error to report.
+            let _ = self.on_file(index, Act::Remove { numbers }, None);
+        }
+    }
+
+    /// The file with this index.
+    fn held(&self, index: u32) -> io::Result<&Held<'a>> {
         let held = usize::try_from(index).ok().and_then(|index| self.all.get(index));
-        let held = held.filter(|held| matches!(held.grant, Grant::File(_))).ok_or(Errno::PERM)?;
-        held.at()
+        let held = held.filter(|held| matches!(held.grant, Grant::File(_)));
+        Ok(held.ok_or(Errno::PERM)?)
+    }
+
+    /// Its name.
+    fn at(&self, index: u32) -> io::Result<At<'_>> {
+        self.held(index)?.at()
     }
 
     fn is_made(&self, numbers: Numbers) -> io::Result<()> {
-        let is = |file: &OwnedFd| fstat(file).is_ok_and(|stat| Numbers::of(&stat) == numbers);
-        if self.made.iter().any(is) { Ok(()) } else { Err(Errno::PERM.into()) }
+        let is_one = self.made.iter().any(|file| has(file, numbers));
+        if is_one { Ok(()) } else { Err(Errno::PERM.into()) }
     }
 
     fn reopen(&self, file: Option<OwnedFd>, flags: u32) -> io::Result<Option<OwnedFd>> {
@@ -135,8 +166,10 @@ impl<'a> Held<'a> {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, folder, flags, Mode::empty()).map_err(io::Error::from);
-        let name = path.file_name().unwrap_or_default().to_owned();
-        Self { grant, directory, name, turn: None }
+        // What ends like this is no file, though its last part could be one's name.
+        let is_folder = path.as_os_str().as_bytes().ends_with(b"/");
+        let name = path.file_name().filter(|_| !is_folder).unwrap_or_default().to_owned();
+        Self { grant, directory, name, turn: None, privates: BTreeSet::new() }
     }
 
     fn folder(&self) -> io::Result<&OwnedFd> {
@@ -180,26 +213,48 @@ impl<'a> Held<'a> {
         }
     }
 
-    fn on_private(&self, act: Act, asking: Option<Pid>) -> io::Result<()> {
+    fn on_private(&mut self, act: Act, asking: Option<Pid>) -> io::Result<()> {
         let pid = asking.ok_or(Errno::SRCH)?.as_raw_nonzero();
         let (Act::MakePrivate { number } | Act::RemovePrivate { number }) = act else {
             return Err(Errno::PERM.into());
         };
         let name = private_name_of(pid.get(), number);
-        let at = At { directory: self.folder()?.as_fd(), name: Path::new(&name) };
-        match act {
-            Act::MakePrivate { .. } => direct::make_directory(at),
-            _ => direct::remove_private(at),
+        if matches!(act, Act::RemovePrivate { .. }) {
+            if !self.privates.remove(&number) {
+                return Err(Errno::PERM.into());
+            }
+            let at = At { directory: self.folder()?.as_fd(), name: Path::new(&name) };
+            return direct::remove_private(at);
         }
+        if self.privates.len() >= MOST {
+            return Err(Errno::MFILE.into());
+        }
+        direct::make_directory(At { directory: self.folder()?.as_fd(), name: Path::new(&name) })?;
+        self.privates.insert(number);
+        Ok(())
     }
 }
 
-/// A pipe or a device could make the helper wait, and is opened by the process that has a right to it.
-fn regular(at: At<'_>, open: fn(At<'_>) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
-    let found = rustix::fs::statat(at.directory, at.name, rustix::fs::AtFlags::empty());
-    match found {
-        Ok(stat) if !FileType::from_raw_mode(stat.st_mode).is_file() => Err(Errno::ACCESS.into()),
-        Ok(_) | Err(Errno::NOENT) => open(at),
-        Err(e) => Err(e.into()),
+/// Whether an open file has these numbers.
+fn has(file: &OwnedFd, numbers: Numbers) -> bool {
+    fstat(file).is_ok_and(|stat| Numbers::of(&stat) == numbers)
+}
+
+/// Opens the regular file that has the whole path by now. A pipe or a device could make the helper wait, and is opened by the process that
+/// has a right to it.
+fn regular(grant: &Grant, open: fn(At<'_>, OFlags) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+    let check = |stat: rustix::fs::Stat| {
+        let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
+        if is_file { Ok(()) } else { Err(Errno::ACCESS) }
+    };
+    // Opening some devices does something to them.
+    match rustix::fs::stat(grant.path()).and_then(check) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(e) => return Err(e.into()),
     }
+    // It may be a pipe by now, which could make us wait.
+    let file = open(At::here(grant.path()), OFlags::NONBLOCK)?;
+    check(fstat(&file)?)?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }

@@ -13,12 +13,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
+    socketpair,
 };
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use rustix::stdio::{stderr, stdin, stdout};
 
-use crate::names::{Act, Grant};
+use crate::names::{Act, At, Grant, Numbers};
 use crate::{Program, Running, StandardStreams};
 use message::{Answer, Question};
 
@@ -139,8 +140,20 @@ impl Helper {
         along: Option<BorrowedFd<'_>>,
     ) -> io::Result<OwnedFd> {
         let opened = self.order_with(&Question::Name { index, act }, along.as_slice())?;
-        // It had no room for one more descriptor.
+        if opened.is_none() && matches!(act, Act::Make { .. }) {
+            self.take_back(index);
+        }
+        // There was no room for one more descriptor.
         opened.ok_or_else(|| Errno::MFILE.into())
+    }
+
+    /// Has a file removed that was made, and did not arrive here.
+    fn take_back(&self, index: u32) {
+        let grant = usize::try_from(index).ok().and_then(|index| self.grants.get(index));
+        if let Some(Ok(stat)) = grant.map(|grant| At::here(grant.path()).stat()) {
+            // If it is another one by now, the helper has not made it, and leaves it.
+            let _ = self.act(index, Act::Remove { numbers: Numbers::of(&stat) }, None);
+        }
     }
 
     fn ask(
@@ -171,8 +184,14 @@ impl Helper {
         });
         match got {
             Ok(got) if got.bytes == Answer::LEN => {}
-            Ok(_) | Err(Errno::CONNRESET) => return Err(gone()),
-            Err(e) => return Err(e.into()),
+            wrong => {
+                // The answer could still come, and would be taken for that to the next question.
+                let _ = shutdown(&*socket, Shutdown::Both);
+                return Err(match wrong {
+                    Ok(_) | Err(Errno::CONNRESET) => gone(),
+                    Err(e) => e.into(),
+                });
+            }
         }
         let opened = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),

@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal, test_k
 use super::fork::{self, Mask};
 use super::granted::Granted;
 use super::message::{Answer, LONGEST, Question};
-use crate::names::Grant;
+use crate::names::{Act, Grant};
 use crate::program::{Program, StandardStreams, nothing};
 
 /// Descriptors that come with a question: what the program reads, prints, and complains to.
@@ -83,16 +83,37 @@ fn serve(socket: &OwnedFd, programs: &[Program], grants: &[Grant], mask: &Mask) 
             return Ok(());
         }
         let question = buffer.get(..len).and_then(Question::parse);
-        let (answer, opened) = match question {
+        match question {
             Some(Question::Name { index, act }) => {
-                let done = granted.act(index, act, streams);
-                let errno = done.as_ref().err().map_or(0, errno);
-                (Answer { errno, pid: 0 }, done.ok().flatten())
+                let opened = granted.act(index, act, streams);
+                hand_out(socket, &mut granted, (index, act), opened)?;
             }
-            question => (answer(question, programs, streams, mask, &mut started), None),
-        };
-        reply(socket, answer, opened.as_ref())?;
+            question => {
+                reply(socket, answer(question, programs, streams, mask, &mut started), None)?;
+            }
+        }
     }
+}
+
+/// Answers with what was opened, or why it was not. It may not be possible to send the descriptor, because the user has too many under way:
+/// that is the answer then.
+fn hand_out(
+    socket: &OwnedFd,
+    granted: &mut Granted<'_>,
+    (index, act): (u32, Act),
+    opened: io::Result<Option<OwnedFd>>,
+) -> io::Result<()> {
+    let done = Answer { errno: 0, pid: 0 };
+    let failed = |e: &io::Error| Answer { errno: errno(e), pid: 0 };
+    let file = match opened {
+        Ok(Some(file)) => file,
+        Ok(None) => return reply(socket, done, None),
+        Err(e) => return reply(socket, failed(&e), None),
+    };
+    reply(socket, done, Some(&file)).or_else(|e| {
+        granted.take_back(index, act, &file);
+        reply(socket, failed(&e), None)
+    })
 }
 
 /// An answer, and what was opened.

@@ -1,7 +1,7 @@
 //! What is done to names, by the process that may.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,9 +52,9 @@ pub(crate) fn make(at: At<'_>, mode: u32) -> io::Result<OwnedFd> {
     Ok(openat(at.directory, at.name, flags, Mode::from_raw_mode(mode))?)
 }
 
-/// As the library does; what there is already may be a pipe or a device.
-pub(crate) fn append(at: At<'_>) -> io::Result<OwnedFd> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+/// As the library does, with these flags, too; what there is already may be a pipe or a device.
+pub(crate) fn append(at: At<'_>, more: OFlags) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | more;
     loop {
         match openat(at.directory, at.name, flags, Mode::from_raw_mode(0o666)) {
             Err(Errno::INTR) => {}
@@ -63,9 +63,11 @@ pub(crate) fn append(at: At<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-pub(crate) fn read(at: At<'_>) -> io::Result<OwnedFd> {
+/// The same for reading.
+pub(crate) fn read(at: At<'_>, more: OFlags) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | more;
     loop {
-        match openat(at.directory, at.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        match openat(at.directory, at.name, flags, Mode::empty()) {
             Err(Errno::INTR) => {}
             done => return Ok(done?),
         }
@@ -142,11 +144,10 @@ pub(crate) fn make_directory(at: At<'_>) -> io::Result<()> {
 
 /// Removes a private directory and the socket in it, and nothing else.
 pub(crate) fn remove_private(at: At<'_>) -> io::Result<()> {
-    if !FileType::from_raw_mode(at.stat()?.st_mode).is_dir() {
-        return Err(Errno::NOTDIR.into());
-    }
-    let socket = at.name.join(PRIVATE_SOCKET);
-    let socket = At { name: &socket, ..at };
+    // It is held: another may take its name meanwhile.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = openat(at.directory, at.name, flags, Mode::empty())?;
+    let socket = At { directory: held.as_fd(), name: Path::new(PRIVATE_SOCKET) };
     if socket.stat().is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_socket()) {
         unlinkat(socket.directory, socket.name, AtFlags::empty())?;
     }

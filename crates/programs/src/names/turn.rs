@@ -2,7 +2,7 @@
 //!
 //! That is the directory, where only its owner, who is us, may read it. Elsewhere, in /tmp for example, any user could lock the
 //! directory, so a file of ours is locked instead, beside the socket, which is there as long as a turn lasts. If another user
-//! has taken its name, there are no turns: that keeps no server from starting.
+//! has taken its name, or the file system refuses locks, for whatever reason, there are no turns: that keeps no server from starting.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, OFlags, Stat, flock, fstat, openat, statat, unlinkat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
 use super::direct::{At, Numbers};
@@ -67,7 +67,7 @@ pub(crate) struct HeldTurn {
 }
 
 impl HeldTurn {
-    /// `None`: there are no locks.
+    /// `None`: there is no lock to be had.
     pub(crate) fn take(at: At<'_>) -> io::Result<Option<Self>> {
         if let Some(lock) = own_directory(at) {
             return Ok(locked(&lock)?.then_some(Self { lock, name: None }));
@@ -103,12 +103,15 @@ impl HeldTurn {
     }
 }
 
-/// Whether it is locked now; not where there are no locks.
+/// Whether it is locked now; not where the file system has no locks, or refuses this one in words of its own.
+///
+/// # Errors
+/// Another process has it locked.
 fn locked(lock: &OwnedFd) -> io::Result<bool> {
-    match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+    match retry_on_intr(|| flock(lock, FlockOperation::NonBlockingLockExclusive)) {
         Ok(()) => Ok(true),
-        Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
-        Err(e) => Err(e.into()),
+        Err(Errno::WOULDBLOCK) => Err(Errno::WOULDBLOCK.into()),
+        Err(_) => Ok(false),
     }
 }
 
@@ -195,6 +198,18 @@ mod tests {
         assert!(HeldTurn::take(At::here(&path)).unwrap().is_none());
         assert!(name.exists());
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_the_system_refuses_is_none_and_one_that_another_holds_is() {
+        let folder = directory("refused", 0o755);
+        // No file system locks this: EBADF.
+        let seen = openat(CWD, &folder, OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        assert!(!locked(&seen).unwrap());
+        let [first, second] = [(); 2].map(|()| std::fs::File::open(&folder).unwrap().into());
+        assert!(locked(&first).unwrap());
+        assert_eq!(locked(&second).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        std::fs::remove_dir(folder).unwrap();
     }
 
     #[test]
