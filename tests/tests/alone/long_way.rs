@@ -97,7 +97,8 @@ fn a_copy_stays_small_however_many_requests_it_may_have() {
         let held = held_by(&[&["copy", "--requests=10000", "--threads=4"], &words[..]].concat());
         assert!(held < MOST, "{words:?}: {held} bytes of memory");
     }
-    assert!(most.load(SeqCst) <= 36 * MIB, "{most:?} bytes in flight at most");
+    // Beside the copy's own, the client asks each connection for a few bytes, to know that all lead to one server.
+    assert!(most.load(SeqCst) <= 36 * MIB + 4096, "{most:?} bytes in flight at most");
 }
 
 #[test]
