@@ -14,7 +14,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
 use rustix::io::Errno;
-use rustix::process::{Pid, getppid};
+use rustix::process::{Pid, geteuid, getppid};
 
 use crate::names::{Act, At, Grant, HeldTurn, Numbers, direct, private_name_of};
 
@@ -42,7 +42,10 @@ struct Held<'a> {
 
 impl<'a> Granted<'a> {
     pub(super) fn new(grants: &'a [Grant]) -> Self {
-        Self { all: grants.iter().map(Held::new).collect(), made: Vec::new(), asking: getppid() }
+        let asking = getppid();
+        let mut all: Vec<_> = grants.iter().map(Held::new).collect();
+        all.iter_mut().for_each(|held| held.find_privates(asking));
+        Self { all, made: Vec::new(), asking }
     }
 
     /// Does what is asked; `along` came with the question.
@@ -170,6 +173,24 @@ impl<'a> Held<'a> {
         let is_folder = path.as_os_str().as_bytes().ends_with(b"/");
         let name = path.file_name().filter(|_| !is_folder).unwrap_or_default().to_owned();
         Self { grant, directory, name, turn: None, privates: BTreeSet::new() }
+    }
+
+    /// Takes over the private directories that the asking side made before there was a sandbox, as another user perhaps.
+    fn find_privates(&mut self, asking: Option<Pid>) {
+        let (Grant::Private(_), Some(pid), Ok(folder)) = (self.grant, asking, &self.directory)
+        else {
+            return;
+        };
+        for number in (0..).take(MOST) {
+            let name = private_name_of(pid.as_raw_nonzero().get(), number);
+            let Ok(stat) = (At { directory: folder.as_fd(), name: Path::new(&name) }).stat() else {
+                return;
+            };
+            let is_ours = stat.st_uid == geteuid().as_raw();
+            if is_ours && FileType::from_raw_mode(stat.st_mode).is_dir() {
+                self.privates.insert(number);
+            }
+        }
     }
 
     fn folder(&self) -> io::Result<&OwnedFd> {
