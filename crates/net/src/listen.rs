@@ -106,7 +106,7 @@ impl Listener {
     ///
     /// # Errors
     /// It cannot be bound.
-    pub fn tcp_everywhere(port: u16, family: Family) -> Result<Vec<Self>> {
+    fn tcp_everywhere(port: u16, family: Family) -> Result<Vec<Self>> {
         let any = match family {
             // One socket for both families where the system has IPv6.
             Family::Any => {

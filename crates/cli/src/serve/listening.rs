@@ -115,9 +115,10 @@ impl Listening {
             match place {
                 RequestedAddress::Private => listeners.push(private(identity)?),
                 RequestedAddress::Tcp { host, port } => {
-                    listeners.extend(match host.and_then(|host| self.found.get(&host)) {
+                    let found = host.as_ref().and_then(|host| self.found.get(host));
+                    listeners.extend(match found {
                         Some(addresses) => Listener::tcp_at(addresses, port)?,
-                        None => Listener::tcp_everywhere(port, self.family)?,
+                        None => Listener::tcp(host.as_deref(), port, self.family)?,
                     });
                 }
                 RequestedAddress::Unix(path) => {

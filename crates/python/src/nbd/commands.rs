@@ -239,8 +239,8 @@ impl NBD {
         self.issue(py, "aio_pread", read(view, object, offset, flags), completion)
     }
 
-    /// Starts a read into a bytearray of its own, which holds any bytes until the read is over: for `aio.py`, which shows it
-    /// to nobody before.
+    /// Starts a read into a bytearray of its own, which holds any bytes until the read is over: for `aio.py`, which does
+    /// not show it before.
     #[pyo3(signature = (count, offset, completion, flags=0))]
     fn _aio_read<'py>(
         &self,
