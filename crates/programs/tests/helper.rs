@@ -36,6 +36,10 @@ const CHECKS: &[Check] = &[
         interrupts_are_for_programs_and_not_for_the_helper,
     ),
     ("it_ends_with_us", it_ends_with_us),
+    (
+        "a_program_whose_start_nothing_hears_of_is_ended",
+        a_program_whose_start_nothing_hears_of_is_ended,
+    ),
     ("a_helper_that_is_gone_is_an_error", a_helper_that_is_gone_is_an_error),
     ("with_threads_there_is_no_helper", with_threads_there_is_no_helper),
     ("several_threads_start_programs", several_threads_start_programs),
@@ -55,8 +59,8 @@ fn main() {
         CHECKS.iter().filter(|_| !ignored).for_each(|(name, _)| println!("{name}: test"));
         return;
     }
-    let word = std::env::args().nth(1);
-    if let Some((_, check)) = CHECKS.iter().find(|(name, _)| word.as_deref() == Some(*name)) {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    if let Some((_, check)) = CHECKS.iter().find(|(name, _)| words.iter().any(|w| w == name)) {
         return check();
     }
     let failed: Vec<_> = CHECKS.iter().filter(|(name, _)| !alone(name)).collect();
@@ -240,9 +244,14 @@ fn interrupts_are_for_programs_and_not_for_the_helper() {
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2));
 }
 
+/// Whether this is the process of a check within a check.
+fn is_inner() -> bool {
+    std::env::args().any(|word| word == "inner")
+}
+
 /// A check within a check: a process with a helper that is killed.
 fn it_ends_with_us() {
-    if std::env::args().nth(2).is_some() {
+    if is_inner() {
         hand_over(vec![Program::script("true", &[])], Vec::new()).unwrap();
         println!("{}", children()[0]);
         std::thread::sleep(Duration::from_secs(600));
@@ -269,6 +278,42 @@ fn it_ends_with_us() {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("the helper is still there");
+}
+
+/// A check within a check: a process that is gone before its helper can answer.
+fn a_program_whose_start_nothing_hears_of_is_ended() {
+    if is_inner() {
+        let long = Program { is_apart: true, ..Program::script("echo $$; sleep 600", &[]) };
+        hand_over(vec![long.clone()], Vec::new()).unwrap();
+        let helper = rustix::process::Pid::from_raw(children()[0]).unwrap();
+        rustix::process::kill_process(helper, Signal::STOP).unwrap();
+        println!("{}", children()[0]);
+        let _ = start(&long, &[], StandardStreams::default());
+        panic!("it was answered");
+    }
+    let mut asked = Command::new(std::env::current_exe().unwrap());
+    asked.args(["a_program_whose_start_nothing_hears_of_is_ended", "inner"]);
+    let mut asked = asked.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(asked.stdout.take().unwrap());
+    let mut helper = String::new();
+    std::io::BufRead::read_line(&mut out, &mut helper).unwrap();
+    let helper = helper.trim().parse().unwrap();
+    // It sleeps once it has asked and waits for the answer.
+    let asking = format!("/proc/{}/stat", asked.id());
+    for _ in 0..6000 {
+        if fs::read_to_string(&asking).unwrap().contains(") S ") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    asked.kill().unwrap();
+    asked.wait().unwrap();
+    let helper = rustix::process::Pid::from_raw(helper).unwrap();
+    rustix::process::kill_process(helper, Signal::CONT).unwrap();
+    // What the program prints to closes when the program ends, and not before.
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(out.read_to_string(&mut String::new())));
+    told.recv_timeout(Duration::from_secs(60)).expect("it still runs").unwrap();
 }
 
 fn a_helper_that_is_gone_is_an_error() {

@@ -71,8 +71,8 @@ fn main() {
         CHECKS.iter().filter(|_| !ignored).for_each(|(name, _)| println!("{name}: test"));
         return;
     }
-    let word = std::env::args().nth(1);
-    if let Some((_, check)) = CHECKS.iter().find(|(name, _)| word.as_deref() == Some(*name)) {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    if let Some((_, check)) = CHECKS.iter().find(|(name, _)| words.iter().any(|w| w == name)) {
         return check();
     }
     let failed: Vec<_> = CHECKS.iter().filter(|(name, _)| !alone(name)).collect();
@@ -89,6 +89,8 @@ fn alone(name: &str) -> bool {
 fn directory(name: &str) -> PathBuf {
     let path =
         std::env::temp_dir().join(format!("diskferry-sandbox-{name}-{}", std::process::id()));
+    // What another process of this number may have left.
+    let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
 }
@@ -231,7 +233,7 @@ fn a_file_that_was_replaced_is_read_again_and_none_beside_it() {
 }
 
 fn a_link_on_the_way_that_was_replaced_is_followed_anew() {
-    let dir = directory("link");
+    let dir = directory("link-replaced");
     for name in ["old", "new"] {
         fs::create_dir(dir.join(name)).unwrap();
         fs::write(dir.join(name).join("key"), name).unwrap();

@@ -71,15 +71,28 @@ fn serve(socket: &OwnedFd, programs: &[Program], grants: &[Grant], mask: &Mask) 
     fork::let_go(socket.as_fd())?;
     // As ps shows it; fewer than 16 bytes.
     rustix::thread::set_name(c"diskferry-start")?;
-    let (mut buffer, mut started) = (vec![0; LONGEST], Started::new());
-    let mut granted = Granted::new(grants);
+    let mut started = Started::new();
+    let served = answer_all(socket, programs, grants, mask, &mut started);
+    // Also when the asking process was gone before it had the answer.
+    for child in started.iter().filter(|child| child.is_apart) {
+        let _ = pidfd_send_signal(&child.process, Signal::TERM);
+    }
+    served
+}
+
+/// Answers until the asking process is gone.
+fn answer_all(
+    socket: &OwnedFd,
+    programs: &[Program],
+    grants: &[Grant],
+    mask: &Mask,
+    started: &mut Started,
+) -> io::Result<()> {
+    let (mut buffer, mut granted) = (vec![0; LONGEST], Granted::new(grants));
     loop {
         let (len, streams) = receive(socket, &mut buffer)?;
         started.retain(Child::is_of_use);
         if len == 0 {
-            for child in started.iter().filter(|child| child.is_apart) {
-                let _ = pidfd_send_signal(&child.process, Signal::TERM);
-            }
             return Ok(());
         }
         let question = buffer.get(..len).and_then(Question::parse);
@@ -89,7 +102,7 @@ fn serve(socket: &OwnedFd, programs: &[Program], grants: &[Grant], mask: &Mask) 
                 hand_out(socket, &mut granted, (index, act), opened)?;
             }
             question => {
-                reply(socket, answer(question, programs, streams, mask, &mut started), None)?;
+                reply(socket, answer(question, programs, streams, mask, started), None)?;
             }
         }
     }
