@@ -111,7 +111,7 @@ fn work(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let target = Image::of(image::word(matches, "target-format").unwrap_or("raw"))?;
     image::check_target(&target)?;
     Ok(CopyRequest {
-        sources: vec![Source::read(matches, from)?],
+        sources: [Source::read(matches, from)?].into(),
         window: Some((skip, count)),
         at: None,
         is_new: false,

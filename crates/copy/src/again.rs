@@ -4,17 +4,22 @@
 //! NBD has nothing by which a disk is recognised. Samples show another disk, but not one of which little has changed. So all that was
 //! read before a loss is read again after it, holes by the map, and its sums are compared. This begins when all has been read, so
 //! losses that follow cannot mix anything into the target: what was compared before them counts, and the rest goes on. Only a server
-//! that goes back and forth between two disks could still pass. Where bytes are kept on the way (an image's tables, a cache) a second
-//! read may show them again instead of the disk: then a loss ends the copy.
+//! that goes back and forth between two disks could still pass.
+//!
+//! Where bytes are kept on the way (an image's tables, a cache) a second read could show them again instead of the disk, and what was
+//! read since may have been found by tables of the disk that was there before. There the source is opened anew, and all that was read
+//! is compared with what it shows then; a caller that cannot open it again (`Options::anew`) loses the copy.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use device::{Error, ErrorKind, Extent, Fault, Operation, Outcome, Result};
 
+use crate::Options;
 use crate::answer::confused;
 use crate::pair::Pair;
-use crate::path::heard;
+use crate::path::{Path, heard};
 use crate::plan::{Span, within};
 use crate::progress::Cancel;
 use crate::range_set::RangeSet;
@@ -25,6 +30,8 @@ use crate::zero::canary;
 const STEP: u64 = 16 << 20;
 /// Extents asked for at a time.
 const EXTENTS: usize = 1024;
+/// How often a source that is lost again while it is compared is opened anew.
+const TIMES: usize = 16;
 
 /// Compares what was read for `spans` in an earlier epoch of the source with what it holds now. Returns how many bytes that are, with
 /// holes.
@@ -34,29 +41,56 @@ const EXTENTS: usize = 1024;
 pub(crate) fn check(
     pair: &Pair,
     (sums, spans): (&Sums, &[Span]),
-    no_map: bool,
+    options: &Options,
     cancel: &Cancel,
 ) -> Result<u64> {
-    let asks = !no_map && pair.source.info().abilities.extents;
-    let again = Rereading { pair, sums, spans, asks, cancel };
-    let (mut done, mut bytes) = (RangeSet::default(), 0);
-    loop {
-        let left = sums.before(pair.source.epoch()).without(&done);
-        if left.is_empty() {
+    if sums.before(pair.source.epoch()).is_empty() {
+        return Ok(0);
+    }
+    let reader = |source| Rereading {
+        source,
+        request: pair.sizes.request,
+        sums,
+        spans,
+        asks: !options.no_extents && pair.source.info().abilities.extents,
+        cancel,
+    };
+    if !pair.source.keeps_bytes() {
+        return reader(pair.source.clone()).until_all_is_of_now();
+    }
+    let Some(anew) = &options.anew else { return Err(untold(&pair.source.info().name)) };
+    for _ in 0..TIMES {
+        cancel.check()?;
+        let source = anew.open()?;
+        if source.info().size != pair.size {
+            return Err(another(&pair.source.info().name));
+        }
+        let (source, epoch) = (pair.source.like(&source), source.device().epoch());
+        let bytes = reader(source.clone()).pieces_of(sums.all())?;
+        if source.epoch() == epoch && source.times() == 0 {
             return Ok(bytes);
         }
-        if pair.source.keeps_bytes() {
-            return Err(again.untold());
-        }
-        for range in left.into_ranges() {
-            bytes += again.pieces(range.clone())?;
-            done.add(range);
-        }
     }
+    let action = "copy: the server was lost again and again while the source was compared";
+    Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action).on(&pair.source.info().name))
+}
+
+fn untold(name: &str) -> Error {
+    let action = "copy: the server was lost and came back, and through an image, or a filter that keeps bytes, what was \
+                  read before cannot be compared with what is there now; copy it again";
+    Error::new(ErrorKind::Changed, Fault::Peer, action).on(name)
+}
+
+fn another(name: &str) -> Error {
+    let action = "copy: the server was lost and came back with another disk: it holds other bytes than were read \
+                  before";
+    Error::new(ErrorKind::Changed, Fault::Peer, action).on(name)
 }
 
 struct Rereading<'a> {
-    pair: &'a Pair,
+    source: Arc<Path>,
+    /// Bytes in a request.
+    request: u64,
     sums: &'a Sums,
     spans: &'a [Span],
     /// Whether the source is asked for its map.
@@ -65,6 +99,23 @@ struct Rereading<'a> {
 }
 
 impl Rereading<'_> {
+    /// Compares what was read in earlier epochs, until there is none.
+    fn until_all_is_of_now(&self) -> Result<u64> {
+        let (mut done, mut bytes) = (RangeSet::default(), 0);
+        loop {
+            let left = self.sums.before(self.source.epoch()).without(&done);
+            if left.is_empty() {
+                return Ok(bytes);
+            }
+            bytes += self.pieces_of(left.clone())?;
+            done.add_all(left);
+        }
+    }
+
+    fn pieces_of(&self, ranges: RangeSet) -> Result<u64> {
+        ranges.into_ranges().try_fold(0, |bytes, range| Ok(bytes + self.pieces(range)?))
+    }
+
     /// Compares whole pieces.
     fn pieces(&self, range: Range<u64>) -> Result<u64> {
         let (mut at, mut bytes) = (range.start, 0);
@@ -79,7 +130,8 @@ impl Rereading<'_> {
                 }
             }
             if let Some(other) = left.iter().position(|sum| *sum != 0) {
-                return Err(self.another(self.sums.start_of(&now, other)));
+                let at = self.sums.start_of(&now, other);
+                return Err(another(&self.source.info().name).at(at));
             }
             at = end;
         }
@@ -88,7 +140,7 @@ impl Rereading<'_> {
 
     /// Reads the data of a span.
     fn span(&self, range: Range<u64>, mut take: impl FnMut(&SumPart)) -> Result<()> {
-        let (mut at, source) = (range.start, &self.pair.source);
+        let (mut at, source) = (range.start, &self.source);
         while at < range.end {
             let (start, len) = (at, range.end - at);
             if !self.asks {
@@ -119,7 +171,7 @@ impl Rereading<'_> {
     }
 
     fn data(&self, range: Range<u64>, take: &mut impl FnMut(&SumPart)) -> Result<()> {
-        let request = self.pair.sizes.request;
+        let request = self.request;
         let (mut at, mut places) = (range.start, Vec::new());
         while at < range.end {
             let end = range.end.min(at - at % request + request);
@@ -129,23 +181,11 @@ impl Rereading<'_> {
         let at_once = usize::try_from(STEP / request).unwrap_or(1).max(1);
         for places in places.chunks(at_once) {
             self.cancel.check()?;
-            let read = canary::read_all(&self.pair.source, self.cancel, places)?;
+            let read = canary::read_all(&self.source, self.cancel, places)?;
             for (place, bytes) in places.iter().zip(&read) {
                 take(&self.sums.share(place.start, bytes));
             }
         }
         Ok(())
-    }
-
-    fn untold(&self) -> Error {
-        let action = "copy: the server was lost and came back, and through an image, or a filter that keeps bytes, what was \
-                      read before cannot be compared with what is there now; copy it again";
-        Error::new(ErrorKind::Changed, Fault::Peer, action).on(&self.pair.source.info().name)
-    }
-
-    fn another(&self, at: u64) -> Error {
-        let action = "copy: the server was lost and came back with another disk: it holds other bytes than were read \
-                      before";
-        Error::new(ErrorKind::Changed, Fault::Peer, action).on(&self.pair.source.info().name).at(at)
     }
 }

@@ -2,6 +2,7 @@
 //! for two given devices.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use device::{Edge, Error, Order, Result};
 
@@ -57,6 +58,30 @@ pub struct Options {
     /// this has to accept that another server may answer next, and that a peer that has gone for good
     /// is waited for.
     pub renewals: usize,
+    /// How the source is opened once more, with nothing kept of what was read of it. Without this a
+    /// source that keeps bytes on the way (an image's tables, a cache) cannot be lost and come back.
+    pub anew: Option<Anew>,
+}
+
+/// Opens a disk as it was opened before, and shares nothing with that.
+#[derive(Clone)]
+pub struct Anew(Arc<dyn Fn() -> Result<Edge> + Send + Sync>);
+
+impl Anew {
+    /// `open` is called in the thread of the copy, once it is lost.
+    pub fn new(open: impl Fn() -> Result<Edge> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(open))
+    }
+
+    pub(crate) fn open(&self) -> Result<Edge> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Anew {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Anew")
+    }
 }
 
 /// Whether the target shares blocks with the source, where both lie in files.
@@ -116,6 +141,7 @@ impl Default for Options {
             no_extents: false,
             queue_size: None,
             renewals: 0,
+            anew: None,
         }
     }
 }

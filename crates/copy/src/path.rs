@@ -46,6 +46,11 @@ impl Path {
         Arc::new(Self { edge: edge.clone(), most, state: Mutex::default() })
     }
 
+    /// A path to the same device opened anew, reopened as often.
+    pub(crate) fn like(&self, edge: &Edge) -> Arc<Self> {
+        Self::new(edge, self.most)
+    }
+
     pub(crate) fn edge(&self) -> &Edge {
         &self.edge
     }

@@ -182,7 +182,7 @@ impl<'a> Copy<'a> {
     /// All was read. If the source's server was lost and came back meanwhile: makes sure that it is all of one disk.
     fn confirm(&self) -> Result<u64> {
         let Some(sums) = &self.sums else { return Ok(0) };
-        again::check(&self.pair, (sums, &self.spans), self.options.no_extents, self.cancel)
+        again::check(&self.pair, (sums, &self.spans), self.options, self.cancel)
     }
 
     /// The target may have forgotten something, and without a flush it is not known what.

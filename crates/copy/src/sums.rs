@@ -86,6 +86,13 @@ impl Sums {
         state.before.clone().into_ranges().map(|range| self.whole(range)).collect()
     }
 
+    /// The pieces of which something was seen, in order and apart.
+    pub(crate) fn all(&self) -> RangeSet {
+        let state = self.lock();
+        let seen = [&state.before, &state.now].into_iter().cloned().flat_map(RangeSet::into_ranges);
+        seen.map(|range| self.whole(range)).collect()
+    }
+
     /// What bytes at an offset add.
     pub(crate) fn share(&self, offset: u64, bytes: &[u8]) -> SumPart {
         let first = self.number(offset);

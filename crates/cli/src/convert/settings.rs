@@ -58,7 +58,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let rate = rate.map(|text| copying::rate(text, "-r")).transpose()?;
     let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
     Ok(CopyRequest {
-        sources,
+        sources: sources.into(),
         window: None,
         at: None,
         is_new: false,

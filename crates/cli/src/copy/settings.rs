@@ -54,7 +54,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let rate = image::word(matches, "rate");
     let rate = rate.map(|text| copying::rate(text, "--rate")).transpose()?;
     Ok(CopyRequest {
-        sources: vec![source],
+        sources: [source].into(),
         window,
         at,
         is_new: matches.get_flag("no-clobber"),

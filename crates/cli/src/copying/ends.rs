@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use copy::{Ends, Flush, Reflink};
+use copy::{Anew, Ends, Flush, Reflink};
 use device::{Edge, Info, format_size};
 use disk::{
     ByteStream, ConcatPart, Contents, Created, Creation, Holds, Image, OpenOptions, Relation,
@@ -19,6 +19,7 @@ use runtime::Context;
 use super::{CopyRequest, Target, range};
 use crate::failure::{Failure, say};
 use crate::force::refuse_used;
+use crate::image::Source;
 use crate::progress::Display;
 
 /// All sources but the last one are padded to a multiple of this, in bytes, as by qemu-img.
@@ -81,15 +82,9 @@ fn open_sources(
     context: &Context,
     display: &Display,
 ) -> Result<(Edge, Vec<Storage>), Failure> {
-    let options = OpenOptions {
-        connections: work.connections,
-        map: !work.options.no_extents,
-        lock: !work.shares,
-        once: true,
-        ..OpenOptions::read_only()
-    };
+    let options = options_of_sources(work);
     let (mut all, mut reached) = (Vec::new(), Vec::new());
-    for source in &work.sources {
+    for source in &*work.sources {
         let opened = source.open(&options, context)?;
         if let Some(note) = opened.note.as_ref().filter(|_| work.warns) {
             display.note(note);
@@ -103,10 +98,7 @@ fn open_sources(
     if let (Some(window), Some(_), [one]) = (work.window, work.at, &all[..]) {
         range::check(window, &one.info().name, one.info().size)?;
     }
-    let edge = match (work.window, &all[..]) {
-        (None, [one]) => one.clone(),
-        (window, _) => join(&all, window, context)?,
-    };
+    let edge = as_one(&all, work.window, context)?;
     if !work.salvages {
         return Ok((edge, files));
     }
@@ -119,8 +111,42 @@ fn open_sources(
     Ok((disk::salvage(&edge, Arc::new(tell), context), files))
 }
 
+fn options_of_sources(work: &CopyRequest) -> OpenOptions {
+    OpenOptions {
+        connections: work.connections,
+        map: !work.options.no_extents,
+        lock: !work.shares,
+        once: true,
+        ..OpenOptions::read_only()
+    }
+}
+
+/// How the sources are opened once more, as one disk.
+pub(super) fn anew(work: &CopyRequest, context: &Context) -> Anew {
+    let (sources, window, context) = (work.sources.clone(), work.window, context.clone());
+    let (options, salvages) = (options_of_sources(work), work.salvages);
+    Anew::new(move || {
+        let open =
+            |source: &Source| Ok(disk::open(&source.disk, &source.stack, &options, &context)?.edge);
+        let all = sources.iter().map(open).collect::<device::Result<Vec<_>>>()?;
+        let edge = as_one(&all, window, &context)?;
+        if !salvages {
+            return Ok(edge);
+        }
+        // What cannot be read was said when it was read first.
+        Ok(disk::salvage(&edge, Arc::new(|_, _: &device::Error| {}), &context))
+    })
+}
+
 /// The disks one behind the other, or a part of that.
-fn join(all: &[Edge], window: Option<(u64, u64)>, context: &Context) -> Result<Edge, Failure> {
+fn as_one(all: &[Edge], window: Option<(u64, u64)>, context: &Context) -> device::Result<Edge> {
+    match (window, all) {
+        (None, [one]) => Ok(one.clone()),
+        (window, _) => join(all, window, context),
+    }
+}
+
+fn join(all: &[Edge], window: Option<(u64, u64)>, context: &Context) -> device::Result<Edge> {
     let mut parts = Vec::new();
     for (i, disk) in all.iter().enumerate() {
         parts.push(ConcatPart::all(disk));
@@ -133,7 +159,7 @@ fn join(all: &[Edge], window: Option<(u64, u64)>, context: &Context) -> Result<E
     let Some((start, len)) = window else { return Ok(whole) };
     let start = start.min(whole.info().size);
     let len = len.min(whole.info().size - start);
-    Ok(concat(vec![ConcatPart { disk: Some(whole), start, len }], context)?)
+    concat(vec![ConcatPart { disk: Some(whole), start, len }], context)
 }
 
 /// Warns of a filter that leaves out an incomplete last block.
@@ -316,7 +342,7 @@ impl Related {
 /// sandbox.
 pub(super) fn relate(work: &CopyRequest) -> Result<Related, Failure> {
     let (mut ends, target, sources) = (Ends::Apart, work.target.storage(), work.sources.len());
-    for source in &work.sources {
+    for source in &*work.sources {
         match (ends, ends_of(disk::relate(&source.disk, &work.target)?)) {
             (Ends::Same, _) | (_, Ends::Same) => ends = Ends::Same,
             (Ends::Unknown, _) | (_, Ends::Unknown) => ends = Ends::Unknown,

@@ -29,7 +29,7 @@ use crate::sandbox::{Sandbox, Wish};
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes, each an option")]
 pub(crate) struct CopyRequest {
     /// At least one; several are one disk, one behind the other.
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Arc<[Source]>,
     /// Only this range of it: the first byte, and how many at most.
     pub(crate) window: Option<(u64, u64)>,
     /// The offset in the target that they go to; the rest of it stays as it is.
@@ -169,6 +169,7 @@ fn copy_and_show(
     }
     let mut options = work.options.clone();
     options.ends = *ends;
+    options.anew = Some(ends::anew(work, context));
     match holds {
         Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
         // As if it had been emptied: what is not data becomes a hole.

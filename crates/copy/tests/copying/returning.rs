@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use copy::{FailedCopy, Options, Report};
+use copy::{Anew, FailedCopy, Options, Report};
 use device::model::Model;
 use device::{
     Blocking, Client, Connected, Edge, ErrorKind, Operation, OperationKind, Outcome, Session,
@@ -173,6 +173,47 @@ fn a_loss_beyond_what_keeps_bytes_of_the_disk_ends_the_copy() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_read_beyond_kept_bytes_is_compared_with_the_source_opened_anew() {
+    let (mut refused, mut whole) = (0, 0);
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let disk = Arc::new(Model::new(SIZE));
+        random_disk(&disk, &mut random, 512);
+        let (lost, place) = (1 + random.below(70) as usize, random.below(SIZE as u64 / 512) * 512);
+        let changes = random.below(2) == 0;
+        let change = move |disk: &Model, _: usize| {
+            if changes {
+                disk.write_at(&[0xa7; 512], place, false).unwrap();
+            }
+        };
+        let way = Way { keeps: true, ..Way::default() };
+        let (from, _) = losing_by(way, &disk, vec![lost], seed % 3 > 0, change);
+        // It is lost again while it is compared for the first time.
+        let (times, again) = (Arc::new(AtomicU64::new(0)), disk.clone());
+        let seen = times.clone();
+        let anew = Anew::new(move || {
+            let losses = if times.fetch_add(1, SeqCst) == 0 { vec![5] } else { Vec::new() };
+            let way = Way { keeps: true, ..Way::default() };
+            Ok(losing_by(way, &again, losses, true, |_, _| {}).0)
+        });
+        let options = Options { anew: Some(anew), ..options(&mut random) };
+        let (result, bytes) = copied(&from, &options);
+        match result {
+            Ok(_) => {
+                assert!(bytes == disk.bytes(), "{seed}: mixed: {options:?}");
+                whole += seen.load(SeqCst);
+            }
+            Err(failed) => {
+                assert_eq!(failed.error.kind(), ErrorKind::Changed, "{seed}: {failed}");
+                assert!(changes, "{seed}: {failed}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 3 && whole > 20, "{refused} were refused, {whole} opened anew");
 }
 
 #[test]

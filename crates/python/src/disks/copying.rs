@@ -2,7 +2,9 @@
 //!
 //! The target is complete and durable when this ends; otherwise a new target is removed.
 
-use copy::{Cancel, CopyPlan, Ends, Flush, Options, Progress, Report};
+use std::sync::Arc;
+
+use copy::{Anew, Cancel, CopyPlan, Ends, Flush, Options, Progress, Report};
 use device::Edge;
 use disk::{Contents, Created, Creation, Holds, Image, Named, OpenOptions, Relation, Stack};
 use pyo3::prelude::*;
@@ -45,6 +47,10 @@ pub(crate) struct Choices {
 }
 
 impl Choices {
+    fn open_source(&self) -> OpenOptions {
+        OpenOptions { connections: self.connections, once: true, ..OpenOptions::read_only() }
+    }
+
     fn options(&self, ends: Ends) -> Options {
         Options {
             threads: self.threads,
@@ -61,7 +67,7 @@ impl Choices {
 
 /// Both ends, named.
 struct Work {
-    source: (Named, Stack),
+    source: Arc<(Named, Stack)>,
     target: (Named, Stack),
     choices: Choices,
     progress: Progress,
@@ -92,8 +98,8 @@ impl Work {
 
     fn open(&self, context: &Context) -> Result<(Edge, Ends, Created), Failed> {
         let connections = self.choices.connections;
-        let options = OpenOptions { connections, once: true, ..OpenOptions::read_only() };
-        let (named, stack) = &self.source;
+        let options = self.choices.open_source();
+        let (named, stack) = &*self.source;
         let opened = disk::open(named, stack, &options, context)?;
         let mut files = vec![named.storage()];
         files.extend(opened.reached);
@@ -132,6 +138,13 @@ impl Work {
         Ok((source, ends, target))
     }
 
+    /// How the source is opened once more.
+    fn anew(&self, context: &Context) -> Anew {
+        let (source, context) = (self.source.clone(), context.clone());
+        let options = self.choices.open_source();
+        Anew::new(move || Ok(disk::open(&source.0, &source.1, &options, &context)?.edge))
+    }
+
     fn copy(
         &self,
         source: &Edge,
@@ -140,6 +153,7 @@ impl Work {
         context: &Context,
     ) -> Result<Report, Failed> {
         let mut options = self.choices.options(ends);
+        options.anew = Some(self.anew(context));
         match target.holds {
             Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
             // The target is to end as if it had been emptied: ranges without data become holes.
@@ -192,6 +206,7 @@ pub(crate) fn copy_disk<'py>(
     disk::relate(&source.0, &target.0).map_err(|e| raise(py, &e))?;
     let (counters, cancel) = (Progress::default(), Cancel::default());
     let (seen, stop) = (counters.clone(), cancel.clone());
+    let source = Arc::new(source);
     let work = Work { source, target, choices, progress: counters, cancel };
     let tell = || {
         let now = seen.snapshot();
