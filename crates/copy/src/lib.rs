@@ -1,4 +1,4 @@
-//! The copy engine: raw bytes from any device to any device, and from a stream ([`stream`]).
+//! The copy engine: raw bytes from any device to any device, and from a stream ([`stream()`]).
 //!
 //! A planner streams the map of the source once, or follows a list, and cuts it into units; workers take units, each
 //! over a lane of its own to either end, and move every stretch by the cheapest means both ends allow. Holes are never

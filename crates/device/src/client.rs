@@ -105,8 +105,8 @@ impl Presence {
     }
 }
 
-/// Called once with the device for a client: see [`Device::connect`].
+/// Called once with the device for a client: see [`Session::connect`](crate::Session::connect).
 pub type Connected = Box<dyn FnOnce(Result<Option<Arc<dyn Device>>>) + Send>;
 
-/// Called once with the names of disks, and a description of each: see [`Device::list`].
+/// Called once with the names of disks, and a description of each: see [`Session::list`](crate::Session::list).
 pub type Listed = Box<dyn FnOnce(Result<Vec<(String, String)>>) + Send>;

@@ -23,7 +23,7 @@ pub enum Operation {
         /// As long as the bytes wanted.
         buffer: Buffer,
     },
-    /// Say what a range holds; see [`crate::Device::resolve`].
+    /// Say what a range holds; see [`Blocking::resolve`](crate::Blocking::resolve).
     Resolve {
         /// First byte.
         offset: u64,
@@ -32,7 +32,7 @@ pub enum Operation {
         /// At most so many extents.
         max: usize,
     },
-    /// Say what a range is in a status context; see [`crate::Device::status`].
+    /// Say what a range is in a status context; see [`Blocking::status`](crate::Blocking::status).
     Status {
         /// One of [`crate::Info::contexts`].
         context: Arc<str>,
@@ -44,7 +44,7 @@ pub enum Operation {
         max: usize,
     },
     /// Make a range the bytes that lie in a file, without moving them; see
-    /// [`crate::Device::take`].
+    /// [`Blocking::take`](crate::Blocking::take).
     Take {
         /// First byte.
         offset: u64,

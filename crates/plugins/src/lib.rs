@@ -1,8 +1,8 @@
 //! nbdkit's plugins, unchanged, as devices.
 //!
 //! A plugin is a shared library `nbdkit-NAME-plugin.so` with one function, `plugin_init`, that returns a table of
-//! callbacks ([`abi`]); it calls functions for messages, numbers, extents and the like, which the program has to export
-//! ([`host`]). This crate finds it, loads it, passes its parameters, and presents it as a [`device::Device`]. It
+//! callbacks (`abi`); it calls functions for messages, numbers, extents and the like, which the program has to export
+//! (`host`). This crate finds it, loads it, passes its parameters, and presents it as a `device::Device`. It
 //! supports versions 1 and 2 of the interface.
 //!
 //! It keeps nbdkit's rules: the plugin's thread model (by gates, never by a waiting thread), nbdkit's error numbers,

@@ -2,8 +2,8 @@
 //!
 //! A bounded [`WorkPool`] for work that may block a thread, [`Timers`] for work that is due later,
 //! tasks ([`spawn`]) for work that waits without a thread, and synchronisation between tasks: a
-//! [`Gate`], and [`each`] for many pieces of which some are in flight. One [`Context`], with one
-//! pool and one set of timers, serves a whole program, and all that it opens. A [`batch`] marks
+//! [`Gate`], and [`each()`] for many pieces of which some are in flight. One [`Context`], with one
+//! pool and one set of timers, serves a whole program, and all that it opens. A [`batch()`] marks
 //! where several requests end.
 //!
 //! This crate knows no disk. Nothing that runs in a pool waits for that pool, and a panic in a job,

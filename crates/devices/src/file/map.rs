@@ -122,7 +122,7 @@ impl Map {
         }
     }
 
-    /// [`device::Device::resolve`] for a file that is the disk, byte for byte. Every extent has
+    /// [`device::Blocking::resolve`] for a file that is the disk, byte for byte. Every extent has
     /// its place. An error comes with the offset it happened at.
     pub(crate) fn resolve(
         &self,
