@@ -1,4 +1,4 @@
-//! `diskferry dd`: copies a part of an image to an image, with the words of `qemu-img dd`.
+//! `diskferry dd`: copies a part of an image to an image, with `qemu-img dd` syntax.
 
 use clap::{Arg, ArgMatches, Command};
 use copy::Options;

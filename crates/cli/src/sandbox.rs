@@ -113,7 +113,8 @@ impl Sandbox {
         self.why
     }
 
-    /// All is open: from here on no program is started and, where none was named, no connection made.
+    /// All is open: from here on the system refuses to start programs and, if no server was named,
+    /// to connect.
     pub(crate) fn shut(&self) -> Result<Told, Failure> {
         let told = |calls| Told { files: self.files, calls };
         if self.is_off {

@@ -108,7 +108,7 @@ impl Path {
     /// is then how often it was. Waits, but only until the copy is to stop.
     ///
     /// # Errors
-    /// The same error, if that was done too often in vain; another one, if it cannot be reopened.
+    /// The same error after too many failed attempts; another one, if it cannot be reopened.
     pub(crate) fn renew(&self, seen: &mut u64, why: Error, cancel: &Cancel) -> Result<()> {
         let mut state = self.lock();
         while state.times == *seen {

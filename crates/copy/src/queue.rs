@@ -111,8 +111,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// A worker has a unit that ends with `range`, of which nothing is done, and gives that back to all, in these
-    /// units. Returns whether it may.
+    /// Returns the untouched tail `range` of a worker's unit to the queue, cut into these units.
+    /// False if it may not be returned.
     pub(crate) fn give_back(&self, range: &Range<u64>, units: Vec<Unit>) -> bool {
         let mut state = self.lock();
         let last = state.taken.range_mut(..range.start).next_back();

@@ -100,7 +100,7 @@ impl Presence {
     /// The client has left.
     pub fn leave(&self) {
         let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner).0.take();
-        // Those of upper filters first: they were connected last, and pass on what waits.
+        // Upper filters first: they were connected last, and pass requests that wait to those below.
         jobs.into_iter().flatten().rev().for_each(|job| job());
     }
 }

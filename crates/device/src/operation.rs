@@ -20,7 +20,7 @@ pub enum Operation {
     Read {
         /// First byte.
         offset: u64,
-        /// As long as the bytes wanted.
+        /// Its length is the length of the read.
         buffer: Buffer,
     },
     /// Say what a range holds; see [`Blocking::resolve`](crate::Blocking::resolve).

@@ -106,7 +106,7 @@ pub struct DeviceKind {
     pub users: fn(&Params) -> Vec<String>,
     /// Facts of the underlying device, beside those of the disk itself.
     pub facts: fn(&Params) -> Facts,
-    /// Facts that are known without opening it as a disk. Without this it is opened and asked.
+    /// Facts that are known without opening it as a disk. If `None`, the device is opened and queried.
     pub inspect: Option<Inspect>,
     /// Gives it another length, and keeps its bytes. Without this its length is fixed.
     pub resize: Option<Resize>,

@@ -77,7 +77,7 @@ async fn read(below: Edge, word: u32, offset: u64, buffer: Buffer) -> Result<Out
     Ok(Outcome::Read(buffer))
 }
 
-/// The map of a range. It is asked for in whole words, which lie below as they are asked for here: the disk ends with one.
+/// The map of a range of whole words. Words have the same offsets below; the disk ends with one.
 async fn resolve(below: Edge, word: u32, (offset, len): (u64, u64), max: usize) -> Result<Outcome> {
     let (word, end) = (u64::from(word), offset.saturating_add(len));
     let start = offset - offset % word;

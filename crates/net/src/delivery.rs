@@ -8,8 +8,8 @@ use rustix::net::sockopt::socket_domain;
 
 /// The memory of bytes that were sent and that the peer has not received, in bytes: at least their
 /// number, and 0 when all is delivered. `None` where that cannot be known: TCP only says what the
-/// other machine has acknowledged; that may stay in a socket there for long, over the loopback
-/// interface as the same pages.
+/// other machine has acknowledged, and the bytes may stay in its socket for long; over the loopback
+/// interface that socket holds our own pages.
 pub(crate) fn undelivered(socket: BorrowedFd<'_>) -> Option<u64> {
     if socket_domain(socket) == Ok(AddressFamily::UNIX) { on_the_way(socket) } else { None }
 }

@@ -220,8 +220,7 @@ impl Stream {
     }
 
     /// Sends what the socket takes of `pieces`, but for the first `skip` bytes, which are in the first
-    /// one; as many as one call gathers. `count` are waiting in all: if that is more, the system is
-    /// told that more follow. 0 means that the socket has no room; then the same bytes must come first
+    /// one; as many as one call gathers. Sets MSG_MORE if that is fewer than `count`. 0 means that the socket has no room; then the same bytes must come first
     /// the next time, for they may be encrypted already.
     ///
     /// # Errors

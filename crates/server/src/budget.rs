@@ -193,7 +193,7 @@ impl Account {
             || self.is_elder() && budget.is_recent(&budget.waited)
     }
 
-    /// Whether it goes on beyond the limit, and no other may.
+    /// Whether this one holder may exceed the limit.
     pub(crate) fn is_elder(&self) -> bool {
         self.is_elder.load(Ordering::Relaxed)
     }

@@ -48,7 +48,7 @@ impl Allowed {
     }
 
     /// From now on these as well as those of the last [change](Self::change): for rules that belong to something else than what
-    /// is served, which must not open it to more clients, nor fail to close it. Whether they are others.
+    /// is served, which must neither admit further clients nor fail to refuse some. Returns whether the rules changed.
     pub fn narrow(&self, rules: Option<Rules>) -> bool {
         let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
         now.also = rules;

@@ -475,7 +475,7 @@ impl Edge {
 }
 
 fn confused(what: &str) -> Error {
-    let action = format!("{what}: the device gave an answer that makes no sense; this is a defect");
+    let action = format!("{what}: the device returned an invalid result; this is a defect");
     Error::new(ErrorKind::Io, Fault::Us, action)
 }
 

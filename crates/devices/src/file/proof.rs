@@ -86,7 +86,7 @@ impl Proof {
                 return Err(io::Error::other(text));
             }
             if tries >= TRIES {
-                // Others write there all the time: what they leave is theirs. Of a device that has shown nothing yet that is
+                // Other programs write there all the time: what they leave is not ours to judge. Of a device that has shown nothing yet that is
                 // not known, and zeroes that are written are right either way.
                 return Ok(if was_true { Verdict::Zero } else { Verdict::Untrue });
             }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_device_that_does_not_zero_is_found_out_at_once() {
         for at in [0, SIZE - 1, SIZE / 2] {
-            // Anywhere near the middle: all of it is old.
+            // The middle one stands for any sector: the whole range holds old bytes.
             let old: Vec<_> = (0..SIZE / 512).map(|i| (i * 512, 0xaa)).collect();
             let file = file(if at == SIZE / 2 { &old } else { &[] });
             transfer::write_all(file.as_fd(), &[0xaa], at).unwrap();

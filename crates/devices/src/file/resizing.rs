@@ -18,7 +18,7 @@ pub(crate) fn resize(params: &Params, wish: &Resizing, options: &OpenOptions) ->
     let kept = open::file_options(params, options)?.lock;
     let (fd, _) = open::open_descriptor(&path, options, kept).map_err(named)?;
     if open::kind_of(&fd).map_err(named)? != FileType::RegularFile {
-        let action = "resize: a block device has the length that it has; only files get another";
+        let action = "resize: the length of a block device is fixed; only a file can be resized";
         return Err(named(Error::unsupported(action)));
     }
     lock::take(fd.as_fd(), true, kept, &path).map_err(named)?;

@@ -160,7 +160,8 @@ impl Shared {
         fail(gone, &unneeded());
     }
 
-    /// Has `asker`, which may be connected already, make the first requests, after taking what has begun.
+    /// Starts the first requests on `asker`, which may be connected already; a response that has
+    /// begun is read first.
     pub(super) fn begin(self: &Arc<Self>, asker: Asker, begun: Option<Begun>) {
         let mut state = self.lock();
         state.workers += 1;

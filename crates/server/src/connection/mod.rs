@@ -115,7 +115,7 @@ pub(crate) struct Connection {
     /// Bytes received so far.
     received: u64,
     pace: Pace,
-    /// It waits for memory.
+    /// Its next request waits for memory of the budget.
     starves: bool,
     /// Its rate of requests, if that is limited; and whether it has to wait for that.
     rate: Option<Rate>,
@@ -145,7 +145,7 @@ enum Phase {
     Finishing {
         polite: bool,
     },
-    /// All replies are out and the peer was told; ends when it hangs up, goes on sending more
+    /// All replies are sent and the shutdown is announced; ends when the peer closes, sends more
     /// than a little, or takes too long.
     Lingering {
         since: Instant,

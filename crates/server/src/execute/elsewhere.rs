@@ -94,8 +94,8 @@ impl Ending {
         start(&edge, &link, operation, Box::new(move |result| self.finish(result)));
     }
 
-    /// Whether the client has gone. Then its operations are not begun: a client that came back may
-    /// have asked for it again, and for something else since.
+    /// Whether the client has gone. Then its operations are not begun: a client that reconnected may
+    /// have repeated them, and changed the same bytes since.
     fn is_moot(&self) -> bool {
         self.link.is_broken()
     }

@@ -22,8 +22,8 @@ use text::Text;
 const EXPORTS: usize = 1000;
 /// Their common name.
 const OTHERS: &str = "(others)";
-/// The more exports there are, the fewer threads have counts of their own: so many are shared out. Clients may invent names,
-/// where names choose the disk, and each set of counts takes 6 KiB.
+/// Sets of counters over all exports: the more exports there are, the fewer threads have sets of
+/// their own. Clients may invent names, where names choose the disk, and each set takes 6 KiB.
 const SETS: usize = 1024;
 /// Parts of a hundred whose times are told.
 const PERCENTILES: [(u64, &str); 4] = [(50, "0.5"), (90, "0.9"), (99, "0.99"), (100, "1.0")];

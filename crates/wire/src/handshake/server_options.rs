@@ -73,8 +73,8 @@ impl ServerHandshake {
         refusal
     }
 
-    /// The oldstyle greeting: the default export, or a close without a word, for there are no
-    /// words for it.
+    /// The oldstyle greeting: the default export, or a silent close: the protocol has no reply for
+    /// a refusal here.
     pub(super) fn oldstyle(&self, exports: &dyn ExportCatalog, out: &mut Vec<u8>) -> OptionOutcome {
         let close = |refusal| OptionOutcome::Close(CloseReason::Unavailable(refusal));
         if self.policy.tls == ServerTls::Require {

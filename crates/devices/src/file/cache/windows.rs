@@ -174,7 +174,7 @@ impl Windows {
         true
     }
 
-    /// Whether all of a range lay in memory when that was last looked at, which was not long ago.
+    /// Whether all of a range was resident as of the last check, at most a short time ago.
     pub(crate) fn are_believed(&self, offset: u64, len: u64) -> bool {
         let state = self.lock();
         numbers(offset, len).all(|number| {

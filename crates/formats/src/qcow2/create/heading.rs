@@ -34,7 +34,7 @@ pub(super) fn check(options: &CreateOptions, shape: Shape) -> Result<()> {
         return Err(Error::invalid(format!("backing_file: longer than {most} bytes")));
     }
     if header.encode().len() as u64 > shape.geometry.cluster() {
-        let action = "the names of backing image and data file have no room in the first cluster";
+        let action = "the names of backing image and data file exceed the first cluster";
         return Err(Error::invalid(format!("{action}; choose a greater cluster_size")));
     }
     Ok(())
