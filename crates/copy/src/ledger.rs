@@ -142,6 +142,7 @@ impl State {
     /// Whether a flush is due.
     fn written(&mut self, range: Range<u64>, cost: u64, began: u64, now: u64) -> bool {
         self.advance(now);
+        debug_assert!(range.start <= range.end && began <= self.epoch, "written in the future");
         if began == self.epoch {
             self.written.add(range)
         } else {
@@ -168,6 +169,7 @@ impl State {
         self.advance(now);
         let Some((flushed, epoch)) = self.flushing.take() else { return (false, false) };
         let same = epoch == self.epoch;
+        debug_assert!(epoch <= self.epoch, "a flush of a later epoch");
         // One that fails after a loss may fail because of that, or for another reason.
         let lost = !same || !vouched && self.grown;
         if lost {

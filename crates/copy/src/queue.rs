@@ -57,6 +57,15 @@ impl Taken {
     }
 }
 
+impl State {
+    /// A worker has it, or it is held back.
+    fn take(&mut self, unit: &Unit) {
+        let before = self.taken.range(..unit.end).next_back();
+        debug_assert!(before.is_none_or(|(_, it)| it.end <= unit.start), "taken twice");
+        self.taken.insert(unit.start, Taken::of(unit));
+    }
+}
+
 pub(crate) enum Push {
     Taken,
     Stopped,
@@ -86,6 +95,7 @@ impl Queue {
         if state.stopped {
             return Push::Stopped;
         }
+        debug_assert!(state.planned <= unit.start && unit.start < unit.end, "units out of order");
         state.planned = unit.end;
         state.units.push_back(unit);
         drop(state);
@@ -96,8 +106,9 @@ impl Queue {
     /// A unit, which lies behind the last, is held back for now.
     pub(crate) fn hold(&self, unit: &Unit) {
         let mut state = self.lock();
+        debug_assert!(state.planned <= unit.start && unit.start < unit.end, "units out of order");
         state.planned = unit.end;
-        state.taken.insert(unit.start, Taken::of(unit));
+        state.take(unit);
     }
 
     /// Units that were held back come next.
@@ -119,6 +130,7 @@ impl Queue {
         let Some((&at, taken)) = last.filter(|(_, taken)| taken.end == range.end) else {
             return false;
         };
+        debug_assert!(range.end - range.start <= taken.left, "part of it was done");
         (taken.end, taken.may_return) = (range.start, false);
         taken.left = taken.left.saturating_sub(range.end - range.start);
         if taken.left == 0 {
@@ -160,7 +172,7 @@ impl Queue {
                 return Next::End;
             }
             if let Some(unit) = state.units.pop_front() {
-                state.taken.insert(unit.start, Taken::of(&unit));
+                state.take(&unit);
                 // Only a planner that waits for room needs this.
                 let was_full = state.units.len() + 1 >= state.room;
                 drop(state);
@@ -190,6 +202,7 @@ impl Queue {
         let mut finished = Vec::new();
         for (at, unit) in state.taken.range_mut(first..end) {
             let common = unit.end.min(end).saturating_sub((*at).max(start));
+            debug_assert!(common <= unit.left, "{start}..{end} was retired twice");
             unit.left = unit.left.saturating_sub(common);
             if unit.left == 0 {
                 finished.push(*at);
