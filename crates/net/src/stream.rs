@@ -136,10 +136,16 @@ impl Stream {
     /// The error of a call that failed with `e`, with the cause that TLS knows.
     #[must_use]
     pub fn failure(&self, action: &str, e: Errno) -> Error {
-        match self.tls().and_then(TlsSession::why) {
-            Some(why) => Error::os(action, e).with_source(format!("TLS: {why}")),
+        match self.why() {
+            Some(why) => Error::os(action, e).with_source(why),
             None => Error::os(action, e),
         }
+    }
+
+    /// The cause of its failure that TLS knows.
+    #[must_use]
+    pub fn why(&self) -> Option<String> {
+        self.tls().and_then(TlsSession::why).map(|why| format!("TLS: {why}"))
     }
 
     /// Applies the tuning.

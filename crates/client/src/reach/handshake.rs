@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
-use net::tls::{Connector, HandshakeProgress};
+use net::tls::Connector;
 use net::{Received, Stream, Tuning, Until};
 use rustix::io::Errno;
 use wire::constants::reply;
@@ -179,29 +179,10 @@ fn handshake(
             ClientStep::Failed(e) => return Err(failed(e)),
             ClientStep::StartTls => {
                 sent?;
-                secure(stream, tls.ok_or_else(confused)?, until)?;
+                tls.ok_or_else(confused)?.encrypt(stream, until)?;
                 let mut next = Vec::new();
                 handshake.tls_established(&mut next);
                 send_all(stream, &next, until).map_err(|e| left(stream, e))?;
-            }
-        }
-    }
-}
-
-/// Makes the stream encrypt.
-fn secure(stream: &Stream, tls: &Connector, until: Until) -> Result<()> {
-    let mut tls = tls.connect()?;
-    loop {
-        match tls.advance(stream) {
-            Ok(HandshakeProgress::Done) => return Ok(()),
-            Ok(HandshakeProgress::Waits { room: true }) => until.writable(stream)?,
-            Ok(HandshakeProgress::Waits { room: false }) => until.readable(stream)?,
-            Err(failed) => {
-                // Where the server must not learn at once what was wrong, it sees only the end.
-                if failed.delay.is_zero() {
-                    tls.farewell(stream);
-                }
-                return Err(failed.why);
             }
         }
     }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
+use net::tls::{CertificateFiles, Connector};
 use net::{Received, Stream, Tuning, Until};
 
 use super::bell::Bell;
 use super::connection::HttpConnection;
 use super::proxy::{Proxies, Proxy};
-use super::tls::{Tls, Wishes};
 use super::transport::HttpTransport;
 use super::url::{HttpScheme, Url};
 
@@ -26,7 +26,7 @@ pub(super) struct Ways {
     pub(super) proxies: Proxies,
     /// `HOST:PORT:ADDRESS`, as three.
     pub(super) resolve: Vec<(String, u16, String)>,
-    pub(super) tls: Wishes,
+    pub(super) tls: CertificateFiles,
     /// How long a server that owes something may be silent.
     pub(super) patience: Duration,
 }
@@ -35,7 +35,7 @@ pub(super) struct Ways {
 pub(super) struct Dialer {
     ways: Ways,
     /// Made when it is first needed: certificates are read for https only.
-    tls: std::sync::OnceLock<Tls>,
+    tls: std::sync::OnceLock<Connector>,
     bell: Arc<Bell>,
 }
 
@@ -60,7 +60,7 @@ impl Dialer {
     /// Reads what https needs, if `url` does.
     ///
     /// # Errors
-    /// As [`Tls::new`].
+    /// As [`Connector::of_files`].
     pub(super) fn prepare(&self, url: &Url) -> Result<()> {
         if url.scheme == HttpScheme::Https { self.tls().map(|_| ()) } else { Ok(()) }
     }
@@ -93,20 +93,18 @@ impl Dialer {
             }
         };
         stream.tune(Tuning { receive_buffer: true, ..Tuning::default() });
-        let session = match url.scheme {
-            HttpScheme::Http => None,
-            HttpScheme::Https => Some(self.tls()?.connect(&url.host, &stream, until)?),
-        };
-        let transport = HttpTransport::new(stream, session);
+        if url.scheme == HttpScheme::Https {
+            self.tls()?.for_host(&url.host).encrypt(&stream, until)?;
+        }
+        let transport = HttpTransport::new(stream);
         Ok(HttpConnection::new(self.to(url), transport, &self.bell, self.ways.patience))
     }
 
-    fn tls(&self) -> Result<Tls> {
-        if let Some(tls) = self.tls.get() {
-            return Ok(tls.clone());
+    fn tls(&self) -> Result<&Connector> {
+        match self.tls.get() {
+            Some(tls) => Ok(tls),
+            None => Connector::of_files(&self.ways.tls).map(|tls| self.tls.get_or_init(|| tls)),
         }
-        let tls = Tls::new(&self.ways.tls)?;
-        Ok(self.tls.get_or_init(|| tls).clone())
     }
 }
 

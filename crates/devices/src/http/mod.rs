@@ -9,7 +9,7 @@
 //! | file | what |
 //! |---|---|
 //! | `params`, `secret`, `netrc` | the parameters |
-//! | `url`, `proxy`, `dial`, `tls` | connections to the server |
+//! | `url`, `proxy`, `dial` | connections to the server |
 //! | `transport`, `connection`, `pace` | one HTTP/1.1 connection: hyper over our stream, on the thread that waits |
 //! | `answer`, `origin`, `credentials`, `asking` | one request, until its bytes come |
 //! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and which reads wait |
@@ -25,6 +25,8 @@ mod connection;
 mod credentials;
 mod device;
 mod dial;
+#[cfg(test)]
+mod encrypted;
 mod fetching;
 #[cfg(test)]
 mod habits;
@@ -47,7 +49,6 @@ mod site;
 mod streams;
 #[cfg(test)]
 mod tests;
-mod tls;
 mod transport;
 mod tried;
 mod turns;

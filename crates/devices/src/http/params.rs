@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use device::{Error, Params, Result, values};
-use rustls::SupportedProtocolVersion;
-use rustls::version::{TLS12, TLS13};
+use net::tls::{CertificateFiles, TlsVersions, Trust};
 
 use super::credentials::{Header, HttpCredentials, Script, Secret, basic, header};
 use super::dial::Ways;
@@ -13,7 +12,6 @@ use super::netrc;
 use super::origin::Manners;
 use super::proxy::{Proxies, Proxy};
 use super::secret::{named, secret};
-use super::tls::Wishes;
 use super::url::{HttpScheme, Url};
 
 /// Connections by default, and at most.
@@ -27,10 +25,6 @@ const SCRIPT: Duration = Duration::from_secs(60);
 const RETRIES: u32 = 5;
 /// Bytes of a `.netrc`, at most.
 const NETRC: u64 = 1 << 20;
-
-/// For `ssl-version=`.
-static ONLY_12: &[&SupportedProtocolVersion] = &[&TLS12];
-static ONLY_13: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// Parameters of nbdkit that make no sense here, and why.
 const REFUSED: &[(&str, &str)] = &[
@@ -252,9 +246,9 @@ fn proxies(params: &Params) -> Result<Proxies> {
     }
 }
 
-fn tls(params: &Params) -> Result<Wishes> {
-    let text = |key| params.get(key).map(str::to_owned);
-    let identity = match (text("sslcert"), text("sslkey")) {
+fn tls(params: &Params) -> Result<CertificateFiles> {
+    let path = |key| params.get(key).map(PathBuf::from);
+    let ours = match (path("sslcert"), path("sslkey")) {
         (Some(certificate), key) => {
             let key = key.unwrap_or_else(|| certificate.clone());
             Some((certificate, key))
@@ -263,16 +257,24 @@ fn tls(params: &Params) -> Result<Wishes> {
         (None, None) => None,
     };
     let versions = match params.get("ssl-version") {
-        None | Some("default" | "tlsv1" | "tlsv1.2") => rustls::ALL_VERSIONS,
-        Some("tlsv1.3") => ONLY_13,
-        Some("max-tlsv1.2") => ONLY_12,
+        None | Some("default" | "tlsv1" | "tlsv1.2") => TlsVersions::Both,
+        Some("tlsv1.3") => TlsVersions::Only13,
+        Some("max-tlsv1.2") => TlsVersions::Only12,
         Some(other) => {
             let why = format!("{other} is not supported; there are tlsv1.2 (or later) and tlsv1.3");
             return Err(values::wrong("ssl-version", why));
         }
     };
-    let verify = values::flag(params, "sslverify")?.unwrap_or(true);
-    Ok(Wishes { cainfo: text("cainfo"), capath: text("capath"), verify, identity, versions })
+    let trust = match (path("cainfo"), path("capath")) {
+        _ if values::flag(params, "sslverify")? == Some(false) => Trust::Anyone,
+        (None, None) => Trust::System,
+        // An empty name: no file.
+        (file, directory) => {
+            let file = file.filter(|file| !file.as_os_str().is_empty());
+            Trust::Named { file, directory }
+        }
+    };
+    Ok(CertificateFiles { trust, ours, versions, protocol: "http/1.1" })
 }
 
 #[cfg(test)]

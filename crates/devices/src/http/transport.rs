@@ -1,4 +1,4 @@
-//! The bytes below HTTP: a stream, plain or encrypted, as hyper reads and writes it.
+//! The bytes below HTTP: a stream, in clear text or under TLS, as hyper reads and writes it.
 //!
 //! Nothing here waits: an operation that cannot be done now is pending, and [`Line`] remembers what
 //! has to be waited for.
@@ -13,14 +13,10 @@ use std::task::{Context, Poll};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use net::{Received, Stream};
 use rustix::event::PollFlags;
-
-use super::tls::HttpsSession;
+use rustix::io::Errno;
 
 /// Bytes that are received at once for hyper.
 const PIECE: usize = 64 << 10;
-
-/// Ciphertext that may come in a row without a byte of data, in bytes: keys, tickets and empty records.
-const DATALESS: usize = 128 << 10;
 
 /// The stream, and what is known of it on both sides of hyper.
 #[derive(Debug)]
@@ -32,9 +28,10 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Bytes that have been received so far.
+    /// Bytes that have been received so far; under TLS those of ciphertext that went either way: a record may come in
+    /// many parts.
     pub(super) fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
+        self.received.load(Ordering::Relaxed) + self.stream.carried()
     }
 
     /// Nothing is waited for, until a poll says otherwise.
@@ -62,7 +59,9 @@ impl Line {
     fn received_or_not(&self, received: rustix::io::Result<Received>) -> Poll<io::Result<usize>> {
         match received {
             Ok(Received::Bytes(n)) => {
-                self.received.fetch_add(n as u64, Ordering::Relaxed);
+                if !self.stream.is_secure() {
+                    self.received.fetch_add(n as u64, Ordering::Relaxed);
+                }
                 Poll::Ready(Ok(n))
             }
             Ok(Received::End) => Poll::Ready(Ok(0)),
@@ -70,7 +69,15 @@ impl Line {
                 self.wants_read.store(true, Ordering::Relaxed);
                 Poll::Pending
             }
-            Err(e) => Poll::Ready(Err(e.into())),
+            Err(e) => Poll::Ready(Err(self.failure(e))),
+        }
+    }
+
+    fn failure(&self, e: Errno) -> io::Error {
+        let e = io::Error::from(e);
+        match self.stream.why() {
+            Some(why) => io::Error::new(e.kind(), why),
+            None => e,
         }
     }
 
@@ -81,7 +88,7 @@ impl Line {
                 Poll::Pending
             }
             Ok(n) => Poll::Ready(Ok(n)),
-            Err(e) => Poll::Ready(Err(e.into())),
+            Err(e) => Poll::Ready(Err(self.failure(e))),
         }
     }
 }
@@ -95,27 +102,24 @@ impl AsFd for Line {
 /// See the module.
 pub(super) struct HttpTransport {
     line: Arc<Line>,
-    tls: Option<Box<HttpsSession>>,
-    /// Ciphertext that came since the last byte of data.
-    dataless: usize,
     /// Bytes received for hyper, which needs few except for bodies without a length.
     piece: Vec<u8>,
 }
 
 impl HttpTransport {
-    pub(super) fn new(stream: Stream, tls: Option<HttpsSession>) -> (Self, Arc<Line>) {
+    pub(super) fn new(stream: Stream) -> (Self, Arc<Line>) {
         let line = Arc::new(Line {
             stream,
             wants_read: AtomicBool::new(false),
             wants_write: AtomicBool::new(false),
             received: AtomicU64::new(0),
         });
-        (Self { line: line.clone(), tls: tls.map(Box::new), dataless: 0, piece: Vec::new() }, line)
+        (Self { line: line.clone(), piece: Vec::new() }, line)
     }
 
     /// Receives what is there into `into` (not empty); 0 at the end.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        if self.tls.is_some() { self.read_tls(into) } else { self.line.receive(into) }
+        self.line.receive(into)
     }
 
     /// The same into several places in turn, no more than `most` (> 0) bytes.
@@ -131,52 +135,12 @@ impl HttpTransport {
             fits
         });
         let fit = fit.count();
-        let one = self.tls.is_some() || fit == 0;
-        if let Some(into) = into.get_mut(..fit).filter(|_| !one) {
+        if let Some(into) = into.get_mut(..fit).filter(|into| !into.is_empty()) {
             return self.line.receive_scattered(into);
         }
         let Some(place) = into.first_mut() else { return Poll::Ready(Ok(0)) };
         let len = place.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         self.receive(place.get_mut(..len).unwrap_or_default())
-    }
-
-    fn flush_tls(&mut self) -> Poll<io::Result<()>> {
-        let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(())) };
-        while let Some(bytes) = tls.outgoing()? {
-            match self.line.send(bytes) {
-                Poll::Ready(Ok(n)) => tls.sent(n),
-                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Decrypts into `into`; 0 at the end.
-    fn read_tls(&mut self, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        loop {
-            let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(0)) };
-            if let Some(n) = tls.read(into)? {
-                self.dataless = 0;
-                return Poll::Ready(Ok(n));
-            }
-            if self.dataless > DATALESS {
-                return Poll::Ready(Err(io::Error::other("TLS messages, but no data")));
-            }
-            let room = tls.room();
-            match self.line.receive(room) {
-                Poll::Ready(Ok(n)) => {
-                    tls.received(n)?;
-                    self.dataless += n;
-                }
-                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
-                Poll::Pending => {
-                    // An answer to a key update, say.
-                    let _ = self.flush_tls()?;
-                    return Poll::Pending;
-                }
-            }
-        }
     }
 }
 
@@ -205,24 +169,11 @@ impl Write for HttpTransport {
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        if this.tls.is_none() {
-            return this.line.send(bytes);
-        }
-        // Earlier bytes have to leave before more are accepted.
-        match this.flush_tls() {
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
-            Poll::Pending => return Poll::Pending,
-        }
-        let Some(tls) = &mut this.tls else { return Poll::Ready(Ok(0)) };
-        let taken = tls.write(bytes)?;
-        let _ = this.flush_tls()?;
-        Poll::Ready(Ok(taken))
+        self.line.send(bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().flush_tls()
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -62,8 +62,7 @@ fn serve(bytes: &[u8], mut theirs: UnixStream) {
 
 fn listen(ours: UnixStream, wrong: &mut Vec<Error>) -> Result<()> {
     let bell = Arc::new(Bell::new()?);
-    let transport =
-        HttpTransport::new(Stream::new(ours.into()).map_err(|e| Error::os("pair", e))?, None);
+    let transport = HttpTransport::new(Stream::new(ours.into()).map_err(|e| Error::os("pair", e))?);
     let mut connection = HttpConnection::new("h".into(), transport, &bell, Duration::from_secs(30));
     let mut known = Validators::default();
     for _ in 0..ANSWERS {

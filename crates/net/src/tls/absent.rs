@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use device::{Error, Identity, Result};
 
-use super::{Calling, FailedHandshake, HandshakeProgress, Serving};
+use super::{Calling, CertificateFiles, FailedHandshake, HandshakeProgress, Serving};
 use crate::stream::{Received, Stream};
 
 /// A server's settings: there are none.
@@ -60,6 +60,20 @@ impl Connector {
     /// Always.
     pub fn new(_calling: &Calling) -> Result<Self> {
         Err(absent())
+    }
+
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn of_files(_files: &CertificateFiles) -> Result<Self> {
+        Err(absent())
+    }
+
+    /// The same for the server `host`.
+    #[must_use]
+    pub fn for_host(&self, _host: &str) -> Self {
+        match self.0 {}
     }
 
     /// Begins a handshake with a server.

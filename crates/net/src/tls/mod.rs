@@ -10,13 +10,16 @@
 //! first. No session is resumed, nothing is sent ahead of the handshake, nothing is renegotiated. A
 //! client never accepts less than it asked for, and never goes on in clear text.
 //!
-//! - `credentials.rs`: the files, with nbdkit's and libnbd's names.
+//! - `credentials.rs`: the files, with nbdkit's and libnbd's names. `authorities.rs`: those that are named one by one, and
+//!   the system's.
 //! - `memory.rs`: the buffers that the library reads and writes. All `unsafe` is there.
 //! - `setup.rs`: what is negotiated. `handshake.rs`, `session.rs`, `outbound.rs`: the handshake, and what follows.
 //! - `host.rs`, `names.rs`: the host that a certificate is for, and its subject.
 //!
 //! Without the feature `tls` only a refusal is left (`absent.rs`).
 
+#[cfg(feature = "tls")]
+mod authorities;
 #[cfg(feature = "tls")]
 mod credentials;
 #[cfg(feature = "tls")]
@@ -42,7 +45,9 @@ mod absent;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use device::Error;
+use device::{Error, Result};
+
+use crate::{Stream, Until};
 
 #[cfg(not(feature = "tls"))]
 pub(crate) use absent::TlsSession;
@@ -103,6 +108,71 @@ pub enum Calling {
         /// Its user; without it the only one in the file, or that of `$USER`.
         user: Option<String>,
     },
+}
+
+/// A client's certificates, file by file, for servers of any name: see [`Connector::for_host`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CertificateFiles {
+    /// Who may have signed the server's certificate.
+    pub trust: Trust,
+    /// Our certificate and its key, which may be in one file.
+    pub ours: Option<(PathBuf, PathBuf)>,
+    /// The versions that may be negotiated.
+    pub versions: TlsVersions,
+    /// What is spoken under TLS, by its name in ALPN.
+    pub protocol: &'static str,
+}
+
+/// The authorities that a client trusts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Trust {
+    /// The server's certificate is not verified.
+    Anyone,
+    /// Those that the system trusts, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+    System,
+    /// Those of a file, which has to have some, and of the files of a directory.
+    Named {
+        /// The file.
+        file: Option<PathBuf>,
+        /// The directory.
+        directory: Option<PathBuf>,
+    },
+}
+
+/// Versions of TLS.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TlsVersions {
+    /// 1.2 and 1.3.
+    Both,
+    /// Only 1.2.
+    Only12,
+    /// Only 1.3.
+    Only13,
+}
+
+impl Connector {
+    /// Makes a stream encrypt that does not yet.
+    ///
+    /// # Errors
+    /// The server is not trusted or does not trust us, nothing is common, or `until` has passed. The stream is not to be
+    /// used any more.
+    pub fn encrypt(&self, stream: &Stream, until: Until) -> Result<()> {
+        let mut handshake = self.connect()?;
+        loop {
+            match handshake.advance(stream) {
+                Ok(HandshakeProgress::Done) => return Ok(()),
+                Ok(HandshakeProgress::Waits { room: true }) => until.writable(stream)?,
+                Ok(HandshakeProgress::Waits { room: false }) => until.readable(stream)?,
+                Err(failed) => {
+                    // Where the server must not learn at once what was wrong, it sees only the end.
+                    if failed.delay.is_zero() {
+                        handshake.farewell(stream);
+                    }
+                    return Err(failed.why);
+                }
+            }
+        }
+    }
 }
 
 /// Where a client looks for certificates by default.

@@ -253,9 +253,9 @@ impl Inbound {
         loop {
             let wanted = room.into.len() - *room.filled;
             let most = (wanted + (wanted / RECORD + 1) * OVERHEAD).clamp(RECORD + OVERHEAD, PIECE);
-            if spare.len() < PIECE {
+            if spare.len() < most {
                 // Zeroed once for each thread: earlier ciphertext is overwritten.
-                spare.resize(PIECE, 0);
+                spare.resize(most, 0);
             }
             let piece = spare.get_mut(..most).unwrap_or_default();
             let got = received(|| recv(socket, &mut *piece, RecvFlags::DONTWAIT).map(|(n, _)| n))?;

@@ -16,11 +16,15 @@ use s2n_tls::security::Policy;
 use super::credentials::{self, Key};
 use super::handshake::Handshake;
 use super::host::{AnyHost, ExpectedHost};
-use super::{Calling, Serving};
+use super::{Calling, CertificateFiles, Serving, TlsVersions, Trust, authorities};
 
 /// Versions, ciphers, groups and signatures, by the date of the library's list: AES-128-GCM before
 /// AES-256-GCM and ChaCha20, TLS 1.2 only with ECDHE and AES-GCM. A test checks the result.
 const POLICY: &str = "20251014";
+
+/// The same without TLS 1.2, and without 1.3.
+const ONLY_13: &str = "AWS-CRT-SDK-TLSv1.3-2023";
+const ONLY_12: &str = "ELBSecurityPolicy-FS-1-2-Res-2020-10";
 
 /// Seconds, at most, before a peer learns that it was refused (and a third of them at least). The
 /// library's 30 are for ciphers whose timing reveals something about the plaintext, of which none is in
@@ -39,8 +43,9 @@ pub struct Connector(Arc<Setup>);
 struct Setup {
     config: Config,
     keys: Vec<Psk>,
-    /// Sent to the server, so that it knows for which of its names we ask.
-    name: Option<String>,
+    /// The name or address that the server's certificate must be for. A name is sent to it, so that it knows for which
+    /// of its names we ask.
+    host: Option<String>,
     /// The user of the key, if there is only one.
     user: Option<String>,
 }
@@ -56,7 +61,7 @@ impl Acceptor {
             Serving::Certificates { directory, verify_peer } => {
                 let found = directory.clone().map_or_else(|| credentials::directory("nbdkit"), Ok);
                 let config = server_certificates(&found?, *verify_peer)?;
-                Setup { config, keys: Vec::new(), name: None, user: None }
+                Setup { config, keys: Vec::new(), host: None, user: None }
             }
         };
         Ok(Self(Arc::new(setup)))
@@ -96,6 +101,32 @@ impl Connector {
         Ok(Self(Arc::new(setup)))
     }
 
+    /// Reads the files. The host has to be given with [`Connector::for_host`].
+    ///
+    /// # Errors
+    /// One is missing, cannot be read or makes no sense, or no certificate is trusted.
+    pub fn of_files(files: &CertificateFiles) -> Result<Self> {
+        let policy = match files.versions {
+            TlsVersions::Both => POLICY,
+            TlsVersions::Only12 => ONLY_12,
+            TlsVersions::Only13 => ONLY_13,
+        };
+        let ours =
+            files.ours.as_ref().map(|(certificate, key)| authorities::pair(certificate, key));
+        let mut builder = certificates(policy, &files.trust, ours.transpose()?.as_ref())?;
+        let made = builder.set_application_protocol_preference([files.protocol]);
+        let made = made.map(|_| ()).and_then(|()| builder.build());
+        let config = made.map_err(|e| failed(CERTIFICATES, &e))?;
+        Ok(Self(Arc::new(Setup { config, keys: Vec::new(), host: None, user: None })))
+    }
+
+    /// The same for the server `host`, a name or an address, which its certificate must be for. Keys are left behind.
+    #[must_use]
+    pub fn for_host(&self, host: &str) -> Self {
+        let (config, host) = (self.0.config.clone(), Some(host.to_owned()));
+        Self(Arc::new(Setup { config, keys: Vec::new(), host, user: None }))
+    }
+
     /// Begins a handshake with a server.
     ///
     /// # Errors
@@ -129,22 +160,28 @@ impl Setup {
         connection.set_config(self.config.clone())?;
         connection.set_blinding(Blinding::SelfService)?;
         connection.prefer_throughput()?;
-        if let Some(name) = &self.name {
-            connection.set_server_name(name)?;
+        if let Some(host) = self.host.as_deref().filter(|host| !host.is_empty()) {
+            connection.set_verify_host_callback(ExpectedHost(host.to_owned()))?;
+            // An address must not be sent as a server name, nor a dot behind one (RFC 6066).
+            if host.parse::<std::net::IpAddr>().is_err() {
+                connection.set_server_name(host.trim_end_matches('.'))?;
+            }
         }
         self.keys.iter().try_for_each(|key| connection.append_psk(key))
     }
 }
+
+const CERTIFICATES: &str = "set up TLS with the certificates";
 
 fn failed(doing: &str, e: &s2n_tls::error::Error) -> Error {
     Error::new(ErrorKind::InvalidInput, Fault::User, doing).with_source(e.to_string())
 }
 
 /// A configuration in which no peer is trusted yet.
-fn builder() -> std::result::Result<Builder, s2n_tls::error::Error> {
+fn builder(policy: &str) -> std::result::Result<Builder, s2n_tls::error::Error> {
     let mut builder = Builder::new();
     builder.with_system_certs(false)?;
-    builder.set_security_policy(&Policy::from_version(POLICY)?)?;
+    builder.set_security_policy(&Policy::from_version(policy)?)?;
     builder.set_max_blinding_delay(DELAY)?;
     Ok(builder)
 }
@@ -152,7 +189,7 @@ fn builder() -> std::result::Result<Builder, s2n_tls::error::Error> {
 /// Keys only: no certificate is shown, asked for or accepted.
 fn with_keys(keys: &[Key]) -> Result<Setup> {
     let say = |e| failed("set up TLS with keys", &e);
-    let config = builder().and_then(Builder::build).map_err(say)?;
+    let config = builder(POLICY).and_then(Builder::build).map_err(say)?;
     let user = if let [only] = keys { Some(only.user.clone()) } else { None };
     let psk = |key: &Key| -> std::result::Result<Psk, s2n_tls::error::Error> {
         let mut psk = Psk::builder()?;
@@ -163,7 +200,7 @@ fn with_keys(keys: &[Key]) -> Result<Setup> {
         psk.build()
     };
     let keys = keys.iter().map(psk).collect::<std::result::Result<_, _>>().map_err(say)?;
-    Ok(Setup { config, keys, name: None, user })
+    Ok(Setup { config, keys, host: None, user })
 }
 
 fn one_of<'a>(keys: &'a [Key], user: Option<&str>, file: &Path) -> Result<&'a Key> {
@@ -189,7 +226,7 @@ fn server_certificates(dir: &Path, verify_peer: bool) -> Result<Config> {
     let authority =
         if verify_peer { Some(credentials::required(dir, "ca-cert.pem")?) } else { None };
     let make = || -> std::result::Result<Config, s2n_tls::error::Error> {
-        let mut builder = builder()?;
+        let mut builder = builder(POLICY)?;
         builder.load_pem(&certificate, &key)?;
         if let Some(authority) = &authority {
             builder.trust_pem(authority)?;
@@ -198,7 +235,7 @@ fn server_certificates(dir: &Path, verify_peer: bool) -> Result<Config> {
         }
         builder.build()
     };
-    make().map_err(|e| failed("set up TLS with the certificates", &e).on(dir.display()))
+    make().map_err(|e| failed(CERTIFICATES, &e).on(dir.display()))
 }
 
 fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> Result<Setup> {
@@ -209,13 +246,13 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
         Err(e) if e.kind() == ErrorKind::NotFound => None,
         Err(e) => return Err(e),
     };
-    let mut authority = None;
+    let mut trust = if verify { Trust::System } else { Trust::Anyone };
     let mut ours = None;
     if let Some(dir) = &found {
         credentials::refuse_revocations(dir)?;
         ours = credentials::pair(dir, "client")?;
         if verify {
-            authority = Some(credentials::required(dir, "ca-cert.pem")?);
+            trust = Trust::Named { file: Some(dir.join("ca-cert.pem")), directory: None };
         }
     }
     if verify && host.is_none_or(str::is_empty) {
@@ -223,31 +260,24 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
                       tls-hostname=";
         return Err(Error::invalid(action));
     }
-    let make = || -> std::result::Result<Config, s2n_tls::error::Error> {
-        let mut builder = builder()?;
-        match (&authority, verify) {
-            (Some(authority), _) => _ = builder.trust_pem(authority)?,
-            (None, true) => _ = builder.with_system_certs(true)?,
-            (None, false) => believe_any_certificate(&mut builder)?,
-        }
-        if let Some((certificate, key)) = &ours {
-            builder.load_pem(certificate, key)?;
-            builder.set_client_auth_type(ClientAuthType::Optional)?;
-        }
-        match host.filter(|_| verify) {
-            Some(host) => builder.set_verify_host_callback(ExpectedHost(host.to_owned()))?,
-            None => builder.set_verify_host_callback(AnyHost)?,
-        };
-        builder.build()
-    };
-    let config = make().map_err(|e| {
-        let e = failed("set up TLS with the certificates", &e);
-        if let Some(dir) = &found { e.on(dir.display()) } else { e }
-    })?;
-    // An address must not be sent as a server name (RFC 6066).
-    let name = host.filter(|host| host.parse::<std::net::IpAddr>().is_err()).map(str::to_owned);
-    let name = name.filter(|name| !name.is_empty());
-    Ok(Setup { config, keys: Vec::new(), name, user: None })
+    let on = |e: Error| if let Some(dir) = &found { e.on(dir.display()) } else { e };
+    let builder = certificates(POLICY, &trust, ours.as_ref()).map_err(on)?;
+    let config = builder.build().map_err(|e| on(failed(CERTIFICATES, &e)))?;
+    Ok(Setup { config, keys: Vec::new(), host: host.map(str::to_owned), user: None })
+}
+
+/// A client that trusts these authorities, and shows this certificate, with its key.
+fn certificates(policy: &str, trust: &Trust, ours: Option<&(Vec<u8>, Vec<u8>)>) -> Result<Builder> {
+    let say = |e| failed(CERTIFICATES, &e);
+    let mut builder = builder(policy).map_err(say)?;
+    if *trust == Trust::Anyone {
+        believe_any_certificate(&mut builder).map_err(say)?;
+    }
+    authorities::trust(&mut builder, trust)?;
+    if let Some((certificate, key)) = ours {
+        builder.load_pem(certificate, key).map_err(say)?;
+    }
+    Ok(builder)
 }
 
 /// What `tls-verify-peer=0` asks for.

@@ -145,7 +145,7 @@ fn messages_of_tls_without_data_are_not_listened_to_for_ever() {
         if suffices {
             outcome.succeeded();
         } else {
-            assert!(outcome.failed().contains("TLS messages, but no data"), "{outcome:?}");
+            assert!(outcome.failed().contains("TLS messages and no data"), "{outcome:?}");
         }
     }
 }
