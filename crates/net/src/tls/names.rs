@@ -1,8 +1,10 @@
 //! The names in a certificate, as text.
 //!
-//! A small reader of DER, enough for the subject and the issuer of a certificate that the library has
-//! verified, and strict: a certificate that it does not understand has no names.
+//! Reads the subject and the issuer of a certificate that the library has verified, and is strict: a certificate that
+//! it does not understand has no names.
 
+use der::asn1::{AnyRef, ObjectIdentifier};
+use der::{Decode, Reader, SliceReader, Tag, TagNumber, Tagged};
 use device::Identity;
 use s2n_tls::connection::Connection;
 
@@ -10,30 +12,24 @@ use s2n_tls::connection::Connection;
 const MOST_PARTS: usize = 64;
 const LONGEST: usize = 4096;
 
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-const OBJECT: u8 = 0x06;
 /// The explicit version that comes first in most certificates.
-const VERSION: u8 = 0xa0;
-const UTF8: u8 = 0x0c;
-const PRINTABLE: u8 = 0x13;
-const IA5: u8 = 0x16;
+const VERSION: Tag = Tag::ContextSpecific { constructed: true, number: TagNumber(0) };
 
 /// Short names of attributes (RFC 4514, and GnuTLS's additions), by their object identifiers.
-const TYPES: [(&str, &[u8]); 13] = [
-    ("CN", &[0x55, 4, 3]),
-    ("SN", &[0x55, 4, 4]),
-    ("serialNumber", &[0x55, 4, 5]),
-    ("C", &[0x55, 4, 6]),
-    ("L", &[0x55, 4, 7]),
-    ("ST", &[0x55, 4, 8]),
-    ("STREET", &[0x55, 4, 9]),
-    ("O", &[0x55, 4, 10]),
-    ("OU", &[0x55, 4, 11]),
-    ("title", &[0x55, 4, 12]),
-    ("DC", &[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 25]),
-    ("UID", &[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 1]),
-    ("EMAIL", &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1]),
+const TYPES: [(&str, ObjectIdentifier); 13] = [
+    ("CN", ObjectIdentifier::new_unwrap("2.5.4.3")),
+    ("SN", ObjectIdentifier::new_unwrap("2.5.4.4")),
+    ("serialNumber", ObjectIdentifier::new_unwrap("2.5.4.5")),
+    ("C", ObjectIdentifier::new_unwrap("2.5.4.6")),
+    ("L", ObjectIdentifier::new_unwrap("2.5.4.7")),
+    ("ST", ObjectIdentifier::new_unwrap("2.5.4.8")),
+    ("STREET", ObjectIdentifier::new_unwrap("2.5.4.9")),
+    ("O", ObjectIdentifier::new_unwrap("2.5.4.10")),
+    ("OU", ObjectIdentifier::new_unwrap("2.5.4.11")),
+    ("title", ObjectIdentifier::new_unwrap("2.5.4.12")),
+    ("DC", ObjectIdentifier::new_unwrap("0.9.2342.19200300.100.1.25")),
+    ("UID", ObjectIdentifier::new_unwrap("0.9.2342.19200300.100.1.1")),
+    ("EMAIL", ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.1")),
 ];
 
 /// The names of a client that had to show a certificate; none for others.
@@ -50,38 +46,36 @@ pub(super) fn of_client(connection: &Connection) -> Identity {
 
 /// The subject and the issuer of a certificate.
 fn names(certificate: &[u8]) -> Option<(String, String)> {
-    let mut whole = certificate;
-    let mut whole = element(&mut whole, SEQUENCE)?;
-    let mut signed = element(&mut whole, SEQUENCE)?;
-    if signed.first() == Some(&VERSION) {
-        any(&mut signed)?;
+    let mut whole = SliceReader::new(certificate).ok()?;
+    let mut whole = inside(&mut whole, Tag::Sequence)?;
+    let mut signed = inside(&mut whole, Tag::Sequence)?;
+    // The version, which may be missing, and the serial number.
+    let mut number = any(&mut signed)?;
+    if number.tag() == VERSION {
+        number = any(&mut signed)?;
     }
-    // The serial number, and how it is signed.
+    (number.tag() == Tag::Integer).then_some(())?;
+    // How it is signed.
     any(&mut signed)?;
-    any(&mut signed)?;
-    let issuer = name(element(&mut signed, SEQUENCE)?)?;
+    let issuer = name(inside(&mut signed, Tag::Sequence)?)?;
     // The validity.
     any(&mut signed)?;
-    let subject = name(element(&mut signed, SEQUENCE)?)?;
+    let subject = name(inside(&mut signed, Tag::Sequence)?)?;
     Some((subject, issuer))
 }
 
 /// A name as RFC 4514 writes it: the last part first.
-fn name(mut parts: &[u8]) -> Option<String> {
+fn name(mut parts: SliceReader<'_>) -> Option<String> {
     let mut texts = Vec::new();
-    while !parts.is_empty() {
-        let mut set = element(&mut parts, SET)?;
-        let mut joined = String::new();
-        while !set.is_empty() {
-            let mut pair = element(&mut set, SEQUENCE)?;
-            let kind = element(&mut pair, OBJECT)?;
-            let (tag, value) = any(&mut pair)?;
-            if !joined.is_empty() {
-                joined.push('+');
-            }
-            joined.push_str(&part(kind, tag, value)?);
+    while !parts.is_finished() {
+        let mut set = inside(&mut parts, Tag::Set)?;
+        let mut joined = Vec::new();
+        while !set.is_finished() {
+            let mut pair = inside(&mut set, Tag::Sequence)?;
+            let kind = ObjectIdentifier::decode(&mut pair).ok()?;
+            joined.push(part(kind, any(&mut pair)?)?);
         }
-        texts.push(joined);
+        texts.push(joined.join("+"));
         if texts.len() > MOST_PARTS {
             return None;
         }
@@ -90,14 +84,15 @@ fn name(mut parts: &[u8]) -> Option<String> {
     Some(texts.join(",")).filter(|text| text.len() <= LONGEST)
 }
 
-fn part(kind: &[u8], tag: u8, value: &[u8]) -> Option<String> {
+fn part(kind: ObjectIdentifier, value: AnyRef<'_>) -> Option<String> {
     let word = TYPES.iter().find(|(_, object)| *object == kind)?.0;
-    let text = match tag {
-        UTF8 => std::str::from_utf8(value).ok()?,
-        PRINTABLE | IA5 => std::str::from_utf8(value).ok().filter(|text| text.is_ascii())?,
-        _ => return None,
+    let text = std::str::from_utf8(value.value()).ok()?;
+    let is_text = match value.tag() {
+        Tag::Utf8String => true,
+        Tag::PrintableString | Tag::Ia5String => text.is_ascii(),
+        _ => false,
     };
-    Some(format!("{word}={}", escaped(text)))
+    is_text.then(|| format!("{word}={}", escaped(text)))
 }
 
 /// Escapes characters that have a meaning in a name.
@@ -119,39 +114,31 @@ fn escaped(text: &str) -> String {
 }
 
 /// The content of the next element, which has to have this tag.
-fn element<'a>(input: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
-    let (found, content) = any(input)?;
-    (found == tag).then_some(content)
+fn inside<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> Option<SliceReader<'a>> {
+    let element = any(reader).filter(|element| element.tag() == tag)?;
+    SliceReader::new(element.value()).ok()
 }
 
-/// The next element: its tag and its content.
-fn any<'a>(input: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
-    let (&tag, rest) = input.split_first()?;
-    let (&first, mut rest) = rest.split_first()?;
-    let length = match first {
-        short @ 0..=0x7f => usize::from(short),
-        // The length of the length: up to three bytes are more than any certificate has.
-        0x81..=0x83 => {
-            let (digits, after) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            rest = after;
-            digits.iter().fold(0, |all, digit| all << 8 | usize::from(*digit))
-        }
-        _ => return None,
-    };
-    let (content, after) = rest.split_at_checked(length)?;
-    *input = after;
-    Some((tag, content))
+fn any<'a>(reader: &mut SliceReader<'a>) -> Option<AnyRef<'a>> {
+    AnyRef::decode(reader).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SEQUENCE: u8 = 0x30;
+    const SET: u8 = 0x31;
+    const OBJECT: u8 = 0x06;
+    const UTF8: u8 = 0x0c;
+    const PRINTABLE: u8 = 0x13;
+
     fn der(tag: u8, content: &[u8]) -> Vec<u8> {
         let mut bytes = vec![tag];
         match u8::try_from(content.len()) {
             Ok(short) if short < 128 => bytes.push(short),
-            _ => {
+            Ok(long) => bytes.extend([0x81, long]),
+            Err(_) => {
                 bytes.push(0x82);
                 bytes.extend_from_slice(&u16::try_from(content.len()).unwrap().to_be_bytes());
             }
@@ -167,7 +154,7 @@ mod tests {
 
     fn certificate(subject: &[u8], issuer: &[u8]) -> Vec<u8> {
         let signed = [
-            der(VERSION, &der(2, &[2])),
+            der(0xa0, &der(2, &[2])),
             der(2, &[1]),
             der(SEQUENCE, &[]),
             der(SEQUENCE, issuer),
@@ -187,6 +174,21 @@ mod tests {
         let told = names(&certificate(&subject.concat(), &issuer)).unwrap();
         assert_eq!(told.0, r"CN=\ a=b,O=Büro\, Ltd");
         assert_eq!(told.1, "CN=The CA");
+    }
+
+    #[test]
+    fn parts_of_several_and_certificates_without_a_version_are_read_too() {
+        let pair = |kind: u8, tag, text| {
+            der(SEQUENCE, &[der(OBJECT, &[0x55, 4, kind]), der(tag, text)].concat())
+        };
+        let both = der(SET, &[pair(3, PRINTABLE, b"a_b@c"), pair(10, UTF8, &[b'o'; 200])].concat());
+        let long = certificate(&both, &[]);
+        let (subject, issuer) = names(&long).unwrap();
+        assert_eq!((subject, issuer.as_str()), (format!("CN=a_b@c+O={}", "o".repeat(200)), ""));
+        let signed = [der(2, &[1]), der(SEQUENCE, &[]), der(SEQUENCE, &both), der(SEQUENCE, &[])];
+        let first = [&signed[..], &[der(SEQUENCE, &both), der(3, b"more")]].concat().concat();
+        let whole = der(SEQUENCE, &[der(SEQUENCE, &first), der(SEQUENCE, b"")].concat());
+        assert_eq!(names(&whole).unwrap().0, names(&long).unwrap().0);
     }
 
     #[test]
