@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use copy::{CopyCounts, Report};
 use device::Edge;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::Show;
@@ -19,11 +18,15 @@ use super::mapped::{MapWalk, Mapped};
 use crate::failure::Failure;
 use crate::schema::VERSION;
 
+/// To the beginning of the line, which is emptied.
+const ERASE: &str = "\r\x1b[2K";
+
 /// Shows a work in one of the forms.
 pub(crate) struct Display {
     show: Show,
     counting: Counting,
-    bar: Option<ProgressBar>,
+    /// What stands in the last line of the terminal, which it fits into.
+    bar: String,
     rate: Rate,
     since_line: Duration,
     walk: Option<MapWalk>,
@@ -31,14 +34,8 @@ pub(crate) struct Display {
 
 impl Display {
     pub(crate) fn new(show: Show, counting: Counting) -> Self {
-        let bar = (show == Show::Bar).then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-            let style = ProgressStyle::with_template("{msg}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
         let (rate, since_line) = (Rate::default(), Duration::ZERO);
-        Self { show, counting, bar, rate, since_line, walk: None }
+        Self { show, counting, bar: String::new(), rate, since_line, walk: None }
     }
 
     /// The source of the copy that is shown: its map tells how much of it is data. It is not walked where nothing is
@@ -70,8 +67,9 @@ impl Display {
             percent(done, total.max(1), '\r');
             return;
         }
-        if let Some(bar) = &self.bar {
-            bar.set_message(self.text(now).for_terminal());
+        if self.show == Show::Bar {
+            self.bar = self.text(now).for_terminal();
+            write(&format!("{ERASE}{}", self.bar));
             return;
         }
         let every = Duration::from_millis(if self.show == Show::Json { 500 } else { 1000 });
@@ -112,19 +110,23 @@ impl Display {
         self.print(&format_args!("diskferry: {note}"));
     }
 
-    /// One line on standard error, besides the bar.
+    /// One line on standard error, above the bar.
     fn print(&self, line: &dyn std::fmt::Display) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| say(line)),
-            None => say(line),
+        match self.bar.as_str() {
+            "" => say(line),
+            bar => write(&format!("{ERASE}{line}\n{bar}")),
+        }
+    }
+
+    fn erase(&mut self) {
+        if !std::mem::take(&mut self.bar).is_empty() {
+            write(ERASE);
         }
     }
 
     /// The work is complete.
     pub(crate) fn succeed(mut self, now: &CopyCounts, report: &Report) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.erase();
         match self.show {
             Show::Bar | Show::Lines | Show::Summary => {
                 say(&format_args!("diskferry: {}", self.counting.summary(report)));
@@ -140,10 +142,8 @@ impl Display {
 
     /// The work failed.
     pub(crate) fn fail(mut self, failure: &Failure, report: Option<&Report>) {
-        if let Some(bar) = self.bar.take() {
-            // The final message says how far it came.
-            bar.finish_and_clear();
-        }
+        // The final message says how far it came.
+        self.erase();
         if self.show != Show::Json {
             say(&format_args!("diskferry: {}", failure.line()));
             return;
@@ -169,9 +169,14 @@ pub(crate) fn percent(done: u64, total: u64, end: char) {
     let _ = write!(out, "    ({part:.2}/100%){end}").and_then(|()| out.flush());
 }
 
-/// One line on standard error; if it cannot be written, the work goes on all the same.
+/// One line on standard error.
 fn say(line: &dyn std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    write(&format!("{line}\n"));
+}
+
+/// On standard error, at once; if it cannot be written, the work goes on all the same.
+fn write(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 fn account(report: &Report) -> Value {
