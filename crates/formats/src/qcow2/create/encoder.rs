@@ -1,9 +1,8 @@
 //! Compressing a cluster: raw deflate, or one Zstandard frame.
 //!
-//! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it. With the feature `isal`, ISA-L
-//! (`igzip.rs`) does the default and the fast level. Without it, zlib-rs does the default level, and the fast level
-//! does not stay within the window (its library has one of 32 KiB): QEMU and other decoders of whole clusters read that
-//! too, but not a streaming decoder that keeps only 4 KiB. So it has to be asked for by name.
+//! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it, but for the fast level, whose library has
+//! one of 32 KiB: QEMU and other decoders of whole clusters read that too, but not a streaming decoder that keeps only
+//! 4 KiB. So it has to be asked for by name.
 //!
 //! Each thread keeps its compressor, since setting it up for every cluster costs as much as a small cluster. A
 //! cluster that does not become shorter stays uncompressed; so does one for which the library fails.
@@ -12,13 +11,10 @@ use std::cell::RefCell;
 
 use device::{Params, values};
 use flate2::{Compress, Compression as Effort, FlushCompress, Status};
-#[cfg(not(feature = "isal"))]
 use libdeflater::{CompressionLvl, Compressor};
 use zstd::bulk::Compressor as Zstd;
 use zstd::zstd_safe::CParameter;
 
-#[cfg(feature = "isal")]
-use super::igzip::{self, Igzip};
 use crate::qcow2::header::Compression;
 
 /// QEMU reads and writes deflate with a window of 2^12 bytes.
@@ -77,9 +73,6 @@ pub(super) struct Unusable;
 
 enum Codec {
     Zlib(Box<Compress>),
-    #[cfg(feature = "isal")]
-    Igzip(Igzip),
-    #[cfg(not(feature = "isal"))]
     Libdeflate(Compressor),
     Zstd(Zstd<'static>),
 }
@@ -109,13 +102,7 @@ pub(super) fn packed<R>(
 impl Encoder {
     fn new(level: CompressionLevel) -> Option<Self> {
         let codec = match level {
-            #[cfg(feature = "isal")]
-            CompressionLevel::Usual => Codec::Igzip(Igzip::new(igzip::Effort::Much)?),
-            #[cfg(feature = "isal")]
-            CompressionLevel::Fast => Codec::Igzip(Igzip::new(igzip::Effort::Little)?),
-            #[cfg(not(feature = "isal"))]
             CompressionLevel::Usual => zlib(4),
-            #[cfg(not(feature = "isal"))]
             CompressionLevel::Fast => {
                 Codec::Libdeflate(Compressor::new(CompressionLvl::new(1).ok()?))
             }
@@ -140,14 +127,6 @@ impl Encoder {
                 }
                 usize::try_from(codec.total_out()).map_err(|_| Unusable)?
             }
-            #[cfg(feature = "isal")]
-            Codec::Igzip(codec) => {
-                // It stops when the output gets longer than the cluster.
-                let Some(room) = self.out.get_mut(..cluster.len()) else { return Err(Unusable) };
-                let Some(len) = codec.pack(cluster, room)? else { return Ok(None) };
-                len
-            }
-            #[cfg(not(feature = "isal"))]
             Codec::Libdeflate(codec) => {
                 codec.deflate_compress(cluster, &mut self.out).map_err(|_| Unusable)?
             }
@@ -248,9 +227,8 @@ mod tests {
         inputs.push((0..24u8).flat_map(|i| vec![i; 1 << (23 - i).min(14)]).collect());
         inputs.extend((1..40).map(text));
         let mut levels: Vec<CompressionLevel> = (1..=9).map(CompressionLevel::Zlib).collect();
+        // The fast one is another library's, which does not.
         levels.push(CompressionLevel::Usual);
-        // Without the feature it is another library's, which does not.
-        levels.extend(cfg!(feature = "isal").then_some(CompressionLevel::Fast));
         for level in levels {
             for (i, bytes) in inputs.iter().enumerate() {
                 let Some(out) = packed(level, bytes, |p| p.map(<[u8]>::to_vec)) else {
@@ -325,7 +303,7 @@ mod tests {
                 let mut cluster = vec![0; bytes.len()];
                 crate::qcow2::unpack::unpack(Compression::Zlib, &out, &mut cluster).unwrap();
                 prop_assert!(cluster == bytes, "{level:?}");
-                if level == CompressionLevel::Usual || cfg!(feature = "isal") {
+                if level == CompressionLevel::Usual {
                     prop_assert!(unpacked(&out) == bytes, "{level:?}, within the window");
                 }
             }

@@ -12,8 +12,6 @@ mod clusters;
 mod encoder;
 mod finish;
 mod heading;
-#[cfg(feature = "isal")]
-mod igzip;
 mod layout;
 mod measure;
 mod options;

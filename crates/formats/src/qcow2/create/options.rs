@@ -40,14 +40,9 @@ pub(crate) const OPTIONS: &[Param] = &[
     param("encrypt.key-secret", "ID", "not yet"),
 ];
 
-#[cfg(not(feature = "isal"))]
 const LEVELS: &str = "how hard: zlib 1 to 9 (default 4), zstd 1 to 22 (default a little below 2), or fast; with -c. zlib's fast has a \
      window of 32K: QEMU and all that unpack a cluster at once read it, a stream decoder that \
      keeps 4K does not";
-#[cfg(feature = "isal")]
-const LEVELS: &str = "how hard: zlib 1 to 9, zstd 1 to 22 (default a little below 2), or fast; with -c. zlib without it, and its fast, \
-     are ISA-L's, which this build has";
-
 /// Preallocation.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Qcow2Preallocation {
