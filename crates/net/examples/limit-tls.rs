@@ -1,13 +1,10 @@
 //! The limit that `bench/tls` compares all programs with: it only encrypts, sends, receives and decrypts.
 //!
-//!     limit-tls cipher|library BYTES REQUEST PAIRS
+//!     limit-tls BYTES REQUEST PAIRS
 //!
 //! PAIRS pairs of threads move BYTES in all over socket pairs: one encrypts REQUEST bytes in records of
 //! 16 KiB at most and sends them in one call, and the other receives and decrypts them. No protocol, no
-//! disk, and no error handling beyond giving up.
-//!
-//! `cipher` calls AES-128-GCM itself: no handshake, and as few copies as can be. `library` is s2n-tls as
-//! it comes, TLS 1.3 with a key: what it adds (its own records and buffers) is in every program that uses it.
+//! disk, and no error handling beyond giving up. It is s2n-tls as it comes, TLS 1.3 with a key.
 //!
 //! Uses `unsafe` for the library's two callbacks.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it gives up where it fails")]
@@ -18,7 +15,6 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::task::Poll;
 
-use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use s2n_tls::config::Builder;
 use s2n_tls::connection::Connection;
 use s2n_tls::enums::{Mode, PskHmac};
@@ -26,56 +22,8 @@ use s2n_tls::psk::Psk;
 use s2n_tls::security::Policy;
 
 const RECORD: usize = 16 << 10;
-/// A tag, and the head of a record.
-const OVERHEAD: usize = 16 + 6;
 /// What a Unix socket holds on its way.
 const SOCKET: usize = 4 << 20;
-
-fn key() -> LessSafeKey {
-    LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &[7; 16]).unwrap())
-}
-
-fn nonce(count: u64) -> Nonce {
-    let mut bytes = [0; 12];
-    bytes[4..].copy_from_slice(&count.to_be_bytes());
-    Nonce::assume_unique_for_key(bytes)
-}
-
-/// Encrypts and sends; the data are copied into the records, as from a disk.
-fn send(mut socket: &UnixStream, requests: usize, data: &[u8]) {
-    let (key, mut count) = (key(), 0);
-    let records = data.len().div_ceil(RECORD);
-    let mut out = vec![0; data.len() + records * OVERHEAD];
-    for _ in 0..requests {
-        let mut rest = &mut out[..];
-        for plain in data.chunks(RECORD) {
-            let (record, after) = rest.split_at_mut(plain.len() + OVERHEAD);
-            let (body, tag) = record[6..].split_at_mut(plain.len());
-            body.copy_from_slice(plain);
-            let made = key.seal_in_place_separate_tag(nonce(count), Aad::empty(), body).unwrap();
-            tag.copy_from_slice(made.as_ref());
-            (rest, count) = (after, count + 1);
-        }
-        socket.write_all(&out).unwrap();
-    }
-}
-
-fn receive(mut socket: &UnixStream, requests: usize, data: usize) {
-    let (key, mut count) = (key(), 0);
-    let mut into = vec![0; data];
-    let mut came = vec![0; data + data.div_ceil(RECORD) * OVERHEAD];
-    for _ in 0..requests {
-        socket.read_exact(&mut came).unwrap();
-        let mut rest = &came[..];
-        for plain in into.chunks_mut(RECORD) {
-            let (record, after) = rest.split_at(plain.len() + OVERHEAD);
-            let (cipher, tag) = record[6..].split_at(plain.len());
-            // Straight to where it belongs.
-            key.open_separate_gather(nonce(count), Aad::empty(), cipher, tag, plain).unwrap();
-            (rest, count) = (after, count + 1);
-        }
-    }
-}
 
 /// Takes from the socket what came.
 unsafe extern "C" fn take(socket: *mut c_void, into: *mut u8, len: u32) -> i32 {
@@ -121,7 +69,7 @@ fn secured(socket: &UnixStream, mode: Mode, request: usize) -> Connection {
     connection
 }
 
-fn send_by_library(socket: &UnixStream, requests: usize, data: &[u8]) {
+fn send(socket: &UnixStream, requests: usize, data: &[u8]) {
     let mut connection = secured(socket, Mode::Server, data.len());
     for _ in 0..requests {
         let mut rest = data;
@@ -132,7 +80,7 @@ fn send_by_library(socket: &UnixStream, requests: usize, data: &[u8]) {
     }
 }
 
-fn receive_by_library(socket: &UnixStream, requests: usize, data: usize) {
+fn receive(socket: &UnixStream, requests: usize, data: usize) {
     let mut connection = secured(socket, Mode::Client, data);
     let mut into = vec![0; data];
     for _ in 0..requests {
@@ -146,14 +94,11 @@ fn receive_by_library(socket: &UnixStream, requests: usize, data: usize) {
 }
 
 fn main() {
-    let mut words = std::env::args().skip(1);
-    let by_library = match words.next().as_deref() {
-        Some("cipher") => false,
-        Some("library") => true,
-        _ => usage(),
+    let words: Vec<usize> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let [bytes, request, pairs] = words[..] else {
+        println!("limit-tls BYTES REQUEST PAIRS");
+        std::process::exit(2)
     };
-    let words: Vec<usize> = words.map(|word| word.parse().unwrap()).collect();
-    let [bytes, request, pairs] = words[..] else { usage() };
     let data = vec![1; request];
     let requests = bytes / request / pairs;
     std::thread::scope(|scope| {
@@ -161,18 +106,8 @@ fn main() {
             let (ours, theirs) = UnixStream::pair().unwrap();
             rustix::net::sockopt::set_socket_send_buffer_size(&ours, SOCKET).unwrap();
             let data = &data;
-            if by_library {
-                scope.spawn(move || send_by_library(&ours, requests, data));
-                scope.spawn(move || receive_by_library(&theirs, requests, request));
-            } else {
-                scope.spawn(move || send(&ours, requests, data));
-                scope.spawn(move || receive(&theirs, requests, request));
-            }
+            scope.spawn(move || send(&ours, requests, data));
+            scope.spawn(move || receive(&theirs, requests, request));
         }
     });
-}
-
-fn usage() -> ! {
-    println!("limit-tls cipher|library BYTES REQUEST PAIRS");
-    std::process::exit(2)
 }
