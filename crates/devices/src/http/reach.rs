@@ -13,8 +13,6 @@ const FILES: [&str; 5] = ["cainfo", "capath", "netrc", "sslcert", "sslkey"];
 const SECRETS: [&str; 5] = ["bearer", "cookie", "header", "password", "proxy-password"];
 /// Those that are commands.
 const SCRIPTS: [&str; 2] = ["cookie-script", "header-script"];
-/// Variables that name the place of certificates.
-const TRUSTED: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// The files that these parameters name, and those of the system's trust.
 pub(crate) fn reaches(params: &Params) -> Reach {
@@ -23,7 +21,7 @@ pub(crate) fn reaches(params: &Params) -> Reach {
     let (terminals, secrets): (Vec<_>, Vec<_>) = secrets.partition(|path| path.starts_with("/dev"));
     let home = std::env::var_os("HOME").filter(|_| params.get("netrc") == Some(""));
     let netrc = home.map(|home| PathBuf::from(home).join(".netrc"));
-    let trusted = TRUSTED.iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let trusted = net::tls::authority_places();
     let terminal = terminals.into_iter().map(|path| Reach::path(path, Use::Write));
     let terminal = terminal.fold(Reach::default(), Reach::and);
     let reads: Vec<PathBuf> = secrets.into_iter().chain(netrc).chain(trusted).collect();

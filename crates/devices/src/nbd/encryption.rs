@@ -102,15 +102,6 @@ pub(super) fn calling(params: &Params, server: &ServerSpec) -> Result<Option<Cal
     }
 }
 
-/// Where systems keep the authorities that they trust.
-const TRUSTED: [&str; 5] = [
-    "/etc/ssl",
-    "/etc/pki",
-    "/usr/lib/ssl",
-    "/usr/share/ca-certificates",
-    "/usr/local/share/ca-certificates",
-];
-
 /// The files that are read for it, whenever a connection is made.
 pub(crate) fn reaches(params: &Params) -> Reach {
     let server = server(params).map(|(server, _)| server);
@@ -128,8 +119,7 @@ pub(crate) fn reaches(params: &Params) -> Reach {
         Some(Calling::Keys { file, .. }) => vec![file],
         Some(Calling::Certificates { directory: Some(directory), .. }) => vec![directory],
         Some(Calling::Certificates { directory: None, .. }) => {
-            let trusted = TRUSTED.iter().map(PathBuf::from);
-            client::certificate_places().into_iter().chain(trusted).collect()
+            [client::certificate_places(), net::tls::authority_places()].concat()
         }
     };
     Reach { reads, programs, privates, network, ..Reach::default() }

@@ -60,6 +60,15 @@ pub(crate) use session::TlsSession;
 #[cfg(feature = "tls")]
 pub use setup::{Acceptor, Connector};
 
+/// Where systems keep the authorities that they trust.
+const AUTHORITIES: [&str; 5] = [
+    "/etc/ssl",
+    "/etc/pki",
+    "/usr/lib/ssl",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+];
+
 /// What a server shows, and what it requires of clients.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Serving {
@@ -179,6 +188,14 @@ impl Connector {
 #[must_use]
 pub fn certificate_places() -> Vec<PathBuf> {
     places("libnbd")
+}
+
+/// Where the authorities that the system trusts may be, with what links among them lead to.
+#[must_use]
+pub fn authority_places() -> Vec<PathBuf> {
+    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(std::env::var_os);
+    let named = named.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
+    named.chain(AUTHORITIES.map(PathBuf::from)).collect()
 }
 
 /// Where certificates for `program` are looked for.
