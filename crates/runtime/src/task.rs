@@ -113,16 +113,16 @@ fn schedule(task: Task) {
 /// A value that is owed, and the task that waits for it.
 #[must_use]
 pub fn promise<T>() -> (Promise<T>, Promised<T>) {
-    let (sender, receiver) = oneshot::channel();
+    let (sender, receiver) = oneshot::async_channel();
     (Promise(sender), Promised(receiver))
 }
 
 /// Passes a promise to `start`, and blocks until it is kept; `None` if it was dropped instead.
 pub fn wait_for<T>(start: impl FnOnce(Promise<T>)) -> Option<T> {
-    let (promise, answer) = promise();
-    taking_time(|| start(promise));
+    let (sender, receiver) = oneshot::channel();
+    taking_time(|| start(Promise(sender)));
     before_waiting();
-    answer.0.recv().ok()
+    receiver.recv().ok()
 }
 
 /// The right to give an answer, once.
@@ -142,7 +142,7 @@ impl<T> fmt::Debug for Promise<T> {
 }
 
 /// The answer that is owed; `None` if the promise was dropped instead.
-pub struct Promised<T>(oneshot::Receiver<T>);
+pub struct Promised<T>(oneshot::AsyncReceiver<T>);
 
 impl<T> Promised<T> {
     /// Whether it can be had without waiting.
