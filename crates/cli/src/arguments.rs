@@ -1,7 +1,8 @@
 //! Arguments that several verbs take: a disk, filters over it, and whether to print JSON.
 
+use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
-use disk::{Named, Stack};
+use disk::{Named, Stack, StackRole, kinds_of};
 
 use crate::failure::Failure;
 use crate::words::Words;
@@ -43,8 +44,13 @@ pub(crate) fn filter_argument(id: &'static str) -> Arg {
         .long(id)
         .value_name("NAME[?key=value]")
         .action(ArgAction::Append)
-        .value_parser(Words::Filter)
+        .value_parser(Words::Known(known_filters))
         .hide_possible_values(true)
+}
+
+fn known_filters() -> Vec<PossibleValue> {
+    let filters = kinds_of(StackRole::Filter);
+    filters.map(|kind| PossibleValue::new(kind.word).help(kind.summary)).collect()
 }
 
 /// The filters that the option `id` names.

@@ -119,7 +119,7 @@ pub(crate) fn option(verb: &str, option: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verb::command;
+    use crate::verbs::command;
 
     #[test]
     fn what_is_here_is_not_said_to_be_elsewhere() {

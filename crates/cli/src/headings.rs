@@ -118,7 +118,7 @@ fn title(arg: &Arg) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verb::{command, short_command};
+    use crate::verbs::{command, short_command};
 
     #[test]
     fn every_group_has_options_of_some_verb_and_no_option_two_groups() {

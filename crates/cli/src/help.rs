@@ -7,7 +7,8 @@ use disk::{StackRole, formats, kinds, kinds_of};
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
 use crate::page::Page;
-use crate::verb::{VERBS, Verb, command, short_command};
+use crate::verb::Verb;
+use crate::verbs::{VERBS, command, short_command};
 use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
@@ -25,7 +26,7 @@ fn arguments(command: Command) -> Command {
     command.arg(
         Arg::new("word")
             .value_name("WORD")
-            .value_parser(Words::Page)
+            .value_parser(Words::Known(|| words().map(Into::into).collect()))
             .hide_possible_values(true)
             .help("A verb, a device, a filter or a format"),
     )

@@ -29,6 +29,7 @@ mod list;
 mod man;
 mod map;
 mod measure;
+mod misread;
 mod output;
 mod page;
 mod patience;
@@ -44,6 +45,7 @@ mod signals;
 mod topics;
 mod trim;
 mod verb;
+mod verbs;
 mod words;
 mod zero;
 
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
     disk::begin();
     signals::outlive_file_size_limit();
     signals::hear_how_programs_end();
-    let code = match verb::dispatch(std::env::args_os()) {
+    let code = match verbs::dispatch(std::env::args_os()) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     };

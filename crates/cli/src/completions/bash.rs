@@ -7,7 +7,7 @@
 use clap::{Arg, ArgAction, Command};
 use disk::{StackRole, kinds_of};
 
-use crate::verb::{VERBS, command};
+use crate::verbs::{VERBS, command};
 
 const HEAD: &str = r#"# bash completion for diskferry, made by `diskferry completions bash`.
 _diskferry() {

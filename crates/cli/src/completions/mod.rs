@@ -7,7 +7,8 @@ use clap_complete::Shell;
 
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
-use crate::verb::{VERBS, Verb, command};
+use crate::verb::Verb;
+use crate::verbs::{VERBS, command};
 
 pub(crate) const VERB: Verb = Verb {
     name: "completions",

@@ -7,6 +7,7 @@ mod backing;
 mod options;
 mod strings;
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -266,9 +267,16 @@ pub(crate) fn options_option(help: &'static str) -> Arg {
     value("options", "KEY=VALUE,...", help)
         .short('o')
         .aliases(["target-format-options", "image-options"])
-        .value_parser(Words::FormatOption)
+        .value_parser(Words::Known(keys_to_make))
         .hide_possible_values(true)
         .action(ArgAction::Append)
+}
+
+/// What `-o` may begin with.
+fn keys_to_make() -> Vec<PossibleValue> {
+    let made = disk::formats().iter().filter_map(|format| format.create);
+    let keys: BTreeSet<_> = made.flat_map(|create| create.options).map(|param| param.key).collect();
+    keys.into_iter().map(|key| format!("{key}=").into()).collect()
 }
 
 /// What every verb takes that reads an image.

@@ -21,7 +21,6 @@ use crate::verb::Verb;
 use crate::{describe, formats, list, map, output, sandbox};
 
 use question::Question;
-pub(crate) use question::ability_words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "info",

@@ -82,7 +82,7 @@ pub(super) fn arguments(command: Command) -> Command {
             value("can", "ABILITY", "Print nothing; end with 0 if it can, and with 2 if it cannot")
                 .visible_aliases(["is", "has"])
                 .alias("have")
-                .value_parser(Words::Ability)
+                .value_parser(Words::Known(|| ability_words().map(Into::into).collect()))
                 .hide_possible_values(true)
                 .long_help(format!(
                     "Print nothing; end with 0 if it can do that, or is that, and with 2 if not: {}",
@@ -93,7 +93,7 @@ pub(super) fn arguments(command: Command) -> Command {
             value("cannot", "ABILITY", "The opposite: 0 if it cannot, and 2 if it can")
                 .visible_aliases(["isnt", "hasnt"])
                 .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent"])
-                .value_parser(Words::Ability)
+                .value_parser(Words::Known(|| ability_words().map(Into::into).collect()))
                 .hide_possible_values(true),
         )
         .arg(map.help("Print the map, as `map` does, or another status context"))
@@ -106,7 +106,7 @@ pub(super) fn arguments(command: Command) -> Command {
 }
 
 /// The words for abilities, as help shows them.
-pub(crate) fn ability_words() -> impl Iterator<Item = &'static str> {
+fn ability_words() -> impl Iterator<Item = &'static str> {
     ABILITIES.iter().filter_map(|ability| ability.words.first()).copied()
 }
 

@@ -10,7 +10,8 @@ use super::Page as File;
 use crate::page::Page;
 use crate::schema::{Form, OUTPUTS, Output};
 use crate::topics::{self, ENVIRONMENT, FILES, SIGNALS};
-use crate::verb::{STATUS, STATUS_OF_IMAGES, VERBS, Verb, command};
+use crate::verb::{STATUS, STATUS_OF_IMAGES, Verb};
+use crate::verbs::{VERBS, command};
 
 /// The beginning of every page, after its title.
 const MADE: &str = "This page is printed by the program (`diskferry man --markdown docs/reference`): \

@@ -11,7 +11,8 @@ use disk::{Format, ShownKind, StackRole, formats, kinds, kinds_of};
 use super::Page as File;
 use crate::page::Page;
 use crate::topics;
-use crate::verb::{STATUS, VERBS, Verb, command};
+use crate::verb::{STATUS, Verb};
+use crate::verbs::{VERBS, command};
 
 /// The foot of each page.
 const SOURCE: &str = concat!("diskferry ", env!("CARGO_PKG_VERSION"));

@@ -12,7 +12,7 @@ use super::disks::{self, positional};
 use super::exports;
 use crate::failure::{ExitResult, Failure};
 use crate::page::Page;
-use crate::{arguments, help, output, verb};
+use crate::{arguments, help, output};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -203,9 +203,8 @@ fn abilities(info: &Info) -> String {
 
 /// What `--short-options` and `--long-options` list.
 fn options(names: fn(&Arg) -> Vec<String>) -> String {
-    let command = verb::command();
-    let serve = command.find_subcommand("serve").into_iter().flat_map(Command::get_arguments);
-    let mut names: Vec<String> = serve.flat_map(names).collect();
+    let serve = super::arguments::arguments(Command::new("serve"));
+    let mut names: Vec<String> = serve.get_arguments().flat_map(names).collect();
     names.sort();
     names.iter().map(|name| format!("{name}\n")).collect()
 }

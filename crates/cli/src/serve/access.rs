@@ -1,28 +1,15 @@
 //! Which clients may use an export: `--allow NAME=RULE,...`.
 
-use clap::{ArgAction, ArgMatches, Command};
+use clap::ArgMatches;
 use device::access::Rules;
 use wire::ServerTls;
 
 use super::config::Config;
 use super::disks::Disk;
-use crate::arguments::value;
 use crate::failure::Failure;
 
 /// An error for rules that can never match.
 const UNSHOWN: &str = "this rule needs TLS; add --tls=require and certificates or keys";
-
-pub(super) fn arguments(command: Command) -> Command {
-    command.arg(
-        value(
-            "allow",
-            "NAME=RULES",
-            "Only these clients get the export NAME, and see it in a list: RULES are those of \
-             --filter=ip, as tls, psk-user:USER, dn:PATTERN, uid:1000 or 10.0.0.0/8; may be repeated",
-        )
-        .action(ArgAction::Append),
-    )
-}
 
 /// The rules for each export that has some.
 #[derive(Debug)]

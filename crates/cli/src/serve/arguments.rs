@@ -12,13 +12,13 @@ use crate::patience;
 use crate::sandbox;
 use crate::words::Words;
 
-use super::{access, encryption};
+use super::encryption;
 
 pub(super) fn arguments(command: Command) -> Command {
     // What is typed counts before what a configuration says, which is put in front of it.
     let command = command.args_override_self(true).disable_help_flag(true);
     let command = process(listening(disks(command)));
-    about(handshake(limits(upstream(access::arguments(encryption::arguments(command))))))
+    about(handshake(limits(upstream(access(encryption::arguments(command))))))
 }
 
 fn disks(command: Command) -> Command {
@@ -170,6 +170,18 @@ fn handshake(command: Command) -> Command {
 
 fn upstream(command: Command) -> Command {
     patience::arguments(command.next_help_heading("Other servers, behind this one"))
+}
+
+fn access(command: Command) -> Command {
+    command.arg(
+        value(
+            "allow",
+            "NAME=RULES",
+            "Only these clients get the export NAME, and see it in a list: RULES are those of \
+             --filter=ip, as tls, psk-user:USER, dn:PATTERN, uid:1000 or 10.0.0.0/8; may be repeated",
+        )
+        .action(ArgAction::Append),
+    )
 }
 
 /// Options for the limits that can be set, and at the end those that cannot.

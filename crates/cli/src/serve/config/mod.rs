@@ -23,7 +23,7 @@ use value::{Lines, Wrong, entries};
 
 use super::arguments;
 use crate::failure::Failure;
-use crate::verb::reason;
+use crate::misread::reason;
 
 /// Bytes of a file, at most.
 const LARGEST: u64 = 1 << 20;

@@ -1,0 +1,167 @@
+//! The table of verbs: the one source of help, man pages and completions.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use device::suggestion;
+
+use crate::failure::{ExitResult, Failure, USAGE};
+use crate::headings::{MORE, group, shorten};
+use crate::misread::{reason, unknown_option, what_is_wrong};
+use crate::page::wrap;
+use crate::verb::Verb;
+use crate::{
+    bracket, cache, check, compare, completions, convert, copy, create, dd, elsewhere, help, info,
+    inspect, list, man, map, measure, output, prealloc, resize, serve, shell, trim, zero,
+};
+
+/// All verbs, in the order in which help shows them.
+pub(crate) static VERBS: &[Verb] = &[
+    serve::VERB,
+    copy::VERB,
+    convert::VERB,
+    dd::VERB,
+    create::VERB,
+    resize::VERB,
+    info::VERB,
+    list::VERB,
+    map::VERB,
+    compare::VERB,
+    measure::VERB,
+    check::VERB,
+    inspect::VERB,
+    prealloc::VERB,
+    zero::VERB,
+    trim::VERB,
+    cache::VERB,
+    shell::VERB,
+    help::VERB,
+    completions::VERB,
+    man::VERB,
+];
+
+/// The whole command line, with all of its help.
+pub(crate) fn command() -> Command {
+    let mut command = Command::new("diskferry")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Serve, copy and inspect disks")
+        .long_about(
+            "Serve, copy and inspect disks, over NBD and in files.\n\n\
+             Every disk is named in one way: a path (disk.raw), a URI \
+             (nbd://host/export), DEVICE:ARG?key=value (memory:1G, \
+             sparse-random:1T?seed=7&percent=5), or a server to run \
+             ([ nbdkit memory 1G ]).",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .max_term_width(80);
+    for verb in VERBS {
+        let sub = Command::new(verb.name)
+            .about(verb.summary)
+            .long_about(format!("{}.\n\n{}", verb.summary, verb.about))
+            .after_help(format!("Example:\n{}", verb.example))
+            .after_long_help(format!(
+                "Exit status:\n{}\n\nExample:\n{}",
+                wrap(&verb.statuses(), 2).join("\n"),
+                verb.example
+            ))
+            // As with qemu-img and nbdkit, whose callers add options to what is there: the last one counts. Options
+            // that accumulate are not touched by it.
+            .args_override_self(true)
+            .max_term_width(80);
+        command = command.subcommand(group((verb.arguments)(sub)));
+    }
+    command
+}
+
+/// The same, with a short help (`-h`) that leaves out what is rarely needed. Completions and manual pages
+/// have all.
+pub(crate) fn short_command() -> Command {
+    VERBS.iter().fold(command(), |command, verb| {
+        command.mut_subcommand(verb.name, |sub| match shorten(sub) {
+            (sub, true) => sub.after_help(format!("{MORE}Example:\n{}", verb.example)),
+            (sub, false) => sub,
+        })
+    })
+}
+
+/// Reads the command line and runs the verb.
+pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> ExitResult {
+    let args: Vec<OsString> = args.collect();
+    let verb = VERBS.iter().find(|verb| args.get(1).is_some_and(|word| word == verb.name));
+    if let Some(failure) = args.get(1).and_then(|word| elsewhere::verb(word.to_str()?)) {
+        return Err(failure);
+    }
+    let whole = short_command();
+    let usage = verb.map_or(USAGE, |verb| verb.usage);
+    let args = match verb.and_then(|verb| whole.find_subcommand(verb.name)) {
+        Some(verb) => bracket::join(args, verb).map_err(|e| e.with_usage_code(usage))?,
+        None => args,
+    };
+    let outcome = match (whole.try_get_matches_from(&args), verb) {
+        (Err(e), verb) => explain(&e, verb.map(|verb| verb.name)),
+        (Ok(matches), Some(verb)) => {
+            let matches = matches.subcommand().ok_or_else(|| Failure::usage("no verb"))?;
+            (verb.run)(matches.1)
+        }
+        (Ok(_), None) => Err(Failure::usage("no verb")),
+    };
+    outcome.map_err(|failure| failure.with_usage_code(usage))
+}
+
+/// Help and version are printed; an error becomes one line.
+fn explain(e: &clap::Error, verb: Option<&str>) -> ExitResult {
+    match e.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let printed = e.print().and_then(|()| std::io::stdout().flush());
+            output::finish(|_| printed.map(|()| ExitCode::SUCCESS))?;
+            Ok(if e.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS })
+        }
+        _ => {
+            let page = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
+            let elsewhere = verb.and_then(|verb| elsewhere::option(verb, unknown_option(e)?));
+            let cure = elsewhere.map(str::to_owned).or_else(|| near_verb(e));
+            let reason =
+                cure.map_or_else(|| reason(e), |cure| format!("{}; {cure}", what_is_wrong(e)));
+            Err(Failure::usage(format!("{reason} (see `diskferry{page} --help`)")))
+        }
+    }
+}
+
+/// The verb that may have been meant.
+fn near_verb(e: &clap::Error) -> Option<String> {
+    match (e.kind(), e.get(ContextKind::InvalidSubcommand)?) {
+        (ErrorKind::InvalidSubcommand, ContextValue::String(word)) => {
+            let verbs: Vec<_> = VERBS.iter().map(|verb| verb.name).collect();
+            Some(suggestion(word, &verbs))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_80_columns() {
+        for verb in VERBS {
+            let mut command = command();
+            let sub = command.find_subcommand_mut(verb.name).unwrap();
+            for line in sub.render_long_help().to_string().lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", verb.name);
+            }
+        }
+    }
+}
