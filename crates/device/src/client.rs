@@ -3,8 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Device, Result};
-
 /// Where a client comes from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Peer {
@@ -104,9 +102,3 @@ impl Presence {
         jobs.into_iter().flatten().rev().for_each(|job| job());
     }
 }
-
-/// Called once with the device for a client: see [`Session::connect`](crate::Session::connect).
-pub type Connected = Box<dyn FnOnce(Result<Option<Arc<dyn Device>>>) + Send>;
-
-/// Called once with the names of disks, and a description of each: see [`Session::list`](crate::Session::list).
-pub type Listed = Box<dyn FnOnce(Result<Vec<(String, String)>>) + Send>;

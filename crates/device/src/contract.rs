@@ -16,8 +16,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use crate::{
-    BlockSizes, Client, Connected, Done, Error, ErrorKind, Extent, Fault, Lane, Listed, Operation,
-    Place, Result, Window,
+    BlockSizes, Client, Done, Error, ErrorKind, Extent, Fault, Lane, Operation, Place, Result,
+    Window,
 };
 
 /// What a device can do, fixed when it is opened. A device without an ability may still be asked:
@@ -180,20 +180,11 @@ impl Info {
     }
 }
 
-/// How a range is to be zeroed (NBD_CMD_WRITE_ZEROES).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct ZeroFlags {
-    /// The range may become a hole. Otherwise it stays, or becomes, allocated.
-    pub may_unmap: bool,
-    /// The range ends up written, not only allocated: a later write to it changes no map, so it is
-    /// as fast and as durable as one over data. Stronger than what `may_unmap` allows.
-    pub written: bool,
-    /// Do it only if it is known beforehand to be faster than writing zeroes; otherwise
-    /// `NotFast`, at once, with nothing changed.
-    pub fast_only: bool,
-    /// Be durable before answering.
-    pub fua: bool,
-}
+/// Called once with the device for a client: see [`Device::connect`].
+pub type Connected = Box<dyn FnOnce(Result<Option<Arc<dyn Device>>>) + Send>;
+
+/// Called once with the names of disks, and a description of each: see [`Device::list`].
+pub type Listed = Box<dyn FnOnce(Result<Vec<(String, String)>>) + Send>;
 
 /// An operation to be done at once, on the caller's bytes.
 #[derive(Debug)]

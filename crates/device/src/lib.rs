@@ -42,8 +42,8 @@ mod zeroes;
 
 pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
-pub use client::{Client, Connected, Credentials, Identity, Listed, Peer, Presence};
-pub use contract::{Abilities, Device, Info, Now, Order, Session, ZeroFlags};
+pub use client::{Client, Credentials, Identity, Peer, Presence};
+pub use contract::{Abilities, Connected, Device, Info, Listed, Now, Order, Session};
 pub use edge::{Edge, OnOutcome, SubOperation};
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};
 pub use extent::{
@@ -53,7 +53,9 @@ pub use filter::{Admission, Admitted, Filter, Filtered, Passes};
 pub use lane::{Completed, EdgeLane, Interest, Lane, LaneStep};
 pub use map_cost::MapCost;
 pub use name::{Name, NameError, Params, nearest, suggestion};
-pub use operation::{Again, Done, Operation, OperationKind, Outcome, StatusRun, merge_run};
+pub use operation::{
+    Again, Done, Operation, OperationKind, Outcome, StatusRun, ZeroFlags, merge_run,
+};
 pub use param::{Param, param, repeated};
 pub use reach::{Endpoint, Reach, Use};
 pub use samples::samples;

@@ -2,7 +2,22 @@
 
 use std::sync::Arc;
 
-use crate::{Buffer, Extent, Place, Result, Slice, ZeroFlags};
+use crate::{Buffer, Extent, Place, Result, Slice};
+
+/// How a range is to be zeroed (NBD_CMD_WRITE_ZEROES).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ZeroFlags {
+    /// The range may become a hole. Otherwise it stays, or becomes, allocated.
+    pub may_unmap: bool,
+    /// The range ends up written, not only allocated: a later write to it changes no map, so it is
+    /// as fast and as durable as one over data. Stronger than what `may_unmap` allows.
+    pub written: bool,
+    /// Do it only if it is known beforehand to be faster than writing zeroes; otherwise
+    /// `NotFast`, at once, with nothing changed.
+    pub fast_only: bool,
+    /// Be durable before answering.
+    pub fua: bool,
+}
 
 /// What to do. Ranges are in bytes and inside the device.
 #[derive(Debug)]
