@@ -15,6 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
 use crate::helper::{self, Helper};
+pub use direct::PRIVATE_SOCKET;
 pub(crate) use direct::{At, Numbers};
 pub(crate) use turn::HeldTurn;
 pub use turn::SocketTurn;
@@ -333,12 +334,4 @@ pub fn remove_private(above: &Path, number: u32) -> io::Result<()> {
         Some((helper, index)) => helper.act(index, Act::RemovePrivate { number }, None),
         None => direct::remove_private(At::here(&above.join(private_name(number)))),
     }
-}
-
-/// The name of the socket in a private directory.
-pub const PRIVATE_SOCKET: &str = "socket";
-
-/// Rights for the owner alone.
-pub(crate) fn owner_only() -> Mode {
-    Mode::RUSR | Mode::WUSR
 }

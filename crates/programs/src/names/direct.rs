@@ -11,7 +11,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{PRIVATE_SOCKET, owner_only};
+/// The name of the socket in a private directory.
+pub const PRIVATE_SOCKET: &str = "socket";
+
+/// Rights for the owner alone.
+pub(crate) fn owner_only() -> Mode {
+    Mode::RUSR | Mode::WUSR
+}
 
 /// A name, and where it is looked up.
 #[derive(Clone, Copy, Debug)]

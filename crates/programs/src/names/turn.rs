@@ -15,8 +15,8 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
-use super::direct::{At, Numbers};
-use super::{Act, owner_only};
+use super::Act;
+use super::direct::{At, Numbers, owner_only};
 use crate::helper;
 
 /// Tries to get a lock file that is neither removed nor replaced meanwhile.
