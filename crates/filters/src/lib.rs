@@ -18,6 +18,7 @@ mod exitlast;
 mod exitwhen;
 mod exportname;
 mod extentlist;
+mod filter_kind;
 mod fua;
 mod gzip;
 mod ip;
@@ -54,4 +55,5 @@ mod truncate;
 mod xor;
 mod xz;
 
-pub use table::{FilterKind, kind, kinds, open};
+pub use filter_kind::FilterKind;
+pub use table::{kind, kinds, open};
