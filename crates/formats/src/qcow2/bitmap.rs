@@ -2,7 +2,8 @@
 
 use device::{Edge, Result};
 
-use super::header::{BitmapDirectory, Header, corrupt};
+use super::corrupt;
+use super::header::{BitmapDirectory, Header};
 use super::region::Region;
 use super::stream::ContainerReader;
 use crate::kit::numbers::{be16, be32, be64, text};

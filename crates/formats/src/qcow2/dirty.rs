@@ -5,8 +5,8 @@ use std::sync::Arc;
 use device::{Result, StatusRun, merge_run};
 
 use super::bitmap::Bitmap;
+use super::corrupt;
 use super::entry::OFFSET;
-use super::header::corrupt;
 use super::map::Walk;
 use super::tables::{TableSlice, Tables};
 use crate::kit::confused;

@@ -2,7 +2,7 @@
 
 use device::Result;
 
-use super::header::corrupt;
+use super::corrupt;
 
 /// The cluster belongs to this table alone: its refcount is 1.
 pub(super) const COPIED: u64 = 1 << 63;

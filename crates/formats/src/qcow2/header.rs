@@ -3,8 +3,9 @@
 //! Every count, length and offset is checked here against a cap and against the size of the
 //! container, before it is used to allocate or read. Numbers are big-endian.
 
-use device::{Edge, Error, ErrorKind, Fault, Result};
+use device::{Edge, Error, Result};
 
+use super::corrupt;
 use super::entry::Geometry;
 use super::region::{Region, disjoint};
 use crate::kit::fields::foreign;
@@ -388,11 +389,6 @@ impl Header {
             data_file: self.has(incompatible::DATA_FILE),
         }
     }
-}
-
-/// The image contradicts itself.
-pub(super) fn corrupt(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Corrupt, Fault::File, format!("the image is broken: {}", what.into()))
 }
 
 fn check_cluster_bits(bits: u32) -> Result<()> {

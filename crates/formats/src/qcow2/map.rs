@@ -3,8 +3,8 @@
 use device::Result;
 use runtime::WorkPool;
 
+use super::corrupt;
 use super::entry::{Entry, Geometry, Parts, l2_offset};
-use super::header::corrupt;
 use super::region::Region;
 use super::tables::{TableSlice, Tables};
 

@@ -27,7 +27,7 @@ mod tables;
 mod tests;
 mod unpack;
 
-use device::param;
+use device::{Error, ErrorKind, Fault, param};
 
 use crate::Format;
 
@@ -46,3 +46,8 @@ pub(crate) const FORMAT: Format = Format {
     create: Some(create::CREATE),
     check: Some(check::check),
 };
+
+/// The image contradicts itself.
+fn corrupt(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, Fault::File, format!("the image is broken: {}", what.into()))
+}

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use device::{Abilities, BlockSizes, Device, Edge, Error, Info, MapCost, Result};
 
+use super::corrupt;
 use super::dirty::Dirty;
-use super::header::{Encryption, Header, corrupt, incompatible};
+use super::header::{Encryption, Header, incompatible};
 use super::image::Qcow2Image;
 use super::map::Map;
 use super::region::Region;

@@ -2,7 +2,7 @@
 
 use device::Result;
 
-use super::header::corrupt;
+use super::corrupt;
 
 /// Bytes of the container.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

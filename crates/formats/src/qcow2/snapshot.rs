@@ -2,7 +2,8 @@
 
 use device::{Edge, Error, Result};
 
-use super::header::{Header, corrupt};
+use super::corrupt;
+use super::header::Header;
 use super::stream::ContainerReader;
 use crate::kit::numbers::{be16, be32, be64, text};
 

@@ -2,7 +2,7 @@
 
 use device::{Edge, Result};
 
-use super::header::corrupt;
+use super::corrupt;
 
 /// Bytes read at once.
 const AT_ONCE: u64 = 64 << 10;

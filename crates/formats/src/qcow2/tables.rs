@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use device::{Edge, Result};
 
+use super::corrupt;
 use super::entry::Geometry;
-use super::header::corrupt;
 use super::region::Region;
 use crate::kit::{self, cache::Shelf};
 
