@@ -33,4 +33,5 @@ pub use exports::{Allowed, Export, Exports};
 pub use log::{LogFormat, ServerLog, Severity, stderr_is_journal};
 pub use metrics::{Live, endpoint};
 pub use net::{Family, ListenAddress, Listener, SocketName, SocketRights, look_up, tls};
-pub use server::{Idle, Options, Server};
+pub use server::{Idle, Server};
+pub use terms::Options;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use runtime::Gauge;
 
-use crate::server::Options;
 use crate::shared::Shared;
+use crate::terms::Options;
 pub(crate) use tally::{Answered, Tally};
 use text::Text;
 
