@@ -180,10 +180,10 @@ impl Info {
     }
 }
 
-/// Called once with the device for a client: see [`Device::connect`].
+/// Called once with the device for a client: see [`Session::connect`].
 pub type Connected = Box<dyn FnOnce(Result<Option<Arc<dyn Device>>>) + Send>;
 
-/// Called once with the names of disks, and a description of each: see [`Device::list`].
+/// Called once with the names of disks, and a description of each: see [`Session::list`].
 pub type Listed = Box<dyn FnOnce(Result<Vec<(String, String)>>) + Send>;
 
 /// An operation to be done at once, on the caller's bytes.

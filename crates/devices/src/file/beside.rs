@@ -14,8 +14,7 @@ use runtime::Context;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-use super::lock;
-use super::open as opening;
+use super::{descriptor, lock, open};
 use crate::{CreatedDevice, Creation, OpenOptions};
 
 /// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that is given. Also
@@ -30,23 +29,23 @@ pub(crate) fn open(
     let path = path_beside(image, name)?;
     let (params, shown) = (params_of(&path)?, path.display().to_string());
     let options = OpenOptions { write: false, ..options.clone() };
-    let file = opening::file_options(&params, &options)?;
+    let file = descriptor::file_options(&params, &options)?;
     let open = || {
         let fd = match within {
             Some(directory) => open_beneath(directory, &path)?,
             None => openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
                 .map_err(|e| Error::os("open", e))?,
         };
-        opening::refuse_kind(opening::kind_of(&fd)?)?;
+        descriptor::refuse_kind(descriptor::kind_of(&fd)?)?;
         // Opens the file that was checked, whatever has its name by now.
         let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = openat(CWD, again, flags, Mode::empty()).map_err(|e| Error::os("open", e))?;
         lock::take(fd.as_fd(), false, file.lock, &path)?;
-        opening::describe(&path, fd, false, file)
+        descriptor::describe(&path, fd, false, file)
     };
     let opened = open().map_err(|e| e.on(shown))?;
-    Ok((params, opening::opened(opened, context)))
+    Ok((params, descriptor::opened(opened, context)))
 }
 
 /// What leads to the file `name` beside an image.
@@ -85,7 +84,7 @@ pub(crate) fn create(
     context: &Context,
 ) -> Result<CreatedDevice> {
     let path = path_beside(image, name)?;
-    opening::create_named(&params_of(&path)?, creation, context)
+    open::create_named(&params_of(&path)?, creation, context)
 }
 
 fn params_of(path: &Path) -> Result<Params> {
@@ -100,7 +99,7 @@ fn path_beside(image: &Params, name: &str) -> Result<PathBuf> {
     if name.as_os_str().is_empty() {
         return Err(Error::new(ErrorKind::Corrupt, Fault::File, "names a file without a name"));
     }
-    let image = opening::path_of(image)?;
+    let image = descriptor::path_of(image)?;
     Ok(image.parent().unwrap_or(Path::new("")).join(name))
 }
 
@@ -146,7 +145,7 @@ fn beneath_by_the_system(path: &Path, directory: &Path) -> Option<PathBuf> {
 
 /// The name of the image's own file, without directories.
 pub(crate) fn own_name(image: &Params) -> Option<String> {
-    let path = opening::path_of(image).ok()?;
+    let path = descriptor::path_of(image).ok()?;
     // Standard output has no name.
     let name = path.file_name().filter(|_| path.as_os_str() != "-")?;
     Some(text::carry(name))

@@ -17,7 +17,7 @@ use runtime::Context;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 
-use super::open::{self, FileOptions};
+use super::descriptor::{self, FileOptions};
 use super::{handed, lock};
 use crate::OpenOptions;
 
@@ -53,7 +53,7 @@ pub(super) fn open(
     options: &OpenOptions,
     context: &Context,
 ) -> Result<Arc<dyn Device>> {
-    let path = open::path_of(params)?;
+    let path = descriptor::path_of(params)?;
     let named = |e: Error| e.on(path.display());
     if !options.by_name {
         let action = "is a directory, whose files a server's clients choose by name (`serve file dir=DIR`, without a \
@@ -68,7 +68,7 @@ pub(super) fn open(
             opened.map_err(|e| named(Error::os("open the directory", e)))?
         }
     };
-    if open::kind_of(&fd).map_err(named)? != FileType::Directory {
+    if descriptor::kind_of(&fd).map_err(named)? != FileType::Directory {
         return Err(named(Error::unfit("is no directory")));
     }
     let info = Info {
@@ -78,7 +78,7 @@ pub(super) fn open(
     let shared = Shared {
         fd,
         path,
-        file: open::file_options(params, options)?,
+        file: descriptor::file_options(params, options)?,
         options: options.clone(),
         context: context.clone(),
         open: Mutex::default(),
@@ -101,11 +101,11 @@ impl Shared {
         }
         // Opens the file that was looked up, whatever has its name by now.
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());
-        let opened = open::open_descriptor(Path::new(&again), &self.options, self.file.lock);
+        let opened = descriptor::open_descriptor(Path::new(&again), &self.options, self.file.lock);
         let (fd, write) = opened.map_err(named)?;
         lock::take(fd.as_fd(), write, self.file.lock, &path).map_err(named)?;
-        let file = open::describe(&path, fd, write, self.file).map_err(named)?;
-        let device = open::opened(file, &self.context);
+        let file = descriptor::describe(&path, fd, write, self.file).map_err(named)?;
+        let device = descriptor::opened(file, &self.context);
         all.insert(number, Arc::downgrade(&device));
         Ok(device)
     }
@@ -126,7 +126,7 @@ impl Shared {
             Errno::NOENT | Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG => none(),
             e => Error::os("open", e),
         })?;
-        open::refuse_kind(open::kind_of(&fd)?).map_err(|_| none())?;
+        descriptor::refuse_kind(descriptor::kind_of(&fd)?).map_err(|_| none())?;
         Ok(fd)
     }
 

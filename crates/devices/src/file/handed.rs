@@ -6,7 +6,7 @@ use std::path::Path;
 use device::{Error, ErrorKind, Fault, Result};
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use super::open::{FileOptions, describe, kind_of, refuse_kind};
+use super::descriptor::{FileOptions, describe, kind_of, refuse_kind};
 use super::{File, lock};
 use crate::OpenOptions;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use device::Params;
 
 use super::block;
-use super::open::path_of;
+use super::descriptor::path_of;
 use crate::inspection::{Fact, Facts};
 
 /// What uses the block device that the parameters of `file` name, or a part of it, or the disk that it is a part of:

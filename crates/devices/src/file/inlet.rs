@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, ftruncate, openat, tell};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-use super::open::describe;
+use super::descriptor::describe;
 use super::{File, FileOptions, Lock, pipe, transfer};
 use crate::stream::ByteStream;
 

@@ -8,6 +8,7 @@
 pub(crate) mod beside;
 mod block;
 mod cache;
+mod descriptor;
 mod direct;
 mod directory;
 mod durable;
@@ -42,8 +43,9 @@ use runtime::OperatorLog;
 use rustix::fs::{Advice, fadvise};
 
 pub use cache::PageCaching;
+pub use descriptor::FileOptions;
 pub use lock::Lock;
-pub use open::{FileOptions, FileTarget, create, open_path};
+pub use open::{FileTarget, create, open_path};
 pub(crate) use open::{create_named, open_any, stream};
 pub(crate) use pipe::reaches;
 pub(crate) use storage::storage;

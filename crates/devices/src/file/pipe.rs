@@ -20,8 +20,8 @@ use device::{
 use runtime::{Context, WorkPool};
 use rustix::fs::fdatasync;
 
+use super::descriptor::{LONGEST, path_of, temporary};
 use super::inlet::{self, is_inlet};
-use super::open::{LONGEST, path_of, temporary};
 use super::outlet::{Outlet, is_outlet, is_standard};
 use super::transfer;
 use crate::{CreatedDevice, Creation, Holds};

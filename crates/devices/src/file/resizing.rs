@@ -6,18 +6,18 @@ use std::os::fd::AsFd;
 use device::{Error, Params, Result};
 use rustix::fs::{FileType, fstat, fsync, ftruncate};
 
-use super::{lock, open, prealloc, transfer};
+use super::{descriptor, lock, prealloc, transfer};
 use crate::OpenOptions;
 use crate::preallocation::{Allocation, Preallocation, PreallocationWatch};
 use crate::resizing::{Resized, Resizing};
 
 /// Gives the file that the parameters name another length; it is durable when this ends.
 pub(crate) fn resize(params: &Params, wish: &Resizing, options: &OpenOptions) -> Result<Resized> {
-    let path = open::path_of(params)?;
+    let path = descriptor::path_of(params)?;
     let named = |e: Error| e.on(path.display());
-    let kept = open::file_options(params, options)?.lock;
-    let (fd, _) = open::open_descriptor(&path, options, kept).map_err(named)?;
-    if open::kind_of(&fd).map_err(named)? != FileType::RegularFile {
+    let kept = descriptor::file_options(params, options)?.lock;
+    let (fd, _) = descriptor::open_descriptor(&path, options, kept).map_err(named)?;
+    if descriptor::kind_of(&fd).map_err(named)? != FileType::RegularFile {
         let action = "resize: the length of a block device is fixed; only a file can be resized";
         return Err(named(Error::unsupported(action)));
     }

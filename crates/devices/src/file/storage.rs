@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use device::Params;
 
 use super::block;
-use super::open::path_of;
+use super::descriptor::path_of;
 use crate::storage::{Node, Storage, StoredRange};
 
 /// Most devices upon devices to follow.

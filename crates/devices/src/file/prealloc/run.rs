@@ -12,6 +12,7 @@ use super::lacking::{LackKind, Ranges, lacking};
 use super::pace::Pace;
 use super::{PacedRun, Written};
 use crate::checked::to_usize;
+use crate::file::descriptor;
 use crate::file::open::{self, WritableFile};
 use crate::file::zero::Grain;
 use crate::file::{block, filling, transfer};
@@ -35,8 +36,8 @@ pub(crate) fn preallocate(
     options: &OpenOptions,
     watch: &PreallocationWatch,
 ) -> Result<Preallocated> {
-    let path = open::path_of(params)?;
-    let lock = open::file_options(params, options)?.lock;
+    let path = descriptor::path_of(params)?;
+    let lock = descriptor::file_options(params, options)?.lock;
     let (fd, made) = match open::open_or_make(&path, options, lock)? {
         WritableFile::Found(fd) => (fd, None),
         WritableFile::Made(fd, made) => (fd, Some(made)),
@@ -81,7 +82,7 @@ impl Work<'_> {
 
     fn all(&self, is_new: bool) -> Attempted<Preallocated> {
         let untouched = |e| (e, Left::Nothing);
-        let kind = open::kind_of(&self.fd).map_err(untouched)?;
+        let kind = descriptor::kind_of(&self.fd).map_err(untouched)?;
         if kind == FileType::BlockDevice {
             return self.device().map_err(|e| (e, Left::Part));
         }
@@ -137,7 +138,7 @@ impl Work<'_> {
             return Err(Error::invalid("how large? give --size, or --length"));
         }
         let end = match length {
-            Some(length) => offset.checked_add(length).filter(|end| *end <= open::LONGEST),
+            Some(length) => offset.checked_add(length).filter(|end| *end <= descriptor::LONGEST),
             None => Some(size.unwrap_or(old).max(offset)),
         };
         let beyond = || Error::invalid("no file can be that long");

@@ -1,0 +1,237 @@
+//! What is known of a file: its parameters, its type, and a device of an open descriptor.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use device::{
+    Abilities, BlockSizes, Device, Error, ErrorKind, Fault, Info, Params, Result, Simple, text,
+    values,
+};
+use runtime::Context;
+use rustix::fs::{
+    Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, openat, seek,
+};
+use rustix::io::Errno;
+
+use super::cache::PageCaching;
+use super::direct::Direct;
+use super::filling::Filling;
+use super::outlet::Outlet;
+use super::zero::Grain;
+use super::{File, Lock, block, lock};
+use crate::OpenOptions;
+
+/// The parameters of which one says what is opened.
+const NAMING: [&str; 4] = ["file", "dir", "fd", "dirfd"];
+/// The length that no file is longer than.
+pub(super) const LONGEST: u64 = i64::MAX.cast_unsigned();
+
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+
+/// What is particular to files in how one is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct FileOptions {
+    /// How it will be read.
+    pub advice: Advice,
+    /// Whether others are excluded.
+    pub lock: Lock,
+    /// Whether zeroes that must not be a hole are written.
+    pub writes_zeroes: bool,
+    /// A block device is written although the system uses it.
+    pub force: bool,
+    /// As a target it has to be created: an existing file is left alone.
+    pub new: bool,
+    /// What becomes of its pages.
+    pub cache: PageCaching,
+    /// Whether what is written is sent to the disk at once also where it stays in memory, where `cache` bounds that.
+    pub early: bool,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self {
+            advice: Advice::Normal,
+            lock: Lock::Auto,
+            writes_zeroes: false,
+            force: false,
+            new: false,
+            cache: PageCaching::Default,
+            early: true,
+        }
+    }
+}
+
+/// A file as a device, whose work runs in the pool of `context`.
+pub(crate) fn opened(file: File, context: &Context) -> Arc<dyn Device> {
+    match file.cache {
+        PageCaching::Direct if !file.in_memory => Direct::device(file, context),
+        _ => Simple::device(file, &context.pool),
+    }
+}
+
+/// Its path: for a descriptor, the one in /proc.
+pub(super) fn path_of(params: &Params) -> Result<PathBuf> {
+    let mut given = NAMING.iter().filter_map(|key| Some((*key, params.get(key)?)));
+    let (key, value) = given
+        .next()
+        .filter(|(_, value)| !value.is_empty())
+        .ok_or_else(|| Error::invalid("which file? write file:PATH"))?;
+    if let Some((other, _)) = given.next() {
+        return Err(Error::invalid(format!("give only one of {key} and {other}")));
+    }
+    Ok(match key {
+        "fd" | "dirfd" => format!("/proc/self/fd/{value}").into(),
+        _ => text::path(value),
+    })
+}
+
+pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
+    let advice = match values::choice(params, "fadvise", &["normal", "random", "sequential"])? {
+        Some(1) => Advice::Random,
+        Some(2) => Advice::Sequential,
+        _ => Advice::Normal,
+    };
+    let lock = match values::choice(params, "lock", &["on", "off", "auto"])? {
+        Some(0) => Lock::On,
+        Some(1) => Lock::Off,
+        Some(_) => Lock::Auto,
+        None if options.lock => Lock::Auto,
+        None => Lock::Off,
+    };
+    let no_hole = values::choice(params, "no-hole", &["allocated", "written"])?;
+    let (writes_zeroes, force, new) = (no_hole == Some(1), options.force, options.new);
+    let cache = match values::choice(params, "cache", &PageCaching::WORDS)? {
+        Some(number) => PageCaching::of_word(number),
+        None if options.once => PageCaching::Auto,
+        None => PageCaching::Default,
+    };
+    Ok(FileOptions { advice, lock, writes_zeroes, force, new, cache, early: true })
+}
+
+/// A temporary file as a container that grows, and which goes into `outlet` when it is complete.
+pub(super) fn temporary(fd: OwnedFd, outlet: Outlet) -> Result<File> {
+    let options = FileOptions { lock: Lock::Off, ..FileOptions::default() };
+    let mut file = describe(Path::new(outlet.name()), fd, true, options)?;
+    file.filling = Some(Filling::new(Some(0), false));
+    file.info.size = LONGEST;
+    file.info.abilities.flush = outlet.file().is_some();
+    file.info.abilities.fua = false;
+    file.grows = true;
+    file.outlet = Some(outlet);
+    Ok(file)
+}
+
+/// Checks the type before opening: opening a pipe would wait for its other end. Returns the type.
+fn refuse_what_is_no_disk(path: &Path) -> Result<FileType> {
+    let found = std::fs::metadata(path).map_err(|e| match std::fs::read_link(path) {
+        Ok(to) if e.kind() == std::io::ErrorKind::NotFound => Error::os(
+            format!("open: it is a symbolic link to {}, which does not exist", to.display()),
+            e,
+        ),
+        _ => Error::os("open", e),
+    })?;
+    let kind = FileType::from_raw_mode(std::os::unix::fs::MetadataExt::mode(&found));
+    refuse_kind(kind).map(|()| kind)
+}
+
+pub(super) fn refuse_kind(kind: FileType) -> Result<()> {
+    let what = match kind {
+        FileType::RegularFile | FileType::BlockDevice => return Ok(()),
+        FileType::Directory => "is a directory",
+        FileType::Fifo => "is a pipe (copy and convert read one)",
+        FileType::Socket => "is a socket (an NBD server there is nbd+unix:///?socket=PATH)",
+        FileType::CharacterDevice => "is a character device (for /dev/null write null:)",
+        _ => "is neither",
+    };
+    Err(Error::unfit(format!("{what}; a disk is a file or a block device")))
+}
+
+pub(super) fn kind_of(fd: &OwnedFd) -> Result<FileType> {
+    let stat = fstat(fd).map_err(|e| Error::os("look at the file", e))?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
+}
+
+/// Opens an existing file or device. A block device for writing is opened exclusively, which the
+/// kernel refuses while it, or part of it, is mounted or otherwise in use.
+pub(super) fn open_descriptor(
+    path: &Path,
+    options: &OpenOptions,
+    lock: Lock,
+) -> Result<(OwnedFd, bool)> {
+    let device = refuse_what_is_no_disk(path)? == FileType::BlockDevice;
+    let flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    if options.write {
+        let alone = if device && lock != Lock::Off && !options.force {
+            OFlags::EXCL
+        } else {
+            OFlags::empty()
+        };
+        match openat(CWD, path, flags | alone | OFlags::RDWR, Mode::empty()) {
+            Ok(fd) if !device || !block::is_read_only(fd.as_fd()) => return Ok((fd, true)),
+            Ok(_) | Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if options.or_read_only => {}
+            Ok(_) => {
+                let action = "open for writing: the device is read-only";
+                return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action));
+            }
+            Err(Errno::BUSY) => return Err(lock::refusal(lock::Conflict::Device, path)),
+            Err(e) => return Err(Error::os("open for writing", e)),
+        }
+    }
+    match openat(CWD, path, flags | OFlags::RDONLY, Mode::empty()) {
+        Ok(fd) => Ok((fd, false)),
+        Err(e) => Err(Error::os("open", e)),
+    }
+}
+
+/// Collects the facts of an open file and makes a device of it.
+pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<File> {
+    let stat = fstat(&fd).map_err(|e| Error::os("look at the file", e))?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    refuse_kind(kind)?;
+    let geometry = (kind == FileType::BlockDevice).then(|| block::geometry(fd.as_fd()));
+    let size = match geometry {
+        None => u64::try_from(stat.st_size).unwrap_or(0),
+        Some(_) => seek(&fd, SeekFrom::End(0)).map_err(|e| Error::os("ask for the size", e))?,
+    };
+    let in_memory = geometry.is_none() && lies_in_memory(&fd);
+    if file.advice != Advice::Normal {
+        // A hint; it is not needed.
+        let _ = fadvise(&fd, 0, None, file.advice);
+    }
+    let info = Info {
+        blocks: geometry.map_or(BlockSizes::ANY, |g| g.blocks),
+        room: geometry.map_or(0, |g| g.room),
+        abilities: Abilities {
+            write,
+            flush: true,
+            fua: write,
+            trim: write,
+            zero: write,
+            // Whether a filesystem can do it shows only when it is asked to. If it cannot, a fast
+            // zero is refused at once, as it should be.
+            fast_zero: write,
+            written_zero: write,
+            prefetch: !in_memory,
+            take: write && geometry.is_none(),
+            multi_conn: true,
+            extents: geometry.is_none(),
+            rotational: geometry.is_some_and(|g| g.rotational),
+            discards: false,
+            ..Abilities::READ
+        },
+        ..Info::new(path.display().to_string(), size)
+    };
+    let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
+    let grain = match geometry {
+        Some(geometry) => Grain::Sectors(geometry.sector),
+        None => Grain::of_file(fd.as_fd(), preferred),
+    };
+    Ok(File::new(fd, info, grain, in_memory, file))
+}
+
+fn lies_in_memory(fd: &OwnedFd) -> bool {
+    let magic = fstatfs(fd).ok().and_then(|s| u64::try_from(s.f_type).ok());
+    magic.is_some_and(|m| m == TMPFS || m == RAMFS)
+}
