@@ -45,8 +45,11 @@ pub struct Options {
     pub test_fast_zero: bool,
     /// Whether the target is made durable before the copy counts as done.
     pub flush: Flush,
-    /// What is known of the two ends.
-    pub ends: Ends,
+    /// The source and the target share no bytes, and the caller knows it. If they may (they are the same storage under two
+    /// names, or one lies over the other), only ranges that were read, or whose map was read, are changed: zeroing much of
+    /// the target at once would zero data of the source that is not read yet. The bytes themselves prove nothing, however
+    /// many are compared: an overlay may have its own almost everywhere.
+    pub apart: bool,
     /// Do not ask the source for its map: everything is read.
     pub no_extents: bool,
     /// Bytes that each worker may hold in flight; `None` for its share of what all may hold.
@@ -107,19 +110,6 @@ pub enum Flush {
     Must,
 }
 
-/// Whether the source and the target may share bytes: be the same storage under two names, or one lie over the other. If they may,
-/// only ranges that were read, or whose map was read, are changed: zeroing much of the target at once would zero data of the source
-/// that is not read yet. The bytes themselves prove nothing, however many are compared: an overlay may have its own almost everywhere.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Ends {
-    /// They do not, and the caller knows it.
-    Apart,
-    /// They do.
-    Same,
-    /// They may.
-    Unknown,
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -137,7 +127,7 @@ impl Default for Options {
             skip_zeroes: true,
             test_fast_zero: true,
             flush: Flush::WhereItCan,
-            ends: Ends::Unknown,
+            apart: false,
             no_extents: false,
             queue_size: None,
             renewals: 0,

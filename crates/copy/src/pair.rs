@@ -6,7 +6,7 @@ use device::{Edge, Error, ErrorKind, Fault, Info, Result, format_size};
 
 use crate::options::Sizes;
 use crate::path::Path;
-use crate::{Ends, Flush, Options};
+use crate::{Flush, Options};
 
 /// The two ends.
 pub(crate) struct Pair {
@@ -16,7 +16,7 @@ pub(crate) struct Pair {
     pub(crate) size: u64,
     pub(crate) sizes: Sizes,
     /// Whether they may be one storage.
-    pub(crate) ends: Ends,
+    pub(crate) apart: bool,
     /// Whether the target is made durable in the end.
     pub(crate) flush: bool,
 }
@@ -34,7 +34,7 @@ impl Pair {
             target: Path::new(target, for_target),
             size: source.info().size,
             sizes: Sizes::of(source, target, options),
-            ends: options.ends,
+            apart: options.apart,
             flush,
         })
     }

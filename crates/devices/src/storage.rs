@@ -72,6 +72,18 @@ pub enum Relation {
     Unknown,
 }
 
+impl Relation {
+    /// What is known of a disk of two parts, with this relation and that: the nearer of them.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Apart, one) => one,
+            (Self::Unknown, one) if one != Self::Apart => one,
+            (one, _) => one,
+        }
+    }
+}
+
 impl Storage {
     /// Its relation to another.
     #[must_use]

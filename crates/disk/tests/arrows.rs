@@ -1,6 +1,6 @@
 //! The arrows of ARCHITECTURE.md hold: each crate's dependencies are in its table of crates, and
-//! points one way; no particular device is known outside of `devices`; and a type name has one
-//! meaning, as CONTRIBUTING.md wants it.
+//! points one way; the files of a crate need each other in small circles only; no particular device
+//! is known outside of `devices`; and a type name has one meaning, as CONTRIBUTING.md wants it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
@@ -72,6 +72,16 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// What is in a source file without its lines of comment, and without a module of tests at its end.
+fn code(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    let tests = |at: &usize| text[*at..].lines().nth(1).is_some_and(|line| line.ends_with('{'));
+    let end = text.match_indices("#[cfg(test)]\nmod ").map(|(at, _)| at).find(tests);
+    let code = text[..end.unwrap_or(text.len())].lines();
+    let code = code.filter(|line| !line.trim_start().starts_with("//"));
+    code.flat_map(|line| [line, "\n"]).collect()
+}
+
 /// Whether a line decides by the word of a device.
 fn decides(line: &str, word: &str) -> bool {
     let word = format!("\"{word}\"");
@@ -96,10 +106,8 @@ fn lines(outside: &[&str], wrong: impl Fn(&str) -> bool) -> Vec<String> {
         let mut files = Vec::new();
         sources(&root().join("crates").join(&name).join("src"), &mut files);
         for file in files {
-            let text = fs::read_to_string(&file).unwrap();
-            let text = text.split("#[cfg(test)]\nmod").next().unwrap();
-            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let wrong = code.filter(|line| wrong(line));
+            let code = code(&file);
+            let wrong = code.lines().filter(|line| wrong(line));
             found.extend(wrong.map(|line| format!("{}: {}", file.display(), line.trim())));
         }
     }
@@ -203,9 +211,7 @@ fn a_type_name_has_one_meaning() {
         let mut files = Vec::new();
         sources(&root().join("crates").join(&crate_name).join("src"), &mut files);
         for file in files.iter().filter(|file| !file.ends_with(STAND_IN)) {
-            let text = fs::read_to_string(file).unwrap();
-            let text = text.split("#[cfg(test)]\nmod").next().unwrap();
-            for (seen, name) in text.lines().filter_map(type_of) {
+            for (seen, name) in code(file).lines().filter_map(type_of) {
                 let place = (seen, file.display().to_string());
                 types.entry(name.to_owned()).or_default().push(place);
             }
@@ -223,4 +229,150 @@ fn a_type_name_has_one_meaning() {
         .map(|(name, all)| (name, all.iter().map(|(_, file)| file).collect::<Vec<_>>()))
         .collect();
     assert!(twice.is_empty(), "type names with two meanings: {twice:#?}");
+}
+
+/// A module, or what it names, by the words of its path from the root of its crate.
+type Words = Vec<String>;
+
+/// Takes a path off the beginning of a text, or all paths of a tree in braces, each behind `stem`. Returns the rest.
+fn take_paths<'a>(mut text: &'a str, stem: &[String], found: &mut Vec<Words>) -> &'a str {
+    let mut path = stem.to_vec();
+    loop {
+        text = text.trim_start();
+        if let Some(mut inside) = text.strip_prefix('{') {
+            loop {
+                inside = take_paths(inside, &path, found);
+                // ` as NAME` may be in between.
+                let Some(end) = inside.find([',', '}']) else { return "" };
+                let is_last = inside[end..].starts_with('}');
+                inside = inside[end + 1..].trim_start();
+                if is_last || inside.starts_with('}') {
+                    return inside;
+                }
+            }
+        }
+        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+        path.push(text[..end].to_owned());
+        text = &text[end..];
+        match text.strip_prefix("::") {
+            Some(rest) => text = rest,
+            None => {
+                found.push(path);
+                return text;
+            }
+        }
+    }
+}
+
+/// The files of a crate as modules, and how they name each other.
+#[derive(Default)]
+struct Modules {
+    code: BTreeMap<Words, String>,
+    /// By module: what it shows of others (`pub use`), by the last word.
+    shown: BTreeMap<Words, BTreeMap<String, Words>>,
+}
+
+impl Modules {
+    fn of(crate_name: &str) -> Self {
+        let src = root().join("crates").join(crate_name).join("src");
+        let (mut files, mut all) = (Vec::new(), Self::default());
+        sources(&src, &mut files);
+        for file in &files {
+            let path = file.strip_prefix(&src).unwrap().with_extension("");
+            let mut module: Words = path.iter().map(|word| word.to_str().unwrap().into()).collect();
+            if ["mod", "lib", "main"].contains(&module.last().unwrap().as_str()) {
+                module.pop();
+            }
+            let code = code(file);
+            let uses = code.split(";\n").map(str::trim).filter(|line| line.starts_with("pub"));
+            let mut shown = Vec::new();
+            for (_, tree) in uses.filter_map(|line| line.split_once("use ")) {
+                take_paths(tree, &[], &mut shown);
+            }
+            let shown = shown.into_iter().map(|path| (path.last().unwrap().clone(), path));
+            all.shown.insert(module.clone(), shown.collect());
+            all.code.insert(module, code);
+        }
+        all
+    }
+
+    /// The module in which a path of the module `at` ends; a name that another one shows is followed there.
+    fn meant(&self, at: &Words, path: &[String], again: usize) -> Words {
+        let mut at = at.clone();
+        for (i, word) in path.iter().enumerate() {
+            match word.as_str() {
+                "crate" => at.clear(),
+                "super" => drop(at.pop()),
+                "self" => {}
+                word => {
+                    at.push(word.to_owned());
+                    if !self.code.contains_key(&at) {
+                        at.pop();
+                        let shown = self.shown.get(&at).and_then(|shown| shown.get(word));
+                        let shown = shown.filter(|shown| again > 0 && **shown != path[i..]);
+                        return match shown {
+                            Some(shown) => self.meant(&at, shown, again - 1),
+                            None => at,
+                        };
+                    }
+                }
+            }
+        }
+        at
+    }
+
+    /// The modules that `module` names by `crate::…` and `super::…`.
+    fn needs(&self, module: &Words) -> BTreeSet<Words> {
+        let (code, mut paths) = (&self.code[module], Vec::new());
+        let starts = ["crate::", "super::"].map(|root| code.match_indices(root));
+        for (at, _) in starts.into_iter().flatten() {
+            let before = &code[..at];
+            // Inside of a path, a longer word, or `pub(in …)`.
+            if !before.ends_with(|c: char| c == ':' || c.is_alphanumeric())
+                && !before.ends_with("(in ")
+            {
+                take_paths(&code[at..], &[], &mut paths);
+            }
+        }
+        let found = paths.iter().map(|path| self.meant(module, path, 4));
+        found.filter(|found| found != module).collect()
+    }
+
+    /// Groups of modules that all need each other.
+    fn circles(&self) -> BTreeSet<BTreeSet<Words>> {
+        let needs: BTreeMap<_, _> = self.code.keys().map(|m| (m, self.needs(m))).collect();
+        let reached = |from: &Words| {
+            let (mut found, mut next) = (BTreeSet::new(), vec![from.clone()]);
+            while let Some(module) = next.pop() {
+                for needed in needs.get(&module).into_iter().flatten() {
+                    if found.insert(needed.clone()) {
+                        next.push(needed.clone());
+                    }
+                }
+            }
+            found
+        };
+        let reached: BTreeMap<_, _> = self.code.keys().map(|m| (m, reached(m))).collect();
+        let circle = |m: &Words| -> BTreeSet<Words> {
+            reached[m].iter().filter(|n| reached[*n].contains(m)).cloned().collect()
+        };
+        self.code.keys().map(circle).collect()
+    }
+}
+
+/// The files in a circle, at most: more are read as one, and none of them can be changed alone.
+const LARGEST_CIRCLE: usize = 3;
+
+#[test]
+fn no_circle_of_files_is_large() {
+    let mut large = Vec::new();
+    for name in crates() {
+        for circle in Modules::of(&name).circles() {
+            if circle.len() > LARGEST_CIRCLE {
+                let files: Vec<_> = circle.iter().map(|module| module.join("::")).collect();
+                large.push(format!("{name}: {} files: {}", files.len(), files.join(", ")));
+            }
+        }
+    }
+    assert!(large.is_empty(), "files that need each other: {large:#?}");
 }

@@ -274,7 +274,7 @@ fn make(raw: &str, to: &str, options: &[&str], copying: &copy::Options) -> devic
     let created = disk::create(&target, &Stack::default().over_image(image), &creation, &context)?;
     let copying = copy::Options {
         target_is_zero: created.holds == Holds::Zeroes,
-        ends: copy::Ends::Apart,
+        apart: true,
         flush: copy::Flush::Never,
         ..copying.clone()
     };

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use copy::{Anew, Ends, Flush, Reflink};
+use copy::{Anew, Flush, Reflink};
 use device::{Edge, Info, format_size};
 use disk::{
     ByteStream, ConcatPart, Contents, Created, Creation, Holds, Image, OpenOptions, Relation,
@@ -208,7 +208,7 @@ pub(super) fn open_target(
     context: &Context,
     display: &Display,
 ) -> Result<Target, Failure> {
-    let ends = related?.with(work, files);
+    let apart = related?.apart(work, files);
     if !work.is_new
         && let Some(warning) = work.promise.check(&work.target, source.disk(), context)?
     {
@@ -232,7 +232,7 @@ pub(super) fn open_target(
     if let Some(filters) = &work.over_target {
         target.edge = filters.over(target.edge.clone(), context)?;
     }
-    Ok(Target { created: target, bottom, ends, below })
+    Ok(Target { created: target, bottom, apart, below })
 }
 
 fn create(
@@ -279,9 +279,14 @@ fn create(
         _ => Contents::Anything,
     };
     let target = disk::create_for(&contents, files, &work.target, stack, &creation, context)?;
+    check_room(&target, stack, size).map(|()| target)
+}
+
+/// Refuses, and removes, a target that shows less than `size` bytes through its filters.
+fn check_room(target: &Created, stack: &Stack, size: u64) -> Result<(), Failure> {
     let seen = target.edge.info();
     if stack.is_empty() || seen.size >= size {
-        return Ok(target);
+        return Ok(());
     }
     if let Some(made) = &target.made {
         made.remove();
@@ -317,23 +322,23 @@ fn made_again(work: &CopyRequest, size: u64, context: &Context) -> Result<Stack,
 
 /// What the names tell about the ends.
 pub(super) struct Related {
-    ends: Ends,
+    relation: Relation,
     target: Storage,
-    /// The sources that were named, which `ends` is about.
+    /// The sources that were named, which `relation` is about.
     sources: usize,
 }
 
 impl Related {
-    /// With what is known once the sources are open: where all files are that they name (the sources themselves come first).
-    fn with(self, work: &CopyRequest, files: &[Storage]) -> Ends {
+    /// Whether the ends share nothing, with what is known once the sources are open: where all files are that they name (the
+    /// sources themselves come first).
+    fn apart(self, work: &CopyRequest, files: &[Storage]) -> bool {
         // A new image shares no offsets with its source: it has bytes of its own.
         let is_image = work.target_stack.image().format().is_some();
         let named = files.get(self.sources..).unwrap_or_default();
-        match (self.ends, ends_of(disk::relate_all(named, &self.target))) {
-            (Ends::Same, _) | (_, Ends::Same) => Ends::Same,
-            (Ends::Apart, Ends::Apart) => Ends::Apart,
-            _ if is_image => Ends::Apart,
-            _ => Ends::Unknown,
+        match self.relation.and(disk::relate_all(named, &self.target)) {
+            Relation::Apart => true,
+            Relation::Unknown => is_image,
+            Relation::Same | Relation::Overlapping => false,
         }
     }
 }
@@ -341,17 +346,12 @@ impl Related {
 /// What the names tell about the ends. It asks the system about disks below them, so it has to run before a
 /// sandbox.
 pub(super) fn relate(work: &CopyRequest) -> Result<Related, Failure> {
-    let (mut ends, target, sources) = (Ends::Apart, work.target.storage(), work.sources.len());
-    for source in &*work.sources {
-        match (ends, ends_of(disk::relate(&source.disk, &work.target)?)) {
-            (Ends::Same, _) | (_, Ends::Same) => ends = Ends::Same,
-            (Ends::Unknown, _) | (_, Ends::Unknown) => ends = Ends::Unknown,
-            (Ends::Apart, Ends::Apart) => {}
-        }
-    }
+    let (target, sources) = (work.target.storage(), work.sources.len());
+    let mut relations = work.sources.iter().map(|source| disk::relate(&source.disk, &work.target));
+    let relation = relations.try_fold(Relation::Apart, |all, one| one.map(|one| all.and(one)))?;
     refuse_used(&work.target, work.force)?;
     let is_shifted = work.at.is_some_and(|at| work.window.is_some_and(|(start, _)| start != at));
-    if ends == Ends::Same && is_shifted {
+    if relation == Relation::Same && is_shifted {
         let target = &work.target;
         return Err(Failure::new(format!(
             "{target}: is the source itself, and cannot be copied to another offset in it; nothing was changed"
@@ -363,13 +363,5 @@ pub(super) fn relate(work: &CopyRequest) -> Result<Related, Failure> {
             "--no-clobber: {target} is not a file that could be created"
         )));
     }
-    Ok(Related { ends, target, sources })
-}
-
-fn ends_of(relation: Relation) -> Ends {
-    match relation {
-        Relation::Apart => Ends::Apart,
-        Relation::Unknown => Ends::Unknown,
-        Relation::Same | Relation::Overlapping => Ends::Same,
-    }
+    Ok(Related { relation, target, sources })
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
-use copy::{Cancel, CopyPlan, Ends, Flush, Options, Progress, Report};
+use copy::{Cancel, CopyPlan, Flush, Options, Progress, Report};
 use device::{Edge, ErrorKind, Reach, Use, format_size};
 use disk::{Created, Holds, Made, Named, Stack};
 use runtime::{Context, OperatorLog, Patience};
@@ -128,8 +128,8 @@ struct Target {
     created: Created,
     /// The target itself, below the filters that do not hide that it is new.
     bottom: Edge,
-    /// How it relates to the source.
-    ends: Ends,
+    /// It shares no bytes with the source, and that is proven.
+    apart: bool,
     /// Bytes of the disk below the overlay, if only the source's own layer is copied.
     below: Option<u64>,
 }
@@ -162,20 +162,12 @@ fn copy_and_show(
     mut display: Display,
     context: &Context,
 ) -> Result<(), Failed> {
-    let Target { created: Created { edge: target, holds, made }, bottom, ends, below } = target;
+    let Target { created: Created { edge: target, holds, made }, bottom, apart, below } = target;
     let made = made.as_deref();
     if let Some(made) = made.filter(|_| work.keep_partial) {
         made.keep();
     }
-    let mut options = work.options.clone();
-    options.ends = *ends;
-    options.anew = Some(ends::anew(work, context));
-    match holds {
-        Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
-        // As if it had been emptied: what is not data becomes a hole.
-        Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
-        Holds::Unknown => {}
-    }
+    let options = Options { apart: *apart, anew: Some(ends::anew(work, context)), ..for_target(*holds, work.options.clone()) };
     if let Input::Disk(source) = &source
         && below.is_none()
         && !(options.no_extents || options.wipe || options.written)
@@ -219,35 +211,14 @@ fn copy_and_show(
         let failure = Failure::new("copy: panicked; this is a defect");
         return Err((display, failure, None));
     };
-    let synced = |made: &dyn Made| made.sync_name().map_err(|e| format!("sync its directory: {e}"));
     match result {
-        Ok(report) => {
-            if let Some(complaint) = context.control.take_complaints().first() {
-                let removed = made.is_some_and(Made::remove);
-                let end = if removed { "; the target was removed" } else { "" };
-                let failure = Failure::new(format!("{complaint}{end}"));
-                return Err((display, failure, Some(report)));
+        Ok(report) => match publish(target, made, options.flush != Flush::Never, context) {
+            Ok(()) => {
+                display.succeed(&now, &report);
+                Ok(())
             }
-            if let Some(Err(e)) = made.map(Made::appear) {
-                made.map(Made::remove);
-                let name = &target.info().name;
-                let what =
-                    format!("{name}: all bytes were copied, but it could not get its name: {e}");
-                return Err((display, Failure::new(what), Some(report)));
-            }
-            let durable = options.flush != Flush::Never;
-            if let Some(Err(e)) = made.filter(|_| durable).map(synced) {
-                let name = &target.info().name;
-                let what = "all bytes were copied, but its name may not last";
-                let failure = Failure::new(format!("{name}: {e}; {what}"));
-                return Err((display, failure, Some(report)));
-            }
-            if let Some(made) = made {
-                made.keep();
-            }
-            display.succeed(&now, &report);
-            Ok(())
-        }
+            Err(failure) => Err((display, failure, Some(report))),
+        },
         Err(failed) => {
             let removed = made.is_some_and(Made::remove);
             let mut failure = explain(&failed, &target.info().name, removed);
@@ -257,6 +228,42 @@ fn copy_and_show(
             Err((display, failure, Some(failed.report)))
         }
     }
+}
+
+/// The options for a target that holds this.
+fn for_target(holds: Holds, options: Options) -> Options {
+    match holds {
+        Holds::Zeroes => Options { target_is_zero: true, check_zero: false, ..options },
+        // As if it had been emptied: what is not data becomes a hole.
+        Holds::Old => Options { target_is_zero: false, skip_zeroes: false, ..options },
+        Holds::Unknown => options,
+    }
+}
+
+/// Gives the target, to which all bytes were copied, its name, and keeps it.
+fn publish(
+    target: &Edge,
+    made: Option<&dyn Made>,
+    durable: bool,
+    context: &Context,
+) -> Result<(), Failure> {
+    if let Some(complaint) = context.control.take_complaints().first() {
+        let removed = made.is_some_and(Made::remove);
+        let end = if removed { "; the target was removed" } else { "" };
+        return Err(Failure::new(format!("{complaint}{end}")));
+    }
+    let (Some(made), name) = (made, &target.info().name) else { return Ok(()) };
+    if let Err(e) = made.appear() {
+        made.remove();
+        let what = format!("{name}: all bytes were copied, but it could not get its name: {e}");
+        return Err(Failure::new(what));
+    }
+    if durable && let Err(e) = made.sync_name() {
+        let what = "all bytes were copied, but its name may not last";
+        return Err(Failure::new(format!("{name}: sync its directory: {e}; {what}")));
+    }
+    made.keep();
+    Ok(())
 }
 
 /// The plan: all of the source, or what an overlay does not get from below.

@@ -16,7 +16,7 @@
 //! touch them are held back; if the target proves fast, the rest is swept.
 //!
 //! A sweep changes what the source was not asked about yet. So a target is swept only if the two ends are proven to share no bytes
-//! ([`Ends::Apart`]): the source may be an overlay over the target, and shows its bytes wherever it has none of its own. No sample
+//! ([`Options::apart`](crate::Options::apart)): the source may be an overlay over the target, and shows its bytes wherever it has none of its own. No sample
 //! of their bytes can show that it is not. Only a copy of the whole source sweeps: the ranges that a list leaves alone lie between
 //! those to zero.
 //!
@@ -37,7 +37,6 @@ use super::act::Zeroes;
 use super::known::TargetState;
 use super::requests::Requests;
 use super::speed::{TESTS, Test};
-use crate::Ends;
 use crate::account::CopyAccount;
 use crate::pair::Pair;
 use crate::queue::{Push, WAITING};
@@ -93,8 +92,7 @@ impl<'scope, 'env> Sweep<'scope, 'env> {
         if whole && policy.asks() {
             survey(&requests)?;
         }
-        let apart = pair.ends == Ends::Apart;
-        let open = whole && apart && !policy.skips() && policy.is_fast();
+        let open = whole && pair.apart && !policy.skips() && policy.is_fast();
         Ok(Self { requests, scope, open, tested: None, held: Vec::new() })
     }
 

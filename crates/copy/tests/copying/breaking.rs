@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use copy::{Cancel, CopyPlan, Ends, Options, Progress, Report};
+use copy::{Cancel, CopyPlan, Options, Progress, Report};
 use device::Blocking as _;
 use device::model::Model;
 use device::{
@@ -327,7 +327,7 @@ fn options(random: &mut Random) -> Options {
         threads: Some(1 + random.below(3) as usize),
         requests: Some([1, 4, 16][random.below(3) as usize]),
         request_size: 16 << 10,
-        ends: Ends::Apart,
+        apart: true,
         test_fast_zero: random.below(2) == 0,
         skip_zeroes: random.below(2) == 0,
         renewals: 30,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use copy::{Ends, Flush, Options, Reflink};
+use copy::{Flush, Options, Reflink};
 use device::Blocking as _;
 use device::model::Model;
 use device::{Abilities, ExtentKind, OperationKind};
@@ -31,7 +31,7 @@ fn options(random: &mut Random) -> Options {
         skip_zeroes: random.below(2) == 0,
         test_fast_zero: random.below(2) == 0,
         flush: [Flush::Never, Flush::WhereItCan, Flush::Must][random.below(3) as usize],
-        ends: [Ends::Apart, Ends::Same, Ends::Unknown][random.below(3) as usize],
+        apart: random.below(3) == 0,
         no_extents: random.below(4) == 0,
         queue_size: Some(pick(random, &[1, 100_000, 16 << 20])),
         renewals: usize::try_from(random.below(2)).unwrap(),

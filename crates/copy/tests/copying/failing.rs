@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use copy::{Cancel, Ends, FailedCopy, Options, Progress};
+use copy::{Cancel, FailedCopy, Options, Progress};
 use device::Blocking as _;
 use device::model::Model;
 use device::{Abilities, ErrorKind};
@@ -27,8 +27,8 @@ impl Case {
         let target = Arc::new(Model::new(SIZE));
         fill(&target, 0xee);
         // The target is not read: a failure of that would not matter.
-        let ends = Ends::Apart;
-        let options = Options { threads: Some(2), request_size: 65536, ends, ..Options::default() };
+        let options =
+            Options { threads: Some(2), request_size: 65536, apart: true, ..Options::default() };
         Self { source, target, options, lanes }
     }
 

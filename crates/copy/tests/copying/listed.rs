@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use copy::{Cancel, CopyPlan, Ends, ListedRange, Options, Progress, RangeFate};
+use copy::{Cancel, CopyPlan, ListedRange, Options, Progress, RangeFate};
 use device::model::Model;
 use device::{Abilities, Blocking, ErrorKind, ZeroFlags};
 use trial::{Fate, SeenOperation, TestDevice};
@@ -95,7 +95,7 @@ fn what_a_list_leaves_alone_is_neither_asked_for_nor_read_nor_changed() {
             threads: Some(1 + usize::try_from(random.below(3)).unwrap()),
             request_size: 16 << 10,
             test_fast_zero: random.below(2) == 0,
-            ends: [Ends::Apart, Ends::Unknown][usize::try_from(random.below(2)).unwrap()],
+            apart: random.below(2) == 0,
             no_extents: random.below(4) == 0,
             sparse: Some(4096).filter(|_| random.below(4) > 0),
             allocated: random.below(4) == 0,
@@ -133,7 +133,7 @@ fn what_a_failed_copy_by_a_list_has_left_does_not_include_what_is_left_alone() {
         |start: u64| ListedRange { range: start << 20..(start + 1) << 20, kind: RangeFate::Data };
     let list = [data(0), data(3)];
     let options =
-        Options { threads: Some(1), request_size: 65536, ends: Ends::Apart, ..Options::default() };
+        Options { threads: Some(1), request_size: 65536, apart: true, ..Options::default() };
     let failure = by_list(source, target, &list, &options).unwrap_err();
     assert_eq!(failure.report.left, [3 << 20..4 << 20], "{failure}");
     assert_eq!(failure.report.total, 2 << 20);

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use copy::{Cancel, CopyPlan, Ends, Options, Progress};
+use copy::{Cancel, CopyPlan, Options, Progress};
 use device::{Device, Edge, Error, ErrorKind, Fault, Params};
 use devices::OpenOptions;
 use runtime::WorkPool;
@@ -61,7 +61,7 @@ fn a_copy_between_servers_that_hang_up_and_forget_ends_equal() {
         let target = Server::new(vec![0xee; 100 * BLOCK], temper, round);
         let (from, to) = (serve(&source), serve(&target));
         let options = Options {
-            ends: Ends::Apart,
+            apart: true,
             request_size: 16 << 10,
             requests: Some(4),
             renewals: 30,

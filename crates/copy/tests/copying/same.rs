@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use copy::{Ends, Options};
+use copy::Options;
 use device::model::Model;
 use device::{Abilities, Blocking as _, Edge, ErrorKind, ExtentKind, Operation, OperationKind};
 use trial::{Fate, TestDevice};
@@ -28,9 +28,8 @@ fn a_disk_copied_onto_itself_keeps_every_byte() {
         let before = disk.bytes();
         let (source, _) = path(&disk, source_map, usize::from(seed % 3 == 0) * 2);
         let (target, _) = path(&disk, target_map, usize::from(seed % 5 == 0) * 2);
-        let ends = if seed % 8 < 4 { Ends::Unknown } else { Ends::Same };
         let options = Options {
-            ends,
+            apart: false,
             threads: Some(2),
             request_size: 16 << 10,
             no_extents: seed % 7 == 0,
@@ -50,7 +49,7 @@ fn only_a_target_that_is_known_to_be_apart_is_zeroed_in_advance() {
         for at in (0..SIZE as u64).step_by(64 << 10) {
             source.write_at(&[7; 16 << 10], at, false).unwrap();
         }
-        let counted = |fill_with, ends| {
+        let counted = |fill_with, apart| {
             let target = Arc::new(Model::new(SIZE));
             if let Some(byte) = fill_with {
                 fill(&target, byte);
@@ -59,17 +58,16 @@ fn only_a_target_that_is_known_to_be_apart_is_zeroed_in_advance() {
             }
             let (from, _) = path(&source, source_map, 0);
             let (to, seen) = path(&target, false, 0);
-            let options = Options { ends, test_fast_zero: false, ..Options::default() };
+            let options = Options { apart, test_fast_zero: false, ..Options::default() };
             run(&from, &to, &options).unwrap();
             assert!(target.bytes() == source.bytes());
             seen.count(OperationKind::Zero)
         };
         // It may be the source, or lie below it, whatever it holds: every hole by itself.
-        assert_eq!(counted(Some(0xee), Ends::Unknown), SIZE / (64 << 10));
-        assert_eq!(counted(None, Ends::Unknown), SIZE / (64 << 10));
-        assert_eq!(counted(Some(0xee), Ends::Apart), 1);
-        assert_eq!(counted(None, Ends::Apart), 1);
-        assert_eq!(counted(Some(0xee), Ends::Same), SIZE / (64 << 10));
+        assert_eq!(counted(Some(0xee), false), SIZE / (64 << 10));
+        assert_eq!(counted(None, false), SIZE / (64 << 10));
+        assert_eq!(counted(Some(0xee), true), 1);
+        assert_eq!(counted(None, true), 1);
     }
 }
 
@@ -196,7 +194,7 @@ fn an_overlay_with_almost_all_blocks_of_its_own_loses_none_of_the_others() {
 
 #[test]
 fn nothing_is_changed_for_a_source_that_cannot_be_read() {
-    for (fast_zero, ends) in [(false, Ends::Unknown), (true, Ends::Unknown), (true, Ends::Apart)] {
+    for (fast_zero, apart) in [(false, false), (true, false), (true, true)] {
         let source = Arc::new(Model::new(SIZE));
         for at in [1, 2, 3] {
             source.write_at(&[1; 4096], at << 20, false).unwrap();
@@ -213,7 +211,7 @@ fn nothing_is_changed_for_a_source_that_cannot_be_read() {
         let abilities = Abilities { extents: false, fast_zero, ..all_abilities() };
         let target = Arc::new(Model::with(SIZE, abilities, blocks(1, 4096, 32 << 20)));
         fill(&target, 0xee);
-        let options = Options { ends, ..Options::default() };
+        let options = Options { apart, ..Options::default() };
         let failure = run(&source, &edge(target.clone()), &options).unwrap_err();
         assert_eq!(failure.error.kind(), ErrorKind::Io);
         assert!(!failure.report.touched, "{failure}");

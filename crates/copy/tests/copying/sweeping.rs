@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use copy::{Ends, Options, Report};
+use copy::{Options, Report};
 use device::model::Model;
 use device::{
     Abilities, Blocking, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Result, ZeroFlags,
@@ -149,7 +149,7 @@ fn options() -> Options {
         threads: Some(2),
         request_size: BLOCK as u64,
         test_fast_zero: false,
-        ends: Ends::Apart,
+        apart: true,
         ..Options::default()
     }
 }

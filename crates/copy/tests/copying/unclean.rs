@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use copy::{Ends, Options};
+use copy::Options;
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Blocking, Error, ErrorKind, Extent, Fault, Info, Result, ZeroFlags,
@@ -140,7 +140,7 @@ fn laid_out() -> (Arc<Model>, u64) {
 }
 
 fn options() -> Options {
-    Options { ends: Ends::Apart, test_fast_zero: false, ..Options::default() }
+    Options { apart: true, test_fast_zero: false, ..Options::default() }
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn no_stale_byte_is_left_whatever_the_target_held_and_can_do() {
             test_fast_zero: random.below(2) == 0,
             skip_zeroes: random.below(2) == 0,
             queue_size: Some([1, 70_000, 16 << 20][random.below(3) as usize]),
-            ends: Ends::Apart,
+            apart: true,
             ..Options::default()
         };
         let report = run(&edge(source.clone()), &edge(target.clone()), &options);
@@ -376,7 +376,7 @@ fn what_reads_as_zeroes_until_its_neighbours_are_written_is_not_left_alone() {
             threads: Some([1, 3][random.below(2) as usize]),
             sparse: [None, Some(4096), Some(65536)][random.below(3) as usize],
             target_is_zero: !used && random.below(2) == 0,
-            ends: Ends::Apart,
+            apart: true,
             ..Options::default()
         };
         let report = run(&edge(source.clone()), &edge(target.clone()), &options);

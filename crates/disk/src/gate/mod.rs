@@ -285,11 +285,7 @@ pub fn relate(source: &Named, target: &Named) -> Result<Relation> {
 #[must_use]
 pub fn relate_all<'a>(source: impl IntoIterator<Item = &'a Storage>, target: &Storage) -> Relation {
     let relations = source.into_iter().map(|storage| storage.relation(target));
-    relations.fold(Relation::Apart, |all, one| match (all, one) {
-        (Relation::Apart, one) => one,
-        (Relation::Unknown, one) if one != Relation::Apart => one,
-        (all, _) => all,
-    })
+    relations.fold(Relation::Apart, Relation::and)
 }
 
 /// Whether a name in an image names something other than a file, in qemu-img's form: `json:{…}`,

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use copy::{Anew, Cancel, CopyPlan, Ends, Flush, Options, Progress, Report};
+use copy::{Anew, Cancel, CopyPlan, Flush, Options, Progress, Report};
 use device::Edge;
 use disk::{Contents, Created, Creation, Holds, Image, Named, OpenOptions, Relation, Stack};
 use pyo3::prelude::*;
@@ -51,7 +51,7 @@ impl Choices {
         OpenOptions { connections: self.connections, once: true, ..OpenOptions::read_only() }
     }
 
-    fn options(&self, ends: Ends) -> Options {
+    fn options(&self, apart: bool) -> Options {
         Options {
             threads: self.threads,
             sparse: Some(self.sparse).filter(|n| *n > 0),
@@ -59,7 +59,7 @@ impl Choices {
             target_is_zero: self.target_is_zero,
             check_zero: self.target_is_zero,
             flush: if self.flush { Flush::WhereItCan } else { Flush::Never },
-            ends,
+            apart,
             ..Options::default()
         }
     }
@@ -74,19 +74,11 @@ struct Work {
     cancel: Cancel,
 }
 
-fn ends_of(relation: Relation) -> Ends {
-    match relation {
-        Relation::Apart => Ends::Apart,
-        Relation::Unknown => Ends::Unknown,
-        Relation::Same | Relation::Overlapping => Ends::Same,
-    }
-}
-
 impl Work {
     fn run(&self) -> Result<Report, Failed> {
         let context = Context::default();
-        let result = self.open(&context).and_then(|(source, ends, target)| {
-            let copied = self.copy(&source, ends, &target, &context);
+        let result = self.open(&context).and_then(|(source, apart, target)| {
+            let copied = self.copy(&source, apart, &target, &context);
             if let (Err(_), Some(made)) = (&copied, &target.made) {
                 made.remove();
             }
@@ -96,7 +88,7 @@ impl Work {
         result
     }
 
-    fn open(&self, context: &Context) -> Result<(Edge, Ends, Created), Failed> {
+    fn open(&self, context: &Context) -> Result<(Edge, bool, Created), Failed> {
         let connections = self.choices.connections;
         let options = self.choices.open_source();
         let (named, stack) = &*self.source;
@@ -106,9 +98,10 @@ impl Work {
         let source = opened.edge;
         let (named, stack) = &self.target;
         // A new image shares nothing with its source.
-        let ends = match ends_of(disk::relate_all(&files, &named.storage())) {
-            Ends::Unknown if stack.image().format().is_some() => Ends::Apart,
-            ends => ends,
+        let apart = match disk::relate_all(&files, &named.storage()) {
+            Relation::Apart => true,
+            Relation::Unknown => stack.image().format().is_some(),
+            Relation::Same | Relation::Overlapping => false,
         };
         let force = self.choices.force;
         let options = OpenOptions { connections, force, once: true, ..OpenOptions::read_write() };
@@ -135,7 +128,7 @@ impl Work {
             let text = format!("{named}: is too small; it was not written");
             return Err(Failed::new(device::ErrorKind::NoSpace, text));
         }
-        Ok((source, ends, target))
+        Ok((source, apart, target))
     }
 
     /// How the source is opened once more.
@@ -148,11 +141,11 @@ impl Work {
     fn copy(
         &self,
         source: &Edge,
-        ends: Ends,
+        apart: bool,
         target: &Created,
         context: &Context,
     ) -> Result<Report, Failed> {
-        let mut options = self.choices.options(ends);
+        let mut options = self.choices.options(apart);
         options.anew = Some(self.anew(context));
         match target.holds {
             Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),

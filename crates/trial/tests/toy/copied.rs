@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use copy::{Cancel, CopyPlan, Ends, Options, Progress, Report};
+use copy::{Cancel, CopyPlan, Options, Progress, Report};
 use device::{Edge, Extent, ExtentKind, Operation, Stored, ZeroFlags};
 use runtime::WorkPool;
 use trial::toy::{Toy, ToySettings};
@@ -39,7 +39,7 @@ fn fill(disk: &Edge, seed: u64) {
 }
 
 fn run(source: &Edge, target: &Edge, options: Options) -> Report {
-    let options = Options { ends: Ends::Apart, ..options };
+    let options = Options { apart: true, ..options };
     let (progress, cancel) = (Progress::default(), Cancel::default());
     copy::run(source, target, &CopyPlan::Map, &options, &progress, &cancel).unwrap()
 }
