@@ -20,6 +20,7 @@ struct Counters {
     copied: AtomicU64,
     zeroed: AtomicU64,
     skipped: AtomicU64,
+    comparing: AtomicBool,
     started: OnceLock<Instant>,
     /// The target was sent something that may have changed it.
     touched: AtomicBool,
@@ -36,6 +37,8 @@ pub struct CopyCounts {
     pub zeroed: u64,
     /// Left alone because the target reads as zeroes there.
     pub skipped: u64,
+    /// All is done, and what was read of the source before its server was lost is read again and compared.
+    pub comparing: bool,
     /// Since the copy began.
     pub elapsed: Duration,
 }
@@ -58,6 +61,7 @@ impl Progress {
             copied: c.copied.load(Relaxed),
             zeroed: c.zeroed.load(Relaxed),
             skipped: c.skipped.load(Relaxed),
+            comparing: c.comparing.load(Relaxed),
             elapsed: c.started.get().map_or(Duration::ZERO, Instant::elapsed),
         }
     }
@@ -84,6 +88,10 @@ impl Progress {
             let before = counter.fetch_update(Relaxed, Relaxed, less).unwrap_or(0);
             len = len.saturating_sub(before);
         }
+    }
+
+    pub(crate) fn compare(&self, comparing: bool) {
+        self.0.comparing.store(comparing, Relaxed);
     }
 
     pub(crate) fn touch(&self) {

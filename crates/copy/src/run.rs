@@ -182,7 +182,11 @@ impl<'a> Copy<'a> {
     /// All was read. If the source's server was lost and came back meanwhile: makes sure that it is all of one disk.
     fn confirm(&self) -> Result<u64> {
         let Some(sums) = &self.sums else { return Ok(0) };
-        again::check(&self.pair, (sums, &self.spans), self.options, self.cancel)
+        self.progress.compare(!sums.before(self.pair.source.epoch()).is_empty());
+        let confirmed =
+            again::check(&self.pair, (sums, &self.spans), self.options, self.cancel);
+        self.progress.compare(false);
+        confirmed
     }
 
     /// The target may have forgotten something, and without a flush it is not known what.

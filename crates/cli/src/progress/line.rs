@@ -191,6 +191,7 @@ impl Line {
         let done = format_size(now.done());
         let speed = format_rate(rate.per_second(now, counting));
         let eta = match rate.eta(now, counting, mapped) {
+            _ if now.comparing => "comparing with the source that came back".into(),
             Eta::In(seconds) => format!("ETA {}", format_time(seconds)),
             Eta::AtLeast(seconds) => format!("ETA {} or more", format_time(seconds)),
             Eta::Unknown => match now.elapsed.saturating_sub(rate.moved.0) {
@@ -288,11 +289,11 @@ pub(super) fn share(now: &CopyCounts, mapped: Option<Mapped>) -> (u64, u64) {
     }
 }
 
-/// Below 100 as long as something is left to do.
+/// Below 100 as long as something is left to do, or to compare.
 fn percent(now: &CopyCounts, mapped: Option<Mapped>) -> u128 {
     let (part, whole) = share(now, mapped);
     let part = (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0);
-    if now.done() < now.total { part.min(99) } else { part }
+    if now.done() < now.total || now.comparing { part.min(99) } else { part }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people: 53 bits are enough")]
@@ -333,7 +334,7 @@ mod tests {
 
     fn now(seconds: u64, copied: u64, zeroed: u64, total: u64) -> CopyCounts {
         let elapsed = Duration::from_secs(seconds);
-        CopyCounts { total, copied, zeroed, skipped: 0, elapsed }
+        CopyCounts { total, copied, zeroed, elapsed, ..CopyCounts::default() }
     }
 
     #[test]
@@ -368,6 +369,20 @@ mod tests {
         assert!(text(11, 10).ends_with("ETA unknown"));
         assert!(text(72, 10).ends_with("nothing for 1:10"));
         assert!(!text(73, 20).contains("nothing"));
+    }
+
+    #[test]
+    fn a_copy_that_compares_is_not_done() {
+        let (mut rate, now) = (Rate::default(), now(2, 100, 0, 100));
+        rate.add(&now);
+        let text =
+            |now: &CopyCounts| Line::of(now, &rate, Counting::Data, None).in_full().to_owned();
+        let comparing = CopyCounts { comparing: true, ..now };
+        assert!(text(&now).starts_with("100% ") && text(&now).contains("ETA"), "{}", text(&now));
+        let text = text(&comparing);
+        assert!(
+            text.starts_with("99% ") && text.ends_with("comparing with the source that came back")
+        );
     }
 
     #[test]

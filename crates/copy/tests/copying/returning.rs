@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use copy::{Anew, FailedCopy, Options, Report};
+use copy::{Anew, Cancel, CopyPlan, FailedCopy, Options, Progress, Report};
 use device::model::Model;
 use device::{
     Blocking, Client, Connected, Edge, ErrorKind, Operation, OperationKind, Outcome, Session,
@@ -153,6 +153,27 @@ fn a_source_that_comes_back_as_it_was_is_read_again_as_far_as_it_had_been_read()
         let most = if losses.is_empty() { SIZE as u64 } else { 2 * SIZE as u64 };
         assert!(read <= most + (1 << 20), "{seed}: {read} bytes were read");
     }
+}
+
+#[test]
+fn the_progress_tells_that_what_was_read_before_a_loss_is_compared() {
+    let (disk, way) = (Arc::new(Model::new(SIZE)), Arc::new(Way::default()));
+    fill(&disk, 0x5a);
+    let (progress, looks) = (Progress::default(), Arc::new(Mutex::new(Vec::new())));
+    let (epoch, seen, compares) = (way.clone(), progress.clone(), looks.clone());
+    let device = TestDevice::over(disk).session_of(way).hooked(move |operation| {
+        let mut looks = compares.lock().unwrap();
+        looks.push(seen.snapshot().comparing);
+        epoch.epoch.fetch_add(u64::from(looks.len() == 5), SeqCst);
+        Fate::Pass(operation)
+    });
+    let (from, to) = (edge(device.shared()), edge(Arc::new(Model::new(SIZE))));
+    let options =
+        Options { threads: Some(1), request_size: 16 << 10, bulk: false, ..Options::default() };
+    copy::run(&from, &to, &CopyPlan::Map, &options, &progress, &Cancel::default()).unwrap();
+    let looks = looks.lock().unwrap();
+    assert!(!looks[0] && looks[looks.len() - 1] && looks.is_sorted(), "{looks:?}");
+    assert!(!progress.snapshot().comparing);
 }
 
 #[test]
