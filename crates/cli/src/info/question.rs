@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use clap::{Arg, ArgGroup, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command};
 use disk::{Fact, Facts, Inspection};
 
 use crate::arguments::{flag, value};
 use crate::failure::{ExitResult, Failure};
-use crate::image::word;
+use crate::image::{word, words};
 use crate::output;
 use crate::words::Words;
 
@@ -20,8 +20,8 @@ pub(super) enum Question<'a> {
     Size,
     /// Its URI.
     Uri,
-    /// Whether it has an ability; true if having it is what ends with 0.
-    Can(&'static Ability, bool),
+    /// Whether it has all of these abilities; or, with `false`, none of them.
+    Can(Vec<&'static Ability>, bool),
     /// Its map, in this context.
     Map(&'a str),
     /// All exports of its server.
@@ -80,6 +80,7 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(flag("uri", "Print only the URI of the export"))
         .arg(
             value("can", "ABILITY", "Print nothing; end with 0 if it can, and with 2 if it cannot")
+                .action(ArgAction::Append)
                 .visible_aliases(["is", "has"])
                 .alias("have")
                 .value_parser(Words::Known(|| ability_words().map(Into::into).collect()))
@@ -91,6 +92,7 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(
             value("cannot", "ABILITY", "The opposite: 0 if it cannot, and 2 if it can")
+                .action(ArgAction::Append)
                 .visible_aliases(["isnt", "hasnt"])
                 .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent"])
                 .value_parser(Words::Known(|| ability_words().map(Into::into).collect()))
@@ -126,8 +128,9 @@ pub(super) fn asked(matches: &ArgMatches) -> Result<Option<Question<'_>>, Failur
         return Ok(Some(Question::Map(context)));
     }
     for (option, yes) in [("can", true), ("cannot", false)] {
-        if let Some(word) = word(matches, option) {
-            return ability(word).map(|ability| Some(Question::Can(ability, yes)));
+        let abilities = words(matches, option).map(ability).collect::<Result<Vec<_>, _>>()?;
+        if !abilities.is_empty() {
+            return Ok(Some(Question::Can(abilities, yes)));
         }
     }
     let flags = [("size", Question::Size), ("uri", Question::Uri), ("list", Question::List)];
@@ -160,19 +163,19 @@ impl Question<'_> {
                     "{name}: is not an export of an NBD server, and has no URI"
                 ))),
             },
-            Self::Can(ability, yes) => {
-                let can = match ability.answer {
+            Self::Can(abilities, yes) => {
+                // A flag that is not among the facts is off.
+                let flag = |key| matches!(fact(key), Some((_, Fact::Flag(true))));
+                let can = |ability: &&Ability| match ability.answer {
                     Answer::Yes => true,
-                    // A flag that is not among the facts is off.
-                    Answer::Flag(key, wanted) => {
-                        matches!(fact(key), Some((_, Fact::Flag(true)))) == wanted
-                    }
+                    Answer::Flag(key, wanted) => flag(key) == wanted,
                     Answer::Context(context, key) => match fact("contexts") {
                         Some((_, Fact::Texts(all))) => all.iter().any(|known| known == context),
-                        _ => matches!(fact(key), Some((_, Fact::Flag(true)))),
+                        _ => flag(key),
                     },
                 };
-                Ok(if can == *yes { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+                let is_so = abilities.iter().all(|ability| can(ability) == *yes);
+                Ok(if is_so { ExitCode::SUCCESS } else { ExitCode::from(NO) })
             }
             Self::Map(_) | Self::List => Err(Failure::usage("asked for more than one answer")),
         }
