@@ -2,11 +2,10 @@
 
 use clap::{Arg, ArgMatches, Command};
 use device::nearest;
-use disk::{StackRole, formats, kinds, kinds_of};
 
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
-use crate::page::Page;
+use crate::page::{Page, ROLES, pages, pages_of};
 use crate::verb::Verb;
 use crate::verbs::{VERBS, command, short_command};
 use crate::words::Words;
@@ -43,9 +42,8 @@ fn run(matches: &ArgMatches) -> ExitResult {
 /// Everything that goes by this word.
 fn about(word: &str) -> Result<String, Failure> {
     let verb = VERBS.iter().find(|verb| verb.name == word).map(|verb| of_verb(verb.name));
-    let pages = kinds().filter(|kind| kind.word == word).map(|kind| kind.text());
-    let formats = formats().iter().filter(|format| format.word == word).map(Page::text);
-    let found: Vec<String> = verb.into_iter().chain(pages).chain(formats).collect();
+    let pages = pages().filter(|page| page.word == word).map(|page| page.text());
+    let found: Vec<String> = verb.into_iter().chain(pages).collect();
     if found.is_empty() {
         let words: Vec<&str> = words().collect();
         let hint = nearest(word, &words).map(|near| format!("; did you mean `{near}`?"));
@@ -57,8 +55,7 @@ fn about(word: &str) -> Result<String, Failure> {
 
 /// Every word that has a page.
 pub(crate) fn words() -> impl Iterator<Item = &'static str> {
-    let all = VERBS.iter().map(|verb| verb.name).chain(kinds().map(|kind| kind.word));
-    let all = all.chain(formats().iter().map(|format| format.word));
+    let all = VERBS.iter().map(|verb| verb.name).chain(pages().map(|page| page.word));
     let mut seen = std::collections::BTreeSet::new();
     // `zero` is a verb and a device.
     all.filter(move |word| seen.insert(*word))
@@ -66,15 +63,11 @@ pub(crate) fn words() -> impl Iterator<Item = &'static str> {
 
 fn overview() -> String {
     let mut text = command().render_long_help().to_string();
-    for (role, title) in [(StackRole::Device, "Devices:"), (StackRole::Filter, "Filters:")] {
-        text += &format!("\n{title}\n");
-        for kind in kinds_of(role) {
-            text += &format!("  {:<18} {}\n", kind.word, kind.summary);
+    for (role, title) in ROLES {
+        text += &format!("\n{title}:\n");
+        for Page { word, summary, .. } in pages_of(role) {
+            text += &format!("  {word:<18} {summary}\n");
         }
-    }
-    text += "\nFormats:\n";
-    for format in formats() {
-        text += &format!("  {:<18} {}\n", format.word, format.summary);
     }
     text
 }

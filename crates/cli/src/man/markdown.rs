@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use clap::{Arg, Command};
-use device::Param;
-use disk::{Format, ShownKind, StackRole, formats, kinds_of};
+use disk::formats;
 
-use super::Page as File;
-use crate::page::Page;
+use super::File;
+use crate::page::{Page, ParamList, ROLES, pages_of};
 use crate::schema::{Form, OUTPUTS, Output};
 use crate::topics::{self, ENVIRONMENT, FILES, SIGNALS};
 use crate::verb::{STATUS, STATUS_OF_IMAGES, Verb};
@@ -21,9 +20,9 @@ const MADE: &str = "This page is printed by the program (`diskferry man --markdo
 pub(super) fn all() -> Vec<File> {
     let pages = [
         ("verbs", verbs()),
-        ("devices", kinds_page("Devices", DEVICES, StackRole::Device)),
-        ("filters", kinds_page("Filters", FILTERS, StackRole::Filter)),
-        ("formats", formats_page()),
+        ("devices", pages_page(0, DEVICES, "", |_| String::new())),
+        ("filters", pages_page(1, FILTERS, "", |_| String::new())),
+        ("formats", pages_page(2, FORMATS, " made | checked |", abilities)),
         ("exit-status", statuses()),
         ("signals", topic("Signals", SIGNALS)),
         ("environment", topic("Environment", ENVIRONMENT)),
@@ -138,73 +137,46 @@ fn meaning(arg: &Arg) -> String {
     cell(&text)
 }
 
-fn kinds_page(title: &str, about: &str, role: StackRole) -> String {
-    let mut page = begun(title, about);
-    line(&mut page, &format!("\n| {} | what it is |\n|---|---|", role.name()));
-    for kind in kinds_of(role) {
-        line(&mut page, &format!("| [{0}](#{0}) | {1} |", kind.word, cell(kind.summary)));
+/// The pages of one role, below a table of them to which `row` may add cells under `heads`.
+fn pages_page(role: usize, about: &str, heads: &str, row: fn(&str) -> String) -> String {
+    let (role, title) = ROLES[role];
+    let mut all = begun(title, about);
+    let rule = "---|".repeat(heads.matches('|').count());
+    line(&mut all, &format!("\n| {role} | what it is |{heads}\n|---|---|{rule}"));
+    for Page { word, summary, .. } in pages_of(role) {
+        line(&mut all, &format!("| [{word}](#{word}) | {} |{}", cell(summary), row(word)));
     }
-    for kind in kinds_of(role) {
-        of_kind(&kind, &mut page);
-    }
-    page
+    pages_of(role).for_each(|page| of_page(&page, &mut all));
+    all
 }
 
-fn of_kind(kind: &ShownKind, page: &mut String) {
-    line(page, &format!("\n## {}\n\n{}.", kind.word, upper(kind.summary)));
-    if kind.role == StackRole::Filter {
-        line(page, &format!("\nPage with examples: [{0}](../filters/{0}.md)", kind.word));
-    }
-    line(page, "");
-    for usage in kind.usage() {
-        line(page, &format!("    {usage}"));
-    }
-    params("parameter", kind.params, kind.magic, page);
-    if kind.any_param {
-        line(page, "| `NAME=VALUE` | variables, with names of your choice |");
-    }
+/// Whether a format can be made, and checked.
+fn abilities(format: &str) -> String {
+    let format = formats().iter().find(|known| known.word == format);
+    let has =
+        [format.is_some_and(|f| f.create.is_some()), format.is_some_and(|f| f.check.is_some())];
+    has.map(|has| if has { " yes |" } else { " – |" }).concat()
 }
 
-fn formats_page() -> String {
-    let mut page = begun("Formats", FORMATS);
-    line(&mut page, "\n| format | what it is | made | checked |\n|---|---|---|---|");
-    for format in formats() {
-        let yes = |has: bool| if has { "yes" } else { "–" };
-        line(
-            &mut page,
-            &format!(
-                "| [{0}](#{0}) | {1} | {2} | {3} |",
-                format.word,
-                cell(format.summary),
-                yes(format.create.is_some()),
-                yes(format.check.is_some())
-            ),
-        );
+fn of_page(page: &Page, all: &mut String) {
+    line(all, &format!("\n## {}\n\n{}.\n", page.word, upper(page.summary)));
+    if page.role == "filter" {
+        line(all, &format!("Page with examples: [{0}](../filters/{0}.md)\n", page.word));
     }
-    formats().iter().for_each(|format| of_format(format, &mut page));
-    page
-}
-
-fn of_format(format: &Format, page: &mut String) {
-    line(page, &format!("\n## {}\n\n{}.\n", format.word, upper(format.summary)));
-    for usage in format.usage() {
-        line(page, &format!("    {usage}"));
+    for usage in &page.usage {
+        line(all, &format!("    {usage}"));
     }
-    params("parameter for reading", format.params, None, page);
-    let made = format.create.map_or(&[][..], |create| create.options);
-    params("option (`-o`) for creating", made, None, page);
-}
-
-fn params(title: &str, params: &[Param], magic: Option<&str>, page: &mut String) {
-    if params.is_empty() {
-        return;
+    for ParamList { titles: [.., title], params, magic } in &page.lists {
+        line(all, &format!("\n| {title} | meaning |\n|---|---|"));
+        for param in *params {
+            let key = code(&format!("{}={}", param.key, param.value));
+            let repeats = if param.repeats { "; may be repeated" } else { "" };
+            let magic = if Some(param.key) == *magic { "; the key may be left out" } else { "" };
+            line(all, &format!("| {key} | {}{repeats}{magic} |", cell(param.doc)));
+        }
     }
-    line(page, &format!("\n| {title} | meaning |\n|---|---|"));
-    for param in params {
-        let key = code(&format!("{}={}", param.key, param.value));
-        let repeats = if param.repeats { "; may be repeated" } else { "" };
-        let magic = if Some(param.key) == magic { "; the key may be left out" } else { "" };
-        line(page, &format!("| {key} | {}{repeats}{magic} |", cell(param.doc)));
+    if page.any_param {
+        line(all, "| `NAME=VALUE` | variables, with names of your choice |");
     }
 }
 

@@ -28,8 +28,8 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
-/// A page: the name of its file, and its text.
-type Page = (String, Vec<u8>);
+/// A page of either: the name of its file, and its text.
+type File = (String, Vec<u8>);
 
 fn arguments(command: Command) -> Command {
     command.arg(flag("markdown", "Write the reference, as Markdown")).arg(

@@ -5,11 +5,9 @@ use std::io;
 use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
-use device::Param;
-use disk::{Format, ShownKind, StackRole, formats, kinds, kinds_of};
 
-use super::Page as File;
-use crate::page::Page;
+use super::File;
+use crate::page::{Page, ParamList, ROLES, pages, pages_of};
 use crate::topics;
 use crate::verb::{STATUS, Verb};
 use crate::verbs::{VERBS, command};
@@ -23,8 +21,7 @@ pub(super) fn all() -> io::Result<Vec<File>> {
     for verb in VERBS {
         all.extend(of_verb(verb)?);
     }
-    all.extend(kinds().map(|kind| of_kind(&kind)));
-    all.extend(formats().iter().map(of_format));
+    all.extend(pages().map(|page| of_page(&page)));
     Ok(all)
 }
 
@@ -37,12 +34,11 @@ fn root() -> io::Result<File> {
     section("SYNOPSIS", "diskferry VERB [OPTION]... [DISK]...", &mut out)?;
     man.render_description_section(&mut out)?;
     let verbs = VERBS.iter().map(|verb| (format!("diskferry-{}", verb.name), verb.summary));
-    list("VERBS", verbs, &mut out)?;
-    for (role, title) in [(StackRole::Device, "DEVICES"), (StackRole::Filter, "FILTERS")] {
-        list(title, kinds_of(role).map(|kind| (page_of(&kind), kind.summary)), &mut out)?;
+    list("VERBS", verbs.map(|(name, summary)| (reference(name), summary)), &mut out)?;
+    for (role, title) in ROLES {
+        let pages = pages_of(role).map(|page| (reference(name_of(&page)), page.summary));
+        list(&title.to_uppercase(), pages, &mut out)?;
     }
-    let formats = formats().iter().map(|format| (page_of_format(format), format.summary));
-    list("FORMATS", formats, &mut out)?;
     section("EXIT STATUS", STATUS, &mut out)?;
     let others = ["qemu-img", "nbdcopy", "nbdinfo", "nbdkit"].map(str::to_owned);
     see_also(others.into_iter(), &mut out)?;
@@ -67,7 +63,7 @@ fn of_verb(verb: &Verb) -> io::Result<Option<File>> {
     man.render_options_section(&mut out)?;
     section("EXIT STATUS", &verb.statuses(), &mut out)?;
     for (title, entries) in topics {
-        entries_of(title, &entries, &mut out)?;
+        list(title, entries.into_iter().map(|(name, what)| (vec![bold(name)], what)), &mut out)?;
     }
     let mut roff = Roff::new();
     roff.control("SH", ["EXAMPLES"]);
@@ -143,31 +139,25 @@ fn section(title: &str, text: &str, out: &mut Vec<u8>) -> io::Result<()> {
     roff.to_writer(out)
 }
 
-/// Pages, and what each is about.
+/// Names, and what each is about.
 fn list<'a>(
     title: &str,
-    pages: impl Iterator<Item = (String, &'a str)>,
+    entries: impl IntoIterator<Item = (Vec<Inline>, &'a str)>,
     out: &mut Vec<u8>,
 ) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", [title]);
-    for (page, summary) in pages {
+    for (name, what) in entries {
         roff.control("TP", []);
-        roff.text([bold(page), roman("(1)")]);
-        roff.text([roman(summary)]);
+        roff.text(name);
+        roff.text([roman(what)]);
     }
     roff.to_writer(out)
 }
 
-fn entries_of(title: &str, entries: &[(&str, &str)], out: &mut Vec<u8>) -> io::Result<()> {
-    let mut roff = Roff::new();
-    roff.control("SH", [title]);
-    for (name, what) in entries {
-        roff.control("TP", []);
-        roff.text([bold(*name)]);
-        roff.text([roman(*what)]);
-    }
-    roff.to_writer(out)
+/// The name of a manual page.
+fn reference(page: String) -> Vec<Inline> {
+    vec![bold(page), roman("(1)")]
 }
 
 fn see_also(pages: impl Iterator<Item = String>, out: &mut Vec<u8>) -> io::Result<()> {
@@ -176,7 +166,7 @@ fn see_also(pages: impl Iterator<Item = String>, out: &mut Vec<u8>) -> io::Resul
         if !line.is_empty() {
             line.push(roman(", "));
         }
-        line.extend([bold(page), roman("(1)")]);
+        line.extend(reference(page));
     }
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);
@@ -186,70 +176,39 @@ fn see_also(pages: impl Iterator<Item = String>, out: &mut Vec<u8>) -> io::Resul
     roff.to_writer(out)
 }
 
-fn page_of(kind: &ShownKind) -> String {
-    format!("diskferry-{}-{}", kind.role.name(), kind.word)
-}
-
-fn page_of_format(format: &Format) -> String {
-    format!("diskferry-format-{}", format.word)
+fn name_of(page: &Page) -> String {
+    format!("diskferry-{}-{}", page.role, page.word)
 }
 
 /// `diskferry-device-memory.1`, say.
-fn of_kind(kind: &ShownKind) -> File {
-    let mut roff = head(&page_of(kind), kind.summary, &kind.usage());
-    if !kind.params.is_empty() || kind.any_param {
-        roff.control("SH", ["PARAMETERS"]);
+fn of_page(page: &Page) -> File {
+    let (name, mut roff) = (name_of(page), Roff::new());
+    roff.control("TH", [&name, "1", "", SOURCE]);
+    roff.control("SH", ["NAME"]);
+    roff.text([roman(format!("{name} - {}", page.summary))]);
+    roff.control("SH", ["SYNOPSIS"]);
+    for usage in &page.usage {
+        roff.text([roman(usage.as_str())]);
+        roff.control("br", []);
     }
-    params(kind.params, kind.magic, &mut roff);
-    if kind.any_param {
+    for ParamList { titles: [_, title, _], params, magic } in &page.lists {
+        roff.control("SH", [*title]);
+        for param in *params {
+            roff.control("TP", []);
+            roff.text([bold(param.key), roman("="), italic(param.value)]);
+            roff.text([roman(param.doc)]);
+            if Some(param.key) == *magic {
+                roff.text([roman(format!("{}= may be left out.", param.key))]);
+            }
+        }
+    }
+    if page.any_param {
         roff.control("TP", []);
         roff.text([italic("NAME"), roman("="), italic("VALUE")]);
         roff.text([roman("Variables, with names of your choice.")]);
     }
-    foot(&kind.command(), roff, &page_of(kind))
-}
-
-/// `diskferry-format-qcow2.1`, say.
-fn of_format(format: &Format) -> File {
-    let name = page_of_format(format);
-    let mut roff = head(&name, format.summary, &format.usage());
-    let made = format.create.map_or(&[][..], |create| create.options);
-    let groups =
-        [("PARAMETERS, WHERE IT IS READ", format.params), ("OPTIONS, WHERE IT IS MADE", made)];
-    for (title, of) in groups.into_iter().filter(|(_, of)| !of.is_empty()) {
-        roff.control("SH", [title]);
-        params(of, None, &mut roff);
-    }
-    foot(&format.command(), roff, &name)
-}
-
-fn head(name: &str, summary: &str, usage: &[String]) -> Roff {
-    let mut roff = Roff::new();
-    roff.control("TH", [name, "1", "", SOURCE]);
-    roff.control("SH", ["NAME"]);
-    roff.text([roman(format!("{name} - {summary}"))]);
-    roff.control("SH", ["SYNOPSIS"]);
-    for usage in usage {
-        roff.text([roman(usage.as_str())]);
-        roff.control("br", []);
-    }
-    roff
-}
-
-fn params(params: &[Param], magic: Option<&str>, roff: &mut Roff) {
-    for param in params {
-        roff.control("TP", []);
-        roff.text([bold(param.key), roman("="), italic(param.value)]);
-        roff.text([roman(param.doc)]);
-        if Some(param.key) == magic {
-            roff.text([roman(format!("{}= may be left out.", param.key))]);
-        }
-    }
-}
-
-fn foot(example: &str, mut roff: Roff, name: &str) -> File {
     roff.control("SH", ["EXAMPLE"]);
-    roff.text([roman(example)]);
+    roff.text([roman(page.command.as_str())]);
     roff.control("SH", ["SEE ALSO"]);
     roff.text([bold("diskferry"), roman("(1), "), bold("diskferry-serve"), roman("(1)")]);
     (format!("{name}.1"), roff.to_roff().into_bytes())

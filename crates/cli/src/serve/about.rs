@@ -58,20 +58,24 @@ fn device(matches: &ArgMatches) -> Result<Option<&'static DeviceKind>, Failure> 
 /// Help on what was named, or else `of_verb`.
 fn help_text(matches: &ArgMatches, of_verb: fn(&str) -> String) -> Result<String, Failure> {
     let filters = arguments::filters(matches, "filter")?;
-    let mut pages: Vec<ShownKind> = filters.kinds().map(ShownKind::from).collect();
+    let mut pages: Vec<Page> = filters.kinds().map(shown).collect();
     if let Some(about) = told(matches)? {
-        let pages = pages.iter().map(ShownKind::text);
+        let pages = pages.iter().map(Page::text);
         return Ok(std::iter::once(about.help).chain(pages).collect::<Vec<_>>().join("\n"));
     }
     // A filter may be named like a device.
     match positional(matches).and_then(|(word, _)| disk::filter(word).ok()) {
-        Some(kind) if pages.is_empty() => pages.push(kind.into()),
-        _ => pages.extend(device(matches)?.map(ShownKind::from)),
+        Some(kind) if pages.is_empty() => pages.push(shown(kind)),
+        _ => pages.extend(device(matches)?.map(shown)),
     }
     if pages.is_empty() {
         return Ok(of_verb("serve"));
     }
-    Ok(pages.iter().map(ShownKind::text).collect::<Vec<_>>().join("\n"))
+    Ok(pages.iter().map(Page::text).collect::<Vec<_>>().join("\n"))
+}
+
+fn shown(kind: impl Into<ShownKind>) -> Page {
+    Page::from(kind.into())
 }
 
 fn versions(matches: &ArgMatches) -> Result<String, Failure> {
