@@ -2,6 +2,7 @@
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+use device::parse_size;
 use disk::{Named, Stack, StackRole, kinds_of};
 
 use crate::failure::Failure;
@@ -9,12 +10,14 @@ use crate::words::Words;
 
 /// The argument that names a disk.
 pub(crate) fn disk() -> Arg {
-    Arg::new("disk")
-        .value_name("DISK")
-        .required(true)
-        .value_parser(Words::Disk)
-        .value_hint(ValueHint::AnyPath)
-        .help("A path, URI or DEVICE:ARG?key=value")
+    let disk = disk_as("disk", "DISK", "A path, URI or DEVICE:ARG?key=value");
+    disk.value_hint(ValueHint::AnyPath)
+}
+
+/// The same with a name and a help of its own.
+pub(crate) fn disk_as(id: &'static str, name: &'static str, help: &'static str) -> Arg {
+    let disk = Arg::new(id).value_name(name).required(true).value_parser(Words::Disk);
+    disk.value_hint(ValueHint::FilePath).help(help)
 }
 
 /// The disk on the command line.
@@ -31,6 +34,13 @@ pub(crate) fn flag(id: &'static str, help: &'static str) -> Arg {
 /// An option with a value; `name` is what help calls it.
 pub(crate) fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
     Arg::new(id).long(id).value_name(name).help(help)
+}
+
+/// The size that the option `id` gives, in bytes, where the verb has it.
+pub(crate) fn size(matches: &ArgMatches, id: &str) -> Result<Option<u64>, Failure> {
+    let text = matches.try_get_one::<String>(id).ok().flatten();
+    let size = text.map(|text| parse_size(text)).transpose();
+    size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
 }
 
 /// The flag for JSON.

@@ -13,13 +13,12 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
-use device::parse_size;
 use device::residency::pages::{self, PageStates, Pages};
 use rustix::fs::{Advice, SeekFrom, fadvise, fdatasync, seek};
 use rustix::param::page_size;
 use serde_json::{Value, json};
 
-use crate::arguments::{json_flag, value};
+use crate::arguments::{json_flag, size, value};
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
 use crate::schema::VERSION;
@@ -83,11 +82,7 @@ struct ActionResult {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    let size = |id: &str| -> Result<Option<u64>, Failure> {
-        let size = matches.get_one::<String>(id).map(|text| parse_size(text)).transpose();
-        size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
-    };
-    let (offset, length) = (size("offset")?.unwrap_or(0), size("length")?);
+    let (offset, length) = (size(matches, "offset")?.unwrap_or(0), size(matches, "length")?);
     let action = matches.get_one::<String>("action").map_or("", String::as_str);
     let mut all = Vec::new();
     for path in matches.get_many::<PathBuf>("file").unwrap_or_default() {

@@ -4,17 +4,16 @@ use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use clap::{Arg, ArgMatches, Command, ValueHint};
+use clap::{ArgMatches, Command};
 use compare::{Difference, Doing, FailedComparison, Options, Progress, Report, Side};
 use device::Edge;
 
-use crate::arguments::flag;
+use crate::arguments::{disk_as, flag};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::output;
 use crate::progress::percent;
 use crate::verb::Verb;
-use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "compare",
@@ -38,13 +37,9 @@ const NO_MAP: u8 = 3;
 const NOT_READ: u8 = 4;
 
 fn arguments(command: Command) -> Command {
-    let disk = |id: &'static str, name: &'static str, help: &'static str| {
-        let arg = Arg::new(id).value_name(name).value_parser(Words::Disk).required(true);
-        arg.value_hint(ValueHint::FilePath).help(help)
-    };
     let command = command
-        .arg(disk("source", "FIRST", "A path, URI or DEVICE:ARG?key=value"))
-        .arg(disk("target", "SECOND", "The same"))
+        .arg(disk_as("source", "FIRST", "A path, URI or DEVICE:ARG?key=value"))
+        .arg(disk_as("target", "SECOND", "The same"))
         .arg(
             image::format_argument("format")
                 .short('f')

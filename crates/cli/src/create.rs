@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command, ValueHint};
+use clap::{Arg, ArgMatches, Command};
 use device::{Edge, ErrorKind, ZeroFlags, parse_size};
 use disk::{Allocation, Contents, Created, Creation, Holds, Image, Named, OpenOptions, Stack};
 use runtime::{Context, OperatorLog};
 
-use crate::arguments::{flag, value};
+use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure, say};
 use crate::force;
 use crate::image;
@@ -31,13 +31,7 @@ pub(crate) const VERB: Verb = Verb {
 
 fn arguments(command: Command) -> Command {
     command
-        .arg(
-            Arg::new("disk")
-                .value_name("FILE")
-                .value_parser(Words::Disk)
-                .value_hint(ValueHint::FilePath)
-                .help("A path, or DEVICE:ARG?key=value"),
-        )
+        .arg(disk_as("disk", "FILE", "A path, or DEVICE:ARG?key=value").required(false))
         .arg(Arg::new("size").value_name("SIZE").help("Bytes of the disk: 10G"))
         .arg(image::target_format_argument("format").short('f').help("Format [default: raw]"))
         .arg(image::options_option("Options of the format; -o help lists them"))

@@ -2,17 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command, ValueHint};
-use device::parse_size;
+use clap::{ArgMatches, Command};
 use disk::{Image, Measured};
 use serde_json::json;
 
-use crate::arguments::value;
+use crate::arguments::{disk_as, size, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::output;
 use crate::verb::Verb;
-use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "measure",
@@ -29,13 +27,7 @@ pub(crate) const VERB: Verb = Verb {
 
 fn arguments(command: Command) -> Command {
     let command = command
-        .arg(
-            Arg::new("disk")
-                .value_name("SOURCE")
-                .value_parser(Words::Disk)
-                .value_hint(ValueHint::FilePath)
-                .help("A path, URI or DEVICE:ARG?key=value"),
-        )
+        .arg(disk_as("disk", "SOURCE", "A path, URI or DEVICE:ARG?key=value").required(false))
         .arg(
             value("size", "SIZE", "Bytes of the disk in a new image")
                 .short('s')
@@ -66,11 +58,8 @@ fn run(matches: &ArgMatches) -> ExitResult {
     image::check_target(&target)?;
     let context = image::context(matches)?;
     let measure = |disk: Measured<'_>| disk::measure(format, &target.options, disk, &context);
-    let (found, bitmaps) = match (image::word(matches, "size"), image::word(matches, "disk")) {
-        (Some(size), _) => {
-            let size = parse_size(size).map_err(|e| Failure::usage(format!("--size: {e}")))?;
-            (measure(Measured::Empty(size))?, None)
-        }
+    let (found, bitmaps) = match (size(matches, "size")?, image::word(matches, "disk")) {
+        (Some(size), _) => (measure(Measured::Empty(size))?, None),
         (None, Some(text)) => {
             let snapshot = image::word(matches, "snapshot");
             let source = Source::read(matches, text)?.at_snapshot(snapshot)?;

@@ -5,21 +5,21 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use ::copy::{CopyCounts, Report};
-use clap::{Arg, ArgMatches, Command, ValueHint};
-use device::{Error, ErrorKind, format_size, parse_size};
+use clap::{Arg, ArgMatches, Command};
+use device::{Error, ErrorKind, format_size};
 use disk::{
     Allocation, Named, OpenOptions, Preallocated, Preallocation, PreallocationWatch, ZeroMethod,
 };
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{flag, json_flag, named, value};
+use crate::arguments::{disk, flag, json_flag, named, size, value};
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::force;
+use crate::image;
 use crate::output;
 use crate::progress::{self, Counting, Display, Show, SignalEvent, Signals};
 use crate::schema::VERSION;
 use crate::verb::Verb;
-use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "prealloc",
@@ -40,11 +40,8 @@ pub(crate) const VERB: Verb = Verb {
 fn arguments(command: Command) -> Command {
     let command = command
         .arg(
-            Arg::new("disk")
+            disk()
                 .value_name("FILE")
-                .required(true)
-                .value_parser(Words::Disk)
-                .value_hint(ValueHint::AnyPath)
                 .help("A file, which is created if it is missing, or a block device"),
         )
         .arg(value("size", "SIZE", "Make the file at least this long [default: its length]"))
@@ -66,14 +63,8 @@ pub(crate) fn mode_argument(id: &'static str) -> Arg {
 }
 
 /// The mode that the option `id` names.
-pub(crate) fn mode(matches: &ArgMatches, id: &str) -> Result<Option<Allocation>, Failure> {
-    match matches.get_one::<String>(id).map(String::as_str) {
-        None => Ok(None),
-        Some("sparse") => Ok(Some(Allocation::Sparse)),
-        Some("unwritten") => Ok(Some(Allocation::Unwritten)),
-        Some("written") => Ok(Some(Allocation::Written)),
-        Some(_) => Err(Failure::usage(format!("--{id}: must be sparse, unwritten or written"))),
-    }
+pub(crate) fn mode(matches: &ArgMatches, id: &str) -> Option<Allocation> {
+    image::word(matches, id).and_then(image::allocation)
 }
 
 fn word(mode: Allocation) -> &'static str {
@@ -85,11 +76,7 @@ fn word(mode: Allocation) -> &'static str {
 }
 
 fn wish(matches: &ArgMatches) -> Result<Preallocation, Failure> {
-    let size = |id: &str| -> Result<Option<u64>, Failure> {
-        let text = matches.get_one::<String>(id);
-        let size = text.map(|text| parse_size(text)).transpose();
-        size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
-    };
+    let size = |id| size(matches, id);
     let rate = match size("rate")? {
         None => None,
         Some(rate) => {
@@ -102,7 +89,7 @@ fn wish(matches: &ArgMatches) -> Result<Preallocation, Failure> {
         offset: size("offset")?.unwrap_or(0),
         length: size("length")?,
         keep_size: matches.get_flag("keep-size"),
-        mode: mode(matches, "mode")?.unwrap_or(Allocation::Written),
+        mode: mode(matches, "mode").unwrap_or(Allocation::Written),
         rate,
     })
 }

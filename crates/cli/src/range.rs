@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use ::copy::{CopyCounts, Report};
 use clap::{ArgMatches, Command};
+use device::Result as Answered;
 use device::{Edge, Error, ErrorKind, Fault, Info, Operation, Outcome as Answer};
-use device::{Result as Answered, parse_size};
 use disk::{Created, Creation, Made, OpenOptions, Stack};
 use runtime::Context;
 use serde_json::json;
 
-use crate::arguments::{disk, json_flag, named, value};
+use crate::arguments::{disk, json_flag, named, size, value};
 use crate::failure::{ExitResult, Failure};
 use crate::force;
 use crate::progress::{self, Counting, Display, Show, SignalEvent, Signals};
@@ -381,12 +381,7 @@ fn options(matches: &ArgMatches) -> OpenOptions {
 
 /// Where the range begins, and how long it is to be.
 fn wanted(matches: &ArgMatches) -> Result<(u64, Option<u64>), Failure> {
-    let size = |id: &str| -> Result<Option<u64>, Failure> {
-        let text = matches.get_one::<String>(id);
-        let size = text.map(|text| parse_size(text)).transpose();
-        size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
-    };
-    Ok((size("offset")?.unwrap_or(0), size("length")?))
+    Ok((size(matches, "offset")?.unwrap_or(0), size(matches, "length")?))
 }
 
 /// Cuts a range at multiples of `longest`.

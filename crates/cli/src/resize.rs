@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command, ValueHint};
+use clap::{Arg, ArgMatches, Command};
 use device::parse_size;
 use disk::{Allocation, Image, Length, Named, OpenOptions, Resizing, Stack};
 use runtime::Context;
 
-use crate::arguments::{flag, value};
+use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure};
 use crate::verb::Verb;
-use crate::words::Words;
 use crate::{formats, image, output};
 
 pub(crate) const VERB: Verb = Verb {
@@ -29,14 +28,7 @@ pub(crate) const VERB: Verb = Verb {
 
 fn arguments(command: Command) -> Command {
     command
-        .arg(
-            Arg::new("disk")
-                .value_name("FILE")
-                .required(true)
-                .value_parser(Words::Disk)
-                .value_hint(ValueHint::FilePath)
-                .help("A path, or file:PATH"),
-        )
+        .arg(disk_as("disk", "FILE", "A path, or file:PATH"))
         .arg(
             Arg::new("size")
                 .value_name("[+|-]SIZE")

@@ -1,22 +1,26 @@
 //! What `convert` takes, in qemu-img's words.
 
-use clap::{Arg, Command, ValueHint};
+use clap::Command;
 
-use crate::arguments::{flag, value};
+use crate::arguments::{disk_as, flag, value};
 use crate::image;
-use crate::words::Words;
 
 pub(super) fn arguments(command: Command) -> Command {
-    let ignored = |arg: Arg, why: &'static str| arg.help(why);
-    let command = command
+    image::arguments(ignored(writing(ends(command))))
+}
+
+/// What is copied into what.
+fn ends(command: Command) -> Command {
+    command
         .override_usage("diskferry convert [OPTION]... SOURCE... TARGET")
         .arg(
-            Arg::new("source")
-                .value_name("SOURCE... TARGET")
-                .value_parser(Words::Disk)
-                .value_hint(ValueHint::FilePath)
-                .num_args(1..)
-                .help("Paths, URIs or DEVICE:ARG?key=value; the last one is the target"),
+            disk_as(
+                "source",
+                "SOURCE... TARGET",
+                "Paths, URIs or DEVICE:ARG?key=value; the last one is the target",
+            )
+            .required(false)
+            .num_args(1..),
         )
         .arg(
             image::format_argument("format")
@@ -33,6 +37,10 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(flag("compress", "Compress the target").short('c'))
         .arg(value("backing", "FILE", "The target's backing image").short('B').short_alias('b'))
         .arg(value("backing-format", "FORMAT", "Format of the backing image").short('F'))
+}
+
+fn writing(command: Command) -> Command {
+    command
         .arg(flag("no-create", "Write into an existing target").short('n'))
         .arg(
             flag(
@@ -58,35 +66,31 @@ pub(super) fn arguments(command: Command) -> Command {
             flag("target-image-opts", "TARGET is a list of QEMU's options; with -n")
                 .requires("no-create"),
         )
-        .arg(ignored(
-            Arg::new("parallel")
-                .long("parallel")
+}
+
+/// What is taken for qemu-img's sake.
+fn ignored(command: Command) -> Command {
+    let cache = |id, letter, help| {
+        value(id, "MODE", help).short(letter).value_parser(image::CACHES).hide_possible_values(true)
+    };
+    command
+        .arg(
+            value("parallel", "N", "Ignored: the number of requests in flight adapts itself")
                 .short('m')
-                .value_name("N")
                 .value_parser(clap::value_parser!(u16).range(1..=16)),
-            "Ignored: the number of requests in flight adapts itself",
-        ))
+        )
         .arg(flag("oob-writes", "Ignored: writes are in any order").short('W'))
         .arg(
             flag("copy-range-offloading", "Ignored: the system shares or moves bytes anyway")
                 .short('C')
                 .conflicts_with_all(["compress", "salvage"]),
         )
-        .arg(ignored(
-            value("target-cache", "MODE", "")
-                .short('t')
-                .value_parser(image::CACHES)
-                .hide_possible_values(true),
+        .arg(cache(
+            "target-cache",
+            't',
             "Ignored: the result is durable in the end, and the page cache is not filled with it",
         ))
-        .arg(ignored(
-            value("source-cache", "MODE", "")
-                .short('T')
-                .value_parser(image::CACHES)
-                .hide_possible_values(true),
-            "Ignored",
-        ))
+        .arg(cache("source-cache", 'T', "Ignored"))
         .arg(flag("bitmaps", "Refused: bitmaps are not copied yet").hide(true))
-        .arg(flag("skip-broken-bitmaps", "Refused as well").hide(true));
-    image::arguments(command)
+        .arg(flag("skip-broken-bitmaps", "Refused as well").hide(true))
 }

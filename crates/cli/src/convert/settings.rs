@@ -24,19 +24,7 @@ const LONGEST: u64 = 16 << 20;
 pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     image::refuse_objects(matches)?;
     refuse_what_is_to_come(matches)?;
-    let snapshot = image::word(matches, "snapshot");
-    let named: Vec<_> = image::words(matches, "source").collect();
-    let (target, sources) = match named.split_last() {
-        Some((target, sources)) if !sources.is_empty() => (*target, sources),
-        _ => return Err(Failure::usage("from what to what? name a source and a target")),
-    };
-    let sources = sources
-        .iter()
-        .map(|text| Source::read(matches, text)?.at_snapshot(snapshot))
-        .collect::<Result<Vec<_>, Failure>>()?;
-    if snapshot.is_some() && sources.len() > 1 {
-        return Err(Failure::usage("-l: a snapshot needs a single source"));
-    }
+    let (sources, target) = named(matches)?;
     if matches.get_flag("progress") && output::is_named(target) {
         return Err(Failure::usage("-p: the disk goes to standard output; leave out one of them"));
     }
@@ -82,6 +70,24 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         usage: 1,
         sandbox: sandbox::wish(matches),
     })
+}
+
+/// The sources, and the word for the target.
+fn named(matches: &ArgMatches) -> Result<(Vec<Source>, &str), Failure> {
+    let snapshot = image::word(matches, "snapshot");
+    let named: Vec<_> = image::words(matches, "source").collect();
+    let (target, sources) = match named.split_last() {
+        Some((target, sources)) if !sources.is_empty() => (target, sources),
+        _ => return Err(Failure::usage("from what to what? name a source and a target")),
+    };
+    let sources = sources
+        .iter()
+        .map(|text| Source::read(matches, text)?.at_snapshot(snapshot))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    if snapshot.is_some() && sources.len() > 1 {
+        return Err(Failure::usage("-l: a snapshot needs a single source"));
+    }
+    Ok((sources, target))
 }
 
 /// What to warn of where the end of the target's name is that of a format, and none was asked for.

@@ -1,23 +1,22 @@
 //! What `copy` takes, in nbdcopy's words, with its defaults.
 
-use clap::{Arg, Command, ValueHint, value_parser};
+use clap::{Command, value_parser};
 
-use crate::arguments::{filter_argument, flag, value};
+use crate::arguments::{disk_as, filter_argument, flag, value};
 use crate::image::{external_argument, format_argument, options_option, target_format_argument};
 use crate::patience;
 use crate::progress;
 use crate::sandbox;
-use crate::words::Words;
-
-fn disk(id: &'static str, name: &'static str, help: &'static str) -> Arg {
-    let arg = Arg::new(id).value_name(name).required(true).value_parser(Words::Disk);
-    arg.value_hint(ValueHint::FilePath).help(help)
-}
 
 pub(super) fn arguments(command: Command) -> Command {
-    let command = command
-        .arg(disk("source", "SOURCE", "A path, URI, DEVICE:ARG?key=value or [ CMD ARGS ]; -: standard input"))
-        .arg(disk("target", "TARGET", "The same; -: standard output; null: discards everything"))
+    progress::arguments(patience::arguments(writing(load(ends(command)))))
+}
+
+/// What is copied, from where to where.
+fn ends(command: Command) -> Command {
+    command
+        .arg(disk_as("source", "SOURCE", "A path, URI, DEVICE:ARG?key=value or [ CMD ARGS ]; -: standard input"))
+        .arg(disk_as("target", "TARGET", "The same; -: standard output; null: discards everything"))
         .arg(
             filter_argument("source-filter").help(
                 "Put a filter over the source; may be repeated, the first is nearest the copier",
@@ -53,6 +52,10 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(external_argument())
         .arg(sandbox::argument())
+}
+
+fn load(command: Command) -> Command {
+    command
         .arg(
             value("connections", "N", "Most connections to each side; as many are used as help")
                 .short('C')
@@ -71,6 +74,11 @@ pub(super) fn arguments(command: Command) -> Command {
                 .value_parser(value_parser!(u16).range(1..=1024)),
         )
         .arg(value("queue-size", "SIZE", "Bytes in flight in each thread [default: 36M for all]"))
+}
+
+/// What becomes of the target.
+fn writing(command: Command) -> Command {
+    command
         .arg(
             value("sparse", "SIZE", "Zeroes of this length become holes; 0: never look")
                 .short('S')
@@ -114,6 +122,5 @@ pub(super) fn arguments(command: Command) -> Command {
             flag("synchronous", "One thread and one request at a time")
                 .conflicts_with_all(["requests", "threads"]),
         )
-        .arg(flag("verbose", "Say what both ends are, and at the end what was done").short('v'));
-    progress::arguments(patience::arguments(command))
+        .arg(flag("verbose", "Say what both ends are, and at the end what was done").short('v'))
 }

@@ -3,10 +3,10 @@
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use copy::{Flush, Options, Reflink};
-use device::{Name, parse_size};
+use device::Name;
 use disk::{Allocation, Image, Named};
 
-use crate::arguments::filters;
+use crate::arguments::{filters, size};
 use crate::copying::{self, CopyRequest, TargetPromise};
 use crate::failure::{Failure, USAGE};
 use crate::force;
@@ -84,10 +84,7 @@ type SourceRange = Option<(u64, u64)>;
 
 /// Which bytes of the source are copied, and where in the target they go, if that is not all of it to its beginning.
 fn range(matches: &ArgMatches, target: &Image) -> Result<(SourceRange, Option<u64>), Failure> {
-    let size = |id: &str| {
-        let size = image::word(matches, id).map(parse_size).transpose();
-        size.map_err(|e| Failure::usage(format!("--{id}: {e}")))
-    };
+    let size = |id| size(matches, id);
     let (start, len, at) = (size("offset")?, size("length")?, size("target-offset")?);
     if start.is_none() && len.is_none() && at.is_none() {
         return Ok((None, None));
@@ -103,7 +100,7 @@ fn range(matches: &ArgMatches, target: &Image) -> Result<(SourceRange, Option<u6
 
 /// How all of the target is to be allocated.
 fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>, Failure> {
-    let asked = preallocation::mode(matches, "preallocate")?;
+    let asked = preallocation::mode(matches, "preallocate");
     match (asked, image::preallocation(target)?) {
         (Some(_), _) if target.format().is_some() => Err(Failure::usage(
             "--preallocate is for raw targets; an image has -o preallocation=falloc|full",
@@ -124,19 +121,16 @@ fn named(matches: &ArgMatches, id: &str) -> Result<Named, Failure> {
 }
 
 fn options(matches: &ArgMatches) -> Result<Options, Failure> {
-    let size = |id: &str| -> Result<u64, Failure> {
-        let text = matches.get_one::<String>(id).map_or("0", String::as_str);
-        parse_size(text).map_err(|e| Failure::usage(format!("--{id}: {e}")))
-    };
+    let size = |id| size(matches, id);
     let one = matches.get_flag("synchronous").then_some(1);
     let requests = matches.get_one::<u32>("requests");
     let threads = matches.get_one::<u16>("threads").map_or_else(processors, |n| (*n).into());
     let options = Options {
         requests: one.or(requests.map(|n| usize::try_from(*n).unwrap_or(usize::MAX))),
-        request_size: size("request-size")?,
+        request_size: size("request-size")?.unwrap_or(0),
         bulk: matches.value_source("request-size") != Some(ValueSource::CommandLine),
         threads: one.or(Some(threads)),
-        sparse: Some(size("sparse")?).filter(|s| *s > 0),
+        sparse: size("sparse")?.filter(|s| *s > 0),
         allocated: matches.get_flag("allocated"),
         target_is_zero: matches.get_flag("target-is-zero"),
         check_zero: true,
@@ -152,7 +146,7 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
             _ => Flush::WhereItCan,
         },
         no_extents: matches.get_flag("no-extents"),
-        queue_size: matches.contains_id("queue-size").then(|| size("queue-size")).transpose()?,
+        queue_size: size("queue-size")?,
         ..Options::default()
     };
     options.check().map_err(Failure::usage)?;

@@ -16,7 +16,7 @@ use device::{Edge, Error, ErrorKind, ExtentKind, Fault, StatusRun};
 use disk::OpenOptions;
 use runtime::Context;
 
-use crate::arguments::{disk, flag, json_flag, value};
+use crate::arguments::{disk, flag, json_flag, size as size_of, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self as images, OpenImage, Source};
 use crate::output;
@@ -89,13 +89,8 @@ pub(crate) fn show(matches: &ArgMatches, source: &Source, context: &str) -> Exit
 
 /// First byte to be shown, and one after the last.
 fn range(matches: &ArgMatches, size: u64) -> Result<(u64, u64), Failure> {
-    let number = |id: &str| {
-        let text = images::word(matches, id);
-        let number = text.map(device::parse_size).transpose();
-        number.map_err(|e| Failure::usage(format!("--{id}: {e}")))
-    };
-    let start = number("start-offset")?.unwrap_or(0).min(size);
-    let len = number("max-length")?.unwrap_or(u64::MAX);
+    let start = size_of(matches, "start-offset")?.unwrap_or(0).min(size);
+    let len = size_of(matches, "max-length")?.unwrap_or(u64::MAX);
     Ok((start, start + len.min(size - start)))
 }
 

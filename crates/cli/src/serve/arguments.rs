@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 
 use server::limits::{LIMITS, ServerLimit, ValueForm, fixed_lines};
 
-use crate::arguments::{filter_argument, flag, value};
+use crate::arguments::{disk_as, filter_argument, flag, value};
 use crate::image::{external_argument, format_argument};
 use crate::patience;
 use crate::sandbox;
@@ -24,12 +24,13 @@ pub(super) fn arguments(command: Command) -> Command {
 fn disks(command: Command) -> Command {
     command
         .arg(
-            Arg::new("disk")
-                .value_name("DISK")
-                .num_args(0..)
-                .value_parser(Words::Disk)
-                .value_hint(ValueHint::FilePath)
-                .help("A path, URI or DEVICE:ARG?key=value; or DEVICE [ARG] [key=value]..."),
+            disk_as(
+                "disk",
+                "DISK",
+                "A path, URI or DEVICE:ARG?key=value; or DEVICE [ARG] [key=value]...",
+            )
+            .required(false)
+            .num_args(0..),
         )
         .next_help_heading("Disks")
         .arg(

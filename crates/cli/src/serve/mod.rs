@@ -174,12 +174,7 @@ impl ServeProcess<'_> {
     ) -> ExitResult {
         let settings = self.settings;
         self.will_remove(&listeners);
-        let log = settings.options.log.clone();
-        let log = OperatorLog::new(move |line| log.say(line));
-        let context = Context::new(WorkPool::new(settings.workers)).with_log(log);
-        let context = context.with_patience(settings.patience);
-        let debugging = Debugging::new(settings.options.verbose, settings.debug.clone());
-        let context = context.with_debugging(debugging);
+        let context = context(settings);
         self.stopping.waits_for(context.control.clone());
         let (exports, served) = exports::open(settings, &context)?;
         // After errors of the disks, which matter more.
@@ -292,6 +287,15 @@ impl ServeProcess<'_> {
             self.failed.set(true);
         }
     }
+}
+
+/// What the disks are opened with.
+fn context(settings: &Settings) -> Context {
+    let log = settings.options.log.clone();
+    let log = OperatorLog::new(move |line| log.say(line));
+    let debugging = Debugging::new(settings.options.verbose, settings.debug.clone());
+    let context = Context::new(WorkPool::new(settings.workers)).with_log(log);
+    context.with_patience(settings.patience).with_debugging(debugging)
 }
 
 /// Starts to serve the metrics.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use device::{Params, parse_size, values};
+use device::{Params, values};
 use runtime::Patience;
 use server::{ListenAddress, LogFormat, Options, ServerLog};
 
@@ -16,6 +16,7 @@ use super::encryption::Encryption;
 use super::identity::RunAs;
 use super::listening::Listening;
 use super::notify::Notify;
+use crate::arguments::size;
 use crate::failure::Failure;
 use crate::patience;
 use crate::sandbox::{Wish, wish};
@@ -177,10 +178,7 @@ fn check_log(text: &str) -> Result<(), Failure> {
 }
 
 fn options(matches: &ArgMatches, encryption: &Encryption) -> Result<Options, Failure> {
-    let memory = matches.get_one::<String>("memory-limit").map_or("512M", String::as_str);
-    let memory = parse_size(memory)
-        .map_err(|e| Failure::usage(format!("--memory-limit: {e}")))?
-        .max(1 << 20);
+    let memory = size(matches, "memory-limit")?.unwrap_or(512 << 20).max(1 << 20);
     Ok(Options {
         policy: wire::ServerPolicy { tls: encryption.when, ..policy(matches)? },
         max_connections: number(matches, "max-connections").unwrap_or(1),
