@@ -4,76 +4,31 @@
 
 use clap::{Arg, Command};
 
-/// Options of one heading, by their ids.
-struct Group {
-    title: &'static str,
-    options: &'static [&'static str],
-}
-
-static GROUPS: &[Group] = &[
-    Group {
-        title: "Formats",
-        options: &[
-            "source-format",
-            "target-format",
-            "format",
-            "second-format",
-            "options",
-            "compress",
-            "backing",
-            "backing-format",
-            "backing-unsafe",
-            "snapshot",
-            "image-opts",
-            "target-image-opts",
-        ],
-    },
-    Group { title: "Filters", options: &["source-filter", "target-filter"] },
-    Group {
-        title: "What is written",
-        options: &[
-            "no-create",
-            "target-is-zero",
-            "sparse",
-            "sparse-size",
-            "allocated",
-            "preallocate",
-            "wipe",
-            "reflink",
-            "salvage",
-            "flush",
-            "no-flush",
-            "force",
-            "keep-partial",
-        ],
-    },
-    Group { title: "Progress", options: &["progress", "quiet"] },
-    Group {
-        title: "Load",
-        options: &[
-            "connections",
-            "requests",
-            "request-size",
-            "threads",
-            "queue-size",
-            "no-extents",
-            "rate",
-            "rate-limit",
-            "synchronous",
-        ],
-    },
-    Group { title: "Servers", options: &["open-timeout", "reconnect-delay", "request-timeout"] },
-    Group { title: "Safety", options: &["force-share", "allow-external", "sandbox"] },
-    Group {
-        title: "Ignored, for command lines of qemu-img",
-        options: &[
-            "parallel",
-            "oob-writes",
-            "copy-range-offloading",
-            "target-cache",
-            "source-cache",
-        ],
-    },
+/// Headings, and the options of each, by their ids.
+const GROUPS: &[(&str, &str)] = &[
+    (
+        "Formats",
+        "source-format target-format format second-format options compress backing \
+         backing-format backing-unsafe snapshot image-opts target-image-opts",
+    ),
+    ("Filters", "source-filter target-filter"),
+    (
+        "What is written",
+        "no-create target-is-zero sparse sparse-size allocated preallocate wipe reflink \
+         salvage flush no-flush force keep-partial",
+    ),
+    ("Progress", "progress quiet"),
+    (
+        "Load",
+        "connections requests request-size threads queue-size no-extents rate rate-limit \
+         synchronous",
+    ),
+    ("Servers", "open-timeout reconnect-delay request-timeout"),
+    ("Safety", "force-share allow-external sandbox"),
+    (
+        "Ignored, for command lines of qemu-img",
+        "parallel oob-writes copy-range-offloading target-cache source-cache",
+    ),
 ];
 
 /// Headings whose options `-h` leaves out.
@@ -111,8 +66,9 @@ pub(crate) fn shorten(command: Command) -> (Command, bool) {
 }
 
 fn title(arg: &Arg) -> Option<&'static str> {
-    let has = |group: &&Group| group.options.contains(&arg.get_id().as_str());
-    GROUPS.iter().find(has).map(|group| group.title).filter(|_| !arg.is_positional())
+    let has = |ids: &str| ids.split(' ').any(|id| arg.get_id() == id);
+    let found = GROUPS.iter().find(|(_, ids)| has(ids)).map(|(title, _)| *title);
+    found.filter(|_| !arg.is_positional())
 }
 
 #[cfg(test)]
@@ -127,7 +83,7 @@ mod tests {
             all.get_subcommands().any(|verb| verb.get_arguments().any(|arg| arg.get_id() == id))
         };
         let mut seen = std::collections::BTreeSet::new();
-        for id in GROUPS.iter().flat_map(|group| group.options) {
+        for id in GROUPS.iter().flat_map(|(_, ids)| ids.split(' ')) {
             assert!(has(id), "no verb has {id}");
             assert!(seen.insert(id), "{id} is in two groups");
         }

@@ -1,5 +1,6 @@
 //! `diskferry help`: the pages of verbs, devices, filters and formats.
 
+use clap::builder::StyledStr;
 use clap::{Arg, ArgMatches, Command};
 use device::nearest;
 
@@ -74,16 +75,15 @@ fn overview() -> String {
 
 /// The long help of a verb.
 pub(crate) fn of_verb(name: &str) -> String {
-    let mut command = command();
-    command.build();
-    let verb = command.find_subcommand_mut(name);
-    verb.map(|verb| verb.render_long_help().to_string()).unwrap_or_default()
+    rendered(command(), name, Command::render_long_help)
 }
 
 /// The short help of a verb.
 pub(crate) fn of_verb_in_short(name: &str) -> String {
-    let mut command = short_command();
-    command.build();
-    let verb = command.find_subcommand_mut(name);
-    verb.map(|verb| verb.render_help().to_string()).unwrap_or_default()
+    rendered(short_command(), name, Command::render_help)
+}
+
+fn rendered(mut all: Command, name: &str, render: fn(&mut Command) -> StyledStr) -> String {
+    all.build();
+    all.find_subcommand_mut(name).map(|verb| render(verb).to_string()).unwrap_or_default()
 }

@@ -78,7 +78,14 @@ pub(crate) fn command() -> Command {
     command
 }
 
-/// The same, with a short help (`-h`) that leaves out what is rarely needed. Completions and manual pages
+/// Each verb with its arguments, among them those that the parser adds.
+pub(crate) fn built() -> impl Iterator<Item = (&'static Verb, Command)> {
+    let mut all = command();
+    all.build();
+    VERBS.iter().filter_map(move |verb| Some((verb, all.find_subcommand(verb.name)?.clone())))
+}
+
+/// The whole command line, with a short help (`-h`) that leaves out what is rarely needed. Completions and manual pages
 /// have all.
 pub(crate) fn short_command() -> Command {
     VERBS.iter().fold(command(), |command, verb| {

@@ -5,24 +5,25 @@ use std::fmt::Write as _;
 use clap::{Arg, Command};
 use disk::formats;
 
-use super::File;
+use super::PageFile;
 use crate::page::{Page, ParamList, ROLES, pages_of};
 use crate::schema::{Form, OUTPUTS, Output};
 use crate::topics::{self, ENVIRONMENT, FILES, SIGNALS};
 use crate::verb::{STATUS, STATUS_OF_IMAGES, Verb};
-use crate::verbs::{VERBS, command};
+use crate::verbs::{VERBS, built};
 
 /// The beginning of every page, after its title.
 const MADE: &str = "This page is printed by the program (`diskferry man --markdown docs/reference`): \
     change its tables, not the page.";
 
 /// Every page.
-pub(super) fn all() -> Vec<File> {
+pub(super) fn all() -> Vec<PageFile> {
+    let [devices, filters, formats] = ROLES;
     let pages = [
         ("verbs", verbs()),
-        ("devices", pages_page(0, DEVICES, "", |_| String::new())),
-        ("filters", pages_page(1, FILTERS, "", |_| String::new())),
-        ("formats", pages_page(2, FORMATS, " made | checked |", abilities)),
+        ("devices", pages_page(devices, DEVICES, "", |_| String::new())),
+        ("filters", pages_page(filters, FILTERS, "", |_| String::new())),
+        ("formats", pages_page(formats, FORMATS, " made | checked |", abilities)),
         ("exit-status", statuses()),
         ("signals", topic("Signals", SIGNALS)),
         ("environment", topic("Environment", ENVIRONMENT)),
@@ -58,17 +59,11 @@ fn verbs() -> String {
     for verb in VERBS {
         line(&mut page, &format!("| [{0}](#{0}) | {1} |", verb.name, cell(verb.summary)));
     }
-    let mut all = command();
-    all.build();
-    for verb in VERBS {
-        if let Some(command) = all.find_subcommand_mut(verb.name) {
-            of_verb(verb, command, &mut page);
-        }
-    }
+    built().for_each(|(verb, command)| of_verb(verb, command, &mut page));
     page
 }
 
-fn of_verb(verb: &Verb, command: &mut Command, page: &mut String) {
+fn of_verb(verb: &Verb, mut command: Command, page: &mut String) {
     let usage = command.render_usage().to_string();
     line(page, &format!("\n## {}\n\n{}. {}\n", verb.name, verb.summary, plain(verb.about)));
     line(page, &format!("    {}", usage.trim_start_matches("Usage: ").trim_end()));
@@ -138,8 +133,12 @@ fn meaning(arg: &Arg) -> String {
 }
 
 /// The pages of one role, below a table of them to which `row` may add cells under `heads`.
-fn pages_page(role: usize, about: &str, heads: &str, row: fn(&str) -> String) -> String {
-    let (role, title) = ROLES[role];
+fn pages_page(
+    (role, title): (&str, &str),
+    about: &str,
+    heads: &str,
+    row: fn(&str) -> String,
+) -> String {
     let mut all = begun(title, about);
     let rule = "---|".repeat(heads.matches('|').count());
     line(&mut all, &format!("\n| {role} | what it is |{heads}\n|---|---|{rule}"));
@@ -195,12 +194,9 @@ fn statuses() -> String {
 /// The entries of one topic, once for all verbs with the same text.
 fn topic(title: &str, topic: &str) -> String {
     let mut page = begun(title, "What applies to all verbs, and what only to some.");
-    let mut all = command();
-    all.build();
     let mut said: Vec<(&str, &str, Vec<&str>)> = Vec::new();
-    for verb in VERBS {
-        let Some(command) = all.find_subcommand(verb.name) else { continue };
-        let topics = topics::of(verb, command).into_iter().filter(|(title, _)| *title == topic);
+    for (verb, command) in built() {
+        let topics = topics::of(verb, &command).into_iter().filter(|(title, _)| *title == topic);
         for (name, what) in topics.flat_map(|(_, entries)| entries) {
             match said.iter_mut().find(|(a, b, _)| (*a, *b) == (name, what)) {
                 Some((_, _, verbs)) => verbs.push(verb.name),

@@ -29,7 +29,7 @@ pub(crate) const VERB: Verb = Verb {
 };
 
 /// A page of either: the name of its file, and its text.
-type File = (String, Vec<u8>);
+type PageFile = (String, Vec<u8>);
 
 fn arguments(command: Command) -> Command {
     command.arg(flag("markdown", "Write the reference, as Markdown")).arg(

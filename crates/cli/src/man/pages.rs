@@ -6,27 +6,27 @@ use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
-use super::File;
+use super::PageFile;
 use crate::page::{Page, ParamList, ROLES, pages, pages_of};
 use crate::topics;
 use crate::verb::{STATUS, Verb};
-use crate::verbs::{VERBS, command};
+use crate::verbs::{VERBS, built, command};
 
 /// The foot of each page.
 const SOURCE: &str = concat!("diskferry ", env!("CARGO_PKG_VERSION"));
 
 /// Every page.
-pub(super) fn all() -> io::Result<Vec<File>> {
+pub(super) fn all() -> io::Result<Vec<PageFile>> {
     let mut all = vec![root()?];
-    for verb in VERBS {
-        all.extend(of_verb(verb)?);
+    for (verb, command) in built() {
+        all.push(of_verb(verb, command)?);
     }
     all.extend(pages().map(|page| of_page(&page)));
     Ok(all)
 }
 
 /// `diskferry.1`.
-fn root() -> io::Result<File> {
+fn root() -> io::Result<PageFile> {
     let man = Man::new(command()).title("diskferry").source(SOURCE);
     let mut out = Vec::new();
     man.render_title(&mut out)?;
@@ -46,13 +46,10 @@ fn root() -> io::Result<File> {
 }
 
 /// `diskferry-copy.1`, say.
-fn of_verb(verb: &Verb) -> io::Result<Option<File>> {
+fn of_verb(verb: &Verb, mut command: Command) -> io::Result<PageFile> {
     let name = format!("diskferry-{}", verb.name);
-    let mut all = command();
-    all.build();
-    let Some(command) = all.find_subcommand_mut(verb.name) else { return Ok(None) };
     let usage = command.render_usage().to_string();
-    let command = command.clone().name(name.clone());
+    let command = command.name(name.clone());
     let topics = topics::of(verb, &command);
     let mut out = Vec::new();
     let man = Man::new(command.clone()).title(name.clone()).source(SOURCE);
@@ -74,7 +71,7 @@ fn of_verb(verb: &Verb) -> io::Result<Option<File>> {
     let others = VERBS.iter().filter(|other| other.name != verb.name);
     let others = others.map(|other| format!("diskferry-{}", other.name));
     see_also(std::iter::once("diskferry".to_owned()).chain(others), &mut out)?;
-    Ok(Some((format!("{name}.1"), out)))
+    Ok((format!("{name}.1"), out))
 }
 
 /// All options with their values, where the usage says that there are some.
@@ -181,7 +178,7 @@ fn name_of(page: &Page) -> String {
 }
 
 /// `diskferry-device-memory.1`, say.
-fn of_page(page: &Page) -> File {
+fn of_page(page: &Page) -> PageFile {
     let (name, mut roff) = (name_of(page), Roff::new());
     roff.control("TH", [&name, "1", "", SOURCE]);
     roff.control("SH", ["NAME"]);
