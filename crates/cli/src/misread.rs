@@ -1,4 +1,5 @@
-//! What is wrong with a command line, in a user's words: the parser's sentences, and a known word that is near.
+//! What is wrong with a command line, in a user's words: the parser's sentences, and a known word
+//! that is near.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use device::nearest;

@@ -1,5 +1,5 @@
-//! The page of a device, a filter or a format, from its table entry: as help prints it; the manual and the reference set
-//! the same page.
+//! The page of a device, a filter or a format, from its table entry: as help prints it; the manual
+//! and the reference set the same page.
 
 use device::Param;
 use disk::{Format, ShownKind, StackRole, formats, kinds};

@@ -69,8 +69,8 @@ pub(crate) fn command() -> Command {
                 wrap(&verb.statuses(), 2).join("\n"),
                 verb.example
             ))
-            // As with qemu-img and nbdkit, whose callers add options to what is there: the last one counts. Options
-            // that accumulate are not touched by it.
+            // As with qemu-img and nbdkit, whose callers add options to what is there: the last one
+            // counts. Options that accumulate are not touched by it.
             .args_override_self(true)
             .max_term_width(80);
         command = command.subcommand(group((verb.arguments)(sub)));
@@ -85,8 +85,8 @@ pub(crate) fn built() -> impl Iterator<Item = (&'static Verb, Command)> {
     VERBS.iter().filter_map(move |verb| Some((verb, all.find_subcommand(verb.name)?.clone())))
 }
 
-/// The whole command line, with a short help (`-h`) that leaves out what is rarely needed. Completions and manual pages
-/// have all.
+/// The whole command line, with a short help (`-h`) that leaves out what is rarely needed.
+/// Completions and manual pages have all.
 pub(crate) fn short_command() -> Command {
     VERBS.iter().fold(command(), |command, verb| {
         command.mut_subcommand(verb.name, |sub| match shorten(sub) {

@@ -45,10 +45,11 @@ pub struct Options {
     pub test_fast_zero: bool,
     /// Whether the target is made durable before the copy counts as done.
     pub flush: Flush,
-    /// The source and the target share no bytes, and the caller knows it. If they may (they are the same storage under two
-    /// names, or one lies over the other), only ranges that were read, or whose map was read, are changed: zeroing much of
-    /// the target at once would zero data of the source that is not read yet. The bytes themselves prove nothing, however
-    /// many are compared: an overlay may have its own almost everywhere.
+    /// The source and the target share no bytes, and the caller knows it. If they may (they are the
+    /// same storage under two names, or one lies over the other), only ranges that were read, or
+    /// whose map was read, are changed: zeroing much of the target at once would zero data of the
+    /// source that is not read yet. The bytes themselves prove nothing, however many are compared:
+    /// an overlay may have its own almost everywhere.
     pub apart: bool,
     /// Do not ask the source for its map: everything is read.
     pub no_extents: bool,

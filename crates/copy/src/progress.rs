@@ -37,7 +37,8 @@ pub struct CopyCounts {
     pub zeroed: u64,
     /// Left alone because the target reads as zeroes there.
     pub skipped: u64,
-    /// All is done, and what was read of the source before its server was lost is read again and compared.
+    /// All is done, and what was read of the source before its server was lost is read again and
+    /// compared.
     pub comparing: bool,
     /// Since the copy began.
     pub elapsed: Duration,

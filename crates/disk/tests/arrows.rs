@@ -234,7 +234,8 @@ fn a_type_name_has_one_meaning() {
 /// A module, or what it names, by the words of its path from the root of its crate.
 type Words = Vec<String>;
 
-/// Takes a path off the beginning of a text, or all paths of a tree in braces, each behind `stem`. Returns the rest.
+/// Takes a path off the beginning of a text, or all paths of a tree in braces, each behind `stem`.
+/// Returns the rest.
 fn take_paths<'a>(mut text: &'a str, stem: &[String], found: &mut Vec<Words>) -> &'a str {
     let mut path = stem.to_vec();
     loop {
@@ -296,7 +297,8 @@ impl Modules {
         all
     }
 
-    /// The module in which a path of the module `at` ends; a name that another one shows is followed there.
+    /// The module in which a path of the module `at` ends; a name that another one shows is followed
+    /// there.
     fn meant(&self, at: &Words, path: &[String], again: usize) -> Words {
         let mut at = at.clone();
         for (i, word) in path.iter().enumerate() {

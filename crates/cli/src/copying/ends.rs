@@ -329,8 +329,8 @@ pub(super) struct Related {
 }
 
 impl Related {
-    /// Whether the ends share nothing, with what is known once the sources are open: where all files are that they name (the
-    /// sources themselves come first).
+    /// Whether the ends share nothing, with what is known once the sources are open: where all
+    /// files are that they name (the sources themselves come first).
     fn apart(self, work: &CopyRequest, files: &[Storage]) -> bool {
         // A new image shares no offsets with its source: it has bytes of its own.
         let is_image = work.target_stack.image().format().is_some();

@@ -16,7 +16,7 @@
 //! touch them are held back; if the target proves fast, the rest is swept.
 //!
 //! A sweep changes what the source was not asked about yet. So a target is swept only if the two ends are proven to share no bytes
-//! ([`Options::apart`](crate::Options::apart)): the source may be an overlay over the target, and shows its bytes wherever it has none of its own. No sample
+//! ([`crate::Options::apart`]): the source may be an overlay over the target, and shows its bytes wherever it has none of its own. No sample
 //! of their bytes can show that it is not. Only a copy of the whole source sweeps: the ranges that a list leaves alone lie between
 //! those to zero.
 //!
