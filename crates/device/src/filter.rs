@@ -1,8 +1,9 @@
 //! Filters: devices over a device.
 //!
-//! A filter sees every operation in one place, [`Filter::run`], as a value. It matches on it
-//! without a wildcard, so an operation that is added to the contract does not compile until every
-//! filter handles it. [`Filtered`] makes a [`Device`] of it.
+//! A filter says in what it differs from the device below. It sees every operation in one place, [`Filter::run`], as a
+//! value. One that treats operations differently matches on it without a wildcard, so an operation that is added to the
+//! contract does not compile until the filter handles it. [`Filtered`] makes a [`Device`] of a filter, and owns what each
+//! has: [`Over`].
 //!
 //! Nothing of the device below (place, window, lane) is visible unless the filter says what passes
 //! it ([`Passes`]). A filter never blocks; what it waits for (a timer, the device below) completes
@@ -16,11 +17,11 @@ use crate::{
     Operation, Order, Outcome, Result, Session, Window,
 };
 
-/// A client's admission, until all clones are dropped. It is handed to the client's own filter; if
-/// the device below refuses the client, it is dropped.
+/// A client's admission, until all clones are dropped. The client's device holds it; if the device
+/// below refuses the client, it is dropped.
 #[derive(Clone, Default)]
 pub struct Admission {
-    _held: Option<Arc<dyn Any + Send + Sync>>,
+    held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Admission {
@@ -33,7 +34,11 @@ impl Admission {
     /// One that is given back when `held` is dropped.
     #[must_use]
     pub fn of(held: impl Any + Send + Sync) -> Self {
-        Self { _held: Some(Arc::new(held)) }
+        Self { held: Some(Arc::new(held)) }
+    }
+
+    fn is_free(&self) -> bool {
+        self.held.is_none()
     }
 }
 
@@ -84,27 +89,82 @@ impl Passes {
     }
 }
 
-/// A device over a device.
-pub trait Filter: Send + Sync + Sized + 'static {
-    /// What is known of it, usually [`Info::over`] with some changes. Constant.
-    fn info(&self) -> &Info;
-
+/// What every filter has: the device below, and what is known of the filter over it.
+#[derive(Debug)]
+pub struct Over {
+    /// The filter's facts, with the place that is visible through it. Constant.
+    pub info: Info,
     /// The device below. Its edge takes any range inside it.
-    fn below(&self) -> &Edge;
+    pub below: Edge,
+    passes: Passes,
+    /// The admission of the client; free for a filter of all clients. It is given back when the device below is free.
+    pub admission: Admission,
+}
+
+impl Over {
+    /// What `filter` has over `below`.
+    pub fn new<F: Filter>(filter: &F, below: Edge) -> Self {
+        let (info, passes) = (filter.info(&below), filter.passes(&below));
+        let flat = passes.reads(0).and_then(|at| Some(below.info().flat.as_ref()?.advanced(at)));
+        Self { info: Info { flat, ..info }, below, passes, admission: Admission::free() }
+    }
+
+    /// Where `offset` lies below, if reads pass.
+    fn reads(&self, offset: u64) -> Option<u64> {
+        self.passes.reads(offset).filter(|_| offset <= self.info.size)
+    }
+
+    /// Where `offset` lies below, if writes pass.
+    fn writes(&self, offset: u64) -> Option<u64> {
+        self.passes.writes(offset).filter(|_| offset <= self.info.size)
+    }
+
+    /// Removes places from a map where reads do not pass: a read from a place would bypass the filter.
+    fn hide_places(&self, extents: &mut [Extent]) {
+        if self.passes == Passes::Nothing {
+            extents.iter_mut().for_each(|extent| extent.place = None);
+        }
+    }
+}
+
+/// A client that the device below has let in.
+#[derive(Debug)]
+pub struct Arrival<'a> {
+    /// Who it is.
+    pub client: &'a Client,
+    /// What the client gets from [`Filter::admit`].
+    pub admission: Admission,
+    /// The client's path to the device below. A filter that sends all clients over one path puts that here.
+    pub below: Edge,
+    /// Whether that is a path of its own, and not the one that all clients share.
+    pub has_own_path: bool,
+}
+
+/// A device over a device. What is not said here is as below: a filter that says nothing changes
+/// nothing, but sees all.
+pub trait Filter: Send + Sync + Sized + 'static {
+    /// What is known of it over `below`, usually [`Info::over`] with some changes. Constant.
+    fn info(&self, below: &Edge) -> Info {
+        Info::over(below)
+    }
 
     /// Runs an operation; `done` is called exactly once, now or later, from any thread. Ranges
     /// are inside the device, on its blocks and no longer than its limits. Must not block, and
     /// must not call a blocking method of the edge below.
-    fn run(&self, operation: Operation, done: Done);
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        over.below.submit(operation, done);
+    }
 
-    /// The same filter, with the same state where it has state, over `below`, for one client, which
-    /// has this `admission`.
-    #[must_use]
-    fn for_client(&self, below: Edge, client: &Client, admission: Admission) -> Self;
+    /// Which operations need not come to [`Filter::run`]. Constant.
+    fn passes(&self, below: &Edge) -> Passes {
+        let _ = below;
+        Passes::Nothing
+    }
 
-    /// Whether each client needs a filter of its own even when the device below serves all alike.
-    fn is_personal(&self) -> bool {
-        false
+    /// The filter of one client; `None`: this one, with its state, serves this client too.
+    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let _ = (over, arrival);
+        None
     }
 
     /// Admits a client or refuses it, now or later. Called before the device below is asked.
@@ -115,13 +175,18 @@ pub trait Filter: Send + Sync + Sized + 'static {
 
     /// Asks the device below for an admitted client; now or later, as [`Session::connect`]. A filter that connects
     /// clients to another name, or once for all of them, does so here.
-    fn connect(&self, client: &Client, done: Connected) {
-        self.below().device().connect(client, done);
+    fn connect(&self, over: &Over, client: &Client, done: Connected) {
+        over.below.device().connect(client, done);
     }
 
     /// Whether names choose the disk: see [`Session::is_chosen_by_name`]. Constant.
-    fn is_chosen_by_name(&self) -> bool {
-        self.below().device().is_chosen_by_name()
+    fn is_chosen_by_name(&self, over: &Over) -> bool {
+        over.below.device().is_chosen_by_name()
+    }
+
+    /// The names that may be asked for: see [`Session::list`].
+    fn list(&self, over: &Over, client: &Client, done: Listed) {
+        over.below.device().list(client, done);
     }
 
     /// Whether the filter itself reopens what is below: see [`Session::may_return`]. Constant.
@@ -134,16 +199,6 @@ pub trait Filter: Send + Sync + Sized + 'static {
         false
     }
 
-    /// The names that may be asked for: see [`Session::list`].
-    fn list(&self, client: &Client, done: Listed) {
-        self.below().device().list(client, done);
-    }
-
-    /// Which operations need not come to [`Filter::run`]. Constant.
-    fn passes(&self) -> Passes {
-        Passes::Nothing
-    }
-
     /// The map of a range, if reads pass and it is known without waiting. A filter that lets reads
     /// pass and changes maps changes them here, too.
     ///
@@ -151,14 +206,14 @@ pub trait Filter: Send + Sync + Sized + 'static {
     /// As for any map.
     fn resolve_now(
         &self,
-        offset: u64,
-        len: u64,
+        over: &Over,
+        (offset, len): (u64, u64),
         max: usize,
         out: &mut Vec<Extent>,
     ) -> Result<bool> {
-        let Some(at) = reads(self, offset) else { return Ok(false) };
+        let Some(at) = over.reads(offset) else { return Ok(false) };
         let before = out.len();
-        let known = self.below().resolve_now(at, len, max, out)?;
+        let known = over.below.resolve_now(at, len, max, out)?;
         out.iter_mut().skip(before).for_each(|extent| extent.start -= at - offset);
         Ok(known)
     }
@@ -196,9 +251,9 @@ impl Info {
 }
 
 struct Inner<F> {
-    filter: F,
-    /// The filter's facts, with the place that is visible through it.
-    info: Info,
+    /// Dropped before what it is over.
+    filter: Arc<F>,
+    over: Over,
 }
 
 /// A filter as a device.
@@ -206,79 +261,70 @@ pub struct Filtered<F>(Arc<Inner<F>>);
 
 impl<F: Filter> std::fmt::Debug for Filtered<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Filtered({})", self.0.info.name)
+        write!(f, "Filtered({})", self.0.over.info.name)
     }
 }
 
 impl<F: Filter> Filtered<F> {
-    /// Makes a device of a filter.
-    pub fn device(filter: F) -> Arc<dyn Device> {
-        let below = filter.below().info();
-        let flat = reads(&filter, 0).and_then(|at| Some(below.flat.as_ref()?.advanced(at)));
-        let info = Info { flat, ..filter.info().clone() };
-        Arc::new(Self(Arc::new(Inner { filter, info })))
+    /// Makes a device of a filter over `below`.
+    pub fn device(filter: F, below: Edge) -> Arc<dyn Device> {
+        Self::over(Arc::new(filter), below, Admission::free())
     }
-}
 
-/// Where `offset` lies below, if reads pass.
-fn reads<F: Filter>(filter: &F, offset: u64) -> Option<u64> {
-    filter.passes().reads(offset).filter(|_| offset <= filter.info().size)
-}
+    fn over(filter: Arc<F>, below: Edge, admission: Admission) -> Arc<dyn Device> {
+        let over = Over { admission, ..Over::new(&*filter, below) };
+        Arc::new(Self(Arc::new(Inner { filter, over })))
+    }
 
-/// Where `offset` lies below, if writes pass.
-fn writes<F: Filter>(filter: &F, offset: u64) -> Option<u64> {
-    filter.passes().writes(offset).filter(|_| offset <= filter.info().size)
-}
-
-/// Removes places from a map where reads do not pass: a read from a place would bypass the filter.
-fn hide_places<F: Filter>(filter: &F, extents: &mut [Extent]) {
-    if filter.passes() == Passes::Nothing {
-        extents.iter_mut().for_each(|extent| extent.place = None);
+    fn below(&self) -> &dyn Device {
+        &**self.0.over.below.device()
     }
 }
 
 impl<F: Filter> Device for Filtered<F> {
     fn info(&self) -> &Info {
-        &self.0.info
+        &self.0.over.info
     }
 
     fn submit(&self, operation: Operation, done: Done) {
+        let Inner { filter, over } = &*self.0;
         let Operation::Resolve { .. } = &operation else {
-            return self.0.filter.run(operation, done);
+            return filter.run(over, operation, done);
         };
         let inner = self.0.clone();
         let then: Done = Box::new(move |mut result| {
             if let Ok(Outcome::Extents(extents)) = &mut result {
-                hide_places(&inner.filter, extents);
+                inner.over.hide_places(extents);
             }
             done(result);
         });
-        self.0.filter.run(operation, then);
+        filter.run(over, operation, then);
     }
 
     fn now(&self, now: Now<'_>) -> Result<bool> {
-        let filter = &self.0.filter;
+        let Inner { filter, over } = &*self.0;
         match now {
-            Now::Read { offset, buffer } => match reads(filter, offset) {
-                Some(offset) => filter.below().read_now(buffer, offset),
+            Now::Read { offset, buffer } => match over.reads(offset) {
+                Some(offset) => over.below.read_now(buffer, offset),
                 None => Ok(false),
             },
             Now::Resolve { offset, len, max, out } => {
                 let before = out.len();
-                let known = filter.resolve_now(offset, len, max, out)?;
-                hide_places(filter, &mut out[before..]);
+                let known = filter.resolve_now(over, (offset, len), max, out)?;
+                over.hide_places(&mut out[before..]);
                 Ok(known)
             }
-            Now::Write { offset, data, fua } => match writes(filter, offset) {
+            Now::Write { offset, data, fua } => match over.writes(offset) {
                 // For the filter, a durable write may be more than a write.
-                Some(offset) if !fua => filter.below().write_now(data, offset, false),
+                Some(offset) if !fua => over.below.write_now(data, offset, false),
                 _ => Ok(false),
             },
         }
     }
 
     fn window(&self, offset: u64, len: usize) -> Option<Window> {
-        self.0.filter.below().window(writes(&self.0.filter, offset)?, len)
+        let over = &self.0.over;
+        over.below.window(over.writes(offset)?, len)
     }
 
     fn session(&self) -> Option<&dyn Session> {
@@ -286,7 +332,7 @@ impl<F: Filter> Device for Filtered<F> {
     }
 
     fn finish(&self) -> Result<()> {
-        self.0.filter.below().device().finish()
+        self.below().finish()
     }
 }
 
@@ -303,31 +349,31 @@ impl<F: Filter> Session for Filtered<F> {
     }
 
     fn is_chosen_by_name(&self) -> bool {
-        self.0.filter.is_chosen_by_name()
+        self.0.filter.is_chosen_by_name(&self.0.over)
     }
 
     fn list(&self, client: &Client, done: Listed) {
-        self.0.filter.list(client, done);
+        self.0.filter.list(&self.0.over, client, done);
     }
 
     fn reopen(&self) -> Result<()> {
-        self.0.filter.below().device().reopen()
+        self.below().reopen()
     }
 
     fn reconnects(&self) -> bool {
-        self.0.filter.below().device().reconnects()
+        self.below().reconnects()
     }
 
     fn may_return(&self) -> bool {
-        self.0.filter.reopens() || self.0.filter.below().device().may_return()
+        self.0.filter.reopens() || self.below().may_return()
     }
 
     fn keeps_bytes(&self) -> bool {
-        self.0.filter.keeps_bytes() || self.0.filter.below().device().keeps_bytes()
+        self.0.filter.keeps_bytes() || self.below().keeps_bytes()
     }
 
     fn epoch(&self) -> u64 {
-        self.0.filter.below().device().epoch()
+        self.below().epoch()
     }
 }
 
@@ -339,15 +385,24 @@ fn connect_below<F: Filter>(
 ) {
     let (asked, arriving) = (inner.clone(), client.clone());
     let then: Connected = Box::new(move |answer| {
-        let filter = &inner.filter;
-        done(answer.map(|own| match own {
-            None if !filter.is_personal() => None,
-            own => {
-                let below = filter.below();
-                let below = own.map_or_else(|| below.clone(), |device| below.beside(device));
-                Some(Filtered::device(filter.for_client(below, &client, admission)))
-            }
-        }));
+        done(answer.map(|own| device_for(&inner, &client, admission, own)));
     });
-    asked.filter.connect(&arriving, then);
+    asked.filter.connect(&asked.over, &arriving, then);
+}
+
+/// The device of a client that has the path `own` below; `None`: the one for all.
+fn device_for<F: Filter>(
+    Inner { filter, over }: &Inner<F>,
+    client: &Client,
+    admission: Admission,
+    own: Option<Arc<dyn Device>>,
+) -> Option<Arc<dyn Device>> {
+    let has_own_path = own.is_some();
+    let below = own.map_or_else(|| over.below.clone(), |device| over.below.beside(device));
+    let mut arrival = Arrival { client, admission, below, has_own_path };
+    let personal = filter.for_client(over, &mut arrival).map(Arc::new);
+    let Arrival { admission, below, .. } = arrival;
+    let is_alike = personal.is_none() && !has_own_path && admission.is_free();
+    let filter = personal.unwrap_or_else(|| filter.clone());
+    (!is_alike).then(|| Filtered::over(filter, below, admission))
 }

@@ -49,7 +49,7 @@ pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};
 pub use extent::{
     Extent, ExtentKind, Guard, Home, Keeper, Place, Stored, is_same_guard, merge_extent,
 };
-pub use filter::{Admission, Admitted, Filter, Filtered, Passes};
+pub use filter::{Admission, Admitted, Arrival, Filter, Filtered, Over, Passes};
 pub use lane::{Completed, EdgeLane, Interest, Lane, LaneStep};
 pub use map_cost::MapCost;
 pub use name::{Name, NameError, Params, nearest, suggestion};

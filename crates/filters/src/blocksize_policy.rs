@@ -5,8 +5,8 @@
 //! requests as the client sent them, before anything is split or widened.
 
 use device::{
-    Admission, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Params, Passes, Result, param, values,
+    BlockSizes, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
+    Over, Params, Passes, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -29,8 +29,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=blocksize-policy memory 1M blocksize-preferred=64K \
               --run 'nbdinfo \"$uri\" | grep preferred'",
     open: |params, below, _| {
-        let settings = Settings::read(params, below.info())?;
-        Ok(Filtered::device(BlockSizePolicy::new(settings, below)))
+        Ok(Filtered::device(BlockSizePolicy::read(params, below.info())?, below))
     },
 };
 
@@ -43,15 +42,14 @@ enum Policy {
     StrictError,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Settings {
+struct BlockSizePolicy {
     sizes: BlockSizes,
     policy: Policy,
     /// Bytes of the longest write that a client survives.
     write_disconnect: Option<u64>,
 }
 
-impl Settings {
+impl BlockSizePolicy {
     fn read(params: &Params, below: &Info) -> Result<Self> {
         let policies: Vec<_> = POLICIES.split('|').collect();
         let policy = match values::choice(params, "blocksize-error-policy", &policies)? {
@@ -70,7 +68,14 @@ impl Settings {
     }
 
     /// Refuses a request; `data` says whether it carries data.
-    fn check(&self, what: &str, offset: u64, len: u64, data: bool, size: u64) -> Result<()> {
+    fn check_request(
+        &self,
+        what: &str,
+        offset: u64,
+        len: u64,
+        data: bool,
+        size: u64,
+    ) -> Result<()> {
         let block = u64::from(self.sizes.minimum);
         let to_the_end = self.policy == Policy::Error && offset.checked_add(len) == Some(size);
         let why = if self.policy == Policy::Allow {
@@ -140,33 +145,15 @@ fn sizes(params: &Params, below: &Info) -> Result<BlockSizes> {
     Ok(BlockSizes { minimum, preferred, maximum })
 }
 
-struct BlockSizePolicy {
-    info: Info,
-    below: Edge,
-    settings: Settings,
-}
-
 impl BlockSizePolicy {
-    fn new(settings: Settings, below: Edge) -> Self {
-        let mut info = Info { advertised: Some(settings.sizes), ..Info::over(&below) };
-        if settings.sizes.minimum > below.info().blocks.minimum {
-            // Answers in whole blocks, to clients that were told of larger ones, are for the map only.
-            info.contexts.clear();
-        }
-        if settings.judges() {
-            // Requests arrive unsplit.
-            info.blocks = BlockSizes { minimum: 1, maximum: u32::MAX, ..info.blocks };
-        }
-        Self { info, below, settings }
-    }
-
-    fn check(&self, operation: &Operation) -> Result<()> {
+    /// Refuses an operation on a disk of `size` bytes.
+    fn check(&self, operation: &Operation, size: u64) -> Result<()> {
         let Some((offset, len)) = operation.range() else { return Ok(()) };
         let (what, data) = match operation {
             Operation::Resolve { .. } | Operation::Status { .. } => ("block status", false),
             Operation::Read { .. } => ("read", true),
             Operation::Write { .. } => {
-                self.settings.check_write(len)?;
+                self.check_write(len)?;
                 ("write", true)
             }
             Operation::Flush
@@ -175,54 +162,52 @@ impl BlockSizePolicy {
             | Operation::Trim { .. }
             | Operation::Zero { .. } => (operation.kind().name(), false),
         };
-        self.settings.check(what, offset, len, data, self.info.size)
+        self.check_request(what, offset, len, data, size)
     }
 }
 
 impl Filter for BlockSizePolicy {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info { advertised: Some(self.sizes), ..Info::over(below) };
+        if self.sizes.minimum > below.info().blocks.minimum {
+            // Answers in whole blocks, to clients that were told of larger ones, are for the map only.
+            info.contexts.clear();
+        }
+        if self.judges() {
+            // Requests arrive unsplit.
+            info.blocks = BlockSizes { minimum: 1, maximum: u32::MAX, ..info.blocks };
+        }
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        if let (Operation::Take { .. }, true) = (&operation, self.settings.judges()) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        if let (Operation::Take { .. }, true) = (&operation, self.judges()) {
             // The write that replaces it is checked.
             return done(Ok(Outcome::Taken(0)));
         }
-        match self.check(&operation) {
-            Ok(()) => self.below.submit(operation, done),
-            Err(e) => done(Err(e.on(&self.info.name))),
+        match self.check(&operation, over.info.size) {
+            Ok(()) => over.below.submit(operation, done),
+            Err(e) => done(Err(e.on(&over.info.name))),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.settings, below)
-    }
-
-    fn passes(&self) -> Passes {
-        if self.settings.judges() { Passes::Nothing } else { Passes::ALL }
+    fn passes(&self, _: &Edge) -> Passes {
+        if self.judges() { Passes::Nothing } else { Passes::ALL }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use device::ZeroFlags;
-    use device::model::Model;
 
     use trial::TestDevice;
 
     use super::*;
-    use crate::kit::tested::put;
+    use crate::kit::tested::{blank, put};
 
     fn told(words: &[&str]) -> Result<(u32, u32, u32)> {
-        let disk =
-            put("blocksize-policy", crate::kit::tested::simple(Arc::new(Model::new(1000))), words)?;
+        let disk = put("blocksize-policy", blank(1000), words)?;
         let b = disk.info().advertised.unwrap();
         Ok((b.minimum, b.preferred, b.maximum))
     }

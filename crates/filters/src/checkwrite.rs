@@ -5,8 +5,8 @@
 //! whether they are holes or not: a copy may be more or less sparse than its source.
 
 use device::{
-    Abilities, Admission, Buffer, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered,
-    Info, Operation, Outcome, Passes, Result, Slice, is_zero,
+    Abilities, Buffer, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
+    Outcome, Over, Passes, Result, Slice, is_zero,
 };
 use runtime::spawn;
 
@@ -22,7 +22,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: device::Reach::nothing,
     example: "serve --filter=checkwrite random 10M seed=1 \
               --run 'diskferry copy \"random:10M?seed=1\" \"$uri\"'",
-    open: |_, below, _| Ok(Filtered::device(CheckWrite::new(below))),
+    open: |_, below, _| Ok(Filtered::device(CheckWrite, below)),
 };
 
 /// Bytes compared at a time.
@@ -31,32 +31,7 @@ const PIECE: u64 = 4 << 20;
 /// Extents asked for at a time.
 const EXTENTS: usize = 1024;
 
-struct CheckWrite {
-    info: Info,
-    below: Edge,
-}
-
-impl CheckWrite {
-    fn new(below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.abilities = Abilities {
-            write: true,
-            flush: true,
-            fua: true,
-            trim: true,
-            zero: true,
-            // The map below answers it, or it is refused at once.
-            fast_zero: true,
-            take: false,
-            multi_conn: true,
-            hides_zero: false,
-            hides_fua: false,
-            ..info.abilities
-        };
-        info.longest_effect = u64::MAX;
-        Self { info, below }
-    }
-}
+struct CheckWrite;
 
 async fn compare(below: Edge, offset: u64, data: Slice) -> Result<Outcome> {
     let mut at = offset;
@@ -121,16 +96,28 @@ async fn must_be_zero(below: &Edge, what: &str, start: u64, end: u64) -> Result<
 }
 
 impl Filter for CheckWrite {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        info.abilities = Abilities {
+            write: true,
+            flush: true,
+            fua: true,
+            trim: true,
+            zero: true,
+            // The map below answers it, or it is refused at once.
+            fast_zero: true,
+            take: false,
+            multi_conn: true,
+            hides_zero: false,
+            hides_fua: false,
+            ..info.abilities
+        };
+        info.longest_effect = u64::MAX;
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        let below = self.below.clone();
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let below = over.below.clone();
         match operation {
             Operation::Flush => done(Ok(Outcome::Done)),
             // The write that replaces it is compared.
@@ -152,11 +139,7 @@ impl Filter for CheckWrite {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(below)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::READS
     }
 }

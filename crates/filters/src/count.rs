@@ -7,9 +7,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::{
-    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, OperationKind, Outcome, text,
-};
+use device::{Done, Edge, Filter, Filtered, Info, Operation, OperationKind, Outcome, Over, text};
 use runtime::{Context, OperatorLog};
 
 use crate::FilterKind;
@@ -24,7 +22,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=count memory 1M --run 'nbdcopy \"$uri\" null:'",
     open: |_, below, context| {
         let counts = All::of(context).add(&below.info().name);
-        Ok(Filtered::device(Count { info: Info::observing(&below), below, counts }))
+        Ok(Filtered::device(Count(counts), below))
     },
 };
 
@@ -94,43 +92,31 @@ impl Counts {
     }
 }
 
-struct Count {
-    info: Info,
-    below: Edge,
-    counts: Counts,
-}
+struct Count(Counts);
 
 impl Filter for Count {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        Info::observing(below)
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         let kind = operation.kind();
         if kind == OperationKind::Take {
             // The write that replaces it is counted.
             return done(Ok(Outcome::Taken(0)));
         }
-        let counted = self.counts.of_kind(kind).is_some();
+        let counted = self.0.of_kind(kind).is_some();
         let Some((_, len)) = operation.range().filter(|_| counted) else {
-            return self.below.submit(operation, done);
+            return over.below.submit(operation, done);
         };
-        let counts = self.counts.clone();
+        let counts = self.0.clone();
         let then: Done = Box::new(move |result| {
             if let (Ok(_), Some(count)) = (&result, counts.of_kind(kind)) {
                 count.fetch_add(len, Relaxed);
             }
             done(result);
         });
-        self.below.submit(operation, then);
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self { info: Info::observing(&below), below, counts: self.counts.clone() }
+        over.below.submit(operation, then);
     }
 }
 

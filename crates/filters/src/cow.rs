@@ -9,8 +9,8 @@ use runtime::{WorkPool, spawn};
 use std::sync::Arc;
 
 use device::{
-    Abilities, Admission, BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Filter,
-    Filtered, Info, Operation, Outcome, Params, Result, param, values,
+    Abilities, Arrival, BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Filter, Filtered, Info,
+    Operation, Outcome, Over, Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -32,10 +32,10 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=cow random 10M --run 'nbdcopy null: \"$uri\"'",
     open: |params, below, context| {
         let settings = Settings::read(params, &context.pool)?;
-        let cow = Cow::new(Arc::new(settings), below);
+        let cow = Cow::new(Arc::new(settings), &below, false);
         // Fail now rather than at the first write.
         cow.store.file.make()?;
-        Ok(Filtered::device(cow))
+        Ok(Filtered::device(cow, below))
     },
 };
 
@@ -57,25 +57,28 @@ impl Settings {
     }
 }
 
-#[derive(Clone)]
 struct Cow {
-    info: Info,
+    settings: Arc<Settings>,
+    store: Arc<Store>,
+    /// It belongs to one client, whose disk below is another: no other client sees it or its writes.
+    apart: bool,
+}
+
+impl Cow {
+    fn new(settings: Arc<Settings>, below: &Edge, apart: bool) -> Self {
+        let store = Arc::new(Store::new(settings.block, below, TempFile::new(&settings.pool)));
+        Self { settings, store, apart }
+    }
+}
+
+/// For one operation: the store, and the disk below it.
+struct Overlay {
     below: Edge,
     settings: Arc<Settings>,
     store: Arc<Store>,
 }
 
-impl Cow {
-    fn new(settings: Arc<Settings>, below: Edge) -> Self {
-        let store = Arc::new(Store::new(settings.block, &below, TempFile::new(&settings.pool)));
-        Self::with(settings, below, store)
-    }
-
-    fn with(settings: Arc<Settings>, below: Edge, store: Arc<Store>) -> Self {
-        let info = info(&below, &store, &settings);
-        Self { info, below, settings, store }
-    }
-
+impl Overlay {
     async fn read(self, offset: u64, buffer: Buffer) -> Result<Outcome> {
         if self.settings.on_read.is_on() {
             // Keeping needs whole blocks, more than was asked for; if that fails, the plain read
@@ -94,13 +97,13 @@ impl Cow {
     }
 
     async fn zero(self, offset: u64, len: u64, fast: bool) -> Result<Outcome> {
-        let refused = || Err(Error::not_fast().on(&self.info.name).at(offset));
+        let refused = || Err(Error::not_fast().on(&self.below.info().name).at(offset));
         // Checked before too: a request that must wait for others is not answered at once.
         if fast && !self.is_fast(offset, len) {
             return refused();
         }
         let blocks = self.store.touched(offset, len);
-        self.store.admit(&blocks).map_err(|e| e.on(&self.info.name).at(offset))?;
+        self.store.admit(&blocks).map_err(|e| e.on(&self.below.info().name).at(offset))?;
         let _held = self.store.locks.take(blocks, BlockAccess::Own).await;
         if fast && !self.is_fast(offset, len) {
             return refused();
@@ -147,46 +150,39 @@ impl Cow {
     }
 }
 
-fn info(below: &Edge, store: &Store, settings: &Settings) -> Info {
-    let over = Info::over(below);
-    let block = u32::try_from(store.block()).unwrap_or(BlockSizes::ANY.maximum);
-    let blocks = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
-    let abilities = Abilities {
-        write: true,
-        flush: true,
-        fua: true,
-        trim: true,
-        zero: true,
-        fast_zero: true,
-        multi_conn: true,
-        extents: true,
-        prefetch: settings.on_cache || over.abilities.prefetch,
-        observed: over.abilities.observed || settings.on_read.is_ever_on(),
-        take: false,
-        discards: false,
-        hides_zero: false,
-        hides_fua: false,
-        ..over.abilities
-    };
-    // The contexts of the disk below are wrong for data written here, and nothing can say where.
-    Info { blocks, abilities, longest_effect: u64::MAX, contexts: Vec::new(), ..over }
-}
-
 impl Filter for Cow {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
+    fn info(&self, below: &Edge) -> Info {
+        let over = Info::over(below);
+        let block = u32::try_from(self.store.block()).unwrap_or(BlockSizes::ANY.maximum);
+        let blocks = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
+        let abilities = Abilities {
+            write: true,
+            flush: true,
+            fua: true,
+            trim: true,
+            zero: true,
+            fast_zero: true,
+            multi_conn: !self.apart,
+            extents: true,
+            prefetch: self.settings.on_cache || over.abilities.prefetch,
+            observed: over.abilities.observed || self.settings.on_read.is_ever_on(),
+            take: false,
+            discards: false,
+            hides_zero: false,
+            hides_fua: false,
+            ..over.abilities
+        };
+        // The contexts of the disk below are wrong for data written here, and nothing can say where.
+        Info { blocks, abilities, longest_effect: u64::MAX, contexts: Vec::new(), ..over }
     }
 
     fn keeps_bytes(&self) -> bool {
         true
     }
 
-    fn run(&self, operation: Operation, done: Done) {
-        let me = self.clone();
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let (settings, store) = (self.settings.clone(), self.store.clone());
+        let me = Overlay { below: over.below.clone(), settings, store };
         match operation {
             Operation::Flush => done(Ok(Outcome::Done)),
             Operation::Prefetch { offset, len } => {
@@ -214,26 +210,23 @@ impl Filter for Cow {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        let settings = self.settings.clone();
-        if self.store.fits(&below) {
-            return Self::with(settings, below, self.store.clone());
-        }
-        // Another disk: no other client sees it or its writes.
-        let mut apart = Self::new(settings, below);
-        apart.info.abilities.multi_conn = false;
-        apart
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let fits = self.store.fits(&arrival.below);
+        (!fits).then(|| Self::new(self.settings.clone(), &arrival.below, true))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::{Extent, ExtentKind, ZeroFlags};
+    use std::sync::Mutex;
+
+    use device::model::Model;
+    use device::{Client, Connected, Device, Extent, ExtentKind, ZeroFlags};
     use proptest::prelude::*;
     use trial::{Trims, op};
 
     use super::*;
-    use crate::kit::tested::{bytes, client, read, start, write};
+    use crate::kit::tested::{bytes, client, connect, read, start, write};
     use crate::table;
     use device::Blocking as _;
     use runtime::Context;
@@ -320,9 +313,10 @@ mod tests {
         let probe = TestDevice::new(1 << 20);
         probe.model().write_at(&[1; 1 << 20], 0, false).unwrap();
         let settings = Settings::read(&Params::default(), &WorkPool::new(2)).unwrap();
-        let cow = Cow::new(Arc::new(settings), probe.edge(&WorkPool::new(2)));
+        let below = probe.edge(&WorkPool::new(2));
+        let cow = Cow::new(Arc::new(settings), &below, false);
         cow.store.states().limit(3 * 64);
-        let disk = Edge::new(Filtered::device(cow), WorkPool::new(2));
+        let disk = Edge::new(Filtered::device(cow, below), WorkPool::new(2));
         let zero = ZeroFlags::default();
         disk.write(&[2; 10], 0, false).unwrap();
         disk.zero(2 * BLOCK, BLOCK, zero).unwrap();
@@ -463,25 +457,24 @@ mod tests {
 
     #[test]
     fn clients_of_one_disk_share_its_overlay_whatever_name_they_came_by() {
-        let pool = WorkPool::new(2);
-        let probe = TestDevice::new(1 << 20);
-        let below = probe.edge(&pool);
-        let settings = Settings::read(&Params::default(), &pool).unwrap();
-        let cow = Cow::new(Arc::new(settings), below.clone());
-        let client = |below: &Edge, export: &str| {
-            let this_client = Client { export: export.to_owned(), ..client(1) };
-            below.beside(Filtered::device(cow.for_client(
-                below.clone(),
-                &this_client,
-                Admission::free(),
-            )))
+        let paths = Arc::<Mutex<Vec<Arc<TestDevice>>>>::default();
+        let given = paths.clone();
+        let give = move |_: &Client, done: Connected| {
+            done(Ok(given.lock().unwrap().pop().map(|path| path as Arc<dyn Device>)));
         };
-        let (a, b) = (client(&below, ""), client(&below.beside(probe.clone()), "disk"));
+        let probe = TestDevice::over(Model::new(1 << 20)).connecting(give).shared();
+        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        let client = |path: Arc<TestDevice>, export: &str| {
+            paths.lock().unwrap().push(path);
+            let this_client = Client { export: export.to_owned(), ..client(1) };
+            disk.beside(connect(&disk, &this_client).unwrap().unwrap())
+        };
+        let (a, b) = (client(probe.clone(), ""), client(probe.clone(), "disk"));
         a.write(&[7; 10], 0, false).unwrap();
         assert_eq!(bytes(&b, 0, 10), [7; 10]);
         assert!(b.info().abilities.multi_conn);
         // A path that leads to another disk.
-        let other = client(&TestDevice::new(2 << 20).edge(&pool), "disk");
+        let other = client(TestDevice::new(2 << 20), "disk");
         assert_eq!(bytes(&other, 0, 10), [0; 10]);
         assert_eq!(bytes(&other, (2 << 20) - 10, 10), [0; 10]);
         assert!(!other.info().abilities.multi_conn);

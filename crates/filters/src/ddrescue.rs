@@ -3,11 +3,9 @@
 //! The mapfile says what was rescued. A read that touches anything else fails with an I/O error and returns no bytes.
 //! The map calls such ranges data, never holes. The disk is read-only.
 
-use std::sync::Arc;
-
 use device::{
-    Admission, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered,
-    Info, Operation, Outcome, Params, Result, param,
+    Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info, Operation,
+    Outcome, Over, Params, Result, param,
 };
 
 use crate::FilterKind;
@@ -24,10 +22,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: |params| device::Reach::named(params, &[KEY], device::Use::Read),
     example: "serve --filter=ddrescue file disk.img ddrescue-mapfile=disk.map \
               --run 'nbdinfo --map \"$uri\"'",
-    open: |params, below, _| {
-        let rescued = Arc::new(read(params)?);
-        Ok(Filtered::device(Rescued::new(rescued, below)))
-    },
+    open: |params, below, _| Ok(Filtered::device(Rescued(read(params)?), below)),
 };
 
 /// The ranges that were rescued.
@@ -80,25 +75,13 @@ fn number(word: &str) -> std::result::Result<u64, String> {
     number.ok_or_else(|| format!("`{word}` is not a number"))
 }
 
-struct Rescued {
-    info: Info,
-    below: Edge,
-    rescued: Arc<Vec<Range<()>>>,
-}
+/// The ranges that were rescued.
+struct Rescued(Vec<Range<()>>);
 
 impl Rescued {
-    fn new(rescued: Arc<Vec<Range<()>>>, below: Edge) -> Self {
-        // Exactly as requested: rounding a read up to blocks may touch bytes that were not rescued.
-        let mut info = Info::observing(&below);
-        info.abilities.write = false;
-        info.abilities.prefetch = false;
-        info.abilities.extents = true;
-        Self { info, below, rescued }
-    }
-
     /// Whether `offset` was rescued, and where that range ends.
     fn at(&self, offset: u64) -> (bool, u64) {
-        let (found, until) = listing::at(&self.rescued, offset);
+        let (found, until) = listing::at(&self.0, offset);
         (found.is_some(), until)
     }
 
@@ -111,40 +94,43 @@ impl Rescued {
         }
     }
 
-    fn resolve(&self, offset: u64, len: u64, max: usize, done: Done) {
+    fn resolve(&self, below: &Edge, (offset, len): (u64, u64), max: usize, done: Done) {
         let (good, until) = self.at(offset);
         // The caller asks again for the rest.
         let len = len.min(until.saturating_sub(offset));
         if good {
-            return self.below.submit(Operation::Resolve { offset, len, max }, done);
+            return below.submit(Operation::Resolve { offset, len, max }, done);
         }
         done(Ok(Outcome::Extents(vec![Extent::new(offset, len, ExtentKind::Data)])));
     }
 }
 
 impl Filter for Rescued {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        // Exactly as requested: rounding a read up to blocks may touch bytes that were not rescued.
+        let mut info = Info::observing(below);
+        info.abilities.write = false;
+        info.abilities.prefetch = false;
+        info.abilities.extents = true;
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         let refused =
-            |kind, action: &str| Error::new(kind, Fault::File, action).on(&self.info.name);
+            |kind, action: &str| Error::new(kind, Fault::File, action).on(&over.info.name);
         match operation {
             Operation::Read { offset, buffer } => {
                 match self.first_bad(offset, buffer.len() as u64) {
-                    None => self.below.submit(Operation::Read { offset, buffer }, done),
+                    None => over.below.submit(Operation::Read { offset, buffer }, done),
                     Some(bad) => {
                         let action = "read: the mapfile does not say that it was rescued";
                         done(Err(refused(ErrorKind::Io, action).at(bad)));
                     }
                 }
             }
-            Operation::Resolve { offset, len, max } => self.resolve(offset, len, max, done),
+            Operation::Resolve { offset, len, max } => {
+                self.resolve(&over.below, (offset, len), max, done);
+            }
             Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
@@ -153,17 +139,15 @@ impl Filter for Rescued {
                 done(Err(refused(ErrorKind::ReadOnly, action)));
             }
             Operation::Prefetch { .. } => done(Ok(Outcome::Done)),
-            other @ (Operation::Flush | Operation::Status { .. }) => self.below.submit(other, done),
+            other @ (Operation::Flush | Operation::Status { .. }) => over.below.submit(other, done),
         }
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.rescued.clone(), below)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use device::model::Model;
     use device::{BlockSizes, Blocking as _};
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Admission, Admitted, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome,
-    Params, Result, param, values,
+    Admission, Admitted, Arrival, Client, Done, Edge, Error, Filter, Filtered, Info, Operation,
+    Outcome, Over, Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -43,7 +43,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=delay memory 1M rdelay=100ms --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = Arc::new(Settings::read(params)?);
-        Ok(Filtered::device(Delay::new(settings, context.timers.clone(), below, false)))
+        Ok(Filtered::device(Delay::new(settings, context.timers.clone(), None), below))
     },
 };
 
@@ -103,35 +103,29 @@ impl Settings {
 }
 
 struct Delay {
-    info: Info,
-    below: Edge,
     settings: Arc<Settings>,
     timers: Timers,
     waiting: Arc<Waiting>,
-    /// It belongs to one client, and goes with it.
-    personal: bool,
+    /// The path of the client that it belongs to, and goes with.
+    path: Option<Edge>,
 }
 
 impl Delay {
-    fn new(settings: Arc<Settings>, timers: Timers, below: Edge, personal: bool) -> Self {
-        let mut info = Info::over(&below);
-        let a = &mut info.abilities;
-        // Always refused, at once: a device may always say so.
-        a.fast_zero |= a.write && settings.refuses_fast_zeroes();
-        Self { info, below, settings, timers, waiting: Arc::default(), personal }
+    fn new(settings: Arc<Settings>, timers: Timers, path: Option<Edge>) -> Self {
+        Self { settings, timers, waiting: Arc::default(), path }
     }
 }
 
 impl Filter for Delay {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        let a = &mut info.abilities;
+        // Always refused, at once: a device may always say so.
+        a.fast_zero |= a.write && self.settings.refuses_fast_zeroes();
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         if let Operation::Zero { flags, .. } = &operation
             && flags.fast_only
             && self.settings.refuses_fast_zeroes()
@@ -140,13 +134,13 @@ impl Filter for Delay {
         }
         let wait = self.settings.of(&operation);
         if wait.is_zero() {
-            return self.below.submit(operation, done);
+            return over.below.submit(operation, done);
         }
         if let Operation::Take { .. } = operation {
             // Each write that replaces it is delayed.
             return done(Ok(Outcome::Taken(0)));
         }
-        let (below, waiting) = (self.below.clone(), self.waiting.clone());
+        let (below, waiting) = (over.below.clone(), self.waiting.clone());
         match waiting.put(operation, done) {
             Ok(number) => self.timers.after(wait, move || {
                 if let Some((operation, done)) = waiting.take(number) {
@@ -157,16 +151,12 @@ impl Filter for Delay {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
-        let own = Self::new(self.settings.clone(), self.timers.clone(), below, true);
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let path = Some(arrival.below.clone());
+        let own = Self::new(self.settings.clone(), self.timers.clone(), path);
         let waiting = own.waiting.clone();
-        client.presence.on_leaving(move || waiting.leave());
-        own
-    }
-
-    /// Each client has its own filter, so its requests can be dropped when it leaves.
-    fn is_personal(&self) -> bool {
-        true
+        arrival.client.presence.on_leaving(move || waiting.leave());
+        Some(own)
     }
 
     fn admit(&self, _client: &Client, then: Admitted) {
@@ -176,8 +166,7 @@ impl Filter for Delay {
 
 impl Drop for Delay {
     fn drop(&mut self) {
-        if self.personal && !self.settings.close.is_zero() {
-            let below = self.below.clone();
+        if let Some(below) = self.path.take().filter(|_| !self.settings.close.is_zero()) {
             self.timers.after(self.settings.close, move || drop(below));
         }
     }
@@ -191,15 +180,12 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{client, connect, read, start};
+    use crate::kit::tested::{blank, client, connect, read, start};
     use crate::table;
 
     fn delayed(words: &[&str]) -> Edge {
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(
-            crate::kit::tested::simple(Arc::new(Model::new(1 << 20))),
-            context.pool.clone(),
-        );
+        let below = Edge::new(blank(1 << 20), context.pool.clone());
         let params = Params::parse(words.iter().copied()).unwrap();
         table::open("delay", &params, below, &context).unwrap()
     }

@@ -5,12 +5,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Admission, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, param, values,
+    Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome, Over, Params,
+    Result, param, values,
 };
 
 use crate::FilterKind;
@@ -54,10 +53,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: device::Reach::nothing,
     example: "serve --filter=error memory 1M error=ENOSPC error-pwrite-rate=100% \
               --run 'nbdsh -u \"$uri\" -c \"h.pread(1, 0)\"'",
-    open: |params, below, _| {
-        let settings = Arc::new(Settings::read(params)?);
-        Ok(Filtered::device(Failing::new(settings, below)))
-    },
+    open: |params, below, _| Ok(Filtered::device(Failing::read(params)?, below)),
 };
 
 /// When and how operations of one kind fail.
@@ -71,7 +67,7 @@ struct Injection {
 }
 
 #[derive(Debug)]
-struct Settings {
+struct Failing {
     read: Injection,
     write: Injection,
     trim: Injection,
@@ -84,7 +80,7 @@ struct Settings {
     count: AtomicU64,
 }
 
-impl Settings {
+impl Failing {
     fn read(params: &Params) -> Result<Self> {
         let seed = values::number(params, "error-seed")?;
         Ok(Self {
@@ -161,47 +157,29 @@ fn code(params: &Params, key: &str) -> Result<Option<(&'static str, ErrorKind)>>
     Ok(values::choice(params, key, &words)?.and_then(|i| codes.get(i).copied()))
 }
 
-struct Failing {
-    info: Info,
-    below: Edge,
-    settings: Arc<Settings>,
-}
-
-impl Failing {
-    fn new(settings: Arc<Settings>, below: Edge) -> Self {
-        Self { info: Info::observing(&below), below, settings }
-    }
-}
-
 impl Filter for Failing {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        Info::observing(below)
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         if let Operation::Take { .. } = operation {
             // Some of the writes that replace it may fail.
             return done(Ok(Outcome::Taken(0)));
         }
-        let rule = self.settings.rule(&operation);
-        if rule.strikes(|| self.settings.throw()) {
+        let rule = self.rule(&operation);
+        if rule.strikes(|| self.throw()) {
             let (what, offset) = (operation.kind().name(), operation.range().map(|(at, _)| at));
-            return done(Err(rule.error(what, offset).on(&self.info.name)));
+            return done(Err(rule.error(what, offset).on(&over.info.name)));
         }
-        self.below.submit(operation, done);
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.settings.clone(), below)
+        over.below.submit(operation, done);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use device::ZeroFlags;
     use device::model::Model;
     use runtime::{Context, WorkPool};

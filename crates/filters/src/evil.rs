@@ -6,12 +6,10 @@
 //! zero.
 
 use runtime::spawn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Admission, Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params,
-    Result, param, values,
+    Buffer, Done, Edge, Filter, Filtered, Operation, Outcome, Over, Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -31,10 +29,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ],
     reaches: device::Reach::nothing,
     example: "serve --filter=evil random 10M evil-probability=1e-6 --run 'nbdcopy \"$uri\" null:'",
-    open: |params, below, _| {
-        let settings = Arc::new(Settings::read(params)?);
-        Ok(Filtered::device(Evil::new(settings, below)))
-    },
+    open: |params, below, _| Ok(Filtered::device(Evil::read(params)?, below)),
 };
 
 /// Bytes of the disk that have a random sequence of their own.
@@ -54,7 +49,7 @@ enum Mode {
 }
 
 #[derive(Debug)]
-struct Settings {
+struct Evil {
     mode: Mode,
     gaps: Gaps,
     /// The probability that a stuck bit reads as stuck.
@@ -64,7 +59,7 @@ struct Settings {
     reads: AtomicU64,
 }
 
-impl Settings {
+impl Evil {
     fn read(params: &Params) -> Result<Self> {
         let modes = ["stuck-bits", "cosmic-rays", "stuck-wires"];
         let (mode, usual) = match values::choice(params, "evil", &modes)? {
@@ -156,18 +151,6 @@ impl Passage {
     }
 }
 
-struct Evil {
-    info: Info,
-    below: Edge,
-    settings: Arc<Settings>,
-}
-
-impl Evil {
-    fn new(settings: Arc<Settings>, below: Edge) -> Self {
-        Self { info: Info::over(&below), below, settings }
-    }
-}
-
 async fn read(below: Edge, passage: Passage, offset: u64, buffer: Buffer) -> Result<Buffer> {
     let mut buffer = below::read(&below, offset, buffer).await?;
     let end = offset + buffer.len() as u64;
@@ -194,18 +177,10 @@ async fn read(below: Edge, passage: Passage, offset: u64, buffer: Buffer) -> Res
 }
 
 impl Filter for Evil {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
             Operation::Read { offset, buffer } => {
-                let (below, passage) = (self.below.clone(), self.settings.begin(offset));
+                let (below, passage) = (over.below.clone(), self.begin(offset));
                 spawn(async move {
                     done(read(below, passage, offset, buffer).await.map(Outcome::Read));
                 });
@@ -217,20 +192,19 @@ impl Filter for Evil {
             | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.below.submit(other, done),
+            | Operation::Zero { .. }) => over.below.submit(other, done),
         }
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.settings.clone(), below)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use device::model::Model;
 
     use super::*;
+    use crate::kit::tested::blank;
     use crate::table;
     use runtime::{Context, WorkPool};
 
@@ -238,8 +212,7 @@ mod tests {
 
     fn spoilt(words: &[&str]) -> Edge {
         let context = Context::new(WorkPool::new(2));
-        let below =
-            Edge::new(crate::kit::tested::simple(Arc::new(Model::new(SIZE))), context.pool.clone());
+        let below = Edge::new(blank(SIZE), context.pool.clone());
         let params = Params::parse(words.iter().copied()).unwrap();
         table::open("evil", &params, below, &context).unwrap()
     }
@@ -274,7 +247,7 @@ mod tests {
     #[test]
     fn rare_bad_bits_of_a_large_range_are_found_without_looking_at_each_bit() {
         let params = Params::parse(["evil-seed=5"]).unwrap();
-        let passage = Settings::read(&params).unwrap().begin(0);
+        let passage = Evil::read(&params).unwrap().begin(0);
         let (len, mut count) = (8u64 << 30, 0);
         passage.bad_bits(3 << 40, len, |_, _, _| {
             count += 1;

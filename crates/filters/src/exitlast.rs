@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Passes};
+use device::{Admission, Arrival, Edge, Error, Filter, Filtered, Over, Passes};
 
 use crate::FilterKind;
 
@@ -27,7 +27,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let (control, timers) = (context.control.clone(), context.timers.clone());
         let make = || Ok::<_, Error>(Counts { here: AtomicU64::new(0), control, timers });
         let counts = context.common(params, make)?;
-        Ok(Filtered::device(ExitLast { info: Info::over(&below), below, counts, _admitted: None }))
+        Ok(Filtered::device(ExitLast(counts), below))
     },
 };
 
@@ -62,46 +62,16 @@ impl Drop for AdmittedClient {
     }
 }
 
-struct ExitLast {
-    info: Info,
-    below: Edge,
-    counts: Arc<Counts>,
-    _admitted: Option<AdmittedClient>,
-}
+struct ExitLast(Arc<Counts>);
 
 impl Filter for ExitLast {
-    fn info(&self) -> &Info {
-        &self.info
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        // Only now: one that the device below refuses was never here.
+        arrival.admission = Admission::of(AdmittedClient::new(&self.0));
+        None
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        match operation {
-            all @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.below.submit(all, done),
-        }
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        let admitted = Some(AdmittedClient::new(&self.counts));
-        Self { info: Info::over(&below), below, counts: self.counts.clone(), _admitted: admitted }
-    }
-
-    fn is_personal(&self) -> bool {
-        true
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }
@@ -111,32 +81,19 @@ mod tests {
     use runtime::{Context, WorkPool};
     use std::sync::mpsc::channel;
 
-    use device::model::Model;
-    use device::{Device, Peer, Presence};
+    use device::Device;
 
     use super::*;
-    use crate::kit::tested::put_in;
+    use crate::kit::tested::{self, blank, put_in};
 
     fn connect(disk: &Edge, number: u64) -> Arc<dyn Device> {
-        let (tx, rx) = channel();
-        let client = Client {
-            number,
-            peer: Peer::Other,
-            export: String::new(),
-            tls: None,
-            presence: Presence::default(),
-        };
-        disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
-        rx.recv().unwrap().unwrap().unwrap()
+        tested::connect(disk, &tested::client(number)).unwrap().unwrap()
     }
 
     #[test]
     fn clients_of_all_exports_count() {
         let context = Context::new(WorkPool::new(1));
-        let export = || {
-            put_in(&context, "exitlast", crate::kit::tested::simple(Arc::new(Model::new(512))), &[])
-                .unwrap()
-        };
+        let export = || put_in(&context, "exitlast", blank(512), &[]).unwrap();
         let (a, b) = (export(), export());
         let (tx, rx) = channel();
         context.control.when_stopped(move || tx.send(()).unwrap());
@@ -150,13 +107,7 @@ mod tests {
     #[test]
     fn the_program_is_asked_to_stop_when_the_last_client_has_gone_and_not_before() {
         let context = Context::new(WorkPool::new(1));
-        let disk = put_in(
-            &context,
-            "exitlast",
-            crate::kit::tested::simple(Arc::new(Model::new(512))),
-            &[],
-        )
-        .unwrap();
+        let disk = put_in(&context, "exitlast", blank(512), &[]).unwrap();
         let (tx, rx) = channel();
         context.control.when_stopped(move || tx.send(()).unwrap());
         let (one, two) = (connect(&disk, 1), connect(&disk, 2));

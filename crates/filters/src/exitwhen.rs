@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use device::{
-    Admission, Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Params, Passes, Reach, Result, param, repeated, text, values,
+    Admission, Admitted, Client, Edge, Error, ErrorKind, Fault, Filter, Filtered, Params, Passes,
+    Reach, Result, param, repeated, text, values,
 };
 use programs::{Program, StandardStreams};
 use runtime::{Context, Control, OperatorLog, Timers, WorkPool, contained};
@@ -46,12 +46,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     open: |params, below, context| {
         let watch = context.common(params, || read(params, context))?;
         watch.begin();
-        Ok(Filtered::device(ExitWhen {
-            info: Info::over(&below),
-            below,
-            watch,
-            _admission: Admission::free(),
-        }))
+        Ok(Filtered::device(ExitWhen(watch), below))
     },
 };
 
@@ -289,43 +284,17 @@ impl Drop for AdmittedClient {
     }
 }
 
-struct ExitWhen {
-    info: Info,
-    below: Edge,
-    watch: Arc<Watch>,
-    _admission: Admission,
-}
+struct ExitWhen(Arc<Watch>);
 
 impl Filter for ExitWhen {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        // Whatever it is.
-        self.below.submit(operation, done);
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, admission: Admission) -> Self {
-        Self { info: Info::over(&below), below, watch: self.watch.clone(), _admission: admission }
-    }
-
-    fn is_personal(&self) -> bool {
-        true
-    }
-
     fn admit(&self, _client: &Client, then: Admitted) {
-        if self.watch.events.is_empty() {
+        if self.0.events.is_empty() {
             return then(Ok(Admission::free()));
         }
-        self.watch.look_soon(Some(then));
+        self.0.look_soon(Some(then));
     }
 
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }
@@ -336,15 +305,14 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
     use device::Device;
-    use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{client, put_in, simple};
+    use crate::kit::tested::{blank, client, put_in};
 
     /// A disk, and the receiver of its request to stop the server.
     fn watching(words: &[&str]) -> Result<(Edge, Receiver<()>, Context)> {
         let context = Context::new(WorkPool::new(2));
-        let disk = put_in(&context, "exitwhen", simple(Arc::new(Model::new(512))), words)?;
+        let disk = put_in(&context, "exitwhen", blank(512), words)?;
         let (tx, rx) = channel();
         context.control.when_stopped(move || {
             let _ = tx.send(());

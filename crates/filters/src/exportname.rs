@@ -8,8 +8,8 @@ use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{
-    Admission, Client, Connected, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Listed, Operation, Params, Passes, Reach, Result, param, repeated, text, values,
+    Arrival, Client, Connected, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Listed,
+    Over, Params, Passes, Reach, Result, param, repeated, text, values,
 };
 use programs::{Program, StandardStreams};
 use runtime::{OperatorLog, WorkPool};
@@ -42,7 +42,8 @@ pub(crate) const KIND: FilterKind = FilterKind {
               --run 'nbdinfo --list \"$uri\"'",
     open: |params, below, context| {
         let settings = Settings::read(params, &context.pool, &context.log)?;
-        Ok(Filtered::device(ExportName::new(Arc::new(settings), below)))
+        let (settings, told) = (Arc::new(settings), Told::default());
+        Ok(Filtered::device(ExportName { settings, told }, below))
     },
 };
 
@@ -204,18 +205,21 @@ fn run(script: &Program, name: &str) -> Result<String> {
 }
 
 struct ExportName {
-    info: Info,
-    below: Edge,
     settings: Arc<Settings>,
+    /// What a client is told of its export.
+    told: Told,
+}
+
+/// `None`: as below.
+#[derive(Default)]
+struct Told {
+    description: Option<String>,
+    export: Option<String>,
 }
 
 impl ExportName {
-    fn new(settings: Arc<Settings>, below: Edge) -> Self {
-        Self { info: Info::over(&below), below, settings }
-    }
-
     /// Names, and the description of each below.
-    fn names(&self, client: &Client, done: Listed) {
+    fn names(&self, below: &Edge, client: &Client, done: Listed) {
         let settings = &self.settings;
         let plain = |names: &[String]| {
             names.iter().map(|name| (name.clone(), String::new())).collect::<Vec<_>>()
@@ -228,52 +232,43 @@ impl ExportName {
             Listing::Empty => done(Ok(Vec::new())),
             Listing::DefaultOnly => done(Ok(plain(std::slice::from_ref(&settings.default)))),
             Listing::Explicit => done(Ok(plain(&settings.names))),
-            Listing::Keep if self.below.device().is_chosen_by_name() => {
-                self.below.device().list(client, done);
+            Listing::Keep if below.device().is_chosen_by_name() => {
+                below.device().list(client, done);
             }
             Listing::Keep => {
-                done(Ok(vec![(String::new(), self.below.info().description.clone())]));
+                done(Ok(vec![(String::new(), below.info().description.clone())]));
             }
         }
     }
 }
 
 impl Filter for ExportName {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        let Told { description, export } = &self.told;
+        info.description = description.clone().unwrap_or(info.description);
+        info.export = export.as_deref().map(Into::into).or(info.export);
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let Client { number, export, .. } = arrival.client;
+        let settings = self.settings.clone();
+        let is_default = export.is_empty() && !settings.default.is_empty();
+        let told = Told {
+            description: settings.said().remove(number),
+            export: is_default.then(|| settings.default.clone()),
+        };
+        Some(Self { settings, told })
     }
 
-    fn run(&self, operation: Operation, done: Done) {
-        // Whatever it is.
-        self.below.submit(operation, done);
-    }
-
-    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
-        let mut own = Self::new(self.settings.clone(), below);
-        let said = self.settings.said().remove(&client.number);
-        own.info.description = said.unwrap_or_else(|| own.info.description.clone());
-        if client.export.is_empty() && !self.settings.default.is_empty() {
-            own.info.export = Some(self.settings.default.as_str().into());
-        }
-        own
-    }
-
-    /// Each export may have a different description.
-    fn is_personal(&self) -> bool {
-        true
-    }
-
-    fn connect(&self, client: &Client, done: Connected) {
+    fn connect(&self, over: &Over, client: &Client, done: Connected) {
         let settings = self.settings.clone();
         let export = match settings.means(&client.export) {
             Ok(export) => export,
             Err(e) => return done(Err(e)),
         };
-        let (below, number) = (self.below.clone(), client.number);
+        let (below, number) = (over.below.clone(), client.number);
         let this_client = Client { export, ..client.clone() };
         let forget = settings.clone();
         let then: Connected = Box::new(move |answer| {
@@ -301,11 +296,11 @@ impl Filter for ExportName {
         }
     }
 
-    fn is_chosen_by_name(&self) -> bool {
+    fn is_chosen_by_name(&self, _: &Over) -> bool {
         true
     }
 
-    fn list(&self, client: &Client, done: Listed) {
+    fn list(&self, over: &Over, client: &Client, done: Listed) {
         let settings = self.settings.clone();
         let then: Listed = Box::new(move |found| {
             let Ok(found) = found else { return done(found) };
@@ -324,10 +319,10 @@ impl Filter for ExportName {
             // Scripts take a while.
             pool.run(describe);
         });
-        self.names(client, then);
+        self.names(&over.below, client, then);
     }
 
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }
@@ -341,7 +336,7 @@ mod tests {
     use trial::TestDevice;
 
     use super::*;
-    use crate::kit::tested::{client, put, simple};
+    use crate::kit::tested::{blank, client, put};
 
     fn ask(disk: &Edge, name: &str) -> Result<Option<Arc<dyn Device>>> {
         let (tx, rx) = channel();
@@ -357,7 +352,7 @@ mod tests {
     }
 
     fn over(words: &[&str]) -> Result<Edge> {
-        put("exportname", simple(Arc::new(Model::new(512))), words)
+        put("exportname", blank(512), words)
     }
 
     fn pairs(names: &[(&str, &str)]) -> Vec<(String, String)> {

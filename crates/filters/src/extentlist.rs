@@ -3,11 +3,9 @@
 //! For disks without a map, if it is known from elsewhere. The filter trusts the file: a copy does not read ranges that
 //! the file calls zero. The file would be wrong after the first write, so the disk is read-only.
 
-use std::sync::Arc;
-
 use device::{
-    Admission, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered,
-    Info, Operation, Outcome, Params, Passes, Result, merge_extent, param, parse_size,
+    Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info, Operation,
+    Outcome, Over, Params, Passes, Result, merge_extent, param, parse_size,
 };
 
 use crate::FilterKind;
@@ -27,10 +25,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     )],
     reaches: |params| device::Reach::named(params, &[KEY], device::Use::Read),
     example: "serve --filter=extentlist memory 1M extentlist=/dev/null --run 'diskferry map \"$uri\"'",
-    open: |params, below, _| {
-        let list = Arc::new(read(params)?);
-        Ok(Filtered::device(ExtentList::new(list, below)))
-    },
+    open: |params, below, _| Ok(Filtered::device(ExtentList(read(params)?), below)),
 };
 
 fn read(params: &Params) -> Result<Vec<Range<ExtentKind>>> {
@@ -78,27 +73,16 @@ fn kind(word: &str) -> std::result::Result<ExtentKind, String> {
     })
 }
 
-struct ExtentList {
-    info: Info,
-    below: Edge,
-    list: Arc<Vec<Range<ExtentKind>>>,
-}
+struct ExtentList(Vec<Range<ExtentKind>>);
 
 impl ExtentList {
-    fn new(list: Arc<Vec<Range<ExtentKind>>>, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.abilities.write = false;
-        info.abilities.extents = true;
-        Self { info, below, list }
-    }
-
     /// The map of a range by the list: at least one extent, at most `max`. Ranges that are not listed are
     /// holes.
-    fn extents(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
-        let flat = self.below.info().flat.as_ref();
+    fn extents(&self, below: &Edge, (offset, len): (u64, u64), max: usize) -> Vec<Extent> {
+        let flat = below.info().flat.as_ref();
         let (mut found, mut at, end) = (Vec::new(), offset, offset.saturating_add(len));
         while at < end && found.len() < max {
-            let (kind, until) = listing::at(&self.list, at);
+            let (kind, until) = listing::at(&self.0, at);
             let kind = kind.unwrap_or(ExtentKind::Hole);
             let place = flat.filter(|_| kind == ExtentKind::Data).map(|flat| flat.advanced(at));
             merge_extent(&mut found, Extent::new(at, until.min(end) - at, kind).at(place));
@@ -109,18 +93,17 @@ impl ExtentList {
 }
 
 impl Filter for ExtentList {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        info.abilities.write = false;
+        info.abilities.extents = true;
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
             Operation::Resolve { offset, len, max } => {
-                done(Ok(Outcome::Extents(self.extents(offset, len, max))));
+                done(Ok(Outcome::Extents(self.extents(&over.below, (offset, len), max))));
             }
             Operation::Take { .. }
             | Operation::Trim { .. }
@@ -129,42 +112,43 @@ impl Filter for ExtentList {
                 let action =
                     "change refused: the map would no longer be that of the file `extentlist`";
                 let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
-                done(Err(error.on(&self.info.name)));
+                done(Err(error.on(&over.info.name)));
             }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
-            | Operation::Status { .. }) => self.below.submit(other, done),
+            | Operation::Status { .. }) => over.below.submit(other, done),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.list.clone(), below)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::READS
     }
 
-    fn resolve_now(&self, at: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<bool> {
-        out.append(&mut self.extents(at, len, max));
+    fn resolve_now(
+        &self,
+        over: &Over,
+        range: (u64, u64),
+        max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        out.append(&mut self.extents(&over.below, range, max));
         Ok(true)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{put, simple};
+    use crate::kit::tested::{blank, put};
 
     fn over(list: &str, name: &str) -> Result<Edge> {
         let file =
             std::env::temp_dir().join(format!("diskferry-list-{name}-{}", std::process::id()));
         std::fs::write(&file, list).unwrap();
         let word = format!("extentlist={}", file.display());
-        let disk = put("extentlist", simple(Arc::new(Model::new(64 << 10))), &[&word]);
+        let disk = put("extentlist", blank(64 << 10), &[&word]);
         std::fs::remove_file(&file).unwrap();
         disk
     }

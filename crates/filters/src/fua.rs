@@ -5,8 +5,8 @@
 //! pass unchanged.
 
 use device::{
-    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
-    Passes, Result, ZeroFlags, param, values,
+    Arrival, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes,
+    Result, ZeroFlags, param, values,
 };
 
 use runtime::{Context, OperatorLog};
@@ -30,7 +30,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     open: |params, below, context| {
         let settings = Settings::read(params, below.info(), context)?;
         flush_at_the_end(&settings, &below, context);
-        Ok(Filtered::device(Fua::new(settings, below, false)))
+        Ok(Filtered::device(Fua { settings, path: None }, below))
     },
 };
 
@@ -93,32 +93,14 @@ fn complain_about(log: &OperatorLog, below: &Edge, error: Option<Error>) {
 }
 
 struct Fua {
-    info: Info,
-    below: Edge,
     settings: Settings,
-    /// It belongs to one client, and goes with it.
-    personal: bool,
+    /// The path of the client that it belongs to, and goes with.
+    path: Option<Edge>,
 }
 
 impl Fua {
-    fn new(settings: Settings, below: Edge, personal: bool) -> Self {
-        let mut info = Info::over(&below);
-        let a = &mut info.abilities;
-        match settings.mode {
-            Mode::None => (a.fua, a.hides_fua) = (false, true),
-            // The edge above flushes.
-            Mode::Emulate => (a.fua, a.hides_fua) = (false, false),
-            Mode::Native => (a.fua, a.hides_fua) = (a.write, false),
-            Mode::Force | Mode::Discard => {
-                (a.fua, a.flush, a.hides_fua) = (a.write, true, false);
-            }
-            Mode::Pass => {}
-        }
-        Self { info, below, settings, personal }
-    }
-
     /// Whether a change with `fua` is passed on with FUA.
-    fn passes(&self, fua: bool) -> bool {
+    fn forces(&self, fua: bool) -> bool {
         match self.settings.mode {
             Mode::None | Mode::Emulate | Mode::Native | Mode::Pass => fua,
             Mode::Force => true,
@@ -128,28 +110,36 @@ impl Fua {
 }
 
 impl Filter for Fua {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        let a = &mut info.abilities;
+        match self.settings.mode {
+            Mode::None => (a.fua, a.hides_fua) = (false, true),
+            // The edge above flushes.
+            Mode::Emulate => (a.fua, a.hides_fua) = (false, false),
+            Mode::Native => (a.fua, a.hides_fua) = (a.write, false),
+            Mode::Force | Mode::Discard => {
+                (a.fua, a.flush, a.hides_fua) = (a.write, true, false);
+            }
+            Mode::Pass => {}
+        }
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         let operation = match operation {
             Operation::Flush => match self.settings.mode {
                 Mode::Force | Mode::Discard => return done(Ok(Outcome::Done)),
                 Mode::None | Mode::Emulate | Mode::Native | Mode::Pass => Operation::Flush,
             },
             Operation::Trim { offset, len, fua } => {
-                Operation::Trim { offset, len, fua: self.passes(fua) }
+                Operation::Trim { offset, len, fua: self.forces(fua) }
             }
             Operation::Write { offset, data, fua } => {
-                Operation::Write { offset, data, fua: self.passes(fua) }
+                Operation::Write { offset, data, fua: self.forces(fua) }
             }
             Operation::Zero { offset, len, flags } => {
-                let fua = self.passes(flags.fua);
+                let fua = self.forces(flags.fua);
                 Operation::Zero { offset, len, flags: ZeroFlags { fua, ..flags } }
             }
             // It would not be durable before its reply; the writes that replace it are.
@@ -162,28 +152,25 @@ impl Filter for Fua {
             | Operation::Status { .. }
             | Operation::Take { .. }) => other,
         };
-        self.below.submit(operation, done);
+        over.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.settings.clone(), below, true)
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let (settings, path) = (self.settings.clone(), Some(arrival.below.clone()));
+        self.settings.flush_on_close.then(|| Self { settings, path })
     }
 
-    fn is_personal(&self) -> bool {
-        self.settings.flush_on_close
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         if self.settings.mode == Mode::Force { Passes::READS } else { Passes::ALL }
     }
 }
 
 impl Drop for Fua {
     fn drop(&mut self) {
-        if self.personal && self.settings.flush_on_close {
-            let (below, log) = (self.below.clone(), self.settings.log.clone());
+        if let Some(path) = self.path.take() {
+            let (below, log) = (path.clone(), self.settings.log.clone());
             let then: Done = Box::new(move |result| complain_about(&log, &below, result.err()));
-            self.below.submit(Operation::Flush, then);
+            path.submit(Operation::Flush, then);
         }
     }
 }

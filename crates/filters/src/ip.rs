@@ -3,12 +3,10 @@
 //! A client on the allow list is admitted; else one on the deny list is refused; all others are admitted. The
 //! check comes when a client chooses an export. Bytes pass as if the filter were not there.
 
-use std::sync::Arc;
-
 use device::access::Rules;
 use device::{
-    Admission, Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Params, Passes, Result, repeated,
+    Admission, Admitted, Client, Edge, Error, ErrorKind, Fault, Filter, Filtered, Params, Passes,
+    Result, repeated,
 };
 
 use crate::FilterKind;
@@ -30,19 +28,16 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ],
     reaches: device::Reach::nothing,
     example: "serve --filter=ip memory 1M allow=anyunix deny=all --run 'nbdinfo --size \"$uri\"'",
-    open: |params, below, _| {
-        let lists = Arc::new(Lists::read(params)?);
-        Ok(Filtered::device(Ip { info: Info::over(&below), below, lists }))
-    },
+    open: |params, below, _| Ok(Filtered::device(Ip::read(params)?, below)),
 };
 
 #[derive(Debug)]
-struct Lists {
+struct Ip {
     allow: Rules,
     deny: Rules,
 }
 
-impl Lists {
+impl Ip {
     fn read(params: &Params) -> Result<Self> {
         let list = |key: &str| -> Result<Rules> {
             let mut rules = Rules::default();
@@ -60,57 +55,26 @@ impl Lists {
     }
 }
 
-struct Ip {
-    info: Info,
-    below: Edge,
-    lists: Arc<Lists>,
-}
-
 impl Filter for Ip {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        match operation {
-            all @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.below.submit(all, done),
-        }
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self { info: Info::over(&below), below, lists: self.lists.clone() }
-    }
-
     fn admit(&self, client: &Client, then: Admitted) {
         let action = "client not permitted to connect because of source address restriction";
         let refused = || Error::new(ErrorKind::PermissionDenied, Fault::User, action);
-        then(if self.lists.lets_in(client) { Ok(Admission::free()) } else { Err(refused()) });
+        then(if self.lets_in(client) { Ok(Admission::free()) } else { Err(refused()) });
     }
 
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::model::Model;
+    use std::sync::Arc;
+
     use device::{Credentials, Identity, Peer};
 
     use super::*;
-    use crate::kit::tested::put;
+    use crate::kit::tested::{blank, put};
 
     fn ip(address: &str) -> Peer {
         Peer::Ip(std::net::SocketAddr::new(address.parse().unwrap(), 1234))
@@ -127,7 +91,7 @@ mod tests {
 
     /// The same, for a client with that TLS identity.
     fn lets_in_as(words: &[&str], peer: Peer, identity: Option<Identity>) -> bool {
-        let disk = put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), words).unwrap();
+        let disk = put("ip", blank(512), words).unwrap();
         let (tx, rx) = std::sync::mpsc::channel();
         let client = Client {
             number: 1,
@@ -240,13 +204,10 @@ mod tests {
             "security:label",
         ] {
             let word = format!("deny={rule}");
-            let refused =
-                put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), &[&word]);
+            let refused = put("ip", blank(512), &[&word]);
             let e = refused.err().unwrap_or_else(|| panic!("{rule}"));
             assert!(e.is_usage(), "{e}");
         }
-        assert!(
-            put("ip", crate::kit::tested::simple(Arc::new(Model::new(512))), &["allow="]).is_ok()
-        );
+        assert!(put("ip", blank(512), &["allow="]).is_ok());
     }
 }

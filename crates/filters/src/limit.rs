@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Admission, Admitted, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, Params, Passes, Result, param, values,
+    Admission, Admitted, Client, Edge, Error, ErrorKind, Fault, Filter, Filtered, Params, Passes,
+    Result, param, values,
 };
 
 use crate::FilterKind;
@@ -24,12 +24,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     open: |params, below, context| {
         let make = || Ok::<_, Error>(Clients { most: most(params)?, served: Mutex::default() });
         let clients = context.common(params, make)?;
-        Ok(Filtered::device(Limit {
-            info: Info::over(&below),
-            below,
-            clients,
-            _admission: Admission::free(),
-        }))
+        Ok(Filtered::device(Limit(clients), below))
     },
 };
 
@@ -83,88 +78,35 @@ impl Drop for AdmittedClient {
     }
 }
 
-struct Limit {
-    info: Info,
-    below: Edge,
-    clients: Arc<Clients>,
-    _admission: Admission,
-}
+struct Limit(Arc<Clients>);
 
 impl Filter for Limit {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        match operation {
-            all @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.below.submit(all, done),
-        }
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, admission: Admission) -> Self {
-        Self {
-            info: Info::over(&below),
-            below,
-            clients: self.clients.clone(),
-            _admission: admission,
-        }
-    }
-
-    fn is_personal(&self) -> bool {
-        true
-    }
-
     fn admit(&self, client: &Client, then: Admitted) {
-        let (clients, number) = (self.clients.clone(), client.number);
-        then(
-            self.clients.enter(number).map(|()| Admission::of(AdmittedClient { clients, number })),
-        );
+        let (clients, number) = (self.0.clone(), client.number);
+        then(self.0.enter(number).map(|()| Admission::of(AdmittedClient { clients, number })));
     }
 
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use device::Device;
     use device::model::Model;
-    use device::{Device, Peer, Presence};
     use trial::TestDevice;
 
     use super::*;
-    use crate::kit::tested::put;
+    use crate::kit::tested::{self, blank, put};
 
     fn connect(disk: &Edge, number: u64) -> Result<Option<Arc<dyn Device>>> {
-        let (tx, rx) = std::sync::mpsc::channel();
-        let client = Client {
-            number,
-            peer: Peer::Other,
-            export: String::new(),
-            tls: None,
-            presence: Presence::default(),
-        };
-        disk.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
-        rx.recv().unwrap()
+        tested::connect(disk, &tested::client(number))
     }
 
     #[test]
     fn one_too_many_is_refused_until_another_has_gone() {
-        let disk =
-            put("limit", crate::kit::tested::simple(Arc::new(Model::new(512))), &["limit=2"])
-                .unwrap();
+        let disk = put("limit", blank(512), &["limit=2"]).unwrap();
         let one = connect(&disk, 1).unwrap();
         let two = connect(&disk, 2).unwrap();
         let e = connect(&disk, 3).err().unwrap();
@@ -182,13 +124,10 @@ mod tests {
 
     #[test]
     fn without_a_number_there_is_one_and_with_0_there_is_no_limit() {
-        let disk =
-            put("limit", crate::kit::tested::simple(Arc::new(Model::new(512))), &[]).unwrap();
+        let disk = put("limit", blank(512), &[]).unwrap();
         let _one = connect(&disk, 1).unwrap();
         assert!(connect(&disk, 2).is_err());
-        let disk =
-            put("limit", crate::kit::tested::simple(Arc::new(Model::new(512))), &["limit=0"])
-                .unwrap();
+        let disk = put("limit", blank(512), &["limit=0"]).unwrap();
         let all: Vec<_> = (0..1000).map(|number| connect(&disk, number).unwrap()).collect();
         assert_eq!(all.len(), 1000);
     }

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use device::{
-    Admission, Buffer, Client, Done, Edge, Error, Extent, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, Slice, ZeroFlags, merge_extent, param, parse_size, repeated, values,
+    Buffer, Done, Edge, Error, Extent, Filter, Filtered, Info, Operation, Outcome, Over, Params,
+    Result, Slice, ZeroFlags, merge_extent, param, parse_size, repeated, values,
 };
 use runtime::{StepBudget, spawn};
 
@@ -37,7 +37,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let (map, size) = (Map::read(params)?, values::size(params, "map-size")?);
         let size = size.unwrap_or(below.info().size);
         map.check(size, below.info().size)?;
-        Ok(Filtered::device(Mapped::new(Arc::new(map), size, below)))
+        Ok(Filtered::device(Mapped { map: Arc::new(map), size }, below))
     },
 };
 
@@ -127,27 +127,19 @@ fn parse(text: &str) -> Option<Piece> {
     (start <= last && i64::try_from(piece.to.checked_add(last - start)?).is_ok()).then_some(piece)
 }
 
-#[derive(Clone)]
 struct Mapped {
-    info: Info,
-    below: Edge,
     map: Arc<Map>,
+    /// Bytes of the disk.
+    size: u64,
 }
 
-impl Mapped {
-    fn new(map: Arc<Map>, size: u64, below: Edge) -> Self {
-        let mut info = Info { size, ..Info::over(&below) };
-        // Ranges may begin and end anywhere, even inside blocks.
-        info.blocks.minimum = 1;
-        info.advertised = None;
-        info.contexts.clear();
-        info.room = if info.room > 0 { u64::MAX } else { 0 };
-        // Two bytes may share one place, and a fast zero that has begun must be finished.
-        info.abilities.fast_zero = false;
-        info.abilities.take = false;
-        Self { info, below, map }
-    }
+/// For one operation: the map, and the disk that it leads to.
+struct Places {
+    map: Arc<Map>,
+    below: Edge,
+}
 
+impl Places {
     /// The pieces of a range: offset here, offset below, length.
     fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, u64)> + use<> {
         let (map, mut at, end) = (self.map.clone(), offset, offset.saturating_add(len));
@@ -187,7 +179,7 @@ impl Mapped {
 
     async fn zero(self, offset: u64, len: u64, flags: ZeroFlags) -> Result<Outcome> {
         if flags.fast_only {
-            return Err(Error::not_fast().on(&self.info.name).at(offset));
+            return Err(Error::not_fast().on(&self.below.info().name).at(offset));
         }
         let mut budget = StepBudget::default();
         for (_, to, len) in self.pieces(offset, len) {
@@ -237,18 +229,23 @@ impl Mapped {
 }
 
 impl Filter for Mapped {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info { size: self.size, ..Info::over(below) };
+        // Ranges may begin and end anywhere, even inside blocks.
+        info.blocks.minimum = 1;
+        info.advertised = None;
+        info.contexts.clear();
+        info.room = if info.room > 0 { u64::MAX } else { 0 };
+        // Two bytes may share one place, and a fast zero that has begun must be finished.
+        info.abilities.fast_zero = false;
+        info.abilities.take = false;
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        let me = self.clone();
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let me = Places { map: self.map.clone(), below: over.below.clone() };
         match operation {
-            Operation::Flush => self.below.submit(Operation::Flush, done),
+            Operation::Flush => over.below.submit(Operation::Flush, done),
             Operation::Prefetch { offset, len } => {
                 spawn(async move { done(me.prefetch(offset, len).await) });
             }
@@ -273,10 +270,6 @@ impl Filter for Mapped {
                 spawn(async move { done(me.zero(offset, len, flags).await) });
             }
         }
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.map.clone(), self.info.size, below)
     }
 }
 

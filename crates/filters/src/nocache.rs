@@ -3,8 +3,8 @@
 //! For tests of clients. It changes no data; `emulate` reads the range and discards the bytes.
 
 use device::{
-    Admission, Buffer, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params,
-    Passes, Result, param, values,
+    Buffer, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes, Result,
+    param, values,
 };
 
 use crate::FilterKind;
@@ -26,7 +26,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: device::Reach::nothing,
     example: "serve --filter=nocache memory 1M cachemode=nop \
               --run 'nbdinfo --can cache \"$uri\"'",
-    open: |params, below, _| Ok(Filtered::device(NoCache::new(mode(params)?, below))),
+    open: |params, below, _| Ok(Filtered::device(NoCache(mode(params)?), below)),
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -46,42 +46,28 @@ fn mode(params: &Params) -> Result<Mode> {
     })
 }
 
-struct NoCache {
-    info: Info,
-    below: Edge,
-    mode: Mode,
-}
+struct NoCache(Mode);
 
-impl NoCache {
-    fn new(mode: Mode, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.abilities.prefetch = mode != Mode::None;
-        Self { info, below, mode }
-    }
-
-    fn read_and_drop(&self, offset: u64, len: u64, done: Done) {
-        let reads = (0..len.div_ceil(PIECE)).filter_map(move |i| {
-            let at = i * PIECE;
-            let n = usize::try_from(PIECE.min(len - at)).ok()?;
-            Some((Operation::Read { offset: offset + at, buffer: Buffer::zeroed(n) }, None))
-        });
-        self.below.submit_all(reads, WIDTH, |result| done(result.map(|()| Outcome::Done)));
-    }
+fn read_and_drop(below: &Edge, offset: u64, len: u64, done: Done) {
+    let reads = (0..len.div_ceil(PIECE)).filter_map(move |i| {
+        let at = i * PIECE;
+        let n = usize::try_from(PIECE.min(len - at)).ok()?;
+        Some((Operation::Read { offset: offset + at, buffer: Buffer::zeroed(n) }, None))
+    });
+    below.submit_all(reads, WIDTH, |result| done(result.map(|()| Outcome::Done)));
 }
 
 impl Filter for NoCache {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        info.abilities.prefetch = self.0 != Mode::None;
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
-            Operation::Prefetch { offset, len } => match self.mode {
-                Mode::Emulate => self.read_and_drop(offset, len, done),
+            Operation::Prefetch { offset, len } => match self.0 {
+                Mode::Emulate => read_and_drop(&over.below, offset, len, done),
                 Mode::None | Mode::Nop => done(Ok(Outcome::Done)),
             },
             other @ (Operation::Flush
@@ -91,15 +77,11 @@ impl Filter for NoCache {
             | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.below.submit(other, done),
+            | Operation::Zero { .. }) => over.below.submit(other, done),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.mode, below)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }

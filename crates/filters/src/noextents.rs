@@ -4,8 +4,8 @@
 //! disk, never its data.
 
 use device::{
-    Admission, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation,
-    Outcome, Passes, Result,
+    Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over,
+    Passes, Result,
 };
 
 use crate::FilterKind;
@@ -18,41 +18,28 @@ pub(crate) const KIND: FilterKind = FilterKind {
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=noextents memory 1M --run 'diskferry map \"$uri\"'",
-    open: |_, below, _| Ok(Filtered::device(NoExtents::new(below))),
+    open: |_, below, _| Ok(Filtered::device(NoExtents, below)),
 };
 
-struct NoExtents {
-    info: Info,
-    below: Edge,
-}
+struct NoExtents;
 
-impl NoExtents {
-    fn new(below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.abilities.extents = false;
-        info.contexts.clear();
-        Self { info, below }
-    }
-
-    fn all(&self, offset: u64, len: u64) -> Extent {
-        let place = self.below.info().flat.as_ref().map(|flat| flat.advanced(offset));
-        Extent::new(offset, len, ExtentKind::Data).at(place)
-    }
+fn all(below: &Edge, offset: u64, len: u64) -> Extent {
+    let place = below.info().flat.as_ref().map(|flat| flat.advanced(offset));
+    Extent::new(offset, len, ExtentKind::Data).at(place)
 }
 
 impl Filter for NoExtents {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        info.abilities.extents = false;
+        info.contexts.clear();
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
             Operation::Resolve { offset, len, max: _ } => {
-                done(Ok(Outcome::Extents(vec![self.all(offset, len)])));
+                done(Ok(Outcome::Extents(vec![all(&over.below, offset, len)])));
             }
             Operation::Status { .. } => done(Err(Error::unsupported("status: it is hidden"))),
             other @ (Operation::Flush
@@ -61,37 +48,35 @@ impl Filter for NoExtents {
             | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.below.submit(other, done),
+            | Operation::Zero { .. }) => over.below.submit(other, done),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(below)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 
-    fn resolve_now(&self, at: u64, len: u64, _max: usize, out: &mut Vec<Extent>) -> Result<bool> {
-        out.push(self.all(at, len));
+    fn resolve_now(
+        &self,
+        over: &Over,
+        (offset, len): (u64, u64),
+        _max: usize,
+        out: &mut Vec<Extent>,
+    ) -> Result<bool> {
+        out.push(all(&over.below, offset, len));
         Ok(true)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::put;
+    use crate::kit::tested::{blank, put};
 
     #[test]
     fn a_hole_is_reported_as_data() {
-        let disk = put("noextents", crate::kit::tested::simple(Arc::new(Model::new(1 << 20))), &[])
-            .unwrap();
+        let disk = put("noextents", blank(1 << 20), &[]).unwrap();
         assert!(!disk.info().abilities.extents);
         let mut map = Vec::new();
         disk.resolve(100, 1000, 5, &mut map).unwrap();

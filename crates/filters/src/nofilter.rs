@@ -1,6 +1,6 @@
 //! `nofilter`: passes everything unchanged. For tests, and to measure the cost of a filter itself.
 
-use device::{Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Passes};
+use device::{Edge, Filter, Filtered, Passes};
 
 use crate::FilterKind;
 
@@ -12,33 +12,13 @@ pub(crate) const KIND: FilterKind = FilterKind {
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=nofilter memory 1M --run 'nbdinfo --size \"$uri\"'",
-    open: |_, below, _| Ok(Filtered::device(NoFilter { info: Info::over(&below), below })),
+    open: |_, below, _| Ok(Filtered::device(NoFilter, below)),
 };
 
-struct NoFilter {
-    info: Info,
-    below: Edge,
-}
+struct NoFilter;
 
 impl Filter for NoFilter {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        // Whatever it is.
-        self.below.submit(operation, done);
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self { info: Info::over(&below), below }
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }

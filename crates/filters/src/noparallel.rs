@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{
-    Admission, Admitted, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Result,
-    param, values,
+    Admission, Admitted, Arrival, Client, Done, Edge, Filter, Filtered, Info, Operation, Over,
+    Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -28,7 +28,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: device::Reach::nothing,
     example: "serve --filter=noparallel memory 1M serialize=connections \
               --run 'nbdinfo --can multi-conn \"$uri\" || echo one at a time'",
-    open: |params, below, _| Ok(Filtered::device(NoParallel::new(Shared::new(params)?, below))),
+    open: |params, below, _| Ok(Filtered::device(NoParallel::new(Shared::new(params)?), below)),
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,80 +61,56 @@ impl Shared {
 }
 
 struct NoParallel {
-    info: Info,
-    below: Edge,
     shared: Arc<Shared>,
     requests: Arc<Gate>,
     /// Whether its client has left.
     left: Arc<AtomicBool>,
-    /// The client's pass through the gate; its requests hold it too. It is dropped last, when the
-    /// device below is free.
-    admission: Admission,
 }
 
 impl NoParallel {
-    fn new(shared: Arc<Shared>, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.abilities.multi_conn &= shared.mode != Mode::Connections;
+    fn new(shared: Arc<Shared>) -> Self {
         let requests = match shared.mode {
             Mode::AllRequests => shared.requests.clone(),
             Mode::Requests | Mode::Connections => Arc::default(),
         };
-        Self { info, below, shared, requests, left: Arc::default(), admission: Admission::free() }
+        Self { shared, requests, left: Arc::default() }
     }
 }
 
 impl Filter for NoParallel {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        info.abilities.multi_conn &= self.shared.mode != Mode::Connections;
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        match operation {
-            any @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => {
-                let (below, admission) = (self.below.clone(), self.admission.clone());
-                let gone = self.left.clone();
-                // Later requests are not the client's: a filter above writes data back.
-                let was_here = !gone.load(Ordering::Acquire);
-                let requests = self.requests.clone();
-                spawn(async move {
-                    let pass = requests.alone().await;
-                    if was_here && gone.load(Ordering::Acquire) {
-                        return done(Err(left()));
-                    }
-                    let then: Done = Box::new(move |result| {
-                        // First the reply, then the next request.
-                        done(result);
-                        drop((pass, admission));
-                    });
-                    below.submit(any, then);
-                });
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        // Whatever it is. The client's pass through the gate goes with it.
+        let (below, admission) = (over.below.clone(), over.admission.clone());
+        let gone = self.left.clone();
+        // Later requests are not the client's: a filter above writes data back.
+        let was_here = !gone.load(Ordering::Acquire);
+        let requests = self.requests.clone();
+        spawn(async move {
+            let pass = requests.alone().await;
+            if was_here && gone.load(Ordering::Acquire) {
+                return done(Err(left()));
             }
-        }
+            let then: Done = Box::new(move |result| {
+                // First the reply, then the next request.
+                done(result);
+                drop((pass, admission));
+            });
+            below.submit(operation, then);
+        });
     }
 
-    fn for_client(&self, below: Edge, client: &Client, admission: Admission) -> Self {
-        let own = Self { admission, ..Self::new(self.shared.clone(), below) };
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        // Of its own, so that its requests can be dropped when it leaves.
+        let own = Self::new(self.shared.clone());
         let left = own.left.clone();
-        client.presence.on_leaving(move || left.store(true, Ordering::Release));
-        own
-    }
-
-    /// Each client has its own filter, so its requests can be dropped when it leaves.
-    fn is_personal(&self) -> bool {
-        true
+        arrival.client.presence.on_leaving(move || left.store(true, Ordering::Release));
+        Some(own)
     }
 
     fn admit(&self, _client: &Client, then: Admitted) {
@@ -155,7 +131,7 @@ mod tests {
     use trial::{Fate, TestDevice};
 
     use super::*;
-    use crate::kit::tested::{client, connect, put, start};
+    use crate::kit::tested::{blank, client, connect, put, start};
 
     /// Holds its operations until they are released.
     fn busy(refuses: bool) -> Arc<TestDevice> {
@@ -221,8 +197,7 @@ mod tests {
 
     #[test]
     fn a_long_queue_does_not_overflow_the_stack() {
-        let disk =
-            put("noparallel", crate::kit::tested::simple(Arc::new(Model::new(4096))), &[]).unwrap();
+        let disk = put("noparallel", blank(4096), &[]).unwrap();
         let (tx, rx) = mpsc::channel();
         for i in 0..50_000u32 {
             let tx = tx.clone();

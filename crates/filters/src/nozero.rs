@@ -4,8 +4,8 @@
 //! promise of a fast zero on purpose; the others are honest.
 
 use device::{
-    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Params, Passes,
-    Result, ZeroFlags, param, values,
+    Done, Edge, Error, Filter, Filtered, Info, Operation, Over, Params, Passes, Result, ZeroFlags,
+    param, values,
 };
 
 use crate::FilterKind;
@@ -26,10 +26,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: device::Reach::nothing,
     example: "serve --filter=nozero memory 1M zeromode=emulate \
               --run 'nbdinfo --can fast-zero \"$uri\"'",
-    open: |params, below, _| {
-        let settings = Settings::read(params)?;
-        Ok(Filtered::device(NoZero::new(settings, below)))
-    },
+    open: |params, below, _| Ok(Filtered::device(NoZero::read(params)?, below)),
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,13 +45,12 @@ enum Fast {
     Default,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Settings {
+struct NoZero {
     mode: Mode,
     fast: Fast,
 }
 
-impl Settings {
+impl NoZero {
     fn read(params: &Params) -> Result<Self> {
         let mode =
             match values::choice(params, "zeromode", &["none", "emulate", "notrim", "plugin"])? {
@@ -73,34 +69,9 @@ impl Settings {
             };
         Ok(Self { mode, fast })
     }
-}
 
-struct NoZero {
-    info: Info,
-    below: Edge,
-    settings: Settings,
-}
-
-impl NoZero {
-    fn new(settings: Settings, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        let a = &mut info.abilities;
-        a.hides_zero = settings.mode == Mode::None || a.hides_zero;
-        a.zero = match settings.mode {
-            Mode::None | Mode::Emulate => false,
-            Mode::NoTrim | Mode::Plugin => a.zero,
-        };
-        a.fast_zero = match settings.fast {
-            Fast::None => false,
-            // Always refused, so the claim is true; or never, and then the user has been warned.
-            Fast::Slow | Fast::Ignore => a.write,
-            Fast::Default => a.fast_zero,
-        };
-        Self { info, below, settings }
-    }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
-        let Settings { mode, fast } = self.settings;
+    fn zero(&self, below: &Edge, (offset, len): (u64, u64), flags: ZeroFlags, done: Done) {
+        let Self { mode, fast } = *self;
         let fast_only = match fast {
             Fast::None | Fast::Slow if flags.fast_only => return done(Err(Error::not_fast())),
             Fast::Ignore => false,
@@ -109,31 +80,42 @@ impl NoZero {
         match mode {
             // It is not fast, and clients must not learn that: the edge above would tell them.
             Mode::None | Mode::Emulate if flags.fast_only && fast == Fast::Ignore => {
-                self.below.submit_zeroes(offset, len, flags.fua, done);
+                below.submit_zeroes(offset, len, flags.fua, done);
             }
             // The edge above writes zeroes.
             Mode::None | Mode::Emulate => done(Err(Error::unsupported("zero"))),
             Mode::NoTrim | Mode::Plugin => {
                 let may_unmap = flags.may_unmap && mode == Mode::Plugin;
                 let flags = ZeroFlags { fast_only, may_unmap, ..flags };
-                self.below.submit(Operation::Zero { offset, len, flags }, done);
+                below.submit(Operation::Zero { offset, len, flags }, done);
             }
         }
     }
 }
 
 impl Filter for NoZero {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        let a = &mut info.abilities;
+        a.hides_zero = self.mode == Mode::None || a.hides_zero;
+        a.zero = match self.mode {
+            Mode::None | Mode::Emulate => false,
+            Mode::NoTrim | Mode::Plugin => a.zero,
+        };
+        a.fast_zero = match self.fast {
+            Fast::None => false,
+            // Always refused, so the claim is true; or never, and then the user has been warned.
+            Fast::Slow | Fast::Ignore => a.write,
+            Fast::Default => a.fast_zero,
+        };
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
-            Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
+            Operation::Zero { offset, len, flags } => {
+                self.zero(&over.below, (offset, len), flags, done);
+            }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
@@ -141,15 +123,11 @@ impl Filter for NoZero {
             | Operation::Status { .. }
             | Operation::Take { .. }
             | Operation::Trim { .. }
-            | Operation::Write { .. }) => self.below.submit(other, done),
+            | Operation::Write { .. }) => over.below.submit(other, done),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.settings, below)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }
@@ -162,7 +140,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::put;
+    use crate::kit::tested::{blank, put};
 
     const FAST: ZeroFlags =
         ZeroFlags { may_unmap: true, written: false, fast_only: true, fua: false };
@@ -176,12 +154,7 @@ mod tests {
             assert_eq!(disk.zero(0, 4096, FAST).unwrap_err().kind(), ErrorKind::NotFast);
             assert!(disk.info().abilities.fast_zero && model.bytes() == [7; 8192], "{words:?}");
         }
-        let disk = put(
-            "nozero",
-            crate::kit::tested::simple(Arc::new(Model::new(8192))),
-            &["zeromode=plugin"],
-        )
-        .unwrap();
+        let disk = put("nozero", blank(8192), &["zeromode=plugin"]).unwrap();
         disk.zero(0, 4096, FAST).unwrap();
     }
 

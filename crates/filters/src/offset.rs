@@ -1,9 +1,9 @@
 //! `offset`: shows a range of a disk as a disk.
 
-use device::{Edge, Filtered, Params, Result, param, values};
+use device::{param, values};
 
 use crate::FilterKind;
-use crate::kit::part::Part;
+use crate::kit::part;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "offset",
@@ -16,15 +16,13 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ],
     reaches: device::Reach::nothing,
     example: "serve --filter=offset memory 1M offset=64K range=100 --run 'nbdinfo --size \"$uri\"'",
-    open: |params, below, _| Ok(Filtered::device(part(params, below)?)),
+    open: |params, below, _| {
+        let start = values::size(params, "offset")?.unwrap_or(0);
+        let rest = below.info().size.saturating_sub(start);
+        let len = values::size(params, "range")?.unwrap_or(rest);
+        part::open(below, start, len)
+    },
 };
-
-fn part(params: &Params, below: Edge) -> Result<Part> {
-    let start = values::size(params, "offset")?.unwrap_or(0);
-    let rest = below.info().size.saturating_sub(start);
-    let len = values::size(params, "range")?.unwrap_or(rest);
-    Part::new(below, start, len)
-}
 
 #[cfg(test)]
 mod tests {
@@ -37,13 +35,11 @@ mod tests {
     use proptest::prelude::*;
     use trial::{SIZE, Trims, op};
 
-    use crate::kit::tested::put;
+    use crate::kit::tested::{blank, put};
 
     #[test]
     fn a_range_that_does_not_lie_in_the_disk_is_refused() {
-        let over = |words: &[&str]| {
-            put("offset", crate::kit::tested::simple(Arc::new(Model::new(1000))), words)
-        };
+        let over = |words: &[&str]| put("offset", blank(1000), words);
         assert_eq!(over(&["offset=1000"]).unwrap().info().size, 0);
         assert_eq!(over(&["offset=100"]).unwrap().info().size, 900);
         assert_eq!(over(&["offset=100", "range=900"]).unwrap().info().size, 900);

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Admission, Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered,
-    Info, Operation, Passes, Presence, Result,
+    Client, Connected, Device, Edge, Error, ErrorKind, Fault, Filter, Filtered, Over, Passes,
+    Presence, Result,
 };
 
 use crate::FilterKind;
@@ -24,10 +24,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     params: &[],
     reaches: device::Reach::nothing,
     example: "serve --filter=openonce memory 1M --run 'nbdinfo --size \"$uri\"'",
-    open: |_, below, _| {
-        let opened = Arc::default();
-        Ok(Filtered::device(OpenOnce { info: Info::over(&below), below, opened }))
-    },
+    open: |_, below, _| Ok(Filtered::device(OpenOnce(Arc::default()), below)),
 };
 
 /// The open devices, by name.
@@ -111,43 +108,22 @@ impl Drop for Owed {
     }
 }
 
-struct OpenOnce {
-    info: Info,
-    below: Edge,
-    opened: Arc<OpenDevices>,
-}
+struct OpenOnce(Arc<OpenDevices>);
 
 impl Filter for OpenOnce {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        // Whatever it is.
-        self.below.submit(operation, done);
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self { info: Info::over(&below), below, opened: self.opened.clone() }
-    }
-
-    fn connect(&self, client: &Client, done: Connected) {
-        let device = self.below.device();
+    fn connect(&self, over: &Over, client: &Client, done: Connected) {
+        let device = over.below.device();
         let name = if device.is_chosen_by_name() { client.export.clone() } else { String::new() };
-        if !self.opened.wait(&name, done) {
+        if !self.0.wait(&name, done) {
             return;
         }
         // It stays open when the client leaves.
         let first = Client { presence: Presence::default(), ..client.clone() };
-        let owed = Owed { opened: self.opened.clone(), name, is_answered: false };
+        let owed = Owed { opened: self.0.clone(), name, is_answered: false };
         device.connect(&first, Box::new(move |answer| owed.answer(&answer)));
     }
 
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Admission, BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, Fault, Filter,
-    Filtered, Info, Operation, Outcome, Params, Passes, Result, Slice, SubOperation, ZeroFlags,
-    is_zero, repeated, values,
+    BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered, Info,
+    Operation, Outcome, Over, Params, Passes, Result, Slice, SubOperation, ZeroFlags, is_zero,
+    repeated, values,
 };
 
 use crate::FilterKind;
@@ -39,7 +39,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
               --run 'diskferry zero --offset=0 --length=4096 \"$uri\" && echo zero already'",
     open: |params, below, _| {
         let ranges = Ranges::read(params, below.info().size)?;
-        Ok(Filtered::device(Protect::new(Arc::new(ranges), below)))
+        Ok(Filtered::device(Protect(ranges), below))
     },
 };
 
@@ -128,105 +128,93 @@ fn number(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, radix).ok()
 }
 
-struct Protect {
-    info: Info,
-    below: Edge,
-    ranges: Arc<Ranges>,
-}
+struct Protect(Ranges);
 
 impl Protect {
-    fn new(ranges: Arc<Ranges>, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        // The edge above must not carry out parts of a request that is then refused.
-        info.blocks.minimum = 1;
-        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
-        Self { info, below, ranges }
-    }
-
-    fn write(&self, offset: u64, data: Slice, fua: bool, done: Done) {
-        let touched = self.ranges.within(offset, data.len() as u64);
+    fn write(&self, below: &Edge, offset: u64, data: Slice, fua: bool, done: Done) {
+        let touched = self.0.within(offset, data.len() as u64);
         if touched.is_empty() {
-            return self.below.submit(Operation::Write { offset, data, fua }, done);
+            return below.submit(Operation::Write { offset, data, fua }, done);
         }
         let found = Arc::new(Mutex::new(Vec::new()));
         let seen = found.clone();
         let reads = read_all(touched, move |at, bytes| lock(&seen).push((at, bytes)));
-        let below = self.below.clone();
+        let path = below.clone();
         let finish = move |result: Result<()>| {
             let found = std::mem::take(&mut *lock(&found));
             let changed = found.iter().find(|(at, bytes)| !has(&data, offset, bytes, *at));
             match (result, changed) {
                 (Err(e), _) => done(Err(e)),
-                (Ok(()), Some((at, _))) => done(Err(refusal("write", &below, *at))),
-                (Ok(()), None) => below.submit(Operation::Write { offset, data, fua }, done),
+                (Ok(()), Some((at, _))) => done(Err(refusal("write", &path, *at))),
+                (Ok(()), None) => path.submit(Operation::Write { offset, data, fua }, done),
             }
         };
-        self.below.submit_all(reads, WIDTH, finish);
+        below.submit_all(reads, WIDTH, finish);
     }
 
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
-        let touched = self.ranges.within(offset, len);
+    fn zero(&self, below: &Edge, (offset, len): (u64, u64), flags: ZeroFlags, done: Done) {
+        let touched = self.0.within(offset, len);
         if !touched.is_empty() && flags.fast_only {
-            return done(Err(Error::not_fast().on(&self.info.name).at(offset)));
+            return done(Err(Error::not_fast().on(&below.info().name).at(offset)));
         }
-        let below = self.below.clone();
-        self.if_zero("zero", touched, done, move |done| {
-            below.submit(Operation::Zero { offset, len, flags }, done);
+        let path = below.clone();
+        if_zero(below, "zero", touched, done, move |done| {
+            path.submit(Operation::Zero { offset, len, flags }, done);
         });
     }
 
-    fn trim(&self, offset: u64, len: u64, fua: bool, done: Done) {
-        let touched = self.ranges.within(offset, len);
+    fn trim(&self, below: &Edge, (offset, len): (u64, u64), fua: bool, done: Done) {
+        let touched = self.0.within(offset, len);
         if touched.is_empty() {
-            return self.below.submit(Operation::Trim { offset, len, fua }, done);
+            return below.submit(Operation::Trim { offset, len, fua }, done);
         }
-        let below = self.below.clone();
+        let path = below.clone();
         let free = without((offset, offset + len), touched.clone().into_iter());
-        self.if_zero("trim", touched, done, move |done| {
+        if_zero(below, "trim", touched, done, move |done| {
             let trims = free.into_iter().map(|(start, end)| -> SubOperation {
                 (Operation::Trim { offset: start, len: end - start, fua: false }, None)
             });
-            let end = below.clone();
-            below.submit_all(trims, WIDTH, move |result| match result {
+            let end = path.clone();
+            path.submit_all(trims, WIDTH, move |result| match result {
                 Ok(()) if fua => end.submit(Operation::Flush, done),
                 other => done(other.map(|()| Outcome::Done)),
             });
         });
     }
+}
 
-    /// Calls `then` if all of `touched` reads as zeroes; looks in the map first.
-    fn if_zero(
-        &self,
-        what: &'static str,
-        touched: Vec<Range>,
-        done: Done,
-        then: impl FnOnce(Done) + Send + 'static,
-    ) {
-        if touched.is_empty() {
-            return then(done);
-        }
-        let map = Arc::new(Mutex::new(Vec::new()));
-        let seen = map.clone();
-        let looks = touched.clone().into_iter().map(move |(start, end)| -> SubOperation {
-            let seen = seen.clone();
-            let arrival = move |outcome| {
-                if let Outcome::Extents(list) = outcome {
-                    lock(&seen).extend(list);
-                }
-            };
-            let len = end - start;
-            (Operation::Resolve { offset: start, len, max: EXTENTS }, Some(Box::new(arrival)))
-        });
-        let below = self.below.clone();
-        self.below.submit_all(looks, WIDTH, move |result| match result {
-            Err(e) => done(Err(e)),
-            Ok(()) => {
-                let holes = holes(std::mem::take(&mut *lock(&map)));
-                let unknown = touched.iter().flat_map(|r| without(*r, holes.iter().copied()));
-                read_zeroes(&below, what, unknown.collect(), done, then);
-            }
-        });
+/// Calls `then` if all of `touched` reads as zeroes; looks in the map first.
+fn if_zero(
+    below: &Edge,
+    what: &'static str,
+    touched: Vec<Range>,
+    done: Done,
+    then: impl FnOnce(Done) + Send + 'static,
+) {
+    if touched.is_empty() {
+        return then(done);
     }
+    let map = Arc::new(Mutex::new(Vec::new()));
+    let seen = map.clone();
+    let looks = touched.clone().into_iter().map(move |(start, end)| -> SubOperation {
+        let seen = seen.clone();
+        let arrival = move |outcome| {
+            if let Outcome::Extents(list) = outcome {
+                lock(&seen).extend(list);
+            }
+        };
+        let len = end - start;
+        (Operation::Resolve { offset: start, len, max: EXTENTS }, Some(Box::new(arrival)))
+    });
+    let path = below.clone();
+    below.submit_all(looks, WIDTH, move |result| match result {
+        Err(e) => done(Err(e)),
+        Ok(()) => {
+            let holes = holes(std::mem::take(&mut *lock(&map)));
+            let unknown = touched.iter().flat_map(|r| without(*r, holes.iter().copied()));
+            read_zeroes(&path, what, unknown.collect(), done, then);
+        }
+    });
 }
 
 /// The zero extents of a map, in order.
@@ -302,21 +290,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Filter for Protect {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        // The edge above must not carry out parts of a request that is then refused.
+        info.blocks.minimum = 1;
+        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
-            Operation::Trim { offset, len, fua } => self.trim(offset, len, fua, done),
-            Operation::Write { offset, data, fua } => self.write(offset, data, fua, done),
-            Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
+            Operation::Trim { offset, len, fua } => {
+                self.trim(&over.below, (offset, len), fua, done)
+            }
+            Operation::Write { offset, data, fua } => {
+                self.write(&over.below, offset, data, fua, done)
+            }
+            Operation::Zero { offset, len, flags } => {
+                self.zero(&over.below, (offset, len), flags, done);
+            }
             // A request that touches a protected range is compared, as writes.
-            Operation::Take { offset, len, .. } if !self.ranges.within(offset, len).is_empty() => {
+            Operation::Take { offset, len, .. } if !self.0.within(offset, len).is_empty() => {
                 done(Ok(Outcome::Taken(0)));
             }
             other @ (Operation::Flush
@@ -324,15 +318,11 @@ impl Filter for Protect {
             | Operation::Read { .. }
             | Operation::Resolve { .. }
             | Operation::Status { .. }
-            | Operation::Take { .. }) => self.below.submit(other, done),
+            | Operation::Take { .. }) => over.below.submit(other, done),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.ranges.clone(), below)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::READS
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::{Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Passes};
+use device::{Arrival, Done, Edge, Filter, Filtered, Info, Operation, Over, Passes};
 
 use crate::FilterKind;
 
@@ -27,7 +27,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
                 "readahead: {name} cannot prefetch, so this does nothing; put `cache` under it"
             ));
         }
-        Ok(Filtered::device(ReadAhead::new(below)))
+        Ok(Filtered::device(ReadAhead::new(), below))
     },
 };
 
@@ -71,29 +71,22 @@ impl ReadPattern {
 }
 
 struct ReadAhead {
-    info: Info,
-    below: Edge,
     window: Mutex<ReadPattern>,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl ReadAhead {
-    fn new(below: Edge) -> Self {
-        let info = Info::over(&below);
-        Self { info, below, window: Mutex::new(ReadPattern::NEW), in_flight: Arc::default() }
-    }
-
-    fn is_active(&self) -> bool {
-        self.info.abilities.prefetch
+    fn new() -> Self {
+        Self { window: Mutex::new(ReadPattern::NEW), in_flight: Arc::default() }
     }
 
     /// What to prefetch after a read, unless too much is in flight.
-    fn next(&self, offset: u64, len: u64) -> Option<Operation> {
-        if !self.is_active() || len == 0 {
+    fn next(&self, info: &Info, offset: u64, len: u64) -> Option<Operation> {
+        if !info.abilities.prefetch || len == 0 {
             return None;
         }
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        let (offset, len) = window.note(offset, offset + len, self.info.size)?;
+        let (offset, len) = window.note(offset, offset + len, info.size)?;
         if self.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT {
             return None;
         }
@@ -103,19 +96,11 @@ impl ReadAhead {
 }
 
 impl Filter for ReadAhead {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
             Operation::Read { offset, buffer } => {
-                let next = self.next(offset, buffer.len() as u64);
-                self.below.submit(Operation::Read { offset, buffer }, done);
+                let next = self.next(&over.info, offset, buffer.len() as u64);
+                over.below.submit(Operation::Read { offset, buffer }, done);
                 if let Some(next) = next {
                     let in_flight = self.in_flight.clone();
                     in_flight.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +108,7 @@ impl Filter for ReadAhead {
                     let ended = move |_| {
                         in_flight.fetch_sub(1, Ordering::Relaxed);
                     };
-                    self.below.submit(next, Box::new(ended));
+                    over.below.submit(next, Box::new(ended));
                 }
             }
             other @ (Operation::Flush
@@ -133,30 +118,26 @@ impl Filter for ReadAhead {
             | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.below.submit(other, done),
+            | Operation::Zero { .. }) => over.below.submit(other, done),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(below)
+    fn for_client(&self, over: &Over, _: &mut Arrival<'_>) -> Option<Self> {
+        over.info.abilities.prefetch.then(Self::new)
     }
 
-    fn is_personal(&self) -> bool {
-        self.is_active()
-    }
-
-    fn passes(&self) -> Passes {
-        if self.is_active() { Passes::Nothing } else { Passes::ALL }
+    fn passes(&self, below: &Edge) -> Passes {
+        if below.info().abilities.prefetch { Passes::Nothing } else { Passes::ALL }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::{Abilities, BlockSizes, Params, Peer, Presence};
+    use device::{Abilities, BlockSizes, Params};
     use runtime::{Context, WorkPool};
 
     use super::*;
-    use crate::kit::tested::{bytes, read, start};
+    use crate::kit::tested::{bytes, client, connect, put, read, start};
     use crate::table;
     use device::Blocking as _;
     use trial::TestDevice;
@@ -171,7 +152,7 @@ mod tests {
     fn the_window_doubles_with_reads_forward_and_starts_again_with_one_elsewhere() {
         let probe = TestDevice::new(SIZE);
         let disk = Edge::new(
-            Filtered::device(ReadAhead::new(probe.edge(&WorkPool::new(2)))),
+            Filtered::device(ReadAhead::new(), probe.edge(&WorkPool::new(2))),
             WorkPool::new(2),
         );
         for i in 0..3 {
@@ -216,7 +197,7 @@ mod tests {
     fn no_read_waits_for_a_prefetch_and_few_are_in_flight() {
         let probe = TestDevice::new(SIZE);
         let disk = Edge::new(
-            Filtered::device(ReadAhead::new(probe.edge(&WorkPool::new(2)))),
+            Filtered::device(ReadAhead::new(), probe.edge(&WorkPool::new(2))),
             WorkPool::new(2),
         );
         probe.hold();
@@ -233,23 +214,9 @@ mod tests {
     #[test]
     fn each_client_has_a_window_of_its_own() {
         let probe = TestDevice::new(SIZE);
-        let below = probe.edge(&WorkPool::new(2));
-        let shared = ReadAhead::new(below.clone());
-        assert!(shared.is_personal());
-        let client = |number| {
-            let client = Client {
-                number,
-                peer: Peer::Other,
-                export: String::new(),
-                tls: None,
-                presence: Presence::default(),
-            };
-            Edge::new(
-                Filtered::device(shared.for_client(below.clone(), &client, Admission::free())),
-                WorkPool::new(2),
-            )
-        };
-        let (a, b) = (client(1), client(2));
+        let disk = put("readahead", probe.clone(), &[]).unwrap();
+        let own = |number| disk.beside(connect(&disk, &client(number)).unwrap().unwrap());
+        let (a, b) = (own(1), own(2));
         for i in 0..4 {
             bytes(&a, i * 4096, 4096);
             bytes(&b, (8 << 20) + i * 4096, 4096);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::{
-    Admission, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Passes, Result, param,
+    Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Over, Passes, Result,
+    param,
 };
 
 use crate::FilterKind;
@@ -25,7 +25,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
               --run 'nbdinfo --is read-only \"$uri\" && echo read-only'",
     open: |params, below, context| {
         let file = params.get("readonly-file").map(absolute).transpose()?;
-        Ok(Filtered::device(ReadOnly::new(file, context.pool.clone(), below)))
+        Ok(Filtered::device(ReadOnly { file, pool: context.pool.clone() }, below))
     },
 };
 
@@ -37,23 +37,15 @@ fn absolute(path: &str) -> Result<Arc<Path>> {
 }
 
 struct ReadOnly {
-    info: Info,
-    below: Edge,
     file: Option<Arc<Path>>,
     pool: WorkPool,
 }
 
 impl ReadOnly {
-    fn new(file: Option<Arc<Path>>, pool: WorkPool, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.abilities.write &= file.is_some();
-        Self { info, below, file, pool }
-    }
-
-    fn change(&self, operation: Operation, done: Done) {
-        let name = self.info.name.clone();
+    fn change(&self, over: &Over, operation: Operation, done: Done) {
+        let name = over.info.name.clone();
         let Some(file) = self.file.clone() else { return done(Err(refusal(&name))) };
-        let below = self.below.clone();
+        let below = over.below.clone();
         self.pool.run(move || match file.try_exists() {
             Ok(false) => below.submit(operation, done),
             Ok(true) => done(Err(refusal(&name))),
@@ -71,33 +63,27 @@ fn refusal(name: &str) -> Error {
 }
 
 impl Filter for ReadOnly {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        info.abilities.write &= self.file.is_some();
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
             change @ (Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.change(change, done),
+            | Operation::Zero { .. }) => self.change(over, change, done),
             other @ (Operation::Flush
             | Operation::Prefetch { .. }
             | Operation::Read { .. }
             | Operation::Resolve { .. }
-            | Operation::Status { .. }) => self.below.submit(other, done),
+            | Operation::Status { .. }) => over.below.submit(other, done),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.file.clone(), self.pool.clone(), below)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::READS
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Admission, Again, Client, Connected, Done, Edge, Error, ErrorClass, ErrorKind, Filter,
-    Filtered, Info, Operation, OperationKind, Outcome, Params, Result, param, values,
+    Again, Client, Connected, Done, Edge, Error, ErrorClass, ErrorKind, Filter, Filtered, Info,
+    Operation, OperationKind, Outcome, Over, Params, Result, param, values,
 };
 use runtime::Timers;
 
@@ -33,7 +33,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
               retry-request-retries=9 retry-request-delay=10ms --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = Settings::read(params, &context.timers)?;
-        Ok(Filtered::device(RetryRequest::new(Arc::new(settings), below)))
+        Ok(Filtered::device(RetryRequest(Arc::new(settings)), below))
     },
 };
 
@@ -71,46 +71,28 @@ fn is_worth_another(error: &Error) -> bool {
     }
 }
 
-struct RetryRequest {
-    info: Info,
-    below: Edge,
-    settings: Arc<Settings>,
-}
-
-impl RetryRequest {
-    fn new(settings: Arc<Settings>, below: Edge) -> Self {
-        let mut info = Info::observing(&below);
-        // Where durable means a flush below, the flush is an operation by itself: as part of a write it would be tried again.
-        info.abilities.fua = below.info().abilities.fua;
-        Self { info, below, settings }
-    }
-}
+struct RetryRequest(Arc<Settings>);
 
 impl Filter for RetryRequest {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::observing(below);
+        // Where durable means a flush below, the flush is an operation by itself: as part of a write it would be tried again.
+        info.abilities.fua = below.info().abilities.fua;
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, mut operation: Operation, done: Done) {
+    fn run(&self, over: &Over, mut operation: Operation, done: Done) {
         if operation.kind() == OperationKind::Flush {
-            return self.below.submit(operation, done);
+            return over.below.submit(operation, done);
         }
-        let (below, settings) = (self.below.clone(), self.settings.clone());
+        let (below, settings) = (over.below.clone(), self.0.clone());
         let again = operation.again();
         Trial { below, settings, again, tried: 0, done }.go(operation);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.settings.clone(), below)
-    }
-
-    fn connect(&self, client: &Client, done: Connected) {
-        let retries = if self.settings.open { self.settings.retries } else { 0 };
-        connect(self.below.clone(), self.settings.clone(), client.clone(), retries, done);
+    fn connect(&self, over: &Over, client: &Client, done: Connected) {
+        let retries = if self.0.open { self.0.retries } else { 0 };
+        connect(over.below.clone(), self.0.clone(), client.clone(), retries, done);
     }
 }
 
@@ -174,7 +156,7 @@ mod tests {
     use trial::TestDevice;
 
     use super::*;
-    use crate::kit::tested::{client, put, simple};
+    use crate::kit::tested::{blank, client, put};
 
     /// A device that fails the next operations.
     fn shaky(failures: &[ErrorKind]) -> Arc<TestDevice> {
@@ -267,7 +249,6 @@ mod tests {
             let disk = Simple::device(Arc::new(Model::new(512)), &WorkPool::new(1));
             assert!(put("retry-request", disk, &[word]).unwrap_err().is_usage(), "{word}");
         }
-        put("retry-request", simple(Arc::new(Model::new(512))), &["retry-request-retries=0"])
-            .unwrap();
+        put("retry-request", blank(512), &["retry-request-retries=0"]).unwrap();
     }
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use device::{
-    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Params, Passes, Result,
-    param, values,
+    Arrival, Done, Edge, Filter, Filtered, Info, Operation, Over, Params, Passes, Result, param,
+    values,
 };
 use runtime::{Timers, promise, spawn};
 
@@ -40,7 +40,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let (at, clients) = (AtomicU64::new(0), AtomicUsize::new(0));
         let timers = context.timers.clone();
         let shared = Arc::new(Shared { settings, at, clients, timers });
-        Ok(Filtered::device(Scan { info: Info::over(&below), below, shared, visit: None }))
+        Ok(Filtered::device(Scan { shared, visit: None }, below))
     },
 };
 
@@ -141,17 +141,11 @@ async fn scan(below: Edge, shared: Arc<Shared>, gone: Arc<AtomicBool>) {
 }
 
 struct Scan {
-    info: Info,
-    below: Edge,
     shared: Arc<Shared>,
     visit: Option<Visit>,
 }
 
 impl Scan {
-    fn is_active(&self) -> bool {
-        self.info.abilities.prefetch
-    }
-
     /// The scan continues after a read that has overtaken it.
     fn note(&self, offset: u64, len: u64) {
         if self.visit.is_some() {
@@ -161,15 +155,7 @@ impl Scan {
 }
 
 impl Filter for Scan {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match &operation {
             Operation::Read { offset, buffer } if self.shared.settings.ahead => {
                 self.note(*offset, buffer.len() as u64);
@@ -184,41 +170,37 @@ impl Filter for Scan {
             | Operation::Write { .. }
             | Operation::Zero { .. } => {}
         }
-        self.below.submit(operation, done);
+        over.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
+    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
         let visit = Visit::new(&self.shared);
-        let own =
-            Self { info: Info::over(&below), below, shared: self.shared.clone(), visit: None };
+        let Arrival { client, below, .. } = arrival;
+        if !below.info().abilities.prefetch {
+            return None;
+        }
         // If names choose the disk, the position belongs to the default one.
-        let chosen = self.below.device().is_chosen_by_name() && !client.export.is_empty();
-        if !own.is_active() || chosen {
-            return own;
+        if over.below.device().is_chosen_by_name() && !client.export.is_empty() {
+            return None;
         }
         let gone = visit.gone.clone();
         let left = gone.clone();
         client.presence.on_leaving(move || left.store(true, Ordering::Release));
-        spawn(scan(own.below.clone(), own.shared.clone(), gone));
-        Self { visit: Some(visit), ..own }
+        spawn(scan(below.clone(), self.shared.clone(), gone));
+        Some(Self { shared: self.shared.clone(), visit: Some(visit) })
     }
 
-    fn is_personal(&self) -> bool {
-        self.is_active()
-    }
-
-    fn passes(&self) -> Passes {
-        let sees_reads = self.is_active() && self.shared.settings.ahead;
+    fn passes(&self, below: &Edge) -> Passes {
+        let sees_reads = below.info().abilities.prefetch && self.shared.settings.ahead;
         if sees_reads { Passes::Nothing } else { Passes::ALL }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{client, connect, put, simple};
+    use crate::kit::tested::{blank, client, connect, put};
     use trial::TestDevice;
 
     const M: u64 = 1 << 20;
@@ -299,7 +281,7 @@ mod tests {
 
     #[test]
     fn over_a_device_that_cannot_prefetch_it_does_nothing_and_invalid_parameters_are_refused() {
-        let disk = |words: &[&str]| put("scan", simple(Arc::new(Model::new(512))), words);
+        let disk = |words: &[&str]| put("scan", blank(512), words);
         assert!(connect(&disk(&[]).unwrap(), &client(1)).unwrap().is_none());
         for word in ["scan-size=256", "scan-size=3000", "scan-size=64M", "scan-ahead=2"] {
             assert!(disk(&[word]).unwrap_err().is_usage(), "{word}");

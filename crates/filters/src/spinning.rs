@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{
-    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result,
-    param, values,
+    Arrival, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result, param,
+    values,
 };
 use runtime::Timers;
 
@@ -43,7 +43,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     open: |params, below, context| {
         let settings = Settings::read(params)?;
         let arms = Arc::new(Arms::new(settings, below.info().size));
-        Ok(Filtered::device(Spinning::new(arms, context.timers.clone(), below)))
+        Ok(Filtered::device(Spinning::new(arms, context.timers.clone()), below))
     },
 };
 
@@ -131,31 +131,25 @@ impl Arms {
 }
 
 struct Spinning {
-    info: Info,
-    below: Edge,
     arms: Arc<Arms>,
     timers: Timers,
     waiting: Arc<Waiting>,
 }
 
 impl Spinning {
-    fn new(arms: Arc<Arms>, timers: Timers, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.abilities.rotational = true;
-        Self { info, below, arms, timers, waiting: Arc::default() }
+    fn new(arms: Arc<Arms>, timers: Timers) -> Self {
+        Self { arms, timers, waiting: Arc::default() }
     }
 }
 
 impl Filter for Spinning {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        info.abilities.rotational = true;
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         let offset = match &operation {
             Operation::Read { offset, .. }
             | Operation::Write { offset, .. }
@@ -166,13 +160,13 @@ impl Filter for Spinning {
             | Operation::Prefetch { .. }
             | Operation::Resolve { .. }
             | Operation::Status { .. }
-            | Operation::Trim { .. } => return self.below.submit(operation, done),
+            | Operation::Trim { .. } => return over.below.submit(operation, done),
         };
         let wait = self.arms.seek(offset, Instant::now());
         if wait.is_zero() {
-            return self.below.submit(operation, done);
+            return over.below.submit(operation, done);
         }
-        let (below, waiting) = (self.below.clone(), self.waiting.clone());
+        let (below, waiting) = (over.below.clone(), self.waiting.clone());
         match waiting.put(operation, done) {
             Ok(number) => self.timers.after(wait, move || {
                 if let Some((operation, done)) = waiting.take(number) {
@@ -183,31 +177,26 @@ impl Filter for Spinning {
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
-        let size = below.info().size;
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let size = arrival.below.info().size;
         let arms = if size == self.arms.size {
             self.arms.clone()
         } else {
             Arc::new(Arms::new(self.arms.settings, size))
         };
-        let own = Self::new(arms, self.timers.clone(), below);
+        // Of its own, so that its requests can be dropped when it leaves.
+        let own = Self::new(arms, self.timers.clone());
         let waiting = own.waiting.clone();
-        client.presence.on_leaving(move || waiting.leave());
-        own
-    }
-
-    /// Each client has its own filter, so its requests can be dropped when it leaves.
-    fn is_personal(&self) -> bool {
-        true
+        arrival.client.presence.on_leaving(move || waiting.leave());
+        Some(own)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{client, connect, put, read, simple, start};
+    use crate::kit::tested::{blank, client, connect, put, read, start};
     use trial::TestDevice;
 
     fn arms(words: &[&str], size: u64) -> Arms {
@@ -265,7 +254,7 @@ mod tests {
 
     #[test]
     fn it_advertises_rotational_and_invalid_numbers_are_refused() {
-        let disk = |words: &[&str]| put("spinning", simple(Arc::new(Model::new(512))), words);
+        let disk = |words: &[&str]| put("spinning", blank(512), words);
         assert!(disk(&[]).unwrap().info().abilities.rotational);
         for word in ["heads=0", "heads=65", "max-seek-time=x", "separate-heads=4"] {
             assert!(disk(&[word]).unwrap_err().is_usage(), "{word}");

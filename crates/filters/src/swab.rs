@@ -5,8 +5,8 @@
 //! of the disk is not shown.
 
 use device::{
-    Admission, BlockSizes, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered,
-    Info, Operation, Outcome, Params, Passes, Result, merge_extent, param, values,
+    BlockSizes, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation,
+    Outcome, Over, Params, Passes, Result, merge_extent, param, values,
 };
 use runtime::{spawn, where_there_is_time};
 
@@ -25,7 +25,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     )],
     reaches: device::Reach::nothing,
     example: "serve --filter=swab pattern 1K swab-bits=64 --run 'nbdcopy \"$uri\" - | od -A d -t x8'",
-    open: |params, below, _| Ok(Filtered::device(Swab::new(word(params)?, below))),
+    open: |params, below, _| Ok(Filtered::device(Swab(word(params)?), below)),
 };
 
 /// More bytes than this are not swapped on a thread that has other work.
@@ -37,30 +37,8 @@ fn word(params: &Params) -> Result<u32> {
     Ok(1 << bits)
 }
 
-struct Swab {
-    info: Info,
-    below: Edge,
-    /// Bytes: 1, 2, 4 or 8.
-    word: u32,
-}
-
-impl Swab {
-    fn new(word: u32, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.size -= info.size % u64::from(word);
-        // If zeroes have to be written, the edge below does it: they need no swapping.
-        info.abilities.zero = info.abilities.write;
-        let BlockSizes { minimum, maximum, .. } = info.blocks;
-        info.blocks.minimum = minimum.max(word);
-        info.blocks.maximum = (maximum - maximum % word).max(info.blocks.minimum);
-        info.blocks.preferred = info.blocks.preferred.max(info.blocks.minimum);
-        if word > 1 {
-            // What changed below may be shown in another place.
-            info.contexts.clear();
-        }
-        Self { info, below, word }
-    }
-}
+/// Bytes of a word: 1, 2, 4 or 8.
+struct Swab(u32);
 
 /// Reverses the bytes of each word. The edge above asks for whole words.
 fn swap(bytes: &mut [u8], word: u32) {
@@ -115,16 +93,24 @@ fn in_words(found: Vec<Extent>, word: u64) -> Vec<Extent> {
 }
 
 impl Filter for Swab {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let (mut info, word) = (Info::over(below), self.0);
+        info.size -= info.size % u64::from(word);
+        // If zeroes have to be written, the edge below does it: they need no swapping.
+        info.abilities.zero = info.abilities.write;
+        let BlockSizes { minimum, maximum, .. } = info.blocks;
+        info.blocks.minimum = minimum.max(word);
+        info.blocks.maximum = (maximum - maximum % word).max(info.blocks.minimum);
+        info.blocks.preferred = info.blocks.preferred.max(info.blocks.minimum);
+        if word > 1 {
+            // What changed below may be shown in another place.
+            info.contexts.clear();
+        }
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        let (below, word) = (self.below.clone(), self.word);
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let (below, word) = (over.below.clone(), self.0);
         if word == 1 {
             return below.submit(operation, done);
         }
@@ -158,12 +144,8 @@ impl Filter for Swab {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.word, below)
-    }
-
-    fn passes(&self) -> Passes {
-        if self.word == 1 { Passes::ALL } else { Passes::Nothing }
+    fn passes(&self, _: &Edge) -> Passes {
+        if self.0 == 1 { Passes::ALL } else { Passes::Nothing }
     }
 }
 
@@ -176,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kit::tested::{put, simple};
+    use crate::kit::tested::{blank, put, simple};
 
     fn swabbed(size: usize, words: &[&str]) -> (Edge, Arc<Model>) {
         let model = Arc::new(Model::new(size));
@@ -198,7 +180,7 @@ mod tests {
         assert_eq!(shown(&[], &bytes), *b"1032547698badcfeYX");
         assert_eq!(shown(&["swab-bits=32"], &bytes), *b"32107654ba98fedc");
         assert_eq!(shown(&["swab-bits=64"], &bytes), *b"76543210fedcba98");
-        let e = put("swab", simple(Arc::new(Model::new(8))), &["swab-bits=12"]).unwrap_err();
+        let e = put("swab", blank(8), &["swab-bits=12"]).unwrap_err();
         assert!(e.to_string().contains("8, 16, 32, 64"), "{e}");
     }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{
-    Admission, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Params, Result, param, values,
+    Arrival, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome, Over,
+    Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -26,7 +26,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     )],
     reaches: device::Reach::nothing,
     example: "serve --filter=time-limit memory 1M time-limit=10 --run 'nbdcopy \"$uri\" null:'",
-    open: |params, below, _| Ok(Filtered::device(TimeLimit::new(limit(params)?, below, None))),
+    open: |params, below, _| Ok(Filtered::device(TimeLimit::new(limit(params)?, None), below)),
 };
 
 fn limit(params: &Params) -> Result<Duration> {
@@ -34,8 +34,6 @@ fn limit(params: &Params) -> Result<Duration> {
 }
 
 struct TimeLimit {
-    info: Info,
-    below: Edge,
     limit: Duration,
     /// When its client's time is over; `None`: there is no limit, or no client.
     until: Option<Instant>,
@@ -44,8 +42,8 @@ struct TimeLimit {
 }
 
 impl TimeLimit {
-    fn new(limit: Duration, below: Edge, until: Option<Instant>) -> Self {
-        Self { info: Info::observing(&below), below, limit, until, left: Arc::default() }
+    fn new(limit: Duration, until: Option<Instant>) -> Self {
+        Self { limit, until, left: Arc::default() }
     }
 
     fn is_over(&self) -> bool {
@@ -54,15 +52,11 @@ impl TimeLimit {
 }
 
 impl Filter for TimeLimit {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        Info::observing(below)
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         if let Operation::Take { .. } = operation {
             // The writes that replace it may come too late.
             return done(Ok(Outcome::Taken(0)));
@@ -70,22 +64,18 @@ impl Filter for TimeLimit {
         if self.is_over() {
             let action = format!("serve longer than {:?}: the time limit is over", self.limit);
             let error = Error::new(ErrorKind::Dropped, Fault::User, action);
-            return done(Err(error.on(&self.info.name)));
+            return done(Err(error.on(&over.info.name)));
         }
-        self.below.submit(operation, done);
+        over.below.submit(operation, done);
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
         let until = Some(self.limit).filter(|limit| !limit.is_zero());
         let until = until.and_then(|limit| Instant::now().checked_add(limit));
-        let own = Self::new(self.limit, below, until);
+        let own = Self::new(self.limit, until);
         let left = own.left.clone();
-        client.presence.on_leaving(move || left.store(true, Ordering::Release));
-        own
-    }
-
-    fn is_personal(&self) -> bool {
-        true
+        arrival.client.presence.on_leaving(move || left.store(true, Ordering::Release));
+        Some(own)
     }
 }
 

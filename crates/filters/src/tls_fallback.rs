@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use device::{
-    Abilities, Admission, Blocking, Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault,
-    Filter, Filtered, Info, Listed, Operation, Passes, Result, Simple, param,
+    Abilities, Blocking, Client, Connected, Device, Edge, Error, ErrorKind, Fault, Filter,
+    Filtered, Info, Listed, Over, Passes, Result, Simple, param,
 };
 use runtime::WorkPool;
 
@@ -23,8 +23,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=tls-fallback memory 1M --run 'nbdcopy \"$uri\" - | head -n 1'",
     open: |params, below, context| {
         let text = params.get("tlsreadme").unwrap_or(README);
-        let message = message(text, &context.pool);
-        Ok(Filtered::device(TlsFallback { info: Info::over(&below), below, message }))
+        Ok(Filtered::device(TlsFallback(message(text, &context.pool)), below))
     },
 };
 
@@ -72,47 +71,27 @@ impl Blocking for Message {
     }
 }
 
-struct TlsFallback {
-    info: Info,
-    below: Edge,
-    message: Arc<dyn Device>,
-}
+/// Its message.
+struct TlsFallback(Arc<dyn Device>);
 
 impl Filter for TlsFallback {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        // Whatever it is.
-        self.below.submit(operation, done);
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self { info: Info::over(&below), below, message: self.message.clone() }
-    }
-
     /// The device below does not learn of clients without TLS.
-    fn connect(&self, client: &Client, done: Connected) {
+    fn connect(&self, over: &Over, client: &Client, done: Connected) {
         match client.tls {
-            Some(_) => self.below.device().connect(client, done),
-            None => done(Ok(Some(self.message.clone()))),
+            Some(_) => over.below.device().connect(client, done),
+            None => done(Ok(Some(self.0.clone()))),
         }
     }
 
     /// Nor do they hear of its names.
-    fn list(&self, client: &Client, done: Listed) {
+    fn list(&self, over: &Over, client: &Client, done: Listed) {
         match client.tls {
-            Some(_) => self.below.device().list(client, done),
+            Some(_) => over.below.device().list(client, done),
             None => done(Ok(vec![(String::new(), String::new())])),
         }
     }
 
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }
@@ -123,7 +102,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{client, connect, put, simple};
+    use crate::kit::tested::{blank, client, connect, put, simple};
 
     #[test]
     fn without_tls_there_is_only_a_message_and_under_tls_only_the_disk() {
@@ -147,7 +126,7 @@ mod tests {
     fn a_message_fills_one_sector_and_no_more() {
         for text in ["", "hello", &"x".repeat(513)] {
             let word = format!("tlsreadme={text}");
-            let disk = put("tls-fallback", simple(Arc::new(Model::new(512))), &[&word]).unwrap();
+            let disk = put("tls-fallback", blank(512), &[&word]).unwrap();
             let plain = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
             assert_eq!(plain.info().size, 512);
             let mut bytes = [1; 512];

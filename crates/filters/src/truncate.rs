@@ -5,9 +5,9 @@
 //! written.
 
 use device::{
-    Admission, BlockSizes, Buffer, Client, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
-    Filter, Filtered, Info, Operation, Outcome, Params, Passes, Result, Slice, is_zero,
-    merge_extent, param, values,
+    BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered,
+    Info, Operation, Outcome, Over, Params, Passes, Result, Slice, is_zero, merge_extent, param,
+    values,
 };
 
 use crate::FilterKind;
@@ -25,8 +25,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: device::Reach::nothing,
     example: "serve --filter=truncate memory 1000 round-up=512 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
-        let size = size(params, below.info().size)?;
-        Ok(Filtered::device(Truncate::new(size, below)))
+        Ok(Filtered::device(Truncate(size(params, below.info().size)?), below))
     },
 };
 
@@ -46,36 +45,21 @@ fn size(params: &Params, own: u64) -> Result<u64> {
     Ok(size)
 }
 
-struct Truncate {
-    info: Info,
-    below: Edge,
-}
+/// The size of the disk, in bytes.
+struct Truncate(u64);
 
-impl Truncate {
-    fn new(size: u64, below: Edge) -> Self {
-        let mut info = Info { size, ..Info::over(&below) };
-        if size > below.info().size {
-            info.abilities.extents = true;
-            // Nothing is known for the part that does not exist below.
-            info.contexts.clear();
-        }
-        // The edge above must not split a write that is then refused.
-        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
-        Self { info, below }
-    }
+/// The disk below, of which part may be shown, or more than there is.
+struct Shown<'a>(&'a Edge);
 
-    fn is_longer(&self) -> bool {
-        self.info.size > self.below.info().size
-    }
-
+impl Shown<'_> {
     /// How many of `len` bytes from `offset` the disk below has.
     fn inside(&self, offset: u64, len: u64) -> u64 {
-        self.below.info().size.saturating_sub(offset).min(len)
+        self.0.info().size.saturating_sub(offset).min(len)
     }
 
     fn read(&self, offset: u64, mut buffer: Buffer, done: Done) {
         let Some(inside) = self.inside_of(offset, &buffer) else {
-            return self.below.submit(Operation::Read { offset, buffer }, done);
+            return self.0.submit(Operation::Read { offset, buffer }, done);
         };
         if let Some(rest) = buffer.get_mut(inside..) {
             rest.fill(0);
@@ -91,7 +75,7 @@ impl Truncate {
                 Outcome::Read(buffer)
             }));
         });
-        self.below.submit(Operation::Read { offset, buffer: Buffer::zeroed(inside) }, then);
+        self.0.submit(Operation::Read { offset, buffer: Buffer::zeroed(inside) }, then);
     }
 
     /// How many of `bytes` the disk below has, unless it has all of them.
@@ -102,16 +86,16 @@ impl Truncate {
 
     fn write(&self, offset: u64, data: Slice, fua: bool, done: Done) {
         let Some(inside) = self.inside_of(offset, &data) else {
-            return self.below.submit(Operation::Write { offset, data, fua }, done);
+            return self.0.submit(Operation::Write { offset, data, fua }, done);
         };
         if !data.get(inside..).is_some_and(is_zero) {
             let action = "write: only zeroes can be written beyond the end of the disk below";
             let e = Error::new(ErrorKind::NoSpace, Fault::User, action);
-            return done(Err(e.on(&self.info.name).at(offset + inside as u64)));
+            return done(Err(e.on(&self.0.info().name).at(offset + inside as u64)));
         }
         match data.into_pieces(inside).into_iter().next() {
             Some(data) if inside > 0 => {
-                self.below.submit(Operation::Write { offset, data, fua }, done);
+                self.0.submit(Operation::Write { offset, data, fua }, done);
             }
             _ => done(Ok(Outcome::Done)),
         }
@@ -140,7 +124,7 @@ impl Truncate {
                 outcome
             }));
         });
-        self.below.submit(Operation::Resolve { offset, len: inside, max }, then);
+        self.0.submit(Operation::Resolve { offset, len: inside, max }, then);
     }
 
     /// Runs the operation for the part of a range that the disk below has, if there is one.
@@ -153,52 +137,59 @@ impl Truncate {
     ) {
         match self.inside(offset, len) {
             0 => done(Ok(Outcome::Done)),
-            inside => self.below.submit(operation(inside), done),
+            inside => self.0.submit(operation(inside), done),
         }
     }
 }
 
+impl Truncate {
+    fn is_longer(&self, below: &Edge) -> bool {
+        self.0 > below.info().size
+    }
+}
+
 impl Filter for Truncate {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info { size: self.0, ..Info::over(below) };
+        if self.is_longer(below) {
+            info.abilities.extents = true;
+            // Nothing is known for the part that does not exist below.
+            info.contexts.clear();
+        }
+        // The edge above must not split a write that is then refused.
+        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let shown = Shown(&over.below);
         match operation {
-            Operation::Flush => self.below.submit(Operation::Flush, done),
+            Operation::Flush => over.below.submit(Operation::Flush, done),
             Operation::Prefetch { offset, len } => {
-                self.on_inside(offset, len, done, |len| Operation::Prefetch { offset, len });
+                shown.on_inside(offset, len, done, |len| Operation::Prefetch { offset, len });
             }
-            Operation::Read { offset, buffer } => self.read(offset, buffer, done),
-            Operation::Resolve { offset, len, max } => self.resolve(offset, len, max, done),
-            Operation::Status { .. } if self.is_longer() => {
+            Operation::Read { offset, buffer } => shown.read(offset, buffer, done),
+            Operation::Resolve { offset, len, max } => shown.resolve(offset, len, max, done),
+            Operation::Status { .. } if self.is_longer(&over.below) => {
                 done(Err(Error::unsupported("status of a disk that is shown longer than it is")));
             }
-            status @ Operation::Status { .. } => self.below.submit(status, done),
-            Operation::Take { offset, len, from, share_only } => match self.inside(offset, len) {
+            status @ Operation::Status { .. } => over.below.submit(status, done),
+            Operation::Take { offset, len, from, share_only } => match shown.inside(offset, len) {
                 0 => done(Ok(Outcome::Taken(0))),
-                len => self.below.submit(Operation::Take { offset, len, from, share_only }, done),
+                len => over.below.submit(Operation::Take { offset, len, from, share_only }, done),
             },
             Operation::Trim { offset, len, fua } => {
-                self.on_inside(offset, len, done, |len| Operation::Trim { offset, len, fua });
+                shown.on_inside(offset, len, done, |len| Operation::Trim { offset, len, fua });
             }
-            Operation::Write { offset, data, fua } => self.write(offset, data, fua, done),
+            Operation::Write { offset, data, fua } => shown.write(offset, data, fua, done),
             Operation::Zero { offset, len, flags } => {
-                self.on_inside(offset, len, done, |len| Operation::Zero { offset, len, flags });
+                shown.on_inside(offset, len, done, |len| Operation::Zero { offset, len, flags });
             }
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.info.size, below)
-    }
-
-    fn passes(&self) -> Passes {
-        if self.is_longer() { Passes::Nothing } else { Passes::ALL }
+    fn passes(&self, below: &Edge) -> Passes {
+        if self.is_longer(below) { Passes::Nothing } else { Passes::ALL }
     }
 }
 
@@ -212,15 +203,13 @@ mod tests {
     use trial::{SIZE, Trims, op};
 
     use super::*;
-    use crate::kit::tested::put;
+    use crate::kit::tested::{blank, put};
     use device::Blocking as _;
 
     #[test]
     fn the_size_is_set_then_rounded_up_then_down() {
-        let size = |words: &[&str]| {
-            put("truncate", crate::kit::tested::simple(Arc::new(Model::new(1000))), words)
-                .map(|disk| disk.info().size)
-        };
+        let size =
+            |words: &[&str]| put("truncate", blank(1000), words).map(|disk| disk.info().size);
         assert_eq!(size(&[]).unwrap(), 1000);
         assert_eq!(size(&["truncate=10"]).unwrap(), 10);
         assert_eq!(size(&["truncate=7E"]).unwrap(), 7 << 60);

@@ -4,8 +4,8 @@
 //! as data, and a trim, which may leave anything, is not passed on.
 
 use device::{
-    Abilities, Admission, Buffer, Client, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered,
-    Info, Operation, Outcome, Params, Result, param, values,
+    Abilities, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation,
+    Outcome, Over, Params, Result, param, values,
 };
 use runtime::{spawn, where_there_is_time};
 
@@ -23,7 +23,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ],
     reaches: device::Reach::nothing,
     example: "serve --filter=xor memory 1M xor=0xDEADBEEF xorlen=4 --run 'nbdcopy \"$uri\" null:'",
-    open: |params, below, _| Ok(Filtered::device(Xor::new(Key::read(params)?, below))),
+    open: |params, below, _| Ok(Filtered::device(Xor(Key::read(params)?), below)),
 };
 
 /// More bytes than this are not XORed on a thread that has other work.
@@ -59,27 +59,7 @@ impl Key {
     }
 }
 
-struct Xor {
-    info: Info,
-    below: Edge,
-    key: Key,
-}
-
-impl Xor {
-    fn new(key: Key, below: Edge) -> Self {
-        let mut info = Info::over(&below);
-        info.abilities = Abilities {
-            trim: false,
-            zero: false,
-            fast_zero: false,
-            take: false,
-            extents: false,
-            discards: false,
-            ..info.abilities
-        };
-        Self { info, below, key }
-    }
-}
+struct Xor(Key);
 
 async fn read(below: Edge, key: Key, offset: u64, buffer: Buffer) -> Result<Outcome> {
     let mut buffer = below::read(&below, offset, buffer).await?;
@@ -91,16 +71,22 @@ async fn read(below: Edge, key: Key, offset: u64, buffer: Buffer) -> Result<Outc
 }
 
 impl Filter for Xor {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        info.abilities = Abilities {
+            trim: false,
+            zero: false,
+            fast_zero: false,
+            take: false,
+            extents: false,
+            discards: false,
+            ..info.abilities
+        };
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        let (below, key) = (self.below.clone(), self.key);
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let (below, key) = (over.below.clone(), self.0);
         match operation {
             Operation::Read { offset, buffer } => {
                 spawn(async move { done(read(below, key, offset, buffer).await) });
@@ -132,10 +118,6 @@ impl Filter for Xor {
             }
         }
     }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.key, below)
-    }
 }
 
 #[cfg(test)]
@@ -147,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kit::tested::{put, simple};
+    use crate::kit::tested::{blank, put, simple};
 
     #[test]
     fn the_key_repeats_from_the_beginning_of_the_disk_whatever_is_asked_for() {
@@ -176,7 +158,7 @@ mod tests {
             &["xor=1", "xorlen=9"],
             &["xor=zz", "xorlen=2"],
         ] {
-            let e = put("xor", simple(Arc::new(Model::new(8))), words).unwrap_err();
+            let e = put("xor", blank(8), words).unwrap_err();
             assert!(e.is_usage(), "{words:?}: {e}");
         }
     }

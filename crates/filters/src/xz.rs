@@ -43,7 +43,7 @@ mod tests {
     use device::Blocking as _;
     use device::model::Model;
 
-    use crate::kit::tested::{put, simple};
+    use crate::kit::tested::{blank, put, simple};
 
     /// The program's output for `bytes`; `None` if it is not installed.
     fn packed(program: &str, bytes: &[u8]) -> Option<Vec<u8>> {
@@ -65,7 +65,7 @@ mod tests {
     fn what_was_packed_is_read_and_what_is_something_else_is_refused() {
         let bytes: Vec<u8> = (0..300_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
         for (word, program) in [("gzip", "gzip"), ("xz", "xz"), ("bzip2", "bzip2")] {
-            let plain = simple(Arc::new(Model::new(4096)));
+            let plain = blank(4096);
             assert!(put(word, plain, &[]).is_err(), "{word}");
             let Some(packed) = packed(program, &bytes) else { continue };
             let below = Arc::new(Model::new(packed.len()));
@@ -78,7 +78,7 @@ mod tests {
             assert!(back == bytes[5..], "{word}");
             assert!(disk.write(&[1], 0, false).is_err());
         }
-        let plain = || simple(Arc::new(Model::new(4096)));
+        let plain = || blank(4096);
         assert!(put("xz", plain(), &["xz-max-depth=0"]).unwrap_err().is_usage());
     }
 }

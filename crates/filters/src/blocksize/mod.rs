@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use device::{
-    Admission, BlockSizes, Client, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info,
-    Operation, Outcome, Params, Passes, Result, StatusRun, ZeroFlags, param, values,
+    BlockSizes, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over,
+    Params, Passes, Result, StatusRun, ZeroFlags, param, values,
 };
 
 use crate::FilterKind;
@@ -36,8 +36,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: device::Reach::nothing,
     example: "serve --filter=blocksize memory 1000 minblock=512 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
-        let settings = Settings::read(params, below.info())?;
-        Ok(Filtered::device(BlockSize::new(settings, below)))
+        Ok(Filtered::device(BlockSize(Settings::read(params, below.info())?), below))
     },
 };
 
@@ -93,30 +92,15 @@ impl Settings {
     }
 }
 
-struct BlockSize {
-    info: Info,
-    below: Edge,
+struct BlockSize(Settings);
+
+/// The disk below, which is to see requests of these sizes.
+struct SizedRequests<'a> {
+    below: &'a Edge,
     settings: Settings,
 }
 
-impl BlockSize {
-    fn new(settings: Settings, below: Edge) -> Self {
-        let over = Info::over(&below);
-        let block = settings.min_block;
-        let info = Info {
-            size: over.size - over.size % u64::from(block),
-            blocks: BlockSizes {
-                minimum: block,
-                preferred: over.blocks.preferred.max(block),
-                maximum: settings.max_data,
-            },
-            // The filter takes any request, whatever block sizes the device below has.
-            advertised: None,
-            ..over
-        };
-        Self { info, below, settings }
-    }
-
+impl SizedRequests<'_> {
     fn prefetch(&self, offset: u64, len: u64, done: Done) {
         let (start, len) = self.settings.around(offset, len);
         let pieces = self.settings.pieces(start, len);
@@ -169,7 +153,7 @@ impl BlockSize {
         let pieces = self.settings.pieces(offset, len);
         let pieces =
             pieces.map(move |(offset, len)| (Operation::Trim { offset, len, fua: each }, None));
-        self.below.submit_all(pieces, WIDTH, then_flush(&self.below, fua && !each, done));
+        self.below.submit_all(pieces, WIDTH, then_flush(self.below, fua && !each, done));
     }
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
@@ -179,9 +163,9 @@ impl BlockSize {
         // One flush at the end costs less than FUA on every piece.
         let fua = flags.fua && self.needs_fua_each();
         let each = ZeroFlags { fua, ..flags };
-        let done = then_flush(&self.below, flags.fua && !fua, done);
+        let done = then_flush(self.below, flags.fua && !fua, done);
         if !flags.fast_only {
-            return zero_pieces(&self.below, self.settings, (offset, len), each, done);
+            return zero_pieces(self.below, self.settings, (offset, len), each, done);
         }
         // Only the first piece decides whether zeroing is fast; after it, something has changed.
         let (below, settings, first) = (self.below.clone(), self.settings, self.settings.max_len);
@@ -283,44 +267,49 @@ fn clip_runs(runs: Vec<StatusRun>, mut skip: u64, mut len: u64, max: usize) -> V
 }
 
 impl Filter for BlockSize {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let over = Info::over(below);
+        let block = self.0.min_block;
+        Info {
+            size: over.size - over.size % u64::from(block),
+            blocks: BlockSizes {
+                minimum: block,
+                preferred: over.blocks.preferred.max(block),
+                maximum: self.0.max_data,
+            },
+            // The filter takes any request, whatever block sizes the device below has.
+            advertised: None,
+            ..over
+        }
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let sized = SizedRequests { below: &over.below, settings: self.0 };
         match operation {
-            Operation::Prefetch { offset, len } => self.prefetch(offset, len, done),
-            Operation::Resolve { offset, len, max } => self.resolve(offset, len, max, done),
+            Operation::Prefetch { offset, len } => sized.prefetch(offset, len, done),
+            Operation::Resolve { offset, len, max } => sized.resolve(offset, len, max, done),
             Operation::Status { context, offset, len, max } => {
-                self.status(context, (offset, len), max, done);
+                sized.status(context, (offset, len), max, done);
             }
             Operation::Take { offset, len, from, share_only } => {
-                let len = len.min(self.settings.max_len);
-                self.below.submit(Operation::Take { offset, len, from, share_only }, done);
+                let len = len.min(self.0.max_len);
+                over.below.submit(Operation::Take { offset, len, from, share_only }, done);
             }
-            Operation::Trim { offset, len, fua } => self.trim(offset, len, fua, done),
-            Operation::Zero { offset, len, flags } => self.zero(offset, len, flags, done),
+            Operation::Trim { offset, len, fua } => sized.trim(offset, len, fua, done),
+            Operation::Zero { offset, len, flags } => sized.zero(offset, len, flags, done),
             // The edge above has rounded them to whole blocks and split them.
             other @ (Operation::Flush | Operation::Read { .. } | Operation::Write { .. }) => {
-                self.below.submit(other, done);
+                over.below.submit(other, done);
             }
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.settings, below)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 
     /// Maps are asked for in whole blocks, and not for more than is allowed.
-    fn resolve_now(&self, _: u64, _: u64, _: usize, _: &mut Vec<Extent>) -> Result<bool> {
+    fn resolve_now(&self, _: &Over, _: (u64, u64), _: usize, _: &mut Vec<Extent>) -> Result<bool> {
         Ok(false)
     }
 }

@@ -7,7 +7,7 @@ use device::{Abilities, Blocking as _, ErrorKind};
 use trial::{BlockingCalls as _, Fate, TestDevice};
 
 use super::*;
-use crate::kit::tested::put;
+use crate::kit::tested::{blank, put};
 
 #[test]
 fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
@@ -49,11 +49,7 @@ fn invalid_limits_are_refused() {
         &["maxlen=0"],
         &["minblock=4K", "maxlen=5K"],
     ] {
-        assert!(
-            put("blocksize", crate::kit::tested::simple(Arc::new(Model::new(100_000))), words)
-                .is_err(),
-            "{words:?}"
-        );
+        assert!(put("blocksize", blank(100_000), words).is_err(), "{words:?}");
     }
 }
 
@@ -106,12 +102,7 @@ fn a_zero_of_more_than_4_gib_leaves_not_one_stale_byte() {
 
 #[test]
 fn the_map_is_asked_for_in_whole_blocks_and_answered_as_asked() {
-    let disk = put(
-        "blocksize",
-        crate::kit::tested::simple(Arc::new(Model::new(8192))),
-        &["minblock=1024", "maxlen=2048"],
-    )
-    .unwrap();
+    let disk = put("blocksize", blank(8192), &["minblock=1024", "maxlen=2048"]).unwrap();
     disk.write(&[1; 1024], 1024, false).unwrap();
     let mut map = Vec::new();
     disk.resolve(1000, 5000, 9, &mut map).unwrap();

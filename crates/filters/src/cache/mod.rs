@@ -18,8 +18,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use device::{
-    Abilities, Admission, BlockSizes, Client, Done, Edge, Error, ErrorKind, Fault, Filter,
-    Filtered, Info, Operation, Outcome, Params, Result, ZeroFlags, format_size, param, values,
+    Abilities, Arrival, BlockSizes, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, Outcome, Over, Params, Result, ZeroFlags, format_size, param, values,
 };
 
 use crate::FilterKind;
@@ -46,11 +46,11 @@ pub(crate) const KIND: FilterKind = FilterKind {
     open: |params, below, context| {
         let settings =
             Arc::new(Settings::read(params, &context.pool, context.control.complaints())?);
-        let cache = Cache::new(settings, below, Standing::Base);
+        let cache = Cache::new(settings, below.clone(), Standing::Base);
         // Fail now rather than at the first write.
         cache.inner.blocks.store().file.make()?;
         cache.save_at_the_end(&context.control);
-        Ok(Filtered::device(cache))
+        Ok(Filtered::device(cache, below))
     },
 };
 
@@ -127,7 +127,6 @@ struct Inner {
 }
 
 struct Cache {
-    info: Info,
     inner: Inner,
     standing: Standing,
 }
@@ -149,13 +148,7 @@ impl Cache {
         let store = Store::new(settings.block, &below, TempFile::new(&settings.pool));
         let limits = settings.limits(store.block());
         let blocks = Arc::new(Blocks::new(store, limits));
-        Self::with(Inner { below, settings, blocks, told: None }, standing)
-    }
-
-    fn with(inner: Inner, standing: Standing) -> Self {
-        let mut info = info(&inner.below, inner.blocks.store(), &inner.settings);
-        info.abilities.multi_conn &= !matches!(standing, Standing::Apart);
-        Self { info, inner, standing }
+        Self { inner: Inner { below, settings, blocks, told: None }, standing }
     }
 
     fn save_at_the_end(&self, control: &Control) {
@@ -278,53 +271,53 @@ fn lost(below: &Edge, dirty: u64) -> Error {
     Error::new(ErrorKind::Io, Fault::File, action).on(&below.info().name)
 }
 
-fn info(below: &Edge, store: &Store, settings: &Settings) -> Info {
-    let over = Info::over(below);
-    let block = u32::try_from(store.block()).unwrap_or(BlockSizes::ANY.maximum);
-    let blocks = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
-    let can = over.abilities;
-    let is_unsafe = settings.mode == Mode::Unsafe && can.write;
-    let abilities = Abilities {
-        flush: can.flush || is_unsafe,
-        // Written through, and made durable below by whatever means the device has.
-        fua: can.fua || (can.flush && can.write) || is_unsafe,
-        prefetch: true,
-        observed: can.observed || settings.on_read.is_ever_on(),
-        take: false,
-        ..can
-    };
-    Info { blocks, abilities, ..over }
-}
-
 impl Filter for Cache {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.inner.below
+    fn info(&self, below: &Edge) -> Info {
+        let Inner { settings, blocks, .. } = &self.inner;
+        let over = Info::over(below);
+        let block = u32::try_from(blocks.store().block()).unwrap_or(BlockSizes::ANY.maximum);
+        let sizes = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
+        let can = over.abilities;
+        let is_unsafe = settings.mode == Mode::Unsafe && can.write;
+        let abilities = Abilities {
+            flush: can.flush || is_unsafe,
+            // Written through, and made durable below by whatever means the device has.
+            fua: can.fua || (can.flush && can.write) || is_unsafe,
+            prefetch: true,
+            observed: can.observed || settings.on_read.is_ever_on(),
+            take: false,
+            multi_conn: can.multi_conn && !matches!(self.standing, Standing::Apart),
+            ..can
+        };
+        Info { blocks: sizes, abilities, ..over }
     }
 
     fn keeps_bytes(&self) -> bool {
         true
     }
 
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, _: &Over, operation: Operation, done: Done) {
         let inner = self.inner.clone();
         spawn(async move { done(inner.run(operation).await) });
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        let base = &self.inner;
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        if !arrival.has_own_path {
+            return None;
+        }
+        let (base, below) = (&self.inner, arrival.below.clone());
         if !base.blocks.store().fits(&below) {
-            return Self::new(base.settings.clone(), below, Standing::Apart);
+            return Some(Self::new(base.settings.clone(), below, Standing::Apart));
         }
         let cover = |edge: &Edge| edge.info().abilities.multi_conn;
         if cover(&below) && cover(&base.below) {
-            return Self::with(Inner { below, ..base.clone() }, Standing::Beside);
+            let inner = Inner { below, ..base.clone() };
+            return Some(Self { inner, standing: Standing::Beside });
         }
+        arrival.below = base.below.clone();
         let told = Some(Arc::new(AtomicU64::new(base.blocks.failures())));
-        Self::with(Inner { told, ..base.clone() }, Standing::Over { _own: below })
+        let standing = Standing::Over { _own: below };
+        Some(Self { inner: Inner { told, ..base.clone() }, standing })
     }
 }
 

@@ -4,8 +4,8 @@ use device::Blocking as _;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use device::ExtentKind;
 use device::model::Model;
+use device::{Admission, Client, ExtentKind};
 use proptest::prelude::*;
 use trial::{TestDevice, Trims, op};
 
@@ -260,15 +260,14 @@ fn the_map_shows_what_is_dirty_as_data_and_what_is_zeroed_as_what_it_is_below() 
 fn shared(context: &Context, below: Edge) -> (Arc<Cache>, impl Fn(&Edge, &str) -> Edge) {
     let complaints = context.control.complaints();
     let settings = Settings::read(&Params::default(), &context.pool, complaints).unwrap();
-    let cache = Arc::new(Cache::new(Arc::new(settings), below, Standing::Base));
+    let cache = Arc::new(Cache::new(Arc::new(settings), below.clone(), Standing::Base));
     let base = cache.clone();
-    let connect = move |below: &Edge, export: &str| {
-        let this_client = Client { export: export.to_owned(), ..client(1) };
-        below.beside(Filtered::device(base.for_client(
-            below.clone(),
-            &this_client,
-            Admission::free(),
-        )))
+    let connect = move |path: &Edge, export: &str| {
+        let client = &Client { export: export.to_owned(), ..client(1) };
+        let (admission, over) = (Admission::free(), Over::new(&*base, below.clone()));
+        let mut arrival = Arrival { client, admission, below: path.clone(), has_own_path: true };
+        let own = base.for_client(&over, &mut arrival).unwrap();
+        path.beside(Filtered::device(own, arrival.below))
     };
     (cache, connect)
 }
@@ -470,9 +469,10 @@ fn a_block_that_is_being_read_cannot_be_taken_away() {
     let context = Context::new(WorkPool::new(2));
     let params = Params::parse(["cache-on-read=/nonexistent/file"]).unwrap();
     let settings = Settings::read(&params, &context.pool, context.control.complaints()).unwrap();
-    let cache = Cache::new(Arc::new(settings), probe.edge(&context.pool), Standing::Base);
+    let below = probe.edge(&context.pool);
+    let cache = Cache::new(Arc::new(settings), below.clone(), Standing::Base);
     let blocks = cache.inner.blocks.clone();
-    let disk = Edge::new(Filtered::device(cache), context.pool.clone());
+    let disk = Edge::new(Filtered::device(cache, below), context.pool.clone());
     disk.prefetch(0, 10).unwrap();
     probe.hold();
     // The first block is cached, the second one is not.

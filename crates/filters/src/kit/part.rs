@@ -3,64 +3,55 @@
 //! Adds the part's start to every offset on the way down, and subtracts it from maps and places on
 //! the way back. Nothing outside the part is ever reached.
 
+use std::sync::Arc;
+
 use device::{
-    Admission, Client, Done, Edge, Error, Filter, Info, Operation, Outcome, Passes, Result,
+    Device, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Passes, Result,
 };
 
 /// A part of the disk below.
-pub(crate) struct Part {
-    info: Info,
-    below: Edge,
+struct Part {
     start: u64,
+    /// Bytes.
+    len: u64,
 }
 
-impl Part {
-    /// The `len` bytes from `start`.
-    ///
-    /// # Errors
-    /// They do not all lie in the disk below.
-    pub(crate) fn new(below: Edge, start: u64, len: u64) -> Result<Self> {
-        let size = below.info().size;
-        if start > size || len > size - start {
-            let action =
-                format!("range {start}+{len} is beyond the end of the disk ({size} bytes)");
-            return Err(Error::unfit(action));
-        }
-        Ok(Self::over(below, start, len))
+/// The `len` bytes from `start`.
+///
+/// # Errors
+/// They do not all lie in the disk below.
+pub(crate) fn open(below: Edge, start: u64, len: u64) -> Result<Arc<dyn Device>> {
+    let size = below.info().size;
+    if start > size || len > size - start {
+        let action = format!("range {start}+{len} is beyond the end of the disk ({size} bytes)");
+        return Err(Error::unfit(action));
     }
+    Ok(Filtered::device(Part { start, len }, below))
+}
 
-    fn over(below: Edge, start: u64, len: u64) -> Self {
-        let mut info = Info { size: len, ..Info::over(&below) };
+impl Filter for Part {
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info { size: self.len, ..Info::over(below) };
         let block = info.blocks.minimum.max(1);
-        if !start.is_multiple_of(u64::from(block)) {
+        if !self.start.is_multiple_of(u64::from(block)) {
             // Blocks here are not blocks there. The edge below takes any range.
             info.blocks.minimum = 1;
             info.advertised = None;
         }
-        if info.room > 0 && !start.is_multiple_of(info.room) {
+        if info.room > 0 && !self.start.is_multiple_of(info.room) {
             // The bounds of the device's groups cannot be shifted.
             info.room = u64::MAX;
         }
-        Self { info, below, start }
-    }
-}
-
-impl Filter for Part {
-    fn info(&self) -> &Info {
-        &self.info
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         let start = self.start;
         let moved = operation.moved(start);
         match moved {
             Operation::Resolve { .. } => {
                 let then: Done = Box::new(move |result| done(result.map(|o| back(o, start))));
-                self.below.submit(moved, then);
+                over.below.submit(moved, then);
             }
             Operation::Flush
             | Operation::Prefetch { .. }
@@ -69,15 +60,11 @@ impl Filter for Part {
             | Operation::Take { .. }
             | Operation::Trim { .. }
             | Operation::Write { .. }
-            | Operation::Zero { .. } => self.below.submit(moved, done),
+            | Operation::Zero { .. } => over.below.submit(moved, done),
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::over(below, self.start, self.info.size)
-    }
-
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::All { shift: self.start }
     }
 }

@@ -3,6 +3,7 @@
 use runtime::{Context, WorkPool};
 use std::sync::Arc;
 
+use device::model::Model;
 use device::{
     Blocking, Buffer, Client, Device, Edge, Operation, Outcome, Params, Peer, Presence, Result,
     Simple,
@@ -13,6 +14,11 @@ use crate::table;
 /// A blocking disk, as a device.
 pub(crate) fn simple(disk: impl Blocking) -> Arc<dyn Device> {
     Simple::device(disk, &WorkPool::new(2))
+}
+
+/// A disk of zeroes that can do everything.
+pub(crate) fn blank(size: usize) -> Arc<dyn Device> {
+    simple(Arc::new(Model::new(size)))
 }
 
 /// The filter `word` over a device, with a context of its own.

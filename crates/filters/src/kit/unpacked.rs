@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use device::{
-    Admission, Client, Connected, Device, Done, Edge, Filter, Filtered, Info, Now, Operation,
-    Params, Passes, Result,
+    Client, Connected, Device, Done, Edge, Filter, Filtered, Info, Now, Operation, Over, Params,
+    Passes, Result,
 };
 use formats::{Closed, Opening, format};
 use runtime::Context;
@@ -21,36 +21,17 @@ pub(crate) fn open(word: &str, below: Edge, context: &Context) -> Result<Arc<dyn
     let opening = Opening { params: &params, write: false, files: &Closed, context };
     let disk = (format(word)?.open)(below.clone(), &opening)?;
     let disk = Edge::new(disk, context.pool.clone());
-    Ok(Filtered::device(Unpacked { info: Info::over(&disk), disk, stream: below }))
+    Ok(Filtered::device(Unpacked { stream: below }, disk))
 }
 
+/// Over what is in the stream.
 struct Unpacked {
-    info: Info,
-    /// What is in the stream.
-    disk: Edge,
     stream: Edge,
 }
 
 impl Filter for Unpacked {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.disk
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        // Whatever it is.
-        self.disk.submit(operation, done);
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self { info: Info::over(&below), disk: below, stream: self.stream.clone() }
-    }
-
-    fn connect(&self, client: &Client, done: Connected) {
-        let disk = self.disk.device().clone();
+    fn connect(&self, over: &Over, client: &Client, done: Connected) {
+        let disk = over.below.device().clone();
         let admitted = move |own| {
             let device: Arc<dyn Device> = Arc::new(DiskAndPath { disk, _own: own });
             device
@@ -59,7 +40,7 @@ impl Filter for Unpacked {
         self.stream.device().connect(client, then);
     }
 
-    fn passes(&self) -> Passes {
+    fn passes(&self, _: &Edge) -> Passes {
         Passes::ALL
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
+    Arrival, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params,
     Result, param, values,
 };
 
@@ -37,7 +37,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=log memory 1M logfile=/dev/stderr --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let sink = context.common(params, || open_sink(params, context))?;
-        Ok(Filtered::device(Log::new(below, LoggedClient::none((*sink).clone()))))
+        Ok(Filtered::device(Log(LoggedClient::none((*sink).clone())), below))
     },
 };
 
@@ -127,37 +127,23 @@ fn about(client: &Client, info: &Info) -> Fields {
     ]
 }
 
-struct Log {
-    info: Info,
-    below: Edge,
-    connection: Arc<LoggedClient>,
-}
-
-impl Log {
-    fn new(below: Edge, connection: Arc<LoggedClient>) -> Self {
-        Self { info: Info::observing(&below), below, connection }
-    }
-}
+struct Log(Arc<LoggedClient>);
 
 impl Filter for Log {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        Info::observing(below)
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         if let Operation::Take { .. } = operation {
             // The write that replaces it is logged.
             return done(Ok(Outcome::Taken(0)));
         }
         // `asked` knows all operations: it has no wildcard either.
         let (act, fields) = event::asked(&operation);
-        let id = Some(self.connection.operations.fetch_add(1, Ordering::Relaxed) + 1);
-        let (below, connection) = (self.below.clone(), self.connection.clone());
-        self.connection.log(act, Stage::Enter, id, fields, move || {
+        let id = Some(self.0.operations.fetch_add(1, Ordering::Relaxed) + 1);
+        let (below, connection) = (over.below.clone(), self.0.clone());
+        self.0.log(act, Stage::Enter, id, fields, move || {
             let ended: Done = Box::new(move |result| {
                 let fields = event::answered(&result);
                 connection.log(act, Stage::Leave, id, fields, move || done(result));
@@ -166,24 +152,20 @@ impl Filter for Log {
         });
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
-        let sink = self.connection.sink.clone();
-        let connection = LoggedClient::begin(client, below.info(), sink);
-        Self::new(below, connection)
-    }
-
-    fn is_personal(&self) -> bool {
-        true
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let sink = self.0.sink.clone();
+        Some(Self(LoggedClient::begin(arrival.client, arrival.below.info(), sink)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use device::model::Model;
-    use device::{Abilities, BlockSizes, Peer, Presence, ZeroFlags};
+    use device::{Abilities, BlockSizes, ZeroFlags};
     use runtime::{Context, WorkPool};
 
     use super::*;
+    use crate::kit::tested::{self, blank};
     use crate::table;
     use device::Blocking as _;
 
@@ -200,16 +182,8 @@ mod tests {
     }
 
     fn for_client(disk: &Edge, export: &str) -> Edge {
-        let (tx, rx) = std::sync::mpsc::channel();
-        let client = Client {
-            number: 7,
-            peer: Peer::Other,
-            export: export.into(),
-            tls: None,
-            presence: Presence::default(),
-        };
-        disk.device().connect(&client, Box::new(move |answer| tx.send(answer).unwrap()));
-        disk.beside(rx.recv().unwrap().unwrap().unwrap())
+        let client = Client { export: export.into(), ..tested::client(7) };
+        disk.beside(tested::connect(disk, &client).unwrap().unwrap())
     }
 
     /// The lines of a log without the times.
@@ -319,8 +293,7 @@ mod tests {
     #[test]
     fn a_log_without_a_place_is_refused() {
         let context = Context::new(WorkPool::new(1));
-        let below =
-            Edge::new(crate::kit::tested::simple(Arc::new(Model::new(512))), context.pool.clone());
+        let below = Edge::new(blank(512), context.pool.clone());
         let e = table::open("log", &Params::default(), below, &context).unwrap_err();
         assert!(e.to_string().contains("logfile"), "{e}");
     }

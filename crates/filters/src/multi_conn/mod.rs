@@ -14,8 +14,8 @@ mod paths;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
-    Passes, Result, param, values,
+    Arrival, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes,
+    Result, param, values,
 };
 
 use crate::FilterKind;
@@ -47,7 +47,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
               --run 'nbdinfo --can multi-conn \"$uri\" || echo one connection each'",
     open: |params, below, _| {
         let shared = Shared::new(params, below.info())?;
-        Ok(Filtered::device(MultiConn::new(shared, below, false)))
+        Ok(Filtered::device(MultiConn::new(shared, below.clone(), false), below))
     },
 };
 
@@ -210,7 +210,6 @@ impl Shared {
 }
 
 struct MultiConn {
-    info: Info,
     shared: Arc<Shared>,
     own: Arc<Member>,
     /// It belongs to one client, and goes with it.
@@ -219,19 +218,10 @@ struct MultiConn {
 
 impl MultiConn {
     fn new(shared: Arc<Shared>, below: Edge, personal: bool) -> Self {
-        let mut info = Info::over(&below);
-        let a = &mut info.abilities;
-        match shared.mode {
-            // Other clients must see FUA writes too, so the edge above uses a flush.
-            Mode::Emulate => (a.multi_conn, a.fua) = (true, false),
-            Mode::Disable => a.multi_conn = false,
-            Mode::Plugin => {}
-            Mode::Unsafe => a.multi_conn = true,
-        }
         let (wrote, read) = Default::default();
         let own = Arc::new(Member { below, wrote, read });
         shared.lock().push(own.clone());
-        Self { info, shared, own, personal }
+        Self { shared, own, personal }
     }
 
     fn noted(&self, operation: Operation, writes: bool, done: Done) {
@@ -255,15 +245,20 @@ impl MultiConn {
 }
 
 impl Filter for MultiConn {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        let mut info = Info::over(below);
+        let a = &mut info.abilities;
+        match self.shared.mode {
+            // Other clients must see FUA writes too, so the edge above uses a flush.
+            Mode::Emulate => (a.multi_conn, a.fua) = (true, false),
+            Mode::Disable => a.multi_conn = false,
+            Mode::Plugin => {}
+            Mode::Unsafe => a.multi_conn = true,
+        }
+        info
     }
 
-    fn below(&self) -> &Edge {
-        &self.own.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, _: &Over, operation: Operation, done: Done) {
         match operation {
             Operation::Flush => self.flush(done),
             read @ (Operation::Prefetch { .. }
@@ -277,17 +272,15 @@ impl Filter for MultiConn {
         }
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(self.shared.clone(), below, true)
-    }
-
-    fn is_personal(&self) -> bool {
-        self.shared.mode == Mode::Emulate || self.shared.track != Track::Off
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let each = self.shared.mode == Mode::Emulate || self.shared.track != Track::Off;
+        (each || arrival.has_own_path)
+            .then(|| Self::new(self.shared.clone(), arrival.below.clone(), true))
     }
 
     /// Bytes in a file are in no connection's cache.
-    fn passes(&self) -> Passes {
-        let is_flat = self.own.below.info().flat.is_some();
+    fn passes(&self, below: &Edge) -> Passes {
+        let is_flat = below.info().flat.is_some();
         if is_flat { Passes::READS } else { Passes::Nothing }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Blocking, Connected, ErrorKind, Fault, ZeroFlags};
+use device::{Abilities, BlockSizes, Blocking, Client, Connected, ErrorKind, Fault, ZeroFlags};
 use trial::{Fate, TestDevice};
 
 use super::*;

@@ -10,10 +10,10 @@ mod mbr;
 
 use std::ops::Range;
 
-use device::{Edge, Error, Filtered, Params, Result, param, values};
+use device::{Edge, Error, Params, Result, param, values};
 
 use crate::FilterKind;
-use crate::kit::part::Part;
+use crate::kit::part;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "partition",
@@ -32,7 +32,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=partition file disk.img partition=1 --run 'nbdinfo \"$uri\"'",
     open: |params, below, _| {
         let (start, len) = find(params, &below)?;
-        Ok(Filtered::device(Part::new(below, start, len)?))
+        part::open(below, start, len)
     },
 };
 

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Admission, Client, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Params, Reach, Result, param, text,
+    Arrival, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Over, Params, Reach,
+    Result, param, text,
 };
 use runtime::Context;
 
@@ -31,7 +31,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=pause memory 1M pause-control=control.sock --run 'nbdinfo \"$uri\"'",
     open: |params, below, context| {
         let control = context.common(params, || open(params, context))?;
-        Ok(Filtered::device(Pause::new(control, below)))
+        Ok(Filtered::device(Pause::new(control), below))
     },
 };
 
@@ -182,44 +182,29 @@ impl Drop for RequestGuard {
 static OWNERS: AtomicU64 = AtomicU64::new(0);
 
 struct Pause {
-    info: Info,
-    below: Edge,
     control: Arc<ControlSocket>,
     owner: u64,
 }
 
 impl Pause {
-    fn new(control: Arc<ControlSocket>, below: Edge) -> Self {
-        let owner = OWNERS.fetch_add(1, Ordering::Relaxed);
-        Self { info: Info::over(&below), below, control, owner }
+    fn new(control: Arc<ControlSocket>) -> Self {
+        Self { control, owner: OWNERS.fetch_add(1, Ordering::Relaxed) }
     }
 }
 
 impl Filter for Pause {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
-        let (owner, below) = (self.owner, self.below.clone());
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let (owner, below) = (self.owner, over.below.clone());
         // Every operation: even looking at the disk.
         self.control.requests().enter(Held { owner, below, operation, done });
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
-        let own = Self::new(self.control.clone(), below);
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        // Of its own, so that its requests can be dropped when it leaves.
+        let own = Self::new(self.control.clone());
         let (requests, owner) = (own.control.requests().clone(), own.owner);
-        client.presence.on_leaving(move || requests.leave(owner));
-        own
-    }
-
-    /// Each client has its own filter, so its requests can be dropped when it leaves.
-    fn is_personal(&self) -> bool {
-        true
+        arrival.client.presence.on_leaving(move || requests.leave(owner));
+        Some(own)
     }
 }
 

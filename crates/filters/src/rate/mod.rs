@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Admission, Client, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Params, Result,
-    param, values,
+    Arrival, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result, param,
+    values,
 };
 
 use crate::FilterKind;
@@ -46,7 +46,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=rate memory 1M rate=100M --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = context.common(params, || Settings::read(params, context))?;
-        Ok(Filtered::device(Rate::new(settings, below, 0)))
+        Ok(Filtered::device(Rate::new(settings, 0), below))
     },
 };
 
@@ -79,23 +79,26 @@ impl Settings {
 }
 
 struct Rate {
-    info: Info,
-    below: Edge,
     settings: Arc<Settings>,
     client: u64,
     own: Option<Arc<Limit>>,
 }
 
 impl Rate {
-    fn new(settings: Arc<Settings>, below: Edge, client: u64) -> Self {
-        let own = settings.own();
-        Self { info: Info::observing(&below), below, settings, client, own }
+    fn new(settings: Arc<Settings>, client: u64) -> Self {
+        Self { own: settings.own(), settings, client }
     }
 
     /// Runs `operation` when it is paid for, first within the client's own rate and then within
     /// that of all clients.
-    fn pay(&self, direction: Direction, bytes: u64, operation: Operation, done: Done) {
-        let (all, below, client) = (self.settings.all.clone(), self.below.clone(), self.client);
+    fn pay(
+        &self,
+        below: &Edge,
+        (direction, bytes): (Direction, u64),
+        operation: Operation,
+        done: Done,
+    ) {
+        let (all, below, client) = (self.settings.all.clone(), below.clone(), self.client);
         let go = move |paid: Result<()>| match paid {
             Ok(()) => below.submit(operation, done),
             Err(e) => done(Err(e)),
@@ -112,23 +115,19 @@ impl Rate {
 }
 
 impl Filter for Rate {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        Info::observing(below)
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         match &operation {
             Operation::Read { buffer, .. } => {
                 let bytes = buffer.len() as u64;
-                self.pay(Direction::Read, bytes, operation, done);
+                self.pay(&over.below, (Direction::Read, bytes), operation, done);
             }
             Operation::Write { data, .. } => {
                 let bytes = data.len() as u64;
-                self.pay(Direction::Write, bytes, operation, done);
+                self.pay(&over.below, (Direction::Write, bytes), operation, done);
             }
             // The writes that replace it are paid for.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
@@ -139,24 +138,20 @@ impl Filter for Rate {
             | Operation::Status { .. }
             | Operation::Trim { .. }
             | Operation::Zero { .. } => {
-                self.below.submit(operation, done);
+                over.below.submit(operation, done);
             }
         }
     }
 
-    fn for_client(&self, below: Edge, client: &Client, _admission: Admission) -> Self {
-        let own = Self::new(self.settings.clone(), below, client.number);
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        // Clients take turns, so each has its own.
+        let number = arrival.client.number;
+        let own = Self::new(self.settings.clone(), number);
         let limits = [own.own.clone(), own.settings.all.clone()];
-        let number = client.number;
-        client.presence.on_leaving(move || {
+        arrival.client.presence.on_leaving(move || {
             limits.into_iter().flatten().for_each(|limit| limit.leave(number));
         });
-        own
-    }
-
-    /// Clients take turns, so each has its own filter.
-    fn is_personal(&self) -> bool {
-        true
+        Some(own)
     }
 }
 
@@ -167,10 +162,10 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{client, connect, put, start, write};
+    use crate::kit::tested::{blank, client, connect, put, start, write};
 
     fn rated(words: &[&str]) -> Edge {
-        put("rate", crate::kit::tested::simple(Arc::new(Model::new(1 << 20))), words).unwrap()
+        put("rate", blank(1 << 20), words).unwrap()
     }
 
     #[test]
@@ -214,11 +209,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
         for file in ["/dev/zero", pipe.to_str().unwrap()] {
             let word = format!("rate-file={file}");
-            assert!(
-                put("rate", crate::kit::tested::simple(Arc::new(Model::new(512))), &[&word])
-                    .is_err(),
-                "{file}"
-            );
+            assert!(put("rate", blank(512), &[&word]).is_err(), "{file}");
         }
         std::fs::remove_file(&pipe).unwrap();
     }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use device::losses::{LossAccount, Mark};
 use device::{
-    Admission, Again, Client, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered,
-    Info, Operation, OperationKind, Outcome, Params, Result, param, values,
+    Again, Arrival, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered, Info,
+    Operation, OperationKind, Outcome, Over, Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -43,7 +43,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let around = Around { timers: context.timers.clone(), pool: context.pool.clone() };
         let reopening = Reopening::new(below.device().clone(), around.pool.clone());
         let account = LossAccount::new(reopening.path());
-        Ok(Filtered::device(Retry::new(settings, around, below, reopening, account)))
+        Ok(Filtered::device(Retry::new(settings, around, reopening, account), below))
     },
 };
 
@@ -90,11 +90,7 @@ fn is_worth_another(kind: OperationKind, failed: &Error) -> bool {
     }
 }
 
-struct Retry {
-    info: Info,
-    below: Edge,
-    shared: Arc<Shared>,
-}
+struct Retry(Arc<Shared>);
 
 /// What is common to all operations of a filter.
 struct Shared {
@@ -110,38 +106,38 @@ impl Retry {
     fn new(
         settings: Settings,
         around: Around,
-        below: Edge,
         reopening: Arc<Reopening>,
         account: LossAccount,
     ) -> Self {
         let readonly = AtomicBool::new(false);
-        let shared = Arc::new(Shared { settings, around, reopening, account, readonly });
-        Self { info: Info::observing(&below), below, shared }
+        Self(Arc::new(Shared { settings, around, reopening, account, readonly }))
     }
 }
 
 impl Filter for Retry {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> &Edge {
-        &self.below
+    fn info(&self, below: &Edge) -> Info {
+        Info::observing(below)
     }
 
     fn reopens(&self) -> bool {
         true
     }
 
-    fn run(&self, mut operation: Operation, done: Done) {
-        let (below, shared) = (self.below.clone(), self.shared.clone());
+    fn run(&self, over: &Over, mut operation: Operation, done: Done) {
+        let (below, shared) = (over.below.clone(), self.0.clone());
         let told = shared.account.told();
         let again = operation.again();
         Trial { below, shared, again, tried: 0, told, done }.go(operation);
     }
 
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        let Shared { settings, around, reopening, account, .. } = &*self.shared;
+    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        let Shared { settings, around, reopening, account, .. } = &*self.0;
+        let Arrival { below, has_own_path, .. } = arrival;
+        // Each client must hear of possible losses, and one client's failure does not stop the writes
+        // of others.
+        if !over.info.abilities.write && !*has_own_path {
+            return None;
+        }
         let same = reopening.is_of(below.device());
         let reopening = if same {
             reopening.clone()
@@ -154,13 +150,7 @@ impl Filter for Retry {
         } else {
             LossAccount::new(reopening.path())
         };
-        Self::new(*settings, around.clone(), below, reopening, account)
-    }
-
-    /// Each client must hear of possible losses, and one client's failure does not stop the writes
-    /// of others.
-    fn is_personal(&self) -> bool {
-        self.info.abilities.write
+        Some(Self::new(*settings, around.clone(), reopening, account))
     }
 }
 

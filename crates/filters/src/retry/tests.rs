@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Blocking as _, Buffer, Peer, Presence, ZeroFlags};
+use device::{Abilities, BlockSizes, Blocking as _, Buffer, ZeroFlags};
 use trial::{Fate, TestDevice};
 
 use super::*;
@@ -213,18 +213,7 @@ fn a_fast_zero_that_may_have_begun_is_never_called_not_fast() {
 fn after_a_failure_nothing_is_written_if_that_is_set() {
     let shaky = Shaky::new(&[IO]);
     let all = over(&shaky, &["retry-readonly=yes"]);
-    let for_client = |number| {
-        let (tx, rx) = std::sync::mpsc::channel();
-        let client = Client {
-            number,
-            peer: Peer::Other,
-            export: String::new(),
-            tls: None,
-            presence: Presence::default(),
-        };
-        all.device().connect(&client, Box::new(move |own| tx.send(own).unwrap()));
-        all.beside(rx.recv().unwrap().unwrap().unwrap())
-    };
+    let for_client = |number| all.beside(connect(&all, &client(number)).unwrap().unwrap());
     let (one, other) = (for_client(1), for_client(2));
     let e = one.write(&[1; 10], 0, false).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::ReadOnly);

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
-    Admission, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Params,
-    Result, param, values,
+    Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result, param,
+    values,
 };
 
 use crate::kit::outlet::Outlet;
@@ -44,7 +44,7 @@ pub(crate) const KIND: crate::FilterKind = crate::FilterKind {
             context.control.on_end(move || last.write());
             Ok::<_, Error>(reporter)
         })?;
-        Ok(Filtered::device(Stats::new(below, reporter.all.clone())))
+        Ok(Filtered::device(Stats(reporter.all.clone()), below))
     },
 };
 
@@ -146,32 +146,18 @@ impl Reporter {
     }
 }
 
-struct Stats {
-    info: Info,
-    below: Edge,
-    all: Arc<All>,
-}
-
-impl Stats {
-    fn new(below: Edge, all: Arc<All>) -> Self {
-        Self { info: Info::observing(&below), below, all }
-    }
-}
+struct Stats(Arc<All>);
 
 impl Filter for Stats {
-    fn info(&self) -> &Info {
-        &self.info
+    fn info(&self, below: &Edge) -> Info {
+        Info::observing(below)
     }
 
-    fn below(&self) -> &Edge {
-        &self.below
-    }
-
-    fn run(&self, operation: Operation, done: Done) {
+    fn run(&self, over: &Over, operation: Operation, done: Done) {
         // `Kind::of` knows all operations: it has no wildcard either.
         let Some(kind) = Kind::of(&operation) else { return done(Ok(Outcome::Taken(0))) };
         let (offset, len) = operation.range().unwrap_or_default();
-        let all = self.all.clone();
+        let all = self.0.clone();
         let begun = Instant::now();
         let ended: Done = Box::new(move |result| {
             if let Some(counters) = all.of(kind) {
@@ -184,11 +170,7 @@ impl Filter for Stats {
             }
             done(result);
         });
-        self.below.submit(operation, ended);
-    }
-
-    fn for_client(&self, below: Edge, _client: &Client, _admission: Admission) -> Self {
-        Self::new(below, self.all.clone())
+        over.below.submit(operation, ended);
     }
 }
 
@@ -197,6 +179,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
+    use crate::kit::tested::blank;
     use crate::table;
     use runtime::WorkPool;
 
@@ -211,10 +194,7 @@ mod tests {
             let path = format!("diskferry-stats-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(path).display().to_string();
             let context = Context::new(WorkPool::new(2));
-            let below = Edge::new(
-                crate::kit::tested::simple(Arc::new(Model::new(4 << 20))),
-                context.pool.clone(),
-            );
+            let below = Edge::new(blank(4 << 20), context.pool.clone());
             let file = format!("statsfile={path}");
             let words = words.iter().copied().chain([file.as_str()]);
             let params = Params::parse(words).unwrap();

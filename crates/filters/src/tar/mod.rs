@@ -9,10 +9,10 @@ mod header;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use device::{Edge, Error, ErrorKind, Fault, Filtered, Params, Result, param, text, values};
+use device::{Edge, Error, ErrorKind, Fault, Params, Result, param, text, values};
 
 use crate::FilterKind;
-use crate::kit::part::Part;
+use crate::kit::part;
 use header::{Attributes, BLOCK, Header, Type, goes_on};
 
 pub(crate) const KIND: FilterKind = FilterKind {
@@ -33,7 +33,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=tar file disks.tar tar-entry=disk.img --run 'nbdinfo \"$uri\"'",
     open: |params, below, _| {
         let (start, len) = find(params, &below)?;
-        Ok(Filtered::device(Part::new(below, start, len)?))
+        part::open(below, start, len)
     },
 };
 
