@@ -26,18 +26,66 @@ pub(super) struct Event {
     pub(super) fields: Fields,
 }
 
-/// Names and values.
-pub(super) type Fields = Vec<(&'static str, Value)>;
+/// A name and its value.
+pub(super) type Field = (&'static str, Value);
+
+/// Most fields of a request or an answer.
+const FEW: usize = 5;
+
+/// The fields of an event. Those of requests take no memory of their own.
+#[derive(Debug)]
+pub(super) enum Fields {
+    Few([Option<Field>; FEW]),
+    Many(Vec<Field>),
+}
+
+impl Fields {
+    pub(super) fn few<const N: usize>(fields: [Field; N]) -> Self {
+        const { assert!(N <= FEW) };
+        let mut fields = fields.into_iter();
+        Self::Few(std::array::from_fn(|_| fields.next()))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Field> {
+        let (few, many) = match self {
+            Self::Few(few) => (few.as_slice(), [].as_slice()),
+            Self::Many(many) => ([].as_slice(), many.as_slice()),
+        };
+        few.iter().flatten().chain(many)
+    }
+}
 
 /// A value, and how to write it.
 #[derive(Debug)]
 pub(super) enum Value {
-    /// As it is.
-    Plain(String),
+    Hex(u64),
+    Decimal(u64),
+    Word(&'static str),
     /// In double quotes, with shell characters escaped.
     Quoted(String),
     /// In parentheses.
     List(String),
+}
+
+impl Value {
+    fn text(&self) -> &str {
+        match self {
+            Self::Hex(_) | Self::Decimal(_) => "",
+            Self::Word(word) => word,
+            Self::Quoted(text) | Self::List(text) => text,
+        }
+    }
+}
+
+/// Without quotes and parentheses.
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Hex(n) => write!(f, "{n:#x}"),
+            Self::Decimal(n) => write!(f, "{n}"),
+            Self::Word(_) | Self::Quoted(_) | Self::List(_) => f.write_str(self.text()),
+        }
+    }
 }
 
 impl Event {
@@ -74,9 +122,15 @@ impl Event {
         "transactions",
     ];
 
-    /// The line for the log, at the time `now`, with its end.
-    pub(super) fn line(&self, now: SystemTime) -> String {
-        let mut line = timestamp(now);
+    /// The memory that it takes, in bytes.
+    pub(super) fn weight(&self) -> usize {
+        let texts = self.fields.iter().map(|(_, value)| value.text().len());
+        texts.fold(size_of::<Self>(), usize::saturating_add)
+    }
+
+    /// Appends the line for the log, with its end, to `line`: it happened at the time `at`.
+    pub(super) fn write(&self, at: SystemTime, line: &mut String) {
+        line.push_str(&timestamp(at));
         if let Some(connection) = self.connection {
             let _ = write!(line, " connection={connection}");
         }
@@ -85,15 +139,14 @@ impl Event {
         if let Some(id) = self.id {
             let _ = write!(line, " id={id}");
         }
-        for (name, value) in &self.fields {
+        for (name, value) in self.fields.iter() {
             let _ = match value {
-                Value::Plain(text) => write!(line, " {name}={text}"),
                 Value::Quoted(text) => write!(line, " {name}={}", quoted(text)),
                 Value::List(text) => write!(line, " {name}=({text})"),
+                plain => write!(line, " {name}={plain}"),
             };
         }
         line.push_str(if self.stage == Stage::Enter { " ...\n" } else { "\n" });
-        line
     }
 
     /// The variables for a script.
@@ -111,9 +164,9 @@ impl Event {
             ("id", number(self.id)),
         ];
         let fields = self.fields.iter().map(|(name, value)| {
-            let (Value::Plain(text) | Value::Quoted(text) | Value::List(text)) = value;
             // No variable can hold a zero byte.
-            (*name, Some(text.replace('\0', "")).filter(|text| text.len() <= LONGEST))
+            let text = value.to_string().replace('\0', "");
+            (*name, Some(text).filter(|text| text.len() <= LONGEST))
         });
         head.into_iter().chain(fields).filter_map(|(name, value)| Some((name, value?)))
     }
@@ -121,64 +174,53 @@ impl Event {
 
 /// The name of an operation, and its arguments.
 pub(super) fn asked(operation: &Operation) -> (&'static str, Fields) {
-    let range = |offset: u64, len: u64| vec![("offset", hex(offset)), ("count", hex(len))];
-    let with = |mut fields: Fields, flags: &[(&'static str, bool)]| {
-        fields.extend(flags.iter().map(|(name, on)| (*name, flag(*on))));
-        fields
-    };
+    let (offset, len) = operation.range().unwrap_or_default();
+    let (offset, count) = (("offset", Value::Hex(offset)), ("count", Value::Hex(len)));
     match operation {
-        Operation::Flush => ("Flush", Vec::new()),
-        Operation::Prefetch { offset, len } => ("Cache", range(*offset, *len)),
-        Operation::Read { offset, buffer } => ("Read", range(*offset, buffer.len() as u64)),
-        Operation::Resolve { offset, len, max } => {
-            ("Extents", with(range(*offset, *len), &[("req_one", *max == 1)]))
+        Operation::Flush => ("Flush", Fields::few([])),
+        Operation::Prefetch { .. } => ("Cache", Fields::few([offset, count])),
+        Operation::Read { .. } => ("Read", Fields::few([offset, count])),
+        Operation::Resolve { max, .. } => {
+            ("Extents", Fields::few([offset, count, ("req_one", flag(*max == 1))]))
         }
-        Operation::Status { context, offset, len, max } => {
-            let mut fields = with(range(*offset, *len), &[("req_one", *max == 1)]);
-            fields.push(("context", Value::Quoted(context.to_string())));
-            ("Status", fields)
+        Operation::Status { context, max, .. } => {
+            let context = ("context", Value::Quoted(context.to_string()));
+            ("Status", Fields::few([offset, count, ("req_one", flag(*max == 1)), context]))
         }
-        Operation::Take { offset, len, .. } => ("Take", range(*offset, *len)),
-        Operation::Trim { offset, len, fua } => {
-            ("Trim", with(range(*offset, *len), &[("fua", *fua)]))
+        Operation::Take { .. } => ("Take", Fields::few([offset, count])),
+        Operation::Trim { fua, .. } => ("Trim", Fields::few([offset, count, ("fua", flag(*fua))])),
+        Operation::Write { fua, .. } => {
+            ("Write", Fields::few([offset, count, ("fua", flag(*fua))]))
         }
-        Operation::Write { offset, data, fua } => {
-            ("Write", with(range(*offset, data.len() as u64), &[("fua", *fua)]))
-        }
-        Operation::Zero { offset, len, flags } => {
-            let flags = [("trim", flags.may_unmap), ("fua", flags.fua), ("fast", flags.fast_only)];
-            ("Zero", with(range(*offset, *len), &flags))
+        Operation::Zero { flags, .. } => {
+            let [trim, fua, fast] =
+                [("trim", flags.may_unmap), ("fua", flags.fua), ("fast", flags.fast_only)]
+                    .map(|(name, on)| (name, flag(on)));
+            ("Zero", Fields::few([offset, count, trim, fua, fast]))
         }
     }
 }
 
 /// The result of an operation.
 pub(super) fn answered(result: &Result<Outcome>) -> Fields {
-    let plain = |text: &str| Value::Plain(text.to_owned());
+    const GOOD: Field = ("return", Value::Word("0"));
     match result {
         Ok(Outcome::Extents(extents)) => {
-            vec![("extents", Value::List(list(extents))), ("return", plain("0"))]
+            Fields::few([("extents", Value::List(list(extents))), GOOD])
         }
         Ok(Outcome::Status(runs)) => {
             let runs = runs.iter().map(|run| format!("{:#x} {:#x}", run.len, run.value));
-            let list = runs.collect::<Vec<_>>().join(" ");
-            vec![("status", Value::List(list)), ("return", plain("0"))]
+            Fields::few([("status", Value::List(runs.collect::<Vec<_>>().join(" "))), GOOD])
         }
-        Ok(Outcome::Done | Outcome::Read(_) | Outcome::Taken(_)) => vec![("return", plain("0"))],
-        Err(e) => vec![("return", plain("-1")), ("error", plain(code(e.kind())))],
+        Ok(Outcome::Done | Outcome::Read(_) | Outcome::Taken(_)) => Fields::few([GOOD]),
+        Err(e) => {
+            Fields::few([("return", Value::Word("-1")), ("error", Value::Word(code(e.kind())))])
+        }
     }
 }
 
-pub(super) fn hex(n: u64) -> Value {
-    Value::Plain(format!("{n:#x}"))
-}
-
 pub(super) fn flag(on: bool) -> Value {
-    level(u8::from(on))
-}
-
-pub(super) fn level(n: u8) -> Value {
-    Value::Plain(n.to_string())
+    Value::Decimal(on.into())
 }
 
 fn list(extents: &[Extent]) -> String {

@@ -17,7 +17,7 @@ use device::{
 
 use crate::FilterKind;
 use crate::kit::outlet::Outlet;
-use event::{Event, Fields, Stage, Value, flag, hex, level};
+use event::{Event, Fields, Stage, Value, flag};
 use sink::Sink;
 
 pub(crate) const KIND: FilterKind = FilterKind {
@@ -55,7 +55,7 @@ fn open_sink(params: &Params, context: &runtime::Context) -> Result<Sink> {
         connection: None,
         id: None,
         // Requests of one connection run in parallel (nbdkit's NBDKIT_THREAD_MODEL_PARALLEL).
-        fields: vec![("thread_model", level(3))],
+        fields: Fields::few([("thread_model", Value::Decimal(3))]),
     });
     let last = sink.clone();
     context.control.on_end(move || last.end());
@@ -96,8 +96,9 @@ impl LoggedClient {
 impl Drop for LoggedClient {
     fn drop(&mut self) {
         if self.number > 0 {
-            let count = Value::Plain(self.operations.load(Ordering::Relaxed).to_string());
-            self.log("Disconnect", Stage::Print, None, vec![("transactions", count)], || {});
+            let count = Value::Decimal(self.operations.load(Ordering::Relaxed));
+            let fields = Fields::few([("transactions", count)]);
+            self.log("Disconnect", Stage::Print, None, fields, || {});
         }
     }
 }
@@ -107,14 +108,14 @@ impl Drop for LoggedClient {
 fn about(client: &Client, info: &Info) -> Fields {
     let a = info.abilities;
     let blocks = info.advertised.unwrap_or(info.blocks);
-    let three = |can: bool, itself: bool| level(u8::from(can) + u8::from(can && itself));
-    vec![
+    let three = |can: bool, itself: bool| Value::Decimal(u64::from(can) + u64::from(can && itself));
+    Fields::Many(vec![
         ("export", Value::Quoted(client.export.clone())),
         ("tls", flag(client.tls.is_some())),
-        ("size", hex(info.size)),
-        ("minsize", hex(blocks.minimum.into())),
-        ("prefsize", hex(blocks.preferred.into())),
-        ("maxsize", hex(blocks.maximum.into())),
+        ("size", Value::Hex(info.size)),
+        ("minsize", Value::Hex(blocks.minimum.into())),
+        ("prefsize", Value::Hex(blocks.preferred.into())),
+        ("maxsize", Value::Hex(blocks.maximum.into())),
         ("write", flag(a.write)),
         ("flush", flag(a.flush)),
         ("rotational", flag(a.rotational)),
@@ -124,7 +125,7 @@ fn about(client: &Client, info: &Info) -> Fields {
         ("extents", flag(a.extents)),
         ("cache", three(a.prefetch, true)),
         ("fast_zero", flag(a.write && !a.hides_zero && a.fast_zero)),
-    ]
+    ])
 }
 
 struct Log(Arc<LoggedClient>);
@@ -165,7 +166,7 @@ mod tests {
     use runtime::{Context, WorkPool};
 
     use super::*;
-    use crate::kit::tested::{self, blank};
+    use crate::kit::tested::{self, blank, simple};
     use crate::table;
     use device::Blocking as _;
 
@@ -176,7 +177,7 @@ mod tests {
 
     fn logged(below: Model, words: &[String]) -> (Edge, Context) {
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(crate::kit::tested::simple(Arc::new(below)), context.pool.clone());
+        let below = Edge::new(simple(Arc::new(below)), context.pool.clone());
         let params = Params::parse(words.iter().map(String::as_str)).unwrap();
         (table::open("log", &params, below, &context).unwrap(), context)
     }

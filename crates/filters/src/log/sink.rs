@@ -1,8 +1,8 @@
 //! Writes events to a file, a script, or both, in the order in which they happened.
 //!
 //! Logging never makes a thread wait for a file or a script: events are queued, and one thread of
-//! the pool at a time writes them. The operation after an event goes on at once, unless a script
-//! has to run first or the queue is too long.
+//! the pool at a time makes lines of them and writes these. The operation after an event goes on at
+//! once, unless a script has to run first or the queue is too long.
 
 use runtime::{Context, OperatorLog, WorkPool};
 use std::collections::VecDeque;
@@ -15,10 +15,12 @@ use programs::{Program, StandardStreams};
 use super::event::Event;
 use crate::kit::outlet::Outlet;
 
-/// With more bytes of lines than this in the queue, logging waits.
+/// With more bytes of events than this in the queue, logging waits.
 const QUEUED: usize = 4 << 20;
 /// The most bytes of lines in one write: a pipe takes as many in one piece.
 const TOGETHER: usize = 4096;
+/// The most events that are taken from the queue at a time.
+const BATCH: usize = 64;
 /// How long the end waits at most for a reader that does not read.
 const STUCK: Duration = Duration::from_secs(10);
 
@@ -40,7 +42,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Entry>,
-    /// Bytes of the lines in the queue.
+    /// Bytes of the events in the queue.
     bytes: usize,
     /// A thread is writing the queue.
     writing: bool,
@@ -53,9 +55,8 @@ struct State {
 }
 
 struct Entry {
-    line: String,
-    /// For the script.
-    event: Option<Event>,
+    at: SystemTime,
+    event: Event,
     then: Option<Then>,
 }
 
@@ -68,23 +69,21 @@ impl Sink {
 
     /// Logs `event` now, before any client is served.
     pub(super) fn begin_with(&self, event: Event) {
-        let entry = self.entry(event, None);
-        let result = self.0.take([entry].into());
+        let entry = Entry { at: SystemTime::now(), event, then: None };
+        let result = self.0.take(&mut vec![entry], &mut String::new());
         self.0.note(result);
     }
 
     /// Logs `event`, and does `then` now or later.
     pub(super) fn put(&self, event: Event, then: impl FnOnce() + Send + 'static) {
+        let weight = event.weight();
         let mut state = self.0.lock();
         let waits = self.0.script.is_some() || state.bytes > QUEUED;
-        // Built under the lock, so that the times in a log do not go backwards.
-        let mut entry = self.entry(event, None);
-        let mut then: Option<Then> = Some(Box::new(then));
-        if waits {
-            entry.then = then.take();
-        }
-        state.bytes += entry.line.len();
-        state.queue.push_back(entry);
+        let (later, then) =
+            if waits { (Some(Box::new(then) as Then), None) } else { (None, Some(then)) };
+        // Under the lock, so that the times in a log do not go backwards.
+        state.queue.push_back(Entry { at: SystemTime::now(), event, then: later });
+        state.bytes += weight;
         let start = !state.writing;
         state.writing = true;
         let ended = state.ended;
@@ -98,12 +97,6 @@ impl Sink {
         if let Some(then) = then {
             then();
         }
-    }
-
-    fn entry(&self, event: Event, then: Option<Then>) -> Entry {
-        let line = self.0.file.as_ref().map(|_| event.line(SystemTime::now())).unwrap_or_default();
-        let event = self.0.script.as_ref().map(|_| event);
-        Entry { line, event, then }
     }
 
     /// Waits until everything is written. Later events are written at once.
@@ -131,6 +124,9 @@ impl Shared {
 
     /// Writes all that is queued.
     fn drain(&self) {
+        // A script runs before what follows its event.
+        let most = if self.script.is_some() { 1 } else { BATCH };
+        let (mut entries, mut text) = (Vec::new(), String::new());
         loop {
             let mut state = self.lock();
             if state.queue.is_empty() {
@@ -138,40 +134,24 @@ impl Shared {
                 drop(state);
                 return self.changed.notify_all();
             }
-            let mut entries = VecDeque::new();
-            let mut bytes = 0;
-            while let Some(entry) = state.queue.pop_front() {
-                bytes += entry.line.len();
-                let is_last = entry.event.is_some() || bytes >= TOGETHER;
-                let too_long = bytes > TOGETHER && !entries.is_empty();
-                if too_long {
-                    bytes -= entry.line.len();
-                    state.queue.push_front(entry);
-                    break;
-                }
-                entries.push_back(entry);
-                if is_last {
-                    break;
-                }
-            }
-            state.bytes -= bytes;
+            let count = most.min(state.queue.len());
+            entries.extend(state.queue.drain(..count));
+            let written: usize = entries.iter().map(|entry| entry.event.weight()).sum();
+            state.bytes = state.bytes.saturating_sub(written);
             state.taken += 1;
             drop(state);
-            let result = self.take(entries);
+            let result = self.take(&mut entries, &mut text);
             self.note(result);
             self.changed.notify_all();
         }
     }
 
-    fn take(&self, mut entries: VecDeque<Entry>) -> Result<()> {
-        let lines: String = entries.iter().map(|entry| entry.line.as_str()).collect();
-        let mut result = Ok(());
-        if let Some(file) = &self.file {
-            result = file.append(lines.as_bytes());
-        }
+    /// Writes the lines of `entries`, with the room of `text`, and does what comes after them.
+    fn take(&self, entries: &mut Vec<Entry>, text: &mut String) -> Result<()> {
+        let mut result = self.file.as_ref().map_or(Ok(()), |file| append(file, entries, text));
         for entry in entries.drain(..) {
-            if let (Some(script), Some(event)) = (&self.script, &entry.event) {
-                result = result.and(run(script, event));
+            if let Some(script) = &self.script {
+                result = result.and(run(script, &entry.event));
             }
             if let Some(then) = entry.then {
                 then();
@@ -192,6 +172,21 @@ impl Shared {
     fn complain(&self, e: &Error) {
         self.log.say(format_args!("log: {e}"));
     }
+}
+
+/// Appends whole lines, with the room of `text`, as many at a time as a pipe takes in one piece.
+fn append(file: &Outlet, entries: &[Entry], text: &mut String) -> Result<()> {
+    text.clear();
+    for entry in entries {
+        let before = text.len();
+        entry.event.write(entry.at, text);
+        if text.len() > TOGETHER && before > 0 {
+            let (lines, _) = text.split_at(before);
+            file.append(lines.as_bytes())?;
+            text.drain(..before);
+        }
+    }
+    file.append(text.as_bytes())
 }
 
 /// The script that runs for each event.
@@ -217,11 +212,11 @@ fn run(script: &Program, event: &Event) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::{Stage, hex};
+    use super::super::event::{Fields, Stage, Value};
     use super::*;
 
     fn event(n: u64) -> Event {
-        let fields = vec![("offset", hex(n))];
+        let fields = Fields::few([("offset", Value::Hex(n))]);
         Event { act: "Read", stage: Stage::Enter, connection: Some(1), id: Some(n), fields }
     }
 
