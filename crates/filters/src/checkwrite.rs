@@ -153,12 +153,13 @@ mod tests {
     use device::{BlockSizes, Params, ZeroFlags};
 
     use super::*;
+    use crate::kit::tested::simple;
     use crate::table;
     use device::Blocking as _;
 
     fn checked(model: Arc<Model>) -> Edge {
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(crate::kit::tested::simple(model), context.pool.clone());
+        let below = Edge::new(simple(model), context.pool.clone());
         table::open("checkwrite", &Params::default(), below, &context).unwrap()
     }
 

@@ -480,38 +480,6 @@ mod tests {
         assert!(!other.info().abilities.multi_conn);
     }
 
-    #[test]
-    fn clients_that_write_and_zero_parts_of_the_same_blocks_at_once_lose_nothing() {
-        let probe = TestDevice::new(trial::SIZE);
-        probe.model().write_at(&vec![200; trial::SIZE], 0, false).unwrap();
-        let disk = over(probe.edge(&WorkPool::new(4)), &["cow-block-size=8K"]);
-        // Each task has its own 3000 of every 12000 bytes.
-        let threads: Vec<_> = (0..4u8)
-            .map(|me| {
-                let disk = disk.clone();
-                std::thread::spawn(move || {
-                    for round in 0..240u64 {
-                        let offset = round % 8 * 12_000 + u64::from(me) * 3000;
-                        let byte = u8::try_from(round / 8).unwrap() * 4 + me;
-                        disk.write(&[byte; 3000], offset, false).unwrap();
-                        assert_eq!(bytes(&disk, offset, 3000), [byte; 3000]);
-                        disk.zero(offset + 1000, 1000, ZeroFlags::default()).unwrap();
-                        assert_eq!(bytes(&disk, offset + 1000, 1000), [0; 1000]);
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        for place in 0..8 {
-            for me in 0..4u8 {
-                let found = bytes(&disk, place * 12_000 + u64::from(me) * 3000, 3000);
-                let byte = 29 * 4 + me;
-                assert_eq!(found, [[byte; 1000], [0; 1000], [byte; 1000]].concat());
-            }
-        }
-        assert_eq!(probe.model().bytes(), vec![200; trial::SIZE]);
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 

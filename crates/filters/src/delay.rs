@@ -180,7 +180,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{blank, client, connect, read, start};
+    use crate::kit::tested::{blank, client, connect, put_in, read, simple, start};
     use crate::table;
 
     fn delayed(words: &[&str]) -> Edge {
@@ -217,15 +217,9 @@ mod tests {
     #[test]
     fn many_delayed_operations_need_no_thread_each() {
         let disk = delayed(&["rdelay=200ms"]);
-        let (tx, rx) = std::sync::mpsc::channel();
         let begun = Instant::now();
-        for _ in 0..1000 {
-            let tx = tx.clone();
-            let operation = Operation::Read { offset: 0, buffer: device::Buffer::zeroed(16) };
-            disk.submit(operation, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
-        }
-        drop(tx);
-        assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 1000);
+        let reads: Vec<_> = (0..1000).map(|_| start(&disk, read(0, 16))).collect();
+        assert!(reads.into_iter().all(|one| one.recv().unwrap().is_ok()));
         assert!(begun.elapsed() >= Duration::from_millis(200));
     }
 
@@ -234,13 +228,7 @@ mod tests {
         let context = Context::new(WorkPool::new(2));
         let model = Arc::new(Model::new(1 << 20));
         let words = ["delay-read=3600", "delay-write=3600"];
-        let disk = crate::kit::tested::put_in(
-            &context,
-            "delay",
-            crate::kit::tested::simple(model.clone()),
-            &words,
-        )
-        .unwrap();
+        let disk = put_in(&context, "delay", simple(model.clone()), &words).unwrap();
         let (one, other) = (client(1), client(2));
         let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
         let (a, b) = (own(&one), own(&other));

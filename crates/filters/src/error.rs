@@ -185,12 +185,13 @@ mod tests {
     use runtime::{Context, WorkPool};
 
     use super::*;
+    use crate::kit::tested::simple;
     use crate::table;
 
     fn failing(words: &[&str]) -> Result<(Edge, Arc<Model>)> {
         let context = Context::new(WorkPool::new(2));
         let model = Arc::new(Model::new(1 << 20));
-        let below = Edge::new(crate::kit::tested::simple(model.clone()), context.pool.clone());
+        let below = Edge::new(simple(model.clone()), context.pool.clone());
         let params = Params::parse(words.iter().copied()).unwrap();
         Ok((table::open("error", &params, below, &context)?, model))
     }

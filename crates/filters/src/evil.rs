@@ -204,7 +204,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::blank;
+    use crate::kit::tested::{blank, simple};
     use crate::table;
     use runtime::{Context, WorkPool};
 
@@ -302,7 +302,7 @@ mod tests {
         let params = Params::parse(["evil-probability=1"]).unwrap();
         let context = Context::new(WorkPool::new(2));
         let model = Arc::new(Model::new(SIZE));
-        let below = Edge::new(crate::kit::tested::simple(model.clone()), context.pool.clone());
+        let below = Edge::new(simple(model.clone()), context.pool.clone());
         let disk = table::open("evil", &params, below, &context).unwrap();
         disk.write(&[0x55; 8192], 100_000, false).unwrap();
         assert_eq!(flipped(&model.bytes()[100_000..108_192], 0x55), 0);

@@ -183,7 +183,7 @@ mod tests {
     use device::{Abilities, BlockSizes};
 
     use super::*;
-    use crate::kit::tested::{client, connect, put, put_in};
+    use crate::kit::tested::{client, connect, put, put_in, simple};
     use device::Blocking as _;
     use trial::BlockingCalls as _;
 
@@ -196,7 +196,7 @@ mod tests {
     /// a flush.
     fn durable(mode: &str, fua: bool) -> Vec<u64> {
         let below = model(fua);
-        let disk = put("fua", crate::kit::tested::simple(below.clone()), &[mode]).unwrap();
+        let disk = put("fua", simple(below.clone()), &[mode]).unwrap();
         let mut counts = Vec::new();
         disk.write(&[1; 100], 0, false).unwrap();
         counts.push(below.flushes());
@@ -229,8 +229,7 @@ mod tests {
         let all = Model::new(1).info().abilities;
         let abilities = Abilities { zero: false, fast_zero: false, fua: false, ..all };
         let below = Arc::new(Model::with(1 << 16, abilities, BlockSizes::ANY));
-        let disk =
-            put("fua", crate::kit::tested::simple(below.clone()), &["fuamode=force"]).unwrap();
+        let disk = put("fua", simple(below.clone()), &["fuamode=force"]).unwrap();
         disk.write(&[1; 1 << 16], 0, false).unwrap();
         let before = below.flushes();
         disk.zero(0, 1 << 16, ZeroFlags::default()).unwrap();
@@ -241,10 +240,7 @@ mod tests {
     #[test]
     fn what_is_offered_follows_the_mode() {
         let offers = |mode: &str, fua| {
-            let a = put("fua", crate::kit::tested::simple(model(fua)), &[mode])
-                .unwrap()
-                .info()
-                .abilities;
+            let a = put("fua", simple(model(fua)), &[mode]).unwrap().info().abilities;
             (a.fua, a.hides_fua)
         };
         assert_eq!(offers("fuamode=none", true), (false, true));
@@ -259,11 +255,7 @@ mod tests {
         let neither = Abilities { fua: false, flush: false, ..all };
         for mode in ["emulate", "native", "force"] {
             let below = Arc::new(Model::with(512, neither, BlockSizes::ANY));
-            assert!(
-                put("fua", crate::kit::tested::simple(below), &[&format!("fuamode={mode}")])
-                    .is_err(),
-                "{mode}"
-            );
+            assert!(put("fua", simple(below), &[&format!("fuamode={mode}")]).is_err(), "{mode}");
         }
     }
 
@@ -271,7 +263,7 @@ mod tests {
     fn writes_of_a_client_that_leaves_are_flushed() {
         let below = model(true);
         let words = ["fuamode=pass", "flush-on-close=true"];
-        let disk = put("fua", crate::kit::tested::simple(below.clone()), &words).unwrap();
+        let disk = put("fua", simple(below.clone()), &words).unwrap();
         let own = connect(&disk, &client(1)).unwrap().unwrap();
         own.write_at(&[1], 0, false).unwrap();
         assert_eq!(below.flushes(), 0);
@@ -279,8 +271,7 @@ mod tests {
         assert_eq!(below.flushes(), 1);
 
         let context = Context::new(runtime::WorkPool::new(2));
-        let disk =
-            put_in(&context, "fua", crate::kit::tested::simple(below.clone()), &words).unwrap();
+        let disk = put_in(&context, "fua", simple(below.clone()), &words).unwrap();
         disk.write(&[1], 0, false).unwrap();
         context.control.end();
         assert_eq!(below.flushes(), 2);

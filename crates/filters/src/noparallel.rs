@@ -127,11 +127,11 @@ mod tests {
     use std::sync::{Mutex, mpsc};
 
     use device::model::Model;
-    use device::{Device, Error, Slice};
+    use device::{Device, Error};
     use trial::{Fate, TestDevice};
 
     use super::*;
-    use crate::kit::tested::{blank, client, connect, put, start};
+    use crate::kit::tested::{blank, client, connect, put, start, write};
 
     /// Holds its operations until they are released.
     fn busy(refuses: bool) -> Arc<TestDevice> {
@@ -198,15 +198,8 @@ mod tests {
     #[test]
     fn a_long_queue_does_not_overflow_the_stack() {
         let disk = put("noparallel", blank(4096), &[]).unwrap();
-        let (tx, rx) = mpsc::channel();
-        for i in 0..50_000u32 {
-            let tx = tx.clone();
-            let data: Slice = device::Buffer::copy_of(&i.to_le_bytes()).into();
-            let write = Operation::Write { offset: 0, data, fua: false };
-            disk.submit(write, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
-        }
-        drop(tx);
-        assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 50_000);
+        let writes: Vec<_> = (0..50_000).map(|_| start(&disk, write(0, 4, 1))).collect();
+        assert!(writes.into_iter().all(|one| one.recv().unwrap().is_ok()));
     }
 
     fn ask(disk: &Edge, number: u64) -> mpsc::Receiver<Result<Option<Arc<dyn Device>>>> {

@@ -140,7 +140,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{blank, put};
+    use crate::kit::tested::{blank, put, simple};
 
     const FAST: ZeroFlags =
         ZeroFlags { may_unmap: true, written: false, fast_only: true, fua: false };
@@ -149,7 +149,7 @@ mod tests {
     fn a_fast_zero_is_refused_with_nothing_changed_unless_it_is_fast() {
         for words in [&["zeromode=emulate"][..], &["zeromode=plugin", "fastzeromode=slow"]] {
             let model = Arc::new(Model::new(8192));
-            let disk = put("nozero", crate::kit::tested::simple(model.clone()), words).unwrap();
+            let disk = put("nozero", simple(model.clone()), words).unwrap();
             disk.write(&[7; 8192], 0, false).unwrap();
             assert_eq!(disk.zero(0, 4096, FAST).unwrap_err().kind(), ErrorKind::NotFast);
             assert!(disk.info().abilities.fast_zero && model.bytes() == [7; 8192], "{words:?}");
@@ -161,12 +161,9 @@ mod tests {
     #[test]
     fn a_fast_zero_that_is_only_advertised_is_written() {
         let model = Arc::new(Model::new(8192));
-        let disk = put(
-            "nozero",
-            crate::kit::tested::simple(model.clone()),
-            &["zeromode=emulate", "fastzeromode=ignore"],
-        )
-        .unwrap();
+        let disk =
+            put("nozero", simple(model.clone()), &["zeromode=emulate", "fastzeromode=ignore"])
+                .unwrap();
         disk.write(&[7; 8192], 0, false).unwrap();
         disk.zero(100, 4000, FAST).unwrap();
         let bytes = model.bytes();

@@ -35,7 +35,7 @@ mod tests {
     use proptest::prelude::*;
     use trial::{SIZE, Trims, op};
 
-    use crate::kit::tested::{blank, put};
+    use crate::kit::tested::{blank, put, simple};
 
     #[test]
     fn a_range_that_does_not_lie_in_the_disk_is_refused() {
@@ -77,9 +77,7 @@ mod tests {
         let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
         // The model panics on a request for less than a block.
         let model = Arc::new(Model::with(1 << 16, all, blocks));
-        let disk =
-            put("offset", crate::kit::tested::simple(model.clone()), &["offset=100", "range=3000"])
-                .unwrap();
+        let disk = put("offset", simple(model.clone()), &["offset=100", "range=3000"]).unwrap();
         disk.write(&[3; 3000], 0, false).unwrap();
         disk.zero(1000, 1000, ZeroFlags::default()).unwrap();
         let mut back = [9; 3000];
@@ -95,7 +93,7 @@ mod tests {
         fn a_range_is_like_a_disk(ops in prop::collection::vec(op(), 1..16), start in 0..10_000u32) {
             let below = Arc::new(Model::new(SIZE + 10_000));
             let (start, range) = (format!("offset={start}"), format!("range={SIZE}"));
-            let disk = put("offset", crate::kit::tested::simple(below), &[&start, &range]).unwrap();
+            let disk = put("offset", simple(below), &[&start, &range]).unwrap();
             trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
         }
     }

@@ -335,7 +335,7 @@ mod tests {
     use trial::TestDevice;
 
     use super::*;
-    use crate::kit::tested::put;
+    use crate::kit::tested::{put, simple};
     use device::Blocking as _;
 
     fn ranges(words: &[&str], size: u64) -> Result<Vec<Range>> {
@@ -421,7 +421,7 @@ mod tests {
             for (at, piece) in (0..).step_by(1024).zip(bytes.chunks(1024)) {
                 model.write_at(piece, at, false).unwrap();
             }
-            let disk = put("protect", crate::kit::tested::simple(model.clone()), &[&word]).unwrap();
+            let disk = put("protect", simple(model.clone()), &[&word]).unwrap();
             for (offset, len, byte, kind) in ops {
                 let len = len.min(SIZE - offset);
                 let before = model.bytes();

@@ -137,7 +137,7 @@ mod tests {
     use runtime::{Context, WorkPool};
 
     use super::*;
-    use crate::kit::tested::{bytes, client, connect, put, read, start};
+    use crate::kit::tested::{bytes, client, connect, put, read, simple, start};
     use crate::table;
     use device::Blocking as _;
     use trial::TestDevice;
@@ -231,7 +231,7 @@ mod tests {
         let model =
             device::model::Model::with(SIZE, Abilities { prefetch: false, ..all }, BlockSizes::ANY);
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(crate::kit::tested::simple(Arc::new(model)), context.pool.clone());
+        let below = Edge::new(simple(Arc::new(model)), context.pool.clone());
         let disk = table::open("readahead", &Params::default(), below, &context).unwrap();
         bytes(&disk, 0, 4096);
         assert!(!disk.info().abilities.prefetch);

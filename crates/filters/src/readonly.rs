@@ -94,13 +94,13 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::put;
+    use crate::kit::tested::{put, simple};
     use trial::BlockingCalls as _;
 
     #[test]
     fn without_a_file_nothing_can_be_changed_ever() {
         let model = Arc::new(Model::new(4096));
-        let disk = put("readonly", crate::kit::tested::simple(model.clone()), &[]).unwrap();
+        let disk = put("readonly", simple(model.clone()), &[]).unwrap();
         assert!(!disk.info().abilities.write);
         let zero = ZeroFlags::default();
         for refused in [disk.write(&[1], 0, false), disk.zero(0, 1, zero), disk.trim(0, 1, false)] {
@@ -118,7 +118,7 @@ mod tests {
         let file = dir.join("ro");
         let model = Arc::new(Model::new(4096));
         let word = format!("readonly-file={}", file.display());
-        let disk = put("readonly", crate::kit::tested::simple(model.clone()), &[&word]).unwrap();
+        let disk = put("readonly", simple(model.clone()), &[&word]).unwrap();
         assert!(disk.info().abilities.write);
         disk.write(&[1], 0, false).unwrap();
         std::fs::write(&file, "").unwrap();

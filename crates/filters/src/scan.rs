@@ -200,7 +200,7 @@ impl Filter for Scan {
 mod tests {
 
     use super::*;
-    use crate::kit::tested::{blank, client, connect, put};
+    use crate::kit::tested::{blank, client, connect, put, read, start};
     use trial::TestDevice;
 
     const M: u64 = 1 << 20;
@@ -243,7 +243,7 @@ mod tests {
         probe.hold();
         let own = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
         assert_eq!(wait_for(&probe, 1), [prefetch(0, M)]);
-        let reading = crate::kit::tested::start(&own, crate::kit::tested::read(5 * M, 1 << 20));
+        let reading = start(&own, read(5 * M, 1 << 20));
         assert_eq!(
             (wait_for(&probe, 1), probe.held().len()),
             (vec![format!("read {}+{M}", 5 * M)], 2)

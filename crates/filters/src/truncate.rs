@@ -203,7 +203,7 @@ mod tests {
     use trial::{SIZE, Trims, op};
 
     use super::*;
-    use crate::kit::tested::{blank, put};
+    use crate::kit::tested::{blank, put, simple};
     use device::Blocking as _;
 
     #[test]
@@ -224,8 +224,7 @@ mod tests {
     #[test]
     fn a_write_that_does_not_fit_writes_nothing() {
         let model = Arc::new(Model::new(1000));
-        let disk =
-            put("truncate", crate::kit::tested::simple(model.clone()), &["truncate=2000"]).unwrap();
+        let disk = put("truncate", simple(model.clone()), &["truncate=2000"]).unwrap();
         let mut data = [1; 200];
         let refused = disk.write(&data, 900, false).unwrap_err();
         assert_eq!((refused.kind(), refused.offset()), (ErrorKind::NoSpace, Some(1000)));
@@ -281,8 +280,7 @@ mod tests {
 
     /// A disk that is shown longer than it is, beside its bytes.
     fn try_longer(model: Arc<Model>, outside: bool, ops: &[Op]) {
-        let mut disk =
-            put("truncate", crate::kit::tested::simple(model.clone()), &["truncate=3000"]).unwrap();
+        let mut disk = put("truncate", simple(model.clone()), &["truncate=3000"]).unwrap();
         if outside {
             // The non-blocking interface.
             disk = put("delay", disk.device().clone(), &["rdelay=1us"]).unwrap();
@@ -327,7 +325,7 @@ mod tests {
         #[test]
         fn a_shorter_disk_is_like_a_disk(ops in prop::collection::vec(op(), 1..16)) {
             let below = Arc::new(Model::new(SIZE + 1000));
-            let disk = put("truncate", crate::kit::tested::simple(below), &[&format!("truncate={SIZE}")]).unwrap();
+            let disk = put("truncate", simple(below), &[&format!("truncate={SIZE}")]).unwrap();
             trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
         }
 

@@ -326,8 +326,12 @@ fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
         let all = inside.iter().chain(&far).chain(&outside);
         let marks: Vec<u64> = all.copied().filter(|at| *at < LARGE).collect();
         // Millions of tiny pieces prove no more than thousands of larger ones.
-        let long = ("blocksize", &["minblock=4096", "maxdata=256K", "maxlen=1G"] as &[&str]);
-        for shape in SHAPES.iter().filter(|shape| shape.0 != "blocksize").chain([&long]) {
+        let long: [(&str, &[&str]); 3] = [
+            ("blocksize", &["minblock=4096", "maxdata=256K", "maxlen=1G"]),
+            ("blocksize", &["minblock=4096"]),
+            ("blocksize", &["maxlen=1073737728"]),
+        ];
+        for shape in SHAPES.iter().filter(|shape| shape.0 != "blocksize").chain(&long) {
             for (zeroes, blocks) in
                 [(true, BlockSizes::ANY), (false, BlockSizes::ANY), (false, small)]
             {

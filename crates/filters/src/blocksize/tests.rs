@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use device::model::Model;
 use device::{Abilities, Blocking as _, ErrorKind};
-use trial::{BlockingCalls as _, Fate, TestDevice};
+use trial::{Fate, TestDevice};
 
 use super::*;
-use crate::kit::tested::{blank, put};
+use crate::kit::tested::{blank, put, simple};
 
 #[test]
 fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
@@ -16,12 +16,9 @@ fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {
     // This model panics on any other request.
     let model = Arc::new(Model::with(10_000, all, blocks));
     // The last 272 bytes do not fill a block.
-    let disk = put(
-        "blocksize",
-        crate::kit::tested::simple(model.clone()),
-        &["minblock=512", "maxdata=2048", "maxlen=4096"],
-    )
-    .unwrap();
+    let disk =
+        put("blocksize", simple(model.clone()), &["minblock=512", "maxdata=2048", "maxlen=4096"])
+            .unwrap();
     assert_eq!(disk.info().size, 9728);
     disk.write(&[7; 5000], 100, false).unwrap();
     let mut read = [0; 5200];
@@ -59,8 +56,7 @@ fn a_fast_zero_in_pieces_is_refused_before_anything_is_changed_or_not_at_all() {
     let flags = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
     let never = Abilities { fast_zero: false, ..all };
     let slow = Arc::new(Model::with(8192, never, BlockSizes::ANY));
-    let disk =
-        put("blocksize", crate::kit::tested::simple(slow.clone()), &["maxlen=1024"]).unwrap();
+    let disk = put("blocksize", simple(slow.clone()), &["maxlen=1024"]).unwrap();
     disk.write(&[1; 8192], 0, false).unwrap();
     assert_eq!(disk.zero(0, 8192, flags).unwrap_err().kind(), ErrorKind::NotFast);
     assert!(slow.bytes().iter().all(|b| *b == 1));
@@ -77,27 +73,6 @@ fn a_fast_zero_in_pieces_is_refused_before_anything_is_changed_or_not_at_all() {
     disk.write(&[1; 8192], 0, false).unwrap();
     disk.zero(0, 8192, flags).unwrap();
     assert!(half.model().bytes().iter().all(|b| *b == 0));
-}
-
-#[test]
-fn a_zero_of_more_than_4_gib_leaves_not_one_stale_byte() {
-    // A sparse disk of 5 GiB, with data at the ends of pieces.
-    let memory = devices::Named::parse("memory:5G").unwrap();
-    let memory =
-        memory.open(&devices::OpenOptions::read_write(), &runtime::Context::default()).unwrap();
-    for words in [&["minblock=4096"][..], &["maxlen=1G"], &["maxlen=1073737728"]] {
-        let disk = put("blocksize", memory.clone(), words).unwrap();
-        let ends = (0..20u64).map(|i| i << 28).chain([(4 << 30) - 4096, (5 << 30) - 4096]);
-        for at in ends {
-            disk.write(&[9; 4096], at, false).unwrap();
-        }
-        let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
-        disk.zero(0, 5 << 30, flags).unwrap();
-        let mut map = Vec::new();
-        memory.resolve(0, 5 << 30, 100, &mut map).unwrap();
-        assert!(map.iter().all(|e| e.kind.reads_zero()), "{words:?}: {map:?}");
-        assert_eq!(map.iter().map(|e| e.len).sum::<u64>(), 5 << 30);
-    }
 }
 
 #[test]

@@ -6,8 +6,7 @@ use std::sync::mpsc::Receiver;
 
 use device::model::Model;
 use device::{Admission, Client, ExtentKind};
-use proptest::prelude::*;
-use trial::{TestDevice, Trims, op};
+use trial::TestDevice;
 
 use super::*;
 use crate::kit::store::BlockAccess;
@@ -498,71 +497,5 @@ fn invalid_thresholds_are_refused() {
         let params = Params::parse(words).unwrap();
         let edge = probe.edge(&context.pool);
         assert!(table::open("cache", &params, edge, &context).is_err(), "{words:?}");
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
-
-    #[test]
-    fn after_a_flush_the_disk_below_is_what_was_written(
-        ops in prop::collection::vec(op(), 1..20),
-        small in any::<bool>(),
-    ) {
-        let probe = TestDevice::new(trial::SIZE);
-        let mut words = vec!["cache-min-block-size=4K"];
-        if small {
-            words.extend(["cache-max-size=24K", "cache-on-read=true"]);
-        }
-        let (disk, context) = over(&probe, &words);
-        trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
-        disk.flush().unwrap();
-        prop_assert!(probe.model().bytes() == bytes(&disk, 0, trial::SIZE));
-        context.control.end();
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6))]
-
-    #[test]
-    fn many_clients_at_once_lose_nothing(
-        ops in prop::collection::vec((0..24usize, any::<bool>()), 50..200),
-    ) {
-        // Each owns its own 1000 bytes of every 4000, so blocks are shared and bytes are not.
-        let probe = TestDevice::new(trial::SIZE);
-        let words = ["cache-min-block-size=4K", "cache-max-size=32K", "cache-on-read=true"];
-        let (disk, context) = over(&probe, &words);
-        let threads: Vec<_> = (0..4u8)
-            .map(|me| {
-                let (disk, ops) = (disk.clone(), ops.clone());
-                std::thread::spawn(move || {
-                    let mut mine = vec![0; 24];
-                    for (i, (place, write)) in ops.into_iter().enumerate() {
-                        let offset = place * 4000 + usize::from(me) * 1000;
-                        if write {
-                            mine[place] = u8::try_from(i % 50).unwrap() * 4 + me + 1;
-                            disk.write(&[mine[place]; 1000], offset as u64, i % 9 == 0).unwrap();
-                        } else {
-                            assert_eq!(bytes(&disk, offset as u64, 1000), [mine[place]; 1000]);
-                        }
-                        if i % 17 == 0 {
-                            disk.flush().unwrap();
-                        }
-                    }
-                    mine
-                })
-            })
-            .collect();
-        let all: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
-        disk.flush().unwrap();
-        let below = probe.model().bytes();
-        for (me, mine) in all.iter().enumerate() {
-            for (place, byte) in mine.iter().enumerate() {
-                let offset = place * 4000 + me * 1000;
-                prop_assert_eq!(&below[offset..offset + 1000], &[*byte; 1000][..]);
-            }
-        }
-        context.control.end();
     }
 }

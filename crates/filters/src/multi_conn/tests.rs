@@ -7,7 +7,7 @@ use device::{Abilities, BlockSizes, Blocking, Client, Connected, ErrorKind, Faul
 use trial::{Fate, TestDevice};
 
 use super::*;
-use crate::kit::tested::{client, connect, put};
+use crate::kit::tested::{client, connect, put, simple};
 
 /// A disk that gives each client a path with its own cache: others see a write only after a flush
 /// on the writer's path, and a reader reads again only after a flush on its own. No [`TestDevice`]: it is many disks.
@@ -92,7 +92,7 @@ impl Blocking for Caching {
 
 impl device::Session for Caching {
     fn connect(&self, _client: &Client, done: Connected) {
-        done(Ok(Some(crate::kit::tested::simple(Arc::new(self.another())))));
+        done(Ok(Some(simple(Arc::new(self.another())))));
     }
 }
 
@@ -112,7 +112,7 @@ fn what_one_wrote_and_another_flushed_is_read_by_a_third_also_out_of_a_stale_cac
     for track in ["connection", "fast", "off"] {
         let below = Arc::new(Caching::new(false));
         let word = format!("multi-conn-track-dirty={track}");
-        let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[&word]).unwrap();
+        let disk = put("multi-conn", simple(below.clone()), &[&word]).unwrap();
         assert!(disk.info().abilities.multi_conn && !disk.info().abilities.fua);
         let c = three(&disk);
         for byte in 1..4 {
@@ -135,7 +135,7 @@ fn a_flush_with_nothing_to_cover_is_left_out_unless_tracking_is_off() {
     for (track, more) in [("connection", 0), ("fast", 0), ("off", 1)] {
         let below = Arc::new(Caching::new(false));
         let word = format!("multi-conn-track-dirty={track}");
-        let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[&word]).unwrap();
+        let disk = put("multi-conn", simple(below.clone()), &[&word]).unwrap();
         let c = three(&disk);
         c[0].write(&[1], 0, false).unwrap();
         c[0].flush().unwrap();
@@ -149,7 +149,7 @@ fn a_flush_with_nothing_to_cover_is_left_out_unless_tracking_is_off() {
 #[test]
 fn a_failed_flush_is_not_forgotten() {
     let below = Arc::new(Caching::new(false));
-    let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[]).unwrap();
+    let disk = put("multi-conn", simple(below.clone()), &[]).unwrap();
     let c = three(&disk);
     c[0].write(&[1], 0, false).unwrap();
     below.broken.store(1, Ordering::SeqCst);
@@ -163,7 +163,7 @@ fn a_failed_flush_is_not_forgotten() {
 #[test]
 fn writes_that_a_leaving_client_did_not_flush_are_flushed() {
     let below = Arc::new(Caching::new(false));
-    let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[]).unwrap();
+    let disk = put("multi-conn", simple(below.clone()), &[]).unwrap();
     let mut c = three(&disk);
     c[0].write(&[7], 0, false).unwrap();
     drop(c.remove(0));
@@ -195,7 +195,7 @@ fn clients_belong_together_by_whatever_name_they_came() {
     for exportname in ["true", "false"] {
         let below = Arc::new(Caching::new(false));
         let word = format!("multi-conn-exportname={exportname}");
-        let disk = put("multi-conn", crate::kit::tested::simple(below.clone()), &[&word]).unwrap();
+        let disk = put("multi-conn", simple(below.clone()), &[&word]).unwrap();
         let named = |number, export: &str| {
             let this_client = Client { export: export.to_owned(), ..client(number) };
             disk.beside(connect(&disk, &this_client).unwrap().unwrap())
@@ -211,9 +211,7 @@ fn clients_belong_together_by_whatever_name_they_came() {
 fn modes_offer_what_they_say() {
     let offers = |has: bool, mode: &str| {
         let word = format!("multi-conn-mode={mode}");
-        let disk =
-            put("multi-conn", crate::kit::tested::simple(Arc::new(Caching::new(has))), &[&word])
-                .unwrap();
+        let disk = put("multi-conn", simple(Arc::new(Caching::new(has))), &[&word]).unwrap();
         disk.info().abilities.multi_conn
     };
     for has in [false, true] {
@@ -224,24 +222,15 @@ fn modes_offer_what_they_say() {
     let all = Model::new(1).info().abilities;
     let no_flush = Abilities { flush: false, fua: false, multi_conn: false, ..all };
     let model = || Arc::new(Model::with(SIZE, no_flush, BlockSizes::ANY));
-    assert!(
-        put("multi-conn", crate::kit::tested::simple(model()), &["multi-conn-mode=emulate"])
-            .is_err()
-    );
-    assert!(
-        !put("multi-conn", crate::kit::tested::simple(model()), &[])
-            .unwrap()
-            .info()
-            .abilities
-            .multi_conn
-    );
+    assert!(put("multi-conn", simple(model()), &["multi-conn-mode=emulate"]).is_err());
+    assert!(!put("multi-conn", simple(model()), &[]).unwrap().info().abilities.multi_conn);
 }
 
 #[test]
 fn where_the_device_answers_for_all_one_flush_is_enough_and_none_too_few() {
     let model = Arc::new(Model::new(SIZE));
     assert!(model.info().abilities.multi_conn);
-    let disk = put("multi-conn", crate::kit::tested::simple(model.clone()), &[]).unwrap();
+    let disk = put("multi-conn", simple(model.clone()), &[]).unwrap();
     let mut c = three(&disk);
     c[0].write(&[1], 0, false).unwrap();
     // This client has done nothing, but its flush covers the other's write.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use device::model::Model;
 use device::{Edge, Params};
 use proptest::prelude::*;
-use trial::{SIZE, Trims, op};
 
 use super::gpt::crc32;
-use crate::kit::tested::put;
+use crate::kit::tested::{put, simple};
 
 const SECTOR: usize = 512;
 
@@ -43,7 +42,7 @@ impl Image {
 
     /// The sectors of the partition `number`, or the error.
     fn find(&self, number: u64) -> Result<(u64, u64), String> {
-        let below = Edge::new(crate::kit::tested::simple(self.disk()), WorkPool::new(1));
+        let below = Edge::new(simple(self.disk()), WorkPool::new(1));
         let word = format!("partition={number}");
         let found = super::find(&Params::parse([&*word]).unwrap(), &below);
         let (start, len) = found.map_err(|e| e.to_string())?;
@@ -221,9 +220,7 @@ fn a_gpt_that_lies_with_right_checksums_is_refused() {
 fn sectors_of_4096_bytes_are_known_by_the_disk_or_said() {
     let mut image = Image::new(800);
     image.entry(0, 0, 0x83, 10, 20);
-    let open = |word: &str| {
-        put("partition", crate::kit::tested::simple(image.disk()), &["partition=1", word])
-    };
+    let open = |word: &str| put("partition", simple(image.disk()), &["partition=1", word]);
     assert_eq!(open("partition-sectorsize=512").unwrap().info().size, 20 * 512);
     assert_eq!(open("partition-sectorsize=4k").unwrap().info().size, 20 * 4096);
     assert!(open("partition-sectorsize=1024").is_err());
@@ -231,11 +228,8 @@ fn sectors_of_4096_bytes_are_known_by_the_disk_or_said() {
     let blocks = device::BlockSizes { minimum: 4096, ..device::BlockSizes::ANY };
     let model = Arc::new(Model::with(image.0.len(), all, blocks));
     model.write_at(&image.0, 0, false).unwrap();
-    assert_eq!(
-        put("partition", crate::kit::tested::simple(model), &["partition=1"]).unwrap().info().size,
-        20 * 4096
-    );
-    assert!(put("partition", crate::kit::tested::simple(image.disk()), &[]).is_err());
+    assert_eq!(put("partition", simple(model), &["partition=1"]).unwrap().info().size, 20 * 4096);
+    assert!(put("partition", simple(image.disk()), &[]).is_err());
 }
 
 proptest! {
@@ -259,15 +253,5 @@ proptest! {
         if let Ok((start, len)) = image.find(number) {
             prop_assert!(len > 0 && start + len <= 300);
         }
-    }
-
-    #[test]
-    fn a_partition_is_like_a_disk(ops in prop::collection::vec(op(), 1..16)) {
-        let sectors = u32::try_from(SIZE / SECTOR).unwrap();
-        let mut image = Image::new(SIZE / SECTOR + 20);
-        let model = image.entry(0, 0, 0x83, 7, sectors).disk();
-        // So far only the table was written, outside the partition.
-        let disk = put("partition", crate::kit::tested::simple(model), &["partition=1"]).unwrap();
-        trial::run(disk.device().clone(), &ops, Trims::AsHint)?;
     }
 }

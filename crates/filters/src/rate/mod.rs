@@ -162,7 +162,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{blank, client, connect, put, start, write};
+    use crate::kit::tested::{blank, client, connect, put, simple, start, write};
 
     fn rated(words: &[&str]) -> Edge {
         put("rate", blank(1 << 20), words).unwrap()
@@ -235,7 +235,7 @@ mod tests {
     fn what_a_client_has_not_paid_for_when_it_leaves_is_not_done() {
         for words in [&["rate=1K"][..], &["connection-rate=1K"]] {
             let model = Arc::new(Model::new(1 << 20));
-            let disk = put("rate", crate::kit::tested::simple(model.clone()), words).unwrap();
+            let disk = put("rate", simple(model.clone()), words).unwrap();
             let this_client = client(1);
             let own = disk.beside(connect(&disk, &this_client).unwrap().unwrap());
             // At this rate it takes more than an hour.

@@ -8,7 +8,7 @@ use device::{Abilities, BlockSizes, Blocking as _, Buffer, ZeroFlags};
 use trial::{Fate, TestDevice};
 
 use super::*;
-use crate::kit::tested::{client, connect, put};
+use crate::kit::tested::{client, connect, put, read, simple, start};
 
 /// A device whose next operations fail, behind a path that breaks.
 struct Shaky {
@@ -64,7 +64,7 @@ const IO: ErrorKind = ErrorKind::Io;
 
 fn over(shaky: &Shaky, words: &[&str]) -> Edge {
     let soon: &[&str] = if words.concat().contains("delay") { &[] } else { &["retry-delay=1ms"] };
-    put("retry", crate::kit::tested::simple(shaky.device.clone()), &[soon, words].concat()).unwrap()
+    put("retry", simple(shaky.device.clone()), &[soon, words].concat()).unwrap()
 }
 
 #[test]
@@ -226,14 +226,8 @@ fn after_a_failure_nothing_is_written_if_that_is_set() {
 fn many_operations_that_fail_together_share_one_reopening() {
     let shaky = Shaky::new(&[ErrorKind::Disconnected; 64]);
     let disk = over(&shaky, &["retry-delay=50ms"]);
-    let (tx, rx) = std::sync::mpsc::channel();
-    for _ in 0..64 {
-        let tx = tx.clone();
-        let operation = Operation::Read { offset: 0, buffer: Buffer::zeroed(16) };
-        disk.submit(operation, Box::new(move |r| tx.send(r.is_ok()).unwrap()));
-    }
-    drop(tx);
-    assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 64);
+    let reads: Vec<_> = (0..64).map(|_| start(&disk, read(0, 16))).collect();
+    assert!(reads.into_iter().all(|one| one.recv().unwrap().is_ok()));
     assert!(shaky.counts().1 < 8, "{:?}", shaky.counts());
 }
 

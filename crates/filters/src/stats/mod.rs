@@ -179,7 +179,7 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::blank;
+    use crate::kit::tested::{blank, put_in, simple};
     use crate::table;
     use runtime::WorkPool;
 
@@ -301,13 +301,7 @@ mod tests {
         let file = format!("statsfile={}", disk.path);
         let words = ["statsformat=json", file.as_str()];
         let model = Arc::new(Model::new(512));
-        let other = crate::kit::tested::put_in(
-            &disk.context,
-            "stats",
-            crate::kit::tested::simple(model),
-            &words,
-        )
-        .unwrap();
+        let other = put_in(&disk.context, "stats", simple(model), &words).unwrap();
         disk.edge.read(&mut [0; 512], 0).unwrap();
         other.read(&mut [0; 512], 0).unwrap();
         disk.context.control.end();
