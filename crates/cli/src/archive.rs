@@ -57,7 +57,7 @@ pub(crate) fn look(disk: &Edge) -> Answered<Option<Archive>> {
         let mut next = None;
         if size.saturating_sub(at) >= BLOCK as u64 {
             disk.read(&mut head, at)?;
-            next = header(&head);
+            next = disk::tar_member(&head);
         }
         let Some((name, length)) = next else {
             if member == 0 {
@@ -65,6 +65,7 @@ pub(crate) fn look(disk: &Edge) -> Answered<Option<Archive>> {
             }
             break;
         };
+        let name = String::from_utf8_lossy(&name).into_owned();
         let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
         let end = end.unwrap_or_default();
         found.has_machine |= end == "ovf";
@@ -83,24 +84,6 @@ pub(crate) fn look(disk: &Edge) -> Answered<Option<Archive>> {
         at = next;
     }
     Ok(Some(found))
-}
-
-/// The name and the length of a member, if these bytes are its header.
-fn header(head: &[u8; BLOCK]) -> Option<(String, u64)> {
-    let field = |at: std::ops::Range<usize>| {
-        let bytes = head.get(at).unwrap_or_default();
-        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
-    };
-    let number = |at| u64::from_str_radix(field(at).trim(), 8).ok();
-    if head.get(257..262) != Some(b"ustar") {
-        return None;
-    }
-    // The sum counts its own place as spaces.
-    let of = |(i, byte): (usize, &u8)| if (148..156).contains(&i) { 32 } else { u64::from(*byte) };
-    let sum: u64 = head.iter().enumerate().map(of).sum();
-    (number(148..156)? == sum).then_some(())?;
-    Some((field(0..100), number(124..136)?))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub use devices::{
 };
 pub use devices::{DeviceKind, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
-pub use filters::{FilterKind, kind as filter};
+pub use filters::{FilterKind, kind as filter, tar_member};
 pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};
 pub use gate::{External, check_apart, relate, relate_all};
 pub use image::{Content, Image};

@@ -57,3 +57,4 @@ mod xz;
 
 pub use filter_kind::FilterKind;
 pub use table::{kind, kinds, open};
+pub use tar::member as tar_member;

@@ -183,6 +183,15 @@ impl Archive<'_> {
     }
 }
 
+/// The name of a member of an archive, and how many bytes of contents follow, if `block` is its
+/// header, and one of POSIX's kinds or GNU's.
+#[must_use]
+pub fn member(block: &[u8; 512]) -> Option<(Vec<u8>, u64)> {
+    let header = Header::parse(block).ok()??;
+    let stored = header.stored(&Attributes::default());
+    (block.get(257..262) == Some(b"ustar")).then_some((header.name, stored))
+}
+
 /// It is no archive, or is damaged.
 fn broken(what: &str) -> Error {
     Error::unfit(format!("the tar archive {what}"))
