@@ -1,5 +1,6 @@
 //! Times as logs write them.
 
+use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A time in UTC: `YYYY-MM-DD HH:MM:SS.uuuuuu`. Times before 1970 become its beginning.
@@ -10,7 +11,11 @@ pub fn timestamp(at: SystemTime) -> String {
     let (year, month, day) = civil(days);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
     let micros = since.subsec_micros();
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}")
+    // Of its length at once: a log has one in each line.
+    let mut text = String::with_capacity(26);
+    let _ = write!(text, "{year:04}-{month:02}-{day:02} ");
+    let _ = write!(text, "{hour:02}:{minute:02}:{second:02}.{micros:06}");
+    text
 }
 
 /// Year, month and day of a day since 1970-01-01, in the Gregorian calendar. Years are counted from
