@@ -34,24 +34,24 @@ const FEW: usize = 5;
 
 /// The fields of an event. Those of requests take no memory of their own.
 #[derive(Debug)]
-pub(super) enum Fields {
-    Few([Option<Field>; FEW]),
-    Many(Vec<Field>),
+pub(super) struct Fields {
+    few: [Option<Field>; FEW],
+    more: Vec<Field>,
 }
 
 impl Fields {
     pub(super) fn few<const N: usize>(fields: [Field; N]) -> Self {
         const { assert!(N <= FEW) };
         let mut fields = fields.into_iter();
-        Self::Few(std::array::from_fn(|_| fields.next()))
+        Self { few: std::array::from_fn(|_| fields.next()), more: Vec::new() }
+    }
+
+    pub(super) fn many(fields: Vec<Field>) -> Self {
+        Self { few: Default::default(), more: fields }
     }
 
     fn iter(&self) -> impl Iterator<Item = &Field> {
-        let (few, many) = match self {
-            Self::Few(few) => (few.as_slice(), [].as_slice()),
-            Self::Many(many) => ([].as_slice(), many.as_slice()),
-        };
-        few.iter().flatten().chain(many)
+        self.few.iter().flatten().chain(&self.more)
     }
 }
 

@@ -109,7 +109,7 @@ fn about(client: &Client, info: &Info) -> Fields {
     let a = info.abilities;
     let blocks = info.advertised.unwrap_or(info.blocks);
     let three = |can: bool, itself: bool| Value::Decimal(u64::from(can) + u64::from(can && itself));
-    Fields::Many(vec![
+    Fields::many(vec![
         ("export", Value::Quoted(client.export.clone())),
         ("tls", flag(client.tls.is_some())),
         ("size", Value::Hex(info.size)),
