@@ -5,7 +5,8 @@
 use std::io;
 use std::sync::Arc;
 
-use device::Device;
+use device::{Device, Edge};
+use runtime::Context;
 
 use crate::OpenOptions;
 
@@ -34,12 +35,13 @@ pub struct Creation {
 }
 
 /// A target, open.
-pub struct CreatedDevice {
-    /// It.
-    pub device: Arc<dyn Device>,
-    /// What is known of what it holds.
+#[derive(Debug)]
+pub struct Created {
+    /// The disk that is filled.
+    pub edge: Edge,
+    /// What it is known to hold.
     pub holds: Holds,
-    /// What was created for it, if anything.
+    /// What was created for it, if anything. The caller keeps or removes it.
     pub made: Option<Box<dyn Made>>,
 }
 
@@ -78,15 +80,34 @@ pub trait Made: std::fmt::Debug + Send + Sync {
     fn sync_name(&self) -> io::Result<()>;
 }
 
-impl std::fmt::Debug for CreatedDevice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CreatedDevice({}, {:?}, {:?})", self.device.info().name, self.holds, self.made)
+/// Several things that were created together: an image, and the files beside it.
+impl Made for Vec<Box<dyn Made>> {
+    /// The image itself, which is the first, appears last.
+    fn appear(&self) -> io::Result<()> {
+        self.iter().rev().try_for_each(|made| made.appear())
+    }
+
+    fn keep(&self) {
+        self.iter().for_each(|made| made.keep());
+    }
+
+    fn remove(&self) -> bool {
+        self.iter().filter(|made| made.remove()).count() > 0
+    }
+
+    fn sync_name(&self) -> io::Result<()> {
+        self.iter().try_for_each(|made| made.sync_name())
     }
 }
 
-impl CreatedDevice {
+impl Created {
     /// A target that is opened as it is, and may hold anything.
-    pub(crate) fn as_it_is(device: Arc<dyn Device>) -> Self {
-        Self { device, holds: Holds::Unknown, made: None }
+    pub(crate) fn as_it_is(device: Arc<dyn Device>, context: &Context) -> Self {
+        Self::new(device, Holds::Unknown, context)
+    }
+
+    /// A target for which nothing was created.
+    pub(crate) fn new(device: Arc<dyn Device>, holds: Holds, context: &Context) -> Self {
+        Self { edge: Edge::new(device, context.pool.clone()), holds, made: None }
     }
 }

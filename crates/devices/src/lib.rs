@@ -31,7 +31,7 @@ mod stream;
 pub mod table;
 mod words;
 
-pub use creation::{CreatedDevice, Creation, Holds, Made};
+pub use creation::{Created, Creation, Holds, Made};
 pub use device::Param;
 pub use inspection::{Fact, Facts, Inspection, Scope};
 pub use named::Named;

@@ -8,7 +8,7 @@ use device::{Device, Error, Name, Params, Reach, Result, Use};
 
 use runtime::Context;
 
-use crate::creation::{CreatedDevice, Creation};
+use crate::creation::{Created, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, PreallocationWatch};
 use crate::resizing::{Resized, Resizing};
@@ -159,9 +159,10 @@ impl Named {
     ///
     /// # Errors
     /// As [`Named::open`]; or it is too small.
-    pub fn create(&self, creation: &Creation, context: &Context) -> Result<CreatedDevice> {
+    pub fn create(&self, creation: &Creation, context: &Context) -> Result<Created> {
         let Some(create) = self.kind.create else {
-            return self.open(&creation.options, context).map(CreatedDevice::as_it_is);
+            let device = self.open(&creation.options, context)?;
+            return Ok(Created::as_it_is(device, context));
         };
         create(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
     }
@@ -240,7 +241,7 @@ impl Named {
         name: &str,
         creation: &Creation,
         context: &Context,
-    ) -> Result<CreatedDevice> {
+    ) -> Result<Created> {
         (self.beside()?.create)(&self.params, name, creation, context)
     }
 

@@ -14,7 +14,7 @@ use device::{
 
 use runtime::Context;
 
-use crate::creation::{CreatedDevice, Creation};
+use crate::creation::{Created, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, PreallocationWatch};
 use crate::resizing::{Resized, Resizing};
@@ -25,10 +25,10 @@ use crate::{
     random, sparse_random,
 };
 
-type Create = fn(&Params, &Creation, &Context) -> Result<CreatedDevice>;
+type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
 type OpenBeside =
     fn(&Params, &str, Option<&Path>, &OpenOptions, &Context) -> Result<(Params, Arc<dyn Device>)>;
-type CreateBeside = fn(&Params, &str, &Creation, &Context) -> Result<CreatedDevice>;
+type CreateBeside = fn(&Params, &str, &Creation, &Context) -> Result<Created>;
 type Preallocate =
     fn(&Params, &Preallocation, &OpenOptions, &PreallocationWatch) -> Result<Preallocated>;
 type AsStream = fn(&Params) -> Result<Option<ByteStream>>;
@@ -224,7 +224,8 @@ static KINDS: &[DeviceKind] = &[
         example: "null:1T",
         open: |params, options, context| simple(null::open(params, options), context),
         create: Some(|params, creation, context| {
-            simple(null::create(params, creation), context).map(CreatedDevice::as_it_is)
+            let disk = simple(null::create(params, creation), context)?;
+            Ok(Created::as_it_is(disk, context))
         }),
         ..OWN
     },

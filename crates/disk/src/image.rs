@@ -145,7 +145,7 @@ impl Image {
         context: &Context,
     ) -> Result<Edge> {
         let image = Self { params: Params::default(), ..self.clone() };
-        image.open(format, unpacked, false, gate, context)
+        image.open(format, unpacked, gate, context)
     }
 
     /// The disk in `container`, with its `gate`.
@@ -153,12 +153,11 @@ impl Image {
         &self,
         format: &Format,
         container: Edge,
-        write: bool,
         gate: &ImageGate,
         context: &Context,
     ) -> Result<Edge> {
         let name = container.info().name.clone();
-        let opening = formats::Opening { params: &self.params, write, files: gate, context };
+        let opening = formats::Opening { params: &self.params, files: gate, context };
         let disk = (format.open)(container, &opening).map_err(|e| e.on(&name))?;
         Ok(Edge::new(disk, context.pool.clone()))
     }

@@ -21,9 +21,9 @@ pub use concat::{ConcatPart, concat};
 pub use contents::Contents;
 pub use describe::{Described, describe, describe_chain};
 pub use devices::{
-    About, Allocation, ByteStream, Creation, Fact, Facts, Holds, Inspection, Length, Made, Named,
-    OpenOptions, Preallocated, Preallocation, PreallocationWatch, Relation, Resized, Resizing,
-    Scope, Storage, ZeroMethod, abandon, begin, of_command,
+    About, Allocation, ByteStream, Created, Creation, Fact, Facts, Holds, Inspection, Length, Made,
+    Named, OpenOptions, Preallocated, Preallocation, PreallocationWatch, Relation, Resized,
+    Resizing, Scope, Storage, ZeroMethod, abandon, begin, of_command,
 };
 pub use devices::{DeviceKind, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
@@ -32,7 +32,7 @@ pub use formats::{Description, Findings, Format, Measure, Snapshot, format, form
 pub use gate::{External, check_apart, relate, relate_all};
 pub use image::{Content, Image};
 pub use kinds::{ShownKind, StackRole, kinds, kinds_of};
-pub use open::{Created, Opened, create, create_for, open};
+pub use open::{Opened, create, create_for, open};
 pub use reach::reach;
 pub use salvage::{OnGap, salvage};
 pub use stack::Stack;

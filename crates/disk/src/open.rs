@@ -1,14 +1,12 @@
 //! Opening a disk with its filters, to use it or to fill it.
 
-use std::sync::Arc;
-
-use device::{Device, Edge, Error, Order, Result};
-use devices::{Creation, Holds, Made, Named, OpenOptions, Storage};
-use formats::{Files as _, Format, Piped};
+use device::{Edge, Error, Result};
+use devices::{Created, Creation, Holds, Made, Named, OpenOptions, Storage};
+use formats::{Files as _, Format};
 use runtime::Context;
 
 use crate::contents::Contents;
-use crate::gate::{AllMade, ImageGate, check_apart};
+use crate::gate::{ImageGate, check_apart};
 use crate::{Content, Stack, reach};
 
 /// A disk, open.
@@ -24,17 +22,6 @@ pub struct Opened {
     pub format: Option<&'static Format>,
     /// Where the bytes are of all other files that were opened because images name them.
     pub reached: Vec<Storage>,
-}
-
-/// A disk that is to be filled, open.
-#[derive(Debug)]
-pub struct Created {
-    /// The disk as seen through all filters.
-    pub edge: Edge,
-    /// What it is known to hold.
-    pub holds: Holds,
-    /// What was created for it, if anything. The caller keeps or removes it.
-    pub made: Option<Box<dyn Made>>,
 }
 
 /// Opens the disk that was named, with the format of its image and filters over it. It is opened for writing only if
@@ -59,11 +46,11 @@ pub fn open(
     let write = write && image.format().is_none();
     let by_name = options.by_name && !filters.keeps_disk();
     let options = OpenOptions { write, by_name, ..options.clone() };
-    let container = edge(disk.open(&options, context)?, context);
+    let container = Edge::new(disk.open(&options, context)?, context.pool.clone());
     let format = image.format_of(&container)?;
     let gate = ImageGate::of(disk, image, &options, context);
     let below = match format {
-        Some(format) => image.open(format, container.clone(), write, &gate, context)?,
+        Some(format) => image.open(format, container.clone(), &gate, context)?,
         None => container.clone(),
     };
     let inside = match format {
@@ -131,37 +118,27 @@ pub fn create_for(
     };
     // Options that cannot be met are refused before an existing file is emptied.
     (creator.measure)(&making, &mut std::iter::empty()).map_err(|e| e.on(disk.to_string()))?;
-    let piped = (creator.piped)(&making).map_err(|e| e.on(disk.to_string()))?;
-    container.upwards = !matches!(piped, Piped::ByFile);
+    container.upwards = (creator.piped)(&making).map_err(|e| e.on(disk.to_string()))?;
     // So is the backing image, which may be that file. It stays open, so that it cannot change.
     for name in reach::files(format, &image.options) {
         gate.check_file(name).map_err(|e| e.on(disk.to_string()))?;
     }
     let over = (creator.over)(&making).map(|reference| gate.open(&reference)).transpose();
-    let _over = over.map_err(|e| e.on(disk.to_string()))?;
-    let devices::CreatedDevice { device, made, holds } = disk.create(&container, context)?;
-    let durable = making.durable && device.info().abilities.flush;
+    let over = over.map_err(|e| e.on(disk.to_string()))?;
+    let Created { edge: container, made, holds } = disk.create(&container, context)?;
+    let durable = making.durable && container.info().abilities.flush;
     let making = formats::Making { zeroed: holds == Holds::Zeroes, durable, ..making };
-    let name = device.info().name.clone();
-    let is_pipe = device.info().order != Order::Any;
-    let container = edge(device, context);
-    let layered = match piped {
-        Piped::Planned(open) if is_pipe => {
-            open(container, &making, &mut contents.map(creation.size))
-        }
-        _ => (creator.open)(container, &making),
-    };
-    let layered = layered
+    let name = container.info().name.clone();
+    let edge = (creator.open)(container, &making, &mut contents.map(creation.size))
         .map_err(|e| e.on(&name))
-        .and_then(|fresh| Ok((filters.over(edge(fresh.disk, context), context)?, fresh.is_zero)));
-    let made = AllMade(made.into_iter().chain(gate.made()).collect());
-    if layered.is_err() {
+        .and_then(|image| filters.over(Edge::new(image, context.pool.clone()), context));
+    let made: Vec<_> = made.into_iter().chain(gate.made()).collect();
+    if edge.is_err() {
         made.remove();
     }
-    let (edge, is_zero) = layered?;
-    let holds = if filters.is_empty() && is_zero { Holds::Zeroes } else { Holds::Unknown };
-    let made = (!made.0.is_empty()).then(|| Box::new(made) as Box<dyn Made>);
-    Ok(Created { edge, holds, made })
+    let holds = if filters.is_empty() && over.is_none() { Holds::Zeroes } else { Holds::Unknown };
+    let made = (!made.is_empty()).then(|| Box::new(made) as Box<dyn Made>);
+    Ok(Created { edge: edge?, holds, made })
 }
 
 fn create_raw(
@@ -174,15 +151,11 @@ fn create_raw(
     let options = OpenOptions { write, ..creation.options.clone() };
     let whole = creation.whole && filters.is_empty();
     let created = disk.create(&Creation { whole, options, ..creation.clone() }, context)?;
-    let devices::CreatedDevice { device, holds, made } = created;
-    let edge = filters.over(edge(device, context), context);
+    let Created { edge, holds, made } = created;
+    let edge = filters.over(edge, context);
     if let (Err(_), Some(made)) = (&edge, &made) {
         made.remove();
     }
     let holds = if filters.is_empty() { holds } else { Holds::Unknown };
     Ok(Created { edge: edge?, holds, made })
-}
-
-fn edge(device: Arc<dyn Device>, context: &Context) -> Edge {
-    Edge::new(device, context.pool.clone())
 }

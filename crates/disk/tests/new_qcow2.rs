@@ -328,9 +328,8 @@ fn over(container: &Edge, size: u64, options: &[&str], compress: bool) -> device
         context: &context,
     };
     let create = formats::format("qcow2").unwrap().create.unwrap();
-    let fresh = (create.open)(container.clone(), &making)?;
-    assert!(fresh.is_zero);
-    Ok(Edge::new(fresh.disk, context.pool.clone()))
+    let image = (create.open)(container.clone(), &making, &mut std::iter::empty())?;
+    Ok(Edge::new(image, context.pool.clone()))
 }
 
 /// A disk of fixed size with old bytes on it.

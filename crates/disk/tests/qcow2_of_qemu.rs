@@ -75,7 +75,7 @@ impl Dir {
 
     fn open_with(&self, name: &str, format: &str, params: &Params) -> Result<Edge> {
         let format = formats::format(format)?;
-        let opening = Opening { params, write: false, files: self, context: &self.context };
+        let opening = Opening { params, files: self, context: &self.context };
         let disk = (format.open)(self.file(name)?, &opening)?;
         Ok(Edge::new(disk, self.context.pool.clone()))
     }

@@ -7,6 +7,9 @@ use runtime::Context;
 
 use crate::{Description, Files, Head, Reference, Role, StoredBitmap};
 
+/// The map of a disk: its extents, in order.
+pub type DiskMap<'a> = &'a mut dyn Iterator<Item = Result<Extent>>;
+
 /// A kind of image.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
@@ -42,18 +45,21 @@ pub struct Creator {
     /// The name of the other file that an image of this name may consist of, beside those that its options name.
     pub beside: Option<fn(&str) -> String>,
     /// A new image in a container that is empty or may be overwritten, and that grows with writes
-    /// ([`Device::resize`] sets its length). [`Device::finish`] writes last what makes it a valid image, and
-    /// finishes the container too.
-    pub open: fn(Edge, &Making<'_>) -> Result<Fresh>,
+    /// ([`Device::resize`] sets its length). [`Device::finish`] writes last what makes it a valid
+    /// image, and finishes the container too. Without a backing image ([`over`](Self::over)) it
+    /// reads as zeroes until it is written. What the extents of the disk call zero must stay zero
+    /// in a container that takes every byte once, in ascending order: a pipe.
+    pub open: fn(Edge, &Making<'_>, DiskMap<'_>) -> Result<Arc<dyn Device>>,
     /// The backing image that the options name. It is opened before anything existing is changed.
     pub over: for<'a> fn(&'a Making<'_>) -> Option<Reference<'a>>,
-    /// How to write one into a pipe.
-    pub piped: fn(&Making<'_>) -> Result<Piped>,
+    /// Whether one can be written into a pipe ([`Order::Upwards`](device::Order::Upwards)). Otherwise
+    /// it is made in a file, which is then copied into the pipe.
+    pub piped: fn(&Making<'_>) -> Result<bool>,
     /// The options that would recreate an empty image as it is. An error says what the image holds, or what would be
     /// lost.
     pub remake: Option<fn(&Edge, &Context) -> Result<Params>>,
     /// How large one would be, given the extents of its disk; none of them where there is no disk yet.
-    pub measure: fn(&Making<'_>, &mut dyn Iterator<Item = Result<Extent>>) -> Result<Measure>,
+    pub measure: fn(&Making<'_>, DiskMap<'_>) -> Result<Measure>,
     /// How many more bytes these bitmaps of a disk of that size would take; `None` if a new image with these options
     /// can hold none.
     pub measure_bitmaps: fn(&Making<'_>, &[StoredBitmap]) -> Result<Option<u64>>,
@@ -67,25 +73,11 @@ pub(crate) fn no_bitmaps(_: &Making<'_>, _: &[StoredBitmap]) -> Result<Option<u6
     Ok(None)
 }
 
-/// How to make an image in a container that takes every byte once, in ascending order
-/// ([`Order::Upwards`](device::Order::Upwards)): a pipe.
-#[derive(Clone, Copy, Debug)]
-pub enum Piped {
-    /// It cannot; it is made in a file, which is then copied into the pipe.
-    ByFile,
-    /// As in any other container.
-    AsItComes,
-    /// With this function, given the extents of the disk. Ranges that they call zero must stay zero.
-    Planned(fn(Edge, &Making<'_>, &mut dyn Iterator<Item = Result<Extent>>) -> Result<Fresh>),
-}
-
 /// The parameters for opening an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
     /// The parameters that the format declares.
     pub params: &'a Params,
-    /// Whether it will be written. A format that cannot write in place opens read-only and says so in its abilities.
-    pub write: bool,
     /// The gate, which opens the files that the image names.
     pub files: &'a dyn Files,
     /// The program's one context.
@@ -124,20 +116,6 @@ impl Making<'_> {
 /// For a format without backing images.
 pub(crate) fn over_nothing<'a>(_: &'a Making<'_>) -> Option<Reference<'a>> {
     None
-}
-
-/// An image being made, to be filled.
-pub struct Fresh {
-    /// The disk in it.
-    pub disk: Arc<dyn Device>,
-    /// Whether it reads as zeroes until it is written. With a backing image it does not.
-    pub is_zero: bool,
-}
-
-impl std::fmt::Debug for Fresh {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Fresh({}, {})", self.disk.info().name, self.is_zero)
-    }
 }
 
 /// How large an image would be, in bytes.

@@ -3,7 +3,7 @@
 use device::param;
 
 use crate::Description;
-use crate::format::{Creator, Format, Fresh, Measure, Piped};
+use crate::format::{Creator, Format, Measure};
 
 pub(crate) const FORMAT: Format = Format {
     word: "raw",
@@ -24,11 +24,9 @@ pub(crate) const FORMAT: Format = Format {
             "off|falloc|full|sparse|unwritten|written",
             "room for all of it; full, or written: zeroes are written",
         )],
-        open: |container, making| {
-            Ok(Fresh { disk: container.device().clone(), is_zero: making.zeroed })
-        },
+        open: |container, _, _| Ok(container.device().clone()),
         over: crate::format::over_nothing,
-        piped: |_| Ok(Piped::AsItComes),
+        piped: |_| Ok(true),
         remake: None,
         // Whole sectors, as QEMU makes them; ours ends where the disk does.
         measure: |making, _| {

@@ -120,7 +120,7 @@ fn exercise(format: &Format, bytes: &[u8]) {
 
 fn open(format: &Format, container: Edge, context: &Context) -> Option<Edge> {
     let params = Params::default();
-    let opening = Opening { params: &params, write: false, files: &Closed, context };
+    let opening = Opening { params: &params, files: &Closed, context };
     let disk = said((format.open)(container, &opening))?;
     Some(Edge::new(disk, context.pool.clone()))
 }

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use super::{descriptor, lock, open};
-use crate::{CreatedDevice, Creation, OpenOptions};
+use crate::{Created, Creation, OpenOptions};
 
 /// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that is given. Also
 /// returns the parameters that lead to it.
@@ -82,7 +82,7 @@ pub(crate) fn create(
     name: &str,
     creation: &Creation,
     context: &Context,
-) -> Result<CreatedDevice> {
+) -> Result<Created> {
     let path = path_beside(image, name)?;
     open::create_named(&params_of(&path)?, creation, context)
 }

@@ -18,7 +18,7 @@ use super::made::MadeFile;
 use super::outlet::Outlet;
 use super::{File, Lock, directory, handed, lock, pipe};
 use crate::stream::ByteStream;
-use crate::{CreatedDevice, Creation, Holds, Made, OpenOptions};
+use crate::{Created, Creation, Holds, Made, OpenOptions};
 
 /// Opens what the parameters of `file` name: a directory, or a file.
 pub(crate) fn open_any(
@@ -122,7 +122,7 @@ pub(crate) fn create_named(
     params: &Params,
     creation: &Creation,
     context: &Context,
-) -> Result<CreatedDevice> {
+) -> Result<Created> {
     let path = path_of(params)?;
     if let Some(outlet) = Outlet::at(&path)? {
         return pipe::create(outlet, creation, context);
@@ -131,10 +131,8 @@ pub(crate) fn create_named(
         if creation.options.new {
             return Err(there_already().on(path.display()));
         }
-        return Ok(CreatedDevice::as_it_is(opened(
-            open(params, &creation.options, context)?,
-            context,
-        )));
+        let file = open(params, &creation.options, context)?;
+        return Ok(Created::as_it_is(opened(file, context), context));
     }
     let options = file_options(params, &creation.options)?;
     let size = if creation.grows { 0 } else { creation.size };
@@ -146,7 +144,7 @@ pub(crate) fn create_named(
     };
     let FileTarget { mut file, holds, made } = if creation.grows { empty(target)? } else { target };
     file.log = Some(context.log.clone());
-    Ok(CreatedDevice { device: opened(file, context), holds, made })
+    Ok(Created { made, ..Created::new(opened(file, context), holds, context) })
 }
 
 fn there_already() -> Error {

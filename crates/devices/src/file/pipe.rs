@@ -24,7 +24,7 @@ use super::descriptor::{LONGEST, path_of, temporary};
 use super::inlet::{self, is_inlet};
 use super::outlet::{Outlet, is_outlet, is_standard};
 use super::transfer;
-use crate::{CreatedDevice, Creation, Holds};
+use crate::{Created, Creation, Holds};
 
 /// Bytes that are written at once, of zeroes and of a file.
 const PIECE: usize = 256 << 10;
@@ -73,11 +73,7 @@ impl Piece {
 }
 
 /// Makes a target of it.
-pub(super) fn create(
-    outlet: Outlet,
-    creation: &Creation,
-    context: &Context,
-) -> Result<CreatedDevice> {
+pub(super) fn create(outlet: Outlet, creation: &Creation, context: &Context) -> Result<Created> {
     let device = if creation.grows && !creation.upwards {
         let (file, folder) = nameless()?;
         let name = outlet.name();
@@ -91,7 +87,7 @@ pub(super) fn create(
         Pipe::device(outlet, creation, &context.pool)
     };
     let holds = if creation.grows { Holds::Zeroes } else { Holds::Old };
-    Ok(CreatedDevice { device, holds, made: None })
+    Ok(Created::new(device, holds, context))
 }
 
 impl Pipe {

@@ -214,9 +214,7 @@ impl ImageGate {
         let gate = self.beside(disk)?;
         match image.format_of(&container)? {
             None => Ok(container),
-            Some(found) if format.is_some() => {
-                image.open(found, container, false, &gate, &self.context)
-            }
+            Some(found) if format.is_some() => image.open(found, container, &gate, &self.context),
             Some(found) if self.guess_backing => {
                 let (name, word) = (&container.info().name, found.word);
                 self.context.log.say(format_args!(
@@ -224,7 +222,7 @@ impl ImageGate {
                 ));
                 let nothing = External::Nothing;
                 let gate = Self { external: nothing.clone(), deeper: nothing, ..gate };
-                image.open(found, container, false, &gate, &self.context)
+                image.open(found, container, &gate, &self.context)
             }
             Some(found) => {
                 // A virtual machine may have written something into a raw disk that looks like an
@@ -323,34 +321,11 @@ impl Files for ImageGate {
         }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.extend(created.made);
-        Ok(self.edge(created.device))
+        Ok(created.edge)
     }
 
     fn name(&self) -> Option<String> {
         self.disk.own_name()
-    }
-}
-
-/// Several things that were made together: the image, and the files beside it.
-#[derive(Debug)]
-pub(crate) struct AllMade(pub(crate) Vec<Box<dyn Made>>);
-
-impl Made for AllMade {
-    /// The image itself appears last.
-    fn appear(&self) -> std::io::Result<()> {
-        self.0.iter().rev().try_for_each(|made| made.appear())
-    }
-
-    fn keep(&self) {
-        self.0.iter().for_each(|made| made.keep());
-    }
-
-    fn remove(&self) -> bool {
-        self.0.iter().filter(|made| made.remove()).count() > 0
-    }
-
-    fn sync_name(&self) -> std::io::Result<()> {
-        self.0.iter().try_for_each(|made| made.sync_name())
     }
 }
 

@@ -172,7 +172,7 @@ fn a_file_that_is_made_appears_when_it_is_complete_and_goes_if_it_never_is() {
     assert!(!path.exists());
     let created = make();
     assert!(!path.exists());
-    created.device.finish().unwrap();
+    created.edge.device().finish().unwrap();
     let made = created.made.unwrap();
     made.appear().unwrap();
     made.appear().unwrap();
@@ -203,10 +203,10 @@ fn a_container_is_emptied_grows_and_has_its_length_in_the_end() {
     };
     let created = named.create(&creation, &Context::default()).unwrap();
     assert_eq!((length(&path), created.holds), (0, devices::Holds::Zeroes));
-    let edge = Edge::new(created.device.clone(), Context::default().pool);
+    let edge = created.edge.clone();
     edge.write(b"12345", 1000, false).unwrap();
-    created.device.resize(1003).unwrap();
-    created.device.finish().unwrap();
+    created.edge.device().resize(1003).unwrap();
+    created.edge.device().finish().unwrap();
     assert_eq!(length(&path), 1003);
     assert_eq!(&std::fs::read(&path).unwrap()[999..], b"\x00123");
 }

@@ -18,7 +18,7 @@ use runtime::Context;
 /// The data is no such stream, or is damaged.
 pub(crate) fn open(word: &str, below: Edge, context: &Context) -> Result<Arc<dyn Device>> {
     let params = Params::default();
-    let opening = Opening { params: &params, write: false, files: &Closed, context };
+    let opening = Opening { params: &params, files: &Closed, context };
     let disk = (format(word)?.open)(below.clone(), &opening)?;
     let disk = Edge::new(disk, context.pool.clone());
     Ok(Filtered::device(Unpacked { stream: below }, disk))

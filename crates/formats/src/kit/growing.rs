@@ -12,6 +12,8 @@ use device::{
 };
 use runtime::Gate;
 
+use crate::DiskMap;
+
 use super::below::{ask, confused, resolve, take, write};
 use super::fields::corrupt;
 use super::layer::Layer;
@@ -473,10 +475,7 @@ pub(crate) fn clear_now(below: &Edge, offset: u64, len: u64) -> Result<()> {
 ///
 /// # Errors
 /// What the map says.
-pub(crate) fn blocks_with_data(
-    map: &mut dyn Iterator<Item = Result<Extent>>,
-    block: u64,
-) -> Result<u64> {
+pub(crate) fn blocks_with_data(map: DiskMap<'_>, block: u64) -> Result<u64> {
     let (mut count, mut next) = (0, 0);
     for extent in map {
         let extent = extent?;

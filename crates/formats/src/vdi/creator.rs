@@ -1,9 +1,11 @@
 //! Making VDI images.
 
-use device::{Edge, Error, Extent, Result, values};
+use std::sync::Arc;
+
+use device::{Device, Edge, Error, Result, values};
 
 use crate::kit::{Fixed, Growing, Layered, Shape, Slots, clear_now, settle, write_table};
-use crate::{Fresh, Making, Measure};
+use crate::{DiskMap, Making, Measure};
 
 use super::header::{self, BLOCKS_MAX, Header, Kind};
 
@@ -33,7 +35,11 @@ fn plan(making: &Making<'_>) -> Result<Header> {
     Ok(Header { kind, map, data, size, block: BLOCK, blocks, allocated: 0 })
 }
 
-pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+pub(super) fn open(
+    container: Edge,
+    making: &Making<'_>,
+    _: DiskMap<'_>,
+) -> Result<Arc<dyn Device>> {
     let (header, durable) = (plan(making)?, making.durable);
     let (size, start) = (header.size, header.data);
     // An old header must not be taken for that of the new image.
@@ -60,7 +66,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
         };
         Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)))
     };
-    Ok(Fresh { disk, is_zero: true })
+    Ok(disk)
 }
 
 /// An entry of the map; a block without a slot is absent.
@@ -69,10 +75,7 @@ fn entry(room: Option<u64>) -> [u8; 4] {
     room.unwrap_or(u32::MAX).to_le_bytes()
 }
 
-pub(super) fn measure(
-    making: &Making<'_>,
-    map: &mut dyn Iterator<Item = Result<Extent>>,
-) -> Result<Measure> {
+pub(super) fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {
     let header = plan(making)?;
     let fully_allocated = header.data + header.blocks * BLOCK;
     let blocks = match header.kind {

@@ -17,7 +17,7 @@ use runtime::Context;
 
 use crate::kit::fields::{corrupt, le32, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table};
-use crate::{Creator, Description, Format, Head, Opening, Piped};
+use crate::{Creator, Description, Format, Head, Opening};
 
 use header::{Header, Kind};
 
@@ -35,7 +35,7 @@ pub(crate) const FORMAT: Format = Format {
         options: &[param("static", "on|off", "whether all room is taken at once (off)")],
         open: creator::open,
         over: crate::format::over_nothing,
-        piped: |_| Ok(Piped::ByFile),
+        piped: |_| Ok(false),
         remake: None,
         measure: creator::measure,
         measure_bitmaps: crate::format::no_bitmaps,

@@ -1,11 +1,13 @@
 //! Making VHDX images: the first MiB, the log, the metadata, the table of blocks, and the blocks.
 
-use device::{Edge, Error, Extent, Result, values};
+use std::sync::Arc;
+
+use device::{Device, Edge, Error, Result, values};
 
 use crate::kit::{
     Fixed, Growing, Layered, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
 };
-use crate::{Fresh, Making, Measure};
+use crate::{DiskMap, Making, Measure};
 
 use super::header::{MIB, Region, Regions};
 use super::metadata::Metadata;
@@ -91,7 +93,11 @@ impl Plan {
     }
 }
 
-pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+pub(super) fn open(
+    container: Edge,
+    making: &Making<'_>,
+    _: DiskMap<'_>,
+) -> Result<Arc<dyn Device>> {
     let (plan, durable) = (plan(making)?, making.durable);
     let (size, start, blocks) = (plan.metadata.size, plan.start, plan.metadata.blocks());
     let disk = if plan.metadata.fixed {
@@ -110,13 +116,10 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
         };
         Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)))
     };
-    Ok(Fresh { disk, is_zero: true })
+    Ok(disk)
 }
 
-pub(super) fn measure(
-    making: &Making<'_>,
-    map: &mut dyn Iterator<Item = Result<Extent>>,
-) -> Result<Measure> {
+pub(super) fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {
     let plan = plan(making)?;
     let all = plan.metadata.blocks();
     let blocks = match plan.metadata.fixed {

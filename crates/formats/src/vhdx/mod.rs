@@ -20,7 +20,7 @@ use runtime::Context;
 
 use crate::kit::fields::{corrupt, le64, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
-use crate::{Creator, Description, Format, NamedFile, Opening, Piped};
+use crate::{Creator, Description, Format, NamedFile, Opening};
 
 use header::{Guid, Header, MIB, Regions};
 use metadata::Metadata;
@@ -48,7 +48,7 @@ pub(crate) const FORMAT: Format = Format {
         ],
         open: creator::open,
         over: crate::format::over_nothing,
-        piped: |_| Ok(Piped::ByFile),
+        piped: |_| Ok(false),
         remake: None,
         measure: creator::measure,
         measure_bitmaps: crate::format::no_bitmaps,

@@ -17,7 +17,7 @@ pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
         return Err(Error::unsupported("check an image of several files"));
     }
     let params = Params::default();
-    let opening = Opening { params: &params, write: false, files: &Closed, context };
+    let opening = Opening { params: &params, files: &Closed, context };
     let disk = Edge::new(image::open(container.clone(), &opening)?, context.pool.clone());
     let (mut at, mut extents, size) = (0, Vec::new(), disk.info().size);
     while at < size {

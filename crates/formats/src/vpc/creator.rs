@@ -1,14 +1,15 @@
 //! Making VHD images.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use device::{Edge, Error, Extent, Result, values};
+use device::{Device, Edge, Error, Result, values};
 
 use crate::kit::fields::new_uuid;
 use crate::kit::{
     Fixed, Growing, Layered, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
 };
-use crate::{Fresh, Making, Measure};
+use crate::{DiskMap, Making, Measure};
 
 use super::header::{
     DYNAMIC, Dynamic, FOOTER, Footer, Geometry, Kind, LARGEST_GEOMETRY, SECTOR, SECTORS_MAX,
@@ -61,7 +62,11 @@ fn start(dynamic: &Dynamic) -> u64 {
     (dynamic.table + dynamic.entries * 4).next_multiple_of(SECTOR)
 }
 
-pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+pub(super) fn open(
+    container: Edge,
+    making: &Making<'_>,
+    _: DiskMap<'_>,
+) -> Result<Arc<dyn Device>> {
     let Plan { footer, dynamic, creator } = plan(making)?;
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let seconds = u32::try_from(seconds.saturating_sub(YEAR_2000)).unwrap_or(u32::MAX);
@@ -84,7 +89,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
             Ok(end)
         };
         let disk = Layered::device(Fixed::new(container, (0, size), Box::new(close)));
-        return Ok(Fresh { disk, is_zero: true });
+        return Ok(disk);
     };
     let start = start(&dynamic);
     clear_now(&container, 0, start)?;
@@ -107,13 +112,10 @@ pub(super) fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
         Ok(end + FOOTER as u64)
     };
     let disk = Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)));
-    Ok(Fresh { disk, is_zero: true })
+    Ok(disk)
 }
 
-pub(super) fn measure(
-    making: &Making<'_>,
-    map: &mut dyn Iterator<Item = Result<Extent>>,
-) -> Result<Measure> {
+pub(super) fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {
     let Plan { footer, dynamic, .. } = plan(making)?;
     let Some(dynamic) = dynamic else {
         let all = footer.size + FOOTER as u64;

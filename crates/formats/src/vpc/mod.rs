@@ -16,7 +16,7 @@ use runtime::Context;
 
 use crate::kit::fields::{be32, corrupt, lies_inside};
 use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
-use crate::{Creator, Description, Format, NamedFile, Opening, Piped};
+use crate::{Creator, Description, Format, NamedFile, Opening};
 
 use header::{Dynamic, Footer, Kind, SECTOR};
 
@@ -37,7 +37,7 @@ pub(crate) const FORMAT: Format = Format {
         ],
         open: creator::open,
         over: crate::format::over_nothing,
-        piped: |_| Ok(Piped::ByFile),
+        piped: |_| Ok(false),
         remake: None,
         measure: creator::measure,
         measure_bitmaps: crate::format::no_bitmaps,

@@ -1,16 +1,13 @@
 //! The size of an image, as `qemu-img measure` counts it, including all tables.
 
-use device::{Error, Extent, Result};
+use device::{Error, Result};
 
 use super::layout::Shape;
 use super::options::{CreateOptions, Qcow2Preallocation};
 use crate::format::{Making, Measure};
-use crate::{StoredBitmap, qcow2::bitmap};
+use crate::{DiskMap, StoredBitmap, qcow2::bitmap};
 
-pub(super) fn measure(
-    making: &Making<'_>,
-    map: &mut dyn Iterator<Item = Result<Extent>>,
-) -> Result<Measure> {
+pub(super) fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {
     let options = CreateOptions::read(making.options, making.compress)?;
     let shape = Shape::new(&options, making.size)?;
     let cluster = shape.geometry.cluster();
@@ -37,7 +34,7 @@ pub(super) fn measure(
 }
 
 /// Bytes of the clusters with data.
-fn clusters_of(map: &mut dyn Iterator<Item = Result<Extent>>, cluster: u64) -> Result<u64> {
+fn clusters_of(map: DiskMap<'_>, cluster: u64) -> Result<u64> {
     let (mut clusters, mut counted) = (0, 0);
     for extent in map {
         let extent = extent?;

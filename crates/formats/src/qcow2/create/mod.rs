@@ -25,12 +25,12 @@ mod writer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Abilities, BlockSizes, Client, Connected, Device, Done, Edge, Info, Operation, Result, Session,
-    ZeroFlags,
+    Abilities, BlockSizes, Client, Connected, Device, Done, Edge, Info, Operation, Order, Result,
+    Session, ZeroFlags,
 };
 use runtime::{Gate, WorkPool, spawn, wait_for};
 
-use crate::format::{Creator, Fresh, Making};
+use crate::format::{Creator, DiskMap, Making};
 use crate::{Reference, Role};
 use clusters::{Clusters, Room};
 use layout::Shape;
@@ -95,7 +95,10 @@ enum Placement {
     },
 }
 
-fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+fn open(container: Edge, making: &Making<'_>, map: DiskMap<'_>) -> Result<Arc<dyn Device>> {
+    if container.info().order != Order::Any && upwards::piped(making)? {
+        return upwards::open(container, making, map);
+    }
     let options = CreateOptions::read(making.options, making.compress)?;
     let shape = Shape::new(&options, making.size)?;
     let backing = options.backing.as_deref().map(|name| {
@@ -105,10 +108,9 @@ fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     let backing = backing.transpose()?;
     heading::check(&options, shape)?;
     let data = options.data_file.as_deref().map(|name| making.files.create(name)).transpose()?;
-    let is_zero = backing.is_none();
     let image = NewImage::new(container, data, backing, options, shape, making)?;
     image.prepare()?;
-    Ok(Fresh { disk: Arc::new(New(Arc::new(image))), is_zero })
+    Ok(Arc::new(New(Arc::new(image))))
 }
 
 impl NewImage {

@@ -45,7 +45,7 @@ pub(super) fn remake(container: &Edge, context: &Context) -> Result<Params> {
 /// Whether it was never written to, and has no preallocated space.
 fn check_empty(container: &Edge, context: &Context) -> Result<()> {
     let params = Params::default();
-    let opening = Opening { params: &params, write: false, files: &Closed, context };
+    let opening = Opening { params: &params, files: &Closed, context };
     let disk = Edge::new(open::open(container.clone(), &opening)?, context.pool.clone());
     let (mut at, mut extents) = (0, Vec::new());
     while at < disk.info().size {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use device::{
-    Abilities, BlockSizes, Edge, Error, ErrorKind, Extent, Fault, Info, Operation, Order, Outcome,
+    Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Operation, Order, Outcome,
     Result, Slice, ZeroFlags, is_zero,
 };
 
@@ -17,7 +17,7 @@ use super::finish::{SequentialWriter, encode_counts};
 use super::heading;
 use super::layout::{Layout, Shape};
 use super::options::{CreateOptions, Qcow2Preallocation};
-use crate::format::{Fresh, Making, Piped};
+use crate::format::{DiskMap, Making};
 use crate::kit::{self, Layer, Layered};
 use crate::qcow2::entry::COPIED;
 
@@ -26,12 +26,11 @@ const MOST: usize = 4 << 20;
 /// The second half of an extended entry: all subclusters are there.
 const ALL: u64 = 0xffff_ffff;
 
-/// How an image with these options goes into a pipe. The length of compressed clusters is not known in advance, and an
-/// image with a backing image needs to know which clusters it has.
-pub(super) fn piped(making: &Making<'_>) -> Result<Piped> {
+/// Whether an image with these options goes into a pipe. The length of compressed clusters is not
+/// known in advance, and an image with a backing image needs to know which clusters it has.
+pub(super) fn piped(making: &Making<'_>) -> Result<bool> {
     let options = CreateOptions::read(making.options, making.compress)?;
-    let plain = options.level.is_none() && options.data_file.is_none() && options.backing.is_none();
-    Ok(if plain { Piped::Planned(open) } else { Piped::ByFile })
+    Ok(options.level.is_none() && options.data_file.is_none() && options.backing.is_none())
 }
 
 struct Upwards {
@@ -47,11 +46,11 @@ struct Upwards {
     begun: AtomicBool,
 }
 
-fn open(
+pub(super) fn open(
     container: Edge,
     making: &Making<'_>,
-    map: &mut dyn Iterator<Item = Result<Extent>>,
-) -> Result<Fresh> {
+    map: DiskMap<'_>,
+) -> Result<Arc<dyn Device>> {
     let options = CreateOptions::read(making.options, making.compress)?;
     let shape = Shape::new(&options, making.size)?;
     heading::check(&options, shape)?;
@@ -75,9 +74,8 @@ fn open(
     };
     let begun = AtomicBool::new(false);
     let size = making.size;
-    let disk =
-        Layered::device(Upwards { info, size, container, options, shape, layout, runs, begun });
-    Ok(Fresh { disk, is_zero: true })
+    let image = Upwards { info, size, container, options, shape, layout, runs, begun };
+    Ok(Layered::device(image))
 }
 
 impl Layer for Upwards {
@@ -259,7 +257,7 @@ impl Runs {
         Self((all.end > 0).then_some(all).into_iter().collect())
     }
 
-    fn of(map: &mut dyn Iterator<Item = Result<Extent>>, shape: Shape) -> Result<Self> {
+    fn of(map: DiskMap<'_>, shape: Shape) -> Result<Self> {
         let mut runs = Self(Vec::new());
         let cluster = shape.geometry.cluster();
         for extent in map {
@@ -325,8 +323,8 @@ mod tests {
         let geometry =
             Geometry { cluster_bits: 16, extended: false, zeroes: true, data_file: false };
         let shape = Shape { geometry, refcount_order: 4, size: 100 << 16 };
-        let data = |start: u64, len| Ok(Extent::new(start, len, ExtentKind::Data));
-        let hole = |start: u64, len| Ok(Extent::new(start, len, ExtentKind::Hole));
+        let data = |start: u64, len| Ok(device::Extent::new(start, len, ExtentKind::Data));
+        let hole = |start: u64, len| Ok(device::Extent::new(start, len, ExtentKind::Hole));
         let map = [
             data(100, 50),
             hole(150, 1000),

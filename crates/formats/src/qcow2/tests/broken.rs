@@ -28,7 +28,7 @@ fn image() -> Vec<u8> {
 fn open(bytes: Vec<u8>) -> Result<Edge> {
     let context = Context::new(WorkPool::new(1));
     let params = Params::default();
-    let opening = Opening { params: &params, write: false, files: &Closed, context: &context };
+    let opening = Opening { params: &params, files: &Closed, context: &context };
     let disk = (FORMAT.open)(edge(bytes, false, &context.pool), &opening)?;
     Ok(Edge::new(disk, context.pool.clone()))
 }

@@ -31,7 +31,7 @@ fn open(laid: &Laid, layout: &Layout, waits: bool) -> Edge {
     let context = Context::new(WorkPool::new(1));
     let files = Backing(layout.backing.clone(), waits);
     let params = Params::default();
-    let opening = Opening { params: &params, write: false, files: &files, context: &context };
+    let opening = Opening { params: &params, files: &files, context: &context };
     let container = edge(laid.container.clone(), waits, &context.pool);
     let disk = (super::super::FORMAT.open)(container, &opening).unwrap();
     Edge::new(disk, context.pool.clone())
@@ -223,7 +223,7 @@ fn the_map_below_is_asked_for_where_much_lies_together_and_not_for_each_cluster(
         let below = super::laid::disk(container, true);
         let container = Simple::edge(below.clone(), &context.pool);
         let params = Params::default();
-        let opening = Opening { params: &params, write: false, files: &Closed, context: &context };
+        let opening = Opening { params: &params, files: &Closed, context: &context };
         let disk = (super::super::FORMAT.open)(container, &opening).unwrap();
         whole_map(&Edge::new(disk, context.pool.clone()), 1000);
         below.count(OperationKind::Resolve)

@@ -8,7 +8,6 @@ use device::{Buffer, Device, Done, Edge, Error, Info, Now, Operation, Outcome, R
 
 use super::text::Text;
 use super::{Making, Settings};
-use crate::Fresh;
 
 struct Flat {
     info: Info,
@@ -18,7 +17,11 @@ struct Flat {
     durable: bool,
 }
 
-pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) -> Result<Fresh> {
+pub(super) fn open(
+    container: Edge,
+    making: &Making<'_>,
+    settings: &Settings,
+) -> Result<Arc<dyn Device>> {
     let name = making.files.name();
     let name = name.ok_or_else(|| {
         Error::unsupported("make a file beside it for the bytes: its name is not known")
@@ -36,7 +39,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
         ..file.info().clone()
     };
     let flat = Flat { info, file, container, descriptor, durable: making.durable };
-    Ok(Fresh { disk: Arc::new(flat), is_zero: true })
+    Ok(Arc::new(flat))
 }
 
 /// `disk-flat.vmdk` for `disk.vmdk`.

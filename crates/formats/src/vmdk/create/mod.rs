@@ -6,10 +6,12 @@ mod sparse;
 mod stream;
 mod text;
 
-use device::{Edge, Error, ExtentKind, Param, Params, Result, param, values};
+use std::sync::Arc;
+
+use device::{Device, Edge, Error, ExtentKind, Param, Params, Result, param, values};
 
 use super::header::GRAIN_TABLE_ENTRIES;
-use crate::{Creator, Fresh, Making, Measure, Piped};
+use crate::{Creator, DiskMap, Making, Measure};
 
 /// Bytes of a grain.
 pub(super) const GRAIN: u64 = 64 << 10;
@@ -162,7 +164,7 @@ fn digits(options: &Params, key: &str, default: &str) -> Result<String> {
     if good { Ok(text.to_owned()) } else { Err(values::not_a(key, text, "a number")) }
 }
 
-fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
+fn open(container: Edge, making: &Making<'_>, _: DiskMap<'_>) -> Result<Arc<dyn Device>> {
     let settings = Settings::of(making)?;
     match settings.kind {
         Subformat::Sparse => sparse::open(container, making, &settings),
@@ -171,11 +173,8 @@ fn open(container: Edge, making: &Making<'_>) -> Result<Fresh> {
     }
 }
 
-fn piped(making: &Making<'_>) -> Result<Piped> {
-    Ok(match Settings::of(making)?.kind {
-        Subformat::Stream => Piped::AsItComes,
-        Subformat::Sparse | Subformat::Flat => Piped::ByFile,
-    })
+fn piped(making: &Making<'_>) -> Result<bool> {
+    Ok(Settings::of(making)?.kind == Subformat::Stream)
 }
 
 /// Grains of a disk.
@@ -183,10 +182,7 @@ pub(super) fn grains(size: u64) -> u64 {
     size.div_ceil(GRAIN)
 }
 
-fn measure(
-    making: &Making<'_>,
-    map: &mut dyn Iterator<Item = Result<device::Extent>>,
-) -> Result<Measure> {
+fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {
     let settings = Settings::of(making)?;
     let (mut data, mut next) = (0, 0);
     for extent in map {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Abilities, BlockSizes, Buffer, Edge, Error, ErrorKind, Fault, Info, Operation, Outcome, Place,
-    Result, Slice, ZeroFlags,
+    Abilities, BlockSizes, Buffer, Device, Edge, Error, ErrorKind, Fault, Info, Operation, Outcome,
+    Place, Result, Slice, ZeroFlags,
 };
 
 use super::text::{DESCRIPTOR, DESCRIPTOR_AT, Header, Text, own_name};
@@ -17,7 +17,7 @@ use crate::kit::{self, Layer, Layered, confused};
 use crate::vmdk::descriptor::SECTOR;
 use crate::vmdk::header::{GRAIN_TABLE_ENTRIES, HEADER};
 use crate::vmdk::image::parent_cid;
-use crate::{Fresh, Reference, Role};
+use crate::{Reference, Role};
 
 const PER_TABLE: usize = 512;
 /// Bytes of a table.
@@ -78,7 +78,11 @@ struct State {
     free: Vec<(u64, u64)>,
 }
 
-pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) -> Result<Fresh> {
+pub(super) fn open(
+    container: Edge,
+    making: &Making<'_>,
+    settings: &Settings,
+) -> Result<Arc<dyn Device>> {
     let (mut backing, mut cid) = (None, None);
     if let Some(name) = &settings.backing {
         cid = Some(parent_cid(name, making.files)?);
@@ -113,7 +117,6 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
         directory: places.directory,
         grains: places.grains,
     };
-    let is_zero = backing.is_none();
     let sparse = Sparse {
         stale: AtomicBool::new(!making.zeroed),
         takes: AtomicBool::new(info.abilities.take),
@@ -131,7 +134,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
             free: Vec::new(),
         }),
     };
-    Ok(Fresh { disk: Layered::device(sparse), is_zero })
+    Ok(Layered::device(sparse))
 }
 
 impl State {

@@ -16,15 +16,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
-    Abilities, BlockSizes, Buffer, Edge, Error, ErrorKind, Fault, Info, Operation, Order, Outcome,
-    Result, Slice, is_zero,
+    Abilities, BlockSizes, Buffer, Device, Edge, Error, ErrorKind, Fault, Info, Operation, Order,
+    Outcome, Result, Slice, is_zero,
 };
 use runtime::{Promise, WorkPool, promise, where_there_is_time};
 
 use super::front::{Front, TABLE};
 use super::text::{DESCRIPTOR_AT, Header, Text, own_name};
 use super::{GRAIN, Making, SPAN, Settings, grains};
-use crate::Fresh;
 use crate::kit::{self, Layer, Layered, clear_now, confused};
 use crate::vmdk::codec;
 use crate::vmdk::descriptor::SECTOR;
@@ -91,7 +90,11 @@ struct State {
     failed: Option<Error>,
 }
 
-pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) -> Result<Fresh> {
+pub(super) fn open(
+    container: Edge,
+    making: &Making<'_>,
+    settings: &Settings,
+) -> Result<Arc<dyn Device>> {
     let below = container.info();
     if below.size < GROWS {
         let action =
@@ -164,7 +167,7 @@ pub(super) fn open(container: Edge, making: &Making<'_>, settings: &Settings) ->
         durable: making.durable,
         state: Mutex::new(state),
     };
-    Ok(Fresh { disk: Layered::device(stream), is_zero: true })
+    Ok(Layered::device(stream))
 }
 
 /// Bytes of a stream with so many grains, if none of them compresses.

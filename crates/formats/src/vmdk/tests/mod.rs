@@ -136,7 +136,7 @@ impl Files for Named {
 
 pub(super) fn open(container: Edge, files: &Named) -> Result<Edge> {
     let params = Params::default();
-    let opening = Opening { params: &params, write: false, files, context: context() };
+    let opening = Opening { params: &params, files, context: context() };
     let disk = (super::FORMAT.open)(container, &opening)?;
     Ok(Edge::new(disk, context().pool.clone()))
 }

@@ -21,8 +21,9 @@ fn fresh(container: Edge, size: u64, options: &[&str]) -> Edge {
         files: &Named::default(),
         context: context(),
     };
-    let made = (FORMAT.create.unwrap().open)(container, &making).unwrap();
-    Edge::new(made.disk, context().pool.clone())
+    let create = FORMAT.create.unwrap().open;
+    let made = create(container, &making, &mut std::iter::empty()).unwrap();
+    Edge::new(made, context().pool.clone())
 }
 
 /// The work of each of `workers`, in its order: first grain, and how many.
