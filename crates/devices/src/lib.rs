@@ -12,6 +12,7 @@ mod foreign;
 mod full;
 mod http;
 mod inspection;
+mod kind;
 mod memory;
 mod named;
 mod nbd;
@@ -34,6 +35,7 @@ mod words;
 pub use creation::{Created, Creation, Holds, Made};
 pub use device::Param;
 pub use inspection::{Fact, Facts, Inspection, Scope};
+pub use kind::DeviceKind;
 pub use named::Named;
 pub use options::OpenOptions;
 pub use plugins::About;
@@ -41,7 +43,7 @@ pub use preallocation::{Allocation, Preallocated, Preallocation, PreallocationWa
 pub use resizing::{Length, Resized, Resizing};
 pub use storage::{Relation, Storage, StoredExport, StoredRange};
 pub use stream::ByteStream;
-pub use table::{DeviceKind, kind, kind_of, kinds, meant, of_command};
+pub use table::{kind, kind_of, kinds, meant, of_command};
 
 /// For a program that starts: to be called before it opens anything.
 pub fn begin() {

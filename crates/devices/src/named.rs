@@ -10,11 +10,11 @@ use runtime::Context;
 
 use crate::creation::{Created, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
+use crate::kind::Beside;
 use crate::preallocation::{Preallocated, Preallocation, PreallocationWatch};
 use crate::resizing::{Resized, Resizing};
 use crate::storage::Storage;
 use crate::stream::ByteStream;
-use crate::table::Beside;
 use crate::{About, DeviceKind, OpenOptions, kind_of};
 
 /// A disk by name. Its parameters are ones that its kind knows.
@@ -34,7 +34,7 @@ impl Named {
         let kind = kind_of(name)?;
         let (arg, params) = match name {
             Name::Path(text) => (text.clone(), Params::default()),
-            Name::Uri { text, .. } => ((kind.of_uri)(text)?, Params::default()),
+            Name::Uri { text, .. } => ((kind.names.of_uri)(text)?, Params::default()),
             Name::Device { arg, params, .. } => (arg.clone(), params.clone()),
         };
         let params = if arg.is_empty() { params } else { kind.with_argument(&arg, params)? };
@@ -55,7 +55,7 @@ impl Named {
     /// # Errors
     /// The first parameter that the kind does not have, or that is given too often.
     pub fn new(kind: &'static DeviceKind, params: Params) -> Result<Self> {
-        let checked = if kind.foreign_params {
+        let checked = if kind.names.foreign.is_some() {
             params.check_own(kind.params)
         } else {
             params.check_declared(kind.params, kind.any_param)
@@ -98,7 +98,7 @@ impl Named {
     /// Where its bytes are. Nothing of the disk is opened.
     #[must_use]
     pub fn storage(&self) -> Storage {
-        (self.kind.storage)(&self.params)
+        (self.kind.unopened.storage)(&self.params)
     }
 
     /// Its description by its kind, if the kind has one. It is not opened.
@@ -107,27 +107,27 @@ impl Named {
     /// The program to be asked is not there.
     #[must_use]
     pub fn about(&self) -> Option<Result<About>> {
-        Some((self.kind.about?)(&self.params).map_err(|e| e.on(self.kind.word)))
+        Some((self.kind.names.foreign?.about)(&self.params).map_err(|e| e.on(self.kind.word)))
     }
 
     /// What it needs of the system for this use.
     #[must_use]
     pub fn reaches(&self, how: Use) -> Reach {
-        (self.kind.reaches)(&self.params, how)
+        (self.kind.unopened.reaches)(&self.params, how)
     }
 
     /// What the system uses it for, so that it is not to be written; words for people. Nothing of the disk is
     /// opened.
     #[must_use]
     pub fn users(&self) -> Vec<String> {
-        (self.kind.users)(&self.params)
+        (self.kind.unopened.users)(&self.params)
     }
 
     /// Facts of the underlying device (a block device's queue), beside those of the disk itself. The disk is not
     /// opened.
     #[must_use]
     pub fn facts(&self) -> Facts {
-        (self.kind.facts)(&self.params)
+        (self.kind.unopened.facts)(&self.params)
     }
 
     /// Opens it.
@@ -151,7 +151,7 @@ impl Named {
     /// failure.
     #[must_use]
     pub fn may_be_made(&self) -> bool {
-        self.kind.create.is_some() && !matches!(self.storage(), Storage::Own)
+        self.kind.target.is_some() && !matches!(self.storage(), Storage::Own)
     }
 
     /// Opens it as the target of a copy; creates it, if it does not exist and can be created.
@@ -160,11 +160,11 @@ impl Named {
     /// # Errors
     /// As [`Named::open`]; or it is too small.
     pub fn create(&self, creation: &Creation, context: &Context) -> Result<Created> {
-        let Some(create) = self.kind.create else {
+        let Some(target) = self.kind.target else {
             let device = self.open(&creation.options, context)?;
             return Ok(Created::as_it_is(device, context));
         };
-        create(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
+        (target.create)(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
     }
 
     /// Preallocates it; creates it, if it does not exist and can be created. What it reads as is not changed.
@@ -178,7 +178,7 @@ impl Named {
         options: &OpenOptions,
         watch: &PreallocationWatch,
     ) -> Result<Preallocated> {
-        let Some(preallocate) = self.kind.preallocate else {
+        let Some(preallocate) = self.kind.target.and_then(|target| target.preallocate) else {
             let action = "preallocate: only files and block devices can be; `zero --written` writes zeroes to any disk";
             return Err(Error::unsupported(action).on(self.to_string()));
         };
@@ -190,7 +190,7 @@ impl Named {
     /// # Errors
     /// It has a fixed length, bytes would be lost that must not be, or the disk is full.
     pub fn resize(&self, wish: &Resizing, options: &OpenOptions) -> Result<Resized> {
-        let Some(resize) = self.kind.resize else {
+        let Some(resize) = self.kind.target.and_then(|target| target.resize) else {
             let action = "resize: only a file gets another length";
             return Err(Error::unsupported(action).on(self.to_string()));
         };
@@ -261,7 +261,7 @@ impl Named {
     /// # Errors
     /// The parameters make no sense, or what they name does not answer.
     pub fn inspect(&self, scope: Scope, context: &Context) -> Result<Option<Inspection>> {
-        let Some(inspect) = self.kind.inspect else { return Ok(None) };
+        let Some(inspect) = self.kind.unopened.inspect else { return Ok(None) };
         inspect(&self.params, scope, context).map(Some).map_err(|e| e.on(self.kind.word))
     }
 }
@@ -269,7 +269,7 @@ impl Named {
 /// As a user can type it: without parameters that are not part of the name.
 impl std::fmt::Display for Named {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let argument = (self.kind.shown)(self.argument().unwrap_or_default());
+        let argument = (self.kind.names.shown)(self.argument().unwrap_or_default());
         if self.is_path || argument.contains("://") {
             return f.write_str(&argument);
         }
@@ -284,7 +284,7 @@ impl DeviceKind {
     /// This kind takes no argument, or it is given twice.
     pub fn with_argument(&self, arg: &str, mut params: Params) -> Result<Params> {
         let none = || Error::invalid("takes no argument").on(self.word);
-        if self.foreign_params && self.magic.is_some_and(|magic| params.contains(magic)) {
+        if self.names.foreign.is_some() && self.magic.is_some_and(|magic| params.contains(magic)) {
             params.add("", arg);
             return Ok(params);
         }

@@ -4,114 +4,25 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
 use std::sync::Arc;
 
 use device::{
-    Blocking, Device, Error, Name, Param, Params, Reach, Result, Simple, Use, nearest, param,
-    repeated, suggestion,
+    Blocking, Device, Error, Name, Param, Result, Simple, nearest, param, repeated, suggestion,
 };
 
 use runtime::Context;
 
-use crate::creation::{Created, Creation};
-use crate::inspection::{Facts, Inspection, Scope};
-use crate::preallocation::{Preallocated, Preallocation, PreallocationWatch};
-use crate::resizing::{Resized, Resizing};
+use crate::creation::Created;
+use crate::kind::{Beside, DeviceKind, Foreign, KindNames, KindTarget, Unopened};
 use crate::storage::Storage;
-use crate::stream::ByteStream;
 use crate::{
-    About, OpenOptions, data, file, foreign, full, http, memory, nbd, null, ones, pattern, plugin,
-    random, sparse_random,
+    data, file, foreign, full, http, memory, nbd, null, ones, pattern, plugin, random,
+    sparse_random,
 };
-
-type Create = fn(&Params, &Creation, &Context) -> Result<Created>;
-type OpenBeside =
-    fn(&Params, &str, Option<&Path>, &OpenOptions, &Context) -> Result<(Params, Arc<dyn Device>)>;
-type CreateBeside = fn(&Params, &str, &Creation, &Context) -> Result<Created>;
-type Preallocate =
-    fn(&Params, &Preallocation, &OpenOptions, &PreallocationWatch) -> Result<Preallocated>;
-type AsStream = fn(&Params) -> Result<Option<ByteStream>>;
-type Resize = fn(&Params, &Resizing, &OpenOptions) -> Result<Resized>;
-type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
 
 /// A device of a [`Blocking`] disk.
 fn simple<B: Blocking>(disk: Result<B>, context: &Context) -> Result<Arc<dyn Device>> {
     disk.map(|disk| Simple::device(disk, &context.pool))
-}
-
-/// How to open files beside a disk of some kind that an image names.
-#[derive(Clone, Copy, Debug)]
-pub struct Beside {
-    /// Opens the file of that name for reading, beneath a directory if one is given; also returns the
-    /// parameters of the same kind that lead to it.
-    pub open: OpenBeside,
-    /// Creates a file of that name. The name is ours or the user's.
-    pub create: CreateBeside,
-    /// The parameters that lead to the file of that name. Nothing is opened.
-    pub named: fn(&Params, &str) -> Result<Params>,
-    /// The name of that file where a name that has no directory of its own is one in the working directory: see
-    /// [`Named::from_here`](crate::Named::from_here).
-    pub from_here: fn(&Params, &str) -> Result<Option<String>>,
-    /// The name of the disk itself there.
-    pub own_name: fn(&Params) -> Option<String>,
-}
-
-/// A kind of device.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceKind {
-    /// The word that names it: `memory` in `memory:1G`.
-    pub word: &'static str,
-    /// One line on what it is.
-    pub summary: &'static str,
-    /// The parameter whose key may be left out (`size` in `memory:1G`), if there is one.
-    pub magic: Option<&'static str>,
-    /// All parameters.
-    pub params: &'static [Param],
-    /// Whether it takes parameters beyond those, with names of the user's choice.
-    pub any_param: bool,
-    /// Whether another program declares those: then they may occur more than once, and values may have no key (they get
-    /// an empty one).
-    pub foreign_params: bool,
-    /// Whether a first word in nbdkit's form that is not in this table means a disk of this kind; it is then the
-    /// argument.
-    pub means: fn(&str) -> bool,
-    /// The description of the disk by a third party (a plugin), without opening it. Without this there is none.
-    pub about: Option<fn(&Params) -> Result<About>>,
-    /// A name that can be opened as it is, or nearly.
-    pub example: &'static str,
-    /// The schemes of the URIs that lead to it.
-    pub schemes: &'static [&'static str],
-    /// The argument that a URI of these schemes stands for.
-    pub of_uri: fn(&str) -> Result<String>,
-    /// The argument for people, without what may be secret.
-    pub shown: fn(&str) -> String,
-    /// Opens it. The argument is already among the parameters, and their keys are known ones.
-    pub open: fn(&Params, &OpenOptions, &Context) -> Result<Arc<dyn Device>>,
-    /// Opens it as the target of a copy. Without this it is opened as it is, and nothing is
-    /// created.
-    pub create: Option<Create>,
-    /// Opens it as a stream, if it is one now: bytes that can be read once, in order. Without this it never is.
-    pub stream: Option<AsStream>,
-    /// The parameters for a server to run, and for each of its arguments, if this kind can start
-    /// one.
-    pub runs: Option<(&'static str, &'static str)>,
-    /// How to open files that an image on it names. Without this they cannot be opened.
-    pub beside: Option<Beside>,
-    /// Where the bytes are that the parameters name. Nothing of the disk is opened for it.
-    pub storage: fn(&Params) -> Storage,
-    /// What it needs of the system, with these parameters and this use.
-    pub reaches: fn(&Params, Use) -> Reach,
-    /// What the system uses it for, so that it is not to be written; words for people.
-    pub users: fn(&Params) -> Vec<String>,
-    /// Facts of the underlying device, beside those of the disk itself.
-    pub facts: fn(&Params) -> Facts,
-    /// Facts that are known without opening it as a disk. If `None`, the device is opened and queried.
-    pub inspect: Option<Inspect>,
-    /// Gives it another length, and keeps its bytes. Without this its length is fixed.
-    pub resize: Option<Resize>,
-    /// Preallocates it; creates it, if it does not exist and can be created. Without this it cannot be preallocated.
-    pub preallocate: Option<Preallocate>,
 }
 
 /// What most kinds have in common: they are made or computed when they are opened, so no other program
@@ -122,25 +33,13 @@ const OWN: DeviceKind = DeviceKind {
     magic: Some("size"),
     params: &[SIZE],
     any_param: false,
-    foreign_params: false,
-    means: |_| false,
-    about: None,
     example: "",
-    schemes: &[],
-    of_uri: |uri| Ok(uri.to_owned()),
-    shown: |argument| argument.to_owned(),
+    names: KindNames::WORD,
     open: |params, options, context| simple(null::open(params, options), context),
-    create: None,
+    unopened: Unopened::OWN,
     stream: None,
-    runs: None,
+    target: None,
     beside: None,
-    storage: |_| Storage::Own,
-    reaches: |params, _| Reach::nothing(params),
-    users: |_| Vec::new(),
-    facts: |_| Facts::new(),
-    inspect: None,
-    resize: None,
-    preallocate: None,
 };
 
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");
@@ -191,8 +90,12 @@ static KINDS: &[DeviceKind] = &[
         ],
         example: "file:/var/tmp/disk.img",
         open: file::open_any,
-        create: Some(file::create_named),
         stream: Some(file::stream),
+        target: Some(KindTarget {
+            create: file::create_named,
+            resize: Some(file::resizing::resize),
+            preallocate: Some(file::prealloc::preallocate),
+        }),
         beside: Some(Beside {
             open: file::beside::open,
             create: file::beside::create,
@@ -200,14 +103,14 @@ static KINDS: &[DeviceKind] = &[
             from_here: file::beside::from_here,
             own_name: file::beside::own_name,
         }),
-        storage: file::storage,
-        reaches: file::reaches,
-        resize: Some(file::resizing::resize),
-        preallocate: Some(file::prealloc::preallocate),
-        users: file::in_use::users,
-        facts: file::in_use::facts,
-        schemes: &["file"],
-        of_uri: file::of_uri,
+        unopened: Unopened {
+            storage: file::storage,
+            reaches: file::reaches,
+            users: file::in_use::users,
+            facts: file::in_use::facts,
+            ..Unopened::OWN
+        },
+        names: KindNames { schemes: &["file"], of_uri: file::of_uri, ..KindNames::WORD },
         ..OWN
     },
     DeviceKind {
@@ -223,9 +126,13 @@ static KINDS: &[DeviceKind] = &[
         summary: "reads as zeroes and forgets what is written",
         example: "null:1T",
         open: |params, options, context| simple(null::open(params, options), context),
-        create: Some(|params, creation, context| {
-            let disk = simple(null::create(params, creation), context)?;
-            Ok(Created::as_it_is(disk, context))
+        target: Some(KindTarget {
+            create: |params, creation, context| {
+                let disk = simple(null::create(params, creation), context)?;
+                Ok(Created::as_it_is(disk, context))
+            },
+            resize: None,
+            preallocate: None,
         }),
         ..OWN
     },
@@ -304,7 +211,7 @@ static KINDS: &[DeviceKind] = &[
         ],
         any_param: true,
         example: "data:0x55*512 @1M",
-        reaches: |params, _| data::reaches(params),
+        unopened: Unopened { reaches: |params, _| data::reaches(params), ..Unopened::OWN },
         open: |params, options, context| simple(data::open(params, options), context),
         ..OWN
     },
@@ -375,11 +282,25 @@ static KINDS: &[DeviceKind] = &[
         ],
         example: "nbd://localhost/",
         open: nbd::open,
-        runs: Some(("command", "arg")),
-        storage: nbd::storage,
-        reaches: |params, _| nbd::reaches(params),
-        inspect: Some(nbd::facts::inspect),
-        schemes: &["nbd", "nbd+tcp", "nbd+unix", "nbd+vsock", "nbds", "nbds+unix", "nbds+vsock"],
+        names: KindNames {
+            schemes: &[
+                "nbd",
+                "nbd+tcp",
+                "nbd+unix",
+                "nbd+vsock",
+                "nbds",
+                "nbds+unix",
+                "nbds+vsock",
+            ],
+            runs: Some(("command", "arg")),
+            ..KindNames::WORD
+        },
+        unopened: Unopened {
+            storage: nbd::storage,
+            reaches: |params, _| nbd::reaches(params),
+            inspect: Some(nbd::facts::inspect),
+            ..Unopened::OWN
+        },
         ..OWN
     },
     DeviceKind {
@@ -453,10 +374,12 @@ static KINDS: &[DeviceKind] = &[
         ],
         example: "https://example.com/disk.img",
         open: |params, options, _| http::open(params, options),
-        storage: |_| Storage::Unknown,
-        reaches: |params, _| http::reaches(params),
-        schemes: &["http", "https"],
-        shown: http::shown,
+        names: KindNames { schemes: &["http", "https"], shown: http::shown, ..KindNames::WORD },
+        unopened: Unopened {
+            storage: |_| Storage::Unknown,
+            reaches: |params, _| http::reaches(params),
+            ..Unopened::OWN
+        },
         ..OWN
     },
     DeviceKind {
@@ -478,13 +401,17 @@ static KINDS: &[DeviceKind] = &[
             ),
         ],
         any_param: true,
-        foreign_params: true,
-        means: plugins::is_plugin,
-        about: Some(plugin::about),
+        names: KindNames {
+            foreign: Some(Foreign { means: plugins::is_plugin, about: plugin::about }),
+            ..KindNames::WORD
+        },
         example: "plugin:data?data=1 2 3 @512",
         open: plugin::open,
-        storage: |_| Storage::Unknown,
-        reaches: |params, _| plugin::reaches(params),
+        unopened: Unopened {
+            storage: |_| Storage::Unknown,
+            reaches: |params, _| plugin::reaches(params),
+            ..Unopened::OWN
+        },
         ..OWN
     },
 ];
@@ -514,7 +441,7 @@ pub fn kind(word: &str) -> Result<&'static DeviceKind> {
 /// # Errors
 /// There is no command, or a word cannot be part of a name.
 pub fn of_command(words: &[OsString]) -> Result<OsString> {
-    let found = KINDS.iter().find_map(|kind| kind.runs.map(|keys| (kind.word, keys)));
+    let found = KINDS.iter().find_map(|kind| kind.names.runs.map(|keys| (kind.word, keys)));
     let none = || Error::unsupported("run a server");
     let (kind, (command, argument)) = found.ok_or_else(none)?;
     if words.is_empty() {
@@ -544,7 +471,8 @@ pub fn of_command(words: &[OsString]) -> Result<OsString> {
 #[must_use]
 pub fn meant(word: &str) -> Option<&'static DeviceKind> {
     let is_own = KINDS.iter().any(|kind| kind.word == word);
-    KINDS.iter().find(|kind| !is_own && (kind.means)(word))
+    let is_meant = |kind: &DeviceKind| kind.names.foreign.is_some_and(|it| (it.means)(word));
+    KINDS.iter().find(|kind| !is_own && is_meant(kind))
 }
 
 /// The kind that `name` leads to.
@@ -556,9 +484,10 @@ pub fn kind_of(name: &Name) -> Result<&'static DeviceKind> {
         Name::Path(_) => kind(PATHS),
         Name::Device { kind: word, .. } => kind(word),
         Name::Uri { scheme, text } => {
-            let found = KINDS.iter().find(|kind| kind.schemes.contains(&scheme.as_str()));
+            let found = KINDS.iter().find(|kind| kind.names.schemes.contains(&scheme.as_str()));
             found.ok_or_else(|| {
-                let schemes: Vec<_> = KINDS.iter().flat_map(|kind| kind.schemes).copied().collect();
+                let schemes: Vec<_> =
+                    KINDS.iter().flat_map(|kind| kind.names.schemes).copied().collect();
                 let hint = match (foreign::scheme(scheme), nearest(scheme, &schemes)) {
                     (Some(cure), _) => cure.to_owned(),
                     (None, Some(near)) => format!("did you mean {near}://?"),
@@ -573,7 +502,7 @@ pub fn kind_of(name: &Name) -> Result<&'static DeviceKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Named;
+    use crate::{Named, OpenOptions};
 
     fn error(name: &str) -> String {
         Named::parse(name).err().unwrap().to_string()
@@ -593,7 +522,7 @@ mod tests {
         assert!(error("rbd:pool/img").contains("rbd device map"));
         assert!(error("s3://bucket/key").contains("presigned"));
         assert!(error("curl:x").contains("`http`"));
-        for word in KINDS.iter().flat_map(|kind| kind.schemes.iter().chain([&kind.word])) {
+        for word in KINDS.iter().flat_map(|kind| kind.names.schemes.iter().chain([&kind.word])) {
             assert!(foreign::device(word).is_none() && foreign::scheme(word).is_none(), "{word}");
         }
     }

@@ -179,7 +179,7 @@ fn example(matches: &ArgMatches, kind: &'static DeviceKind) -> Result<Option<Nam
     if positional(matches).is_some_and(|(first, rest)| first != kind.word || !rest.is_empty()) {
         return Ok(disks::resolve(matches, None)?.into_iter().next().map(|disk| disk.disk));
     }
-    let is_own = (kind.storage)(&Params::default()) == Storage::Own;
+    let is_own = (kind.unopened.storage)(&Params::default()) == Storage::Own;
     Ok(is_own.then(|| Named::example(kind)).transpose()?)
 }
 

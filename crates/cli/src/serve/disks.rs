@@ -92,7 +92,7 @@ fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
 /// itself.
 fn format_among(words: &mut Vec<Word>, first: &str) -> Option<String> {
     let declares = |kind: &DeviceKind| kind.params.iter().any(|param| param.key == "format");
-    if kind(first).is_some_and(|kind| kind.foreign_params || declares(kind)) {
+    if kind(first).is_some_and(|kind| kind.names.foreign.is_some() || declares(kind)) {
         return None;
     }
     let is_format = |word: &Word| matches!(word, Word::Pair { key, .. } if key == "format");
