@@ -27,6 +27,7 @@ mod operation;
 #[cfg(all(test, shuttle))]
 mod orders;
 mod param;
+mod paths;
 mod reach;
 pub mod residency;
 mod samples;
@@ -57,6 +58,7 @@ pub use operation::{
     Again, Done, Operation, OperationKind, Outcome, StatusRun, ZeroFlags, merge_run,
 };
 pub use param::{Param, param, repeated};
+pub use paths::PathsBelow;
 pub use reach::{Endpoint, Reach, Use};
 pub use samples::samples;
 pub use simple::{Blocking, Simple, run as run_blocking};

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use device::{
-    Abilities, BlockSizes, Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent,
-    ExtentKind, Fault, Info, Now, Operation, Outcome, Result, Session,
+    Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
+    Info, Now, Operation, Outcome, PathsBelow, Result, Session,
 };
 use runtime::{Context, promise, spawn};
 
@@ -69,7 +69,8 @@ pub fn concat(parts: Vec<ConcatPart>, context: &Context) -> Result<Edge> {
         },
         ..Info::new(names.join(" + "), size)
     };
-    let device = Concat { info, spans: spans.into() };
+    let paths = PathsBelow::of(disks(), false);
+    let device = Concat { info, paths, spans: spans.into() };
     Ok(Edge::new(Arc::new(device), context.pool.clone()))
 }
 
@@ -82,6 +83,7 @@ struct Span {
 
 struct Concat {
     info: Info,
+    paths: Option<PathsBelow>,
     spans: Arc<[Span]>,
 }
 
@@ -155,46 +157,13 @@ impl Concat {
     }
 }
 
-impl Concat {
-    fn devices(&self) -> impl Iterator<Item = &dyn Device> {
-        let disks = self.spans.iter().filter_map(|span| span.part.disk.as_ref());
-        disks.map(|disk| &**disk.device())
-    }
-}
-
-impl Session for Concat {
-    fn connect(&self, _: &Client, done: Connected) {
-        done(Ok(None));
-    }
-
-    fn reopen(&self) -> Result<()> {
-        self.devices().try_for_each(<dyn Device>::reopen)
-    }
-
-    fn reconnects(&self) -> bool {
-        self.devices().any(<dyn Device>::reconnects)
-    }
-
-    fn may_return(&self) -> bool {
-        self.devices().any(<dyn Device>::may_return)
-    }
-
-    fn keeps_bytes(&self) -> bool {
-        self.devices().any(<dyn Device>::keeps_bytes)
-    }
-
-    fn epoch(&self) -> u64 {
-        self.devices().map(<dyn Device>::epoch).sum()
-    }
-}
-
 impl Device for Concat {
     fn info(&self) -> &Info {
         &self.info
     }
 
     fn session(&self) -> Option<&dyn Session> {
-        self.devices().any(|device| device.session().is_some()).then_some(self)
+        self.paths.as_ref().map(|paths| paths as &dyn Session)
     }
 
     fn submit(&self, operation: Operation, done: Done) {

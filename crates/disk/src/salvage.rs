@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{
-    Buffer, Client, Connected, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Info,
-    Operation, Outcome, Result, Session,
+    Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
+    PathsBelow, Result, Session,
 };
 use runtime::{Context, promise, spawn};
 
@@ -24,13 +24,15 @@ pub fn salvage(disk: &Edge, tell: Arc<OnGap>, context: &Context) -> Edge {
     // A read from a place would bypass this.
     let info = Info { flat: None, contexts: Vec::new(), ..Info::over(disk) };
     let gaps = Arc::new(Gaps { tell, told: Mutex::default() });
-    let device = Salvage { info, below: disk.clone(), gaps };
+    let paths = PathsBelow::of([disk], false);
+    let device = Salvage { info, below: disk.clone(), paths, gaps };
     Edge::new(Arc::new(device), context.pool.clone())
 }
 
 struct Salvage {
     info: Info,
     below: Edge,
+    paths: Option<PathsBelow>,
     gaps: Arc<Gaps>,
 }
 
@@ -111,39 +113,13 @@ async fn resolve(
     })
 }
 
-impl Session for Salvage {
-    fn connect(&self, _: &Client, done: Connected) {
-        done(Ok(None));
-    }
-
-    fn reopen(&self) -> Result<()> {
-        self.below.device().reopen()
-    }
-
-    fn reconnects(&self) -> bool {
-        self.below.device().reconnects()
-    }
-
-    fn may_return(&self) -> bool {
-        self.below.device().may_return()
-    }
-
-    fn keeps_bytes(&self) -> bool {
-        self.below.device().keeps_bytes()
-    }
-
-    fn epoch(&self) -> u64 {
-        self.below.device().epoch()
-    }
-}
-
 impl Device for Salvage {
     fn info(&self) -> &Info {
         &self.info
     }
 
     fn session(&self) -> Option<&dyn Session> {
-        self.below.device().session().is_some().then_some(self)
+        self.paths.as_ref().map(|paths| paths as &dyn Session)
     }
 
     fn submit(&self, operation: Operation, done: Done) {

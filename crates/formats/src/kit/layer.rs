@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use device::{
-    Client, Connected, Device, Done, Edge, Error, ErrorKind, Fault, Info, Now, Operation, Outcome,
-    Result, Session,
+    Device, Done, Edge, Error, ErrorKind, Fault, Info, Now, Operation, Outcome, PathsBelow, Result,
+    Session,
 };
 use runtime::{spawn, wait_for};
 
@@ -49,42 +49,14 @@ pub(crate) trait Layer: Send + Sync + 'static {
 /// The device that a layer makes.
 pub(crate) struct Layered<L> {
     layer: Arc<L>,
-    /// A path below may break.
-    has_path: bool,
+    /// It keeps bytes of what is below: its tables are those of the image that was opened.
+    paths: Option<PathsBelow>,
 }
 
 impl<L: Layer> Layered<L> {
     pub(crate) fn device(layer: L) -> Arc<dyn Device> {
-        let has_path = layer.below().iter().any(|below| below.device().session().is_some());
-        Arc::new(Self { layer: Arc::new(layer), has_path })
-    }
-}
-
-impl<L: Layer> Session for Layered<L> {
-    fn connect(&self, _: &Client, done: Connected) {
-        done(Ok(None));
-    }
-
-    fn reopen(&self) -> Result<()> {
-        self.layer.below().into_iter().try_for_each(|below| below.device().reopen())
-    }
-
-    fn reconnects(&self) -> bool {
-        self.layer.below().into_iter().any(|below| below.device().reconnects())
-    }
-
-    fn may_return(&self) -> bool {
-        self.layer.below().into_iter().any(|below| below.device().may_return())
-    }
-
-    /// Its tables are those of the image that was opened.
-    fn keeps_bytes(&self) -> bool {
-        true
-    }
-
-    /// Writes below may be lost whenever one of the disks has lost writes.
-    fn epoch(&self) -> u64 {
-        self.layer.below().into_iter().map(|below| below.device().epoch()).sum()
+        let paths = PathsBelow::of(layer.below(), true);
+        Arc::new(Self { layer: Arc::new(layer), paths })
     }
 }
 
@@ -109,17 +81,18 @@ impl<L: Layer> Device for Layered<L> {
     }
 
     fn session(&self) -> Option<&dyn Session> {
-        self.has_path.then_some(self as &dyn Session)
+        self.paths.as_ref().map(|paths| paths as &dyn Session)
     }
 
     fn finish(&self) -> Result<()> {
         let layer = self.layer.clone();
-        let epoch = if self.has_path { self.epoch() } else { 0 };
+        let epoch = || self.paths.as_ref().map_or(0, Session::epoch);
+        let before = epoch();
         let finished = wait_for(|promise| {
             spawn(async move { promise.keep(layer.finish().await) });
         });
         finished.unwrap_or_else(|| Err(Error::unanswered()))?;
-        if self.has_path && self.epoch() != epoch {
+        if epoch() != before {
             let action = "write the tables of the image: the connection was replaced meanwhile, and what \
                           was written may be lost";
             return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));

@@ -1,6 +1,6 @@
 //! The end: writes the tables, and when all is written, the header.
 
-use device::{Buffer, Edge, Error, ErrorKind, Fault, Result};
+use device::{Buffer, Edge, Result};
 
 use super::clusters::Table;
 use super::layout::{Layout, Shape};
@@ -42,25 +42,20 @@ impl<'a> SequentialWriter<'a> {
 impl NewImage {
     /// Writes the gathered data, all tables, and the header. Returns the end of the image.
     pub(super) async fn write_tables(&self) -> Result<u64> {
-        let epoch = self.epoch();
         self.write_gathered().await?;
         self.fill().await?;
         let layout = self.lay_out()?;
         self.write_l2(layout).await?;
         self.write_l1(layout).await?;
         self.write_refcounts(layout).await?;
-        let may_forget = self.sessions().next().is_some();
+        let may_forget = self.files().any(|file| file.device().session().is_some());
         if self.durable || may_forget {
             self.flush_files().await?;
         }
         self.write_header(layout).await?;
+        // A loss after this one is not of these tables.
         if may_forget {
             self.flush_files().await?;
-            if self.epoch() != epoch {
-                let action = "write the tables of the image: the connection was replaced meanwhile, \
-                              and what was written may be lost";
-                return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
-            }
         }
         Ok(layout.end << self.shape.geometry.cluster_bits)
     }
@@ -76,7 +71,7 @@ impl NewImage {
     }
 
     async fn flush_files(&self) -> Result<()> {
-        for edge in [Some(&self.container), self.data.as_ref()].into_iter().flatten() {
+        for edge in self.files() {
             if edge.info().abilities.flush {
                 kit::flush(edge).await?;
             }

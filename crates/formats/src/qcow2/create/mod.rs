@@ -24,13 +24,11 @@ mod writer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{
-    Abilities, BlockSizes, Client, Connected, Device, Done, Edge, Info, Operation, Order, Result,
-    Session, ZeroFlags,
-};
-use runtime::{Gate, WorkPool, spawn, wait_for};
+use device::{Abilities, BlockSizes, Device, Edge, Info, Order, Result, ZeroFlags};
+use runtime::{Gate, WorkPool};
 
 use crate::format::{Creator, DiskMap, Making};
+use crate::kit::Layered;
 use crate::{Reference, Role};
 use clusters::{Clusters, Room};
 use layout::Shape;
@@ -110,7 +108,7 @@ fn open(container: Edge, making: &Making<'_>, map: DiskMap<'_>) -> Result<Arc<dy
     let data = options.data_file.as_deref().map(|name| making.files.create(name)).transpose()?;
     let image = NewImage::new(container, data, backing, options, shape, making)?;
     image.prepare()?;
-    Ok(Arc::new(New(Arc::new(image))))
+    Ok(Layered::device(image))
 }
 
 impl NewImage {
@@ -216,65 +214,8 @@ impl NewImage {
         if len > 0 { self.home().zero(base, len, flags) } else { Ok(()) }
     }
 
-    fn sessions(&self) -> impl Iterator<Item = &dyn Session> {
-        [Some(&self.container), self.data.as_ref()]
-            .into_iter()
-            .flatten()
-            .filter_map(|edge| edge.device().session())
-    }
-
-    /// Grows when writes may be lost.
-    fn epoch(&self) -> u64 {
-        self.sessions().map(Session::epoch).sum()
-    }
-}
-
-/// It as a device.
-struct New(Arc<NewImage>);
-
-impl Device for New {
-    fn info(&self) -> &Info {
-        &self.0.info
-    }
-
-    fn submit(&self, operation: Operation, done: Done) {
-        let image = self.0.clone();
-        spawn(async move { done(image.run(operation).await) });
-    }
-
-    fn session(&self) -> Option<&dyn Session> {
-        self.0.sessions().next().is_some().then_some(self as &dyn Session)
-    }
-
-    fn finish(&self) -> Result<()> {
-        let image = self.0.clone();
-        let written = wait_for(|promise| {
-            spawn(async move {
-                let written = image.write_tables().await;
-                // The waiting caller may expect the container to be closed.
-                drop(image);
-                promise.keep(written);
-            });
-        });
-        let end = written.unwrap_or_else(|| Err(device::Error::unanswered()))?;
-        self.0.finish_files(end)
-    }
-}
-
-impl Session for New {
-    fn connect(&self, _: &Client, done: Connected) {
-        done(Ok(None));
-    }
-
-    fn reopen(&self) -> Result<()> {
-        self.0.sessions().try_for_each(Session::reopen)
-    }
-
-    fn reconnects(&self) -> bool {
-        self.0.sessions().any(Session::reconnects)
-    }
-
-    fn epoch(&self) -> u64 {
-        self.0.epoch()
+    /// The files that are written.
+    fn files(&self) -> impl Iterator<Item = &Edge> {
+        std::iter::once(&self.container).chain(&self.data)
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use device::{
-    Buffer, Edge, Error, Extent, ExtentKind, Operation, Outcome, Place, Result, Slice, ZeroFlags,
-    merge_extent,
+    Buffer, Edge, Error, Extent, ExtentKind, Info, Operation, Outcome, Place, Result, Slice,
+    ZeroFlags, merge_extent,
 };
 use runtime::where_there_is_time;
 
@@ -14,7 +14,7 @@ use super::clusters::plain;
 use super::encoder::{self, CompressionLevel};
 use super::packing::Sealed;
 use super::{NewImage, Placement};
-use crate::kit;
+use crate::kit::{self, Layer};
 use crate::qcow2::entry::{COMPRESSED, COPIED, ZERO};
 
 /// Bytes that are contiguous in the disk and in the container of the data.
@@ -25,8 +25,16 @@ struct Run {
     len: u64,
 }
 
-impl NewImage {
-    pub(super) async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
+impl Layer for NewImage {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> Vec<&Edge> {
+        self.files().collect()
+    }
+
+    async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Flush => self.flush().await.map(|()| Outcome::Done),
             Operation::Prefetch { .. } => Ok(Outcome::Done),
@@ -55,6 +63,14 @@ impl NewImage {
         }
     }
 
+    async fn finish(self: Arc<Self>) -> Result<()> {
+        let end = self.write_tables().await?;
+        where_there_is_time(&self.pool).await;
+        self.finish_files(end)
+    }
+}
+
+impl NewImage {
     /// The clusters that a range touches.
     fn clusters(&self, offset: u64, len: u64) -> Range<u64> {
         let bits = self.shape.geometry.cluster_bits;
