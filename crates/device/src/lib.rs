@@ -9,6 +9,7 @@
 //! This crate opens nothing and knows no protocol.
 
 pub mod access;
+pub mod below;
 mod blocks;
 mod buffer;
 mod client;

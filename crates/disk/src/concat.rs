@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use device::{
     Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
-    Info, Now, Operation, Outcome, PathsBelow, Result, Session,
+    Info, Now, Operation, Outcome, PathsBelow, Result, Session, below,
 };
-use runtime::{Context, promise, spawn};
+use runtime::{Context, spawn};
 
 /// A range of a disk, or zeroes.
 #[derive(Clone, Debug)]
@@ -122,14 +122,8 @@ async fn read(spans: &[Span], offset: u64, mut buffer: Buffer) -> Result<Outcome
             None => now.fill(0),
             Some(disk) if disk.read_now(now, found.start)? => {}
             Some(disk) => {
-                let (promise, answer) = promise();
-                let operation =
-                    Operation::Read { offset: found.start, buffer: Buffer::zeroed(len) };
-                disk.submit(operation, Box::new(move |outcome| promise.keep(outcome)));
-                match answer.await.unwrap_or_else(|| Err(Error::unanswered()))? {
-                    Outcome::Read(read) if read.len() == len => now.copy_from_slice(&read),
-                    _ => return Err(Error::unanswered()),
-                }
+                let read = below::read(disk, found.start, Buffer::zeroed(len)).await?;
+                now.copy_from_slice(&read);
             }
         }
         at += found.len;

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use device::below::ask;
 use device::{
     Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
     PathsBelow, Result, Session,
 };
-use runtime::{Context, promise, spawn};
+use runtime::{Context, spawn};
 
 /// The smallest piece that is given up: a sector.
 const SECTOR: u64 = 512;
@@ -48,12 +49,6 @@ impl Gaps {
             (self.tell)(at, error);
         }
     }
-}
-
-async fn ask(below: &Edge, operation: Operation) -> Result<Outcome> {
-    let (promise, answer) = promise();
-    below.submit(operation, Box::new(move |outcome| promise.keep(outcome)));
-    answer.await.unwrap_or_else(|| Err(Error::unanswered()))
 }
 
 /// Reads what can be read: all at once, else in halves.

@@ -1,6 +1,5 @@
 //! Code that filters share; nothing here is a filter.
 
-pub(crate) mod below;
 pub(crate) mod chance;
 pub(crate) mod listing;
 pub(crate) mod outlet;
@@ -10,3 +9,5 @@ pub(crate) mod store;
 pub(crate) mod tested;
 pub(crate) mod unpacked;
 pub(crate) mod waiting;
+
+pub(crate) use device::below;

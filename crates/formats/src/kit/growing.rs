@@ -14,10 +14,10 @@ use runtime::Gate;
 
 use crate::DiskMap;
 
-use super::below::{ask, confused, resolve, take, write};
 use super::fields::corrupt;
 use super::layer::Layer;
 use super::scattered::{Atlas, Lies, Run, Scattered};
+use super::{ask, confused, resolve, take, write, zero};
 
 /// Entries in a chunk.
 const CHUNK: u64 = 1024;
@@ -237,7 +237,7 @@ impl Growing {
             if !shape.prefix.is_empty() {
                 let prefix = Buffer::copy_of(&shape.prefix);
                 let at = shape.place(room) - shape.prefix.len() as u64;
-                write(&self.below, at, prefix.into()).await?;
+                write(&self.below, at, prefix.into(), false).await?;
             }
             if len == shape.block {
                 let done = fill(shape.place(room) + within).await?;
@@ -258,7 +258,8 @@ impl Growing {
             let n = usize::try_from(len).map_err(|_| confused())?;
             let piece = data.share(done, n).ok_or_else(confused)?;
             let below = &self.below;
-            self.put((block, within, len), async |there| write(below, there, piece).await).await?;
+            self.put((block, within, len), async |there| write(below, there, piece, false).await)
+                .await?;
             done += n;
         }
         Ok(())
@@ -276,9 +277,8 @@ impl Growing {
                 continue;
             }
             let below = &self.below;
-            let zeroed = self.put((block, within, len), async |offset| {
-                ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
-            });
+            let zeroed = self
+                .put((block, within, len), async |offset| zero(below, offset, len, flags).await);
             zeroed.await?;
             // Only the first piece may refuse.
             flags.fast_only = false;
@@ -446,7 +446,7 @@ async fn clear(below: &Edge, offset: u64, len: u64) -> Result<()> {
         return Ok(());
     }
     let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
-    ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
+    zero(below, offset, len, flags).await
 }
 
 /// The same, for callers that may wait.

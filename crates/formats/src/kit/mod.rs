@@ -1,7 +1,6 @@
 //! Code that formats share: requests to the disk below without holding a thread, and computing on
 //! threads that have time for it.
 
-mod below;
 pub(crate) mod cache;
 pub(crate) mod fields;
 mod growing;
@@ -12,7 +11,8 @@ mod scattered;
 mod table;
 mod taken;
 
-pub(crate) use below::{ask, confused, flush, read, resolve, take, write, zero};
+pub(crate) use device::below::{ask, confused, flush, take, write, zero};
+pub(crate) use device::below::{read_or_wait as read, resolve_or_wait as resolve};
 pub(crate) use growing::{
     Fixed, Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
 };

@@ -12,8 +12,8 @@ use device::{
 };
 use runtime::StepBudget;
 
-use super::below::{ask, confused, read, resolve};
 use super::layer::{Layer, at_once};
+use super::{confused, read, resolve};
 
 /// The most runs to merge at a time.
 const JOINED: usize = 1024;
@@ -113,10 +113,7 @@ impl<A: Atlas> Scattered<A> {
         let run = self.joined(offset, len, true).await?.ok_or_else(confused)?;
         match run.lies {
             Lies::At(there) if run.len == len => {
-                match ask(&self.below, Operation::Read { offset: there, buffer }).await? {
-                    Outcome::Read(buffer) => Ok(buffer),
-                    _ => Err(confused()),
-                }
+                device::below::read(&self.below, there, buffer).await
             }
             _ => {
                 self.fill(offset, &mut buffer, true).await?;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Buffer, Edge, Result};
 
-use super::below::{confused, read};
 use super::fields::{corrupt, lies_inside, load};
 use super::layer::at_once;
+use super::{confused, read};
 
 /// Bytes that are read at a time.
 const SLICE: u64 = 64 << 10;

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::{Buffer, Operation, Outcome, Result};
+use device::{Buffer, Result, below};
 use runtime::{StepBudget, each, has_time, where_there_is_time};
 
 use super::image::{Qcow2Image, lay};
@@ -66,7 +66,8 @@ impl Qcow2Image {
                 && (run.start, run.end()) == (offset, end)
                 && self.stored(place, run.len) == run.len
             {
-                return self.read_plain(place, buffer).await;
+                // In one stretch: nothing is copied.
+                return below::read(&self.data, place, buffer).await;
             }
             budget.spend(&self.pool).await;
             let piece = slice_of(&mut buffer, offset, &run)?;
@@ -88,14 +89,6 @@ impl Qcow2Image {
             return Ok(buffer);
         }
         self.read_pieces(offset, buffer, pieces).await
-    }
-
-    /// A request in one stretch: nothing is copied.
-    async fn read_plain(&self, offset: u64, buffer: Buffer) -> Result<Buffer> {
-        match kit::ask(&self.data, Operation::Read { offset, buffer }).await? {
-            Outcome::Read(buffer) => Ok(buffer),
-            _ => Err(confused()),
-        }
     }
 
     async fn read_pieces(

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use device::{Buffer, Edge, Error, Extent, Info, Operation, Outcome, Result};
-use runtime::{Promised, StepBudget, promise, where_there_is_time};
+use device::{Buffer, Edge, Error, Extent, Info, Operation, Outcome, Result, below};
+use runtime::{Promised, StepBudget, where_there_is_time};
 
 use super::codec;
 use super::header::broken;
@@ -208,7 +208,7 @@ impl Reader {
             let piece = self.piece(at, left, true).await?.ok_or_else(confused)?;
             let range = done..done + usize::try_from(piece.len).map_err(|_| confused())?;
             if let (What::Plain(file, _, from, _), true) = (&piece.what, range.len() == len) {
-                return read_whole(file, *from, filling.buffer).await;
+                return below::read(file, *from, filling.buffer).await;
             }
             done = range.end;
             self.start(&mut filling, piece, range)?;
@@ -290,13 +290,6 @@ fn enough(found: usize, needed: usize) -> Result<()> {
     Ok(())
 }
 
-async fn read_whole(file: &Edge, offset: u64, buffer: Buffer) -> Result<Buffer> {
-    let (promise, answer) = promise();
-    let done = Box::new(move |outcome| promise.keep(outcome));
-    file.submit(Operation::Read { offset, buffer }, done);
-    Bytes::Coming(answer).get().await
-}
-
 /// A buffer that is being filled.
 struct Filling<'a> {
     buffer: Buffer,
@@ -336,21 +329,16 @@ impl Bytes {
         if file.read_now(&mut buffer, offset)? {
             return Ok(Self::Here(buffer));
         }
-        let (promise, answer) = promise();
-        let done = Box::new(move |outcome| promise.keep(outcome));
-        file.submit(Operation::Read { offset, buffer }, done);
-        Ok(Self::Coming(answer))
+        Ok(Self::Coming(below::submit(file, Operation::Read { offset, buffer })))
     }
 
     async fn get(self) -> Result<Buffer> {
         match self {
             Self::Here(buffer) => Ok(buffer),
-            Self::Coming(answer) => {
-                match answer.await.unwrap_or_else(|| Err(Error::unanswered()))? {
-                    Outcome::Read(buffer) => Ok(buffer),
-                    _ => Err(confused()),
-                }
-            }
+            Self::Coming(answer) => match below::ended(answer).await? {
+                Outcome::Read(buffer) => Ok(buffer),
+                _ => Err(confused()),
+            },
         }
     }
 }

@@ -1,13 +1,11 @@
 //! The map of an image: what is where, in which layer.
 
-use device::{
-    Abilities, Edge, Extent, ExtentKind, Home, Operation, Outcome, Place, Result, Stored,
-    merge_extent,
-};
+use device::below;
+use device::{Abilities, Extent, ExtentKind, Home, Place, Result, Stored, merge_extent};
 
+use super::ToyImage;
 use super::room::{Lease, Slot};
 use super::table::Entry;
-use super::{ToyImage, ask, confused};
 
 impl ToyImage {
     /// What a range holds, at most `max` extents; `None` as for `read_piece`.
@@ -54,7 +52,7 @@ impl ToyImage {
         let Some((backing, there)) = self.backed(at, len) else {
             return Ok(Some(vec![Extent::new(at, len, ExtentKind::Hole)]));
         };
-        let found = resolve_below(backing, at, there, max, may_wait).await?;
+        let found = below::resolve_or_wait(backing, (at, there), max, may_wait).await?;
         Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
     }
 
@@ -79,7 +77,9 @@ impl ToyImage {
             return Ok(Some(vec![all.at(place)]));
         }
         // It may lie anywhere in its turn, and in pieces.
-        let Some(pieces) = resolve_below(file, offset, len, usize::MAX, may_wait).await? else {
+        let Some(pieces) =
+            below::resolve_or_wait(file, (offset, len), usize::MAX, may_wait).await?
+        else {
             return Ok(None);
         };
         let part = |piece: Extent| {
@@ -90,25 +90,5 @@ impl ToyImage {
             Some(Extent { kind, ..part }.at(place))
         };
         Ok(Some(pieces.into_iter().filter_map(part).collect()))
-    }
-}
-
-async fn resolve_below(
-    below: &Edge,
-    offset: u64,
-    len: u64,
-    max: usize,
-    may_wait: bool,
-) -> Result<Option<Vec<Extent>>> {
-    let mut found = Vec::new();
-    if below.resolve_now(offset, len, max, &mut found)? {
-        return Ok(Some(found));
-    }
-    if !may_wait {
-        return Ok(None);
-    }
-    match ask(below, Operation::Resolve { offset, len, max }).await? {
-        Outcome::Extents(found) => Ok(Some(found)),
-        _ => Err(confused()),
     }
 }

@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
+use device::below::{confused, flush, read_or_wait, write};
 use device::{
-    Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Fault, Info, Now,
-    Operation, Outcome, Result, Slice, ZeroFlags,
+    Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, Info, Now, Operation, Outcome,
+    Result, Slice, ZeroFlags,
 };
-use runtime::{Gate, WorkPool, each, promise, spawn, wait_for};
+use runtime::{Gate, WorkPool, each, spawn, wait_for};
 
 use room::{Lease, Room, Slot};
 use table::Entry;
@@ -295,11 +296,11 @@ impl ToyImage {
             Entry::Absent => self.read_backing(at, len, may_wait).await?,
             Entry::Zero => Some(Buffer::zeroed(len)),
             Entry::Plain(slot) => {
-                read_below(self.file(slot), slot.offset + within, len, may_wait).await?
+                read_or_wait(self.file(slot), slot.offset + within, len, may_wait).await?
             }
             Entry::Packed(slot, packed) => {
                 let packed = usize::try_from(packed).unwrap();
-                let packed = read_below(self.file(slot), slot.offset, packed, may_wait).await?;
+                let packed = read_or_wait(self.file(slot), slot.offset, packed, may_wait).await?;
                 let within = usize::try_from(within).unwrap();
                 let unpack = |packed: Buffer| {
                     let all = pack::unpack(&packed, self.len_of(cluster));
@@ -318,7 +319,9 @@ impl ToyImage {
             return Ok(Some(Buffer::zeroed(len)));
         };
         let there = usize::try_from(there).unwrap();
-        let Some(found) = read_below(backing, at, there, may_wait).await? else { return Ok(None) };
+        let Some(found) = read_or_wait(backing, at, there, may_wait).await? else {
+            return Ok(None);
+        };
         if there == len {
             return Ok(Some(found));
         }
@@ -363,7 +366,7 @@ impl ToyImage {
             return Err(Error::unsupported("write what was written: the image is append-only"));
         }
         if let (Entry::Plain(slot), None) = (old, &packed) {
-            return put(self.file(slot), slot.offset, data).await;
+            return write(self.file(slot), slot.offset, data, false).await;
         }
         let len = packed.as_ref().map_or(u64::from(self.settings.cluster), |p| p.len() as u64);
         let slot = self.state().room.allocate(len)?;
@@ -372,7 +375,7 @@ impl ToyImage {
             None => Entry::Plain(slot),
         };
         let data = packed.map_or(data, |packed| Buffer::copy_of(&packed).into());
-        let written = put(self.file(slot), slot.offset, data).await;
+        let written = write(self.file(slot), slot.offset, data, false).await;
         let state = &mut *self.state();
         let free = match written {
             Ok(()) => std::mem::replace(&mut state.table[cluster], new),
@@ -414,10 +417,10 @@ impl ToyImage {
         let _alone = self.writing.alone().await;
         let bytes = table::encode(self.info.size, self.settings.cluster, &self.state().table);
         for file in &self.files {
-            ask(file, Operation::Flush).await?;
+            flush(file).await?;
         }
-        put(&self.files[0], 0, Buffer::copy_of(&bytes).into()).await?;
-        ask(&self.files[0], Operation::Flush).await.map(drop)
+        write(&self.files[0], 0, Buffer::copy_of(&bytes).into(), false).await?;
+        flush(&self.files[0]).await
     }
 }
 
@@ -427,38 +430,4 @@ fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
         Poll::Ready(done) => Some(done),
         Poll::Pending => None,
     }
-}
-
-async fn ask(below: &Edge, operation: Operation) -> Result<Outcome> {
-    let (promise, answer) = promise();
-    below.submit(operation, Box::new(move |outcome| promise.keep(outcome)));
-    answer.await.unwrap_or_else(|| Err(Error::unanswered()))
-}
-
-async fn put(below: &Edge, offset: u64, data: Slice) -> Result<()> {
-    ask(below, Operation::Write { offset, data, fua: false }).await.map(drop)
-}
-
-/// Bytes of a disk below; `None` if they would have to be waited for, and `may_wait` is false.
-async fn read_below(
-    below: &Edge,
-    offset: u64,
-    len: usize,
-    may_wait: bool,
-) -> Result<Option<Buffer>> {
-    let mut buffer = Buffer::zeroed(len);
-    if below.read_now(&mut buffer, offset)? {
-        return Ok(Some(buffer));
-    }
-    if !may_wait {
-        return Ok(None);
-    }
-    match ask(below, Operation::Read { offset, buffer }).await? {
-        Outcome::Read(buffer) => Ok(Some(buffer)),
-        _ => Err(confused()),
-    }
-}
-
-fn confused() -> Error {
-    Error::new(ErrorKind::Io, Fault::Us, "the disk below gave an answer that makes no sense")
 }

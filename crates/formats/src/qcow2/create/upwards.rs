@@ -202,7 +202,7 @@ impl Upwards {
             match place {
                 Some(place) => {
                     let part = data.share(from, n).ok_or_else(kit::confused)?;
-                    kit::write(&self.container, place, part).await?;
+                    kit::write(&self.container, place, part, false).await?;
                 }
                 None if data.get(from..from + n).is_some_and(is_zero) => {}
                 None => {
@@ -222,7 +222,7 @@ impl Upwards {
             let (place, len) = self.place(at, end);
             if let Some(place) = place {
                 let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
-                kit::zero(&self.container, (place, len), flags).await?;
+                kit::zero(&self.container, place, len, flags).await?;
             }
             at += len;
         }

@@ -424,9 +424,9 @@ pub(super) async fn put(edge: &Edge, at: u64, data: Slice) -> Result<()> {
     if edge.write_now(&data, at, false)? {
         return Ok(());
     }
-    kit::write(edge, at, data).await
+    kit::write(edge, at, data, false).await
 }
 
 async fn zero_at(edge: &Edge, run: Run, flags: ZeroFlags) -> Result<()> {
-    kit::zero(edge, (run.at, run.len), flags).await
+    kit::zero(edge, run.at, run.len, flags).await
 }

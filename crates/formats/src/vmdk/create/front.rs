@@ -40,7 +40,7 @@ impl Front {
     ) -> Result<()> {
         for (index, bytes) in tables {
             let at = self.table(index) * SECTOR;
-            kit::write(container, at, Buffer::copy_of(&bytes).into()).await?;
+            kit::write(container, at, Buffer::copy_of(&bytes).into(), false).await?;
         }
         Ok(())
     }
@@ -50,7 +50,7 @@ impl Front {
         let tables = 0..size.div_ceil(SPAN).max(1);
         let sector = |i| u32::try_from(self.table(i)).unwrap_or(u32::MAX);
         let bytes: Vec<u8> = tables.flat_map(|i| sector(i).to_le_bytes()).collect();
-        kit::write(container, self.directory * SECTOR, Buffer::copy_of(&bytes).into()).await
+        kit::write(container, self.directory * SECTOR, Buffer::copy_of(&bytes).into(), false).await
     }
 
     fn table(self, index: u64) -> u64 {

@@ -251,7 +251,7 @@ impl Sparse {
     }
 
     async fn put(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {
-        kit::write(&self.container, offset, Buffer::copy_of(&bytes).into()).await
+        kit::write(&self.container, offset, Buffer::copy_of(&bytes).into(), false).await
     }
 
     /// Grains of a range, which begins with one.
@@ -301,7 +301,7 @@ impl Sparse {
         } else {
             part
         };
-        kit::write(&self.container, at * SECTOR, part).await
+        kit::write(&self.container, at * SECTOR, part, false).await
     }
 
     /// Notes that grains are written.

@@ -358,7 +358,7 @@ impl Layer for StreamOptimized {
         self.write_out(true).await?;
         let (at, directory, bytes) = self.state().end(grains(self.info.size))?;
         let end = at + bytes.len() as u64;
-        kit::write(&self.container, at, Buffer::copy_of(&bytes).into()).await?;
+        kit::write(&self.container, at, Buffer::copy_of(&bytes).into(), false).await?;
         let fronts = std::mem::take(&mut self.state().fronts);
         self.put_in_front(fronts).await?;
         if let Some(front) = self.front {
@@ -368,10 +368,10 @@ impl Layer for StreamOptimized {
             kit::flush(&self.container).await?;
         }
         let last = self.state().footer(Header { directory: directory.into(), ..self.header });
-        kit::write(&self.container, end, Buffer::copy_of(&last).into()).await?;
+        kit::write(&self.container, end, Buffer::copy_of(&last).into(), false).await?;
         if let Some(front) = self.front {
             let header = Header { directory: front.directory, ..self.header }.bytes();
-            kit::write(&self.container, 0, Buffer::copy_of(&header).into()).await?;
+            kit::write(&self.container, 0, Buffer::copy_of(&header).into(), false).await?;
         }
         self.container.device().resize(end + last.len() as u64)?;
         self.container.device().finish()
@@ -504,7 +504,7 @@ impl StreamOptimized {
             };
             let data = Buffer::copy_of(&bytes).into();
             drop(bytes);
-            let written = match kit::write(&self.container, at, data).await {
+            let written = match kit::write(&self.container, at, data, false).await {
                 Ok(()) => self.put_in_front(fronts).await,
                 failed => failed,
             };

@@ -1,0 +1,122 @@
+//! The operations of a disk below as futures, for tasks.
+//!
+//! Each call submits its operation at once, before it is awaited; so several may be in flight. The
+//! errors are those of the disk.
+
+#![expect(clippy::missing_errors_doc, reason = "what the disk below says")]
+
+use runtime::{Promised, promise};
+
+use crate::{
+    Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Place, Result, Slice,
+    ZeroFlags,
+};
+
+/// Submits an operation.
+pub fn submit(below: &Edge, operation: Operation) -> Promised<Result<Outcome>> {
+    let (owed, answer) = promise();
+    below.submit(operation, Box::new(move |outcome| owed.keep(outcome)));
+    answer
+}
+
+/// The result of a submitted operation.
+pub async fn ended(answer: Promised<Result<Outcome>>) -> Result<Outcome> {
+    answer.await.unwrap_or_else(|| Err(Error::unanswered()))
+}
+
+/// Runs any operation.
+pub async fn ask(below: &Edge, operation: Operation) -> Result<Outcome> {
+    ended(submit(below, operation)).await
+}
+
+/// Fills `buffer`.
+pub async fn read(below: &Edge, offset: u64, buffer: Buffer) -> Result<Buffer> {
+    let len = buffer.len();
+    match ask(below, Operation::Read { offset, buffer }).await? {
+        Outcome::Read(buffer) if buffer.len() == len => Ok(buffer),
+        _ => Err(confused()),
+    }
+}
+
+/// Writes `data`.
+pub async fn write(below: &Edge, offset: u64, data: Slice, fua: bool) -> Result<()> {
+    ask(below, Operation::Write { offset, data, fua }).await.map(drop)
+}
+
+/// Makes a range read as zeroes.
+pub async fn zero(below: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+    ask(below, Operation::Zero { offset, len, flags }).await.map(drop)
+}
+
+/// Says that a range is no longer needed.
+pub async fn trim(below: &Edge, offset: u64, len: u64, fua: bool) -> Result<()> {
+    ask(below, Operation::Trim { offset, len, fua }).await.map(drop)
+}
+
+/// Shares a range with another file. Returns how many bytes from the start were shared, perhaps
+/// none.
+pub async fn take(
+    below: &Edge,
+    (offset, len): (u64, u64),
+    from: Place,
+    share_only: bool,
+) -> Result<u64> {
+    match ask(below, Operation::Take { offset, len, from, share_only }).await? {
+        Outcome::Taken(taken) => Ok(taken),
+        _ => Err(confused()),
+    }
+}
+
+/// Makes everything durable that is complete.
+pub async fn flush(below: &Edge) -> Result<()> {
+    ask(below, Operation::Flush).await.map(drop)
+}
+
+/// What a range holds: at least one extent, at most `max`.
+pub async fn resolve(below: &Edge, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>> {
+    match ask(below, Operation::Resolve { offset, len, max }).await? {
+        Outcome::Extents(extents) if !extents.is_empty() => Ok(extents),
+        _ => Err(confused()),
+    }
+}
+
+/// Reads bytes; `None` if that would have to wait and `may_wait` is false.
+pub async fn read_or_wait(
+    below: &Edge,
+    offset: u64,
+    len: usize,
+    may_wait: bool,
+) -> Result<Option<Buffer>> {
+    let mut buffer = Buffer::zeroed(len);
+    if below.read_now(&mut buffer, offset)? {
+        return Ok(Some(buffer));
+    }
+    if !may_wait {
+        return Ok(None);
+    }
+    read(below, offset, buffer).await.map(Some)
+}
+
+/// The map of a range; `None` as for [`read_or_wait`].
+pub async fn resolve_or_wait(
+    below: &Edge,
+    (offset, len): (u64, u64),
+    max: usize,
+    may_wait: bool,
+) -> Result<Option<Vec<Extent>>> {
+    let mut found = Vec::new();
+    if below.resolve_now(offset, len, max, &mut found)? {
+        return Ok(Some(found));
+    }
+    if !may_wait {
+        return Ok(None);
+    }
+    resolve(below, offset, len, max).await.map(Some)
+}
+
+/// The error for an answer of the wrong kind.
+#[must_use]
+pub fn confused() -> Error {
+    let action = "the disk below gave an answer that makes no sense; this is a defect";
+    Error::new(ErrorKind::Io, Fault::Us, action)
+}
