@@ -159,7 +159,7 @@ const LOOK_AT_THE_WALL: [&str; 8] = [
     "server/src/log/mod.rs",
     "filters/src/log/sink.rs",
     "filters/src/kit/chance.rs",
-    "formats/src/vpc/creator.rs",
+    "formats/src/vpc/create.rs",
     "devices/src/http/answer.rs",
     "devices/src/words.rs",
     "plugins/src/host/text.rs",

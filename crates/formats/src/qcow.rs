@@ -102,7 +102,8 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         None => None,
     };
     let entries = header.size.div_ceil(1 << (header.cluster_bits + header.table_bits));
-    let first = Table::new(&container, "first table", header.first, (entries, 8), be64)?;
+    let first =
+        Table::new((&container, opening.context), "first table", header.first, (entries, 8), be64)?;
     if entries > 0 && header.first < HEADER as u64 {
         return Err(corrupt("the qcow image is broken: its first table lies in its header"));
     }

@@ -1,18 +1,17 @@
-//! A long table of numbers in a container, with a bounded cache.
+//! A long table of numbers in a container, of which slices are in the cache of all images.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use device::{Buffer, Edge, Result};
+use device::{Edge, Result};
+use runtime::Context;
 
+use super::cache::{Cache, Shelf};
 use super::fields::{corrupt, lies_inside, load};
 use super::layer::at_once;
-use super::{confused, read};
+use super::read;
 
 /// Bytes that are read at a time.
 const SLICE: u64 = 64 << 10;
-/// Slices that are cached: 8 MiB.
-const SLICES: usize = 128;
 
 /// The table. Its entries do not change while it is open.
 pub(crate) struct Table {
@@ -21,15 +20,8 @@ pub(crate) struct Table {
     entries: u64,
     width: u64,
     number: fn(&[u8], usize) -> u64,
-    known: Mutex<Known>,
-}
-
-#[derive(Default)]
-struct Known {
-    /// By the start of the table, and the slice's offset in it.
-    slices: HashMap<(u64, u64), (u64, Arc<Buffer>)>,
-    /// Counts look-ups.
-    now: u64,
+    /// By their offsets in the container.
+    slices: Shelf,
 }
 
 impl Table {
@@ -39,7 +31,7 @@ impl Table {
     /// # Errors
     /// They do not all lie in the container.
     pub(crate) fn new(
-        below: &Edge,
+        (below, context): (&Edge, &Context),
         what: &str,
         offset: u64,
         (entries, width): (u64, u64),
@@ -48,8 +40,8 @@ impl Table {
         let len =
             entries.checked_mul(width).ok_or_else(|| corrupt(format!("its {what} is endless")))?;
         lies_inside(below, what, offset, len)?;
-        let known = Mutex::default();
-        Ok(Self { below: below.clone(), offset, entries, width, number, known })
+        let slices = Cache::of(context).shelf();
+        Ok(Self { below: below.clone(), offset, entries, width, number, slices })
     }
 
     /// Its place: offset and length.
@@ -95,15 +87,14 @@ impl Table {
         may_wait: bool,
     ) -> Result<Option<u64>> {
         let (start, within) = (at - at % SLICE, usize::try_from(at % SLICE).unwrap_or(0));
-        if let Some(slice) = self.remembered((base, start)) {
+        let (offset, len) = (base + start, usize::try_from(SLICE.min(len - start)).unwrap_or(0));
+        // Of a table that overlaps this one, a slice may be shorter.
+        if let Some(slice) = self.slices.get(offset).filter(|slice| slice.len() == len) {
             return Ok(Some((self.number)(&slice, within)));
         }
-        let len = usize::try_from(SLICE.min(len - start)).unwrap_or(0);
-        let Some(slice) = read(&self.below, base + start, len, may_wait).await? else {
-            return Ok(None);
-        };
-        let slice = Arc::new(slice);
-        self.remember((base, start), slice.clone());
+        let Some(slice) = read(&self.below, offset, len, may_wait).await? else { return Ok(None) };
+        let slice: Arc<[u8]> = Arc::from(&*slice);
+        self.slices.put(offset, slice.clone());
         Ok(Some((self.number)(&slice, within)))
     }
 
@@ -115,32 +106,11 @@ impl Table {
         if let Some(Ok(Some(entry))) = at_once(self.entry(index, false)) {
             return Ok(entry);
         }
-        // This reads it into the cache.
         let at = index.min(self.entries.saturating_sub(1)) * self.width;
         let start = at - at % SLICE;
-        let len = SLICE.min(self.entries * self.width - start);
-        let slice =
-            load(&self.below, "table", self.offset + start, usize::try_from(len).unwrap_or(0))?;
-        self.remember((self.offset, start), Arc::new(slice));
-        at_once(self.entry(index, false)).unwrap_or(Ok(None))?.ok_or_else(confused)
-    }
-
-    fn remembered(&self, start: (u64, u64)) -> Option<Arc<Buffer>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.now += 1;
-        let now = known.now;
-        let (used, slice) = known.slices.get_mut(&start)?;
-        *used = now;
-        Some(slice.clone())
-    }
-
-    fn remember(&self, start: (u64, u64), slice: Arc<Buffer>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.slices.len() >= SLICES {
-            let oldest = known.slices.iter().min_by_key(|(_, (used, _))| *used).map(|(s, _)| *s);
-            oldest.and_then(|oldest| known.slices.remove(&oldest));
-        }
-        let now = known.now;
-        known.slices.insert(start, (now, slice));
+        let len = usize::try_from(SLICE.min(self.entries * self.width - start)).unwrap_or(0);
+        let slice = load(&self.below, "table", self.offset + start, len)?;
+        self.slices.put(self.offset + start, Arc::from(&*slice));
+        Ok((self.number)(&slice, usize::try_from(at - start).unwrap_or(0)))
     }
 }

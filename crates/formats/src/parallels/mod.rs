@@ -84,10 +84,13 @@ struct Map {
     container: Edge,
 }
 
-fn open(container: Edge, _: &Opening<'_>) -> Result<Arc<dyn Device>> {
+fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let header = Header::read(&container)?;
     let shape = (header.entries, 4);
-    let table = Table::new(&container, "table", HEADER as u64, shape, |b, at| le32(b, at).into())?;
+    let table =
+        Table::new((&container, opening.context), "table", HEADER as u64, shape, |b, at| {
+            le32(b, at).into()
+        })?;
     let (size, below) = (header.size, container.clone());
     Ok(Layered::device(Scattered::new(size, below, None, Map { header, table, container })))
 }

@@ -116,7 +116,8 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         None => None,
     };
     let shape = (header.table / 8, 8);
-    let first = Table::new(&container, "first table", header.first, shape, le64)?;
+    let first =
+        Table::new((&container, opening.context), "first table", header.first, shape, le64)?;
     let (size, below) = (header.size, container.clone());
     Ok(Layered::device(Scattered::new(size, below, backing, Map { header, first, container })))
 }

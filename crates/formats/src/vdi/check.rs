@@ -9,9 +9,9 @@ use crate::Findings;
 use super::header::Header;
 use super::{ABSENT, GIVEN_UP, Map};
 
-pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
+pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
     let header = Header::read(container)?;
-    let map = Map::new(container, header.clone())?;
+    let map = Map::new((container, context), header.clone())?;
     let rooms = container.info().size.saturating_sub(header.data) / header.block;
     let rooms = rooms.min(header.blocks);
     let mut taken = vec![0_u64; usize::try_from(rooms.div_ceil(64)).unwrap_or(0)];

@@ -5,7 +5,7 @@
 //! VirtualBox do.
 
 mod check;
-mod creator;
+mod create;
 mod header;
 #[cfg(test)]
 mod tests;
@@ -33,11 +33,11 @@ pub(crate) const FORMAT: Format = Format {
     create: Some(Creator {
         beside: None,
         options: &[param("static", "on|off", "whether all room is taken at once (off)")],
-        open: creator::open,
+        open: create::open,
         over: crate::format::over_nothing,
         piped: |_| Ok(false),
         remake: None,
-        measure: creator::measure,
+        measure: create::measure,
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: Some(check::check),
@@ -47,9 +47,9 @@ pub(crate) const FORMAT: Format = Format {
 const ABSENT: u64 = 0xffff_ffff;
 const GIVEN_UP: u64 = 0xffff_fffe;
 
-fn open(container: Edge, _: &Opening<'_>) -> Result<Arc<dyn Device>> {
+fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let header = Header::read(&container)?;
-    let map = Map::new(&container, header.clone())?;
+    let map = Map::new((&container, opening.context), header.clone())?;
     let disk = Scattered::new(header.size, container, None, map);
     Ok(Layered::device(disk))
 }
@@ -71,10 +71,11 @@ struct Map {
 }
 
 impl Map {
-    fn new(container: &Edge, header: Header) -> Result<Self> {
+    fn new((container, context): (&Edge, &Context), header: Header) -> Result<Self> {
         let shape = (header.blocks, 4);
-        let table =
-            Table::new(container, "block map", header.map, shape, |b, at| le32(b, at).into())?;
+        let table = Table::new((container, context), "block map", header.map, shape, |b, at| {
+            le32(b, at).into()
+        })?;
         Ok(Self { header, table, container: container.clone() })
     }
 }

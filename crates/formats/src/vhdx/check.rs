@@ -11,14 +11,14 @@ use crate::kit::fields::lies_inside;
 use super::{MIB, Map, PARTLY, PRESENT, VhdxImage};
 
 /// Checks the table of blocks.
-pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
+pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
     let VhdxImage { container, dirty, regions, metadata } = VhdxImage::read(container.clone())?;
     if dirty {
         return Err(Error::unfit(
             "the VHDX image was not closed, and its log is to be replayed first: `qemu-img check -r all` does that",
         ));
     }
-    let map = Map::new(&container, regions, metadata)?;
+    let map = Map::new((&container, context), regions, metadata)?;
     let mut taken = Taken::of(container.info().size.div_ceil(MIB));
     let mut findings = Findings::default();
     let (ratio, block) = (map.metadata.ratio(), map.metadata.block);

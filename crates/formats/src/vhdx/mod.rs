@@ -5,7 +5,7 @@
 
 mod check;
 mod crc;
-mod creator;
+mod create;
 mod header;
 mod log;
 mod metadata;
@@ -46,11 +46,11 @@ pub(crate) const FORMAT: Format = Format {
                 "blocks that are not there are said to be zero (on)",
             ),
         ],
-        open: creator::open,
+        open: create::open,
         over: crate::format::over_nothing,
         piped: |_| Ok(false),
         remake: None,
-        measure: creator::measure,
+        measure: create::measure,
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: Some(check::check),
@@ -102,7 +102,7 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         Some(parent) => Some(parent.open(FORMAT.word, opening.files, id_of)?),
         None => None,
     };
-    let (size, map) = (metadata.size, Map::new(&container, regions, metadata)?);
+    let (size, map) = (metadata.size, Map::new((&container, opening.context), regions, metadata)?);
     Ok(Layered::device(Scattered::new(size, container, backing, map)))
 }
 
@@ -132,13 +132,22 @@ struct Map {
 }
 
 impl Map {
-    fn new(container: &Edge, regions: Regions, metadata: Metadata) -> Result<Self> {
+    fn new(
+        (container, context): (&Edge, &Context),
+        regions: Regions,
+        metadata: Metadata,
+    ) -> Result<Self> {
         let entries = metadata.entries();
         if entries * 8 > regions.bat.len {
             return Err(corrupt("the VHDX image is broken: its table of blocks is too short"));
         }
-        let table =
-            Table::new(container, "table of blocks", regions.bat.offset, (entries, 8), le64)?;
+        let table = Table::new(
+            (container, context),
+            "table of blocks",
+            regions.bat.offset,
+            (entries, 8),
+            le64,
+        )?;
         Ok(Self { metadata, regions, table, container: container.clone() })
     }
 

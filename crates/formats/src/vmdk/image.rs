@@ -8,7 +8,7 @@ use runtime::WorkPool;
 use super::descriptor::{Descriptor, LONGEST, Line, LineKind, is_one};
 use super::header::{self, FirstBytes, Layout, broken};
 use super::pages::Kept;
-use super::reader::Reader;
+use super::read::Reader;
 use super::sparse::Sparse;
 use crate::kit::Layered;
 use crate::{Files, Opening, Reference, Role};

@@ -2,7 +2,7 @@
 
 use device::{Extent, ExtentKind, Home, Result, Stored, merge_extent};
 
-use super::reader::{Piece, Reader, What};
+use super::read::{Piece, Reader, What};
 use crate::kit;
 
 /// The most pieces for one answer, which may then be shorter than the range.

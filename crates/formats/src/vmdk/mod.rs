@@ -14,7 +14,7 @@ mod header;
 mod image;
 mod map;
 mod pages;
-mod reader;
+mod read;
 mod sparse;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! All numbers are big-endian. Reads fixed, dynamic and differencing images (the parent through the gate),
 //! makes fixed and dynamic ones. How large a disk is depends on the creator: see [`header`].
 
-mod creator;
+mod create;
 mod header;
 mod parent;
 #[cfg(test)]
@@ -35,11 +35,11 @@ pub(crate) const FORMAT: Format = Format {
             param("subformat", "dynamic|fixed", "whether room is taken as it is needed (dynamic)"),
             param("force_size", "on|off", "the size as it is, not rounded up to cylinders (off)"),
         ],
-        open: creator::open,
+        open: create::open,
         over: crate::format::over_nothing,
         piped: |_| Ok(false),
         remake: None,
-        measure: creator::measure,
+        measure: create::measure,
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: None,
@@ -60,7 +60,7 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         Kind::Differencing => Some(parent::open(&container, &dynamic, opening.files)?),
         Kind::Fixed | Kind::Dynamic => None,
     };
-    let map = Map::new(&container, dynamic, footer.kind)?;
+    let map = Map::new((&container, opening.context), dynamic, footer.kind)?;
     Ok(Layered::device(Scattered::new(footer.size, container, backing, map)))
 }
 
@@ -98,10 +98,11 @@ struct Map {
 }
 
 impl Map {
-    fn new(container: &Edge, dynamic: Dynamic, kind: Kind) -> Result<Self> {
+    fn new((container, context): (&Edge, &Context), dynamic: Dynamic, kind: Kind) -> Result<Self> {
         let shape = (dynamic.entries, 4);
-        let table =
-            Table::new(container, "table", dynamic.table, shape, |b, at| be32(b, at).into())?;
+        let table = Table::new((container, context), "table", dynamic.table, shape, |b, at| {
+            be32(b, at).into()
+        })?;
         let differs = kind == Kind::Differencing;
         Ok(Self { dynamic, table, container: container.clone(), differs })
     }
