@@ -48,8 +48,8 @@ pub struct Haggler {
     pub socket: Socket,
     /// What the server's greeting offered.
     pub offered: u16,
-    mode: Mode,
-    contexts: Vec<(u32, String)>,
+    pub(crate) mode: Mode,
+    pub(crate) contexts: Vec<(u32, String)>,
 }
 
 impl Haggler {
@@ -229,7 +229,7 @@ impl Haggler {
 }
 
 /// Reads the INFO replies of an export; each must be well-formed and come at most once.
-fn parse_export(infos: &[OptionReply]) -> Export {
+pub(crate) fn parse_export(infos: &[OptionReply]) -> Export {
     let mut export = Export::default();
     let mut seen = Vec::new();
     for reply in infos {

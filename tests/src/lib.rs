@@ -15,6 +15,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 pub mod cgroup;
+pub mod conformance;
 pub mod dice;
 pub mod examples;
 pub mod fake;

@@ -1,4 +1,5 @@
-//! A connected socket, Unix or TCP, whose reads and writes give up after a minute.
+//! A connected socket, Unix or TCP, whose reads and writes give up after a minute; or a line to a
+//! server that runs in the test itself, without a socket.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,6 +9,10 @@ use std::time::Duration;
 
 use crate::GUARD;
 
+/// A connection without a socket: what is written is answered at once. A read gives what was
+/// answered; then nothing, once the far end has closed, or [`ErrorKind::WouldBlock`].
+pub trait Line: Read + Write + std::fmt::Debug + Send {}
+
 /// One end of a connection.
 #[derive(Debug)]
 pub enum Socket {
@@ -15,6 +20,8 @@ pub enum Socket {
     Tcp(TcpStream),
     /// Over a path.
     Unix(UnixStream),
+    /// Inside of the test.
+    Line(Box<dyn Line>),
 }
 
 impl Socket {
@@ -45,6 +52,7 @@ impl Socket {
                 s.set_read_timeout(Some(limit)).unwrap();
                 s.set_write_timeout(Some(limit)).unwrap();
             }
+            Self::Line(_) => {}
         }
     }
 
@@ -53,6 +61,7 @@ impl Socket {
         match self {
             Self::Tcp(s) => Self::Tcp(s.try_clone().unwrap()),
             Self::Unix(s) => Self::Unix(s.try_clone().unwrap()),
+            Self::Line(_) => panic!("a line has one handle"),
         }
     }
 
@@ -61,6 +70,7 @@ impl Socket {
         match self {
             Self::Tcp(s) => rustix::io::ioctl_fionread(s),
             Self::Unix(s) => rustix::io::ioctl_fionread(s),
+            Self::Line(_) => panic!("a line does not tell"),
         }
         .unwrap()
     }
@@ -95,6 +105,7 @@ impl Socket {
         let _ = match self {
             Self::Tcp(s) => s.shutdown(std::net::Shutdown::Write),
             Self::Unix(s) => s.shutdown(std::net::Shutdown::Write),
+            Self::Line(_) => Ok(()),
         };
     }
 
@@ -156,6 +167,7 @@ impl Read for Socket {
         match self {
             Self::Tcp(s) => s.read(buffer),
             Self::Unix(s) => s.read(buffer),
+            Self::Line(s) => s.read(buffer),
         }
     }
 }
@@ -165,6 +177,7 @@ impl Write for Socket {
         match self {
             Self::Tcp(s) => s.write(buffer),
             Self::Unix(s) => s.write(buffer),
+            Self::Line(s) => s.write(buffer),
         }
     }
 

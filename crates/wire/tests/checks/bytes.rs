@@ -1,33 +1,13 @@
-//! Messages, written and parsed by hand.
+//! Messages, written by hand.
+
+pub(crate) use blackbox::nbd::Cursor as Fields;
+pub(crate) use blackbox::nbd::rep::{
+    ACK, BLOCK_SIZE_REQD, INFO, INVALID, META_CONTEXT as META, POLICY, SERVER, SHUTDOWN, TLS_REQD,
+    UNKNOWN, UNSUP,
+};
+use blackbox::nbd::{EXT_REQUEST, OPTION_REPLY, REQUEST};
 
 pub(crate) const IHAVEOPT: &[u8; 8] = b"IHAVEOPT";
-pub(crate) const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-
-pub(crate) const ACK: u32 = 1;
-pub(crate) const SERVER: u32 = 2;
-pub(crate) const INFO: u32 = 3;
-pub(crate) const META: u32 = 4;
-pub(crate) const UNSUP: u32 = 0x8000_0001;
-pub(crate) const POLICY: u32 = 0x8000_0002;
-pub(crate) const INVALID: u32 = 0x8000_0003;
-pub(crate) const TLS_REQD: u32 = 0x8000_0005;
-pub(crate) const UNKNOWN: u32 = 0x8000_0006;
-pub(crate) const SHUTDOWN: u32 = 0x8000_0007;
-pub(crate) const BLOCK_SIZE_REQD: u32 = 0x8000_0008;
-pub(crate) const TOO_BIG: u32 = 0x8000_0009;
-pub(crate) const EXT_REQD: u32 = 0x8000_000a;
-
-pub(crate) const EPERM: u32 = 1;
-pub(crate) const EINVAL: u32 = 22;
-pub(crate) const ENOSPC: u32 = 28;
-pub(crate) const ENOTSUP: u32 = 95;
-
-pub(crate) const FUA: u16 = 1;
-pub(crate) const NO_HOLE: u16 = 2;
-pub(crate) const DF: u16 = 4;
-pub(crate) const REQ_ONE: u16 = 8;
-pub(crate) const FAST_ZERO: u16 = 16;
-pub(crate) const PAYLOAD_LEN: u16 = 32;
 
 /// Bytes, built up by appending.
 #[derive(Clone, Debug, Default)]
@@ -67,30 +47,6 @@ impl AsRef<[u8]> for Bytes {
     }
 }
 
-/// Takes fields off the front.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Fields<'a> {
-    pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
-        let (head, rest) = self.0.split_at(len);
-        self.0 = rest;
-        head
-    }
-
-    pub(crate) fn u16(&mut self) -> u16 {
-        u16::from_be_bytes(self.take(2).try_into().unwrap())
-    }
-
-    pub(crate) fn u32(&mut self) -> u32 {
-        u32::from_be_bytes(self.take(4).try_into().unwrap())
-    }
-
-    pub(crate) fn u64(&mut self) -> u64 {
-        u64::from_be_bytes(self.take(8).try_into().unwrap())
-    }
-}
-
 pub(crate) fn option(option: u32, data: impl AsRef<[u8]>) -> Bytes {
     let data = data.as_ref();
     Bytes::new().raw(IHAVEOPT).u32(option).u32(u32::try_from(data.len()).unwrap()).raw(data)
@@ -104,10 +60,6 @@ pub(crate) fn info(number: u32, name: &str, ids: &[u16]) -> Bytes {
     option(number, data)
 }
 
-pub(crate) fn go(name: &str) -> Bytes {
-    info(7, name, &[])
-}
-
 pub(crate) fn meta(number: u32, name: &str, queries: &[&str]) -> Bytes {
     let mut data = Bytes::new().counted(name).u32(u32::try_from(queries.len()).unwrap());
     for query in queries {
@@ -116,35 +68,15 @@ pub(crate) fn meta(number: u32, name: &str, queries: &[&str]) -> Bytes {
     option(number, data)
 }
 
-/// An option reply: the option, the type, the data.
-pub(crate) type OptionReply = (u32, u32, Vec<u8>);
-
 /// An option reply as a server sends it.
 pub(crate) fn option_reply(option: u32, kind: u32, data: impl AsRef<[u8]>) -> Bytes {
     let data = data.as_ref();
     Bytes::new()
-        .u64(REPLY_MAGIC)
+        .u64(OPTION_REPLY)
         .u32(option)
         .u32(kind)
         .u32(u32::try_from(data.len()).unwrap())
         .raw(data)
-}
-
-/// Parses a run of option replies; no byte may be left over.
-pub(crate) fn option_replies(bytes: &[u8]) -> Vec<OptionReply> {
-    let mut fields = Fields(bytes);
-    let mut replies = Vec::new();
-    while !fields.0.is_empty() {
-        assert_eq!(fields.u64(), REPLY_MAGIC);
-        let (option, kind, len) = (fields.u32(), fields.u32(), fields.u32());
-        replies.push((option, kind, fields.take(len.try_into().unwrap()).to_vec()));
-    }
-    replies
-}
-
-/// The types of a run of option replies.
-pub(crate) fn kinds(bytes: &[u8]) -> Vec<u32> {
-    option_replies(bytes).iter().map(|(_, kind, _)| *kind).collect()
 }
 
 /// A request, in either framing.
@@ -160,7 +92,7 @@ pub(crate) struct Ask {
 
 impl Ask {
     pub(crate) fn bytes(self) -> Bytes {
-        let magic = if self.extended { 0x21e4_1c71 } else { 0x2560_9513 };
+        let magic = if self.extended { EXT_REQUEST } else { REQUEST };
         let head = Bytes::new()
             .u32(magic)
             .u16(self.flags)
@@ -173,55 +105,4 @@ impl Ask {
             head.u32(u32::try_from(self.length).unwrap())
         }
     }
-}
-
-/// One reply header with what followed it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Answer {
-    Simple { error: u32, cookie: u64, data: Vec<u8> },
-    Chunk { last: bool, kind: u16, cookie: u64, offset: Option<u64>, payload: Vec<u8> },
-}
-
-impl Answer {
-    pub(crate) fn cookie(&self) -> u64 {
-        match self {
-            Self::Simple { cookie, .. } | Self::Chunk { cookie, .. } => *cookie,
-        }
-    }
-
-    /// The error, or 0.
-    pub(crate) fn error(&self) -> u32 {
-        match self {
-            Self::Simple { error, .. } => *error,
-            Self::Chunk { kind, payload, .. } if kind & 0x8000 != 0 => Fields(payload).u32(),
-            Self::Chunk { .. } => 0,
-        }
-    }
-
-    pub(crate) fn is_chunk(&self) -> bool {
-        matches!(self, Self::Chunk { .. })
-    }
-}
-
-/// Parses a run of replies; `data` bytes follow a simple success.
-pub(crate) fn answers(bytes: &[u8], data: usize) -> Vec<Answer> {
-    let mut fields = Fields(bytes);
-    let mut answers = Vec::new();
-    while !fields.0.is_empty() {
-        let magic = fields.u32();
-        if magic == 0x6744_6698 {
-            let (error, cookie) = (fields.u32(), fields.u64());
-            let data = fields.take(if error == 0 { data } else { 0 }).to_vec();
-            answers.push(Answer::Simple { error, cookie, data });
-            continue;
-        }
-        let extended = magic == 0x6e8a_278c;
-        assert!(extended || magic == 0x668e_33ef, "magic {magic:x}");
-        let (flags, kind, cookie) = (fields.u16(), fields.u16(), fields.u64());
-        let offset = extended.then(|| fields.u64());
-        let len = if extended { fields.u64() } else { fields.u32().into() };
-        let payload = fields.take(len.try_into().unwrap()).to_vec();
-        answers.push(Answer::Chunk { last: flags & 1 != 0, kind, cookie, offset, payload });
-    }
-    answers
 }

@@ -65,7 +65,7 @@ impl Client {
     fn said_option(&mut self) -> u32 {
         let said = self.take_said();
         let mut fields = Fields(&said);
-        assert_eq!(fields.take(8), IHAVEOPT);
+        assert_eq!(fields.bytes(8), IHAVEOPT);
         let (number, length) = (fields.u32(), fields.u32());
         assert_eq!(fields.0.len(), length as usize, "one option in flight");
         number

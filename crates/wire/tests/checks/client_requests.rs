@@ -6,13 +6,13 @@ use wire::{
 };
 
 use crate::bytes::Ask;
-use crate::model::all_flags;
+use crate::model::ALL_FLAGS;
 
 fn session(mode: Framing) -> Negotiated {
     Negotiated {
         mode,
         size: 1 << 40,
-        flags: all_flags(),
+        flags: ALL_FLAGS,
         blocks: BlockConstraints { minimum: 512, preferred: 4096, maximum: 1 << 20 },
         contexts: vec![(1, "base:allocation".into()), (2, "test:numbers".into())],
         ..Negotiated::default()

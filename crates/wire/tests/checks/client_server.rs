@@ -5,11 +5,13 @@ use wire::{
     ServerHandshake, ServerPolicy, ServerStep, ServerTls,
 };
 
-use crate::model::{Menu, SIZE};
+use crate::model::Menu;
+
+const SIZE: u64 = 1 << 20;
 
 /// Runs both handshakes to their end; each side receives at most `piece` bytes at a time.
 fn negotiate(client: ClientPolicy, server: ServerPolicy, piece: usize) -> (ClientStep, ServerStep) {
-    let mut menu = Menu::default();
+    let mut menu = Menu::of_three();
     let mut client = ClientHandshake::new(client);
     let mut server = ServerHandshake::new(server);
     let (mut to_client, mut to_server) = (server.greeting(), Vec::new());
@@ -58,7 +60,7 @@ fn both_sides_agree_on_every_session() {
     for bits in 0..64_u32 {
         let bit = |at: u32| bits >> at & 1 != 0;
         let client = ClientPolicy {
-            export: "disk".into(),
+            export: "alpha".into(),
             structured: bit(0),
             extended: bit(1),
             block_sizes: bit(4),
@@ -100,10 +102,10 @@ fn both_sides_agree_on_every_session() {
 fn old_servers_are_understood() {
     for (fixed_newstyle, no_zeroes) in [(false, false), (false, true), (true, false)] {
         let server = ServerPolicy { fixed_newstyle, no_zeroes, ..ServerPolicy::default() };
-        let client = ClientPolicy { export: "disk".into(), ..ClientPolicy::default() };
+        let client = ClientPolicy { export: "alpha".into(), ..ClientPolicy::default() };
         let (client, _) = negotiate(client, server, 5);
         let ClientStep::Ready(session) = client else { panic!("{client:?}") };
-        assert_eq!(session.size, SIZE as u64);
+        assert_eq!(session.size, SIZE);
         assert_eq!(session.protocol == Protocol::NewstyleFixed, fixed_newstyle);
     }
 }
@@ -116,10 +118,10 @@ fn a_list_of_our_own_server_has_every_detail() {
         let ClientStep::Listed(listed) = client else { panic!("{client:?}") };
         assert!(matches!(server, ServerStep::Close(wire::CloseReason::Abort)));
         let names: Vec<&str> = listed.iter().map(|export| export.name.as_str()).collect();
-        assert_eq!(names, ["", "disk", "ro"]);
+        assert_eq!(names, ["alpha", "beta"]);
         for export in listed {
             let session = export.details.unwrap().unwrap();
-            assert_eq!(session.size, SIZE as u64);
+            assert_eq!(session.size, if export.name == "beta" { 2 * SIZE } else { SIZE });
             assert_eq!(session.description.as_deref(), Some("a disk for tests"));
             assert_eq!(session.available_contexts.map(|all| all.len()), Some(3));
             assert!(session.blocks_advertised);

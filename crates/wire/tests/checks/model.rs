@@ -1,227 +1,210 @@
-//! A small server over a byte array: the crate's server side, driven as an engine would drive it.
+//! A small server over a sparse disk: the crate's server side, driven as an engine would drive it.
 
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex};
+
+use blackbox::conformance::{Host, Running, Target};
+use blackbox::index;
+use blackbox::socket::{Line, Socket};
 use wire::constants::allocation;
 use wire::{
-    After, BlockConstraints, CloseReason, Command, CommandFlags, ErrorCode, ExportCatalog,
-    ExportOffer, Framing, Negotiated, OptionRefusal, ReplyWriter, Request, ServerHandshake,
-    ServerPolicy, ServerStep, StatusExtent, TransmissionFlags, parse_request, request_header_len,
+    After, BlockConstraints, Command, CommandFlags, ErrorCode, ExportCatalog, ExportOffer,
+    Negotiated, OptionRefusal, ReplyWriter, Request, ServerHandshake, ServerPolicy, ServerStep,
+    StatusExtent, TransmissionFlags, parse_request, request_header_len,
 };
 
-use crate::bytes::{self, Answer, Bytes};
+/// Unit of the disk and of its map, in bytes.
+const BLOCK: u64 = 64 << 10;
 
-pub(crate) const SIZE: usize = 256 << 10;
-/// Unit of the model's map.
-pub(crate) const BLOCK: usize = 4096;
+/// The blocks that were written, by number.
+type Blocks = BTreeMap<u64, Vec<u8>>;
 
-/// Everything that a server can support.
-pub(crate) fn all_flags() -> TransmissionFlags {
-    TransmissionFlags(0b1_1101_1110_1101)
+/// The crate's server side, with what is served and what its clients may do.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) policy: ServerPolicy,
+    pub(crate) contexts: Vec<String>,
 }
 
-/// The exports of the model: a default one, `disk`, `ro`, `secret` (TLS only).
+impl Model {
+    /// With one context.
+    pub(crate) fn new(policy: ServerPolicy) -> Self {
+        Self { policy, contexts: vec!["base:allocation".to_owned()] }
+    }
+}
+
+impl Target for Model {
+    fn serve(&self, host: Host) -> Box<dyn Running> {
+        Box::new(Served { model: self.clone(), host, disk: Arc::default() })
+    }
+}
+
+struct Served {
+    model: Model,
+    host: Host,
+    disk: Arc<Mutex<Blocks>>,
+}
+
+impl Running for Served {
+    fn connect(&self) -> Socket {
+        let handshake = ServerHandshake::new(self.model.policy.clone());
+        let out = handshake.greeting();
+        let menu = Menu { host: self.host, contexts: self.model.contexts.clone(), tls: false };
+        let disk = Arc::clone(&self.disk);
+        let (session, input, closed) = (None, Vec::new(), false);
+        let mut connection =
+            Connection { menu, handshake, session, disk, input, out, told: 0, closed };
+        // What is said before anything was heard.
+        connection.hear();
+        Socket::Line(Box::new(connection))
+    }
+}
+
+/// What is served on one connection. An export `secret` is for TLS alone.
 #[derive(Debug)]
 pub(crate) struct Menu {
-    pub(crate) flags: TransmissionFlags,
-    pub(crate) blocks: BlockConstraints,
-    pub(crate) size: u64,
+    pub(crate) host: Host,
+    pub(crate) contexts: Vec<String>,
     pub(crate) tls: bool,
 }
 
-impl Default for Menu {
-    fn default() -> Self {
-        let blocks = BlockConstraints { minimum: 1, preferred: 4096, maximum: 1 << 20 };
-        Self { flags: all_flags(), blocks, size: SIZE as u64, tls: false }
+/// Everything but several connections and changes of the size.
+pub(crate) const ALL_FLAGS: TransmissionFlags = TransmissionFlags(0b1_1100_1110_1101);
+
+impl Menu {
+    /// An export of 1 MiB with three contexts.
+    pub(crate) fn of_three() -> Self {
+        let contexts = ["base:allocation", "test:numbers", "test:other"].map(str::to_owned);
+        Self { host: blackbox::conformance::NAMED, contexts: contexts.to_vec(), tls: false }
     }
 }
 
 impl ExportCatalog for Menu {
     fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal> {
-        Ok(["", "disk", "ro"].map(|name| (name.to_owned(), format!("about {name}"))).to_vec())
+        let names = if self.host.named { &["alpha", "beta"][..] } else { &[""] };
+        Ok(names.iter().map(|name| ((*name).to_owned(), format!("about {name}"))).collect())
     }
 
     fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {
-        let flags = match name {
-            "ro" => self.flags.with(TransmissionFlags::READ_ONLY),
+        let host = &self.host;
+        let size = match name {
             "secret" if !self.tls => return Err(OptionRefusal::tls_required()),
-            "" | "disk" | "secret" => self.flags,
+            "secret" | "" => host.size,
+            "alpha" if host.named => host.size,
+            "beta" if host.named => 2 * host.size,
             _ => return Err(OptionRefusal::unknown()),
         };
+        let flags = TransmissionFlags(ALL_FLAGS.0 & !host.without);
+        let read_only = TransmissionFlags::READ_ONLY;
+        let (minimum, maximum) = host.blocks;
         Ok(ExportOffer {
-            name: if name.is_empty() { "disk".into() } else { name.into() },
+            name: name.into(),
             description: "a disk for tests".into(),
-            size: self.size,
-            flags,
-            blocks: Some(self.blocks),
-            contexts: contexts(),
+            size,
+            flags: if host.read_only { flags.with(read_only) } else { flags },
+            blocks: Some(BlockConstraints { minimum, preferred: 4096, maximum }),
+            contexts: self.contexts.clone(),
         })
     }
 
     fn contexts(&self, _name: &str) -> Result<Vec<String>, OptionRefusal> {
-        Ok(contexts())
+        Ok(self.contexts.clone())
     }
 }
 
-fn contexts() -> Vec<String> {
-    ["base:allocation", "test:numbers", "test:other"].map(str::to_owned).to_vec()
+/// One connection: bytes that are written to it are answered at once.
+#[derive(Debug)]
+struct Connection {
+    menu: Menu,
+    handshake: ServerHandshake,
+    session: Option<Negotiated>,
+    disk: Arc<Mutex<Blocks>>,
+    input: Vec<u8>,
+    out: Vec<u8>,
+    /// How much of `out` was read.
+    told: usize,
+    closed: bool,
 }
 
-/// One connection to the model.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) menu: Menu,
-    handshake: ServerHandshake,
-    pub(crate) session: Option<Negotiated>,
-    pub(crate) disk: Vec<u8>,
-    input: Vec<u8>,
-    pub(crate) closed: Option<String>,
-    pub(crate) aborted: bool,
-    pub(crate) starts_tls: bool,
+impl Line for Connection {}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.closed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.input.extend_from_slice(bytes);
+        self.hear();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.told == self.out.len() && !self.closed {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = (&self.out[self.told..]).read(buffer)?;
+        self.told += count;
+        if self.told == self.out.len() {
+            self.out.clear();
+            self.told = 0;
+        }
+        Ok(count)
+    }
 }
 
 impl Connection {
-    /// Connects; the greeting has been read, nothing has been sent.
-    pub(crate) fn raw(policy: ServerPolicy) -> Self {
-        let handshake = ServerHandshake::new(policy);
-        let mut disk = vec![0; SIZE];
-        // Data in every other sixteen blocks.
-        for (index, byte) in disk.iter_mut().enumerate() {
-            if (index / BLOCK / 16).is_multiple_of(2) {
-                *byte = u8::try_from(index % 251).unwrap() + 1;
-            }
-        }
-        Self {
-            menu: Menu::default(),
-            handshake,
-            session: None,
-            disk,
-            input: Vec::new(),
-            closed: None,
-            aborted: false,
-            starts_tls: false,
-        }
-    }
-
-    /// Connects and negotiates fixed newstyle without zeroes.
-    pub(crate) fn new() -> Self {
-        Self::with(ServerPolicy::default())
-    }
-
-    pub(crate) fn with(policy: ServerPolicy) -> Self {
-        let mut connection = Self::raw(policy);
-        assert_eq!(connection.send(Bytes::new().u32(3)), b"");
-        connection
-    }
-
-    /// In transmission, in `mode`, with every context if the mode has them.
-    pub(crate) fn transmitting(mode: Framing) -> Self {
-        Self::transmitting_with(mode, Menu::default(), "disk")
-    }
-
-    pub(crate) fn transmitting_with(mode: Framing, menu: Menu, export: &str) -> Self {
-        let mut connection = Self::new();
-        connection.menu = menu;
-        let option = match mode {
-            Framing::Simple => None,
-            Framing::Structured => Some(8),
-            Framing::Extended => Some(11),
-        };
-        if let Some(option) = option {
-            let agreed = connection.send(bytes::option(option, []));
-            assert_eq!(bytes::kinds(&agreed), [bytes::ACK]);
-            let all = ["base:allocation", "test:numbers", "test:other"];
-            connection.send(bytes::meta(10, export, &all));
-        }
-        connection.send(bytes::info(7, export, &[3]));
-        assert_eq!(connection.session().mode, mode);
-        connection
-    }
-
-    pub(crate) fn session(&self) -> &Negotiated {
-        self.session.as_ref().expect("in transmission")
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.closed.is_none()
-    }
-
-    pub(crate) fn tls_established(&mut self) {
-        assert!(std::mem::take(&mut self.starts_tls), "TLS was agreed to");
-        self.menu.tls = true;
-        self.handshake.tls_established();
-    }
-
-    /// Sends bytes; returns all replies.
-    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> Vec<u8> {
-        let mut out = Vec::new();
-        if self.closed.is_some() {
-            return out;
-        }
-        self.input.extend_from_slice(bytes.as_ref());
-        if self.session.is_none() && !self.starts_tls {
+    fn hear(&mut self) {
+        if self.session.is_none() {
             let input = std::mem::take(&mut self.input);
-            let (consumed, step) = self.handshake.advance(&input, &self.menu, &mut out);
+            let (consumed, step) = self.handshake.advance(&input, &self.menu, &mut self.out);
             match step {
                 ServerStep::NeedMore | ServerStep::Wait => assert_eq!(consumed, input.len()),
-                ServerStep::StartTls => self.starts_tls = true,
-                ServerStep::Transmit(session) => {
-                    self.input = input[consumed..].to_vec();
-                    self.session = Some(*session);
+                // The test goes on as if TLS carried what follows.
+                ServerStep::StartTls => {
+                    self.menu.tls = true;
+                    self.handshake.tls_established();
                 }
-                ServerStep::Close(reason) => {
-                    self.aborted = reason == CloseReason::Abort;
-                    self.closed = Some(reason.to_string());
-                }
+                ServerStep::Transmit(session) => self.session = Some(*session),
+                ServerStep::Close(_) => self.closed = true,
             }
+            self.input = input[consumed..].to_vec();
         }
-        while self.closed.is_none() && self.session.is_some() && self.serve(&mut out) {}
-        out
-    }
-
-    /// Sends a request and its payload; returns the replies.
-    pub(crate) fn ask(&mut self, ask: bytes::Ask, payload: &[u8]) -> Vec<Answer> {
-        let read = ask.command == 0;
-        let data = if read { ask.length.try_into().unwrap_or(0) } else { 0 };
-        bytes::answers(&self.send(ask.bytes().raw(payload)), data)
-    }
-
-    /// Whether a valid request still works.
-    pub(crate) fn is_alive(&mut self) -> bool {
-        if !self.is_open() {
-            return false;
-        }
-        let extended = self.session().mode == Framing::Extended;
-        let ask = bytes::Ask { extended, length: 1, cookie: 0xa11e, ..bytes::Ask::default() };
-        let answers = self.ask(ask, &[]);
-        answers.iter().all(|answer| answer.cookie() == 0xa11e && answer.error() == 0)
-            && !answers.is_empty()
+        while !self.closed && self.session.is_some() && self.serve() {}
     }
 
     /// Serves one request, if it has arrived whole.
-    fn serve(&mut self, out: &mut Vec<u8>) -> bool {
+    fn serve(&mut self) -> bool {
         let session = self.session.clone().unwrap();
         let request = match parse_request(session.mode, &self.input) {
             Ok(Some(request)) => request,
             Ok(None) => return false,
-            Err(fatal) => {
-                self.closed = Some(fatal.to_string());
+            Err(_) => {
+                self.closed = true;
                 return false;
             }
         };
         let checked = session.check(&request);
         if checked.is_err_and(|refusal| refusal.after == After::Disconnect) {
-            self.closed = Some("payload is too large".into());
+            self.closed = true;
             return false;
         }
         let header = request_header_len(session.mode);
-        let whole = header + usize::try_from(request.payload).unwrap();
+        let whole = header + index(request.payload);
         if self.input.len() < whole {
             return false;
         }
         let message: Vec<u8> = self.input.drain(..whole).collect();
         let reply = ReplyWriter::new(session.mode, &request);
         match checked {
-            Err(refusal) => reply.refuse(&refusal, out),
-            Ok(()) => self.perform(&session, &request, &message[header..], reply, out),
+            Err(refusal) => reply.refuse(&refusal, &mut self.out),
+            Ok(()) => self.perform(&session, &request, &message[header..], reply),
         }
         true
     }
@@ -232,98 +215,114 @@ impl Connection {
         request: &Request,
         payload: &[u8],
         reply: ReplyWriter,
-        out: &mut Vec<u8>,
     ) {
-        let from = usize::try_from(request.offset).unwrap_or(usize::MAX);
-        let to = || from + usize::try_from(request.length).unwrap();
         match request.kind().unwrap() {
-            Command::Read => self.read(request, reply, out),
-            Command::Write => {
-                self.disk[from..to()].copy_from_slice(payload);
-                reply.done(out);
-            }
+            Command::Read => return self.read(request, reply),
+            Command::Write => self.put(request.offset, payload),
             Command::WriteZeroes if request.flags.contains(CommandFlags::FAST_ZERO) => {
-                reply.error(ErrorCode::ENOTSUP, "not fast", out);
+                return reply.error(ErrorCode::ENOTSUP, "not fast", &mut self.out);
             }
-            Command::WriteZeroes => {
-                // Sizes above the array's are for tests that only watch the protocol.
-                let end = to().min(SIZE);
-                self.disk[from.min(SIZE)..end].fill(0);
-                reply.done(out);
+            Command::WriteZeroes => self.zero(request.offset, request.length),
+            Command::BlockStatus => return self.status(session, request, payload, reply),
+            Command::Disconnect => {
+                self.closed = true;
+                return;
             }
-            Command::BlockStatus => self.status(session, request, payload, reply, out),
-            Command::Disconnect => self.closed = Some("client disconnected".into()),
-            _ => reply.done(out),
+            _ => {}
+        }
+        reply.done(&mut self.out);
+    }
+
+    fn put(&self, mut at: u64, mut bytes: &[u8]) {
+        let mut disk = self.disk.lock().unwrap();
+        while !bytes.is_empty() {
+            let block = disk.entry(at / BLOCK).or_insert_with(|| vec![0; index(BLOCK)]);
+            let start = index(at % BLOCK);
+            let (now, rest) = bytes.split_at(bytes.len().min(block.len() - start));
+            block[start..start + now.len()].copy_from_slice(now);
+            at += now.len() as u64;
+            bytes = rest;
         }
     }
 
-    /// Whether the block at an offset is data, and where the next block begins.
-    fn block(&self, offset: usize) -> (bool, usize) {
-        let end = (offset / BLOCK + 1) * BLOCK;
-        (self.disk[offset..end].iter().any(|byte| *byte != 0), end)
+    fn zero(&self, offset: u64, length: u64) {
+        let end = offset + length;
+        for (number, block) in self.disk.lock().unwrap().range_mut(offset / BLOCK..) {
+            let place = |at: u64| index(at.saturating_sub(number * BLOCK).min(BLOCK));
+            block[place(offset)..place(end)].fill(0);
+        }
     }
 
-    fn read(&self, request: &Request, reply: ReplyWriter, out: &mut Vec<u8>) {
-        let mut at = usize::try_from(request.offset).unwrap();
-        let end = at + usize::try_from(request.length).unwrap();
-        if at == end {
-            return reply.done(out);
-        }
-        if !reply.may_fragment() {
-            let length = u32::try_from(end - at).unwrap();
-            reply.read_data(request.offset, length, true, out);
-            return out.extend_from_slice(&self.disk[at..end]);
+    /// The bytes of a range that lies in one block; `None` where all are zeroes.
+    fn data(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
+        let start = index(offset % BLOCK);
+        let disk = self.disk.lock().unwrap();
+        let bytes = &disk.get(&(offset / BLOCK))?[start..start + index(length)];
+        bytes.iter().any(|byte| *byte != 0).then(|| bytes.to_vec())
+    }
+
+    fn read(&mut self, request: &Request, reply: ReplyWriter) {
+        let (mut at, end) = (request.offset, request.offset + request.length);
+        let is_whole = !reply.may_fragment() && at < end;
+        if is_whole {
+            reply.read_data(at, u32::try_from(end - at).unwrap(), true, &mut self.out);
         }
         while at < end {
-            let (data, next) = self.block(at);
-            let next = next.min(end);
-            let length = u32::try_from(next - at).unwrap();
-            if data {
-                reply.read_data(at as u64, length, false, out);
-                out.extend_from_slice(&self.disk[at..next]);
-            } else {
-                reply.read_hole(at as u64, length, false, out);
+            let length = (BLOCK - at % BLOCK).min(end - at);
+            let narrow = u32::try_from(length).unwrap();
+            let bytes = self.data(at, length);
+            match &bytes {
+                _ if is_whole => {}
+                Some(_) => reply.read_data(at, narrow, false, &mut self.out),
+                None => reply.read_hole(at, narrow, false, &mut self.out),
             }
-            at = next;
+            if is_whole || bytes.is_some() {
+                self.out.extend(bytes.unwrap_or_else(|| vec![0; index(length)]));
+            }
+            at += length;
         }
-        reply.done(out);
+        if !is_whole {
+            reply.done(&mut self.out);
+        }
     }
 
     fn status(
-        &self,
+        &mut self,
         session: &Negotiated,
         request: &Request,
         payload: &[u8],
         reply: ReplyWriter,
-        out: &mut Vec<u8>,
     ) {
         let query = match session.status_query(request, payload) {
             Ok(query) => query,
-            Err(refusal) => return reply.refuse(&refusal, out),
+            Err(refusal) => return reply.refuse(&refusal, &mut self.out),
         };
         let reply = reply.with_length(query.length);
         let last = query.contexts.last().copied();
         for id in &query.contexts {
-            let extents = self.extents(session, request.offset);
-            reply.block_status(*id, extents, 1 << 20, Some(*id) == last, out);
+            let extents = self.extents(session.size, request.offset);
+            reply.block_status(*id, extents, 1 << 20, Some(*id) == last, &mut self.out);
         }
     }
 
-    /// Extents to the end of the export; beyond the array everything is one hole.
-    fn extents(&self, session: &Negotiated, offset: u64) -> Vec<StatusExtent> {
+    /// Extents from an offset to the end of the export: a block is data or one hole.
+    fn extents(&self, size: u64, mut at: u64) -> Vec<StatusExtent> {
         let hole = allocation::HOLE | allocation::ZERO;
         let mut extents = Vec::new();
-        let mut at = usize::try_from(offset).unwrap();
-        while at < SIZE {
-            let (data, next) = self.block(at);
-            let flags = if data { 0 } else { hole };
-            extents.push(StatusExtent { length: (next - at) as u64, flags });
-            at = next;
+        let mut add = |from: u64, to: u64, flags| {
+            if to > from {
+                extents.push(StatusExtent { length: to - from, flags });
+            }
+        };
+        for (number, block) in self.disk.lock().unwrap().range(at / BLOCK..) {
+            if block.iter().any(|byte| *byte != 0) {
+                let end = ((number + 1) * BLOCK).min(size);
+                add(at, number * BLOCK, hole);
+                add(at.max(number * BLOCK), end, 0);
+                at = at.max(end);
+            }
         }
-        let rest = session.size.saturating_sub(at as u64);
-        if rest > 0 {
-            extents.push(StatusExtent { length: rest, flags: hole });
-        }
+        add(at, size, hole);
         extents
     }
 }
