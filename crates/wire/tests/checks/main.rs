@@ -16,12 +16,13 @@ mod model;
 mod server;
 
 /// The sources that hold the checks, from the top of the repository.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "crates/wire/tests/checks/client_handshake.rs",
     "crates/wire/tests/checks/client_replies.rs",
     "crates/wire/tests/checks/client_requests.rs",
     "crates/wire/tests/checks/server.rs",
     "tests/src/conformance/options.rs",
+    "tests/src/conformance/replies.rs",
     "tests/src/conformance/requests.rs",
 ];
 

@@ -180,44 +180,6 @@ fn client_check_31_a_server_that_closes_between_replies() {
 }
 
 #[test]
-fn client_check_33_a_simple_error_under_structured_replies_is_an_error() {
-    let fake = at_read(Mode::Structured, |peer, request| {
-        peer.send(&simple(err::EIO, request.cookie));
-        Step::Done
-    });
-    copy_fails(&fake);
-}
-
-#[test]
-fn client_check_33_a_simple_success_under_structured_replies_is_a_violation() {
-    for with_data in [false, true] {
-        let fake = at_read(Mode::Structured, move |peer, request| {
-            peer.send(&simple(0, request.cookie));
-            if with_data {
-                let data = peer.bytes(request.offset, request.length);
-                peer.send(&data);
-            }
-            Step::Done
-        });
-        copy_fails(&fake);
-    }
-}
-
-#[test]
-fn client_check_34_an_extended_chunk_with_another_offset() {
-    for change in [1, 512, u64::MAX] {
-        let fake = at_read(Mode::Extended, move |peer, request| {
-            let data = peer.bytes(request.offset, request.length);
-            let payload = Message::new().u64(request.offset).bytes(&data).0;
-            let moved = Seen { offset: request.offset.wrapping_add(change), ..request.clone() };
-            peer.chunk(&moved, chunk::DONE, chunk::OFFSET_DATA, &payload);
-            Step::Done
-        });
-        copy_fails(&fake);
-    }
-}
-
-#[test]
 fn client_check_34_a_reply_of_another_form() {
     // Compact under extended headers, extended under structured replies, chunks under simple.
     for (agreed, sent) in [

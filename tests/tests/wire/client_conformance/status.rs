@@ -2,7 +2,7 @@
 
 use blackbox::MIB;
 use blackbox::fake::{Fake, Peer, Script, Step};
-use blackbox::nbd::{Message, alloc, chunk, cmd};
+use blackbox::nbd::{alloc, cmd};
 use blackbox::rules::Seen;
 use blackbox::run::{ours, run};
 use blackbox::session::Mode;
@@ -10,7 +10,6 @@ use blackbox::session::Mode;
 use super::{CHUNKED, copy_is_right, copy_is_right_or_fails, verb};
 
 const HOLE_ZERO: u64 = alloc::HOLE | alloc::ZERO;
-const ID: u32 = 0x5a5a_0001;
 
 /// A fake whose BLOCK_STATUS is answered by the hook.
 fn at_status(script: Script, hook: impl Fn(&mut Peer, &Seen) + Send + Sync + 'static) -> Fake {
@@ -43,86 +42,6 @@ fn assert_covers(map: &[(u64, u64, u64)], size: u64) {
         at += length;
     }
     assert_eq!(at, size, "{map:?}");
-}
-
-#[test]
-fn client_check_35_malformed_status_is_never_believed() {
-    type Answer = fn(&mut Peer, &Seen);
-    fn done(peer: &mut Peer, request: &Seen, payload: &[u8]) {
-        let kind = peer.status_kind();
-        peer.chunk(request, chunk::DONE, kind, payload);
-    }
-    let cases: [(&str, Answer); 10] = [
-        ("no payload", |p, r| done(p, r, &[])),
-        ("only an id", |p, r| done(p, r, &ID.to_be_bytes())),
-        ("a byte too many", |p, r| {
-            let payload = p.status_payload(ID, &[(r.length, HOLE_ZERO)]);
-            done(p, r, &[&payload[..], &[0]].concat());
-        }),
-        ("a byte too few", |p, r| {
-            let payload = p.status_payload(ID, &[(r.length, HOLE_ZERO)]);
-            done(p, r, &payload[..payload.len() - 1]);
-        }),
-        ("an empty extent", |p, r| {
-            let payload = p.status_payload(ID, &[(0, HOLE_ZERO)]);
-            done(p, r, &payload);
-        }),
-        ("an empty extent amid others", |p, r| {
-            let payload = p.status_payload(ID, &[(512, 0), (0, 3), (r.length - 512, HOLE_ZERO)]);
-            done(p, r, &payload);
-        }),
-        ("another context", |p, r| {
-            let payload = p.status_payload(ID + 1, &[(r.length, HOLE_ZERO)]);
-            done(p, r, &payload);
-        }),
-        ("the context twice", |p, r| {
-            let payload = p.status_payload(ID, &[(r.length, HOLE_ZERO)]);
-            let kind = p.status_kind();
-            p.chunk(r, 0, kind, &payload);
-            p.chunk(r, chunk::DONE, kind, &payload);
-        }),
-        ("success without extents", |p, r| p.chunk(r, chunk::DONE, chunk::NONE, &[])),
-        ("the other kind of status chunk", |p, r| {
-            let narrow = Message::new().u32(ID).u32(r.length.try_into().unwrap_or(512)).u32(3).0;
-            let wide = Message::new().u32(ID).u32(1).u64(r.length).u64(HOLE_ZERO).0;
-            match p.mode {
-                Mode::Extended => p.chunk(r, chunk::DONE, chunk::BLOCK_STATUS, &narrow),
-                _ => p.chunk(r, chunk::DONE, chunk::BLOCK_STATUS_EXT, &wide),
-            }
-        }),
-    ];
-    for mode in CHUNKED {
-        for (what, answer) in cases {
-            let fake = at_status(Script::new(MIB).mode(mode), answer);
-            let outcome = verb("map", &fake);
-            assert!(!outcome.status.success(), "{what}, {mode:?}: {outcome:#?}");
-            outcome.failed();
-            // All of these call the disk a hole, which it is not. A copy may fail, or do
-            // without the map; believing it would lose data.
-            copy_is_right_or_fails(&fake);
-        }
-    }
-}
-
-#[test]
-fn client_check_35_an_extent_count_that_lies() {
-    for count in [0_u32, 2, 1 << 20, u32::MAX] {
-        let fake = at_status(Script::new(MIB).mode(Mode::Extended), move |peer, request| {
-            let payload = Message::new().u32(ID).u32(count).u64(request.length).u64(HOLE_ZERO).0;
-            peer.chunk(request, chunk::DONE, chunk::BLOCK_STATUS_EXT, &payload);
-        });
-        verb("map", &fake).fits_in(128 * MIB).failed();
-        copy_is_right_or_fails(&fake);
-    }
-}
-
-#[test]
-fn client_check_35_a_simple_success_of_block_status() {
-    let fake = at_status(Script::new(MIB).mode(Mode::Structured), |peer, request| {
-        peer.send(&blackbox::fake::simple(0, request.cookie));
-    });
-    verb("map", &fake).failed();
-    copy_is_right_or_fails(&fake);
 }
 
 #[test]
