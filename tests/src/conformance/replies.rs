@@ -1,4 +1,4 @@
-//! Checks 27 to 29 and 32 to 35 of a client: what a server may answer to one request, and what
+//! Checks 22, 23, 27 to 29 and 32 to 35 of a client: what a server may answer to one request, and what
 //! the client must make of it.
 //!
 //! Three drivers: `wire` on bytes alone, the client as a device, and the program.
@@ -8,12 +8,14 @@ use crate::nbd::{Message, alloc, chunk, err};
 use crate::rules::Seen;
 use crate::session::Mode;
 
-use super::CHUNKED;
+use super::{ALL, CHUNKED};
 
 /// The context that every server of a client check has selected.
 pub const CONTEXT: u32 = 0x5a5a_0001;
 const EXTENDED: &[Mode] = &[Mode::Extended];
 const STRUCTURED: &[Mode] = &[Mode::Structured];
+const COMPACT: &[Mode] = &[Mode::Simple, Mode::Structured];
+const UNSTRUCTURED: &[Mode] = &[Mode::Simple, Mode::Extended];
 const HOLE_ZERO: u64 = alloc::HOLE | alloc::ZERO;
 
 /// What the client makes of a reply.
@@ -37,8 +39,14 @@ pub enum Part {
     Moved(u64, u16, Vec<u8>),
     /// A simple reply with this error and these bytes.
     Simple(u32, Vec<u8>),
+    /// The same in another reply form.
+    Form(Mode, Box<Part>),
+    /// All of the content, for a cookie with these bits changed.
+    Strange(u64),
+    /// A reply with this magic.
+    Magic(u32),
 }
-use Part::{Chunk, More, Moved, Simple};
+use Part::{Chunk, Form, Magic, More, Moved, Simple, Strange};
 
 impl Part {
     /// As it stands on the wire.
@@ -56,6 +64,12 @@ impl Part {
             Simple(error, data) => {
                 [crate::fake::simple(*error, request.cookie), data.clone()].concat()
             }
+            Form(mode, part) => part.bytes(*mode, request, is_last),
+            Strange(change) => {
+                let request = Seen { cookie: request.cookie ^ change, ..request.clone() };
+                whole(mode, &request).bytes(mode, &request, is_last)
+            }
+            Magic(magic) => Message::new().u32(*magic).bytes(&[0; 64]).0,
         }
     }
 }
@@ -90,6 +104,14 @@ fn data(at: u64, size: u64) -> Part {
     Chunk(chunk::OFFSET_DATA, Message::new().u64(at).bytes(&vec![0xda; index(size)]).0)
 }
 
+/// All of the content, in the form of a mode.
+fn whole(mode: Mode, request: &Seen) -> Part {
+    match mode {
+        Mode::Simple => Simple(0, vec![0xda; index(request.length)]),
+        _ => data(request.offset, request.length),
+    }
+}
+
 fn hole(at: u64, size: u32) -> Part {
     Chunk(chunk::OFFSET_HOLE, Message::new().u64(at).u32(size).0)
 }
@@ -107,6 +129,15 @@ fn error(error: u32, told: u16, message: &[u8]) -> Vec<u8> {
 pub fn of_read() -> Vec<Reply> {
     let one = |name, modes, verdict, parts| Reply { name, modes, verdict, parts };
     vec![
+        one("client_check_22_a_magic_of_0", ALL, Ends, |_, _| vec![Magic(0)]),
+        one("client_check_22_a_magic_with_its_bytes_swapped", ALL, Ends, |_, _| {
+            vec![Magic(0x9674_4668)]
+        }),
+        one("client_check_22_a_reserved_magic", ALL, Ends, |_, _| vec![Magic(0x1256_0953)]),
+        one("client_check_22_a_magic_of_ones", ALL, Ends, |_, _| vec![Magic(u32::MAX)]),
+        one("client_check_23_a_cookie_one_off", ALL, Ends, |_, _| vec![Strange(1)]),
+        one("client_check_23_a_cookie_far_off", ALL, Ends, |_, _| vec![Strange(1 << 63)]),
+        one("client_check_23_a_cookie_of_other_bits", ALL, Ends, |_, _| vec![Strange(u64::MAX)]),
         reply("client_check_27_content_before", Ends, |r, _| {
             vec![data(r.offset.wrapping_sub(512), r.length)]
         }),
@@ -228,10 +259,20 @@ pub fn of_read() -> Vec<Reply> {
         one("client_check_33_a_simple_success_with_data", STRUCTURED, Ends, |r, _| {
             vec![Simple(0, vec![1; index(r.length)])]
         }),
+        one("client_check_34_a_structured_chunk", UNSTRUCTURED, Ends, |r, _| {
+            formed(Mode::Structured, r)
+        }),
+        one("client_check_34_an_extended_chunk", COMPACT, Ends, |r, _| formed(Mode::Extended, r)),
+        one("client_check_34_a_simple_reply", EXTENDED, Ends, |r, _| formed(Mode::Simple, r)),
         one("client_check_34_an_offset_one_further", EXTENDED, Ends, |r, _| moved(r, 1)),
         one("client_check_34_an_offset_512_further", EXTENDED, Ends, |r, _| moved(r, 512)),
         one("client_check_34_an_offset_one_before", EXTENDED, Ends, |r, _| moved(r, u64::MAX)),
     ]
+}
+
+/// All of the content, in the form of another mode.
+fn formed(mode: Mode, request: &Seen) -> Vec<Part> {
+    vec![Form(mode, Box::new(whole(mode, request)))]
 }
 
 /// The right content, in a chunk that names an offset so much further.

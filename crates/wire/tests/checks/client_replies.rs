@@ -168,23 +168,6 @@ fn fatal(reason: PeerMisbehaved) -> Result<(), Fatal> {
 }
 
 #[test]
-fn client_check_22_unknown_reply_magic_is_fatal() {
-    for (mode, magic) in [
-        (Framing::Simple, 0x668e_33ef),
-        (Framing::Simple, 0x6e8a_278c),
-        (Framing::Structured, 0x6e8a_278c),
-        (Framing::Structured, 0x9674_4668),
-        (Framing::Extended, 0x668e_33ef),
-        (Framing::Extended, 0x6744_6698),
-        (Framing::Simple, 0),
-    ] {
-        let mut client = Client::new(mode);
-        let heard = client.hear(Bytes::new().u32(magic).raw([0; 28]));
-        assert_eq!(heard, fatal(PeerMisbehaved::BadReplyMagic));
-    }
-}
-
-#[test]
 fn client_check_23_unknown_cookie_is_never_another_request() {
     let mut client = Client::new(Framing::Simple);
     let cookie = client.ask(Command::Flush, 0, 0);
@@ -251,7 +234,8 @@ fn replies_are_judged_by_the_list() {
             let name = reply.name;
             let mut client = Client::new(match mode {
                 Mode::Extended => Framing::Extended,
-                _ => Framing::Structured,
+                Mode::Structured => Framing::Structured,
+                Mode::Simple => Framing::Simple,
             });
             client.session.contexts = vec![(replies::CONTEXT, "base:allocation".into())];
             let cookie = client.ask(command, 100, 8);

@@ -41,33 +41,6 @@ fn honest_read(peer: &Peer, request: &Seen, cookie: u64) -> Vec<u8> {
 }
 
 #[test]
-fn client_check_22_an_unknown_reply_magic_fails_everything() {
-    for mode in MODES {
-        for magic in [0_u32, 0x1256_0953, 0x9674_4668, 0x2560_9514, u32::MAX] {
-            let fake = at_read(mode, move |peer, _| {
-                peer.send(&Message::new().u32(magic).bytes(&[0; 64]).0);
-                Step::Done
-            });
-            copy_fails(&fake);
-        }
-    }
-}
-
-#[test]
-fn client_check_23_an_unknown_cookie_is_not_matched_to_another() {
-    for mode in MODES {
-        for change in [1_u64 << 63, u64::MAX, 0x1234_5678_0000] {
-            let fake = at_read(mode, move |peer, request| {
-                let reply = honest_read(peer, request, request.cookie ^ change);
-                peer.send(&reply);
-                Step::Close
-            });
-            copy_fails(&fake);
-        }
-    }
-}
-
-#[test]
 fn client_check_24_a_second_reply_changes_nothing() {
     for mode in MODES {
         let fake = at_read(mode, |peer, request| {
@@ -173,26 +146,6 @@ fn client_check_31_a_server_that_closes_between_replies() {
                 return Step::Honest;
             }
             let _ = peer;
-            Step::Close
-        });
-        copy_fails(&fake);
-    }
-}
-
-#[test]
-fn client_check_34_a_reply_of_another_form() {
-    // Compact under extended headers, extended under structured replies, chunks under simple.
-    for (agreed, sent) in [
-        (Mode::Extended, Mode::Structured),
-        (Mode::Extended, Mode::Simple),
-        (Mode::Structured, Mode::Extended),
-        (Mode::Simple, Mode::Structured),
-        (Mode::Simple, Mode::Extended),
-    ] {
-        let fake = at_read(agreed, move |peer, request| {
-            peer.mode = sent;
-            let reply = honest_read(peer, request, request.cookie);
-            peer.send(&reply);
             Step::Close
         });
         copy_fails(&fake);
