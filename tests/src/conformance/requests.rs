@@ -71,9 +71,9 @@ pub fn checks() -> Vec<Check> {
         ),
         check("server_check_49_df_is_one_chunk_over_data_and_hole")
             .modes(CHUNKED)
-            .write(0, &pattern(0, 32768))
+            .write(0, &pattern(0, 40_000))
             .asks(
-                [read(0, 65536), read(4096, 4096), read(32768, 4096)].map(|r| r.flags(cflag::DF)),
+                [read(0, 65536), read(4096, 4096), read(32768, 65536)].map(|r| r.flags(cflag::DF)),
                 &[0],
             )
             // Only above 64 KiB may it call it too long.
