@@ -123,7 +123,6 @@ pub fn check(name: &'static str) -> Check {
     Check { name, host: disk(MIB), modes, memory, steps: Vec::new(), code: None }
 }
 
-#[allow(clippy::return_self_not_must_use, reason = "a check that is not listed is unused")]
 #[allow(missing_docs, reason = "the steps say what they are")]
 impl Check {
     /// Serves something else.
