@@ -46,16 +46,3 @@ fn every_verb_takes_a_path_of_any_bytes() {
     names.sort();
     assert_eq!(names, [odd("copy"), odd("disk")], "under another name");
 }
-
-#[test]
-fn a_message_names_it_in_characters() {
-    let missing = OsStr::from_bytes(b"/nonexistent/\xff\x1b[2J");
-    for verb in ["info", "map"] {
-        let outcome = run(ours([verb]).arg(missing));
-        let line = outcome.failed();
-        assert!(line.contains("/nonexistent/") && !line.contains('\u{1b}'), "{line:?}");
-        assert!(!line.contains('\u{10ffff}'), "{line:?}");
-    }
-    let outcome = run(ours(["list"]).arg(OsStr::from_bytes(b"nbd://h/\xff?x=\xff")));
-    assert!(outcome.refused().contains(r"\xff"), "{outcome:?}");
-}

@@ -2,7 +2,6 @@
 //! is untouched or reported as incomplete.
 
 mod bytes;
-mod cures;
 mod formats;
 mod locks;
 mod targets;

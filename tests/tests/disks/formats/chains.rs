@@ -133,54 +133,6 @@ fn names_that_lead_elsewhere_are_refused() {
     none_failed(&failures);
 }
 
-#[test]
-fn snapshots_are_read_by_name() {
-    let Some(ground) = Ground::new() else { return };
-    let mut failures = Vec::new();
-    for options in ["cluster_size=64k", "cluster_size=512", "compat=0.10", "extended_l2=on"] {
-        let recipe =
-            Recipe { format: "qcow2", options: options.into(), compress: false, size: SIZE };
-        let image = recipe.make(&ground).unwrap();
-        for (number, name) in ["one", "two words", "three"].iter().enumerate() {
-            ground.img(&["snapshot", "-c", name, &image]);
-            let at = number * 500_224;
-            let changes = [
-                format!("write -P {} {at} 100352", number + 3),
-                format!("write -z {} 70144", at + 200_704),
-            ];
-            ground.io("qcow2", &image, &changes).unwrap();
-        }
-        let truth = ground.truth("qcow2", &image, "truth");
-        failures.extend(ground.reads("qcow2", &image, &[], &truth).err());
-        for (number, name) in ["one", "two words", "three"].iter().enumerate() {
-            let theirs = ground.temp.join(&format!("snapshot{number}"));
-            ground.img(&["convert", "-f", "qcow2", "-l", name, "-O", "raw", &image, text(&theirs)]);
-            let ours = ground.path("ours");
-            for word in [
-                (*name).to_owned(),
-                format!("snapshot.name={name}"),
-                format!("snapshot.id={}", number + 1),
-            ] {
-                let outcome = ferry(["convert", "-f", "qcow2", "-l", &word, &image, &ours]);
-                let right = sound(&outcome).and_then(|()| {
-                    if outcome.status.success() { Ok(()) } else { Err(told(&outcome)) }
-                });
-                let right = right.and_then(|()| {
-                    super::disks::differ(&theirs, std::path::Path::new(&ours), false)
-                });
-                failures.extend(right.err().map(|e| format!("{options}, snapshot {word}: {e}")));
-                let _ = std::fs::remove_file(&ours);
-            }
-        }
-        let out = ground.path("out");
-        let missing = ferry(["convert", "-f", "qcow2", "-l", "four", &image, &out]);
-        let right = missing.status.code() == Some(1) && missing.failed().contains("four");
-        failures.extend((!right).then(|| told(&missing)));
-        ground.clear();
-    }
-    none_failed(&failures);
-}
-
 /// The ranges of a context, with neighbours that are alike made one.
 fn map(uri: &str, context: &str) -> Vec<(u64, u64, u64)> {
     let nbdinfo = peer("nbdinfo").unwrap();

@@ -1,10 +1,25 @@
 //! Every image that qemu-img can create is read as qemu-img reads it.
 
-use super::ground::{Ground, ferry, none_failed, text};
+use super::ground::{Ground, ferry, none_failed, sound, text};
 use super::recipes::{self, Recipe};
 
 /// What images that consist of several files, or name others, need.
 pub(crate) const CHAIN: &[&str] = &["--allow-external", "chain"];
+
+/// The sizes are those that qemu-img sees.
+fn described(ground: &Ground, format: &str, image: &str) -> Result<(), String> {
+    let words = ["info", "--output=json", "-f", format, image];
+    let (ours, theirs) = (ferry(words), ground.img(&words));
+    sound(&ours)?;
+    let [ours, theirs] = [&ours.stdout, &theirs]
+        .map(|text| serde_json::from_str::<serde_json::Value>(text).unwrap_or_default());
+    // The files of a split image are only named, and not opened.
+    let split = format == "vmdk" && ours["cluster-size"].is_null();
+    let same = ours["virtual-size"].is_u64()
+        && ours["virtual-size"] == theirs["virtual-size"]
+        && (split || ours["cluster-size"] == theirs["cluster-size"]);
+    if same { Ok(()) } else { Err(format!("{ours}, and not {theirs}")) }
+}
 
 fn read_all(recipes: &[Recipe]) {
     let Some(ground) = Ground::new() else { return };
@@ -15,7 +30,8 @@ fn read_all(recipes: &[Recipe]) {
             return None;
         };
         let truth = ground.truth_of(recipe.format, &image, recipe.size);
-        let wrong = ground.reads(recipe.format, &image, CHAIN, &truth).err();
+        let read = ground.reads(recipe.format, &image, CHAIN, &truth);
+        let wrong = read.and_then(|()| described(&ground, recipe.format, &image)).err();
         ground.clear();
         wrong.map(|e| format!("{}: {e}", recipe.name()))
     };

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
+use blackbox::dice::Dice;
 use blackbox::launch::Serve;
 use blackbox::nbd::{cflag, cmd};
 use blackbox::peers::peer;
@@ -174,4 +175,20 @@ fn an_uncompressed_image_is_sent_by_sendfile_also_in_one_piece() {
         assert!(copies < MIB, "flags {flags}: {copies} bytes were copied");
     }
     server.stop();
+}
+
+#[test]
+fn random_reads_of_a_tebibyte_take_no_more_than_64_mib() {
+    let Some(ground) = Ground::new() else { return };
+    let image = ground.path("image");
+    ground.img(&["create", "-q", "-f", "qcow2", "-o", "preallocation=metadata", &image, "1T"]);
+    let server = Serve::device(["file", &image]).option("--format=qcow2").start();
+    let mut session = server.session(Mode::Structured, "");
+    let mut dice = Dice::new(1);
+    for _ in 0..20_000 {
+        let at = (dice.below(1 << 28) as u64) << 12;
+        assert_eq!(session.read(at, 4096).unwrap().len(), 4096);
+    }
+    let grown = server.anonymous_memory();
+    assert!(grown < 64 * MIB, "{grown} bytes");
 }

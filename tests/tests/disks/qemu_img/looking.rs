@@ -89,7 +89,9 @@ fn info_of_an_export_is_nbdinfos_unless_the_other_is_asked_for() {
 fn map_says_what_qemu_img_says() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();
-    let raw = &images(&temp, &qemu_img)[0];
+    let [raw, image, ..] = &images(&temp, &qemu_img)[..] else { unreachable!() };
+    let human = ["map", "--output=human", image];
+    assert_eq!(ferry(human).succeeded(), theirs(&qemu_img, &human).succeeded());
     for words in [&[][..], &["--start-offset=1500K"], &["-s", "512K", "-l", "1M"]] {
         let human = [&["map", "--output=human", raw], words].concat();
         assert_eq!(ferry(&human).succeeded(), theirs(&qemu_img, &human).succeeded());
@@ -123,8 +125,6 @@ fn map_says_what_qemu_img_says() {
         let (ours, theirs) = (ferry(leave), theirs(&qemu_img, &words));
         assert_eq!(of(json(ours.succeeded())), of(json(theirs.succeeded())), "{format}");
     }
-    ends_saying(1, &["map", "--output=json", "-s", "5X", raw], &["start-offset"]);
-    ends_saying(1, &["map", "--output=json", "--totals", raw], &["cannot be used with"]);
 }
 
 #[test]
@@ -160,8 +160,6 @@ fn compare_ends_as_qemu_img_does() {
     }
     let progress = ferry(["compare", "-p", text(&file), text(&same)]);
     assert_eq!(progress.succeeded(), "    (100.00/100%)\nImages are identical.\n");
-    ends_saying(1, &["compare", text(&file)], &["SECOND"]);
-    ends_saying(1, &["compare", "-f", "nonsense", text(&file), text(&same)], &["nonsense"]);
 }
 
 #[test]
@@ -186,22 +184,6 @@ fn compare_says_what_could_not_be_read() {
     ));
     assert_eq!(outcome.status.code(), Some(4), "{outcome:#?}");
     assert!(outcome.stderr.contains("Error while reading offset 0"), "{outcome:#?}");
-}
-
-#[test]
-fn measure_says_what_qemu_img_says() {
-    let Some(qemu_img) = peer("qemu-img") else { return };
-    let temp = TempDir::new();
-    let raw = &images(&temp, &qemu_img)[0];
-    for words in [&["--size", "10M"][..], &["-f", "raw", raw], &["--size", "10M", "--output=json"]]
-    {
-        let words = [&["measure", "-O", "raw"], words].concat();
-        let wanted = theirs(&qemu_img, &words);
-        assert_eq!(ferry(&words).succeeded(), wanted.succeeded(), "{words:?}");
-    }
-    ends_saying(1, &["measure"], &["--size"]);
-    ends_saying(1, &["measure", "--size", "1M", raw], &["cannot be used with"]);
-    ends_saying(1, &["measure", "--size", "many"], &["--size"]);
 }
 
 /// The room that the bitmaps of the source would take is reported for formats that can hold them, and for no others.
@@ -250,16 +232,6 @@ fn measure_counts_bitmaps_as_qemu_img_does() {
 }
 
 #[test]
-fn what_has_no_check_ends_with_63() {
-    let temp = TempDir::new();
-    let raw = temp.sparse_file("disk.raw", 1 << 20);
-    ends_saying(63, &["check", text(&raw)], &["does not support checks"]);
-    ends_saying(63, &["check", "-f", "raw", "--output=json", text(&raw)], &["does not support"]);
-    ends_saying(1, &["check", "-r", "all", text(&raw)], &["repairing"]);
-    ends_saying(1, &["check", "/nonexistent/disk"], &["/nonexistent/disk"]);
-}
-
-#[test]
 fn a_vmdk_is_checked_as_qemu_img_does_it() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();
@@ -283,13 +255,14 @@ fn a_vmdk_is_checked_as_qemu_img_does_it() {
 
 /// The output and the status: for good images, for truncated ones, and for such as have wrong tables.
 #[test]
-fn a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
+fn a_qcow2_a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();
     let raw = temp.file("raw", &pattern(0, 3 << 20));
     let image = temp.join("image");
     let image = text(&image);
     for (format, options) in [
+        ("qcow2", "cluster_size=64k"),
         ("vdi", "static=off"),
         ("vdi", "static=on"),
         ("vhdx", "block_size=1M"),

@@ -7,7 +7,6 @@ mod making;
 mod measuring;
 mod overlays;
 mod pipes;
-mod wrong_words;
 
 use blackbox::run::{Outcome, ours, run};
 

@@ -7,8 +7,6 @@ use blackbox::peers::{diskferry, peer};
 use blackbox::run::{Outcome, program, run};
 use blackbox::temp::{TempDir, pattern};
 
-use super::ends_saying;
-
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -183,11 +181,4 @@ fn a_source_that_cannot_be_read_is_no_success_through_a_pipe_either() {
         assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
         assert!(outcome.stderr.contains("full.raw"), "{outcome:#?}");
     }
-}
-
-#[test]
-fn words_that_would_be_among_the_bytes_of_the_disk_are_refused() {
-    let temp = TempDir::new();
-    let raw = disk(&temp);
-    ends_saying(1, &["convert", "-p", "-f", "raw", &raw, "-"], &["-p"]);
 }

@@ -50,12 +50,3 @@ fn the_words_in_brackets_reach_the_server_as_they_are() {
         assert_eq!(ours.stdout, theirs.stdout, "{data}");
     }
 }
-
-#[test]
-fn a_bracket_without_its_other_half_is_explained() {
-    for words in [&["copy", "[", "nbdkit", "null:"][..], &["copy", "[", "]", "null:"]] {
-        let outcome = ferry(words);
-        assert!(outcome.refused().contains("[ CMD ARGS ]"), "{outcome:#?}");
-    }
-    assert_eq!(ferry(["info", "[", "nbdkit"]).status.code(), Some(1));
-}

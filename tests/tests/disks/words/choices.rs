@@ -46,9 +46,6 @@ fn a_rate_is_in_bytes_and_bounds_how_long_a_copy_takes() {
         ferry(["copy", "--rate", rate, text(&small), text(&target)]).succeeded();
         assert!(fs::read(&target).unwrap() == pattern(0, 4096));
     }
-    for wrong in ["0", "x", "1M/m", "/s"] {
-        ferry(["copy", "--rate", wrong, text(&source), text(&target)]).refused();
-    }
 }
 
 #[test]
@@ -72,5 +69,4 @@ fn one_request_at_a_time_copies_the_same() {
     let target = temp.join("out");
     ferry(["copy", "--synchronous", text(&source), text(&target)]).succeeded();
     assert!(fs::read(&target).unwrap() == pattern(0, (5 << 20) + 13));
-    ferry(["copy", "--synchronous", "-R", "4", text(&source), text(&target)]).refused();
 }

@@ -62,24 +62,9 @@ fn a_range_that_is_not_there_changes_nothing() {
     let temp = TempDir::new();
     let source = temp.file("in", &pattern(0, 1 << 20));
     let target = temp.file("out", &[9; 1000]);
-    for (words, said) in [
-        (&["--offset", "2M"][..], "--offset 2097152"),
-        (&["--offset", "1M", "--length", "1"], "--length 1"),
-        (&["--length", "1025K"], "--length"),
-        (&["--offset", "100", "--length", "901"], "target is too small"),
-        (&["--length", "1", "--target-offset", "7E"], "target is too small"),
-    ] {
-        let outcome = ferry([&["copy"], words, &[text(&source), text(&target)]].concat());
-        assert!(outcome.failed().contains(said), "{words:?} {outcome:#?}");
-        assert_eq!(outcome.status.code(), Some(1));
-        assert_eq!(fs::read(&target).unwrap(), [9; 1000], "{words:?}");
-    }
-    let none = temp.join("none");
-    ferry(["copy", "--offset", "2M", text(&source), text(&none)]).failed();
-    assert!(!none.exists());
-    ferry(["copy", "--offset", "1", "-O", "qcow2", text(&source), text(&none)]).refused();
-    let itself = ferry(["copy", "--target-offset", "1", text(&source), text(&source)]);
-    assert!(itself.failed().contains("is the source itself"), "{itself:#?}");
+    let words = ["copy", "--offset", "100", "--length", "901", text(&source), text(&target)];
+    assert!(ferry(words).failed().contains("target is too small"));
+    assert_eq!(fs::read(&target).unwrap(), [9; 1000]);
     let line = "\"$ferry\" serve file \"$1\" --run '\"$ferry\" copy --length 512K --target-offset 1K \"$uri\" \"$uri\"'";
     assert!(script(line, [text(&source)]).failed().contains("is the source itself"));
     assert!(fs::read(&source).unwrap() == pattern(0, 1 << 20));

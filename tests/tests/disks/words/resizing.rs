@@ -76,26 +76,6 @@ fn names_that_are_no_text_are_names_for_every_verb() {
 }
 
 #[test]
-fn what_is_no_raw_file_is_left_as_it_is() {
-    let temp = TempDir::new();
-    let image = temp.join("image");
-    ferry(["create", "-q", "-f", "qcow2", text(&image), "1M"]).succeeded();
-    let before = fs::read(&image).unwrap();
-    for words in [&["resize"][..], &["resize", "-f", "qcow2"]] {
-        let outcome = ferry([words, &[text(&image), "2M"]].concat());
-        assert!(outcome.failed().contains("only raw files"), "{outcome:#?}");
-        assert_eq!(outcome.status.code(), Some(1));
-    }
-    assert!(fs::read(&image).unwrap() == before);
-    let missing = temp.join("missing");
-    ferry(["resize", text(&missing), "1M"]).failed();
-    ferry(["resize", "--preallocation=full", text(&missing), "1M"]).failed();
-    assert!(!missing.exists());
-    assert!(ferry(["resize", "memory:1M", "2M"]).failed().contains("only a file"));
-    assert!(ferry(["resize", text(temp.path()), "2M"]).failed().contains("directory"));
-}
-
-#[test]
 fn a_file_that_is_served_is_not_resized_under_its_clients() {
     let temp = TempDir::new();
     let file = temp.sparse_file("disk", 1 << 20);

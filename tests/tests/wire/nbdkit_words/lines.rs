@@ -1,11 +1,6 @@
 //! Lines as people paste them, run by nbdkit and by us.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-
 use blackbox::peers::{diskferry, peer, skip_environment};
-use blackbox::run::run;
 use blackbox::temp::TempDir;
 
 use super::{filters, free_port, has_peers, line};
@@ -144,30 +139,4 @@ fn lines_for_nbdkit_do_the_same_here() {
         assert!(!mine.stderr.contains("panicked"), "{mine:#?}");
     }
     assert!(wrong.is_empty(), "{} lines differ:\n{}", wrong.len(), wrong.join("\n"));
-}
-
-/// The blocks of shell in the page for users of nbdkit, each run as it stands.
-#[test]
-fn the_examples_of_the_page_for_users_of_nbdkit_work() {
-    if !has_peers() {
-        return;
-    }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/nbdkit.md");
-    let text = fs::read_to_string(page).unwrap();
-    let blocks: Vec<&str> =
-        text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert!(blocks.len() >= 5, "{} examples", blocks.len());
-    let program = diskferry().canonicalize().unwrap();
-    let path = format!(
-        "{}:{}",
-        program.parent().unwrap().display(),
-        std::env::var("PATH").unwrap_or_default()
-    );
-    for block in blocks {
-        let temp = TempDir::new();
-        let mut shell = Command::new("sh");
-        shell.args(["-ec", block]).current_dir(temp.path()).env("PATH", &path);
-        let outcome = run(&mut shell);
-        assert!(outcome.status.success(), "{block}\n{outcome:#?}");
-    }
 }

@@ -5,45 +5,6 @@ use blackbox::run::{ours, program, run};
 
 use super::{has_peers, our_line};
 
-/// Wrong command lines, and the error for each.
-#[test]
-fn what_is_misspelt_is_refused_with_the_nearest_right_word() {
-    for (words, parts) in [
-        (&["memory", "sise=1M"][..], &["`sise`", "`size`"][..]),
-        (&["memory:1M", "sise=1M"], &["`sise`", "`size`"]),
-        (&["--filter=delay", "memory", "1M", "delay-raed=1"], &["`delay-raed`", "`delay-read`"]),
-        (&["--filter=delay", "memory", "1M", "delay_read=1"], &["`delay_read`", "`delay-read`"]),
-        (&["--filter=delay", "memory", "1M", "sise=1"], &["`sise`", "`size`"]),
-        (&["memory", "1M", "delay-read=1"], &["`delay-read`", "filter `delay`", "--filter=delay"]),
-        (&["--filter=nozero", "memory", "1M", "rdelay=1"], &["filter `delay`", "--filter=delay"]),
-        (&["./disk.raw", "zeromode=none"], &["--filter=nozero"]),
-        (&["memry", "1M"], &["`memry`", "`memory`"]),
-        (&["memry", "size=1M"], &["`memry`", "`memory`"]),
-        (&["--filter=dealy", "memory", "1M"], &["`dealy`", "`delay`"]),
-        (&["--filter=delay?delay-raed=1", "memory", "1M"], &["delay", "`delay-read`"]),
-        (&["--filter=delay?rdelay=1", "memory", "1M", "rdelay=2"], &["delay", "`rdelay`", "twice"]),
-        (&["memory", "1M", "2M"], &["memory", "`size`", "twice"]),
-        (&["memory", "1M", "size=2M"], &["memory", "`size`", "twice"]),
-        (&["memory", "@./no/such/file"], &["no/such/file", "No such file"]),
-        (&["--tls=require", "memory", "1M"], &["--tls=require"]),
-        (&["--log=here", "memory", "1M"], &["--log here"]),
-        (&["--mask-handshake=x", "memory", "1M"], &["mask-handshake"]),
-        (&["--timeout=x", "memory", "1M"], &["timeout"]),
-        (&["--timeout=0", "memory", "1M"], &["timeout"]),
-        (&["-s", "-p", "0", "memory", "1M"], &["--single"]),
-        (&["-s", "--run", "true", "memory", "1M"], &["--single"]),
-        (&["-u", "no-such-user", "memory", "1M"], &["no-such-user", "/etc/passwd"]),
-        (&["-g", "no-such-group", "memory", "1M"], &["no-such-group", "/etc/group"]),
-        (&["--exit-with-parent", "--daemon", "memory", "1M"], &["--exit-with-parent"]),
-    ] {
-        let outcome = run(ours(["serve"]).args(words));
-        let said = outcome.failed();
-        for part in parts {
-            assert!(said.contains(part), "{words:?}: `{part}` should be in {said:?}");
-        }
-    }
-}
-
 #[test]
 fn a_filter_gets_what_it_knows_and_the_device_the_rest_in_any_order() {
     if !has_peers() {
