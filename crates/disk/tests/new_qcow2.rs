@@ -295,25 +295,6 @@ fn over_a_backing_image_zeroes_are_written_and_what_was_not_written_shows_throug
     }
 }
 
-#[test]
-fn the_bytes_of_the_disk_may_lie_in_a_file_of_their_own() {
-    if !has_qemu() {
-        return;
-    }
-    for (i, more) in [&[][..], &["data_file_raw=on"], &["preallocation=full"]].iter().enumerate() {
-        let (place, size) = (Place::new("data"), 3 * MIB + 512);
-        let (image, data) = (place.file("image"), place.file("data"));
-        let options: Vec<&str> = more.iter().copied().chain(["data_file=data"]).collect();
-        let created = create(&image, size, &options, false).unwrap();
-        let bytes = fill(&created.edge, size, i as u64 + 3);
-        created.edge.device().finish().unwrap();
-        drop(created);
-        judge(&place, &image, &bytes);
-        assert!(std::fs::read(&data).unwrap() == bytes || i == 0, "{more:?}");
-        assert!(std::fs::metadata(&image).unwrap().len() < MIB);
-    }
-}
-
 /// An image over a device that is not known to be zero, unless `zeroed`.
 fn over(container: &Edge, size: u64, options: &[&str], compress: bool) -> device::Result<Edge> {
     let context = Context::default();
@@ -394,51 +375,6 @@ fn a_lack_of_room_is_an_error_and_nothing_opens_as_an_image() {
         disk.write(&noise[..15 << 16], 0, false).unwrap();
         assert!(disk.device().finish().is_err());
         assert_eq!(all_of(&container)[..512], [0; 512]);
-    }
-}
-
-#[test]
-fn it_is_as_large_as_qemu_img_measures_or_less() {
-    if !has_qemu() {
-        return;
-    }
-    let place = Place::new("measure");
-    let raw = place.file("raw");
-    let mut bytes = vec![0; 8 << 20];
-    for at in [0, 100_000, 3 << 20, (5 << 20) + 70_000] {
-        bytes[at..at + 5000].fill(7);
-    }
-    std::fs::write(&raw, &bytes).unwrap();
-    let context = Context::default();
-    for options in [
-        "cluster_size=64K",
-        "cluster_size=512,refcount_bits=64",
-        "cluster_size=2M,refcount_bits=1",
-        "extended_l2=on",
-        "preallocation=full",
-        "preallocation=metadata",
-    ] {
-        for size in [0, 1 << 20, (1 << 20) + 512, 10 << 30] {
-            let words = ["measure", "--output=json", "-O", "qcow2", "-o", options, "--size"];
-            let said = qemu("qemu-img", &[&words[..], &[&size.to_string()]].concat());
-            let params = Params::parse(options.split(',')).unwrap();
-            let making = formats::Making {
-                size,
-                options: &params,
-                compress: false,
-                zeroed: true,
-                durable: false,
-                files: &formats::Closed,
-                context: &context,
-            };
-            let create = formats::format("qcow2").unwrap().create.unwrap();
-            let found = (create.measure)(&making, &mut std::iter::empty()).unwrap();
-            for (key, number) in
-                [("required", found.required), ("fully-allocated", found.fully_allocated)]
-            {
-                assert!(said.contains(&format!("\"{key}\": {number}")), "{options} {size}: {said}");
-            }
-        }
     }
 }
 

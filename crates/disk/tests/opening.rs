@@ -87,24 +87,6 @@ fn all_ways_to_name_a_disk_lead_to_one_kind_and_one_storage() {
 }
 
 #[test]
-fn invalid_words_are_refused_before_anything_is_opened() {
-    for (text, said) in [
-        ("memroy:1G", "did you mean `memory`?"),
-        ("memory:1G?sise=2", "did you mean `size`?"),
-        ("ndb://localhost/", "did you mean nbd://?"),
-        ("nbd://localhost/?", "localhost"),
-        ("", "empty"),
-    ] {
-        match Named::parse(text) {
-            Err(error) => assert!(error.is_usage() && error.to_string().contains(said), "{error}"),
-            Ok(named) => assert!(named.to_string().contains(said), "{named}"),
-        }
-    }
-    let error = Stack::parse(["delay?rdelya=1"]).unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("did you mean `rdelay`?"), "{error}");
-}
-
-#[test]
 fn what_was_made_is_gone_when_a_filter_refuses_it() {
     let place = Place::new("refused");
     let filters = stack(&["partition?partition=1"]);

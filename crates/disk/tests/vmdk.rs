@@ -167,42 +167,6 @@ const SUBFORMATS: [&str; 5] = [
 ];
 
 #[test]
-fn every_kind_that_qemu_makes_is_read() {
-    if !has_qemu() {
-        return;
-    }
-    let directory = Directory::new("kinds");
-    for size in [9 << 20 | 512, (2 << 30) + (5 << 20)] {
-        let raw = directory.disk("raw", size);
-        let long = size > 2 << 30;
-        for subformat in SUBFORMATS {
-            for zeroed in ["on", "off"] {
-                let flat = subformat.ends_with("Flat");
-                // A long disk is for those that are split.
-                if zeroed == "on" && (flat || long) || long && !subformat.starts_with("two") {
-                    continue;
-                }
-                let options = format!("subformat={subformat},zeroed_grain={zeroed}");
-                directory.run(&[
-                    "qemu-img",
-                    "convert",
-                    "-O",
-                    "vmdk",
-                    "-o",
-                    &options,
-                    "raw",
-                    "image.vmdk",
-                ]);
-                let edge = open(&directory.at("image.vmdk")).unwrap();
-                check(&edge, &raw);
-                let places = map(&edge).iter().any(|extent| extent.place.is_some());
-                assert_eq!(places, subformat != "streamOptimized", "{options}");
-            }
-        }
-    }
-}
-
-#[test]
 fn a_child_reads_through_its_parents_unless_they_were_changed() {
     if !has_qemu() {
         return;
@@ -289,47 +253,6 @@ fn make(raw: &str, to: &str, options: &[&str], copying: &copy::Options) -> devic
 fn equal(directory: &Directory, image: &str) {
     directory.run(&["qemu-img", "compare", "-f", "raw", "-F", "vmdk", "raw", image]);
     check(&open(&directory.at(image)).unwrap(), &directory.at("raw"));
-}
-
-#[test]
-fn our_images_hold_what_was_copied_for_us_and_for_qemu() {
-    if !has_qemu() {
-        return;
-    }
-    for size in [64 << 10, 512, (9 << 20) + 512, 70 << 20] {
-        let directory = Directory::new("make");
-        let raw = directory.disk("raw", size);
-        for subformat in ["monolithicSparse", "monolithicFlat", "streamOptimized"] {
-            let name = format!("{subformat}.vmdk");
-            let option = format!("subformat={subformat}");
-            let copying = copy::Options { threads: Some(4), ..copy::Options::default() };
-            make(&raw, &directory.at(&name), &[&option], &copying).unwrap();
-            equal(&directory, &name);
-            directory.run(&["qemu-img", "check", "-q", "-f", "vmdk", &name]);
-        }
-        let options = ["adapter_type=lsilogic", "compat6=on", "zeroed_grain=on"];
-        make(&raw, &directory.at("more.vmdk"), &options, &copy::Options::default()).unwrap();
-        equal(&directory, "more.vmdk");
-    }
-}
-
-#[test]
-fn qemu_may_write_to_what_we_make() {
-    if !has_qemu() {
-        return;
-    }
-    let directory = Directory::new("write");
-    let raw = directory.disk("raw", 40 << 20);
-    for subformat in ["monolithicSparse", "monolithicFlat"] {
-        let name = format!("{subformat}.vmdk");
-        let option = format!("subformat={subformat}");
-        make(&raw, &directory.at(&name), &[&option], &copy::Options::default()).unwrap();
-        let write =
-            ["-c", "write -P 3 100k 300k", "-c", "write -P 4 39M 1M", "-c", "read -P 4 39M 1M"];
-        directory.run(&[&["qemu-io", "-f", "vmdk"][..], &write, &[&name]].concat());
-        directory.run(&["qemu-img", "convert", "-f", "vmdk", "-O", "raw", &name, "after"]);
-        check(&open(&directory.at(&name)).unwrap(), &directory.at("after"));
-    }
 }
 
 #[test]

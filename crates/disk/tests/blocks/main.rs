@@ -1,11 +1,10 @@
-//! Formats whose disks lie in blocks: our images in other programs and theirs here, against the bytes; and
-//! untrusted ones.
+//! Formats whose disks lie in blocks: written in any order, and as no peer here makes them. What peers make, and make of
+//! ours, is in tests/tests/disks/formats, and untrusted images are in crates/hostile.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
 mod both_ways;
 mod creating;
-mod hostile;
 mod laid;
 mod packed;
 mod support;

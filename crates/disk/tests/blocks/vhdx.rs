@@ -2,8 +2,9 @@
 
 use disk::{External, Image};
 
-use crate::hostile::Dice;
-use crate::support::{Place, all, image, make, map, must, open, open_image, pattern, peer, put};
+use crate::support::{
+    Dice, Place, all, image, make, map, must, open, open_image, pattern, peer, put,
+};
 
 const OPTIONS: &[&str] = &["block_size=1M", "block_state_zero=off"];
 /// Where our creator puts things: the log at 1 MiB, then the metadata, then the table of blocks.
