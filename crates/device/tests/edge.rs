@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use runtime::WorkPool;
+use runtime::{Behalf, Wanted, WorkPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -400,7 +400,7 @@ fn of_many_pieces_no_more_than_the_width_are_in_flight_and_all_of_those_are_wait
 #[derive(Default)]
 struct Leaves(AtomicBool);
 
-impl runtime::Wanted for Leaves {
+impl Wanted for Leaves {
     fn is_wanted(&self) -> bool {
         !self.0.load(Ordering::SeqCst)
     }
@@ -424,7 +424,7 @@ fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
     let buffer = || device::Buffer::zeroed(512);
     submit(Operation::Read { offset: 0, buffer: buffer() }, "read");
     let flags = ZeroFlags::default();
-    runtime::while_wanted(client.clone(), || {
+    Behalf::default().wanted_by(client.clone()).run(|| {
         submit(Operation::Trim { offset: 0, len: 4096, fua: false }, "trim");
         submit(Operation::Zero { offset: 4096, len: 4096, flags }, "zero");
         submit(Operation::Write { offset: 9000, data: buffer().into(), fua: false }, "write");

@@ -10,7 +10,7 @@ use device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation, Params,
     Result, Session, run_blocking, text,
 };
-use runtime::{Context, contained, current_requester, is_waiting, spawn};
+use runtime::{Behalf, Context, contained, is_waiting, spawn};
 
 use crate::call::Caller;
 use crate::handle::Handle;
@@ -269,8 +269,8 @@ impl Handler for Handle {
 /// Runs an operation while no other callback of the plugin runs.
 fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
     let gate = handle.plugin.one.clone();
-    let (here, requester) =
-        (is_waiting().then(|| std::thread::current().id()), current_requester());
+    let here = is_waiting().then(|| std::thread::current().id());
+    let behalf = Behalf::current();
     spawn(async move {
         let alone = match &gate {
             Some(gate) => Some(gate.alone().await),
@@ -280,7 +280,7 @@ fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
         if here != Some(std::thread::current().id()) {
             handle.plugin.pool.enter().await;
         }
-        if requester.is_none_or(|requester| requester.is_wanted()) {
+        if behalf.is_wanted() {
             let result = called(&handle, operation);
             drop(alone);
             done(result);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Done, Operation, Outcome, Result};
-use runtime::{Timers, Wanted, WorkPool, batch, current_requester, is_waiting};
+use runtime::{Behalf, Timers, WorkPool, batch, is_waiting};
 
 /// How long a thread works on new requests before others get a turn.
 const TURN: Duration = Duration::from_millis(1);
@@ -62,7 +62,7 @@ struct State {
 struct Asked {
     operation: Operation,
     done: Done,
-    requester: Option<Arc<dyn Wanted>>,
+    behalf: Behalf,
 }
 
 struct End {
@@ -154,7 +154,7 @@ impl RequestQueue {
         most: usize,
     ) {
         let mut state = self.lock();
-        state.queue.push_back(Asked { operation, done, requester: current_requester() });
+        state.queue.push_back(Asked { operation, done, behalf: Behalf::current() });
         if is_waiting() && state.working < most {
             state.working += 1;
             drop(state);
@@ -229,7 +229,7 @@ impl RequestQueue {
                 self.watch(staff.clone());
             }
             let before = Instant::now();
-            let is_wanted = asked.requester.is_none_or(|requester| requester.is_wanted());
+            let is_wanted = asked.behalf.is_wanted();
             let end = is_wanted
                 .then(|| End { result: staff.handler.serve(asked.operation), done: asked.done });
             let now = Instant::now();

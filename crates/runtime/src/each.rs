@@ -7,9 +7,10 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::contained::Panicked;
-use crate::pool::{WorkPool, has_time};
+use crate::pool::WorkPool;
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::spawn_while_wanted;
+use crate::thread::has_time;
 
 /// Steps in a row on a thread that has other things to do.
 const ROW: usize = 64;

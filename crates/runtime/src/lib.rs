@@ -6,10 +6,13 @@
 //! pool and one set of timers, serves a whole program, and all that it opens. A [`batch()`] marks
 //! where several requests end.
 //!
+//! Each step of work has a [`Behalf`]: for which client, and whether that still wants it.
+//!
 //! This crate knows no disk. Nothing that runs in a pool waits for that pool, and a panic in a job,
 //! a timer or a task ends that alone.
 
 mod batch;
+mod behalf;
 mod contained;
 mod context;
 mod control;
@@ -20,17 +23,17 @@ mod orders;
 mod pool;
 pub mod sync;
 mod task;
+mod thread;
 mod timers;
 
 pub use batch::{at_end_of_batch, batch, before_waiting};
+pub use behalf::{Behalf, Wanted};
 pub use contained::{Panicked, contained, panics};
 pub use context::{Context, Debugging, OperatorLog, Patience};
 pub use control::{Complaint, Complaints, Control, Gauge};
 pub use each::{StepBudget, each};
 pub use gate::{Gate, Pass};
-pub use pool::{
-    Wanted, WorkPool, client, current_requester, has_time, having_time, is_waiting, kept,
-    on_behalf, taking_time, where_there_is_time, while_wanted,
-};
+pub use pool::WorkPool;
 pub use task::{Promise, Promised, promise, spawn, spawn_while_wanted, wait_for};
+pub use thread::{has_time, having_time, is_waiting, taking_time, where_there_is_time};
 pub use timers::Timers;

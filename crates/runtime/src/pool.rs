@@ -7,17 +7,16 @@
 //! taken in the order given. A panic ends only the work that panicked. Dropping the pool lets queued
 //! work finish.
 
-use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use crate::behalf::{Behalf, client};
 use crate::contained::contained;
-#[cfg(shuttle)]
-use crate::sync::{CellKey, RefCellKey};
-use crate::sync::{Condvar, LocalKey, Mutex, MutexGuard, spawn_thread, thread_local};
+use crate::sync::{Condvar, Mutex, MutexGuard, spawn_thread};
 use crate::task::move_to;
+use crate::thread::having_time;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -71,111 +70,6 @@ struct Taken {
     disk: u64,
     client: u64,
     job: Job,
-}
-
-thread_local! {
-    static HAS_TIME: Cell<bool> = const { Cell::new(false) };
-    static WAITS: Cell<bool> = const { Cell::new(false) };
-    static CLIENT: Cell<u64> = const { Cell::new(0) };
-    static WANTED: RefCell<Option<Arc<dyn Wanted>>> = const { RefCell::new(None) };
-}
-
-/// Whether this thread may be kept for long: it belongs to a pool, or waits for the result anyway.
-/// A reactor and the timers may not.
-#[must_use]
-pub fn has_time() -> bool {
-    HAS_TIME.get() || WAITS.get()
-}
-
-/// Whether this thread waits for the result of what it starts now, so that blocking work may as
-/// well run here.
-#[must_use]
-pub fn is_waiting() -> bool {
-    WAITS.get()
-}
-
-/// Restores a thread-local value, also after a panic: the thread lives on.
-struct Restore<T: Copy + 'static>(&'static LocalKey<Cell<T>>, T);
-
-impl<T: Copy> Drop for Restore<T> {
-    fn drop(&mut self) {
-        self.0.set(self.1);
-    }
-}
-
-/// Runs `work` on a thread that waits for its result and has nothing else to do meanwhile.
-pub fn taking_time<R>(work: impl FnOnce() -> R) -> R {
-    let _restore = Restore(&WAITS, WAITS.replace(true));
-    work()
-}
-
-/// Runs `work` on a thread that only does what it starts itself (a worker of a copy): long
-/// computations run here, blocking work does not.
-pub fn having_time<R>(work: impl FnOnce() -> R) -> R {
-    let _restore = Restore(&HAS_TIME, HAS_TIME.replace(true));
-    work()
-}
-
-/// Continues a task where a processor may be kept busy: here, if this thread has time, otherwise on
-/// a thread of `pool`.
-pub async fn where_there_is_time(pool: &WorkPool) {
-    if !has_time() {
-        pool.enter().await;
-    }
-}
-
-/// Runs `work` on behalf of a client (a number that the server chooses; 0 is none): work that it
-/// gives to a pool takes turns with that of other clients, at any depth of a stack.
-pub fn on_behalf<R>(client: u64, work: impl FnOnce() -> R) -> R {
-    let _restore = Restore(&CLIENT, CLIENT.replace(client));
-    work()
-}
-
-/// The client that this thread works for: see [`on_behalf`].
-#[must_use]
-pub fn client() -> u64 {
-    CLIENT.get()
-}
-
-/// Work that runs later, perhaps on a thread that works for another client, on behalf of the present
-/// one: it takes turns as that client's, and is no longer wanted when the client has gone.
-pub fn kept<A, R>(work: impl FnOnce(A) -> R + Send) -> impl FnOnce(A) -> R + Send {
-    let (client, wanted) = (client(), current_requester());
-    move |answer| wanted_by(wanted, || on_behalf(client, || work(answer)))
-}
-
-/// A requester that may no longer want a result by the time its turn comes.
-pub trait Wanted: Send + Sync {
-    /// Whether it is still wanted.
-    fn is_wanted(&self) -> bool;
-}
-
-/// Runs `start`; work that it gives to a pool directly need not be begun once `requester` does not want
-/// it any more. Tasks go on, for others may depend on them, unless they are spawned by
-/// [`spawn_while_wanted`](crate::spawn_while_wanted).
-pub fn while_wanted<R>(requester: Arc<dyn Wanted>, start: impl FnOnce() -> R) -> R {
-    wanted_by(Some(requester), start)
-}
-
-/// Runs `start` for `requester`, or, for `None`, as work that is always wanted, whatever this thread
-/// served before.
-pub(crate) fn wanted_by<R>(requester: Option<Arc<dyn Wanted>>, start: impl FnOnce() -> R) -> R {
-    let _back = WantedBack(WANTED.replace(requester));
-    start()
-}
-
-/// The requester of the work that is started now on this thread, if that may stop wanting it.
-#[must_use]
-pub fn current_requester() -> Option<Arc<dyn Wanted>> {
-    WANTED.with_borrow(Clone::clone)
-}
-
-struct WantedBack(Option<Arc<dyn Wanted>>);
-
-impl Drop for WantedBack {
-    fn drop(&mut self) {
-        WANTED.set(self.0.take());
-    }
 }
 
 impl WorkPool {
@@ -240,12 +134,12 @@ impl WorkPool {
         self.shared.lock().working
     }
 
-    /// Runs `job` soon, on some thread of the pool. If no thread can be started at all, it runs
-    /// here.
+    /// Runs `job` soon, on some thread of the pool, in the turns of the client for whom this step
+    /// works. If no thread can be started at all, it runs here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let shared = &self.shared;
         let mut state = shared.lock();
-        state.queue(self, CLIENT.get(), Box::new(job));
+        state.queue(self, client(), Box::new(job));
         if state.ready.is_empty() {
             // Enough work for this disk already.
             return;
@@ -333,7 +227,7 @@ impl Taken {
     /// Runs it; returns the disk.
     fn run(self) -> u64 {
         // Destructors of what it held complete what it owed; the panic is counted.
-        let _ = contained("work", || on_behalf(self.client, self.job));
+        let _ = contained("work", || Behalf::of_client(self.client).run(self.job));
         self.disk
     }
 }
@@ -348,14 +242,13 @@ impl Shared {
         state.threads += 1;
         drop(state);
         let worker = self.clone();
-        let made = spawn_thread("work", move || worker.work());
+        let made = spawn_thread("work", move || having_time(|| worker.work()));
         if made.is_err() {
             self.without_a_thread();
         }
     }
 
     fn work(self: &Arc<Self>) {
-        HAS_TIME.set(true);
         let mut state = self.lock();
         loop {
             while let Some(taken) = state.take() {
@@ -465,10 +358,10 @@ mod tests {
         pool.run(job);
         let (tx, rx) = mpsc::channel();
         for (client, count) in [(1, 5), (2, 2)] {
-            on_behalf(client, || {
+            Behalf::of_client(client).run(|| {
                 for i in 0..count {
                     let tx = tx.clone();
-                    pool.run(move || tx.send((client, i, CLIENT.get())).unwrap());
+                    pool.run(move || tx.send((client, i, Behalf::current().client())).unwrap());
                 }
             });
         }
@@ -477,12 +370,6 @@ mod tests {
         let order: Vec<_> = all.iter().map(|(client, i, _)| (*client, *i)).collect();
         assert_eq!(order, [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (1, 3), (1, 4)]);
         assert!(all.iter().all(|(client, _, seen)| client == seen));
-    }
-
-    #[test]
-    fn after_a_panic_a_thread_serves_no_client_and_has_other_things_to_do() {
-        let _ = contained("work", || on_behalf(7, || taking_time(|| panic!("on purpose"))));
-        assert_eq!((CLIENT.get(), has_time()), (0, false));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! In the model a wait may last as long as nothing else happens: time passes now and then, but need
 //! not, so that nothing depends on it.
 
+use std::cell::RefCell;
+
 #[cfg(not(shuttle))]
 pub use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(shuttle))]
@@ -13,9 +15,30 @@ pub(crate) use std::{thread::LocalKey, thread_local};
 pub use shuttle::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
 pub(crate) use {
-    model::{CellKey, Condvar, RefCellKey},
+    model::{Condvar, RefCellKey},
     shuttle::{thread::LocalKey, thread_local},
 };
+
+/// Runs `work` while this thread's `key` is `value`; afterwards, also after a panic, it is what it
+/// was.
+pub(crate) fn with_local<T: 'static, R>(
+    key: &'static LocalKey<RefCell<T>>,
+    value: T,
+    work: impl FnOnce() -> R,
+) -> R {
+    let _back = Back(key, Some(key.replace(value)));
+    work()
+}
+
+/// The value that a key gets back.
+struct Back<T: 'static>(&'static LocalKey<RefCell<T>>, Option<T>);
+
+impl<T> Drop for Back<T> {
+    fn drop(&mut self) {
+        // Dropped when nothing is borrowed: a destructor may look here.
+        drop(self.1.take().map(|value| self.0.replace(value)));
+    }
+}
 
 /// Starts a thread that is never joined.
 #[cfg(not(shuttle))]
@@ -41,7 +64,7 @@ pub(crate) fn spawn_thread(
 /// Types that shuttle lacks.
 #[cfg(shuttle)]
 mod model {
-    use std::cell::{Cell, RefCell};
+    use std::cell::RefCell;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, LockResult, PoisonError};
     use std::time::Duration;
@@ -91,31 +114,6 @@ mod model {
             }
             let guard = self.0.wait(guard).unwrap_or_else(PoisonError::into_inner);
             Ok((guard, Waited(over.load(Ordering::SeqCst))))
-        }
-    }
-
-    pub(crate) trait CellKey<T> {
-        fn get(&'static self) -> T
-        where
-            T: Copy;
-        fn set(&'static self, value: T);
-        fn replace(&'static self, value: T) -> T;
-    }
-
-    impl<T: 'static> CellKey<T> for LocalKey<Cell<T>> {
-        fn get(&'static self) -> T
-        where
-            T: Copy,
-        {
-            self.with(Cell::get)
-        }
-
-        fn set(&'static self, value: T) {
-            self.with(|cell| cell.set(value));
-        }
-
-        fn replace(&'static self, value: T) -> T {
-            self.with(|cell| cell.replace(value))
         }
     }
 

@@ -10,33 +10,33 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use async_task::Runnable;
 
 use crate::batch::before_waiting;
+use crate::behalf::Behalf;
 use crate::contained::contained;
-use crate::pool::{Wanted, WorkPool, client, current_requester, on_behalf, taking_time, wanted_by};
+use crate::pool::WorkPool;
 #[cfg(shuttle)]
 use crate::sync::RefCellKey;
 use crate::sync::thread_local;
+use crate::thread::taking_time;
 
 /// Starts `work` here and now; it continues when it is woken. A panic ends only this task: what it
 /// held is dropped.
 pub fn spawn(work: impl Future<Output = ()> + Send + 'static) {
-    begin(work, None);
+    begin(work, Behalf::current().lasting());
 }
 
 /// The same for work on which only its requester depends: what it gives to a pool need not be begun
 /// once the requester has gone. The task then sees a dropped promise.
 pub fn spawn_while_wanted(work: impl Future<Output = ()> + Send + 'static) {
-    begin(work, current_requester());
+    begin(work, Behalf::current());
 }
 
-fn begin(work: impl Future<Output = ()> + Send + 'static, requester: Option<Arc<dyn Wanted>>) {
-    let sake = Sake { client: client(), requester };
-    let begun = async_task::Builder::new().metadata(sake).spawn(move |_| work, schedule);
+fn begin(work: impl Future<Output = ()> + Send + 'static, behalf: Behalf) {
+    let begun = async_task::Builder::new().metadata(behalf).spawn(move |_| work, schedule);
     let (runnable, task) = begun;
     task.detach();
     // Not through the queue: a task over a device that never waits ends before this returns, also
@@ -46,19 +46,12 @@ fn begin(work: impl Future<Output = ()> + Send + 'static, requester: Option<Arc<
 
 fn run(task: Task) {
     // On the thread that wakes it.
-    let Sake { client, requester } = task.metadata().clone();
-    let _ = contained("a task", || on_behalf(client, || wanted_by(requester, || task.run())));
+    let behalf = task.metadata().clone();
+    let _ = contained("a task", || behalf.run(|| task.run()));
 }
 
-/// Whom a task works for: the client whose turns it takes, and the requester, if no other depends
-/// on it.
-#[derive(Clone)]
-struct Sake {
-    client: u64,
-    requester: Option<Arc<dyn Wanted>>,
-}
-
-type Task = Runnable<Sake>;
+/// A task that is to run, with the behalf of all its steps.
+type Task = Runnable<Behalf>;
 
 thread_local! {
     /// Where the task that this thread runs wants to continue, if it asked.
@@ -169,7 +162,7 @@ impl<T> Future for Promised<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
 
     use super::*;
 
@@ -248,13 +241,13 @@ mod tests {
     fn a_task_stays_its_clients_whichever_thread_wakes_it() {
         let (tx, rx) = mpsc::channel();
         let (owed, answer) = promise();
-        on_behalf(7, || {
+        Behalf::of_client(7).run(|| {
             spawn(async move {
                 answer.await;
-                tx.send(client()).unwrap();
+                tx.send(Behalf::current().client()).unwrap();
             });
         });
-        on_behalf(8, || owed.keep(()));
+        Behalf::of_client(8).run(|| owed.keep(()));
         assert_eq!(rx.recv().unwrap(), 7);
     }
 }

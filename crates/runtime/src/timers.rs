@@ -8,8 +8,8 @@ use std::collections::BinaryHeap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::behalf::Behalf;
 use crate::contained::contained;
-use crate::pool::{client, on_behalf};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -87,8 +87,8 @@ impl Timers {
 
     /// Runs `job` at the time `at`, or soon after, on behalf of the same client.
     pub fn at(&self, at: Instant, job: impl FnOnce() + Send + 'static) {
-        let client = client();
-        let job = Box::new(move || on_behalf(client, job));
+        let behalf = Behalf::current().lasting();
+        let job = Box::new(move || behalf.run(job));
         let shared = &self.0.0;
         let mut state = shared.lock();
         let number = state.count;
@@ -196,8 +196,8 @@ mod tests {
     fn what_is_done_later_is_done_in_the_name_of_the_same_client() {
         let timers = Timers::default();
         let (tx, rx) = mpsc::channel();
-        let later = move || tx.send(client()).unwrap();
-        on_behalf(7, || timers.after(Duration::from_millis(1), later));
+        let later = move || tx.send(Behalf::current().client()).unwrap();
+        Behalf::of_client(7).run(|| timers.after(Duration::from_millis(1), later));
         assert_eq!(rx.recv().unwrap(), 7);
     }
 

@@ -10,7 +10,7 @@ mod pieces;
 
 use std::sync::Arc;
 
-use runtime::{Gate, WorkPool, current_requester, spawn_while_wanted};
+use runtime::{Behalf, Gate, WorkPool, spawn_while_wanted};
 
 use crate::{
     Buffer, Device, Done, EdgeLane, Error, ErrorKind, Extent, Fault, Info, Now, Operation, Outcome,
@@ -143,10 +143,10 @@ impl Edge {
     where
         F: Future<Output = Result<Outcome>> + Send + 'static,
     {
-        let (work, requester) = (work(self.clone()), current_requester());
+        let (work, behalf) = (work(self.clone()), Behalf::current());
         spawn_while_wanted(async move {
             let result = work.await;
-            if result.is_ok() || requester.is_none_or(|requester| requester.is_wanted()) {
+            if result.is_ok() || behalf.is_wanted() {
                 done(result);
             }
         });

@@ -8,7 +8,7 @@ mod flushes;
 
 use std::sync::Arc;
 
-use runtime::{WorkPool, contained, current_requester, has_time, is_waiting};
+use runtime::{Behalf, WorkPool, contained, has_time, is_waiting};
 
 use crate::{
     Device, Done, Edge, Error, Extent, ExtentKind, Info, Lane, Now, Operation, Outcome, Place,
@@ -340,10 +340,10 @@ impl<B: Blocking> Device for Simple<B> {
             return self.flushes.join(move || disk.flush(), &self.pool, done);
         }
         let writes = matches!(operation, Operation::Write { fua: false, .. });
-        let (pool, requester) =
-            (if writes { &self.writers } else { &self.pool }, current_requester());
+        let pool = if writes { &self.writers } else { &self.pool };
+        let behalf = Behalf::current();
         pool.run(move || {
-            if requester.is_some_and(|requester| !requester.is_wanted()) {
+            if !behalf.is_wanted() {
                 return;
             }
             let result = contained("a request", || run(&*disk, operation));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Buffer, Done, Error, Outcome};
-use runtime::Wanted;
+use runtime::Behalf;
 
 use super::window::CHUNK;
 
@@ -19,21 +19,26 @@ pub(super) struct PendingRead {
     /// Missing chunks, and one more while it is being registered.
     missing: AtomicUsize,
     open: Mutex<Option<(Buffer, Done)>>,
-    /// Its requester, if that may stop wanting it.
-    requester: Option<Arc<dyn Wanted>>,
+    /// For whom it is.
+    behalf: Behalf,
 }
 
 impl PendingRead {
     pub(super) fn new(offset: u64, buffer: Buffer, done: Done) -> Arc<Self> {
         let len = buffer.len() as u64;
         let open = Mutex::new(Some((buffer, done)));
-        let requester = runtime::current_requester();
-        Arc::new(Self { offset, len, missing: AtomicUsize::new(1), open, requester })
+        let (missing, behalf) = (AtomicUsize::new(1), Behalf::current());
+        Arc::new(Self { offset, len, missing, open, behalf })
+    }
+
+    /// The client in whose turns it is; 0 is none.
+    pub(super) fn client(&self) -> u64 {
+        self.behalf.client()
     }
 
     /// Whether its client is still there.
     pub(super) fn is_wanted(&self) -> bool {
-        self.requester.as_ref().is_none_or(|requester| requester.is_wanted())
+        self.behalf.is_wanted()
     }
 
     /// One more chunk is missing.

@@ -132,7 +132,7 @@ impl Shared {
         let mut state = self.lock();
         // A single pass brings everything in its own order.
         if state.pass.is_none() && len > 0 {
-            state.window.prefetch(offset, len);
+            state.window.prefetch(runtime::Behalf::current().client(), offset, len);
         }
         self.set_to_work(state);
     }

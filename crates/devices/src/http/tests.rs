@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::device::{Buffer, Device, ErrorKind, Operation, Outcome, Params, Result};
+use runtime::Behalf;
 
 use super::site::{Asked, Reply, Site, Step, content, good, plain, status};
 use crate::OpenOptions;
@@ -675,14 +676,14 @@ impl runtime::Wanted for Requester {
 /// Starts a read on behalf of a client, and reports the result later.
 fn begin_read(
     disk: &Arc<dyn Device>,
-    client: u64,
+    behalf: Behalf,
     offset: usize,
     len: usize,
 ) -> std::sync::mpsc::Receiver<Result<Outcome>> {
     let (tell, told) = std::sync::mpsc::channel();
     let read = Operation::Read { offset: offset as u64, buffer: Buffer::zeroed(len) };
     let done = Box::new(move |outcome| drop(tell.send(outcome)));
-    runtime::on_behalf(client, || disk.submit(read, done));
+    behalf.run(|| disk.submit(read, done));
     told
 }
 
@@ -714,8 +715,9 @@ fn a_client_that_reads_little_does_not_wait_for_all_that_another_client_reads() 
         None
     });
     let disk = open(&site.url("/disk"), &["connections=2"]).unwrap();
-    let long: Vec<_> = (1..65).map(|mib| begin_read(&disk, 1, mib * MIB, MIB)).collect();
-    let little = begin_read(&disk, 2, 75 * MIB, 4096);
+    let long: Vec<_> =
+        (1..65).map(|mib| begin_read(&disk, Behalf::of_client(1), mib * MIB, MIB)).collect();
+    let little = begin_read(&disk, Behalf::of_client(2), 75 * MIB, 4096);
     barrier.open();
     assert!(little.recv().unwrap().is_ok());
     for read in long {
@@ -738,7 +740,8 @@ fn what_a_client_wanted_that_has_gone_is_not_waited_for() {
     // Reads end here only because the client has gone.
     let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
     let requester = Arc::new(Requester(true.into()));
-    let wanted = runtime::while_wanted(requester.clone(), || begin_read(&disk, 1, 20 * MIB, MIB));
+    let behalf = Behalf::of_client(1).wanted_by(requester.clone());
+    let wanted = begin_read(&disk, behalf, 20 * MIB, MIB);
     while hung.load(Ordering::SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -761,8 +764,9 @@ fn a_client_that_wants_the_same_bytes_gets_them_when_the_first_one_leaves() {
     });
     let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
     let requester = Arc::new(Requester(true.into()));
-    let gone = runtime::while_wanted(requester.clone(), || begin_read(&disk, 1, 20 * MIB, 4 * MIB));
-    let stays = begin_read(&disk, 2, 22 * MIB, 1000);
+    let behalf = Behalf::of_client(1).wanted_by(requester.clone());
+    let gone = begin_read(&disk, behalf, 20 * MIB, 4 * MIB);
+    let stays = begin_read(&disk, Behalf::of_client(2), 22 * MIB, 1000);
     requester.0.store(false, Ordering::Relaxed);
     barrier.open();
     let Ok(Outcome::Read(buffer)) = stays.recv().unwrap() else { panic!("it stays") };

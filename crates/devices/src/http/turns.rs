@@ -12,9 +12,8 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// The client that this thread works for wants a chunk.
-    pub(super) fn push(&mut self, index: u64) {
-        let client = runtime::client();
+    /// A client (0 is none) wants a chunk.
+    pub(super) fn push(&mut self, client: u64, index: u64) {
         let queue = self.queues.entry(client).or_default();
         if queue.is_empty() {
             self.order.push_back(client);
@@ -63,16 +62,14 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use runtime::on_behalf;
-
     use super::*;
 
     #[test]
     fn clients_take_turns_however_much_each_wants() {
         let mut turns = Turns::default();
-        on_behalf(1, || (0..100).for_each(|index| turns.push(index)));
-        on_behalf(2, || turns.push(1000));
-        on_behalf(3, || (2000..2002).for_each(|index| turns.push(index)));
+        (0..100).for_each(|index| turns.push(1, index));
+        turns.push(2, 1000);
+        (2000..2002).for_each(|index| turns.push(3, index));
         let mut order = Vec::new();
         while let Some(index) = turns.first() {
             order.push(index);

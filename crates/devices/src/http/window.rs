@@ -166,12 +166,12 @@ impl ObjectWindow {
                 Some(Chunk::Wanted(owed)) => {
                     owed.waiters.push(read.clone());
                     // Its turn may come sooner for this client.
-                    self.wanted.push(index);
+                    self.wanted.push(read.client(), index);
                 }
                 None => {
                     self.useful += 1;
                     self.chunks.insert(index, Chunk::Wanted(Owed::to(read)));
-                    self.wanted.push(index);
+                    self.wanted.push(read.client(), index);
                 }
             }
             read.waits_for_one_more();
@@ -180,16 +180,17 @@ impl ObjectWindow {
         here
     }
 
-    /// Wants a range for no particular reader; no more than half a window of it, and nothing while as much as the
-    /// window has room for is on its way: such wishes have no end that holds them back.
-    pub(super) fn prefetch(&mut self, offset: u64, len: u64) {
+    /// Wants a range in the turns of `client`, for no particular reader; no more than half a window
+    /// of it, and nothing while as much as the window has room for is on its way: such wishes have
+    /// no end that holds them back.
+    pub(super) fn prefetch(&mut self, client: u64, offset: u64, len: u64) {
         for index in Self::chunks_of(offset, len.min(WINDOW / 2)) {
             if self.chunks.len().saturating_sub(self.held()) >= ROOM {
                 return;
             }
             if let std::collections::hash_map::Entry::Vacant(place) = self.chunks.entry(index) {
                 place.insert(Chunk::Wanted(Owed { anyway: true, ..Owed::default() }));
-                self.wanted.push(index);
+                self.wanted.push(client, index);
             }
         }
     }
@@ -294,7 +295,7 @@ impl ObjectWindow {
                 self.gone.extend(owed.waiters);
             } else {
                 self.chunks.insert(index, Chunk::Wanted(owed));
-                self.wanted.push(index);
+                self.wanted.push(0, index);
             }
         }
         self.streams.give_up();
@@ -447,6 +448,8 @@ pub(super) fn fail(waiters: Waiters, error: &Error) {
 mod tests {
     use std::sync::Mutex;
 
+    use runtime::Behalf;
+
     use super::*;
 
     fn read(offset: u64, len: u64) -> Arc<PendingRead> {
@@ -504,7 +507,7 @@ mod tests {
     fn wishes_that_no_reader_waits_for_are_no_more_than_the_window_has_room_for() {
         let mut window = ObjectWindow::new(1 << 50);
         for i in 0..1000 {
-            window.prefetch(i << 30, WINDOW);
+            window.prefetch(0, i << 30, WINDOW);
         }
         assert!(window.chunks.len() <= ROOM && window.wanted.len() <= ROOM);
     }
@@ -572,7 +575,7 @@ mod tests {
         }
 
         fn wants(self: &Arc<Self>, window: &mut ObjectWindow, offset: u64, len: u64) {
-            runtime::while_wanted(self.clone(), || want(window, offset, len));
+            Behalf::default().wanted_by(self.clone()).run(|| want(window, offset, len));
         }
 
         fn leaves(&self) {
@@ -589,10 +592,10 @@ mod tests {
     #[test]
     fn a_short_read_does_not_wait_for_all_that_another_client_wants() {
         let mut window = ObjectWindow::new(1 << 30);
-        runtime::on_behalf(1, || want(&mut window, 0, 64 << 20));
+        Behalf::of_client(1).run(|| want(&mut window, 0, 64 << 20));
         assert_eq!(window.next(0), Some(0..LONGEST / CHUNK));
         let far = (1 << 30) / CHUNK - 1;
-        runtime::on_behalf(2, || want(&mut window, far * CHUNK, 1));
+        Behalf::of_client(2).run(|| want(&mut window, far * CHUNK, 1));
         let (one, other) = (window.next(0).unwrap(), window.next(0).unwrap());
         assert_eq!((one.end - one.start) * CHUNK, IN_TURN, "in turns, each is short");
         assert_eq!(other, far..far + 1);
@@ -605,7 +608,7 @@ mod tests {
         let (a, b) = (Requester::new(), Requester::new());
         a.wants(&mut window, 0, 4 * CHUNK);
         b.wants(&mut window, 2 * CHUNK, CHUNK);
-        window.prefetch(3 * CHUNK, 2 * CHUNK);
+        window.prefetch(0, 3 * CHUNK, 2 * CHUNK);
         a.leaves();
         assert_eq!(window.next(0), Some(2..5), "prefetched is wanted anyway");
         assert_eq!(window.gone().len(), 2);

@@ -3,7 +3,7 @@
 //! Waiting requests are kept in the meter, and hold no thread. The file is checked when a request
 //! comes and while one waits, once a second at most, and never by the requesting thread.
 
-use runtime::{OperatorLog, Timers, WorkPool, kept};
+use runtime::{Behalf, OperatorLog, Timers, WorkPool};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -162,7 +162,9 @@ impl Limit {
             return job(Ok(()));
         }
         // Another thread may run it.
-        state.meter.push(client, bytes.saturating_mul(8), Box::new(kept(job)));
+        let behalf = Behalf::current();
+        let job = Box::new(move |paid| behalf.run(|| job(paid)));
+        state.meter.push(client, bytes.saturating_mul(8), job);
         drop(state);
         self.let_go(direction);
     }
@@ -258,7 +260,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::sync::mpsc::channel;
 
-    use runtime::{Wanted, current_requester, while_wanted};
+    use runtime::Wanted;
 
     use super::*;
 
@@ -283,13 +285,11 @@ mod tests {
         let (tx, rx) = channel();
         let enter = |client: u64, bytes: u64| {
             let (limit, tx) = (limit.clone(), tx.clone());
-            while_wanted(Arc::new(Here(client)), || {
+            Behalf::of_client(client).wanted_by(Arc::new(Here(client))).run(|| {
                 limit.enter(Direction::Read, client, bytes, move |_| {
-                    tx.send((
-                        client,
-                        current_requester().is_some_and(|requester| requester.is_wanted()),
-                    ))
-                    .unwrap();
+                    let behalf = Behalf::current();
+                    assert_eq!(behalf.client(), client);
+                    tx.send((client, behalf.is_wanted())).unwrap();
                 });
             });
         };

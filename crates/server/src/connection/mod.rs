@@ -13,11 +13,11 @@ mod securing;
 mod turn;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use device::{BufferPool, Peer};
-use runtime::{WorkPool, batch, on_behalf};
+use runtime::{Behalf, WorkPool, batch};
 use wire::{ServerHandshake, ServerPolicy};
 
 use crate::budget::{Budget, Share};
@@ -82,7 +82,6 @@ pub(crate) struct Connection {
     link: Arc<Link>,
     common: Arc<Common>,
     voice: Arc<Voice>,
-    number: u64,
     phase: Phase,
     /// Bytes received and not yet understood.
     carry: Vec<u8>,
@@ -155,10 +154,9 @@ enum Phase {
 impl Connection {
     /// A new connection; the greeting is sent at once.
     pub(crate) fn new(link: Arc<Link>, peer: &Peer, common: Arc<Common>) -> Self {
-        let number = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
         let voice = Arc::new(Voice::new(common.log.clone(), peer));
         voice.event(Severity::Info, format_args!("connected"));
-        let opener = ExportOpener::new(common.clone(), link.clone(), voice.clone(), number);
+        let opener = ExportOpener::new(common.clone(), link.clone(), voice.clone());
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
         let keeps = Share::take(link.account(), 0);
@@ -170,7 +168,6 @@ impl Connection {
             link,
             common,
             voice,
-            number,
             phase: Phase::Handshake(Box::new(handshake)),
             carry: Vec::new(),
             keeps,
@@ -212,7 +209,7 @@ impl Connection {
     pub(crate) fn turn(&mut self, turn: &mut Turn, readable: bool, writable: bool) -> AfterTurn {
         // Work that it gives to the pool takes turns with that of others; requests to an upstream
         // server are sent together.
-        on_behalf(self.number, || batch(|| self.work(turn, readable, writable)))
+        Behalf::of_client(self.link.client()).run(|| batch(|| self.work(turn, readable, writable)))
     }
 
     fn work(&mut self, turn: &mut Turn, readable: bool, writable: bool) -> AfterTurn {

@@ -39,7 +39,6 @@ pub(super) struct ExportOpener {
     common: Arc<Common>,
     link: Arc<Link>,
     voice: Arc<Voice>,
-    number: u64,
     presence: Presence,
     chosen: Mutex<Option<Chosen>>,
     /// The list that a device was last asked for, and its answer.
@@ -62,17 +61,11 @@ impl std::fmt::Debug for Chosen {
 }
 
 impl ExportOpener {
-    pub(super) fn new(
-        common: Arc<Common>,
-        link: Arc<Link>,
-        voice: Arc<Voice>,
-        number: u64,
-    ) -> Self {
+    pub(super) fn new(common: Arc<Common>, link: Arc<Link>, voice: Arc<Voice>) -> Self {
         Self {
             common,
             link,
             voice,
-            number,
             presence: Presence::default(),
             chosen: Mutex::default(),
             listed: Mutex::default(),
@@ -158,7 +151,7 @@ impl ExportOpener {
     /// The client, as devices see it.
     fn client(&self, name: &str) -> Client {
         Client {
-            number: self.number,
+            number: self.link.client(),
             peer: self.link.stream().peer(),
             export: name.to_owned(),
             tls: self.link.stream().identity(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use device::{Done, Edge, Error, ErrorKind, Fault, Operation, OperationKind, Outcome, Result};
-use runtime::{Wanted, has_time, taking_time, while_wanted};
+use runtime::{Wanted, has_time, taking_time};
 use wire::{ErrorCode, ReplyWriter, Request};
 
 use super::status::Survey;
@@ -19,14 +19,17 @@ const LONG_WORK: u64 = 16 << 20;
 /// Starts an operation for a client. `done` is called from any thread, or dropped if the client has
 /// gone before its turn comes.
 pub(crate) fn start(edge: &Edge, link: &Arc<Link>, operation: Operation, done: Done) {
+    let behalf = link.behalf();
     if has_time() || work_of(&operation) <= LONG_WORK {
-        return while_wanted(link.clone(), || edge.submit(operation, done));
+        return behalf.run(|| edge.submit(operation, done));
     }
     let (edge, link, pool) = (edge.clone(), link.clone(), edge.pool().clone());
-    pool.run(move || {
-        if link.is_wanted() {
-            start(&edge, &link, operation, done);
-        }
+    behalf.run(|| {
+        pool.run(move || {
+            if link.is_wanted() {
+                start(&edge, &link, operation, done);
+            }
+        });
     });
 }
 
@@ -41,7 +44,7 @@ fn work_of(operation: &Operation) -> u64 {
 /// The same; on a thread that may block, the operation may run here.
 pub(super) fn go_on(edge: &Edge, link: &Arc<Link>, operation: Operation, done: Done) {
     if has_time() {
-        taking_time(|| edge.submit(operation, done));
+        taking_time(|| start(edge, link, operation, done));
     } else {
         start(edge, link, operation, done);
     }

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::Stream;
+use runtime::Behalf;
 use rustix::event::epoll;
 
 use crate::bell::Bell;
@@ -36,6 +37,8 @@ pub(crate) struct Link {
     /// Its reactor's, by which this connection is known as `token`.
     bell: Arc<Bell>,
     token: u64,
+    /// Its number among all clients of the server, from 1.
+    client: u64,
     account: Arc<Account>,
     queue: Mutex<Queue>,
     inbox: Mutex<Inbox>,
@@ -62,12 +65,19 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// `bell` is its reactor's, where it is known as `token`. The queue counts in `account`.
-    pub(crate) fn new(stream: Stream, bell: Arc<Bell>, token: u64, account: Arc<Account>) -> Self {
+    /// Of client number `client`. `bell` is its reactor's, where it is known as `token`. The queue
+    /// counts in `account`.
+    pub(crate) fn new(
+        stream: Stream,
+        bell: Arc<Bell>,
+        (token, client): (u64, u64),
+        account: Arc<Account>,
+    ) -> Self {
         Self {
             stream,
             bell,
             token,
+            client,
             account,
             queue: Mutex::default(),
             inbox: Mutex::default(),
@@ -87,6 +97,16 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of its client, from 1.
+    pub(crate) fn client(&self) -> u64 {
+        self.client
+    }
+
+    /// Of what is done for a request: not wanted any more once the client has gone.
+    pub(crate) fn behalf(self: &Arc<Self>) -> Behalf {
+        Behalf::of_client(self.client).wanted_by(self.clone())
     }
 
     /// The account that pays for what it holds.

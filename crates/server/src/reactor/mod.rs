@@ -299,7 +299,8 @@ impl Reactor {
             return self.left();
         }
         let (common, peer) = (self.shared.common.clone(), stream.peer());
-        let link = Arc::new(Link::new(stream, bell, token, account));
+        let client = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
+        let link = Arc::new(Link::new(stream, bell, (token, client), account));
         self.connections.insert(token, Connection::new(link, &peer, common));
         if self.stopping.is_some() {
             return self.stop_connection(token);
