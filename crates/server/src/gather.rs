@@ -55,14 +55,39 @@ impl Gather {
         self.used
     }
 
-    /// Counts `len` bytes that were written into the room.
-    pub(crate) fn fill(&mut self, len: usize) {
-        self.used += len;
+    /// Forgets what is gathered.
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
     }
 
-    /// Takes back what was gathered after the first `len` bytes.
-    pub(crate) fn take_back(&mut self, len: usize) {
-        self.used = len;
+    /// Appends `len` bytes that `fill` provides, behind a header of `header_len` bytes that `write`
+    /// encodes once they are there. Nothing is appended if they cannot be had without waiting.
+    ///
+    /// # Errors
+    /// Those of `fill`; nothing is appended.
+    pub(crate) fn put_filled<E>(
+        &mut self,
+        link: &Arc<Link>,
+        (header_len, write): (usize, impl FnOnce(&mut Vec<u8>)),
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let mut header = std::mem::take(&mut self.header);
+        let filled = self.room(link, header_len + len).map_or(Ok(false), |room| {
+            let (before, bytes) = room.split_at_mut(header_len);
+            let filled = fill(bytes)?;
+            if filled {
+                header.clear();
+                write(&mut header);
+                before.copy_from_slice(&header);
+            }
+            Ok(filled)
+        });
+        self.header = header;
+        if let Ok(true) = filled {
+            self.used += header_len + len;
+        }
+        filled
     }
 
     /// Sends what is gathered and then `pieces`, together where the socket allows, and with

@@ -6,8 +6,9 @@
 
 use crate::codec::{clipped, len32, len64, put_u16, put_u32, put_u64};
 use crate::constants::{
-    Command, CommandFlags, EXTENDED_REPLY_MAGIC, ErrorCode, Framing, MAX_SENT_MESSAGE,
-    SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk,
+    Command, CommandFlags, EXTENDED_REPLY_LEN, EXTENDED_REPLY_MAGIC, ErrorCode, Framing,
+    MAX_SENT_MESSAGE, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_LEN,
+    STRUCTURED_REPLY_MAGIC, chunk,
 };
 use crate::request::Request;
 use crate::session::Refusal;
@@ -105,12 +106,23 @@ impl ReplyWriter {
     /// say, and a failure after this header leaves nothing but to disconnect.
     pub fn read_data(&self, offset: u64, length: u32, last: bool, out: &mut Vec<u8>) {
         debug_assert!(length != 0, "a data chunk has data");
+        let before = out.len();
         if self.is_chunked() {
             let flags = if last { chunk::FLAG_DONE } else { 0 };
             self.chunk(flags, chunk::OFFSET_DATA, 8 + u64::from(length), out);
             put_u64(out, offset);
         } else {
             self.simple(0, out);
+        }
+        debug_assert_eq!(out.len() - before, self.read_data_header_len());
+    }
+
+    /// How long the header of [`ReplyWriter::read_data`] is, in bytes.
+    pub const fn read_data_header_len(&self) -> usize {
+        match self.mode {
+            Framing::Simple => SIMPLE_REPLY_LEN,
+            Framing::Structured => STRUCTURED_REPLY_LEN + 8,
+            Framing::Extended => EXTENDED_REPLY_LEN + 8,
         }
     }
 

@@ -94,29 +94,15 @@ impl RequestRun<'_> {
     fn read_small(&mut self) -> bool {
         let (edge, writer, r) = (&self.served.edge, self.writer, self.request);
         let Ok(len) = u32::try_from(r.length) else { return false };
-        // Header and data are in one piece of the gather buffer, so that they can be taken back.
-        let wanted = len as usize + 64;
-        if self.gather.room(self.link, wanted).is_none() {
-            return false;
-        }
-        let start = self.gather.len();
-        self.gather.put(self.link, |out| writer.read_data(r.offset, len, true, out));
-        let Some(room) = self.gather.room(self.link, len as usize) else { return false };
-        match edge.read_now(room, r.offset) {
-            Ok(true) => {
-                self.gather.fill(len as usize);
-                true
-            }
-            Ok(false) => {
-                self.gather.take_back(start);
-                false
-            }
-            Err(e) => {
-                self.gather.take_back(start);
-                self.failed(&e);
-                true
-            }
-        }
+        let header = |out: &mut Vec<u8>| writer.read_data(r.offset, len, true, out);
+        let header = (writer.read_data_header_len(), header);
+        let read = self
+            .gather
+            .put_filled(self.link, header, len as usize, |buffer| edge.read_now(buffer, r.offset));
+        read.unwrap_or_else(|e| {
+            self.failed(&e);
+            true
+        })
     }
 }
 

@@ -233,7 +233,7 @@ impl Reactor {
         let Ok(after) = contained("a connection", || connection.turn(turn, readable, writable))
         else {
             // What it had gathered must not go to another client.
-            self.turn.gather.take_back(0);
+            self.turn.gather.clear();
             return self.close(token);
         };
         // The rest of a payload probably arrives while we poll.
