@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use client::{ask, connect, reply, serve, write_request};
 use device::{Abilities, Buffer, Info, Operation, OperationKind, Place as Lies, Simple};
-use runtime::{WorkPool, has_time};
+use runtime::{Behalf, WorkPool, has_time};
 use rustix::fs::{Mode, OFlags};
 use server::Options;
 use trial::{Fate, TestDevice};
@@ -101,6 +101,30 @@ fn what_is_long_is_not_begun_by_a_reactor() {
         assert_eq!(client::answered(&mut socket), Some(0));
         assert_eq!([0, 1].map(|i: usize| begun[i].load(Ordering::SeqCst)), count, "{len}");
     }
+    drop(socket);
+    assert!(server.stop());
+}
+
+/// The map of a device that waits for something outside ends on a thread of its own, and so the
+/// read begins there.
+#[test]
+fn a_request_that_goes_on_elsewhere_is_still_its_clients() {
+    let abilities = Abilities { extents: true, ..Abilities::READ };
+    let info = Info { abilities, ..Info::new("mapped", MIB) };
+    let (tx, rx) = std::sync::mpsc::channel();
+    let disk = TestDevice::blank(info).hooked(move |operation| {
+        tx.send((operation.kind(), Behalf::current().client())).unwrap();
+        Fate::Pass(operation)
+    });
+    let disk = disk.shared();
+    disk.hold();
+    let (server, path) = serve(disk.edge(&WorkPool::new(1)), Options::default());
+    let mut socket = connect(&path);
+    ask(&mut socket, 0, 64 << 10);
+    disk.wait_for_held(1);
+    disk.release();
+    assert_eq!(rx.recv().unwrap(), (OperationKind::Resolve, 0), "released by this thread");
+    assert_eq!(rx.recv().unwrap(), (OperationKind::Read, 1));
     drop(socket);
     assert!(server.stop());
 }
