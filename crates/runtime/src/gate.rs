@@ -109,6 +109,7 @@ impl Gate {
 impl Drop for Pass {
     fn drop(&mut self) {
         let mut state = self.gate.lock();
+        debug_assert_eq!((state.alone, state.together == 0), (self.alone, self.alone));
         if self.alone {
             state.alone = false;
         } else {

@@ -11,7 +11,7 @@ use shuttle::sync::mpsc;
 use shuttle::thread;
 
 use crate::sync::Mutex;
-use crate::{Gate, Panicked, Promise, WorkPool, each, has_time, promise, spawn};
+use crate::{Gate, Inbox, Panicked, Promise, WorkPool, each, has_time, promise, spawn};
 
 /// Half of the orders are random; in the others a thread is seldom interrupted, at any place.
 fn in_any_order(scene: impl Fn() + Send + Sync + 'static) {
@@ -317,5 +317,47 @@ fn what_is_given_to_a_pool_is_all_done_by_no_more_threads_than_allowed() {
         all.sort_unstable();
         assert_eq!(all.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
         assert!(all.iter().all(|(_, few)| *few));
+    });
+}
+
+#[test]
+fn whatever_is_put_in_an_inbox_is_taken_out_in_order_and_no_call_is_lost() {
+    in_any_order(|| {
+        let inbox = Arc::new(Inbox::default());
+        let (call, calls) = mpsc::channel();
+        for thread in 0..2 {
+            let (inbox, call) = (inbox.clone(), call.clone());
+            thread::spawn(move || {
+                for n in 0..3 {
+                    if inbox.put((thread, n)).unwrap() {
+                        call.send(()).unwrap();
+                    }
+                    thread::yield_now();
+                }
+            });
+        }
+        // A call that is lost leaves nothing to wait for.
+        drop(call);
+        let (mut all, mut again) = (Vec::new(), false);
+        while all.len() < 6 {
+            if !std::mem::take(&mut again) {
+                calls.recv().unwrap();
+            }
+            inbox.attend();
+            let mut looks = 0;
+            while !inbox.try_leave() {
+                looks += 1;
+                if looks > 2 {
+                    again = inbox.leave();
+                    break;
+                }
+                all.extend(inbox.take());
+                thread::yield_now();
+            }
+        }
+        for thread in 0..2 {
+            let own: Vec<_> = all.iter().filter(|(t, _)| *t == thread).map(|(_, n)| *n).collect();
+            assert_eq!(own, [0, 1, 2]);
+        }
     });
 }

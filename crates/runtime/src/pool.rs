@@ -189,6 +189,7 @@ impl State {
             disk.turns.push_back(client);
         }
         disk.running += 1;
+        debug_assert!(disk.running <= disk.share, "no disk has more threads than its share");
         self.working += 1;
         if !disk.turns.is_empty() && disk.running < disk.share {
             disk.ready = true;
@@ -209,6 +210,7 @@ impl State {
 
     /// Work for a disk has ended.
     fn ended(&mut self, id: u64) {
+        debug_assert!(self.working > 0 && self.disks.contains_key(&id), "it was taken");
         self.working -= 1;
         let Some(disk) = self.disks.get_mut(&id) else { return };
         disk.running -= 1;

@@ -9,14 +9,22 @@ use std::cell::RefCell;
 #[cfg(not(shuttle))]
 pub use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(shuttle))]
-pub(crate) use std::{thread::LocalKey, thread_local};
+pub(crate) use std::{
+    sync::atomic::{AtomicU8, Ordering},
+    thread::LocalKey,
+    thread_local,
+};
 
 #[cfg(shuttle)]
 pub use shuttle::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
 pub(crate) use {
     model::{Condvar, RefCellKey},
-    shuttle::{thread::LocalKey, thread_local},
+    shuttle::{
+        sync::atomic::{AtomicU8, Ordering},
+        thread::LocalKey,
+        thread_local,
+    },
 };
 
 /// Runs `work` while this thread's `key` is `value`; afterwards, also after a panic, it is what it

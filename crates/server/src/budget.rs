@@ -222,8 +222,9 @@ impl Account {
     }
 
     pub(crate) fn put(&self, bytes: u64) {
-        self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.part.used.fetch_sub(bytes, Ordering::Relaxed);
+        let of_all = self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+        let of_part = self.part.used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(of_all >= bytes && of_part >= bytes, "no more is put back than was taken");
     }
 }
 

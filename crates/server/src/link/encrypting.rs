@@ -18,7 +18,7 @@ impl Link {
         mut queue: MutexGuard<'a, Queue>,
         mut head: &[u8],
     ) -> MutexGuard<'a, Queue> {
-        while !queue.sending && !queue.fetching && !queue.broken {
+        while !queue.sending && !queue.fetching && !self.is_broken() {
             match queue.pieces.front() {
                 None if head.is_empty() => break,
                 Some(Out::Place(_)) if head.is_empty() => {
@@ -36,7 +36,7 @@ impl Link {
             queue.sending = false;
             batch.append(&mut queue.pieces);
             queue.pieces = batch;
-            if queue.broken {
+            if self.is_broken() {
                 // It was abandoned meanwhile.
                 self.fail(&mut queue);
                 break;
@@ -58,7 +58,7 @@ impl Link {
                 }
             }
         }
-        if !head.is_empty() && !queue.broken {
+        if !head.is_empty() && !self.is_broken() {
             self.push_front(&mut queue, Out::Bytes(head.to_vec()));
         }
         self.arm(&mut queue);

@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::Stream;
-use runtime::Behalf;
+use runtime::{Behalf, Inbox};
 use rustix::event::epoll;
 
 use crate::bell::Bell;
 use crate::budget::Account;
-use inbox::Inbox;
 pub(crate) use leases::LINGER;
+use out::Reply;
 pub(crate) use out::{Out, Placed};
 use sending::Queue;
 
@@ -41,7 +41,10 @@ pub(crate) struct Link {
     client: u64,
     account: Arc<Account>,
     queue: Mutex<Queue>,
-    inbox: Mutex<Inbox>,
+    /// The reactor attends it while it works on the connection.
+    inbox: Inbox<Reply>,
+    /// Nothing more is sent. Set only under the lock of the queue.
+    broken: AtomicBool,
     /// Bytes sent so far.
     sent: AtomicU64,
     /// Bytes of memory in the queue, readable without the lock.
@@ -80,7 +83,8 @@ impl Link {
             client,
             account,
             queue: Mutex::default(),
-            inbox: Mutex::default(),
+            inbox: Inbox::default(),
+            broken: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             busy_bytes: AtomicU64::new(0),
@@ -156,7 +160,7 @@ impl Link {
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.lock().broken
+        self.broken.load(Ordering::Acquire)
     }
 
     /// Reads no more, and asks to be called when something has ended.

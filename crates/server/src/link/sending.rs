@@ -40,7 +40,6 @@ pub(super) struct Queue {
     pub(super) sent: u64,
     /// epoll waits for room in the socket.
     pub(super) armed: bool,
-    pub(super) broken: bool,
     /// How often the socket had no room.
     pub(super) stops: u64,
     /// A thread is reading the first piece; nothing is sent until it is there.
@@ -114,7 +113,7 @@ impl Link {
     /// by another request's reply.
     pub(crate) fn send_with(self: &Arc<Self>, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
         let mut queue = self.lock();
-        if queue.broken {
+        if self.is_broken() {
             return;
         }
         let idle = queue.is_idle();
@@ -176,7 +175,7 @@ impl Link {
         let mut queue = self.lock();
         queue.fetching = false;
         match read {
-            _ if queue.broken => {}
+            _ if self.is_broken() => {}
             Ok(buffer) => {
                 self.replace(&mut queue, buffer, fetch.share);
                 queue = self.advance(queue, &[]);
@@ -247,13 +246,14 @@ impl Link {
     /// Removes the first piece.
     pub(super) fn pop(&self, queue: &mut Queue) {
         if let Some(first) = queue.pieces.pop_front() {
-            self.queued.fetch_sub(first.weight(), Ordering::Relaxed);
+            let queued = self.queued.fetch_sub(first.weight(), Ordering::Relaxed);
+            debug_assert!(queued >= first.weight(), "each piece counts from its push to its pop");
             self.account.put(first.uncounted());
         }
     }
 
     pub(super) fn fail(&self, queue: &mut Queue) {
-        queue.broken = true;
+        self.broken.store(true, Ordering::Release);
         while !queue.pieces.is_empty() {
             self.pop(queue);
         }
@@ -368,6 +368,7 @@ impl Link {
             queue.sent -= first.len();
             self.pop(queue);
         }
+        debug_assert!(queue.sent == 0 || !queue.pieces.is_empty(), "no more is sent than queued");
     }
 
     fn release(&self, queue: &mut Queue, ended: Option<Duration>) {
