@@ -2,7 +2,7 @@
 //!
 //! A bounded [`WorkPool`] for work that may block a thread, [`Timers`] for work that is due later,
 //! tasks ([`spawn`]) for work that waits without a thread, and synchronisation between tasks: a
-//! [`Gate`], an [`Inbox`], and [`each()`] for many pieces of which some are in flight. One
+//! [`Gate`], a [`Mailbox`], and [`each()`] for many pieces of which some are in flight. One
 //! [`Context`], with one pool and one set of timers, serves a whole program, and all that it opens.
 //! A [`batch()`] marks where several requests end.
 //!
@@ -18,7 +18,7 @@ mod context;
 mod control;
 mod each;
 mod gate;
-mod inbox;
+mod mailbox;
 #[cfg(all(test, shuttle))]
 mod orders;
 mod pool;
@@ -34,7 +34,7 @@ pub use context::{Context, Debugging, OperatorLog, Patience};
 pub use control::{Complaint, Complaints, Control, Gauge};
 pub use each::{StepBudget, each};
 pub use gate::{Gate, Pass};
-pub use inbox::Inbox;
+pub use mailbox::Mailbox;
 pub use pool::WorkPool;
 pub use task::{Promise, Promised, promise, spawn, spawn_while_wanted, wait_for};
 pub use thread::{has_time, having_time, is_waiting, taking_time, where_there_is_time};

@@ -11,7 +11,7 @@ use shuttle::sync::mpsc;
 use shuttle::thread;
 
 use crate::sync::Mutex;
-use crate::{Gate, Inbox, Panicked, Promise, WorkPool, each, has_time, promise, spawn};
+use crate::{Gate, Mailbox, Panicked, Promise, WorkPool, each, has_time, promise, spawn};
 
 /// Half of the orders are random; in the others a thread is seldom interrupted, at any place.
 fn in_any_order(scene: impl Fn() + Send + Sync + 'static) {
@@ -321,15 +321,15 @@ fn what_is_given_to_a_pool_is_all_done_by_no_more_threads_than_allowed() {
 }
 
 #[test]
-fn whatever_is_put_in_an_inbox_is_taken_out_in_order_and_no_call_is_lost() {
+fn whatever_is_put_in_a_mailbox_is_taken_out_in_order_and_no_call_is_lost() {
     in_any_order(|| {
-        let inbox = Arc::new(Inbox::default());
+        let mailbox = Arc::new(Mailbox::default());
         let (call, calls) = mpsc::channel();
         for thread in 0..2 {
-            let (inbox, call) = (inbox.clone(), call.clone());
+            let (mailbox, call) = (mailbox.clone(), call.clone());
             thread::spawn(move || {
                 for n in 0..3 {
-                    if inbox.put((thread, n)).unwrap() {
+                    if mailbox.put((thread, n)).unwrap() {
                         call.send(()).unwrap();
                     }
                     thread::yield_now();
@@ -343,15 +343,15 @@ fn whatever_is_put_in_an_inbox_is_taken_out_in_order_and_no_call_is_lost() {
             if !std::mem::take(&mut again) {
                 calls.recv().unwrap();
             }
-            inbox.attend();
+            mailbox.attend();
             let mut looks = 0;
-            while !inbox.try_leave() {
+            while !mailbox.try_leave() {
                 looks += 1;
                 if looks > 2 {
-                    again = inbox.leave();
+                    again = mailbox.leave();
                     break;
                 }
-                all.extend(inbox.take());
+                all.extend(mailbox.take());
                 thread::yield_now();
             }
         }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::Stream;
-use runtime::{Behalf, Inbox};
+use runtime::{Behalf, Mailbox};
 use rustix::event::epoll;
 
 use crate::bell::Bell;
@@ -42,7 +42,7 @@ pub(crate) struct Link {
     account: Arc<Account>,
     queue: Mutex<Queue>,
     /// The reactor attends it while it works on the connection.
-    inbox: Inbox<Reply>,
+    inbox: Mailbox<Reply>,
     /// Nothing more is sent. Set only under the lock of the queue.
     broken: AtomicBool,
     /// Bytes sent so far.
@@ -83,7 +83,7 @@ impl Link {
             client,
             account,
             queue: Mutex::default(),
-            inbox: Inbox::default(),
+            inbox: Mailbox::default(),
             broken: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             queued: AtomicU64::new(0),

@@ -1,4 +1,4 @@
-//! An inbox: any thread puts items in, and one, its attendant, takes them out.
+//! A mailbox: any thread puts items in, and one, its attendant, takes them out.
 //!
 //! The attendant is called only when it is away: while it attends, it looks in again before it
 //! leaves. It takes no lock where there is nothing to take.
@@ -18,24 +18,24 @@ const FILLED: u8 = 4;
 const CLOSED: u8 = 8;
 
 /// See the module.
-pub struct Inbox<T> {
+pub struct Mailbox<T> {
     state: AtomicU8,
     items: Mutex<Vec<T>>,
 }
 
-impl<T> Default for Inbox<T> {
+impl<T> Default for Mailbox<T> {
     fn default() -> Self {
         Self { state: AtomicU8::new(0), items: Mutex::new(Vec::new()) }
     }
 }
 
-impl<T> fmt::Debug for Inbox<T> {
+impl<T> fmt::Debug for Mailbox<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Inbox")
+        f.write_str("Mailbox")
     }
 }
 
-impl<T> Inbox<T> {
+impl<T> Mailbox<T> {
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,22 +122,22 @@ mod tests {
 
     #[test]
     fn the_attendant_is_called_once_and_only_when_it_is_away() {
-        let inbox = Inbox::default();
-        assert_eq!((inbox.put(1), inbox.put(2)), (Ok(true), Ok(false)));
-        inbox.attend();
-        assert_eq!((inbox.put(3), inbox.try_leave()), (Ok(false), false));
-        assert_eq!(inbox.take(), [1, 2, 3]);
-        assert!(inbox.take().is_empty() && inbox.is_attended());
-        assert!(inbox.try_leave() && !inbox.is_attended());
-        assert_eq!(inbox.put(4), Ok(true));
-        inbox.attend();
-        assert!(inbox.leave(), "something is there");
-        assert_eq!(inbox.put(5), Ok(false), "it is on its way");
-        inbox.attend();
-        assert_eq!(inbox.take(), [4, 5]);
-        assert!(!inbox.leave());
-        assert_eq!(inbox.put(6), Ok(true));
-        assert_eq!((inbox.close(), inbox.put(7)), (vec![6], Err(7)));
-        assert!(inbox.is_closed() && inbox.take().is_empty());
+        let mailbox = Mailbox::default();
+        assert_eq!((mailbox.put(1), mailbox.put(2)), (Ok(true), Ok(false)));
+        mailbox.attend();
+        assert_eq!((mailbox.put(3), mailbox.try_leave()), (Ok(false), false));
+        assert_eq!(mailbox.take(), [1, 2, 3]);
+        assert!(mailbox.take().is_empty() && mailbox.is_attended());
+        assert!(mailbox.try_leave() && !mailbox.is_attended());
+        assert_eq!(mailbox.put(4), Ok(true));
+        mailbox.attend();
+        assert!(mailbox.leave(), "something is there");
+        assert_eq!(mailbox.put(5), Ok(false), "it is on its way");
+        mailbox.attend();
+        assert_eq!(mailbox.take(), [4, 5]);
+        assert!(!mailbox.leave());
+        assert_eq!(mailbox.put(6), Ok(true));
+        assert_eq!((mailbox.close(), mailbox.put(7)), (vec![6], Err(7)));
+        assert!(mailbox.is_closed() && mailbox.take().is_empty());
     }
 }
