@@ -6,11 +6,11 @@
 //! [`EdgeLane`] is one to any device: the device's own where it has one, otherwise over `submit`,
 //! where reads that need not wait are done at once and others run side by side.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, PoisonError};
 
+use runtime::Bell;
 use runtime::sync::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{Done, Edge, Error, Operation, Outcome, Result};
 
@@ -74,7 +74,7 @@ pub struct EdgeLane {
 struct Inbox {
     state: Mutex<Ended>,
     /// Readable when something has ended while the lane's thread waits for it.
-    bell: OwnedFd,
+    bell: Bell,
 }
 
 #[derive(Default)]
@@ -119,18 +119,16 @@ impl Inbox {
         }
     }
 
-    /// It fails only when the counter is full, and then the bell rings anyway.
     fn ring(&self, state: &mut Ended) {
         state.rung = true;
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 }
 
 impl EdgeLane {
     pub(crate) fn open(edge: &Edge) -> Result<Self> {
         let own = edge.device().lane().map_err(|e| e.on(&edge.info().name))?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = eventfd(0, flags).map_err(|e| Error::os("make a lane", e))?;
+        let bell = Bell::new().map_err(|e| Error::os("make a lane", e))?;
         let inbox = Arc::new(Inbox { state: Mutex::default(), bell });
         Ok(Self { edge: edge.clone(), own, inbox, in_flight: 0, ended: Vec::new() })
     }
@@ -207,7 +205,7 @@ impl EdgeLane {
         }
         let mut state = self.inbox.lock();
         if std::mem::take(&mut state.rung) {
-            let _ = rustix::io::read(&self.inbox.bell, &mut [0u8; 8]);
+            self.inbox.bell.silence();
         }
         if state.list.is_empty() {
             state.awaited = true;

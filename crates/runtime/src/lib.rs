@@ -13,6 +13,7 @@
 
 mod batch;
 mod behalf;
+mod bell;
 mod contained;
 mod context;
 mod control;
@@ -29,6 +30,7 @@ mod timers;
 
 pub use batch::{at_end_of_batch, batch, before_waiting};
 pub use behalf::{Behalf, Wanted};
+pub use bell::Bell;
 pub use contained::{Panicked, contained, panics};
 pub use context::{Context, Debugging, OperatorLog, Patience};
 pub use control::{Complaint, Complaints, Control, Gauge};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{Error, Result};
 use net::Stream;
-use runtime::at_end_of_batch;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use runtime::{Bell, at_end_of_batch};
+use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::budget::Account;
@@ -18,9 +18,9 @@ pub(crate) const WAKE: u64 = 0;
 
 /// A reactor, as others see it.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct ReactorBell {
     epoll: OwnedFd,
-    wake: OwnedFd,
+    wake: Bell,
     /// It waits, or is about to: a thread that has something for it must wake it.
     asleep: AtomicBool,
     /// Connections that it is called to.
@@ -43,11 +43,11 @@ fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Bell {
+impl ReactorBell {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let say = |e: Errno| Error::os("make a reactor", e);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
+        let wake = Bell::new().map_err(|e| Error::os("make a reactor", e))?;
         // Each write is reported once, and need not be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), flags).map_err(say)?;
@@ -68,8 +68,7 @@ impl Bell {
 
     /// Makes the reactor check everything, even if it is awake and has done so already.
     pub(crate) fn wake(&self) {
-        // It fails only when the counter is full, and then the reactor is awake anyway.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake.ring();
     }
 
     /// Wakes the reactor, if it sleeps: before it does, it checks for new work.

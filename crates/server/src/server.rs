@@ -11,7 +11,7 @@ use net::{Listener, SocketName, Stream};
 use runtime::WorkPool;
 use rustix::io::Errno;
 
-use crate::bell::Bell;
+use crate::bell::ReactorBell;
 use crate::budget::Budget;
 use crate::connection::Common;
 use crate::exports::Exports;
@@ -55,7 +55,7 @@ impl Server {
         options.log.start(options.verbose)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = if options.reactors == 0 { cores.min(64) } else { options.reactors };
-        let reactors = (0..count).map(|_| Bell::new()).collect::<Result<Vec<_>>>()?;
+        let reactors = (0..count).map(|_| ReactorBell::new()).collect::<Result<Vec<_>>>()?;
         let pool = exports.list().first().map(|export| export.edge.pool().clone());
         let common = Arc::new(Common {
             computing: pool.unwrap_or_else(|| WorkPool::new(1)).for_computing(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use net::{Stream, Tuning};
 
-use crate::bell::{Arrival, Bell};
+use crate::bell::{Arrival, ReactorBell};
 use crate::connection::Common;
 use crate::log::Severity;
 use crate::metrics::Reason;
@@ -24,7 +24,7 @@ const ROUND: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
-    pub(crate) reactors: Vec<Arc<Bell>>,
+    pub(crate) reactors: Vec<Arc<ReactorBell>>,
     pub(crate) connections: AtomicUsize,
     /// Notified when the last connection is gone.
     pub(crate) idle: Condvar,
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(common: Arc<Common>, reactors: Vec<Arc<Bell>>) -> Self {
+    pub(crate) fn new(common: Arc<Common>, reactors: Vec<Arc<ReactorBell>>) -> Self {
         Self {
             common,
             reactors,

@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::{Completed, Error, Result};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use runtime::Bell;
+use rustix::event::epoll;
 use rustix::io::Errno;
 
 /// Shared by a lane and all that work for it.
 pub(crate) struct Inbox {
     set: OwnedFd,
-    bell: OwnedFd,
+    bell: Bell,
     state: Mutex<State>,
 }
 
@@ -32,7 +33,7 @@ impl Inbox {
     pub(crate) fn new() -> Result<Self> {
         let say = |e: Errno| Error::os("make a lane", e);
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
+        let bell = Bell::new().map_err(|e| Error::os("make a lane", e))?;
         epoll::add(&set, &bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
             .map_err(say)?;
         Ok(Self { set, bell, state: Mutex::default() })
@@ -47,8 +48,7 @@ impl Inbox {
         let mut state = self.lock();
         state.list.push(completed);
         if !std::mem::replace(&mut state.rung, true) {
-            // It fails only when the counter is full, and then it rings anyway.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            self.bell.ring();
         }
     }
 
@@ -56,7 +56,7 @@ impl Inbox {
     pub(crate) fn take(&self, out: &mut Vec<Completed>) {
         let mut state = self.lock();
         if std::mem::take(&mut state.rung) {
-            let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+            self.bell.silence();
         }
         out.append(&mut state.list);
     }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use device::{Error, Result};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use runtime::Bell;
+use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::connection::SharedConnection;
@@ -19,7 +20,7 @@ pub(crate) struct ClientReactor(Arc<Shared>);
 
 struct Shared {
     epoll: Arc<OwnedFd>,
-    wake: OwnedFd,
+    wake: Bell,
     stop: AtomicBool,
     /// A connection's token is its index here. The device owns the connections.
     connections: Mutex<Vec<Weak<SharedConnection>>>,
@@ -35,7 +36,7 @@ impl ClientReactor {
     pub(crate) fn start() -> Result<Self> {
         let say = |e: Errno| Error::os("make a reactor", e);
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(say)?;
+        let wake = Bell::new().map_err(|e| Error::os("make a reactor", e))?;
         let data = epoll::EventData::new_u64(WAKE);
         epoll::add(&set, &wake, data, epoll::EventFlags::IN).map_err(say)?;
         let shared = Arc::new(Shared {
@@ -73,8 +74,7 @@ impl ClientReactor {
 impl Drop for ClientReactor {
     fn drop(&mut self) {
         self.0.stop.store(true, Ordering::Release);
-        // It fails only when the counter is full, and then the thread is awake anyway.
-        let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
+        self.0.wake.ring();
     }
 }
 

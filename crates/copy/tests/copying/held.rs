@@ -1,13 +1,13 @@
 //! What a copy holds in memory, whatever is asked for.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use copy::Options;
 use device::{Completed, Info, Interest, Lane, LaneStep, Operation, Outcome};
-use rustix::event::{EventfdFlags, eventfd};
+use runtime::Bell;
 use trial::{Fate, TestDevice};
 
 use crate::support::*;
@@ -40,12 +40,11 @@ fn holding(most: &Arc<AtomicUsize>) -> Arc<TestDevice> {
         Fate::Pass(operation)
     });
     let device = device.lanes(move |_| {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let bell = Arc::new(bell);
+        let bell = Arc::new(Bell::new().unwrap());
         let rings = Arc::downgrade(&bell);
         std::thread::spawn(move || {
             while let Some(bell) = rings.upgrade() {
-                rustix::io::write(&*bell, &1u64.to_ne_bytes()).unwrap();
+                bell.ring();
                 drop(bell);
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -61,7 +60,7 @@ struct Held {
     seen: usize,
     now: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
-    bell: Arc<OwnedFd>,
+    bell: Arc<Bell>,
 }
 
 impl Lane for Held {

@@ -22,9 +22,9 @@ use hyper::{Request, Response};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::answer::keeps_alive;
-use super::bell::Bell;
 use super::pace::Pace;
 use super::transport::{HttpTransport, Line};
+use runtime::Bell;
 
 /// Bytes of the head of an answer, at most.
 const HEAD: usize = 64 << 10;

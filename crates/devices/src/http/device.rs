@@ -14,7 +14,6 @@ use device::{
 };
 
 use super::asking::{Answer, Asker, Trouble};
-use super::bell::Bell;
 use super::dial::Dialer;
 use super::fetching::{Begun, Filling};
 use super::origin::Origin;
@@ -23,6 +22,7 @@ use super::pass;
 use super::shared::Shared;
 use super::window::{CHUNK, ObjectWindow, WINDOW};
 use crate::OpenOptions;
+use runtime::Bell;
 
 /// Bytes that are requested first: as many as a distant server has in flight at once. Closing the
 /// device, or reading elsewhere, does not wait for them.
@@ -59,7 +59,7 @@ impl HttpDevice {
             let action = "open for writing: HTTP is read-only here";
             return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(name));
         }
-        let bell = Arc::new(Bell::new()?);
+        let bell = Arc::new(Bell::new().map_err(|e| Error::os("open", e))?);
         let dialer = Arc::new(Dialer::new(wanted.ways, bell.clone()));
         dialer.prepare(&wanted.url)?;
         let origin = Arc::new(Origin::new(wanted.url, wanted.credentials, wanted.manners));

@@ -7,11 +7,11 @@ use device::{Error, ErrorKind, Fault, Result};
 use net::tls::{CertificateFiles, Connector};
 use net::{Received, Stream, Tuning, Until};
 
-use super::bell::Bell;
 use super::connection::HttpConnection;
 use super::proxy::{Proxies, Proxy};
 use super::transport::HttpTransport;
 use super::url::{HttpScheme, Url};
+use runtime::Bell;
 
 /// How long it may take until a request can be sent.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -20,7 +20,6 @@
 
 mod answer;
 mod asking;
-mod bell;
 mod connection;
 mod credentials;
 mod device;

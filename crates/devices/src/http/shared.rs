@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use device::{Buffer, BufferPool, Done, Error, ErrorKind, Fault, Outcome};
 
 use super::asking::{Asker, Trouble};
-use super::bell::Bell;
 use super::connection::{IDLE, unneeded};
 use super::dial::Dialer;
 use super::fetching::Begun;
@@ -20,6 +19,7 @@ use super::origin::Origin;
 use super::read::{PendingRead, copy_overlap};
 use super::window::{CHUNK, ObjectWindow, Run, fail};
 use super::{fetching, pass};
+use runtime::Bell;
 
 /// Buffers that are kept for reuse, in bytes.
 const KEPT: usize = 4 << 20;

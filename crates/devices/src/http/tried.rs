@@ -11,10 +11,10 @@ use hyper::{Request, Response};
 use net::Stream;
 
 use super::answer::{Validators, Verdict, judge};
-use super::bell::Bell;
 use super::connection::HttpConnection;
 use super::transport::HttpTransport;
 use super::url::Url;
+use runtime::Bell;
 
 /// Answers that one connection brings, at most.
 const ANSWERS: usize = 4;
@@ -61,7 +61,7 @@ fn serve(bytes: &[u8], mut theirs: UnixStream) {
 }
 
 fn listen(ours: UnixStream, wrong: &mut Vec<Error>) -> Result<()> {
-    let bell = Arc::new(Bell::new()?);
+    let bell = Arc::new(Bell::new().map_err(|e| Error::os("open", e))?);
     let transport = HttpTransport::new(Stream::new(ours.into()).map_err(|e| Error::os("pair", e))?);
     let mut connection = HttpConnection::new("h".into(), transport, &bell, Duration::from_secs(30));
     let mut known = Validators::default();

@@ -5,7 +5,7 @@
 //! and a few bytes of each, and closes a connection that does not read its answers.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use device::{Error, Result, text};
 use programs::names::OwnSocket;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use runtime::Bell;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Requests;
 
@@ -31,7 +32,7 @@ pub(super) struct ControlSocket {
 struct Shared {
     socket: OwnSocket,
     /// Wakes the thread.
-    bell: OwnedFd,
+    bell: Bell,
     ended: AtomicBool,
     pausing: Mutex<Pausing>,
 }
@@ -64,8 +65,7 @@ impl ControlSocket {
         };
         let path = text::path(name);
         let path = std::path::absolute(path).map_err(|e| failed("find the directory of", e))?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let bell = bell.map_err(|e| failed("wait for commands", e.into()))?;
+        let bell = Bell::new().map_err(|e| failed("wait for commands", e))?;
         let listener = UnixListener::bind(&path).map_err(|e| failed("make the socket", e))?;
         let socket = OwnSocket::bound(&path).map_err(|e| failed("make the socket", e))?;
         let shared =
@@ -104,13 +104,8 @@ impl Shared {
     fn end(&self) {
         if !self.ended.swap(true, Ordering::AcqRel) {
             self.socket.remove();
-            self.ring();
+            self.bell.ring();
         }
-    }
-
-    fn ring(&self) {
-        // The counter cannot be full.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     fn pausing(&self) -> MutexGuard<'_, Pausing> {
@@ -161,7 +156,7 @@ impl Desk {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
+        self.shared.bell.silence();
         Ok(())
     }
 
@@ -221,7 +216,7 @@ impl Desk {
                     let mut pausing = shared.pausing();
                     pausing.reached |= pausing.turn == turn;
                     drop(pausing);
-                    shared.ring();
+                    shared.bell.ring();
                 });
             }
             b'r' => {

@@ -4,13 +4,14 @@
 //! others sleep until it has. The lock is held only while nothing waits, and never while Python runs, so a thread that holds the
 //! interpreter may take it. A driver that waits is woken when another thread has something to send.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use runtime::Bell;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::engine::{Engine, EngineError};
@@ -49,7 +50,7 @@ pub(crate) struct Core {
     pub(crate) debug: Option<Py<PyAny>>,
     driver: Option<ThreadId>,
     /// Wakes the driver.
-    bell: Option<Arc<OwnedFd>>,
+    bell: Option<Arc<Bell>>,
 }
 
 impl Core {
@@ -61,17 +62,16 @@ impl Core {
     fn wake_driver(&self) {
         let wants = self.engine.as_ref().is_none_or(|engine| engine.direction() & 2 != 0);
         if let (Some(_), Some(bell), true) = (self.driver, &self.bell, wants) {
-            // If it cannot be written, it is rung already.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            bell.ring();
         }
     }
 
-    fn bell(&mut self) -> Result<Arc<OwnedFd>, CallError> {
+    fn bell(&mut self) -> Result<Arc<Bell>, CallError> {
         if let Some(bell) = &self.bell {
             return Ok(bell.clone());
         }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = Arc::new(eventfd(0, flags).map_err(|e| EngineError::new(e, "eventfd"))?);
+        let failed = |e| EngineError::new(Errno::from_io_error(&e).unwrap_or(Errno::IO), "eventfd");
+        let bell = Arc::new(Bell::new().map_err(failed)?);
         self.bell = Some(bell.clone());
         Ok(bell)
     }
@@ -379,7 +379,7 @@ enum Seen {
 /// Waits for the socket, the bell, or another descriptor.
 fn wait(
     socket: &net::Stream,
-    (bell, beside): (&OwnedFd, Option<BorrowedFd<'_>>),
+    (bell, beside): (&Bell, Option<BorrowedFd<'_>>),
     direction: u32,
     until: Option<Instant>,
 ) -> Result<Seen, Errno> {
@@ -403,7 +403,7 @@ fn wait(
     }
     let [socket, rung, moved] = all.map(|fd| fd.revents());
     if !rung.is_empty() {
-        let _ = rustix::io::read(bell, &mut [0; 8]);
+        bell.silence();
     }
     // Reading shows the end of the connection.
     let ended = socket.intersects(PollFlags::HUP | PollFlags::ERR);

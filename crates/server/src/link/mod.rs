@@ -21,7 +21,7 @@ use net::Stream;
 use runtime::{Behalf, Mailbox};
 use rustix::event::epoll;
 
-use crate::bell::Bell;
+use crate::bell::ReactorBell;
 use crate::budget::Account;
 pub(crate) use leases::LINGER;
 use out::Reply;
@@ -35,7 +35,7 @@ pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
 pub(crate) struct Link {
     stream: Stream,
     /// Its reactor's, by which this connection is known as `token`.
-    bell: Arc<Bell>,
+    bell: Arc<ReactorBell>,
     token: u64,
     /// Its number among all clients of the server, from 1.
     client: u64,
@@ -72,7 +72,7 @@ impl Link {
     /// counts in `account`.
     pub(crate) fn new(
         stream: Stream,
-        bell: Arc<Bell>,
+        bell: Arc<ReactorBell>,
         (token, client): (u64, u64),
         account: Arc<Account>,
     ) -> Self {

@@ -2,7 +2,7 @@
 //!
 //! Each reactor has an epoll instance and a share of the connections, which stay with it: no lock
 //! and no hand-over on the way of a request. The first one also accepts; a new connection goes to
-//! the reactor that has the fewest. What ends elsewhere calls it by its [`Bell`].
+//! the reactor that has the fewest. What ends elsewhere calls it by its [`ReactorBell`].
 
 mod accepting;
 
@@ -17,7 +17,7 @@ use runtime::contained;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::bell::{Arrival, Bell, WAKE};
+use crate::bell::{Arrival, ReactorBell, WAKE};
 use crate::connection::{AfterTurn, Connection, Turn};
 use crate::gather::Gather;
 use crate::link::Link;
@@ -45,7 +45,7 @@ const FIRST_CONNECTION: u64 = 1 << 16;
 /// One thread's view.
 pub(crate) struct Reactor {
     shared: Arc<Shared>,
-    bell: Arc<Bell>,
+    bell: Arc<ReactorBell>,
     listeners: Vec<Listener>,
     /// Listeners that are paused until there are descriptors again.
     parked: Vec<u64>,
@@ -97,7 +97,7 @@ impl Reactor {
         })
     }
 
-    fn bell(&self) -> &Arc<Bell> {
+    fn bell(&self) -> &Arc<ReactorBell> {
         &self.bell
     }
 
