@@ -22,9 +22,9 @@ use crate::pair::Pair;
 use crate::path::{Path, heard};
 use crate::plan::{Span, within};
 use crate::progress::Cancel;
-use crate::range_set::RangeSet;
 use crate::sums::{SumPart, Sums};
 use crate::zero::canary;
+use runtime::RangeSet;
 
 /// Bytes whose sums are compared at a time, at least a piece, and that are read at a time.
 const STEP: u64 = 16 << 20;
@@ -66,7 +66,7 @@ pub(crate) fn check(
             return Err(another(&pair.source.info().name));
         }
         let (source, epoch) = (pair.source.like(&source), source.device().epoch());
-        let bytes = reader(source.clone()).pieces_of(sums.all())?;
+        let bytes = reader(source.clone()).pieces_of(&sums.all())?;
         if source.epoch() == epoch && source.times() == 0 {
             return Ok(bytes);
         }
@@ -107,13 +107,13 @@ impl Rereading<'_> {
             if left.is_empty() {
                 return Ok(bytes);
             }
-            bytes += self.pieces_of(left.clone())?;
-            done.add_all(left);
+            bytes += self.pieces_of(&left)?;
+            done.add_all(&left);
         }
     }
 
-    fn pieces_of(&self, ranges: RangeSet) -> Result<u64> {
-        ranges.into_ranges().try_fold(0, |bytes, range| Ok(bytes + self.pieces(range)?))
+    fn pieces_of(&self, ranges: &RangeSet) -> Result<u64> {
+        ranges.iter().try_fold(0, |bytes, range| Ok(bytes + self.pieces(range)?))
     }
 
     /// Compares whole pieces.

@@ -14,7 +14,7 @@ use device::Result;
 
 use crate::path::Path;
 use crate::progress::Moved;
-use crate::range_set::RangeSet;
+use runtime::RangeSet;
 
 /// Bytes of data after which the target is made durable.
 const EVERY: u64 = 4 << 30;
@@ -109,7 +109,7 @@ impl Ledger {
         let now = state.epoch;
         // From a flush whose result was never received.
         if let Some((flushing, _)) = state.flushing.take_if(|(_, epoch)| *epoch != now) {
-            state.lost.add_all(flushing);
+            state.lost.add_all(&flushing);
         }
         std::mem::take(&mut state.lost)
     }
@@ -132,7 +132,7 @@ impl State {
     /// The target is in the epoch `now`.
     fn advance(&mut self, now: u64) {
         if now > self.epoch {
-            self.lost.add_all(std::mem::take(&mut self.written));
+            self.lost.add_all(&std::mem::take(&mut self.written));
             self.every = self.every.min((self.carried / 2).max(self.least));
             (self.epoch, self.carried, self.unflushed) = (now, 0, 0);
             self.grown = true;
@@ -144,9 +144,9 @@ impl State {
         self.advance(now);
         debug_assert!(range.start <= range.end && began <= self.epoch, "written in the future");
         if began == self.epoch {
-            self.written.add(range)
+            self.written.add(range);
         } else {
-            self.lost.add(range)
+            self.lost.add(range);
         }
         self.carried = self.carried.saturating_add(cost);
         self.unflushed = self.unflushed.saturating_add(cost);
@@ -173,14 +173,14 @@ impl State {
         // One that fails after a loss may fail because of that, or for another reason.
         let lost = !same || !vouched && self.grown;
         if lost {
-            self.lost.add_all(flushed);
+            self.lost.add_all(&flushed);
         } else if vouched {
             self.durable = self.durable.saturating_add(flushed.len());
         } else {
-            self.written.add_all(flushed);
+            self.written.add_all(&flushed);
         }
         if lost && !vouched {
-            self.lost.add_all(std::mem::take(&mut self.written));
+            self.lost.add_all(&std::mem::take(&mut self.written));
         }
         self.grown &= !same;
         (same && vouched, lost)
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn lost(state: &mut State) -> Vec<(u64, u64)> {
-        std::mem::take(&mut state.lost).into_ranges().map(|r| (r.start, r.end)).collect()
+        std::mem::take(&mut state.lost).iter().map(|r| (r.start, r.end)).collect()
     }
 
     #[test]

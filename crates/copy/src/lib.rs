@@ -25,7 +25,6 @@ mod held;
 mod options;
 mod plan;
 mod progress;
-mod range_set;
 mod report;
 
 mod path;

@@ -14,8 +14,8 @@ use device::Error;
 
 use crate::plan::Span;
 use crate::progress::LOOK;
-use crate::range_set::RangeSet;
 use crate::unit::Unit;
+use runtime::RangeSet;
 
 /// Units that may wait.
 pub(crate) const WAITING: usize = 64;
@@ -254,7 +254,7 @@ mod tests {
         let queue = Queue::default();
         let spans = [Span { range: 0..100, zero: false }];
         let left = |queue: &Queue| {
-            let left: Vec<_> = queue.left(&spans).into_ranges().collect();
+            let left: Vec<_> = queue.left(&spans).iter().collect();
             left.into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
         };
         queue.push(Unit { may_return: true, ..unit(0, 90) }, WAITING);
@@ -322,7 +322,7 @@ mod tests {
     fn what_is_not_finished_is_left() {
         let queue = Queue::default();
         let spans = [0..60, 70..100].map(|range| Span { range, zero: false });
-        let left = |queue: &Queue| queue.left(&spans).into_ranges().collect::<Vec<_>>();
+        let left = |queue: &Queue| queue.left(&spans).iter().collect::<Vec<_>>();
         assert_eq!(left(&queue), [0..60, 70..100]);
         for i in 0..5 {
             queue.push(unit(i * 10, i * 10 + 10), WAITING);

@@ -15,13 +15,13 @@ use crate::ledger::Ledger;
 use crate::pair::Pair;
 use crate::plan::{Span, within};
 use crate::queue::Queue;
-use crate::range_set::RangeSet;
 use crate::sums::Sums;
 use crate::worker::Worker;
 use crate::zero::{Zeroes, claim};
 use crate::{
     Cancel, CopyPlan, FailedCopy, Options, Progress, Reflink, Report, again, planner, share,
 };
+use runtime::RangeSet;
 
 /// How long a stopping copy waits for a planner that gets no answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -137,8 +137,8 @@ impl<'a> Copy<'a> {
                 outcome = self.settle();
             }
             let lost = self.ledger.as_ref().map_or_else(RangeSet::default, |l| l.take_lost());
-            let lost = self.sums.as_ref().map_or(lost.clone(), |sums| sums.forget(lost));
-            spans = within(&self.spans, lost.into_ranges());
+            let lost = self.sums.as_ref().map_or(lost.clone(), |sums| sums.forget(&lost));
+            spans = within(&self.spans, lost.iter());
             whole = false;
             let done = outcome.is_ok() && spans.is_empty();
             let confirmed = if done { self.confirm() } else { Ok(0) };
@@ -152,7 +152,7 @@ impl<'a> Copy<'a> {
             if done {
                 return (Vec::new(), self.finish(confirmed));
             }
-            left.add_all(spans.iter().map(|s| s.range.clone()).collect());
+            left.add_all(&spans.iter().map(|s| s.range.clone()).collect());
             in_vain = if self.durable() > durable { 0 } else { in_vain + 1 };
             if outcome.is_ok() && in_vain > IN_VAIN {
                 let action = "copy: the connection broke again and again, each time before \
@@ -161,7 +161,7 @@ impl<'a> Copy<'a> {
                 outcome = Err(error.on(&self.pair.target.info().name));
             }
             if let Err(e) = outcome {
-                return (left.into_ranges().collect(), Err(e));
+                return (left.iter().collect(), Err(e));
             }
             self.progress.take_back(left.len());
         }

@@ -18,8 +18,8 @@ use crate::answer::confused;
 use crate::options::HELD;
 use crate::path::Path;
 use crate::progress::{LOOK, Moved};
-use crate::range_set::RangeSet;
 use crate::{Cancel, FailedCopy, Flush, Options, Progress, Reflink, Report};
+use runtime::RangeSet;
 
 /// Operations in flight at a time, where they are short enough.
 const WIDTH: usize = 16;
@@ -269,15 +269,9 @@ impl<'a> Copy<'a> {
     /// The ranges that were read and are not known to be in the target; if there are none, the first
     /// byte that was not read.
     fn left(&self) -> Vec<Range<u64>> {
-        let (mut left, mut at) = (Vec::new(), 0);
-        for done in self.done.clone().into_ranges() {
-            if done.start > at {
-                left.push(at..done.start);
-            }
-            at = done.end;
-        }
-        if at < self.at || left.is_empty() {
-            left.push(at..self.at.max(at.saturating_add(1)));
+        let mut left: Vec<_> = self.done.gaps(0..self.at).collect();
+        if left.is_empty() {
+            left.push(self.at..self.at.saturating_add(1));
         }
         left
     }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::range_set::RangeSet;
+use runtime::RangeSet;
 
 /// Bytes for which there are factors. The shortest piece.
 const CHUNK: u64 = 64 << 10;
@@ -83,7 +83,7 @@ impl Sums {
     pub(crate) fn before(&self, epoch: u64) -> RangeSet {
         let mut state = self.lock();
         state.advance(epoch);
-        state.before.clone().into_ranges().map(|range| self.whole(range)).collect()
+        state.before.iter().map(|range| self.whole(range)).collect()
     }
 
     /// The pieces of which something was seen, in order and apart.
@@ -161,9 +161,9 @@ impl Sums {
     }
 
     /// Forgets what was added to the pieces that these ranges meet: they will be read once more. Returns the pieces.
-    pub(crate) fn forget(&self, ranges: RangeSet) -> RangeSet {
-        let whole: RangeSet = ranges.into_ranges().map(|range| self.whole(range)).collect();
-        for range in whole.clone().into_ranges() {
+    pub(crate) fn forget(&self, ranges: &RangeSet) -> RangeSet {
+        let whole: RangeSet = ranges.iter().map(|range| self.whole(range)).collect();
+        for range in whole.iter() {
             let sums = self.sums.get(self.numbers(&range)).unwrap_or_default();
             sums.iter().for_each(|sum| sum.store(0, Relaxed));
         }
@@ -194,7 +194,7 @@ impl Sums {
 impl State {
     fn advance(&mut self, epoch: u64) {
         if epoch > self.epoch {
-            self.before.add_all(std::mem::take(&mut self.now));
+            self.before.add_all(&std::mem::take(&mut self.now));
             self.epoch = epoch;
         }
     }
@@ -284,7 +284,7 @@ mod tests {
         // It began before, and ended after.
         sums.saw(200_000..200_001, 3, 4);
         sums.saw(500_000..600_000, 4, 4);
-        let before = |epoch| sums.before(epoch).into_ranges().collect::<Vec<_>>();
+        let before = |epoch| sums.before(epoch).iter().collect::<Vec<_>>();
         assert_eq!(before(4), [0..CHUNK, 3 * CHUNK..4 * CHUNK]);
         assert_eq!(before(5), [0..CHUNK, 3 * CHUNK..4 * CHUNK, 7 * CHUNK..10 * CHUNK]);
     }

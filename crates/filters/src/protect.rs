@@ -5,6 +5,7 @@
 //! that touches one is not fast. The filter does not see writes that reach the device below another
 //! way.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +14,7 @@ use device::{
     Operation, Outcome, Over, Params, Passes, Result, Slice, SubOperation, ZeroFlags, is_zero,
     repeated, values,
 };
+use runtime::RangeSet;
 
 use crate::FilterKind;
 
@@ -43,16 +45,13 @@ pub(crate) const KIND: FilterKind = FilterKind {
     },
 };
 
-/// From the first byte to the one after the last.
-type Range = (u64, u64);
-
-/// The protected ranges, sorted, without overlaps or empty ones.
+/// The protected ranges.
 #[derive(Debug, Eq, PartialEq)]
-struct Ranges(Vec<Range>);
+struct Ranges(RangeSet);
 
 impl Ranges {
     fn read(params: &Params, size: u64) -> Result<Self> {
-        let mut all = Vec::new();
+        let (mut all, mut is_given) = (RangeSet::default(), false);
         for text in params.all(KEY) {
             let range = || values::not_a(KEY, text, "START-END, as in 0-0x1bd");
             let (complement, bare) =
@@ -68,51 +67,23 @@ impl Ranges {
             }
             let end = last.saturating_add(1);
             if complement {
-                all.extend([(0, start), (end, u64::MAX)]);
+                all.add(0..start);
+                all.add(end..u64::MAX);
             } else {
-                all.push((start, end));
+                all.add(start..end);
             }
+            is_given = true;
         }
-        if all.is_empty() {
+        if !is_given {
             return Err(Error::invalid("`protect` is missing; for example protect=0-511"));
         }
-        Ok(Self::joined(all, size))
-    }
-
-    fn joined(mut all: Vec<Range>, size: u64) -> Self {
-        all.sort_unstable();
-        let mut joined: Vec<Range> = Vec::new();
-        for (start, end) in all.into_iter().map(|(start, end)| (start, end.min(size))) {
-            match joined.last_mut() {
-                _ if start >= end => {}
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                _ => joined.push((start, end)),
-            }
-        }
-        Self(joined)
+        Ok(Self(all.within(0..size).collect()))
     }
 
     /// The protected parts of `len` bytes from `offset`.
-    fn within(&self, offset: u64, len: u64) -> Vec<Range> {
-        let end = offset.saturating_add(len);
-        let cut = self.0.iter().map(|(s, e)| (*s.max(&offset), *e.min(&end)));
-        cut.filter(|(s, e)| s < e).collect()
+    fn within(&self, offset: u64, len: u64) -> Vec<Range<u64>> {
+        self.0.within(offset..offset.saturating_add(len)).collect()
     }
-}
-
-/// `range` without `holes`, which are sorted.
-fn without(range: Range, holes: impl Iterator<Item = Range>) -> Vec<Range> {
-    let (mut at, mut left) = (range.0, Vec::new());
-    for (start, end) in holes {
-        if start.min(range.1) > at {
-            left.push((at, start.min(range.1)));
-        }
-        at = at.max(end);
-    }
-    if at < range.1 {
-        left.push((at, range.1));
-    }
-    left
 }
 
 /// Decimal, octal (`0NN`) or hexadecimal (`0xNN`), as nbdkit reads it.
@@ -169,10 +140,11 @@ impl Protect {
             return below.submit(Operation::Trim { offset, len, fua }, done);
         }
         let path = below.clone();
-        let free = without((offset, offset + len), touched.clone().into_iter());
+        let free: Vec<_> = self.0.0.gaps(offset..offset + len).collect();
         if_zero(below, "trim", touched, done, move |done| {
-            let trims = free.into_iter().map(|(start, end)| -> SubOperation {
-                (Operation::Trim { offset: start, len: end - start, fua: false }, None)
+            let trims = free.into_iter().map(|part| -> SubOperation {
+                let len = part.end - part.start;
+                (Operation::Trim { offset: part.start, len, fua: false }, None)
             });
             let end = path.clone();
             path.submit_all(trims, WIDTH, move |result| match result {
@@ -187,7 +159,7 @@ impl Protect {
 fn if_zero(
     below: &Edge,
     what: &'static str,
-    touched: Vec<Range>,
+    touched: Vec<Range<u64>>,
     done: Done,
     then: impl FnOnce(Done) + Send + 'static,
 ) {
@@ -196,45 +168,42 @@ fn if_zero(
     }
     let map = Arc::new(Mutex::new(Vec::new()));
     let seen = map.clone();
-    let looks = touched.clone().into_iter().map(move |(start, end)| -> SubOperation {
+    let looks = touched.clone().into_iter().map(move |part| -> SubOperation {
         let seen = seen.clone();
         let arrival = move |outcome| {
             if let Outcome::Extents(list) = outcome {
                 lock(&seen).extend(list);
             }
         };
-        let len = end - start;
-        (Operation::Resolve { offset: start, len, max: EXTENTS }, Some(Box::new(arrival)))
+        let (offset, len) = (part.start, part.end - part.start);
+        (Operation::Resolve { offset, len, max: EXTENTS }, Some(Box::new(arrival)))
     });
     let path = below.clone();
     below.submit_all(looks, WIDTH, move |result| match result {
         Err(e) => done(Err(e)),
         Ok(()) => {
-            let holes = holes(std::mem::take(&mut *lock(&map)));
-            let unknown = touched.iter().flat_map(|r| without(*r, holes.iter().copied()));
+            let holes = holes(&lock(&map));
+            let unknown = touched.into_iter().flat_map(|range| holes.gaps(range));
             read_zeroes(&path, what, unknown.collect(), done, then);
         }
     });
 }
 
-/// The zero extents of a map, in order.
-fn holes(map: Vec<Extent>) -> Vec<Range> {
-    let zero = map.into_iter().filter(|e| e.kind.reads_zero());
-    let mut holes: Vec<Range> = zero.map(|e| (e.start, e.end())).collect();
-    holes.sort_unstable();
-    holes
+/// What a map says reads as zeroes.
+fn holes(map: &[Extent]) -> RangeSet {
+    map.iter().filter(|e| e.kind.reads_zero()).map(|e| e.start..e.end()).collect()
 }
 
 /// Calls `then` if all of `ranges` is zero.
 fn read_zeroes(
     below: &Edge,
     what: &'static str,
-    ranges: Vec<Range>,
+    ranges: Vec<Range<u64>>,
     done: Done,
     then: impl FnOnce(Done) + Send + 'static,
 ) {
     let differs = Arc::new(AtomicBool::new(false));
-    let first = ranges.first().map_or(0, |(start, _)| *start);
+    let first = ranges.first().map_or(0, |range| range.start);
     let (found, stop) = (differs.clone(), differs.clone());
     let reads = read_all(ranges, move |_, bytes| {
         if !is_zero(&bytes) {
@@ -252,14 +221,14 @@ fn read_zeroes(
 
 /// Reads all of `ranges`, and passes each piece to `show` with its offset.
 fn read_all(
-    ranges: Vec<Range>,
+    ranges: Vec<Range<u64>>,
     show: impl Fn(u64, Buffer) + Send + Sync + 'static,
 ) -> impl Iterator<Item = SubOperation> + Send {
     let show = Arc::new(show);
-    let pieces = ranges.into_iter().flat_map(|(start, end)| {
-        (0..(end - start).div_ceil(PIECE)).map(move |i| {
-            let at = start + i * PIECE;
-            (at, PIECE.min(end - at))
+    let pieces = ranges.into_iter().flat_map(|range| {
+        (0..(range.end - range.start).div_ceil(PIECE)).map(move |i| {
+            let at = range.start + i * PIECE;
+            (at, PIECE.min(range.end - at))
         })
     });
     pieces.filter_map(move |(at, len)| {
@@ -338,9 +307,10 @@ mod tests {
     use crate::kit::tested::{put, simple};
     use device::Blocking as _;
 
-    fn ranges(words: &[&str], size: u64) -> Result<Vec<Range>> {
+    fn ranges(words: &[&str], size: u64) -> Result<Vec<(u64, u64)>> {
         let params = Params::parse(words.iter().copied()).unwrap();
-        Ranges::read(&params, size).map(|r| r.0)
+        let pair = |range: Range<u64>| (range.start, range.end);
+        Ranges::read(&params, size).map(|ranges| ranges.0.iter().map(pair).collect())
     }
 
     #[test]
@@ -360,12 +330,6 @@ mod tests {
             assert!(ranges(&[&format!("protect={wrong}")], 1000).is_err(), "{wrong}");
         }
         assert!(ranges(&[], 1000).is_err());
-    }
-
-    #[test]
-    fn many_ranges_are_joined() {
-        let all = vec![(8, 9), (3, 5), (0, 2), (4, 7), (20, 30)];
-        assert_eq!(Ranges::joined(all, 25).0, [(0, 2), (3, 7), (8, 9), (20, 25)]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A bounded [`WorkPool`] for work that may block a thread, [`Timers`] for work that is due later,
 //! tasks ([`spawn`]) for work that waits without a thread, and synchronisation between tasks: a
-//! [`Gate`], a [`Mailbox`], and [`each()`] for many pieces of which some are in flight. One
+//! [`Gate`], a [`Mailbox`], [`RangeLocks`], and [`each()`] for many pieces of which some are in flight. One
 //! [`Context`], with one pool and one set of timers, serves a whole program, and all that it opens.
 //! A [`batch()`] marks where several requests end.
 //!
@@ -23,6 +23,7 @@ mod mailbox;
 #[cfg(all(test, shuttle))]
 mod orders;
 mod pool;
+mod ranges;
 pub mod sync;
 mod task;
 mod thread;
@@ -38,6 +39,7 @@ pub use each::{StepBudget, each};
 pub use gate::{Gate, Pass};
 pub use mailbox::Mailbox;
 pub use pool::WorkPool;
+pub use ranges::{BlockAccess, RangeLock, RangeLocks, RangeSet};
 pub use task::{Promise, Promised, promise, spawn, spawn_while_wanted, wait_for};
 pub use thread::{has_time, having_time, is_waiting, taking_time, where_there_is_time};
 pub use timers::Timers;

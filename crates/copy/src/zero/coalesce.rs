@@ -4,9 +4,10 @@
 //! pieces arrive and whichever worker finds them. Bounded: when too many ranges wait, the first
 //! leaves; one that has grown as long as any request leaves too.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use runtime::RangeSet;
 
 /// Most ranges that may wait for their neighbours.
 const MOST: usize = 16;
@@ -19,7 +20,7 @@ pub(crate) struct Coalescer(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: BTreeMap<u64, u64>,
+    waiting: RangeSet,
     /// How many have left.
     left: usize,
     /// Workers that may still find zeroes.
@@ -44,39 +45,31 @@ impl Coalescer {
             return Vec::new();
         }
         let all = std::mem::take(&mut state.waiting);
-        state.left += all.len();
-        all.into_iter().map(|(start, end)| start..end).collect()
+        state.left += all.count();
+        all.iter().collect()
     }
 
     /// Adds a range that touches none that waits; it is joined to those that it adjoins. Returns
     /// one that is to wait no longer.
     pub(crate) fn add(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut state = self.lock();
-        let Range { mut start, mut end } = range;
-        if let Some(next) = state.waiting.remove(&end) {
-            end = next;
-        }
-        let before = state.waiting.range(..start).next_back().filter(|(_, e)| **e == start);
-        if let Some(before) = before.map(|(s, _)| *s) {
-            state.waiting.remove(&before);
-            start = before;
-        }
-        if end - start >= LONG {
+        let joined = state.waiting.add(range);
+        if joined.end - joined.start >= LONG {
             state.left += 1;
-            return Some(start..end);
+            state.waiting.remove(joined.clone());
+            return Some(joined);
         }
-        state.waiting.insert(start, end);
-        if state.waiting.len() <= MOST {
+        if state.waiting.count() <= MOST {
             return None;
         }
         state.left += 1;
-        state.waiting.pop_first().map(|(start, end)| start..end)
+        state.waiting.pop_first()
     }
 
     /// How many ranges there were so far that did not touch.
     pub(crate) fn found(&self) -> usize {
         let state = self.lock();
-        state.left + state.waiting.len()
+        state.left + state.waiting.count()
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use runtime::RangeSet;
+
 use crate::progress::Moved;
 
 /// What is known of a part of the target.
@@ -32,10 +34,10 @@ pub(crate) struct KnownRange {
 pub(crate) struct Known {
     /// The map of the target was read up to here.
     mapped: u64,
-    /// The ranges that the map calls zero, below `mapped`; in order, apart.
-    was: Vec<Range<u64>>,
-    /// The ranges that were zeroed in advance; few, in any order.
-    made: Vec<Range<u64>>,
+    /// What the map calls zero, below `mapped`.
+    was: RangeSet,
+    /// What was zeroed in advance.
+    made: RangeSet,
 }
 
 impl Known {
@@ -44,25 +46,19 @@ impl Known {
         self.mapped = range.end;
         // Only whole blocks can be left alone.
         let inner = range.start.next_multiple_of(block)..range.end - range.end % block;
-        if !zero || inner.is_empty() {
-            return;
-        }
-        match self.was.last_mut() {
-            Some(last) if last.end == inner.start => last.end = inner.end,
-            _ => self.was.push(inner),
+        if zero {
+            self.was.add(inner);
         }
     }
 
     pub(crate) fn made(&mut self, range: Range<u64>) {
-        self.made.push(range);
+        self.made.add(range);
     }
 
     /// Cuts a range into parts, in order.
     pub(crate) fn parts(&self, range: Range<u64>) -> Vec<KnownRange> {
-        let first = self.was.partition_point(|r| r.end <= range.start);
-        let was = self.was.get(first..).unwrap_or_default();
-        let was = was.iter().take_while(|r| r.start < range.end);
-        let mut cuts: Vec<u64> = was.chain(&self.made).flat_map(|r| [r.start, r.end]).collect();
+        let zero = self.was.within(range.clone()).chain(self.made.within(range.clone()));
+        let mut cuts: Vec<u64> = zero.flat_map(|r| [r.start, r.end]).collect();
         cuts.extend([self.mapped, range.end]);
         cuts.retain(|c| *c > range.start && *c <= range.end);
         cuts.sort_unstable();
@@ -81,11 +77,9 @@ impl Known {
     }
 
     fn at(&self, offset: u64) -> TargetState {
-        if self.made.iter().any(|r| r.contains(&offset)) {
-            return TargetState::Zero(Moved::Zeroed);
-        }
-        let next = self.was.partition_point(|r| r.end <= offset);
-        if self.was.get(next).is_some_and(|r| r.contains(&offset)) {
+        if self.made.covering(offset).is_some() {
+            TargetState::Zero(Moved::Zeroed)
+        } else if self.was.covering(offset).is_some() {
             TargetState::Zero(Moved::Skipped)
         } else if offset < self.mapped {
             TargetState::Data

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 
 use device::{Buffer, Edge, Error, ErrorKind, Fault, Result};
+use runtime::RangeSet;
 
 use crate::kit::fields::{array, corrupt, le32, le64, load, put};
 
@@ -30,8 +31,8 @@ const LOOKS: u64 = 8;
 pub(super) struct Changes {
     /// Sectors of 4 KiB, by offset.
     pub(super) data: BTreeMap<u64, Vec<u8>>,
-    /// Ranges of zeroes: first byte, first byte after. Apart from each other and from the data.
-    pub(super) zeroes: BTreeMap<u64, u64>,
+    /// Zeroes, apart from the data.
+    pub(super) zeroes: RangeSet,
     /// How long the file is at least.
     pub(super) len: u64,
     /// How long it was for certain when the newest change was written.
@@ -42,22 +43,12 @@ impl Changes {
     fn forget(&mut self, start: u64, end: u64) {
         let data: Vec<_> = self.data.range(start..end).map(|(at, _)| *at).collect();
         data.iter().for_each(|at| drop(self.data.remove(at)));
-        let met = self.zeroes.range(..end).rev().take_while(|(_, e)| **e > start);
-        let met: Vec<_> = met.map(|(s, e)| (*s, *e)).collect();
-        for (s, e) in met {
-            self.zeroes.remove(&s);
-            if s < start {
-                self.zeroes.insert(s, start);
-            }
-            if e > end {
-                self.zeroes.insert(end, e);
-            }
-        }
+        self.zeroes.remove(start..end);
     }
 
     fn zero(&mut self, start: u64, end: u64) {
         self.forget(start, end);
-        self.zeroes.insert(start, end);
+        self.zeroes.add(start..end);
     }
 
     fn write(&mut self, at: u64, bytes: Vec<u8>) {

@@ -19,7 +19,7 @@ struct Replayed {
 
 pub(super) fn open(below: Edge, changes: Changes) -> Arc<dyn Device> {
     let last = changes.data.last_key_value().map_or(0, |(at, _)| at + SECTOR);
-    let zeroes = changes.zeroes.last_key_value().map_or(0, |(_, end)| *end);
+    let zeroes = changes.zeroes.iter().next_back().map_or(0, |last| last.end);
     let size = below.info().size.max(changes.len).max(last).max(zeroes);
     let info = Info { abilities: Abilities::READ, ..Info::new(below.info().name.clone(), size) };
     Layered::device(Replayed { info, below, changes })
@@ -48,8 +48,8 @@ impl Replayed {
                 None => room.fill(0),
             }
         };
-        let near = self.changes.zeroes.range(..end).rev().take_while(|(_, stop)| **stop > offset);
-        near.for_each(|(start, stop)| each(*start, *stop, None));
+        let zeroes = self.changes.zeroes.within(offset..end);
+        zeroes.for_each(|part| each(part.start, part.end, None));
         let first = offset.saturating_sub(SECTOR - 1);
         let data = self.changes.data.range(first..end);
         data.for_each(|(at, new)| each(*at, at + SECTOR, Some(new)));

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use device::is_zero;
+use runtime::RangeSet;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -28,26 +29,23 @@ pub(crate) enum LackKind {
     Unwritten,
 }
 
-/// Ranges, upwards.
-pub(crate) type Ranges = Vec<Range<u64>>;
-
 /// The ranges that `window` of a file lacks; it ends before the end of the file. Also returns whether
 /// that is from the file system's own map.
 pub(crate) fn lacking(
     fd: BorrowedFd<'_>,
     window: Range<u64>,
     what: LackKind,
-) -> io::Result<(Ranges, bool)> {
-    let (gaps, is_exact) = match fiemap::extents(fd, window.clone()) {
+) -> io::Result<(RangeSet, bool)> {
+    let (there, is_exact): (RangeSet, _) = match fiemap::extents(fd, window.clone()) {
         Ok(extents) => {
             let there = extents.into_iter().filter(|e| what == LackKind::Holes || !e.unwritten);
-            (gaps(window, there.map(|e| e.range)), true)
+            (there.map(|e| e.range).collect(), true)
         }
-        Err(e) if is_without(&e) => (holes(fd, window)?, false),
+        Err(e) if is_without(&e) => (all_data(fd, window.clone())?, false),
         Err(e) => return Err(e),
     };
-    let mut lacking = Vec::new();
-    for gap in gaps {
+    let mut lacking = RangeSet::default();
+    for gap in there.gaps(window) {
         leave_out_data(fd, gap, &mut lacking)?;
     }
     Ok((lacking, is_exact))
@@ -58,30 +56,16 @@ fn is_without(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// The parts of `window` in none of `there`, which goes upwards.
-fn gaps(window: Range<u64>, there: impl Iterator<Item = Range<u64>>) -> Ranges {
-    let (mut at, mut gaps) = (window.start, Vec::new());
-    for extent in there {
-        if extent.start.min(window.end) > at {
-            gaps.push(at..extent.start.min(window.end));
-        }
-        at = at.max(extent.end);
-    }
-    if at < window.end {
-        gaps.push(at..window.end);
-    }
-    gaps
-}
-
-fn holes(fd: BorrowedFd<'_>, window: Range<u64>) -> io::Result<Ranges> {
-    let (mut at, mut there) = (window.start, Vec::new());
+/// What SEEK_DATA calls data.
+fn all_data(fd: BorrowedFd<'_>, window: Range<u64>) -> io::Result<RangeSet> {
+    let (mut at, mut there) = (window.start, RangeSet::default());
     while at < window.end
         && let Some(data) = data(fd, at..window.end)?
     {
         at = data.end;
-        there.push(data);
+        there.add(data);
     }
-    Ok(gaps(window, there.into_iter()))
+    Ok(there)
 }
 
 /// The first range of `range` that SEEK_DATA calls data.
@@ -100,7 +84,7 @@ fn data(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Option<Range<u64>>>
 }
 
 /// `gap`, but for bytes in it that are not zero, because they were just written.
-fn leave_out_data(fd: BorrowedFd<'_>, gap: Range<u64>, out: &mut Ranges) -> io::Result<()> {
+fn leave_out_data(fd: BorrowedFd<'_>, gap: Range<u64>, out: &mut RangeSet) -> io::Result<()> {
     let mut at = gap.start;
     let mut buffer = Vec::new();
     let mut begun = gap.start;
@@ -113,39 +97,12 @@ fn leave_out_data(fd: BorrowedFd<'_>, gap: Range<u64>, out: &mut Ranges) -> io::
             buffer.resize(to_usize(len), 0);
             transfer::read_growing(fd, &mut buffer, at)?;
             if !is_zero(&buffer) {
-                push(out, begun..at);
+                out.add(begun..at);
                 begun = at + len;
             }
             at += len;
         }
     }
-    push(out, begun..gap.end);
+    out.add(begun..gap.end);
     Ok(())
-}
-
-fn push(out: &mut Ranges, range: Range<u64>) {
-    match out.last_mut() {
-        Some(last) if last.end == range.start && !range.is_empty() => last.end = range.end,
-        _ if range.is_empty() => {}
-        _ => out.push(range),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gaps_are_what_no_extent_covers() {
-        let all = |there: &[(u64, u64)]| -> Vec<(u64, u64)> {
-            let found = gaps(10..100, there.iter().map(|(start, end)| *start..*end));
-            found.into_iter().map(|gap| (gap.start, gap.end)).collect()
-        };
-        assert_eq!(all(&[]), [(10, 100)]);
-        assert_eq!(all(&[(0, 10), (100, 200)]), [(10, 100)]);
-        assert_eq!(all(&[(0, 20), (20, 30), (40, 50), (90, 200)]), [(30, 40), (50, 90)]);
-        assert_eq!(all(&[(0, 200)]), []);
-        assert_eq!(all(&[(150, 200)]), [(10, 100)]);
-        assert_eq!(all(&[(20, 60), (30, 40)]), [(10, 20), (60, 100)], "one inside another");
-    }
 }

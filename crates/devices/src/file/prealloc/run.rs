@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use device::{Error, ErrorKind, Fault, Params, Result, is_zero};
+use runtime::RangeSet;
 use rustix::fs::{FallocateFlags, FileType, fallocate, fdatasync, fstat, ftruncate};
 use rustix::io::Errno;
 
-use super::lacking::{LackKind, Ranges, lacking};
+use super::lacking::{LackKind, lacking};
 use super::pace::Pace;
 use super::{PacedRun, Written};
 use crate::checked::to_usize;
@@ -208,11 +209,11 @@ impl Work<'_> {
             for window in windows(start..end, self.window()) {
                 self.watch.check()?;
                 let (ranges, _) = self.lacking(window.clone(), LackKind::Unwritten)?;
-                let bytes = total(&ranges);
+                let bytes = ranges.len();
                 if pass == 0 {
                     self.watch.kept(window.end - window.start - bytes);
                 }
-                for part in ranges {
+                for part in ranges.iter() {
                     let zeroed = written.zero(self.fd(), part.clone(), &job);
                     zeroed.map_err(|e| self.cannot_write(e, part.start))?;
                     self.watch.check()?;
@@ -244,7 +245,7 @@ impl Work<'_> {
         Error::os("write zeroes", e).at(at)
     }
 
-    fn lacking(&self, window: Range<u64>, what: LackKind) -> Result<(Ranges, bool)> {
+    fn lacking(&self, window: Range<u64>, what: LackKind) -> Result<(RangeSet, bool)> {
         let at = window.start;
         lacking(self.fd(), window, what).map_err(|e| Error::os("ask for the map", e).at(at))
     }
@@ -254,7 +255,7 @@ impl Work<'_> {
         let (mut bytes, mut exact) = (0, true);
         for window in windows(range.clone(), WINDOW) {
             let (ranges, is_exact) = self.lacking(window, what)?;
-            bytes += total(&ranges);
+            bytes += ranges.len();
             exact &= is_exact;
         }
         Ok((bytes, exact))
@@ -323,8 +324,8 @@ impl Work<'_> {
                 rustix::fs::Advice::DontNeed,
             );
             let runs = zero_runs(bytes, window.start);
-            self.watch.kept(n as u64 - total(&runs));
-            for run in runs {
+            self.watch.kept(n as u64 - runs.len());
+            for run in runs.iter() {
                 let zeroed = written.zero(self.fd(), run.clone(), &job);
                 zeroed.map_err(|e| self.cannot_write(e, run.start))?;
                 self.watch.check()?;
@@ -335,24 +336,10 @@ impl Work<'_> {
 }
 
 /// The ranges of `bytes`, which lie at `offset`, that are zero, in whole blocks of [`RUN`].
-fn zero_runs(bytes: &[u8], offset: u64) -> Ranges {
-    let mut runs: Ranges = Vec::new();
-    let mut at = offset;
-    for block in bytes.chunks(to_usize(RUN)) {
-        let end = at + block.len() as u64;
-        if is_zero(block) {
-            match runs.last_mut() {
-                Some(last) if last.end == at => last.end = end,
-                _ => runs.push(at..end),
-            }
-        }
-        at = end;
-    }
-    runs
-}
-
-fn total(ranges: &Ranges) -> u64 {
-    ranges.iter().map(|range| range.end - range.start).sum()
+fn zero_runs(bytes: &[u8], offset: u64) -> RangeSet {
+    let blocks = (offset..).step_by(to_usize(RUN)).zip(bytes.chunks(to_usize(RUN)));
+    let zero = blocks.filter(|(_, block)| is_zero(block));
+    zero.map(|(at, block)| at..at + block.len() as u64).collect()
 }
 
 fn windows(range: Range<u64>, len: u64) -> impl Iterator<Item = Range<u64>> {

@@ -8,12 +8,10 @@
 //! is in one of the two, even if blocks move meanwhile.
 
 mod file;
-mod locks;
 mod on_read;
-mod queues;
 mod states;
 
-use runtime::Promised;
+use runtime::{Promised, RangeLock, RangeLocks};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,9 +23,8 @@ use device::{
 use crate::kit::below;
 
 pub(crate) use file::{TempFile, ended as file_ended};
-pub(crate) use locks::BlockAccess;
-use locks::{LockGuard, Locks};
 pub(crate) use on_read::OnRead;
+pub(crate) use runtime::BlockAccess;
 pub(crate) use states::BlockState;
 use states::States;
 
@@ -63,7 +60,7 @@ pub(crate) struct Store {
     /// Bytes of the disk; its last block may be short.
     size: u64,
     states: Mutex<States>,
-    pub(crate) locks: Locks,
+    pub(crate) locks: RangeLocks,
     pub(crate) file: TempFile,
 }
 
@@ -91,7 +88,7 @@ impl Store {
     pub(crate) fn new(block: u64, below: &Edge, file: TempFile) -> Self {
         let block = block.max(u64::from(below.info().blocks.minimum));
         let size = below.info().size;
-        Self { block, size, states: Mutex::default(), locks: Locks::default(), file }
+        Self { block, size, states: Mutex::default(), locks: RangeLocks::default(), file }
     }
 
     /// Whether `below` may be another path to the disk that the blocks belong to.
@@ -246,7 +243,7 @@ impl Store {
 
     async fn write_here(
         &self,
-        _held: LockGuard,
+        _held: RangeLock,
         blocks: Range<u64>,
         offset: u64,
         data: Slice,

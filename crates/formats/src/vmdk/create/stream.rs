@@ -19,7 +19,7 @@ use device::{
     Abilities, BlockSizes, Buffer, Device, Edge, Error, ErrorKind, Fault, Info, Operation, Order,
     Outcome, Result, Slice, is_zero,
 };
-use runtime::{Promise, WorkPool, promise, where_there_is_time};
+use runtime::{Promise, RangeSet, WorkPool, promise, where_there_is_time};
 
 use super::front::{Front, TABLE};
 use super::text::{DESCRIPTOR_AT, Header, Text, own_name};
@@ -72,7 +72,7 @@ struct State {
     /// Bytes of them.
     held: usize,
     /// Ranges beyond it that are zero, by their first grain.
-    zeroes: BTreeMap<u64, u64>,
+    zeroes: RangeSet,
     /// The places of grains of the table being filled; empty if it has none.
     table: Vec<u32>,
     /// Where tables are.
@@ -146,7 +146,7 @@ pub(super) fn open(
         next: 0,
         packed: BTreeMap::new(),
         held: 0,
-        zeroes: BTreeMap::new(),
+        zeroes: RangeSet::default(),
         table: Vec::new(),
         directory: Vec::with_capacity(tables),
         has_front: front.is_some(),
@@ -187,8 +187,9 @@ pub(super) fn at_most(size: u64, grains: u64) -> u64 {
 impl State {
     /// Whether a grain was written or declared zero.
     fn knows(&self, grain: u64) -> bool {
-        let zero = self.zeroes.range(..=grain).next_back().is_some_and(|(_, end)| *end > grain);
-        grain < self.next || zero || self.packed.contains_key(&grain)
+        grain < self.next
+            || self.zeroes.covering(grain).is_some()
+            || self.packed.contains_key(&grain)
     }
 
     /// Moves grains whose turn has come into the batch. Returns whether the batch should be written:
@@ -200,8 +201,9 @@ impl State {
                 self.add(&packed.bytes)?;
                 self.told.extend(packed.waits);
                 self.advance(self.next + 1)?;
-            } else if let Some(end) = self.zeroes.remove(&self.next) {
-                self.advance(end)?;
+            } else if let Some(zero) = self.zeroes.covering(self.next) {
+                self.zeroes.remove(zero.clone());
+                self.advance(zero.end)?;
             } else if at_end && let Some((first, _)) = self.packed.first_key_value() {
                 let first = *first;
                 self.advance(first)?;
@@ -458,22 +460,11 @@ impl StreamOptimized {
         }
         let mut state = self.state();
         state.check()?;
-        let before =
-            state.zeroes.range(..range.end).next_back().is_some_and(|z| *z.1 > range.start);
         let packed = state.packed.range(range.clone()).next().is_some();
-        if range.start < state.next || before || packed {
+        if range.start < state.next || state.zeroes.has_some_of(&range) || packed {
             return Err(twice(range.start));
         }
-        // Adjacent ranges merge.
-        let mut range = range;
-        if let Some(end) = state.zeroes.remove(&range.end) {
-            range.end = end;
-        }
-        let left = state.zeroes.range(..range.start).next_back().filter(|z| *z.1 == range.start);
-        if let Some(start) = left.map(|z| *z.0) {
-            range.start = start;
-        }
-        state.zeroes.insert(range.start, range.end);
+        state.zeroes.add(range);
         Ok(())
     }
 

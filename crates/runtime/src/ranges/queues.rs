@@ -14,7 +14,7 @@ use super::locks::BlockAccess;
 const FEW: usize = 64;
 
 /// The segments. No current task has asked for blocks outside of them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Queues {
     segments: BTreeMap<u64, Segment>,
     /// How many segments were left when unused ones were last removed.
@@ -22,7 +22,7 @@ pub(super) struct Queues {
 }
 
 /// The latest tasks, by number, that asked for some blocks; some may be done.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Segment {
     end: u64,
     owner: Option<u64>,
@@ -122,12 +122,14 @@ impl Queues {
             if at < *start {
                 gaps.push(at..*start);
             }
+            debug_assert!(at <= *start && *start < segment.end, "segments do not overlap");
             at = segment.end;
             segment.push(number, access, &is_here);
         }
         if at < blocks.end {
             gaps.push(at..blocks.end);
         }
+        debug_assert!(at <= blocks.end, "a segment was cut at each end");
         for gap in gaps {
             let mut segment = Segment { end: gap.end, ..Segment::default() };
             segment.push(number, access, &is_here);

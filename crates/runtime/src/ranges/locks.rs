@@ -1,19 +1,20 @@
-//! Locks on ranges of blocks, for tasks: a waiting task holds no thread.
+//! RangeLocks on ranges of blocks, for tasks: a waiting task holds no thread.
 //!
 //! First come, first served: no task passes one that waits for some of the same blocks. A range
 //! costs the same however long it is. Taking and releasing a lock costs no more when many tasks
 //! wait, and a release wakes only the tasks that waited for it.
 
-use runtime::{Promise, promise};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use super::queues::Queues;
+use crate::sync::{Mutex, MutexGuard};
+use crate::{Promise, promise};
 
 /// What a task does with blocks, which decides what others may do with them meanwhile.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum BlockAccess {
+pub enum BlockAccess {
     /// Reads them where they are: no other task may remove them.
     Read,
     /// Changes their bytes where they are, together with other writers.
@@ -25,10 +26,10 @@ pub(crate) enum BlockAccess {
 }
 
 /// The locks. Cheap to clone; all clones are one.
-#[derive(Clone, Default)]
-pub(crate) struct Locks(Arc<Mutex<Inner>>);
+#[derive(Clone, Debug, Default)]
+pub struct RangeLocks(Arc<Mutex<Inner>>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Inner {
     next: u64,
     /// The tasks that hold a lock or wait for one, by number.
@@ -36,33 +37,34 @@ struct Inner {
     queues: Queues,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Entry {
     /// How many tasks it waits for.
     waits_for: usize,
     /// The tasks that wait for it.
     waiting: Vec<u64>,
     /// The lock, for when it need not wait any more.
-    owed: Option<Promise<LockGuard>>,
+    owed: Option<Promise<RangeLock>>,
 }
 
 /// A lock, until dropped.
-pub(crate) struct LockGuard {
-    locks: Locks,
+#[derive(Debug)]
+pub struct RangeLock {
+    locks: RangeLocks,
     number: u64,
 }
 
-impl Locks {
+impl RangeLocks {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn held(&self, number: u64) -> LockGuard {
-        LockGuard { locks: self.clone(), number }
+    fn held(&self, number: u64) -> RangeLock {
+        RangeLock { locks: self.clone(), number }
     }
 
-    /// Locks `blocks` as soon as possible.
-    pub(crate) async fn take(&self, blocks: Range<u64>, access: BlockAccess) -> LockGuard {
+    /// RangeLocks `blocks` as soon as possible.
+    pub async fn take(&self, blocks: Range<u64>, access: BlockAccess) -> RangeLock {
         loop {
             let answer = {
                 let mut inner = self.lock();
@@ -82,8 +84,8 @@ impl Locks {
         }
     }
 
-    /// Locks `blocks` if that is possible at once.
-    pub(crate) fn try_take(&self, blocks: Range<u64>, access: BlockAccess) -> Option<LockGuard> {
+    /// RangeLocks `blocks` if that is possible at once.
+    pub fn try_take(&self, blocks: Range<u64>, access: BlockAccess) -> Option<RangeLock> {
         let mut inner = self.lock();
         let Inner { entries, queues, .. } = &*inner;
         if queues.before(&blocks, access).any(|number| entries.contains_key(&number)) {
@@ -118,11 +120,13 @@ impl Inner {
 
     /// A task is done. Returns the tasks that no longer have to wait, in the order in which they
     /// came.
-    fn release(&mut self, number: u64) -> Vec<(u64, Promise<LockGuard>)> {
+    fn release(&mut self, number: u64) -> Vec<(u64, Promise<RangeLock>)> {
         let gone = self.entries.remove(&number).unwrap_or_default();
+        debug_assert!(gone.waits_for == 0, "a lock is given back that was never given");
         let mut free = Vec::new();
         for number in gone.waiting {
             let Some(entry) = self.entries.get_mut(&number) else { continue };
+            debug_assert!(entry.waits_for > 0, "a task waits for fewer than those before it");
             entry.waits_for -= 1;
             if entry.waits_for == 0 {
                 free.extend(entry.owed.take().map(|owed| (number, owed)));
@@ -135,7 +139,7 @@ impl Inner {
     }
 }
 
-impl Drop for LockGuard {
+impl Drop for RangeLock {
     fn drop(&mut self) {
         let free = self.locks.lock().release(self.number);
         for (number, owed) in free {
@@ -146,15 +150,14 @@ impl Drop for LockGuard {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use runtime::spawn;
-
     use super::*;
+    use crate::spawn;
+    use proptest::prelude::*;
 
     type Log = Arc<Mutex<Vec<&'static str>>>;
 
     fn enter(
-        locks: &Locks,
+        locks: &RangeLocks,
         log: &Log,
         name: &'static str,
         blocks: Range<u64>,
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_task_on_the_same_blocks_waits_and_others_do_not() {
-        let (locks, log) = (Locks::default(), Log::default());
+        let (locks, log) = (RangeLocks::default(), Log::default());
         let first = locks.try_take(0..10, BlockAccess::Own).unwrap();
         enter(&locks, &log, "brief 5", 5..6, BlockAccess::Own);
         enter(&locks, &log, "brief 9", 9..20, BlockAccess::Own);
@@ -205,7 +208,7 @@ mod tests {
             (Own, Own, false),
         ] {
             for (first, second) in [(a, b), (b, a)] {
-                let locks = Locks::default();
+                let locks = RangeLocks::default();
                 let _held = locks.try_take(0..1, first).unwrap();
                 assert_eq!(locks.try_take(0..1, second).is_some(), together, "{a:?} {b:?}");
             }
@@ -214,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_long_queue_for_one_block_is_served_in_order_and_does_not_overflow_the_stack() {
-        let locks = Locks::default();
+        let locks = RangeLocks::default();
         let first = locks.try_take(0..1, BlockAccess::Own).unwrap();
         let served = Arc::new(Mutex::new(Vec::new()));
         for i in 0..100_000 {
@@ -264,7 +267,7 @@ mod tests {
         fn locks_are_given_as_if_each_looked_at_all_others(
             steps in prop::collection::vec((0..24u64, 1..9u64, 0..4usize, any::<bool>()), 1..400),
         ) {
-            let (locks, mut plain) = (Locks::default(), Plain::default());
+            let (locks, mut plain) = (RangeLocks::default(), Plain::default());
             let held = Arc::new(Mutex::new(HashMap::new()));
             for (number, (start, len, access, goes)) in (0u64..).zip(steps) {
                 let (blocks, access) = (start..start + len, ALL[access]);
@@ -297,7 +300,7 @@ mod tests {
 
     #[test]
     fn short_locks_leave_nothing_behind_while_a_long_one_stays() {
-        let locks = Locks::default();
+        let locks = RangeLocks::default();
         let _stays = locks.try_take(0..100, BlockAccess::Read).unwrap();
         for i in 0..100_000 {
             drop(locks.try_take(i % 100..i % 100 + 1, BlockAccess::Read).unwrap());
@@ -310,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_crowd_in_which_each_waits_for_its_neighbours_costs_what_its_number_does() {
-        let locks = Locks::default();
+        let locks = RangeLocks::default();
         let first = locks.try_take(0..1 << 40, BlockAccess::Own).unwrap();
         let served = Arc::new(Mutex::new(0));
         // If each task examined all others, this would take hours.
