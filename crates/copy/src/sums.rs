@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use runtime::RangeSet;
+use runtime::{RangeSet, SPREAD_STEP, spread_bits};
 
 /// Bytes for which there are factors. The shortest piece.
 const CHUNK: u64 = 64 << 10;
@@ -89,7 +89,7 @@ impl Sums {
     /// The pieces of which something was seen, in order and apart.
     pub(crate) fn all(&self) -> RangeSet {
         let state = self.lock();
-        let seen = [&state.before, &state.now].into_iter().cloned().flat_map(RangeSet::into_ranges);
+        let seen = state.before.iter().chain(state.now.iter());
         seen.map(|range| self.whole(range)).collect()
     }
 
@@ -200,12 +200,9 @@ impl State {
     }
 }
 
-/// Bits that look random (splitmix64).
+/// Bits that look random.
 fn mixed(n: u64) -> u64 {
-    let n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    n ^ (n >> 31)
+    spread_bits(n.wrapping_mul(SPREAD_STEP))
 }
 
 #[cfg(test)]

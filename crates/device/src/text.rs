@@ -70,9 +70,30 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
+/// A word of the kernel's tables (`/proc/self/mountinfo`, `/proc/swaps`), in which `\040` and the like are bytes.
+#[must_use]
+pub fn unescaped(word: &[u8]) -> OsString {
+    let (mut bytes, mut rest) = (Vec::new(), word);
+    while let Some((first, others)) = rest.split_first() {
+        let digits = others.get(..3).filter(|_| *first == b'\\');
+        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = code.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { others.get(3..).unwrap_or_default() } else { others };
+    }
+    OsString::from_vec(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_mount_tables_escape_is_itself_again() {
+        assert_eq!(unescaped(br"/mnt/a\040b\134c"), r"/mnt/a b\c");
+        assert_eq!(unescaped(br"\04"), r"\04");
+        assert_eq!(unescaped(b"x"), "x");
+    }
 
     #[test]
     fn any_bytes_come_back_and_text_stays_text() {

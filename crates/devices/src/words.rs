@@ -5,6 +5,8 @@
 //! instead of by state). Any word costs the same, so any range is computed at once, and a core
 //! makes well over 5 GB/s of it.
 
+use runtime::{SPREAD_STEP, spread_bits};
+
 use crate::checked::len;
 
 /// Fills `buf`, which begins at `offset` of the disk, with the bytes of the words that `word`
@@ -74,12 +76,8 @@ fn low(n: u128) -> u64 {
     n as u64
 }
 
-/// The output step of the splitmix64 generator: a bijection that spreads every bit.
 fn splitmix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    spread_bits(seed.wrapping_add(SPREAD_STEP))
 }
 
 /// A seed for a disk, if the user named none.

@@ -8,6 +8,8 @@
 //!
 //! Each step of work has a [`Behalf`]: for which client, and whether that still wants it.
 //!
+//! What other crates share below them is here too: a [`Bell`], a [`RangeSet`], [`TimeBuckets`].
+//!
 //! This crate knows no disk. Nothing that runs in a pool waits for that pool, and a panic in a job,
 //! a timer or a task ends that alone.
 
@@ -20,6 +22,7 @@ mod control;
 mod each;
 mod gate;
 mod mailbox;
+mod numbers;
 #[cfg(all(test, shuttle))]
 mod orders;
 mod pool;
@@ -39,6 +42,7 @@ pub use each::{StepBudget, each};
 pub use gate::{Gate, Pass};
 pub use mailbox::Mailbox;
 pub use pool::WorkPool;
+pub use numbers::{SPREAD_STEP, TimeBuckets, spread_bits};
 pub use ranges::{BlockAccess, RangeLock, RangeLocks, RangeSet};
 pub use task::{Promise, Promised, promise, spawn, spawn_while_wanted, wait_for};
 pub use thread::{has_time, having_time, is_waiting, taking_time, where_there_is_time};

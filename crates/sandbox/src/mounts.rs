@@ -3,10 +3,9 @@
 //! A landlock rule is for an inode. Without its cache, 9p makes a new inode at every lookup of a file, so the rule
 //! would never match and the file could not be opened. Only the inode of a mount's root stays the same.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use device::text;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 /// The file systems whose files have a new inode each time.
@@ -30,20 +29,7 @@ fn fleeting(table: &[u8], number: u64) -> Option<PathBuf> {
     let point = words.nth(4)?;
     // Optional fields, then a dash.
     let kind = words.skip_while(|word| *word != b"-").nth(1)?;
-    FLEETING.contains(&kind).then(|| unescaped(point))
-}
-
-/// `\040` and the like are bytes.
-fn unescaped(word: &[u8]) -> PathBuf {
-    let (mut bytes, mut rest) = (Vec::new(), word);
-    while let Some((first, others)) = rest.split_first() {
-        let digits = others.get(..3).filter(|_| *first == b'\\');
-        let code = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = code.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { others.get(3..).unwrap_or_default() } else { others };
-    }
-    OsString::from_vec(bytes).into()
+    FLEETING.contains(&kind).then(|| text::unescaped(point).into())
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ mod error;
 mod handshake;
 mod inflight;
 mod pending;
+mod percent;
 mod receive;
 mod reply;
 mod request;
@@ -82,6 +83,7 @@ pub use inflight::InFlight;
 pub use pending::{
     Body, ContextStatus, PayloadEffect, PayloadSpan, PendingReply, ReplyError, parse_data_offset,
 };
+pub use percent::{percent_decode, percent_encode};
 pub use receive::{
     ChunkPayload, RemoteError, ReplyHeader, ReplyKind, parse_chunk_payload, parse_reply_header,
 };

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use crate::percent::{percent_decode, percent_encode};
+
 /// The port for NBD over TCP and vsock.
 pub const DEFAULT_PORT: u16 = 10809;
 /// The context id of a virtual machine's host.
@@ -268,34 +270,14 @@ impl fmt::Display for Uri {
 const QUERY: &[u8] = b"!$'()*,;:@/?";
 
 fn encode(bytes: &[u8], allowed: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        let plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-        if plain || allowed.contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    percent_encode(bytes, |byte| plain(byte) || allowed.contains(&byte))
 }
 
 fn decode(text: &str) -> Result<Vec<u8>, UriError> {
     let bad = UriError::Encoding("% is not followed by two hexadecimal digits (write % as %25)");
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes().iter();
-    while let Some(&byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
-        let (Some(high), Some(low)) = (digit(rest.next()), digit(rest.next())) else {
-            return Err(bad);
-        };
-        bytes.push(u8::try_from(high * 16 + low).unwrap_or_default());
-    }
-    Ok(bytes)
+    let (bytes, is_sound) = percent_decode(text);
+    if is_sound { Ok(bytes) } else { Err(bad) }
 }
 
 fn decode_text(text: &str) -> Result<String, UriError> {

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 
 use device::BlockSizes;
 use rustix::fs::{FileType, ioctl_blksszget};
@@ -108,13 +109,25 @@ pub(crate) fn queue_limit(fd: BorrowedFd<'_>, name: &str) -> Option<u64> {
     queue_text(if is_device { stat.st_rdev } else { stat.st_dev }, name)?.parse().ok()
 }
 
+/// Where the kernel describes the block device with this number.
+pub(crate) fn about(device: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    format!("/sys/dev/block/{major}:{minor}").into()
+}
+
+/// The number of the block device that the kernel describes there.
+pub(crate) fn number_of(about: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(about.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// A limit of the queue of the block device with this number.
 pub(crate) fn queue_text(device: u64, name: &str) -> Option<String> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has its disk's.
     ["queue", "../queue"].iter().find_map(|queue| {
-        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/{name}");
-        std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+        let text = std::fs::read_to_string(about(device).join(queue).join(name)).ok()?;
+        Some(text.trim().to_owned())
     })
 }
 

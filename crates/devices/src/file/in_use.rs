@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use device::Params;
+use device::{Params, text};
 
 use super::block;
 use super::descriptor::path_of;
@@ -23,14 +23,14 @@ fn all_users(params: &Params) -> Vec<String> {
     let Some((number, about)) = named(params) else { return Vec::new() };
     let mut users = of_one(number, &about, "");
     for (name, part) in partitions(&about) {
-        if let Some(number) = number_of(&part) {
+        if let Some(number) = block::number_of(&part) {
             users.extend(of_one(number, &part, &format!("its partition {name} is ")));
         }
     }
     // Only users of the whole disk: its other partitions do not matter to this one.
     let disk = about.join("..");
     if about.join("partition").exists()
-        && let Some(number) = number_of(&disk)
+        && let Some(number) = block::number_of(&disk)
     {
         users.extend(of_one(number, &disk, "its disk is "));
     }
@@ -83,8 +83,7 @@ fn named(params: &Params) -> Option<(u64, PathBuf)> {
     let found = fs::metadata(path_of(params).ok()?).ok()?;
     found.file_type().is_block_device().then_some(())?;
     let number = found.rdev();
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let about = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let about = fs::canonicalize(block::about(number)).ok()?;
     Some((number, about))
 }
 
@@ -100,12 +99,6 @@ fn partitions(about: &Path) -> Vec<(String, PathBuf)> {
     found
 }
 
-fn number_of(about: &Path) -> Option<u64> {
-    let text = fs::read_to_string(about.join("dev")).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
-}
-
 fn number_in(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -117,8 +110,9 @@ fn of_one(number: u64, about: &Path, before: &str) -> Vec<String> {
         users.push(format!("held by {}", holder.file_name().to_string_lossy()));
     }
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let is_it =
-        |path: &str| fs::metadata(unescaped(path)).is_ok_and(|found| found.rdev() == number);
+    let is_it = |path: &str| {
+        fs::metadata(text::unescaped(path.as_bytes())).is_ok_and(|found| found.rdev() == number)
+    };
     if swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).any(is_it) {
         users.push("used for swap".to_owned());
     }
@@ -145,46 +139,16 @@ fn mounts(number: u64) -> Vec<String> {
         let source = behind.split(' ').nth(1).unwrap_or_default();
         let is_it = device == Some(&*numbers)
             || (source.starts_with('/')
-                && fs::metadata(unescaped(source)).is_ok_and(|found| {
+                && fs::metadata(text::unescaped(source.as_bytes())).is_ok_and(|found| {
                     found.file_type().is_block_device() && found.rdev() == number
                 }));
         if is_it {
-            users.push(format!("mounted on {}", unescaped(point)));
+            users.push(format!(
+                "mounted on {}",
+                text::unescaped(point.as_bytes()).to_string_lossy()
+            ));
         }
     }
     users.dedup();
     users
-}
-
-/// `\040` and the like are bytes.
-fn unescaped(word: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = word.as_bytes();
-    while let Some((first, others)) = rest.split_first() {
-        let code = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\')
-        {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = others.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = others;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_mount_tables_escape_is_itself_again() {
-        assert_eq!(unescaped(r"/mnt/a\040b\134c"), r"/mnt/a b\c");
-        assert_eq!(unescaped(r"\04"), r"\04");
-        assert_eq!(unescaped("x"), "x");
-    }
 }

@@ -66,14 +66,14 @@ fn spans(path: &Path, found: &fs::Metadata) -> Vec<StoredRange> {
 
 /// Of a partition, the part of its disk.
 fn part_of_disk(number: u64) -> Option<StoredRange> {
-    let about = about(number);
+    let about = block::about(number);
     let sectors = |name: &str| -> Option<u64> {
         let text = fs::read_to_string(about.join(name)).ok()?;
         text.trim().parse::<u64>().ok()?.checked_mul(512)
     };
     about.join("partition").exists().then_some(())?;
     let (start, len) = (sectors("start")?, sectors("size")?);
-    let disk = number_in(&fs::read_to_string(about.join("../dev")).ok()?)?;
+    let disk = block::number_of(&about.join(".."))?;
     let (end, alone) = (start.saturating_add(len), is_known(disk));
     Some(StoredRange { node: Node::Disk(disk), start, end, alone })
 }
@@ -102,7 +102,7 @@ fn is_local(path: &Path) -> bool {
 
 /// The same for the file below a loop device.
 fn is_local_inode(device: &Path, status: &block::LoopStatus) -> bool {
-    let about = fs::metadata(device).map(|found| about(found.rdev()));
+    let about = fs::metadata(device).map(|found| block::about(found.rdev()));
     let file = about.and_then(|about| fs::read_to_string(about.join("loop/backing_file")));
     let Ok(file) = file else { return false };
     let file = Path::new(file.strip_suffix('\n').unwrap_or(&file));
@@ -113,13 +113,13 @@ fn is_local_inode(device: &Path, status: &block::LoopStatus) -> bool {
 /// Whether the bytes of a block device are where the kernel says: in local hardware, in memory, in a file that is found by
 /// [`part_of_file`], or in such devices.
 fn is_known(number: u64) -> bool {
-    let name = fs::canonicalize(about(number)).ok();
+    let name = fs::canonicalize(block::about(number)).ok();
     let name = name.as_ref().and_then(|path| path.file_name()).and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with("loop")) || is_hardware(number, DEEPEST)
 }
 
 fn is_hardware(number: u64, depth: usize) -> bool {
-    let Some(path) = fs::canonicalize(about(number)).ok().filter(|_| depth > 0) else {
+    let Some(path) = fs::canonicalize(block::about(number)).ok().filter(|_| depth > 0) else {
         return false;
     };
     let Ok(below) = path.strip_prefix("/sys/devices") else { return false };
@@ -137,9 +137,8 @@ fn is_hardware(number: u64, depth: usize) -> bool {
 /// Whether a device stands on others, and all of these are.
 fn are_hardware(device: &Path, depth: usize) -> bool {
     let Ok(slaves) = fs::read_dir(device.join("slaves")) else { return false };
-    let numbers: Option<Vec<u64>> = slaves
-        .map(|slave| number_in(&fs::read_to_string(slave.ok()?.path().join("dev")).ok()?))
-        .collect();
+    let numbers: Option<Vec<u64>> =
+        slaves.map(|slave| block::number_of(&slave.ok()?.path())).collect();
     numbers.is_some_and(|all| !all.is_empty() && all.iter().all(|one| is_hardware(*one, depth)))
 }
 
@@ -148,21 +147,9 @@ fn is_local_path(first: &str, rest: &[&str]) -> bool {
     begins(first, &HARDWARE) && !rest.iter().any(|name| begins(name, &REMOTE))
 }
 
-/// A device number as the kernel writes it.
-fn number_in(text: &str) -> Option<u64> {
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
-}
-
-/// Where the kernel describes a block device.
-fn about(number: u64) -> PathBuf {
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    format!("/sys/dev/block/{major}:{minor}").into()
-}
-
 /// A node by which a block device can be opened.
 fn device_path(number: u64) -> Option<PathBuf> {
-    let about = fs::read_to_string(about(number).join("uevent")).ok()?;
+    let about = fs::read_to_string(block::about(number).join("uevent")).ok()?;
     let name = about.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
     let path = Path::new("/dev").join(name);
     (fs::metadata(&path).ok()?.rdev() == number).then_some(path)

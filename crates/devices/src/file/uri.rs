@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use device::{Error, Result, text};
+use wire::percent_decode;
 
 /// The path that a URI names.
 ///
@@ -20,21 +21,11 @@ pub(crate) fn of_uri(uri: &str) -> Result<String> {
     if path.contains(['?', '#']) {
         return Err(wrong("has more than a path; ? is %3F and # is %23 in a file's name"));
     }
-    let bytes = decoded(path).ok_or_else(|| wrong("has a % without two digits, or a zero byte"))?;
-    Ok(text::carry(OsStr::from_bytes(&bytes)))
-}
-
-/// The bytes that percent signs stand for.
-fn decoded(path: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut pieces = path.split('%');
-    bytes.extend_from_slice(pieces.next()?.as_bytes());
-    for piece in pieces {
-        let code = piece.get(..2).filter(|code| code.bytes().all(|b| b.is_ascii_hexdigit()))?;
-        bytes.push(u8::from_str_radix(code, 16).ok().filter(|byte| *byte != 0)?);
-        bytes.extend_from_slice(piece.get(2..)?.as_bytes());
+    let (bytes, is_sound) = percent_decode(path);
+    if !is_sound || bytes.contains(&0) {
+        return Err(wrong("has a % without two digits, or a zero byte"));
     }
-    Some(bytes)
+    Ok(text::carry(OsStr::from_bytes(&bytes)))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use device::{Error, Result};
+use wire::{percent_decode, percent_encode};
 
 /// Bytes of a URL, at most.
 const LONGEST: usize = 32 << 10;
@@ -187,37 +188,12 @@ pub(super) fn host_and_port(text: &str) -> Option<(String, Option<u16>)> {
 
 /// Escapes characters that a request must not contain.
 fn encoded(target: &str) -> String {
-    let mut text = String::with_capacity(target.len());
-    for b in target.bytes() {
-        if b.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&b) {
-            text.push(char::from(b));
-        } else {
-            text.push_str(&format!("%{b:02X}"));
-        }
-    }
-    text
+    percent_encode(target.as_bytes(), |b| b.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&b))
 }
 
 /// The bytes that percent signs stand for; one without two digits stands for itself.
 fn decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let code = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
-        let code = code.filter(|code| code.bytes().all(|b| b.is_ascii_hexdigit()));
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(value) => {
-                out.push(value);
-                at += 3;
-            }
-            None => {
-                out.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    String::from_utf8_lossy(&percent_decode(text).0).into_owned()
 }
 
 /// A path, with a query or not, without `.` and `..`.

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use device::{Params, Result, values};
+use runtime::{SPREAD_STEP, spread_bits};
 
 /// The value of `key` as a probability, 0 to 1: `0.1`, `1e-8`, `10%`, `1:10`, `1/10`.
 ///
@@ -38,13 +39,13 @@ pub(crate) struct Dice(u64);
 impl Dice {
     /// The sequence `number` of those that `seed` gives.
     pub(crate) fn of(seed: u64, number: u64) -> Self {
-        Self(spread(spread(seed).wrapping_add(number)))
+        Self(spread_bits(spread_bits(seed).wrapping_add(number)))
     }
 
     /// Any number.
     pub(crate) fn throw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        spread(self.0)
+        self.0 = self.0.wrapping_add(SPREAD_STEP);
+        spread_bits(self.0)
     }
 
     /// A number from 0 up to, not including, 1.
@@ -52,13 +53,6 @@ impl Dice {
     pub(crate) fn fraction(&mut self) -> f64 {
         (self.throw() >> 11) as f64 / (1u64 << 53) as f64
     }
-}
-
-/// A bijection that spreads every bit (the output step of splitmix64).
-fn spread(n: u64) -> u64 {
-    let z = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// How many failures come before the next success, given the probability of a success. It takes one

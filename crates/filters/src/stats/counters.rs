@@ -4,10 +4,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use runtime::TimeBuckets;
+
 /// Powers of two that a length, an offset or a time may have.
 const BITS: usize = 64;
-/// Parts of each power of two that times are sorted into: a percentile is right to 1/16.
-const PARTS: usize = 16;
+/// A percentile is right to 1/16.
+const TIMES: TimeBuckets = TimeBuckets { first: 0, last: 64, bits: 4 };
 
 /// Operations of one kind.
 pub(super) struct Counters {
@@ -53,7 +55,7 @@ impl Default for Counters {
             bytes: zero(),
             nanos: zero(),
             slowest: zero(),
-            times: (0..BITS * PARTS).map(|_| zero()).collect(),
+            times: (0..TIMES.count()).map(|_| zero()).collect(),
             sizes: (0..BITS).map(|_| Size::default()).collect(),
         }
     }
@@ -67,7 +69,7 @@ impl Counters {
         self.bytes.fetch_add(len, Relaxed);
         self.nanos.fetch_add(nanos, Relaxed);
         self.slowest.fetch_max(nanos, Relaxed);
-        if let Some(slot) = self.times.get(slot(nanos)) {
+        if let Some(slot) = self.times.get(TIMES.place(nanos)) {
             slot.fetch_add(1, Relaxed);
         }
         let Some(bits) = len.checked_ilog2() else { return };
@@ -99,7 +101,7 @@ impl Counters {
         for (slot, count) in counts.iter().enumerate() {
             seen += count;
             if *count > 0 && u128::from(seen) * 1000 >= wanted {
-                return Duration::from_nanos(end_of(slot)).min(self.slowest());
+                return Duration::from_nanos(TIMES.end_of(slot) - 1).min(self.slowest());
             }
         }
         Duration::ZERO
@@ -126,33 +128,9 @@ impl Counters {
     }
 }
 
-/// Where a time is counted: its power of two, and the next four bits.
-fn slot(nanos: u64) -> usize {
-    let Some(bits) = nanos.checked_ilog2() else { return 0 };
-    // Times below 16 ns have no further bits; they do not matter.
-    let part = if bits < 4 { 0 } else { (nanos >> (bits - 4)) & 15 };
-    bits as usize * PARTS + usize::try_from(part).unwrap_or(0)
-}
-
-/// The longest time that is counted in a slot, in ns.
-fn end_of(slot: usize) -> u64 {
-    let (bits, part) = (slot / PARTS, slot as u64 % PARTS as u64);
-    let end = if bits < 4 { 2u128 << bits } else { u128::from(16 + part + 1) << (bits - 4) };
-    u64::try_from(end - 1).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_time_is_counted_where_it_belongs() {
-        for nanos in (0..2000).chain([1 << 20, (1 << 20) + 70_000, u64::MAX / 3, u64::MAX]) {
-            let end = end_of(slot(nanos));
-            assert!(end >= nanos, "{nanos}: {end}");
-            assert!(end - nanos <= nanos / 16 + 15, "{nanos}: {end}");
-        }
-    }
 
     #[test]
     fn percentiles_are_right_to_a_sixteenth_and_none_is_more_than_the_slowest() {

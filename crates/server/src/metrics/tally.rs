@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use runtime::TimeBuckets;
 use wire::{Command, ErrorCode};
 
 /// The commands that are counted, and their names.
@@ -21,10 +22,7 @@ const COMMANDS: [(Command, &str); 7] = [
     (Command::BlockStatus, "block_status"),
 ];
 /// Times are counted in buckets, four for each doubling, from 2^10 ns (1 µs) to 2^38 ns (five minutes).
-const STEPS: u32 = 4;
-const FIRST: u32 = 10;
-const LAST: u32 = 38;
-const BUCKETS: usize = ((LAST - FIRST) * STEPS) as usize;
+const BUCKETS: TimeBuckets = TimeBuckets { first: 10, last: 38, bits: 2 };
 
 /// The counters of one command.
 #[derive(Debug)]
@@ -32,7 +30,7 @@ struct Count {
     requests: AtomicU64,
     bytes: AtomicU64,
     nanos: AtomicU64,
-    times: [AtomicU64; BUCKETS],
+    times: [AtomicU64; BUCKETS.count()],
 }
 
 impl Default for Count {
@@ -78,23 +76,6 @@ fn place(command: Option<Command>) -> Option<usize> {
     COMMANDS.iter().position(|(known, _)| Some(*known) == command)
 }
 
-/// The bucket of a time.
-fn bucket(nanos: u64) -> usize {
-    let nanos = nanos.max(1 << FIRST);
-    let doublings = nanos.ilog2();
-    // The two bits after the first one.
-    let step = usize::try_from((nanos >> (doublings - 2)) & 3).unwrap_or(0);
-    (((doublings - FIRST) * STEPS) as usize + step).min(BUCKETS - 1)
-}
-
-/// The longest time of a bucket, in seconds.
-fn longest(bucket: usize) -> f64 {
-    let bucket = u32::try_from(bucket).unwrap_or(0) + 1;
-    let (doublings, step) = (bucket / STEPS + FIRST, bucket % STEPS);
-    let nanos = (u64::from(STEPS + step) << doublings) / u64::from(STEPS);
-    Duration::from_nanos(nanos).as_secs_f64()
-}
-
 impl Tally {
     /// For this many threads that count often.
     pub(crate) fn new(threads: usize) -> Self {
@@ -126,7 +107,7 @@ impl Tally {
         if let Some(count) = self.count(command) {
             let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             count.nanos.fetch_add(nanos.saturating_mul(number), Relaxed);
-            if let Some(times) = count.times.get(bucket(nanos)) {
+            if let Some(times) = count.times.get(BUCKETS.place(nanos)) {
                 times.fetch_add(number, Relaxed);
             }
         }
@@ -189,7 +170,7 @@ impl Answered {
 
 impl Default for Sum {
     fn default() -> Self {
-        Self { requests: 0, bytes: 0, answered: 0, seconds: 0.0, times: vec![0; BUCKETS] }
+        Self { requests: 0, bytes: 0, answered: 0, seconds: 0.0, times: vec![0; BUCKETS.count()] }
     }
 }
 
@@ -214,25 +195,13 @@ impl Sum {
             so_far += times;
             so_far >= wanted
         });
-        found.map_or(0.0, longest)
+        found.map_or(0.0, |place| Duration::from_nanos(BUCKETS.end_of(place)).as_secs_f64())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_time_is_in_the_bucket_that_ends_after_it() {
-        for nanos in
-            (0..50).flat_map(|i| [(1u64 << 30) + (i << 26), 1024 + i * 777, 1025 << (i / 2)])
-        {
-            let longest = longest(bucket(nanos));
-            let time = Duration::from_nanos(nanos).as_secs_f64();
-            assert!(time <= longest && longest <= time * 1.2501, "{nanos} {longest}");
-        }
-        assert_eq!((bucket(0), bucket(u64::MAX)), (0, BUCKETS - 1));
-    }
 
     #[test]
     fn what_many_threads_count_is_summed_up() {
