@@ -10,8 +10,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use runtime::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 const ALIGN: usize = 4096;
@@ -255,7 +256,7 @@ fn capacities(len: usize) -> (usize, usize) {
 
 impl Shelves {
     fn take(&self, least: usize, most: usize) -> Option<(NonNull<u8>, usize)> {
-        let mut kept = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.inner.lock();
         let capacity = *kept.free.range(least..=most).next()?.0;
         kept.pop(capacity).map(|start| (start, capacity))
     }
@@ -267,7 +268,7 @@ impl Shelves {
             return false;
         }
         let mut given_back = Vec::new();
-        let mut kept = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.inner.lock();
         while capacity > SMALL && capacity > self.keep - kept.bytes {
             let other = kept.free.keys().rev().find(|c| **c != capacity).copied();
             let Some(other) = other.filter(|other| *other > SMALL) else { break };
@@ -301,7 +302,7 @@ impl Kept {
 
 impl Drop for Shelves {
     fn drop(&mut self) {
-        let kept = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.inner.get_mut();
         for (capacity, shelf) in std::mem::take(&mut kept.free) {
             for start in shelf {
                 // SAFETY: every buffer of this shelf was allocated with this capacity.
@@ -322,9 +323,9 @@ mod tests {
         assert_eq!((a.len(), b.len(), c.len()), (5000, 4096, 1));
         assert_eq!(a.as_ptr() as usize % ALIGN, 0);
         drop((b, c, a));
-        assert_eq!(pool.0.inner.lock().unwrap().bytes, 8192);
+        assert_eq!(pool.0.inner.lock().bytes, 8192);
         let again = pool.take(100);
-        assert_eq!(pool.0.inner.lock().unwrap().bytes, 4096);
+        assert_eq!(pool.0.inner.lock().bytes, 4096);
         drop(pool);
         drop(again);
     }
@@ -349,7 +350,7 @@ mod tests {
         assert!(buffer[..ALIGN * 10].iter().all(|byte| *byte == 0));
         // More than the pool keeps: given back.
         drop(buffer);
-        assert_eq!(pool.0.inner.lock().unwrap().bytes, 0);
+        assert_eq!(pool.0.inner.lock().bytes, 0);
     }
 
     #[test]
@@ -367,7 +368,7 @@ mod tests {
         // 300 KiB and 512 KiB lie there; two of 500 KiB have room only without them.
         let two = (pool.take(520 << 10), pool.take(500 << 10), pool.take(500 << 10));
         drop(two);
-        let kept = pool.0.inner.lock().unwrap();
+        let kept = pool.0.inner.lock();
         assert!(kept.bytes <= 1 << 20);
         assert_eq!(kept.bytes, kept.free.iter().map(|(c, list)| c * list.len()).sum::<usize>());
     }

@@ -1,7 +1,9 @@
 //! What a device may know of a client that has chosen it.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use runtime::Mutex;
 
 /// Where a client comes from.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -87,7 +89,7 @@ impl Presence {
     /// Runs `job` when the client leaves; at once if it has left. It must be short and must not
     /// block, and should own nothing that the client holds.
     pub fn on_leaving(&self, job: impl FnOnce() + Send + 'static) {
-        let mut leaving = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leaving = self.0.lock();
         if let Some(jobs) = &mut leaving.0 {
             return jobs.push(Box::new(job));
         }
@@ -97,7 +99,7 @@ impl Presence {
 
     /// The client has left.
     pub fn leave(&self) {
-        let jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner).0.take();
+        let jobs = self.0.lock().0.take();
         // Upper filters first: they were connected last, and pass requests that wait to those below.
         jobs.into_iter().flatten().rev().for_each(|job| job());
     }

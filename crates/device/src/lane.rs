@@ -7,10 +7,9 @@
 //! where reads that need not wait are done at once and others run side by side.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use runtime::Bell;
-use runtime::sync::{Mutex, MutexGuard};
+use runtime::{Bell, Mutex, MutexGuard};
 
 use crate::{Done, Edge, Error, Operation, Outcome, Result};
 
@@ -108,7 +107,7 @@ impl Drop for Owed {
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Ended> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn put(&self, completed: Completed) {

@@ -9,8 +9,10 @@
 //! were not durable: once for each client, because each must learn that its own changes may be
 //! gone. Changes that a flush covered never count as lost.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use runtime::{Mutex, MutexGuard};
 
 use crate::{Error, ErrorKind, Fault, Result};
 
@@ -77,7 +79,7 @@ impl LossAccount {
     /// to it.
     #[must_use]
     pub fn beside(&self, path: SeenEpoch) -> Self {
-        let told = self.lock().told;
+        let told = self.ledger.0.lock().told;
         Self { ledger: self.ledger.clone(), path, told: AtomicU64::new(told) }
     }
 
@@ -87,13 +89,9 @@ impl LossAccount {
         self.path.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.ledger.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The account in the epoch `now`.
     fn in_epoch(&self, now: u64) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
+        let mut state = self.ledger.0.lock();
         if self.path.0.fetch_max(now, Relaxed) < now && state.done > state.settled {
             state.lose();
         }

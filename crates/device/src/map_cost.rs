@@ -5,8 +5,9 @@
 //! more than it saves is left alone for a while, which doubles each time that another query does not pay
 //! either. Ranges that are not queried count as data: reading them is always right.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use runtime::Mutex;
 
 use crate::Extent;
 
@@ -58,13 +59,9 @@ impl Account {
 }
 
 impl MapCost {
-    fn lock(&self) -> MutexGuard<'_, Account> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Of the next `len` bytes, how many are not worth asking about; 0: ask. They count as passed.
     pub fn pass(&self, len: u64) -> u64 {
-        let mut account = self.lock();
+        let mut account = self.0.lock();
         let passed = account.quiet.min(len);
         account.quiet -= passed;
         passed
@@ -74,7 +71,7 @@ impl MapCost {
     pub fn told(&self, took: Duration, extents: &[Extent]) {
         let zeroes = extents.iter().filter(|e| e.kind.reads_zero()).map(|e| e.len);
         let zeroes = zeroes.fold(0, u64::saturating_add);
-        let mut account = self.lock();
+        let mut account = self.0.lock();
         if account.next > QUIET && took <= account.saved(zeroes) * 2 {
             // It was left alone, and may find something again.
             *account =
@@ -92,13 +89,13 @@ impl MapCost {
     /// Whether it is about to be left alone, and what reading costs was not measured.
     #[must_use]
     pub fn wants_rate(&self) -> bool {
-        let account = self.lock();
+        let account = self.0.lock();
         account.quiet > 0 && !account.measured
     }
 
     /// Reading `len` bytes took this long. Earlier queries are judged by that.
     pub fn read(&self, len: u64, took: Duration) {
-        let mut account = self.lock();
+        let mut account = self.0.lock();
         let nanos = took.as_nanos().max(1);
         let rate = u128::from(len) * 1_000_000_000 / nanos;
         account.rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);

@@ -3,7 +3,9 @@
 //! Property tests run the same operations on it and on a real device and compare bytes and maps.
 //! Its abilities and block sizes can be set, so that it can also be below the edge and filters.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use runtime::Mutex;
 
 use crate::{
     Abilities, BlockSizes, Blocking, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Place,
@@ -70,26 +72,22 @@ impl Model {
         Self { info, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// All bytes.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        self.lock().bytes.clone()
+        self.state.lock().bytes.clone()
     }
 
     /// How many times it was made durable.
     #[must_use]
     pub fn flushes(&self) -> u64 {
-        self.lock().flushes
+        self.state.lock().flushes
     }
 
     /// What it was asked to change, in order.
     #[must_use]
     pub fn log(&self) -> Vec<String> {
-        self.lock().log.clone()
+        self.state.lock().log.clone()
     }
 
     fn range(&self, offset: u64, len: u64) -> std::ops::Range<usize> {
@@ -110,7 +108,7 @@ impl Blocking for Model {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         assert!(buf.len() <= self.info.blocks.maximum as usize, "read of {} bytes", buf.len());
         let range = self.range(offset, buf.len() as u64);
-        buf.copy_from_slice(&self.lock().bytes[range]);
+        buf.copy_from_slice(&self.state.lock().bytes[range]);
         Ok(())
     }
 
@@ -119,7 +117,7 @@ impl Blocking for Model {
         assert!(self.info.abilities.write, "write to a read-only model");
         assert!(self.info.abilities.fua || !fua, "FUA");
         let range = self.range(offset, data.len() as u64);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.bytes[range.clone()].copy_from_slice(data);
         state.allocated[range.clone()].fill(true);
         state.changed[range].fill(true);
@@ -132,7 +130,7 @@ impl Blocking for Model {
         let a = self.info.abilities;
         assert!(a.write && len > 0 && (a.fua || !flags.fua));
         let range = self.range(offset, len);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.log.push(format!("zero {offset}+{len} {flags:?}"));
         if flags.fast_only && !a.fast_zero {
             return Err(Error::new(ErrorKind::NotFast, Fault::User, "zero fast"));
@@ -150,7 +148,7 @@ impl Blocking for Model {
     fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         assert!(self.info.abilities.write && len > 0 && (self.info.abilities.fua || !fua));
         let range = self.range(offset, len);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.log.push(format!("trim {offset}+{len} fua={fua}"));
         if self.info.abilities.trim {
             state.bytes[range.clone()].fill(0);
@@ -162,14 +160,14 @@ impl Blocking for Model {
     }
 
     fn flush(&self) -> Result<()> {
-        self.lock().flushes += 1;
+        self.state.lock().flushes += 1;
         Ok(())
     }
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         let range =
             usize::try_from(offset).unwrap_or(0)..usize::try_from(offset + len).unwrap_or(0);
-        let state = self.lock();
+        let state = self.state.lock();
         let mut found = Vec::new();
         let mut at = range.start;
         while at < range.end && found.len() < max {
@@ -193,7 +191,7 @@ impl Blocking for Model {
     ) -> Result<()> {
         assert!(context == CHANGED && len > 0 && max > 0, "{context}: {len} bytes, {max} runs");
         let range = offset..offset + len;
-        let (state, mut runs) = (self.lock(), Vec::new());
+        let (state, mut runs) = (self.state.lock(), Vec::new());
         for at in range {
             let at = usize::try_from(at).unwrap_or(usize::MAX);
             merge_run(&mut runs, StatusRun { len: 1, value: u64::from(state.changed[at]) });
@@ -216,7 +214,7 @@ impl Blocking for Model {
         let n = n.map_err(|e| Error::os("take", e))?;
         let n = n - n % usize::try_from(block).unwrap_or(1);
         let range = range.start..range.start + n;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.bytes[range.clone()].copy_from_slice(&bytes[..n]);
         state.allocated[range.clone()].fill(true);
         state.changed[range].fill(true);

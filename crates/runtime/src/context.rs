@@ -3,9 +3,10 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sync::Mutex;
 use crate::{Control, Timers, WorkPool};
 
 /// Threads of a program that opens a disk or two: enough to keep both busy.
@@ -57,8 +58,8 @@ impl Debugging {
         Self { verbose, flags: Arc::new(Mutex::new(flags)) }
     }
 
-    fn flags(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
-        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    fn flags(&self) -> crate::sync::MutexGuard<'_, Vec<String>> {
+        self.flags.lock()
     }
 
     /// Takes the flags of `name`: `FLAG=N`.
@@ -167,7 +168,7 @@ impl Context {
         W: Any + Clone + PartialEq + Send,
         T: Any + Send + Sync,
     {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         let same = shared.iter().filter(|common| common.words.downcast_ref() == Some(words));
         if let Some(found) = same.filter_map(|c| c.state.clone().downcast().ok()).next() {
             return Ok(found);

@@ -1,7 +1,9 @@
 //! Messages between a program and what it opened. To the opened: report now, the program ends. To
 //! the program: stop serving, how many bytes are still owed, complaints.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// The program around what it opened. Cheap to clone; all clones are one.
 #[derive(Clone, Default)]
@@ -23,7 +25,7 @@ impl Complaints {
     const LIMIT: usize = 16;
 
     fn lock(&self) -> MutexGuard<'_, Vec<Complaint>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Reports a failure.
@@ -67,7 +69,7 @@ impl std::fmt::Debug for Control {
 
 impl Control {
     fn lock(&self) -> MutexGuard<'_, Hooks> {
-        self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hooks.lock()
     }
 
     /// For what was opened: `report` is called when the user asks for a report (SIGUSR1).
@@ -127,7 +129,7 @@ impl Control {
 
     fn measure(hooks: &Mutex<Hooks>) -> Vec<Gauge> {
         // Not under the lock: a callback may add one.
-        let measured = hooks.lock().unwrap_or_else(PoisonError::into_inner).measured.clone();
+        let measured = hooks.lock().measured.clone();
         let mut all: Vec<Gauge> = Vec::new();
         for (name, help, value) in measured {
             match all.iter_mut().find(|known| known.name == name) {

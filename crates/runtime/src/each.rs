@@ -3,7 +3,7 @@
 //! Pieces that end at once are started one after the other, but not for ever on a thread that has
 //! other things to do (a reactor, the timers): after some of them a thread of the pool continues.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use crate::contained::Panicked;
@@ -88,7 +88,7 @@ struct PieceShare<E: From<Panicked>> {
 
 impl<E> Crew<E> {
     fn lock(&self) -> MutexGuard<'_, State<E>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     async fn until(&self, is_so: impl Fn(&State<E>) -> bool) {
@@ -157,7 +157,7 @@ mod tests {
                 let now = under_way.fetch_add(1, Ordering::SeqCst) + 1;
                 most.fetch_max(now, Ordering::SeqCst);
                 let (promise, answer) = promise();
-                owed.lock().unwrap().push(promise);
+                owed.lock().push(promise);
                 answer.await;
                 under_way.fetch_sub(1, Ordering::SeqCst);
                 Ok(())
@@ -165,7 +165,7 @@ mod tests {
         };
         let rx = ended(4, std::iter::repeat_with(piece).take(50).collect());
         for _ in 0..50 {
-            let promise = owed.lock().unwrap().pop().unwrap();
+            let promise = owed.lock().pop().unwrap();
             promise.keep(());
         }
         assert!(rx.recv().unwrap().is_ok());

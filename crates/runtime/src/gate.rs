@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::sync::{Mutex, MutexGuard};
 use crate::task::{Promise, promise};
@@ -56,7 +56,7 @@ impl State {
 
 impl Gate {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Passes, together with others that do not need to be alone.
@@ -135,8 +135,8 @@ mod tests {
         let (gate, seen, held) = (gate.clone(), seen.clone(), held.clone());
         spawn(async move {
             let pass = if alone { gate.alone().await } else { gate.together().await };
-            seen.lock().unwrap().push(name);
-            held.lock().unwrap().push(pass);
+            seen.lock().push(name);
+            held.lock().push(pass);
         });
     }
 
@@ -147,13 +147,13 @@ mod tests {
         enter(&gate, "b", false, &seen, &held);
         enter(&gate, "c", true, &seen, &held);
         enter(&gate, "d", false, &seen, &held);
-        assert_eq!(*seen.lock().unwrap(), ["a", "b"]);
-        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        assert_eq!(*seen.lock(), ["a", "b"]);
+        let passes: Vec<_> = held.lock().drain(..).collect();
         drop(passes);
-        assert_eq!(*seen.lock().unwrap(), ["a", "b", "c"]);
-        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        assert_eq!(*seen.lock(), ["a", "b", "c"]);
+        let passes: Vec<_> = held.lock().drain(..).collect();
         drop(passes);
-        assert_eq!(*seen.lock().unwrap(), ["a", "b", "c", "d"]);
+        assert_eq!(*seen.lock(), ["a", "b", "c", "d"]);
     }
 
     #[test]
@@ -165,12 +165,12 @@ mod tests {
             let (gate, count) = (gate.clone(), count.clone());
             spawn(async move {
                 let _pass = gate.alone().await;
-                *count.lock().unwrap() += 1;
+                *count.lock() += 1;
             });
         }
-        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        let passes: Vec<_> = held.lock().drain(..).collect();
         drop(passes);
-        assert_eq!(*count.lock().unwrap(), 100_000);
+        assert_eq!(*count.lock(), 100_000);
     }
 
     #[test]
@@ -181,13 +181,13 @@ mod tests {
             let (gate, seen) = (gate.clone(), seen.clone());
             spawn(async move {
                 let _pass = gate.alone().await;
-                seen.lock().unwrap().push("one");
+                seen.lock().push("one");
                 assert!(i != 0, "on purpose");
             });
         }
-        let passes: Vec<_> = held.lock().unwrap().drain(..).collect();
+        let passes: Vec<_> = held.lock().drain(..).collect();
         drop(passes);
         enter(&gate, "last", false, &seen, &held);
-        assert_eq!(*seen.lock().unwrap(), ["first", "one", "one", "one", "last"]);
+        assert_eq!(*seen.lock(), ["first", "one", "one", "one", "last"]);
     }
 }

@@ -44,6 +44,7 @@ pub use mailbox::Mailbox;
 pub use pool::WorkPool;
 pub use numbers::{SPREAD_STEP, TimeBuckets, spread_bits};
 pub use ranges::{BlockAccess, RangeLock, RangeLocks, RangeSet};
+pub use sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use task::{Promise, Promised, promise, spawn, spawn_while_wanted, wait_for};
 pub use thread::{has_time, having_time, is_waiting, taking_time, where_there_is_time};
 pub use timers::Timers;

@@ -44,7 +44,7 @@ impl Owed {
     /// Waits until a promise is kept.
     async fn one(&self) {
         let (owed, answer) = promise();
-        self.0.lock().unwrap().push_back(owed);
+        self.0.lock().push_back(owed);
         answer.await;
     }
 
@@ -54,7 +54,7 @@ impl Owed {
         thread::spawn(move || {
             let mut kept = 0;
             while kept < promises {
-                let next = owed.lock().unwrap().pop_front();
+                let next = owed.lock().pop_front();
                 match next {
                     Some(next) => next.keep(()),
                     None => {
@@ -117,7 +117,7 @@ fn tasks_pass_a_gate_in_the_order_in_which_they_came() {
             let (gate, seen) = (gate.clone(), seen.clone());
             async move {
                 let pass = gate.alone().await;
-                seen.lock().unwrap().push(n);
+                seen.lock().push(n);
                 pass
             }
         };
@@ -134,7 +134,7 @@ fn tasks_pass_a_gate_in_the_order_in_which_they_came() {
             spawn(async move { drop(visit.await) });
         }
         leaves.join().unwrap();
-        assert_eq!(*seen.lock().unwrap(), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(*seen.lock(), [0, 1, 2, 3, 4, 5]);
     });
 }
 
@@ -241,21 +241,21 @@ fn tasks_that_wake_one_another_on_two_threads_take_turns_and_all_end() {
                 let order = order.clone();
                 spawn(async move {
                     answer.await;
-                    order.lock().unwrap().push((thread, n));
+                    order.lock().push((thread, n));
                 });
             }
             let order = order.clone();
             spawn(async move {
                 woken.await;
                 owed.into_iter().for_each(|promise| promise.keep(()));
-                order.lock().unwrap().push((thread, 0));
+                order.lock().push((thread, 0));
             });
         }
         let wakers = first.into_iter().map(|root| thread::spawn(move || root.keep(())));
         let wakers: Vec<_> = wakers.collect();
         wakers.into_iter().for_each(|waker| waker.join().unwrap());
         for thread in 0..2 {
-            let order = order.lock().unwrap();
+            let order = order.lock();
             let own: Vec<_> = order.iter().filter(|(t, _)| *t == thread).map(|(_, n)| *n).collect();
             assert_eq!(own, [0, 1, 2, 3]);
         }

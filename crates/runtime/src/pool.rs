@@ -8,8 +8,8 @@
 //! work finish.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::behalf::{Behalf, client};
@@ -236,7 +236,7 @@ impl Taken {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// One more thread.
@@ -269,12 +269,11 @@ impl Shared {
                 }
             }
             state.idle += 1;
-            let (woken, waited) =
-                self.wake.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) = self.wake.wait_timeout(state, IDLE);
             state = woken;
             state.idle -= 1;
             state.told = state.told.saturating_sub(1);
-            if waited.timed_out() && state.ready.is_empty() {
+            if waited && state.ready.is_empty() {
                 state.threads -= 1;
                 return;
             }

@@ -1,25 +1,33 @@
-//! Locks between threads: the standard library's, or, under `--cfg shuttle`, those of a model in
-//! which a scheduler tries the orders in which threads may run (CONTRIBUTING.md says how).
+//! Locks between threads, without poison: over those of the standard library, or, under
+//! `--cfg shuttle`, over those of a model in which a scheduler tries the orders in which threads may
+//! run (CONTRIBUTING.md says how).
+//!
+//! A thread that panics ends alone (see [`contained`](crate::contained)): others find what it had
+//! locked as it left it.
 //!
 //! In the model a wait may last as long as nothing else happens: time passes now and then, but need
 //! not, so that nothing depends on it.
 
 use std::cell::RefCell;
+use std::sync::{PoisonError, TryLockError};
+use std::time::Duration;
 
+#[cfg(shuttle)]
+use shuttle::sync as system;
 #[cfg(not(shuttle))]
-pub use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync as system;
+
+pub use system::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
 #[cfg(not(shuttle))]
 pub(crate) use std::{
     sync::atomic::{AtomicU8, Ordering},
     thread::LocalKey,
     thread_local,
 };
-
-#[cfg(shuttle)]
-pub use shuttle::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
 pub(crate) use {
-    model::{Condvar, RefCellKey},
+    model::RefCellKey,
     shuttle::{
         sync::atomic::{AtomicU8, Ordering},
         thread::LocalKey,
@@ -48,6 +56,131 @@ impl<T> Drop for Back<T> {
     }
 }
 
+/// A lock for one thread at a time.
+#[derive(Debug, Default)]
+pub struct Mutex<T: ?Sized>(system::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// An open lock.
+    pub const fn new(value: T) -> Self {
+        Self(system::Mutex::new(value))
+    }
+
+    /// What it protects.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits until no other thread holds it. A thread that holds it itself waits for ever.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks it, if no thread holds it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// What it protects: no other thread can hold it.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lock for many threads that read, or one that writes.
+#[derive(Debug, Default)]
+pub struct RwLock<T: ?Sized>(system::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// An open lock.
+    pub const fn new(value: T) -> Self {
+        Self(system::RwLock::new(value))
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Waits until no thread writes.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other thread reads or writes.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What threads wait for while what they locked is not as they want it. They may wake for nothing.
+#[derive(Debug, Default)]
+pub struct Condvar(Signal);
+
+#[cfg(not(shuttle))]
+type Signal = system::Condvar;
+#[cfg(shuttle)]
+type Signal = std::sync::Arc<system::Condvar>;
+
+impl Condvar {
+    /// No thread waits.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wakes one of the threads that wait.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all threads that wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Opens the lock, waits, and locks it again.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while what is locked is not as wanted.
+    pub fn wait_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        is_waiting: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        self.0.wait_while(guard, is_waiting).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for some time at most; whether that is over.
+    #[cfg(not(shuttle))]
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let woken = self.0.wait_timeout(guard, limit);
+        let (guard, waited) = woken.unwrap_or_else(PoisonError::into_inner);
+        (guard, waited.timed_out())
+    }
+
+    /// Waits while what is locked is not as wanted, for some time at most; whether it is still not.
+    pub fn wait_timeout_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+        is_waiting: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let woken = self.0.wait_timeout_while(guard, limit, is_waiting);
+        let (guard, waited) = woken.unwrap_or_else(PoisonError::into_inner);
+        (guard, waited.timed_out())
+    }
+}
+
 /// Starts a thread that is never joined.
 #[cfg(not(shuttle))]
 pub(crate) fn spawn_thread(
@@ -69,49 +202,27 @@ pub(crate) fn spawn_thread(
     Ok(())
 }
 
-/// Types that shuttle lacks.
+/// What shuttle lacks.
 #[cfg(shuttle)]
 mod model {
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Arc, LockResult, PoisonError};
+    use std::sync::{Arc, PoisonError};
     use std::time::Duration;
 
     use shuttle::rand::Rng;
     use shuttle::thread::LocalKey;
 
-    use super::{MutexGuard, spawn_thread};
-
-    /// A condition variable whose waits may time out.
-    #[derive(Debug, Default)]
-    pub(crate) struct Condvar(Arc<shuttle::sync::Condvar>);
-
-    /// Whether a wait timed out.
-    #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Waited(bool);
-
-    impl Waited {
-        pub(crate) fn timed_out(self) -> bool {
-            self.0
-        }
-    }
+    use super::{Condvar, MutexGuard, spawn_thread};
 
     impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self::default()
-        }
-
-        pub(crate) fn notify_one(&self) {
-            self.0.notify_one();
-        }
-
         /// One wait in eight may time out, at any moment; others then wake spuriously, as is
         /// allowed.
-        pub(crate) fn wait_timeout<'a, T>(
+        pub fn wait_timeout<'a, T>(
             &self,
             guard: MutexGuard<'a, T>,
             _: Duration,
-        ) -> LockResult<(MutexGuard<'a, T>, Waited)> {
+        ) -> (MutexGuard<'a, T>, bool) {
             let over = Arc::new(AtomicBool::new(false));
             if shuttle::rand::thread_rng().gen_ratio(1, 8) {
                 let (condition, over) = (self.0.clone(), over.clone());
@@ -121,7 +232,7 @@ mod model {
                 });
             }
             let guard = self.0.wait(guard).unwrap_or_else(PoisonError::into_inner);
-            Ok((guard, Waited(over.load(Ordering::SeqCst))))
+            (guard, over.load(Ordering::SeqCst))
         }
     }
 

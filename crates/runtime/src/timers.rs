@@ -5,11 +5,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::behalf::Behalf;
 use crate::contained::contained;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -115,7 +116,7 @@ impl Drop for Owner {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn start(self: Arc<Self>) {
@@ -141,7 +142,7 @@ impl Shared {
             state = match wait {
                 Some(wait) => {
                     let woken = self.wake.wait_timeout(state, wait);
-                    woken.unwrap_or_else(PoisonError::into_inner).0
+                    woken.0
                 }
                 None => {
                     let job = state.heap.pop().map(|Reverse(entry)| entry.job);

@@ -4,9 +4,9 @@
 //! All of it waits without a thread. A filter's operations end in the device below, whose own edge
 //! may need a thread of the pool; so nothing here may hold one, or a full pool would deadlock.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use runtime::{Pass, each, promise, spawn};
+use runtime::{Mutex, Pass, each, promise, spawn};
 
 use super::{Edge, confused, to_usize};
 use crate::{Buffer, Done, Error, Operation, Outcome, Place, Result, Slice, ZeroFlags};
@@ -143,14 +143,14 @@ async fn read_over(
         let (into, edge) = (into.clone(), me.clone());
         async move {
             let piece = edge.ask_read(at, n).await?;
-            if let Some(buffer) = &mut *lock(&into) {
+            if let Some(buffer) = &mut *into.lock() {
                 overlay(buffer, offset, &piece, at);
             }
             Result::Ok(())
         }
     });
     each(edge.pool(), WIDTH, reads).await?;
-    let buffer = lock(&target).take();
+    let buffer = target.lock().take();
     buffer.ok_or_else(|| confused("read"))
 }
 
@@ -393,8 +393,4 @@ fn zero_pieces(
         let n = usize::try_from(step.min(len - at)).ok()?;
         Some(Operation::Write { offset: offset + at, data: zeroes(n)?, fua })
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

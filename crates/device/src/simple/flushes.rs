@@ -4,10 +4,9 @@
 //! after they came, so it covers all that completed before each of them. However many wait, only
 //! one thread is used.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use runtime::sync::{Mutex, MutexGuard};
-use runtime::{WorkPool, contained};
+use runtime::{Mutex, MutexGuard, WorkPool, contained};
 
 use crate::{Done, Error, Outcome, Result};
 
@@ -24,7 +23,7 @@ struct State {
 
 impl Flushes {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Runs `flush` in `pool`, once for all that wait for one meanwhile; then `done`.
@@ -109,7 +108,7 @@ mod tests {
 
         fn flush(&self) -> Result<()> {
             self.begun.fetch_add(1, Ordering::SeqCst);
-            self.go.lock().unwrap().recv_timeout(GUARD).expect("told to go on")
+            self.go.lock().recv_timeout(GUARD).expect("told to go on")
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::queues::Queues;
 use crate::sync::{Mutex, MutexGuard};
@@ -56,7 +56,7 @@ pub struct RangeLock {
 
 impl RangeLocks {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn held(&self, number: u64) -> RangeLock {
@@ -166,7 +166,7 @@ mod tests {
         let (locks, log) = (locks.clone(), log.clone());
         spawn(async move {
             let held = locks.take(blocks, access).await;
-            log.lock().unwrap().push(name);
+            log.lock().push(name);
             // Held for ever, unless named so.
             if name.starts_with("brief") {
                 drop(held);
@@ -185,9 +185,9 @@ mod tests {
         enter(&locks, &log, "brief 10", 10..11, BlockAccess::Own);
         enter(&locks, &log, "brief 30", 30..31, BlockAccess::Own);
         // 10 does not pass 9, which waits for it too.
-        assert_eq!(*log.lock().unwrap(), ["brief 30"]);
+        assert_eq!(*log.lock(), ["brief 30"]);
         drop(first);
-        assert_eq!(*log.lock().unwrap(), ["brief 30", "brief 5", "brief 9", "brief 10"]);
+        assert_eq!(*log.lock(), ["brief 30", "brief 5", "brief 9", "brief 10"]);
         let inner = locks.lock();
         assert!(inner.entries.is_empty() && inner.queues.len() == 0);
     }
@@ -224,11 +224,11 @@ mod tests {
             let (locks, served) = (locks.clone(), served.clone());
             spawn(async move {
                 let _held = locks.take(0..1, BlockAccess::Own).await;
-                served.lock().unwrap().push(i);
+                served.lock().push(i);
             });
         }
         drop(first);
-        assert_eq!(*served.lock().unwrap(), (0..100_000).collect::<Vec<_>>());
+        assert_eq!(*served.lock(), (0..100_000).collect::<Vec<_>>());
     }
 
     /// The slow reference: each task waits for all earlier tasks that it excludes.
@@ -275,18 +275,18 @@ mod tests {
                 let (locks, given) = (locks.clone(), held.clone());
                 spawn(async move {
                     let lock = locks.take(blocks, access).await;
-                    given.lock().unwrap().insert(number, lock);
+                    given.lock().insert(number, lock);
                 });
                 // One task ends now, more later.
                 let free = plain.free();
                 for one in 0..=u64::from(goes && number > 99) {
                     if goes && let Some(number) = free.get(usize::try_from(start + one).unwrap()) {
                         plain.0.retain(|(n, ..)| n != number);
-                        let lock = held.lock().unwrap().remove(number);
+                        let lock = held.lock().remove(number);
                         drop(lock);
                     }
                 }
-                let mut now: Vec<_> = held.lock().unwrap().keys().copied().collect();
+                let mut now: Vec<_> = held.lock().keys().copied().collect();
                 now.sort_unstable();
                 prop_assert_eq!(now, plain.free());
             }
@@ -325,10 +325,10 @@ mod tests {
             };
             spawn(async move {
                 let _held = locks.take(blocks, BlockAccess::Own).await;
-                *served.lock().unwrap() += 1;
+                *served.lock() += 1;
             });
         }
         drop(first);
-        assert_eq!(*served.lock().unwrap(), 50_000);
+        assert_eq!(*served.lock(), 50_000);
     }
 }
