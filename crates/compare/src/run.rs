@@ -1,10 +1,9 @@
 //! One comparison from its beginning to its end: a walker, and workers behind it.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use device::Edge;
-use runtime::having_time;
+use runtime::{Condvar, Mutex, MutexGuard, having_time};
 
 use crate::event::{ComparisonEnd, Difference, FailedComparison, Options, Progress, Report};
 use crate::walk::Walk;
@@ -44,7 +43,7 @@ pub fn run(
         let _end = NoMoreUnits(&shared);
         shared.walk(Walk::new(first, second), options.strict);
     });
-    let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let state = shared.state.into_inner();
     match state.event {
         None if state.lost => broken(first),
         None => report(None),
@@ -87,7 +86,7 @@ impl State {
 
 impl Shared<'_> {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn tell(&self, event: ComparisonEnd) {
@@ -131,7 +130,7 @@ impl Shared<'_> {
     fn put(&self, unit: CompareUnit) -> bool {
         let mut state = self.lock();
         while state.waiting.len() >= self.threads * WAITING && state.matters(unit.start) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
         }
         if !state.matters(unit.start) || state.lost {
             return false;
@@ -154,7 +153,7 @@ impl Shared<'_> {
             if state.closed {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
         }
     }
 

@@ -7,14 +7,14 @@
 //! sooner.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::Result;
 
 use crate::path::Path;
 use crate::progress::Moved;
-use runtime::RangeSet;
+use runtime::{Mutex, RangeSet};
 
 /// Bytes of data after which the target is made durable.
 const EVERY: u64 = 4 << 30;
@@ -58,10 +58,6 @@ impl Ledger {
         Self { target: target.clone(), state, due: AtomicBool::new(false) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A range is right in the target, by a request that began in the epoch `began`.
     pub(crate) fn written(&self, range: Range<u64>, how: Moved, began: u64) {
         let cost = match how {
@@ -69,14 +65,14 @@ impl Ledger {
             Moved::Zeroed => REQUEST,
             Moved::Skipped => 0,
         };
-        if self.lock().written(range, cost, began, self.target.epoch()) {
+        if self.state.lock().written(range, cost, began, self.target.epoch()) {
             self.due.store(true, Relaxed);
         }
     }
 
     /// A range may be changed at any time by a request whose fate is not known.
     pub(crate) fn doubt(&self, range: Range<u64>) {
-        self.lock().lost.add(range);
+        self.state.lock().lost.add(range);
     }
 
     /// Whether the target should be flushed now: true once, for the first caller.
@@ -86,7 +82,7 @@ impl Ledger {
 
     /// A flush begins; false if one is in flight.
     pub(crate) fn begin(&self) -> bool {
-        self.lock().begin(self.target.epoch())
+        self.state.lock().begin(self.target.epoch())
     }
 
     /// The flush has ended.
@@ -95,7 +91,7 @@ impl Ledger {
     /// The flush failed, unless writes were lost since the last one, which explains the failure.
     pub(crate) fn ended(&self, outcome: Result<()>) -> Result<()> {
         let vouched = outcome.is_ok();
-        let (durable, lost) = self.lock().ended(vouched, self.target.epoch());
+        let (durable, lost) = self.state.lock().ended(vouched, self.target.epoch());
         if durable {
             self.target.is_of_use();
         }
@@ -104,7 +100,7 @@ impl Ledger {
 
     /// The ranges to copy once more, in order and apart.
     pub(crate) fn take_lost(&self) -> RangeSet {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.advance(self.target.epoch());
         let now = state.epoch;
         // From a flush whose result was never received.
@@ -116,7 +112,7 @@ impl Ledger {
 
     /// How many bytes have become durable so far.
     pub(crate) fn durable(&self) -> u64 {
-        self.lock().durable
+        self.state.lock().durable
     }
 }
 

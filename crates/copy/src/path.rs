@@ -8,12 +8,13 @@
 //!
 //! A path is reopened a few times in a row; then the error that broke it is final.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
 use device::{Edge, Error, ErrorKind, Info, Operation, Result};
+use runtime::Mutex;
 
 use crate::answer::confused;
 use crate::progress::{Cancel, LOOK};
@@ -79,20 +80,16 @@ impl Path {
         self.edge.device().keeps_bytes()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How often it was reopened.
     pub(crate) fn times(&self) -> u64 {
-        self.lock().times
+        self.state.lock().times
     }
 
     /// An operation succeeded over it. One that is noticed only after it broke succeeded before
     /// that.
     pub(crate) fn is_of_use(&self) {
         if self.most > 0 {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if !state.broken {
                 state.in_vain = 0;
             }
@@ -110,7 +107,7 @@ impl Path {
     /// # Errors
     /// The same error after too many failed attempts; another one, if it cannot be reopened.
     pub(crate) fn renew(&self, seen: &mut u64, why: Error, cancel: &Cancel) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.times == *seen {
             state.broken = true;
             cancel.check()?;

@@ -8,14 +8,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use device::Error;
 
 use crate::plan::Span;
 use crate::progress::LOOK;
 use crate::unit::Unit;
-use runtime::RangeSet;
+use runtime::{Condvar, Mutex, RangeSet};
 
 /// Units that may wait.
 pub(crate) const WAITING: usize = 64;
@@ -80,17 +79,13 @@ pub(crate) enum Next {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Appends a unit, which lies behind the last; waits until fewer than `waiting` (at
     /// most [`WAITING`]) wait.
     pub(crate) fn push(&self, unit: Unit, waiting: usize) -> Push {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.room = waiting.clamp(1, WAITING);
         while state.units.len() >= state.room && !state.stopped {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
         }
         if state.stopped {
             return Push::Stopped;
@@ -105,7 +100,7 @@ impl Queue {
 
     /// A unit, which lies behind the last, is held back for now.
     pub(crate) fn hold(&self, unit: &Unit) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         debug_assert!(state.planned <= unit.start && unit.start < unit.end, "units out of order");
         state.planned = unit.end;
         state.take(unit);
@@ -113,7 +108,7 @@ impl Queue {
 
     /// Units that were held back come next.
     pub(crate) fn release(&self, units: Vec<Unit>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for unit in units.into_iter().rev() {
             state.taken.remove(&unit.start);
             state.units.push_front(unit);
@@ -125,7 +120,7 @@ impl Queue {
     /// Returns the untouched tail `range` of a worker's unit to the queue, cut into these units.
     /// False if it may not be returned.
     pub(crate) fn give_back(&self, range: &Range<u64>, units: Vec<Unit>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let last = state.taken.range_mut(..range.start).next_back();
         let Some((&at, taken)) = last.filter(|(_, taken)| taken.end == range.end) else {
             return false;
@@ -147,7 +142,7 @@ impl Queue {
 
     /// Nothing more of the unit with the byte at `start` will be given back.
     pub(crate) fn settled(&self, start: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let unit = state.taken.range_mut(..=start).next_back();
         // If all of it is done, this finds the unit before.
         let unit = unit.filter(|(_, taken)| start < taken.end);
@@ -160,13 +155,13 @@ impl Queue {
 
     /// Everything has been pushed.
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 
     /// The next unit; waits a moment for one if `wait`.
     pub(crate) fn next(&self, mut wait: bool) -> Next {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.stopped {
                 return Next::End;
@@ -188,15 +183,15 @@ impl Queue {
                 return Next::Empty;
             }
             let waited = self.changed.wait_timeout(state, LOOK);
-            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            let (woken, timeout) = waited;
             state = woken;
-            wait = !timeout.timed_out();
+            wait = !timeout;
         }
     }
 
     /// The range is right in the target. It may lie in several units.
     pub(crate) fn retire(&self, range: &Range<u64>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Range { start, end } = *range;
         let first = state.taken.range(..=start).next_back().map_or(start, |(start, _)| *start);
         let mut finished = Vec::new();
@@ -215,7 +210,7 @@ impl Queue {
 
     /// Stops all threads; the first error is kept.
     pub(crate) fn stop(&self, error: Error) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.stopped = true;
         self.stopped.store(true, Relaxed);
         state.error.get_or_insert(error);
@@ -228,12 +223,12 @@ impl Queue {
     }
 
     pub(crate) fn take_error(&self) -> Option<Error> {
-        self.lock().error.take()
+        self.state.lock().error.take()
     }
 
     /// The parts of `spans` that are not known to be copied.
     pub(crate) fn left(&self, spans: &[Span]) -> RangeSet {
-        let state = self.lock();
+        let state = self.state.lock();
         let taken = state.taken.iter().map(|(start, unit)| *start..unit.end);
         let waiting = state.units.iter().map(|unit| unit.start..unit.end);
         let planned = |span: &Span| span.range.start.max(state.planned)..span.range.end;

@@ -10,9 +10,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use runtime::{RangeSet, SPREAD_STEP, spread_bits};
+use runtime::{Mutex, RangeSet, SPREAD_STEP, spread_bits};
 
 /// Bytes for which there are factors. The shortest piece.
 const CHUNK: u64 = 64 << 10;
@@ -67,13 +66,9 @@ impl Sums {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A range was read, or is a hole of the map, by a request that began in the epoch `began`; `epoch` is that of now.
     pub(crate) fn saw(&self, range: Range<u64>, began: u64, epoch: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.advance(epoch);
         let when = if began == state.epoch { &mut state.now } else { &mut state.before };
         when.add(range);
@@ -81,14 +76,14 @@ impl Sums {
 
     /// The pieces of which something was seen in an earlier epoch than this, in order and apart.
     pub(crate) fn before(&self, epoch: u64) -> RangeSet {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.advance(epoch);
         state.before.iter().map(|range| self.whole(range)).collect()
     }
 
     /// The pieces of which something was seen, in order and apart.
     pub(crate) fn all(&self) -> RangeSet {
-        let state = self.lock();
+        let state = self.state.lock();
         let seen = state.before.iter().chain(state.now.iter());
         seen.map(|range| self.whole(range)).collect()
     }

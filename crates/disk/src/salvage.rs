@@ -2,14 +2,14 @@
 //! each gap is reported. Only where it was asked for explicitly.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use device::below::ask;
 use device::{
     Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
     PathsBelow, Result, Session,
 };
-use runtime::{Context, spawn};
+use runtime::{Context, Mutex, spawn};
 
 /// The smallest piece that is given up: a sector.
 const SECTOR: u64 = 512;
@@ -44,7 +44,7 @@ struct Gaps {
 
 impl Gaps {
     fn tell(&self, at: u64, error: &Error) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         if told.len() < MANY && told.insert(at) {
             (self.tell)(at, error);
         }
@@ -166,7 +166,7 @@ mod tests {
         let below = Simple::edge(broken(bad.clone()), &context.pool);
         let told = Arc::new(Mutex::new(Vec::new()));
         let to = told.clone();
-        let disk = salvage(&below, Arc::new(move |at, _| to.lock().unwrap().push(at)), &context);
+        let disk = salvage(&below, Arc::new(move |at, _| to.lock().push(at)), &context);
         for _ in 0..2 {
             let mut bytes = vec![1; 100_000];
             disk.read(&mut bytes, 0).unwrap();
@@ -178,7 +178,7 @@ mod tests {
                 assert_eq!(*byte, if is_bad { 0 } else { 7 }, "{i}");
             }
         }
-        let mut told = told.lock().unwrap().clone();
+        let mut told = told.lock().clone();
         told.sort_unstable();
         assert_eq!(told, [0, 4608, 98_816, 99_328, 99_840]);
     }

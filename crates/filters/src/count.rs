@@ -4,11 +4,11 @@
 //! filter counts for itself, in a stack and in each export; where there are several, a line says which one it is from.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Done, Edge, Filter, Filtered, Info, Operation, OperationKind, Outcome, Over, text};
-use runtime::{Context, OperatorLog};
+use runtime::{Context, Mutex, OperatorLog};
 
 use crate::FilterKind;
 
@@ -46,13 +46,13 @@ impl All {
 
     fn add(&self, disk: &str) -> Counts {
         let counts = Counts::default();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.push((disk.to_owned(), counts.clone()));
         counts
     }
 
     fn tell(&self, log: &OperatorLog) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = self.0.lock().clone();
         for (number, (disk, counts)) in (1..).zip(&all) {
             let line = counts.line();
             match all.len() {
@@ -122,10 +122,9 @@ impl Filter for Count {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use device::{Params, ZeroFlags};
-    use runtime::WorkPool;
+    use runtime::{Mutex, WorkPool};
 
     use super::*;
     use crate::kit::tested::put_in;
@@ -136,7 +135,7 @@ mod tests {
     fn successful_operations_are_counted_and_reported_on_request_and_at_the_end() {
         let said = Arc::new(Mutex::new(Vec::new()));
         let lines = said.clone();
-        let log = OperatorLog::new(move |line| lines.lock().unwrap().push(line.to_string()));
+        let log = OperatorLog::new(move |line| lines.lock().push(line.to_string()));
         let context = Context::new(WorkPool::new(2)).with_log(log);
         let probe = TestDevice::new(1 << 20);
         let disk = put_in(&context, "count", probe.clone(), &[]).unwrap();
@@ -150,7 +149,7 @@ mod tests {
         probe.fail(Some("write"));
         assert!(disk.write(&[1; 77], 0, false).is_err());
         context.control.end();
-        let said = said.lock().unwrap();
+        let said = said.lock();
         let line =
             |trimmed| format!("count bytes: read 1100, written 10, zeroed 4096, trimmed {trimmed}");
         assert_eq!(*said, [line(0), line(512)]);
@@ -160,7 +159,7 @@ mod tests {
     fn each_filter_of_a_stack_and_of_an_export_counts_for_itself() {
         let said = Arc::new(Mutex::new(Vec::new()));
         let lines = said.clone();
-        let log = OperatorLog::new(move |line| lines.lock().unwrap().push(line.to_string()));
+        let log = OperatorLog::new(move |line| lines.lock().push(line.to_string()));
         let context = Context::new(WorkPool::new(2)).with_log(log);
         let over = |below| table::open("count", &Params::default(), below, &context).unwrap();
         let first = over(TestDevice::new(1 << 20).edge(&context.pool));
@@ -175,6 +174,6 @@ mod tests {
                 "count bytes: read {read}, written {written}, zeroed 0, trimmed 0 ({which} of 3: model)"
             )
         };
-        assert_eq!(*said.lock().unwrap(), [line(110, 0, 1), line(0, 7, 2), line(100, 0, 3)]);
+        assert_eq!(*said.lock(), [line(110, 0, 1), line(0, 7, 2), line(100, 0, 3)]);
     }
 }

@@ -218,7 +218,6 @@ impl Filter for Cow {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use device::model::Model;
     use device::{Client, Connected, Device, Extent, ExtentKind, ZeroFlags};
@@ -229,7 +228,7 @@ mod tests {
     use crate::kit::tested::{bytes, client, connect, read, start, write};
     use crate::table;
     use device::Blocking as _;
-    use runtime::Context;
+    use runtime::{Context, Mutex};
     use trial::TestDevice;
 
     const BLOCK: u64 = 64 << 10;
@@ -460,12 +459,12 @@ mod tests {
         let paths = Arc::<Mutex<Vec<Arc<TestDevice>>>>::default();
         let given = paths.clone();
         let give = move |_: &Client, done: Connected| {
-            done(Ok(given.lock().unwrap().pop().map(|path| path as Arc<dyn Device>)));
+            done(Ok(given.lock().pop().map(|path| path as Arc<dyn Device>)));
         };
         let probe = TestDevice::over(Model::new(1 << 20)).connecting(give).shared();
         let disk = over(probe.edge(&WorkPool::new(2)), &[]);
         let client = |path: Arc<TestDevice>, export: &str| {
-            paths.lock().unwrap().push(path);
+            paths.lock().push(path);
             let this_client = Client { export: export.to_owned(), ..client(1) };
             disk.beside(connect(&disk, &this_client).unwrap().unwrap())
         };

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use device::{
@@ -18,7 +18,7 @@ use device::{
     Reach, Result, param, repeated, text, values,
 };
 use programs::{Program, StandardStreams};
-use runtime::{Context, Control, OperatorLog, Timers, WorkPool, contained};
+use runtime::{Context, Control, Mutex, MutexGuard, OperatorLog, Timers, WorkPool, contained};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -179,7 +179,7 @@ fn read(params: &Params, context: &Context) -> Result<Watch> {
 
 impl Watch {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Checks now, and from then on.

@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Arrival, Client, Connected, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Listed,
     Over, Params, Passes, Reach, Result, param, repeated, text, values,
 };
 use programs::{Program, StandardStreams};
-use runtime::{OperatorLog, WorkPool};
+use runtime::{Mutex, OperatorLog, WorkPool};
 
 use crate::FilterKind;
 
@@ -169,8 +169,8 @@ impl Settings {
         }
     }
 
-    fn said(&self) -> std::sync::MutexGuard<'_, HashMap<u64, String>> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn said(&self) -> runtime::MutexGuard<'_, HashMap<u64, String>> {
+        self.said.lock()
     }
 }
 
@@ -365,7 +365,7 @@ mod tests {
 
     impl Session for Named {
         fn connect(&self, client: &Client, done: Connected) {
-            self.0.lock().unwrap().push(client.export.clone());
+            self.0.lock().push(client.export.clone());
             done(if client.export == "none" { Err(Error::invalid("none")) } else { Ok(None) });
         }
         fn is_chosen_by_name(&self) -> bool {
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(own.info().export.as_deref(), Some("two"));
         ask(&disk, "one").unwrap();
         assert!(ask(&disk, "none").is_err());
-        assert_eq!(*names.0.lock().unwrap(), ["two", "one", "none"]);
+        assert_eq!(*names.0.lock(), ["two", "one", "none"]);
     }
 
     #[test]

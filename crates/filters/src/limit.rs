@@ -4,12 +4,13 @@
 //! if the filter were not there.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Admission, Admitted, Client, Edge, Error, ErrorKind, Fault, Filter, Filtered, Params, Passes,
     Result, param, values,
 };
+use runtime::Mutex;
 
 use crate::FilterKind;
 
@@ -40,12 +41,8 @@ struct Clients {
 }
 
 impl Clients {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn enter(&self, number: u64) -> Result<()> {
-        let mut served = self.lock();
+        let mut served = self.served.lock();
         let is_new = !served.contains_key(&number);
         if is_new && self.most > 0 && served.len() as u64 >= self.most {
             let action = format!("limit: no more than {} at a time are served", self.most);
@@ -56,7 +53,7 @@ impl Clients {
     }
 
     fn leave(&self, number: u64) {
-        let mut served = self.lock();
+        let mut served = self.served.lock();
         if let Some(times) = served.get_mut(&number) {
             *times -= 1;
             if *times == 0 {

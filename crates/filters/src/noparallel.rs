@@ -124,10 +124,11 @@ impl Filter for NoParallel {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, mpsc};
+    use std::sync::mpsc;
 
     use device::model::Model;
     use device::{Device, Error};
+    use runtime::Mutex;
     use trial::{Fate, TestDevice};
 
     use super::*;
@@ -142,7 +143,7 @@ mod tests {
 
     fn flush(device: &Arc<dyn Device>, order: &Arc<Mutex<Vec<u32>>>, number: u32) {
         let order = order.clone();
-        device.submit(Operation::Flush, Box::new(move |_| order.lock().unwrap().push(number)));
+        device.submit(Operation::Flush, Box::new(move |_| order.lock().push(number)));
     }
 
     /// How many of five requests of each of two clients are inside at the same time.
@@ -163,7 +164,7 @@ mod tests {
             most = most.max(below.held().len());
             below.release_one(0);
         }
-        let order = order.lock().unwrap();
+        let order = order.lock();
         assert_eq!(order.len(), 10);
         let first: Vec<_> = order.iter().filter(|n| **n < 10).copied().collect();
         assert_eq!(first, [0, 1, 2, 3, 4], "answers are in the order of the requests");

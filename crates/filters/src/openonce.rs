@@ -4,12 +4,13 @@
 //! disk opens it, and it stays open until the program ends. Clients that come meanwhile wait, without a thread.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Client, Connected, Device, Edge, Error, ErrorKind, Fault, Filter, Filtered, Over, Passes,
     Presence, Result,
 };
+use runtime::{Mutex, MutexGuard};
 
 use crate::FilterKind;
 
@@ -40,7 +41,7 @@ enum Entry {
 
 impl OpenDevices {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Hands out the device under `name`, now or once it is open. Returns whether the caller must
@@ -148,7 +149,7 @@ mod tests {
 
     impl Session for Slow {
         fn connect(&self, client: &Client, done: Connected) {
-            self.asked.lock().unwrap().push((client.export.clone(), done));
+            self.asked.lock().push((client.export.clone(), done));
         }
         fn is_chosen_by_name(&self) -> bool {
             self.by_name
@@ -168,7 +169,7 @@ mod tests {
 
         /// Opens all requested disks, or refuses them; returns their names.
         fn open(&self, refuse: bool) -> Vec<String> {
-            let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+            let asked = std::mem::take(&mut *self.asked.lock());
             let open = |(name, done): (String, Connected)| {
                 let own = TestDevice::new(4096);
                 done(if refuse { Err(Error::invalid("no")) } else { Ok(Some(own)) });
@@ -221,7 +222,7 @@ mod tests {
     fn a_device_that_never_answers_is_asked_again_by_the_next_client() {
         let (below, disk) = Slow::below(false);
         let (one, two) = (ask(&disk, 1, ""), ask(&disk, 2, ""));
-        below.asked.lock().unwrap().clear();
+        below.asked.lock().clear();
         for unanswered in [one, two] {
             assert!(unanswered.try_recv().unwrap().is_err());
         }

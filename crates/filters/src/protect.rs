@@ -6,15 +6,15 @@
 //! way.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered, Info,
     Operation, Outcome, Over, Params, Passes, Result, Slice, SubOperation, ZeroFlags, is_zero,
     repeated, values,
 };
-use runtime::RangeSet;
+use runtime::{Mutex, RangeSet};
 
 use crate::FilterKind;
 
@@ -109,10 +109,10 @@ impl Protect {
         }
         let found = Arc::new(Mutex::new(Vec::new()));
         let seen = found.clone();
-        let reads = read_all(touched, move |at, bytes| lock(&seen).push((at, bytes)));
+        let reads = read_all(touched, move |at, bytes| seen.lock().push((at, bytes)));
         let path = below.clone();
         let finish = move |result: Result<()>| {
-            let found = std::mem::take(&mut *lock(&found));
+            let found = std::mem::take(&mut *found.lock());
             let changed = found.iter().find(|(at, bytes)| !has(&data, offset, bytes, *at));
             match (result, changed) {
                 (Err(e), _) => done(Err(e)),
@@ -172,7 +172,7 @@ fn if_zero(
         let seen = seen.clone();
         let arrival = move |outcome| {
             if let Outcome::Extents(list) = outcome {
-                lock(&seen).extend(list);
+                seen.lock().extend(list);
             }
         };
         let (offset, len) = (part.start, part.end - part.start);
@@ -182,7 +182,7 @@ fn if_zero(
     below.submit_all(looks, WIDTH, move |result| match result {
         Err(e) => done(Err(e)),
         Ok(()) => {
-            let holes = holes(&lock(&map));
+            let holes = holes(&map.lock());
             let unknown = touched.into_iter().flat_map(|range| holes.gaps(range));
             read_zeroes(&path, what, unknown.collect(), done, then);
         }
@@ -252,10 +252,6 @@ fn has(data: &[u8], offset: u64, bytes: &[u8], at: u64) -> bool {
 fn refusal(what: &str, below: &Edge, at: u64) -> Error {
     let action = format!("{what} refused: it would change a protected range");
     Error::new(ErrorKind::PermissionDenied, Fault::User, action).on(&below.info().name).at(at)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Filter for Protect {

@@ -4,10 +4,11 @@
 //! does not wait for these. The window doubles with each forward read and starts over with a read
 //! elsewhere. Each client has a window of its own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Arrival, Done, Edge, Filter, Filtered, Info, Operation, Over, Passes};
+use runtime::Mutex;
 
 use crate::FilterKind;
 
@@ -85,7 +86,7 @@ impl ReadAhead {
         if !info.abilities.prefetch || len == 0 {
             return None;
         }
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         let (offset, len) = window.note(offset, offset + len, info.size)?;
         if self.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT {
             return None;

@@ -4,14 +4,14 @@
 //! A request that waits for its arm holds no thread. All clients share one set of arms, since there is one disk. When a
 //! client leaves, its waiting requests are dropped.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{
     Arrival, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result, param,
     values,
 };
-use runtime::Timers;
+use runtime::{Mutex, Timers};
 
 use crate::FilterKind;
 use crate::kit::waiting::Waiting;
@@ -116,7 +116,7 @@ impl Arms {
         let start = head * part;
         let len = if head == heads - 1 { self.size - start } else { part };
         let number = if self.settings.separate { usize::try_from(head).unwrap_or(0) } else { 0 };
-        let mut arms = self.arms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arms = self.arms.lock();
         let Some(arm) = arms.get_mut(number) else { return Duration::ZERO };
         let way = arm.at.abs_diff(offset - start);
         arm.at = offset - start;

@@ -5,12 +5,12 @@
 
 use std::cell::RefCell;
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use device::Client;
-use runtime::OperatorLog;
+use runtime::{Condvar, Mutex, OperatorLog};
 
 use crate::abi;
 
@@ -42,7 +42,7 @@ impl Caller {
         if let Some(client) = &client {
             let left = left.clone();
             client.presence.on_leaving(move || {
-                *left.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                *left.0.lock() = true;
                 left.1.notify_all();
             });
         }
@@ -51,14 +51,14 @@ impl Caller {
 
     /// Waits, but not after the client has left; returns whether it is still connected.
     pub(crate) fn wait(&self, time: Duration) -> bool {
-        let left = self.left.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = self.left.0.lock();
         let waited = self.left.1.wait_timeout_while(left, time, |left| !*left);
-        !*waited.unwrap_or_else(PoisonError::into_inner).0
+        !*waited.0
     }
 
     /// Keeps a text, and returns its address for C. It does not move.
     pub(crate) fn keep(&self, text: CString) -> *const std::ffi::c_char {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let at = text.as_ptr();
         kept.push(text);
         at
@@ -134,7 +134,7 @@ static KEPT: Mutex<Vec<CString>> = Mutex::new(Vec::new());
 
 /// Sets the log for messages of plugins.
 pub(crate) fn log_to(log: &OperatorLog, traced: bool) {
-    *LOG.lock().unwrap_or_else(PoisonError::into_inner) = Some(log.clone());
+    *LOG.lock() = Some(log.clone());
     TRACED.store(traced, Ordering::Relaxed);
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn trace(message: &str) {
 }
 
 fn tell(what: std::fmt::Arguments<'_>) {
-    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let log = LOG.lock().clone();
     if let Some(log) = log {
         log.say(what);
     }
@@ -217,7 +217,7 @@ pub(crate) fn keep(text: CString) -> *const std::ffi::c_char {
         return caller.keep(text);
     }
     let at = text.as_ptr();
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    KEPT.lock().push(text);
     at
 }
 
@@ -226,12 +226,12 @@ static STOP: Mutex<Option<runtime::Control>> = Mutex::new(None);
 
 /// Sets `control` for plugins that ask for the program's end.
 pub(crate) fn stopped_by(control: &runtime::Control) {
-    *STOP.lock().unwrap_or_else(PoisonError::into_inner) = Some(control.clone());
+    *STOP.lock() = Some(control.clone());
 }
 
 /// The plugin asks for the program's end.
 pub(crate) fn stop() {
-    let control = STOP.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let control = STOP.lock().clone();
     if let Some(control) = control {
         control.stop();
     }

@@ -4,7 +4,8 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
+
+use runtime::Mutex;
 
 /// How many to keep: more than any plugin of the distribution opens at a time.
 const KEPT: usize = 3;
@@ -16,10 +17,10 @@ pub fn keep_low_descriptors() {
     let null = || File::open("/dev/null").ok();
     let low = std::iter::from_fn(null).take_while(|file| file.as_raw_fd() < 10).take(KEPT);
     // Without them, plugins see what a program with many open files would give them.
-    FREE.lock().unwrap_or_else(PoisonError::into_inner).extend(low);
+    FREE.lock().extend(low);
 }
 
 /// Frees them for the plugin.
 pub(crate) fn release_low_descriptors() {
-    FREE.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    FREE.lock().clear();
 }

@@ -4,13 +4,13 @@
 //! (a copy, or a filter that looks at the disk before the first client). It is closed when the first client comes,
 //! because some plugins have only one handle at a time, and opened again on demand.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation, Params,
     Result, Session, run_blocking, text,
 };
-use runtime::{Behalf, Context, contained, is_waiting, spawn};
+use runtime::{Behalf, Context, Mutex, MutexGuard, contained, is_waiting, spawn};
 
 use crate::call::Caller;
 use crate::handle::Handle;
@@ -163,7 +163,7 @@ struct ClientDisk(Arc<Handle>);
 
 impl PluginDisk {
     fn own(&self) -> MutexGuard<'_, Option<Arc<Handle>>> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own.lock()
     }
 
     /// A handle for callers that are no clients, if one is open.
@@ -171,7 +171,7 @@ impl PluginDisk {
         self.own().clone().or_else(|| {
             // If the plugin has one handle at a time, use the open one.
             let alone = self.entry.plugin.model == ThreadModel::Connections;
-            let last = self.entry.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = self.entry.plugin.last.lock();
             last.upgrade().filter(|_| alone)
         })
     }

@@ -4,8 +4,8 @@
 //! (FUA by flush, cache by reading), or left to the edge (zeroes as data).
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use device::{
     Abilities, BlockSizes, Blocking, Buffer, Error, ErrorKind, Extent, ExtentKind, Fault, Info,
@@ -101,7 +101,7 @@ impl Handle {
         let leaving = AtomicBool::new(false);
         let requests = Arc::default();
         let handle = Arc::new(Self { plugin, raw, caller, info, means, requests, leaving, pass });
-        let mut last = handle.plugin.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = handle.plugin.last.lock();
         *last = Arc::downgrade(&handle);
         drop(last);
         Ok(handle)

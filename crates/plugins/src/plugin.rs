@@ -2,11 +2,11 @@
 
 use std::ffi::{CStr, c_int};
 use std::fmt::Write as _;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Params, Result};
-use runtime::{Context, Gate, OperatorLog, Timers, WorkPool};
+use runtime::{Condvar, Context, Gate, Mutex, OperatorLog, Timers, WorkPool};
 
 use crate::call::{self, Caller, Leave, Said, c_text};
 use crate::handle::Handle;
@@ -164,7 +164,7 @@ impl Plugin {
 
     /// Notes that a handle was opened or closed.
     pub(crate) fn count(&self, change: isize) {
-        let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.0.lock();
         *open = open.saturating_add_signed(change);
         self.open.1.notify_all();
     }
@@ -173,14 +173,14 @@ impl Plugin {
     /// handle stays open: a thread is in a callback.
     pub(crate) fn end(&self) {
         let until = Instant::now() + PATIENCE;
-        let mut open = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.0.lock();
         while *open > 0 {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
             let waited = self.open.1.wait_timeout(open, left);
-            open = waited.unwrap_or_else(PoisonError::into_inner).0;
+            open = waited.0;
         }
         drop(open);
         let ((), said) = call::within(None, || {

@@ -8,11 +8,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{Done, Operation, Outcome, Result};
-use runtime::{Behalf, Timers, WorkPool, batch, is_waiting};
+use runtime::{Behalf, Mutex, MutexGuard, Timers, WorkPool, batch, is_waiting};
 
 /// How long a thread works on new requests before others get a turn.
 const TURN: Duration = Duration::from_millis(1);
@@ -142,7 +142,7 @@ impl<C> Clone for Staff<C> {
 
 impl RequestQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Runs a request; on the caller's thread if the caller waits for the end anyway and fewer than `most` threads are
@@ -360,7 +360,7 @@ mod tests {
         fn serve(&self, _: Operation) -> Result<Outcome> {
             let number = self.0.fetch_add(1, Ordering::SeqCst);
             if number % 10 >= 8 {
-                let mut all = self.1.lock().unwrap();
+                let mut all = self.1.lock();
                 let both = all.entry(number / 10).or_insert_with(|| Arc::new(Barrier::new(2)));
                 let both = both.clone();
                 drop(all);
@@ -397,7 +397,7 @@ mod tests {
     impl Handler for LastOfTen {
         fn serve(&self, _: Operation) -> Result<Outcome> {
             if self.0.fetch_add(1, Ordering::SeqCst) % 10 == 9 {
-                let told = self.1.lock().unwrap();
+                let told = self.1.lock();
                 (0..9).for_each(|_| told.recv().unwrap());
             }
             Ok(Outcome::Done)

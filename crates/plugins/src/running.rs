@@ -2,11 +2,11 @@
 //! them; another request for the same plugin and parameters shares it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{Error, ErrorKind, Fault, Params, Result};
-use runtime::Context;
+use runtime::{Context, Mutex, MutexGuard};
 
 use crate::descriptors::release_low_descriptors;
 use crate::library::{Library, find};
@@ -25,7 +25,7 @@ struct RunningPlugin {
 }
 
 fn running() -> MutexGuard<'static, Vec<RunningPlugin>> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+    RUNNING.lock()
 }
 
 /// Whether a plugin may read standard input now.

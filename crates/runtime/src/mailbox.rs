@@ -4,9 +4,8 @@
 //! leaves. It takes no lock where there is nothing to take.
 
 use std::fmt;
-use std::sync::PoisonError;
 
-use crate::sync::{AtomicU8, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU8, Mutex, Ordering};
 
 /// The attendant is here.
 const ATTENDED: u8 = 1;
@@ -36,10 +35,6 @@ impl<T> fmt::Debug for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    fn lock(&self) -> MutexGuard<'_, Vec<T>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn has(&self, flag: u8) -> bool {
         self.state.load(Ordering::Acquire) & flag != 0
     }
@@ -54,7 +49,7 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// It is closed; the item comes back.
     pub fn put(&self, item: T) -> Result<bool, T> {
-        let mut items = self.lock();
+        let mut items = self.items.lock();
         if self.has(CLOSED) {
             return Err(item);
         }
@@ -85,7 +80,7 @@ impl<T> Mailbox<T> {
         if !self.has(FILLED) {
             return Vec::new();
         }
-        let mut items = self.lock();
+        let mut items = self.items.lock();
         self.state.fetch_and(!FILLED, Ordering::AcqRel);
         std::mem::take(&mut *items)
     }
@@ -109,7 +104,7 @@ impl<T> Mailbox<T> {
 
     /// Nothing is put in any more. Returns what was not taken out.
     pub fn close(&self) -> Vec<T> {
-        let mut items = self.lock();
+        let mut items = self.items.lock();
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
         self.state.fetch_and(!FILLED, Ordering::AcqRel);
         std::mem::take(&mut *items)

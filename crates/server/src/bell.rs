@@ -2,12 +2,12 @@
 //! it.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{Error, Result};
 use net::Stream;
-use runtime::{Bell, at_end_of_batch};
+use runtime::{Bell, Mutex, at_end_of_batch};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -37,10 +37,6 @@ pub(crate) struct ReactorBell {
 pub(crate) struct Arrival {
     pub(crate) stream: Stream,
     pub(crate) account: Arc<Account>,
-}
-
-fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ReactorBell {
@@ -91,7 +87,7 @@ impl ReactorBell {
     /// Calls the reactor to one of its connections. Where several operations end in one batch it is
     /// woken once, at the end.
     pub(crate) fn call(self: &Arc<Self>, token: u64) {
-        lock(&self.called).push(token);
+        self.called.lock().push(token);
         let later = || {
             let bell = self.clone();
             move || bell.ring()
@@ -117,7 +113,7 @@ impl ReactorBell {
     /// Gives it a connection.
     pub(crate) fn give(&self, arrival: Arrival) {
         self.load.fetch_add(1, Ordering::Relaxed);
-        lock(&self.arrivals).push(arrival);
+        self.arrivals.lock().push(arrival);
         self.ring();
     }
 
@@ -133,15 +129,15 @@ impl ReactorBell {
 
     /// Whether something was given to it.
     pub(crate) fn has_news(&self) -> bool {
-        !lock(&self.called).is_empty() || !lock(&self.arrivals).is_empty()
+        !self.called.lock().is_empty() || !self.arrivals.lock().is_empty()
     }
 
     /// The connections that it was called to since it asked last.
     pub(crate) fn called(&self) -> Vec<u64> {
-        std::mem::take(&mut *lock(&self.called))
+        std::mem::take(&mut *self.called.lock())
     }
 
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {
-        std::mem::take(&mut *lock(&self.arrivals))
+        std::mem::take(&mut *self.arrivals.lock())
     }
 }

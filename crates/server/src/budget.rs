@@ -14,10 +14,11 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use device::Peer;
+use runtime::Mutex;
 
 /// Bytes a connection may have in flight before it is read no further.
 pub(crate) const OF_CONNECTION: u64 = 48 << 20;
@@ -87,7 +88,7 @@ impl Budget {
 
     /// The account of a client.
     pub(crate) fn account(self: &Arc<Self>, peer: &Peer) -> Arc<Account> {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.lock();
         let origin = Origin::of(peer);
         let part = peers.get(&origin).and_then(Weak::upgrade).unwrap_or_default();
         peers.insert(origin, Arc::downgrade(&part));

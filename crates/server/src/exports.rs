@@ -1,9 +1,10 @@
 //! The exports of a server: names, devices, and what a handshake advertises of them.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use device::access::Rules;
 use device::{Edge, Identity, Info, Peer};
+use runtime::RwLock;
 use wire::constants::BASE_ALLOCATION;
 use wire::{BlockConstraints, ExportOffer, TransmissionFlags};
 
@@ -43,21 +44,21 @@ impl Allowed {
 
     /// From now on these, and no others.
     pub fn change(&self, rules: Option<Rules>) {
-        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.0.write();
         *now = InForce { rules, also: None };
     }
 
     /// From now on these as well as those of the last [change](Self::change): for rules that belong to something else than what
     /// is served, which must neither admit further clients nor fail to refuse some. Returns whether the rules changed.
     pub fn narrow(&self, rules: Option<Rules>) -> bool {
-        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.0.write();
         now.also = rules;
         now.also != now.rules
     }
 
     /// What the export is to a client that comes from `peer`, and under TLS has shown to be `identity`.
     fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
-        let now = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let now = self.0.read();
         let all = [&now.rules, &now.also].into_iter().flatten();
         let mut unmet = all.filter(|rules| !rules.mean(peer, identity)).peekable();
         if unmet.peek().is_none() {

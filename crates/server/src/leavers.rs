@@ -7,9 +7,10 @@
 //! keep all others out.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use runtime::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::link::Link;
@@ -34,13 +35,9 @@ struct Clients {
 }
 
 impl Leavers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Clients>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A client of an export that can be written.
     pub(crate) fn enter(&self, export: &str, link: &Arc<Link>) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let links = &mut all.entry(export.to_owned()).or_default().links;
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(link));
@@ -49,7 +46,7 @@ impl Leavers {
     /// Whether requests of a client that has hung up are still running.
     pub(crate) fn is_anyone_leaving(&self, export: &str) -> bool {
         let links: Vec<Arc<Link>> = {
-            let all = self.lock();
+            let all = self.0.lock();
             let Some(Clients { links, seen }) = all.get(export) else { return false };
             if seen.is_some_and(|seen| seen.elapsed() < MOMENT) {
                 return true;
@@ -57,7 +54,7 @@ impl Leavers {
             links.iter().filter_map(Weak::upgrade).filter(|link| !link.is_settled()).collect()
         };
         let leaving = is_any_leaving(&links);
-        if leaving && let Some(clients) = self.lock().get_mut(export) {
+        if leaving && let Some(clients) = self.0.lock().get_mut(export) {
             clients.seen = Some(Instant::now());
         }
         leaving

@@ -1,8 +1,8 @@
 //! The server: its reactors, what they share, and its end.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -39,9 +39,9 @@ pub struct Idle(Arc<Shared>);
 impl Idle {
     /// Returns when no client is connected; at once if none is.
     pub fn wait(self) {
-        let mut lock = self.0.idle_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = self.0.idle_lock.lock();
         while self.0.connections.load(Ordering::SeqCst) > 0 {
-            lock = self.0.idle.wait(lock).unwrap_or_else(PoisonError::into_inner);
+            lock = self.0.idle.wait(lock);
         }
     }
 }
@@ -75,7 +75,7 @@ impl Server {
         let mut listeners = Some(listeners);
         for me in 0..count {
             let reactor = Reactor::new(shared.clone(), me, listeners.take().unwrap_or_default())?;
-            *shared.running.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            *shared.running.lock() += 1;
             let thread = std::thread::Builder::new()
                 .name(format!("reactor-{me}"))
                 .spawn({
@@ -123,10 +123,10 @@ impl Server {
     pub fn stop(mut self) -> bool {
         self.names.iter().for_each(SocketName::remove);
         self.shared.stop();
-        let running = self.shared.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.shared.running.lock();
         let ended = &self.shared.ended;
         let waited = ended.wait_timeout_while(running, STOP + GRACE, |running| *running > 0);
-        let all = *waited.unwrap_or_else(PoisonError::into_inner).0 == 0;
+        let all = *waited.0 == 0;
         if all {
             for thread in self.threads.drain(..) {
                 // A reactor that panicked has logged that itself.
@@ -155,7 +155,7 @@ impl Ended {
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        *self.0.running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *self.0.running.lock() -= 1;
         self.0.ended.notify_all();
     }
 }

@@ -1,10 +1,11 @@
 //! What the reactors of a server share, and how a new connection finds its own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use net::{Stream, Tuning};
+use runtime::{Condvar, Mutex};
 
 use crate::bell::{Arrival, ReactorBell};
 use crate::connection::Common;
@@ -88,7 +89,7 @@ impl Shared {
         }
         if self.connections.fetch_sub(1, Ordering::SeqCst) == 1 {
             // With the lock, or it could be missed between a look and a wait.
-            let _lock = self.idle_lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _lock = self.idle_lock.lock();
             self.idle.notify_all();
         }
     }

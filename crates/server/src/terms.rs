@@ -3,8 +3,10 @@
 //! Limits and TLS settings are looked up where they matter: in a handshake, and about once a second for each
 //! connection; never for each request.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use runtime::RwLock;
 
 use crate::log::ServerLog;
 
@@ -84,12 +86,12 @@ impl Terms {
 
     /// The options as they are now.
     pub(crate) fn now(&self) -> Arc<Options> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 
     /// Takes the limits from `new`, and the TLS settings, if it has some; all else stays as it is.
     pub(crate) fn change(&self, new: &Options) {
-        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.0.write();
         // Field by field, so that a new field is not forgotten here.
         let Options {
             policy: _,

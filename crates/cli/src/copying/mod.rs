@@ -167,7 +167,11 @@ fn copy_and_show(
     if let Some(made) = made.filter(|_| work.keep_partial) {
         made.keep();
     }
-    let options = Options { apart: *apart, anew: Some(ends::anew(work, context)), ..for_target(*holds, work.options.clone()) };
+    let options = Options {
+        apart: *apart,
+        anew: Some(ends::anew(work, context)),
+        ..for_target(*holds, work.options.clone())
+    };
     if let Input::Disk(source) = &source
         && below.is_none()
         && !(options.no_extents || options.wipe || options.written)

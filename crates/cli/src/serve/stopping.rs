@@ -7,13 +7,13 @@
 
 use std::fmt;
 use std::process::exit;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use runtime::Control;
+use runtime::{Control, Mutex};
 use server::{ServerLog, Severity};
 
 use super::notify::Notify;
@@ -65,10 +65,6 @@ impl Stopping {
         Arc::new(Self { state, log, notify, serves: AtomicBool::new(false) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// From now on the end is graceful.
     pub(super) fn serves(&self) {
         self.serves.store(true, Ordering::SeqCst);
@@ -77,29 +73,29 @@ impl Stopping {
     /// `leaving` is called when the program ends: by `tidy`, or when it cannot end gracefully. It
     /// may be called more than once.
     pub(super) fn leaves(&self, leaving: Leaving) {
-        self.lock().leavings.push(leaving);
+        self.state.lock().leavings.push(leaving);
     }
 
     /// While these filters write back, the stop makes progress.
     pub(super) fn waits_for(&self, control: Control) {
-        self.lock().control = Some(control);
+        self.state.lock().control = Some(control);
     }
 
     /// Removes what is to be removed.
     pub(super) fn tidy(&self) {
         // Not under the lock: the file system may take long.
-        let leavings = self.lock().leavings.clone();
+        let leavings = self.state.lock().leavings.clone();
         leavings.iter().for_each(|leaving| leaving());
     }
 
     /// A signal asks for the end. The answer is whether that is news for the thread that waits for events.
     pub(super) fn signal(self: &Arc<Self>) -> bool {
         if !self.serves.load(Ordering::SeqCst) {
-            let captive = self.lock().captive;
+            let captive = self.state.lock().captive;
             // The command of --run has not been started, and will not be.
             self.end_now("stopped before it served", i32::from(captive));
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(first) = state.asked else {
             state.asked = Some(Instant::now());
             let captive = state.captive;
@@ -123,12 +119,12 @@ impl Stopping {
 
     /// The terminal has gone. The signal may come several times, and counts once.
     pub(super) fn hang_up(self: &Arc<Self>) -> bool {
-        self.lock().asked.is_none() && self.signal()
+        self.state.lock().asked.is_none() && self.signal()
     }
 
     /// The stop begins, and its time limit.
     pub(super) fn begin(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.since.is_some() {
             return;
         }
@@ -144,7 +140,7 @@ impl Stopping {
 
     /// The stop made progress: the limit counts from now.
     pub(super) fn moved(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(since) = &mut state.since else { return };
         *since = Instant::now();
         drop(state);
@@ -153,18 +149,18 @@ impl Stopping {
 
     /// The time limit is off: the command of --run goes on without the server.
     pub(super) fn rest(&self) {
-        self.lock().since = None;
+        self.state.lock().since = None;
     }
 
     fn watch(&self) {
         let mut owed = 0;
         loop {
-            let control = self.lock().control.clone();
+            let control = self.state.lock().control.clone();
             let now = control.map_or(0, |control| control.owed());
             if now != std::mem::replace(&mut owed, now) {
                 self.moved();
             }
-            let Some(since) = self.lock().since else { return };
+            let Some(since) = self.state.lock().since else { return };
             match LIMIT.saturating_sub(since.elapsed()) {
                 Duration::ZERO => break,
                 left => sleep(left.min(LOOK)),
@@ -177,7 +173,7 @@ impl Stopping {
     fn end_now(&self, why: &str, status: i32) -> ! {
         let level = if status == 0 { Severity::Info } else { Severity::Error };
         self.log.event(level, None, None, format_args!("{why}"));
-        let leavings = self.lock().leavings.clone();
+        let leavings = self.state.lock().leavings.clone();
         let (done, wait) = channel();
         let tidied = std::thread::Builder::new().spawn(move || {
             disk::abandon();

@@ -8,7 +8,8 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use runtime::Mutex;
 
 /// Canaries at most.
 const MOST: usize = 64;
@@ -98,10 +99,6 @@ impl Canaries {
         Self { long: LONG.max(block), state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn short<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let long = usize::try_from(self.long).unwrap_or(usize::MAX);
         bytes.get(..long).unwrap_or(bytes)
@@ -109,7 +106,7 @@ impl Canaries {
 
     /// A read begins. Returns the number of the canary that it becomes, if any.
     pub(crate) fn read(&self, offset: u64, len: u64) -> Option<u64> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let range = offset..offset.saturating_add(len.min(self.long));
         if range.is_empty() || !state.samples() || state.is_changing(&range) {
             return None;
@@ -126,7 +123,7 @@ impl Canaries {
     /// The read returned these bytes.
     pub(crate) fn fill(&self, id: u64, bytes: &[u8]) {
         let digest = digest(self.short(bytes));
-        if let Some(canary) = self.lock().canaries.iter_mut().find(|canary| canary.id == id) {
+        if let Some(canary) = self.state.lock().canaries.iter_mut().find(|canary| canary.id == id) {
             canary.digest = digest;
             canary.known = if canary.known == (Known::Nothing { firm: true }) {
                 Known::Firm
@@ -138,7 +135,7 @@ impl Canaries {
 
     /// A change begins, with these bytes as its result, if known. Returns its number.
     pub(crate) fn change(&self, offset: u64, len: u64, bytes: Option<&[u8]>) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let range = offset..offset.saturating_add(len);
         state.canaries.retain(|canary| !meet(&canary.range, &range));
         let alone = !state.is_changing(&range);
@@ -157,7 +154,7 @@ impl Canaries {
 
     /// The change was acknowledged; it is durable by itself, or not.
     pub(crate) fn changed(&self, id: u64, durable: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.end_change(id);
         if let Some(canary) = state.canaries.iter_mut().find(|canary| canary.id == id) {
             canary.known = if durable { Known::Firm } else { Known::Soft };
@@ -166,14 +163,14 @@ impl Canaries {
 
     /// The operation with that number failed.
     pub(crate) fn forget(&self, id: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.end_change(id);
         state.canaries.retain(|canary| canary.id != id);
     }
 
     /// A flush begins.
     pub(crate) fn flush(&self) -> Flushing {
-        let state = self.lock();
+        let state = self.state.lock();
         let soft = state.canaries.iter().filter(|canary| canary.known == Known::Soft);
         let ids = soft.map(|canary| canary.id).collect();
         // Changes in flight may come after it.
@@ -183,7 +180,7 @@ impl Canaries {
 
     /// The flush has succeeded.
     pub(crate) fn flushed(&self, flushing: &Flushing) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.doubts != flushing.doubts {
             return;
         }
@@ -197,24 +194,24 @@ impl Canaries {
 
     /// Non-durable changes may be lost. A flush in flight no longer proves anything.
     pub(crate) fn doubt(&self) {
-        self.lock().doubts += 1;
+        self.state.lock().doubts += 1;
     }
 
     /// Those that can be checked.
     pub(crate) fn all(&self) -> Vec<Canary> {
-        let state = self.lock();
+        let state = self.state.lock();
         let known = state.canaries.iter().filter(|c| !matches!(c.known, Known::Nothing { .. }));
         known.cloned().collect()
     }
 
     /// This one was lost.
     pub(crate) fn lost(&self, canary: &Canary) {
-        self.lock().canaries.retain(|one| one.id != canary.id);
+        self.state.lock().canaries.retain(|one| one.id != canary.id);
     }
 
     /// Whether it can still be checked: nothing was changed there meanwhile.
     pub(crate) fn still_has(&self, canary: &Canary) -> bool {
-        self.lock().canaries.iter().any(|one| one.id == canary.id)
+        self.state.lock().canaries.iter().any(|one| one.id == canary.id)
     }
 }
 

@@ -8,10 +8,10 @@
 //! Operations that are lost with the connection are repeated elsewhere (`repeating`). Changes that
 //! we gave up wait here until the peer has closed its side: before that it may still execute them.
 
-use runtime::Timers;
+use runtime::{Mutex, MutexGuard, Timers};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use device::{Completed, Done, Error, Operation, Outcome, Result};
@@ -152,7 +152,7 @@ impl SharedConnection {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Whether it can be of use, and how much it has to do: less is better.

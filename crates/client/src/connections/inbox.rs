@@ -2,10 +2,9 @@
 //! the sockets that it drives, and a bell for the inbox.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::{Completed, Error, Result};
-use runtime::Bell;
+use runtime::{Bell, Mutex};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -39,13 +38,9 @@ impl Inbox {
         Ok(Self { set, bell, state: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Something has ended.
     pub(crate) fn put(&self, completed: Completed) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.list.push(completed);
         if !std::mem::replace(&mut state.rung, true) {
             self.bell.ring();
@@ -54,7 +49,7 @@ impl Inbox {
 
     /// Appends what has ended to `out`.
     pub(crate) fn take(&self, out: &mut Vec<Completed>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if std::mem::take(&mut state.rung) {
             self.bell.silence();
         }

@@ -33,12 +33,13 @@ mod traffic;
 mod unpromised;
 mod upstream;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::losses::LossAccount;
 use device::{Done, Error, ErrorKind, Fault, Operation, Result};
+use runtime::{Condvar, Mutex, MutexGuard};
 use wire::{Negotiated, TransmissionFlags as Flags};
 
 use crate::channel::Habits;
@@ -107,15 +108,15 @@ struct State {
 
 impl Shared {
     fn list(&self) -> MutexGuard<'_, Vec<Arc<SharedConnection>>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 
     fn leaving(&self) -> MutexGuard<'_, Vec<Arc<SharedConnection>>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leaving.lock()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// All connections.

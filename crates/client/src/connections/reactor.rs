@@ -4,10 +4,10 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use device::{Error, Result};
-use runtime::Bell;
+use runtime::{Bell, Mutex};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -79,8 +79,8 @@ impl Drop for ClientReactor {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<SharedConnection>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> runtime::MutexGuard<'_, Vec<Weak<SharedConnection>>> {
+        self.connections.lock()
     }
 
     fn run(&self) {

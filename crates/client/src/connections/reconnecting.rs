@@ -6,8 +6,8 @@
 //! because more may help waits for no answer of the others (`doubt`). Before it is used, an export that comes back must
 //! be described as before, and have the same bytes where canaries are.
 
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result};
@@ -322,7 +322,7 @@ impl Shared {
     pub(crate) fn reopen(self: &Arc<Self>) -> Result<()> {
         use std::sync::atomic::Ordering::{Acquire, Release};
         let before = self.reopened.load(Acquire);
-        let mut last = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.reopening.lock();
         if self.reopened.load(Acquire) == before {
             let done = if self.reconnects() { self.restore() } else { self.replace_lost() };
             *last = done.err();

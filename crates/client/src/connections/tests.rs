@@ -1,11 +1,11 @@
 //! Connections that come and go while operations use them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome};
-use runtime::Context;
+use runtime::{Context, Mutex};
 use wire::{Command, ExportOffer, TransmissionFlags as Flags, Uri};
 
 use super::{Connections, Upstream};
@@ -38,11 +38,11 @@ impl Disk {
                     return;
                 }
                 Command::Read => {
-                    let bytes = self.bytes.lock().unwrap()[at..end].to_vec();
+                    let bytes = self.bytes.lock()[at..end].to_vec();
                     data(request.cookie, true, request.offset, &bytes)
                 }
                 Command::Write => {
-                    self.bytes.lock().unwrap()[at..end].copy_from_slice(&payload);
+                    self.bytes.lock()[at..end].copy_from_slice(&payload);
                     simple(request.cookie, 0)
                 }
                 _ => simple(request.cookie, 0),
@@ -54,7 +54,7 @@ impl Disk {
 
 fn serve() -> (Arc<Disk>, Server) {
     let disk = Arc::new(Disk::default());
-    *disk.bytes.lock().unwrap() = vec![0; usize::try_from(SIZE).unwrap()];
+    *disk.bytes.lock() = vec![0; usize::try_from(SIZE).unwrap()];
     let flags = script::EVERYTHING.with(Flags::CAN_MULTI_CONN);
     let same = disk.clone();
     let server = Server::start(ExportOffer { flags, ..offer(SIZE) }, structured(), move |client| {
@@ -146,7 +146,7 @@ fn a_connection_that_still_owes_something_is_left_when_it_has_answered() {
                 return;
             }
             // The first read waits for the test.
-            let wait = held.lock().unwrap().take();
+            let wait = held.lock().take();
             if let Some(wait) = wait {
                 let _ = wait.recv();
             }
@@ -205,7 +205,7 @@ fn one_lost_after_a_write(first: First) -> (Connections, Server) {
     let several = ExportOffer { flags, ..offer(SIZE) };
     let server = Server::start(several, structured(), move |mut client| {
         let answers = client.number > 0 || first == First::Answers;
-        let told = told.lock().unwrap().take();
+        let told = told.lock().take();
         let stream = client.stream.try_clone().unwrap();
         if let Some(told) = told {
             std::thread::spawn(move || {

@@ -10,11 +10,12 @@
 //! That is checked every few milliseconds. In between an operation is only counted: no lock is taken
 //! for it, and the clock that is read is the kernel's last tick.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::Operation;
+use runtime::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Shared;
@@ -83,7 +84,7 @@ impl Traffic {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

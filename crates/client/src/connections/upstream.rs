@@ -1,8 +1,8 @@
 //! What all users of one export of one server share: the route, and the thread that drives
 //! connections for callers that do not drive them themselves.
 
-use runtime::{Context, Timers, WorkPool};
-use std::sync::{Arc, Mutex, PoisonError};
+use runtime::{Context, Mutex, Timers, WorkPool};
+use std::sync::Arc;
 use std::time::Duration;
 
 use device::Result;
@@ -94,7 +94,7 @@ impl Upstream {
 
     /// The thread, which is started when it is first asked for.
     pub(crate) fn reactor(&self) -> Result<Arc<ClientReactor>> {
-        let mut reactor = self.reactor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reactor = self.reactor.lock();
         if let Some(running) = &*reactor {
             return Ok(running.clone());
         }

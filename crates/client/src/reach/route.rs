@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, PoisonError};
 
 use device::{Error, ErrorKind, Fault, Result};
 use net::tls::Connector;
 use net::{Stream, Until};
+use runtime::Mutex;
 use wire::Transport;
 
 use super::subprocess::Subprocess;
@@ -70,13 +70,11 @@ impl Route {
     pub(crate) fn connect(&self, until: Until) -> Result<Stream> {
         match &self.way {
             Way::Address(transport) | Way::Process(_, transport) => dial(transport, until),
-            Way::Given(socket) => {
-                socket.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(|| {
-                    let action =
-                        "connect again: it was handed over by the parent, and cannot be made again";
-                    Error::new(ErrorKind::Disconnected, Fault::User, action)
-                })
-            }
+            Way::Given(socket) => socket.lock().take().ok_or_else(|| {
+                let action =
+                    "connect again: it was handed over by the parent, and cannot be made again";
+                Error::new(ErrorKind::Disconnected, Fault::User, action)
+            }),
         }
     }
 

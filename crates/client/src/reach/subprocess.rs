@@ -7,12 +7,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 use net::SocketName;
 use programs::{Program, Running, StandardStreams};
+use runtime::{Mutex, MutexGuard};
 use rustix::process::Signal;
 
 /// LISTEN_PID must be the pid of the server, which only the process itself knows in time; so a
@@ -62,7 +63,7 @@ pub fn abandon() {
 }
 
 fn running() -> MutexGuard<'static, Servers> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+    RUNNING.lock()
 }
 
 /// The server's process. Dropping this ends it.

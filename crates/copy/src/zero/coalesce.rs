@@ -5,9 +5,8 @@
 //! leaves; one that has grown as long as any request leaves too.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use runtime::RangeSet;
+use runtime::{Mutex, RangeSet};
 
 /// Most ranges that may wait for their neighbours.
 const MOST: usize = 16;
@@ -28,18 +27,14 @@ struct State {
 }
 
 impl Coalescer {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// One more worker looks for zeroes.
     pub(crate) fn enter(&self) {
-        self.lock().finders += 1;
+        self.0.lock().finders += 1;
     }
 
     /// A worker will add no more. The last one gets all ranges that wait.
     pub(crate) fn leave(&self) -> Vec<Range<u64>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.finders = state.finders.saturating_sub(1);
         if state.finders > 0 {
             return Vec::new();
@@ -52,7 +47,7 @@ impl Coalescer {
     /// Adds a range that touches none that waits; it is joined to those that it adjoins. Returns
     /// one that is to wait no longer.
     pub(crate) fn add(&self, range: Range<u64>) -> Option<Range<u64>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let joined = state.waiting.add(range);
         if joined.end - joined.start >= LONG {
             state.left += 1;
@@ -68,7 +63,7 @@ impl Coalescer {
 
     /// How many ranges there were so far that did not touch.
     pub(crate) fn found(&self) -> usize {
-        let state = self.lock();
+        let state = self.0.lock();
         state.left + state.waiting.count()
     }
 }

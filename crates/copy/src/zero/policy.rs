@@ -14,9 +14,9 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock};
 
 use device::{Info, Order, ZeroFlags};
+use runtime::RwLock;
 
 use super::known::{Known, KnownRange, TargetState};
 use crate::Options;
@@ -160,7 +160,7 @@ impl Policy {
 
     /// What is known of a range of the target.
     pub(crate) fn parts(&self, range: Range<u64>) -> Vec<KnownRange> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).parts(range)
+        self.known.read().parts(range)
     }
 
     /// How a range came to read as zeroes, if all of it is known to, in one way.
@@ -191,14 +191,14 @@ impl Policy {
 
     /// The target's map of a range, which begins where the map was read up to.
     pub(crate) fn mapped(&self, range: Range<u64>, zero: bool, block: u64) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.mapped(range, zero, block);
     }
 
     /// A range was zeroed before anything is written to it.
     pub(crate) fn made(&self, range: Range<u64>) {
         self.zeroed(true);
-        self.known.write().unwrap_or_else(PoisonError::into_inner).made(range);
+        self.known.write().made(range);
     }
 
     /// Zeroing is not fast, as was advertised: it is writing.

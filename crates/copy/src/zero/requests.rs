@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 use device::{Error, ErrorKind, Operation, Outcome, Result, ZeroFlags};
+use runtime::{Condvar, Mutex};
 
 use super::act::Zeroes;
 use crate::account::CopyAccount;
@@ -41,7 +42,7 @@ impl<'a> Requests<'a> {
 
     /// From now on workers may change the target, too.
     pub(super) fn not_alone(&self) {
-        *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *self.alone.lock() = false;
     }
 
     /// The longest request that the target takes as one.
@@ -132,7 +133,7 @@ impl<'a> Requests<'a> {
             Box::new(move |outcome| {
                 // Held until that is recorded, so that no worker can have changed anything
                 // meanwhile.
-                let alone = alone.lock().unwrap_or_else(PoisonError::into_inner);
+                let alone = alone.lock();
                 if *alone && outcome.as_ref().is_err_and(is_refusal) {
                     touch.was_nothing();
                 }
@@ -156,15 +157,15 @@ struct Answers {
 
 impl Answers {
     fn put(&self, part: Range<u64>, outcome: Result<Outcome>) {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).push((part, outcome));
+        self.list.lock().push((part, outcome));
         self.more.notify_one();
     }
 
     /// The results that have come; waits a moment if there are none.
     fn take(&self) -> Vec<(Range<u64>, Result<Outcome>)> {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list.lock();
         if list.is_empty() {
-            list = self.more.wait_timeout(list, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            list = self.more.wait_timeout(list, LOOK).0;
         }
         std::mem::take(&mut list)
     }

@@ -2,11 +2,12 @@
 //! anyway, or a small one, in a thread of its own, so that others can be worked on meanwhile.
 
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
+use runtime::{Condvar, Mutex, MutexGuard};
 
 use super::requests::{Requests, Swept};
 
@@ -46,7 +47,7 @@ struct Said {
 
 impl Verdict {
     fn lock(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.said.lock()
     }
 
     fn say(&self, change: impl FnOnce(&mut Said)) {
@@ -106,7 +107,7 @@ impl Test {
     pub(super) fn verdict(&self, wait: bool) -> Option<Result<bool>> {
         let mut said = self.verdict.lock();
         while wait && said.fast.is_none() {
-            said = self.verdict.changed.wait(said).unwrap_or_else(PoisonError::into_inner);
+            said = self.verdict.changed.wait(said);
         }
         said.fast.take()
     }

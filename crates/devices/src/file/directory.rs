@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use device::{
     Abilities, Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation,
     Params, Result, Session, text,
 };
-use runtime::Context;
+use runtime::{Context, Mutex};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 
@@ -94,7 +94,7 @@ impl Shared {
         let found = self.look_up(name).map_err(named)?;
         let stat = fstat(&found).map_err(|e| named(Error::os("look at the file", e)))?;
         let number = (stat.st_dev, stat.st_ino);
-        let mut all = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.open.lock();
         all.retain(|_, device| device.strong_count() > 0);
         if let Some(device) = all.get(&number).and_then(Weak::upgrade) {
             return Ok(device);

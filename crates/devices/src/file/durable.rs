@@ -8,9 +8,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
+use runtime::Mutex;
 use rustix::fs::{OFlags, fdatasync};
 
 use crate::file::transfer;
@@ -36,13 +37,13 @@ impl Durability {
     /// A failure to write back was reported elsewhere, and will not be reported again: no flush succeeds from
     /// now on.
     pub(crate) fn lost(&self) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).failed = true;
+        self.last.lock().failed = true;
     }
 
     /// Makes everything durable that was written before the call.
     pub(crate) fn flush(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let seen = self.begun.load(Ordering::SeqCst);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if last.failed {
             return Err(io::Error::other("an earlier flush failed: writes may have been lost"));
         }

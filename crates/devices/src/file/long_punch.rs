@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use runtime::Mutex;
 use rustix::fs::{SeekFrom, fstat, seek};
 
 /// Shorter ones are done at once, wherever they are asked for (as in `device::Simple`); a piece of a longer one holds no
@@ -32,7 +33,7 @@ impl LongPunches {
     /// That of the inode of `file`. One of its own where the system does not tell which it is.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Self {
         let Ok(stat) = fstat(file) else { return Self::default() };
-        let mut inodes = INODES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inodes = INODES.lock();
         inodes.retain(|_, count| count.strong_count() > 0);
         let inode = inodes.entry((stat.st_dev, stat.st_ino)).or_default();
         if let Some(count) = inode.upgrade() {

@@ -5,8 +5,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::PoisonError;
+
+use runtime::Mutex;
+
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use programs::names;
@@ -43,7 +44,7 @@ impl MadeFile {
 
 impl Made for MadeFile {
     fn appear(&self) -> io::Result<()> {
-        let mut nameless = self.nameless.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nameless = self.nameless.lock();
         if let Some(file) = &*nameless {
             names::link(file, &self.path)?;
         }
@@ -59,7 +60,7 @@ impl Made for MadeFile {
         if self.settled.swap(true, SeqCst) {
             return false;
         }
-        if self.nameless.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+        if self.nameless.lock().take().is_some() {
             return true;
         }
         names::remove(&self.path, self.numbers).is_ok()

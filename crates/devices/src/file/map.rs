@@ -8,11 +8,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::residency::is_cached;
 use device::{Extent, ExtentKind, Keeper, Place, merge_extent};
+use runtime::Mutex;
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
 
@@ -91,10 +92,6 @@ impl Map {
         Self { in_memory: true, ..Self::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Where `offset` lies, in a file that is the disk, byte for byte.
     pub(crate) fn place(&self, file: &Arc<OwnedFd>, offset: u64) -> Place {
         let place = Place::new(file.clone(), offset);
@@ -108,7 +105,7 @@ impl Map {
     /// To be called after a range may have become a hole by our own doing.
     pub(crate) fn forget(&self, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.generation = known.generation.wrapping_add(1);
         for run in &mut known.runs {
             // What lies before the range, or else after it, is data as before.
@@ -174,7 +171,7 @@ impl Map {
         let known = if self.blind.load(Ordering::Relaxed) {
             Some(end)
         } else {
-            self.lock().runs.iter().find(|r| r.0 <= offset && offset < r.1).map(|r| r.1)
+            self.known.lock().runs.iter().find(|r| r.0 <= offset && offset < r.1).map(|r| r.1)
         };
         let Some(known) = known else { return false };
         let len = known.min(end) - offset;
@@ -191,7 +188,7 @@ impl Map {
         }
         let end = end.min(FAR);
         let generation = {
-            let known = self.lock();
+            let known = self.known.lock();
             if let Some(run) = known.runs.iter().find(|r| r.0 <= at && at < r.1) {
                 return Ok(data(run.1));
             }
@@ -230,7 +227,7 @@ impl Map {
     }
 
     fn remember(&self, generation: u64, start: u64, end: u64) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if known.generation != generation {
             return;
         }

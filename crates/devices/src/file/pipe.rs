@@ -10,14 +10,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     Abilities, Device, Done, Error, ErrorKind, Fault, Info, Operation, Order, Outcome, Params,
     Reach, Result, Simple, Slice, Use,
 };
-use runtime::{Context, WorkPool};
+use runtime::{Context, Mutex, MutexGuard, WorkPool};
 use rustix::fs::fdatasync;
 
 use super::descriptor::{LONGEST, path_of, temporary};
@@ -122,7 +122,7 @@ impl Pipe {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Queues bytes. Returns whether a thread has to begin to write.

@@ -4,12 +4,12 @@
 //! to another port. None of it is ever printed.
 
 use std::io::Read;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 use hyper::header::{self as h, HeaderName, HeaderValue};
 use programs::{Program, StandardStreams};
+use runtime::Mutex;
 
 /// Bytes that a script may print.
 const PRINTED: u64 = 64 << 10;
@@ -182,7 +182,7 @@ impl Script {
     /// It could not be run, failed, took too long, or printed too much or something that is not
     /// text.
     fn output(&self) -> Result<String> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some((at, Secret(text))) = &state.last
             && self.renew.is_none_or(|renew| at.elapsed() < renew)
         {
@@ -196,7 +196,7 @@ impl Script {
     }
 
     fn forget(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).last = None;
+        self.state.lock().last = None;
     }
 
     fn run(&self, iteration: u64) -> Result<String> {

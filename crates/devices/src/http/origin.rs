@@ -6,11 +6,12 @@
 //! size, which are compared here in every answer: one that changes is an error, never a mixture.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use device::{Error, ErrorKind, Fault, Result};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request};
+use runtime::Mutex;
 
 use super::answer::Validators;
 use super::credentials::HttpCredentials;
@@ -66,12 +67,12 @@ impl Origin {
 
     /// The URL that redirects led to.
     pub(super) fn current(&self) -> Arc<Url> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.lock().clone()
     }
 
     /// Remembers that it was found there.
     pub(super) fn remember(&self, url: &Url) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if **current != *url {
             *current = Arc::new(url.clone());
         }

@@ -4,11 +4,11 @@
 //! need not stay in the window until the rest comes. It completes once: when nothing is missing, or
 //! at the first failure.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Buffer, Done, Error, Outcome};
-use runtime::Behalf;
+use runtime::{Behalf, Mutex};
 
 use super::window::CHUNK;
 
@@ -59,7 +59,7 @@ impl PendingRead {
 
     /// Copies what it wants of a chunk, which was there when it was registered.
     pub(super) fn copy(&self, index: u64, bytes: &[u8]) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if let Some((buffer, _)) = &mut *open {
             copy_overlap(buffer, self.offset, index * CHUNK, bytes);
         }
@@ -87,7 +87,7 @@ impl PendingRead {
     }
 
     fn close(&self) -> Option<(Buffer, Done)> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.open.lock().take()
     }
 }
 

@@ -6,7 +6,7 @@
 //! while they cannot keep up, and is halved when the server reports that it is overloaded: then all of them
 //! pause.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{Buffer, BufferPool, Done, Error, ErrorKind, Fault, Outcome};
@@ -19,7 +19,7 @@ use super::origin::Origin;
 use super::read::{PendingRead, copy_overlap};
 use super::window::{CHUNK, ObjectWindow, Run, fail};
 use super::{fetching, pass};
-use runtime::Bell;
+use runtime::{Bell, Condvar, Mutex, MutexGuard};
 
 /// Buffers that are kept for reuse, in bytes.
 const KEPT: usize = 4 << 20;
@@ -92,7 +92,7 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Reads from memory; false if not all of it is there.
@@ -226,7 +226,7 @@ impl Shared {
             }
             state.idle += 1;
             let woken = self.work.wait_timeout(state, wait);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state = woken.0;
             state.idle -= 1;
             state.told = state.told.saturating_sub(1);
         }
@@ -304,7 +304,7 @@ impl Shared {
                 return true;
             }
             let woken = self.closed.wait_timeout(state, paused - now);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state = woken.0;
         }
     }
 
@@ -315,7 +315,7 @@ impl Shared {
             if ready(&mut state) {
                 return true;
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.work.wait(state);
         }
         false
     }

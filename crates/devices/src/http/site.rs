@@ -3,8 +3,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+
+use runtime::Mutex;
 
 /// A request as it came.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +57,7 @@ impl Site {
         // The thread ends with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                *count.lock().unwrap() += 1;
+                *count.lock() += 1;
                 let (all, answer) = (all.clone(), answer.clone());
                 std::thread::spawn(move || serve(stream, &all, &*answer));
             }
@@ -68,7 +70,7 @@ impl Site {
     }
 
     pub(super) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 
     /// How many bytes were asked for, in ranges.
@@ -77,7 +79,7 @@ impl Site {
     }
 
     pub(super) fn connections(&self) -> usize {
-        *self.connections.lock().unwrap()
+        *self.connections.lock()
     }
 }
 
@@ -86,7 +88,7 @@ fn serve(stream: TcpStream, all: &Mutex<Vec<Asked>>, answer: &dyn Fn(&Asked) -> 
     let mut stream = stream;
     for nth in 0.. {
         let Some(mut asked) = read(&mut reader) else { return };
-        let mut list = all.lock().unwrap();
+        let mut list = all.lock();
         (asked.number, asked.nth) = (list.len(), nth);
         list.push(asked.clone());
         drop(list);

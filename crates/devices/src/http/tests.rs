@@ -1,11 +1,11 @@
 //! The device against servers of all kinds.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::device::{Buffer, Device, ErrorKind, Operation, Outcome, Params, Result};
-use runtime::Behalf;
+use runtime::{Behalf, Mutex};
 
 use super::site::{Asked, Reply, Site, Step, content, good, plain, status};
 use crate::OpenOptions;
@@ -352,14 +352,14 @@ fn an_overloaded_server_is_left_alone_for_as_long_as_it_asks() {
         if asked.number == 0 || asked.number > 3 {
             return None;
         }
-        seen.lock().unwrap().push(std::time::Instant::now());
+        seen.lock().push(std::time::Instant::now());
         let answer =
             if asked.number == 1 { "429 Too Many Requests" } else { "503 Service Unavailable" };
         Some(status(answer, &["Retry-After: 1"]))
     });
     let disk = open(&site.url("/disk"), &["retry=5", "connections=1"]).unwrap();
     is_all(&disk, &bytes, 4 * MIB);
-    let times = times.lock().unwrap();
+    let times = times.lock();
     for two in times.windows(2) {
         assert!(two[1] - two[0] >= Duration::from_secs(1));
     }
@@ -689,17 +689,17 @@ fn begin_read(
 
 /// Opened once for all that wait at it.
 #[derive(Default)]
-struct Barrier(Mutex<bool>, std::sync::Condvar);
+struct Barrier(Mutex<bool>, runtime::Condvar);
 
 impl Barrier {
     fn open(&self) {
-        *self.0.lock().unwrap() = true;
+        *self.0.lock() = true;
         self.1.notify_all();
     }
 
     fn wait(&self) {
-        let open = self.0.lock().unwrap();
-        drop(self.1.wait_while(open, |open| !*open).unwrap());
+        let open = self.0.lock();
+        drop(self.1.wait_while(open, |open| !*open));
     }
 }
 

@@ -446,9 +446,8 @@ pub(super) fn fail(waiters: Waiters, error: &Error) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
-    use runtime::Behalf;
+    use runtime::{Behalf, Mutex};
 
     use super::*;
 
@@ -546,7 +545,7 @@ mod tests {
             PendingRead::new(
                 offset,
                 buffer,
-                Box::new(move |outcome| told.lock().unwrap().push((name, outcome.is_ok()))),
+                Box::new(move |outcome| told.lock().push((name, outcome.is_ok()))),
             )
         };
         let (a, b) = (read("a", 0, 10), read("b", CHUNK, 10));
@@ -560,7 +559,7 @@ mod tests {
             waiter.take(0, &bytes);
         }
         fail(window.failed(&(1..2)), &Error::unanswered());
-        assert_eq!(*told.lock().unwrap(), [("a", true), ("b", false)]);
+        assert_eq!(*told.lock(), [("a", true), ("b", false)]);
         assert_eq!(window.next(0), None);
         assert_eq!(want(&mut window, CHUNK, 1), 0, "it can be asked for again");
         assert_eq!(window.next(0), Some(1..2));

@@ -6,8 +6,8 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Lane, Listed, Operation,
@@ -15,7 +15,7 @@ use ::device::{
 };
 use client::{ExportSpec, ServerSpec, Subprocess, command_reaches};
 use plugins::ExportChoice;
-use runtime::{Context, OperatorLog, spawn};
+use runtime::{Context, Mutex, MutexGuard, OperatorLog, spawn};
 use wire::{Scheme, Transport, Uri};
 
 use super::{PLUGIN, choice, own};
@@ -121,7 +121,7 @@ struct Way {
 impl Way {
     /// The process; a new one, if there was none yet or its end is to be forgotten.
     fn host(&self) -> Result<Arc<Host>> {
-        let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut host = self.host.lock();
         if let Some(host) = &*host {
             let Some(status) = host.process.ended() else { return Ok(host.clone()) };
             host.tell();
@@ -142,7 +142,7 @@ impl Way {
 
     /// Whether the process runs.
     fn is_there(&self) -> bool {
-        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = self.host.lock();
         host.as_ref().is_some_and(|host| host.process.ended().is_none())
     }
 
@@ -227,7 +227,7 @@ struct Isolated {
 
 impl Isolated {
     fn own(&self) -> MutexGuard<'_, Option<Visit>> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own.lock()
     }
 }
 

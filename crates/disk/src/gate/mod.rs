@@ -6,12 +6,12 @@
 //! finite: its depth is limited, and no file is in it twice.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use device::{Device, Edge, Error, ErrorKind, Fault, Result, text};
 use devices::{Creation, Holds, Made, Named, OpenOptions, Relation, Storage};
 use formats::{Closed, Files, Reference, Role};
-use runtime::Context;
+use runtime::{Context, Mutex};
 
 use crate::Image;
 
@@ -89,12 +89,12 @@ impl ImageGate {
 
     /// Where the bytes are of all that was opened so far.
     pub(crate) fn reached(&self) -> Vec<Storage> {
-        self.reached.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.reached.lock().clone()
     }
 
     /// What was made so far.
     pub(crate) fn made(&self) -> Vec<Box<dyn Made>> {
-        std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.made.lock())
     }
 
     /// The gate for an image that this one names.
@@ -147,7 +147,7 @@ impl ImageGate {
         let found = here.as_deref().unwrap_or(name);
         let opened = self.disk.open_beside(found, within, &self.options, &self.context);
         let (disk, device) = opened.map_err(|e| e.on(text::shown(name)))?;
-        self.reached.lock().unwrap_or_else(PoisonError::into_inner).push(disk.storage());
+        self.reached.lock().push(disk.storage());
         Ok((disk, self.edge(device)))
     }
 
@@ -319,7 +319,7 @@ impl Files for ImageGate {
             let action = "make a part of an image of it: it is not a file, so it cannot be emptied";
             return Err(Error::unfit(action).on(text::shown(name)));
         }
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         made.extend(created.made);
         Ok(created.edge)
     }

@@ -3,10 +3,10 @@
 //! A block that is [`BlockState::Changed`] is dirty. It stays dirty, and in the cache, until the device
 //! below has written it, so no failed write is forgotten.
 
-use runtime::{promise, spawn};
+use runtime::{Mutex, promise, spawn};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{Buffer, Edge, Error, ErrorKind, Result, Slice, ZeroFlags};
 
@@ -49,10 +49,6 @@ pub(super) struct Blocks {
 
 fn bytes(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Blocks {
@@ -106,7 +102,7 @@ impl Blocks {
     /// Notes that the blocks of a range were used.
     fn touch(self: &Arc<Self>, below: &Edge, offset: u64, len: u64) {
         let Some(limits) = self.limits else { return };
-        let mut recency = lock(&self.recency);
+        let mut recency = self.recency.lock();
         for block in self.store.touched(offset, len) {
             if self.store.states().get(block).is_here() {
                 recency.touch(block);
@@ -355,14 +351,14 @@ impl Blocks {
         self.owes_flush.store(false, Ordering::Release);
         below::flush(below).await.inspect_err(|e| {
             self.owes_flush.store(true, Ordering::Release);
-            let mut failed = lock(&self.failed);
+            let mut failed = self.failed.lock();
             *failed = (failed.0 + 1, Some(e.duplicate()));
         })
     }
 
     /// How many flushes below have failed.
     pub(super) fn failures(&self) -> u64 {
-        lock(&self.failed).0
+        self.failed.lock().0
     }
 
     /// A client's flush has succeeded. If another client's flush failed since this client was
@@ -371,7 +367,7 @@ impl Blocks {
     /// # Errors
     /// The error of the other client's flush; once.
     pub(super) fn tell(&self, told: &AtomicU64) -> Result<()> {
-        let failed = lock(&self.failed);
+        let failed = self.failed.lock();
         let before = told.swap(failed.0, Ordering::AcqRel);
         match &failed.1 {
             Some(e) if before < failed.0 => Err(e.duplicate()),
@@ -407,14 +403,14 @@ impl Blocks {
         let end = self.store.touched(0, below.info().size).end;
         loop {
             let run = {
-                let mut cursor = lock(cursor);
+                let mut cursor = cursor.lock();
                 let dirty = self.store.states().next(*cursor..end, BlockState::Changed);
                 let Some(run) = dirty.map(|run| self.at_most(run)) else { return Ok(()) };
                 *cursor = run.end;
                 run
             };
             if let Err(e) = self.save(below, run).await {
-                *lock(cursor) = end;
+                *cursor.lock() = end;
                 return Err(e);
             }
         }
@@ -447,14 +443,14 @@ impl Blocks {
     async fn make_room(&self, below: &Edge, low: u64) {
         let mut busy = 0;
         while self.used() > low && busy < BUSY {
-            let Some(block) = lock(&self.recency).take_oldest() else { return };
+            let Some(block) = self.recency.lock().take_oldest() else { return };
             let dirty = self.store.states().next(block..block + 1, BlockState::Changed);
             if dirty.is_some() {
                 let end = self.store.touched(0, below.info().size).end;
                 let (_, run) = self.store.states().run(block..end, |s| s == BlockState::Changed);
                 if self.save(below, self.at_most(run)).await.is_err() {
                     // The block stays, and the next flush fails with the reason.
-                    lock(&self.recency).touch(block);
+                    self.recency.lock().touch(block);
                     return;
                 }
             }
@@ -463,7 +459,7 @@ impl Blocks {
             if held.is_some() && state == BlockState::Copy {
                 self.store.forget(block..block + 1).await;
             } else if state.is_here() {
-                lock(&self.recency).touch(block);
+                self.recency.lock().touch(block);
                 busy += 1;
             }
         }

@@ -13,9 +13,9 @@
 mod blocks;
 mod recency;
 
-use runtime::{Complaints, Control, Promised, WorkPool, promise, spawn};
+use runtime::{Complaints, Control, Mutex, MutexGuard, Promised, WorkPool, promise, spawn};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 
 use device::{
     Abilities, Arrival, BlockSizes, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
@@ -107,7 +107,7 @@ impl Settings {
     }
 
     fn leaving(&self) -> MutexGuard<'_, Vec<Promised<()>>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leaving.lock()
     }
 
     fn limits(&self, block: u64) -> Option<Limits> {

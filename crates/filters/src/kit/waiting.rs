@@ -4,9 +4,9 @@
 //! above may have data to write back), and do not wait.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::{Done, Operation};
+use runtime::Mutex;
 
 use super::outlet::left;
 
@@ -23,17 +23,13 @@ struct State {
 }
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps a request that is to wait; returns it if nothing waits any more.
     pub(crate) fn put(
         &self,
         operation: Operation,
         done: Done,
     ) -> std::result::Result<u64, (Operation, Done)> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.left {
             return Err((operation, done));
         }
@@ -45,13 +41,13 @@ impl Waiting {
 
     /// Takes out a request that need not wait any longer, unless it was dropped.
     pub(crate) fn take(&self, number: u64) -> Option<(Operation, Done)> {
-        self.lock().by_number.remove(&number)
+        self.0.lock().by_number.remove(&number)
     }
 
     /// The client has left. Waiting requests are dropped; later ones (filters above may have data
     /// to write back) do not wait.
     pub(crate) fn leave(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.left = true;
         let all = std::mem::take(&mut state.by_number);
         drop(state);

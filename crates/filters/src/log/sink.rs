@@ -4,9 +4,9 @@
 //! the pool at a time makes lines of them and writes these. The operation after an event goes on at
 //! once, unless a script has to run first or the queue is too long.
 
-use runtime::{Context, OperatorLog, WorkPool};
+use runtime::{Condvar, Context, Mutex, MutexGuard, OperatorLog, WorkPool};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use device::{Error, ErrorKind, Fault, Result};
@@ -106,9 +106,9 @@ impl Sink {
         while state.writing {
             let before = state.taken;
             let woken = self.0.changed.wait_timeout(state, STUCK);
-            let (woken, waited) = woken.unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) = woken;
             state = woken;
-            if waited.timed_out() && state.taken == before && self.0.script.is_none() {
+            if waited && state.taken == before && self.0.script.is_none() {
                 drop(state);
                 let action = "write the last lines: the reader does not read";
                 return self.0.complain(&Error::new(ErrorKind::TimedOut, Fault::Peer, action));
@@ -119,7 +119,7 @@ impl Sink {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Writes all that is queued.

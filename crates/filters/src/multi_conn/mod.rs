@@ -11,12 +11,13 @@
 
 mod paths;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Arrival, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes,
     Result, param, values,
 };
+use runtime::{Mutex, MutexGuard};
 
 use crate::FilterKind;
 use paths::{FlushCause, Member, Path, Paths, Then};
@@ -121,7 +122,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Member>>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+        self.members.lock()
     }
 
     /// The members that belong together: all.
@@ -140,7 +141,7 @@ impl Shared {
 
     /// Whether, as far as is known, all writes of clients that have left are durable.
     fn nothing_lost(&self) -> Result<()> {
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = self.lost.lock();
         lost.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
     }
 
@@ -299,7 +300,7 @@ impl Drop for MultiConn {
         let below = own.below.clone();
         let then: Done = Box::new(move |result| {
             if let Err(e) = result {
-                *shared.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                *shared.lost.lock() = Some(e);
             }
             shared.leave(&own);
         });

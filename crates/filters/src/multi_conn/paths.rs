@@ -3,10 +3,11 @@
 //! Reads and writes that make a flush necessary are counted, and so is what a flush that has
 //! *ended* covered.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use device::{Done, Edge, Operation, Result};
+use runtime::Mutex;
 
 pub(super) type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -115,7 +116,7 @@ impl Paths {
         for path in self.0 {
             let join = join.clone();
             let ended: Then = Box::new(move |result| {
-                let mut ending = join.1.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut ending = join.1.lock();
                 if let Err(e) = result {
                     ending.0.get_or_insert(e);
                 }

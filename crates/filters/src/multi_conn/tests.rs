@@ -49,8 +49,8 @@ impl Caching {
     }
 
     fn cached(&self) -> Vec<u8> {
-        let mut cache = self.cache.lock().unwrap();
-        cache.get_or_insert_with(|| self.disk.lock().unwrap().clone()).clone()
+        let mut cache = self.cache.lock();
+        cache.get_or_insert_with(|| self.disk.lock().clone()).clone()
     }
 }
 
@@ -68,8 +68,8 @@ impl Blocking for Caching {
         let mut bytes = self.cached();
         let at = usize::try_from(offset).unwrap();
         bytes[at..at + data.len()].copy_from_slice(data);
-        *self.cache.lock().unwrap() = Some(bytes);
-        *self.dirty.lock().unwrap() = true;
+        *self.cache.lock() = Some(bytes);
+        *self.dirty.lock() = true;
         Ok(())
     }
     fn flush(&self) -> Result<()> {
@@ -77,11 +77,11 @@ impl Blocking for Caching {
         if self.broken.load(Ordering::SeqCst) > 0 {
             return Err(Error::new(ErrorKind::Io, Fault::File, "flush"));
         }
-        let cache = self.cache.lock().unwrap().take();
-        if std::mem::take(&mut *self.dirty.lock().unwrap())
+        let cache = self.cache.lock().take();
+        if std::mem::take(&mut *self.dirty.lock())
             && let Some(bytes) = cache
         {
-            *self.disk.lock().unwrap() = bytes;
+            *self.disk.lock() = bytes;
         }
         Ok(())
     }

@@ -7,13 +7,13 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::{Error, Result, text};
 use programs::names::OwnSocket;
-use runtime::Bell;
+use runtime::{Bell, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Requests;
@@ -109,7 +109,7 @@ impl Shared {
     }
 
     fn pausing(&self) -> MutexGuard<'_, Pausing> {
-        self.pausing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pausing.lock()
     }
 }
 

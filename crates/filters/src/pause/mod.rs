@@ -8,14 +8,14 @@
 mod control;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     Arrival, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Over, Params, Reach,
     Result, param, text,
 };
-use runtime::Context;
+use runtime::{Context, Mutex, MutexGuard};
 
 use crate::FilterKind;
 use crate::kit::outlet::left;
@@ -84,7 +84,7 @@ struct Held {
 
 impl Requests {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Starts a request, now or on resume.

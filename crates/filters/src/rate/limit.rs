@@ -3,13 +3,13 @@
 //! Waiting requests are kept in the meter, and hold no thread. The file is checked when a request
 //! comes and while one waits, once a second at most, and never by the requesting thread.
 
-use runtime::{Behalf, OperatorLog, Timers, WorkPool};
+use runtime::{Behalf, Mutex, MutexGuard, OperatorLog, Timers, WorkPool};
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::{Error, Result, parse_size};
@@ -75,7 +75,7 @@ impl Source {
     fn look(&self) {
         let Some(file) = &self.0.file else { return };
         // A file that does not answer (on a lost network, say) holds one thread and no more.
-        let Ok(mut complained) = self.0.complained.try_lock() else { return };
+        let Some(mut complained) = self.0.complained.try_lock() else { return };
         match read(file) {
             Ok(said) => {
                 *complained = false;
@@ -141,10 +141,11 @@ impl Limit {
     }
 
     fn state(&self, direction: Direction) -> MutexGuard<'_, State> {
-        lock(match direction {
+        (match direction {
             Direction::Read => &self.reads,
             Direction::Write => &self.writes,
         })
+        .lock()
     }
 
     /// Runs `job` of `client` when `bytes` are paid, or the client has left before.
@@ -226,7 +227,7 @@ impl Limit {
         if self.source.0.file.is_none() {
             return;
         }
-        let mut looked = lock(&self.looked);
+        let mut looked = self.looked.lock();
         if looked.elapsed() < LOOK {
             return;
         }
@@ -250,10 +251,6 @@ impl Limit {
             self.let_go(direction);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Reopens a device, once for all operations that failed meanwhile.
 
-use runtime::WorkPool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use runtime::{Mutex, WorkPool};
+use std::sync::Arc;
 
 use device::losses::SeenEpoch;
 use device::{Device, Result};
@@ -35,10 +35,6 @@ impl Reopening {
         self.path.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether this reopens `device`.
     pub(super) fn is_of(&self, device: &Arc<dyn Device>) -> bool {
         Arc::ptr_eq(&self.device, device)
@@ -46,13 +42,13 @@ impl Reopening {
 
     /// How often the device has been reopened.
     pub(super) fn times(&self) -> u64 {
-        self.lock().times
+        self.state.lock().times
     }
 
     /// Reopens the device, unless it was reopened after the first `seen` times; then calls back
     /// with the result. Does not block.
     pub(super) fn since(self: &Arc<Self>, seen: u64, then: Then) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.times > seen {
             drop(state);
             return then(Ok(()));
@@ -67,7 +63,7 @@ impl Reopening {
 
     fn reopen(&self) {
         let result = self.device.reopen();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.running = false;
         state.times += u64::from(result.is_ok());
         let waiting = std::mem::take(&mut state.waiting);

@@ -1,10 +1,10 @@
 //! Which operations are tried again, and what a loss means for a flush.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use device::model::Model;
 use device::{Abilities, BlockSizes, Blocking as _, Buffer, ZeroFlags};
+use runtime::Mutex;
 use trial::{Fate, TestDevice};
 
 use super::*;
@@ -50,7 +50,7 @@ impl Shaky {
 impl device::Session for Path {
     fn reopen(&self) -> Result<()> {
         self.reopened.fetch_add(1, Ordering::Relaxed);
-        let failure = self.closed.lock().unwrap().pop();
+        let failure = self.closed.lock().pop();
         failure.map_or(Ok(()), |kind| Err(Error::new(kind, Fault::Peer, "reopen")))?;
         self.epoch.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -93,12 +93,12 @@ fn an_operation_that_always_fails_is_given_up_with_its_own_error() {
 #[test]
 fn opening_that_fails_is_a_try_that_failed() {
     let shaky = Shaky::new(&[ErrorKind::Disconnected]);
-    shaky.path.closed.lock().unwrap().extend([ErrorKind::NotFound; 3]);
+    shaky.path.closed.lock().extend([ErrorKind::NotFound; 3]);
     let disk = over(&shaky, &[]);
     disk.read(&mut [0; 1], 0).unwrap();
     assert_eq!(shaky.counts(), (2, 4));
     shaky.breaks();
-    shaky.path.closed.lock().unwrap().extend([ErrorKind::NotFound; 6]);
+    shaky.path.closed.lock().extend([ErrorKind::NotFound; 6]);
     assert_eq!(disk.read(&mut [0; 1], 0).unwrap_err().kind(), ErrorKind::NotFound);
 }
 

@@ -1,10 +1,10 @@
 //! A cache of table slices and decompressed clusters. All images of a program share one memory budget.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use runtime::Context;
+use runtime::{Context, Mutex, MutexGuard};
 
 /// The memory budget, in bytes, of all images together.
 const BUDGET: usize = 32 << 20;
@@ -64,8 +64,7 @@ impl Cache {
 
     /// Bytes that are kept now.
     fn bytes(&self) -> u64 {
-        let parts =
-            self.parts.iter().map(|part| part.lock().unwrap_or_else(PoisonError::into_inner));
+        let parts = self.parts.iter().map(|part| part.lock());
         parts.map(|part| part.bytes as u64).sum()
     }
 
@@ -83,7 +82,7 @@ impl Cache {
         let mixed = (offset ^ shelf << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let [first, ..] = &self.parts;
         let part = usize::try_from(mixed).ok().and_then(|n| self.parts.get(n % PARTS));
-        part.unwrap_or(first).lock().unwrap_or_else(PoisonError::into_inner)
+        part.unwrap_or(first).lock()
     }
 }
 
@@ -108,7 +107,7 @@ impl Shelf {
 impl Drop for Shelf {
     fn drop(&mut self) {
         for part in &self.cache.parts {
-            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut part = part.lock();
             let mine: Vec<_> =
                 part.index.keys().filter(|key| key.0 == self.number).copied().collect();
             mine.into_iter().for_each(|key| part.remove(key));
@@ -179,7 +178,7 @@ mod tests {
             shelf.put(1000 + i, bytes(4096));
             assert!(shelf.get(1).is_some(), "after {i}");
         }
-        let parts = || cache.parts.iter().map(|part| part.lock().unwrap());
+        let parts = || cache.parts.iter().map(|part| part.lock());
         let kept: usize = parts().map(|part| part.bytes).sum();
         assert!(kept <= BUDGET && kept > BUDGET / 2, "{kept}");
         for part in parts() {

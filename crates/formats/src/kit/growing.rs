@@ -4,13 +4,13 @@
 //! The format writes the metadata at the end. Until then, nothing in the container says where a block
 //! is.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Abilities, BlockSizes, Buffer, Edge, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
     Place, Result, Slice, ZeroFlags,
 };
-use runtime::Gate;
+use runtime::{Gate, Mutex};
 
 use crate::DiskMap;
 
@@ -86,13 +86,9 @@ impl Slots {
         Self { shape, inner: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The number of slots.
     pub(crate) fn used(&self) -> u64 {
-        self.lock().used
+        self.inner.lock().used
     }
 
     /// The slot of a block that was written to.
@@ -102,7 +98,7 @@ impl Slots {
     }
 
     fn entry(&self, block: u64) -> Entry {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let chunk = usize::try_from(block / CHUNK).ok().and_then(|chunk| inner.chunks.get(chunk));
         let chunk = chunk.and_then(Option::as_ref);
         chunk.and_then(|chunk| chunk.get(within(block))).copied().unwrap_or_default()
@@ -110,7 +106,7 @@ impl Slots {
 
     /// The first block from `block` on that may have a slot, or `end`.
     fn skip(&self, block: u64, end: u64) -> u64 {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let mut at = block;
         while at < end {
             let chunk = usize::try_from(at / CHUNK).ok().and_then(|chunk| inner.chunks.get(chunk));
@@ -126,7 +122,7 @@ impl Slots {
     /// Gives a block a slot, if it has none. Returns its place.
     fn room(&self, block: u64) -> Result<u64> {
         let full = || corrupt("the image has more blocks than its format has numbers for");
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let chunk = usize::try_from(block / CHUNK).map_err(|_| full())?;
         if inner.chunks.len() <= chunk {
             inner.chunks.resize_with(chunk + 1, || None);
@@ -143,7 +139,7 @@ impl Slots {
     }
 
     fn set_ready(&self, block: u64) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let chunk = usize::try_from(block / CHUNK).ok();
         let chunk = chunk.and_then(|chunk| inner.chunks.get_mut(chunk)).and_then(Option::as_mut);
         if let Some(entry) = chunk.and_then(|chunk| chunk.get_mut(within(block))) {

@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Abilities, BlockSizes, Buffer, Device, Edge, Error, Extent, ExtentKind, Info, Operation,
     Outcome, Result,
 };
-use runtime::{Gate, where_there_is_time};
+use runtime::{Gate, Mutex, where_there_is_time};
 
 use crate::kit::{Layer, Layered, confused};
 
@@ -77,7 +77,7 @@ impl Unpacked {
     }
 
     fn remembered(&self, at: (usize, u64)) -> Option<Arc<Buffer>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.now += 1;
         let now = known.now;
         let (used, chunk) = known.chunks.get_mut(&at)?;
@@ -86,7 +86,7 @@ impl Unpacked {
     }
 
     fn remember(&self, at: (usize, u64), chunk: Arc<Buffer>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.chunks.len() >= CHUNKS {
             let oldest = known.chunks.iter().min_by_key(|(_, (used, _))| *used).map(|(at, _)| *at);
             oldest.and_then(|oldest| known.chunks.remove(&oldest));
@@ -107,23 +107,19 @@ impl Unpacked {
             return Ok(found);
         }
         where_there_is_time(self.below.pool()).await;
-        let last = standing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let last = standing.lock().take();
         let mut last = match last {
             Some(last) if last.section == section && last.chunk <= chunk => last,
             _ => Standing { section, chunk: 0, cursor: self.start(section)? },
         };
         let found = self.advance(&mut last, chunk).await?;
-        *standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+        *standing.lock() = Some(last);
         Ok(found)
     }
 
     fn start(&self, section: usize) -> Result<Cursor> {
         let section = self.index.sections.get(section).ok_or_else(confused)?;
-        let kept = self
-            .index
-            .kept
-            .get(&section.start)
-            .map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner).copy());
+        let kept = self.index.kept.get(&section.start).map(|kept| kept.lock().copy());
         let decoder = match kept.flatten() {
             Some(decoder) => decoder,
             None => (self.kind.start)()?,

@@ -1,9 +1,9 @@
 //! The sections of a stream: the compressed and uncompressed offset of each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 
 use device::{Edge, Result};
+use runtime::Mutex;
 
 use crate::kit::fields::corrupt;
 

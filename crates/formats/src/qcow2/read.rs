@@ -1,10 +1,10 @@
 //! Reading: data that is available now at once, the rest with one request below per stretch;
 //! compressed clusters are decompressed on threads that have time.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use device::{Buffer, Result, below};
-use runtime::{StepBudget, each, has_time, where_there_is_time};
+use runtime::{Mutex, StepBudget, each, has_time, where_there_is_time};
 
 use super::image::{Qcow2Image, lay};
 use super::map::{Run, Walk, What};
@@ -104,7 +104,7 @@ impl Qcow2Image {
             async move { me.read_piece(piece, Target::Shared(&into, offset)).await }
         });
         each(&pool, WIDTH, reads).await?;
-        let mut whole = whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut whole = whole.lock();
         Ok(std::mem::replace(&mut *whole, Buffer::zeroed(0)))
     }
 
@@ -188,7 +188,7 @@ impl Target<'_> {
         let laid = match self {
             Self::Own(buffer, base) => lay(buffer, *base, bytes, start),
             Self::Shared(buffer, base) => {
-                let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut buffer = buffer.lock();
                 lay(&mut buffer, *base, bytes, start)
             }
         };

@@ -5,9 +5,10 @@
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use runtime::{Mutex, MutexGuard};
 use s2n_tls::connection::Connection;
 use s2n_tls::error::Error;
 
@@ -128,17 +129,13 @@ pub(super) struct Plumbing {
     carried: Arc<AtomicU64>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Plumbing {
     pub(super) fn inlet(&self) -> MutexGuard<'_, Inlet> {
-        lock(&self.inlet)
+        self.inlet.lock()
     }
 
     pub(super) fn outlet(&self) -> MutexGuard<'_, Outlet> {
-        lock(&self.outlet)
+        self.outlet.lock()
     }
 
     /// How many bytes have gone over the socket, either way.
@@ -170,7 +167,7 @@ impl Plumbing {
 /// Takes at most `len` bytes to `into`; 0 at the end, and "would block" where nothing is left.
 unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, len: u32) -> i32 {
     // SAFETY: the context is the inlet that `connect` named, which outlives the connection.
-    let mut inlet = lock(unsafe { &*context.cast::<Mutex<Inlet>>() });
+    let mut inlet = (unsafe { &*context.cast::<Mutex<Inlet>>() }).lock();
     if inlet.left() == 0 && inlet.ended {
         return 0;
     }
@@ -189,7 +186,7 @@ unsafe extern "C" fn receive(context: *mut c_void, into: *mut u8, len: u32) -> i
 /// Takes all of the `len` bytes at `from`.
 unsafe extern "C" fn send(context: *mut c_void, from: *const u8, len: u32) -> i32 {
     // SAFETY: the context is the outlet that `connect` named, which outlives the connection.
-    let mut outlet = lock(unsafe { &*context.cast::<Mutex<Outlet>>() });
+    let mut outlet = (unsafe { &*context.cast::<Mutex<Outlet>>() }).lock();
     let (Ok(taken), Ok(len)) = (i32::try_from(len), usize::try_from(len)) else { return -1 };
     // SAFETY: the library gives `len` bytes that can be read at `from`, for the time of the call.
     outlet.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) });

@@ -6,15 +6,15 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::task::Poll;
 
+use runtime::Mutex;
 use rustix::io::{Errno, Result};
 use rustix::net::{SendFlags, send};
 use s2n_tls::connection::split::WriteHalf;
 
 use super::memory::Plumbing;
-use super::session::{AT_ONCE, RECORD, errno, lock, with_spare};
+use super::session::{AT_ONCE, RECORD, errno, with_spare};
 use crate::stream::sent;
 
 /// Records for which there is always memory.
@@ -83,7 +83,7 @@ impl Outbound {
                 Ok(_) => Ok(self.settle()),
                 Err(Trouble::System(e)) => Err(e),
                 Err(Trouble::Library(e)) => {
-                    lock(why).get_or_insert_with(|| e.to_string());
+                    why.lock().get_or_insert_with(|| e.to_string());
                     Err(errno(&e))
                 }
             }

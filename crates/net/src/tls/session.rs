@@ -8,11 +8,12 @@
 use std::cell::RefCell;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use device::Identity;
+use runtime::Mutex;
 use rustix::io::{Errno, Result};
 use s2n_tls::connection::Connection;
 use s2n_tls::connection::split::ReadHalf;
@@ -73,10 +74,6 @@ impl std::fmt::Debug for TlsSession {
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Works with memory of this thread, from [`SPARE`].
 pub(super) fn with_spare<T>(place: usize, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     let taken = SPARE.with_borrow_mut(|all| all.get_mut(place).map(std::mem::take));
@@ -124,7 +121,7 @@ impl TlsSession {
 
     /// Why it failed, if the library knows.
     pub(crate) fn why(&self) -> Option<String> {
-        lock(&self.why).clone()
+        self.why.lock().clone()
     }
 
     /// Whether bytes have come that the socket does not report.
@@ -137,7 +134,7 @@ impl TlsSession {
         if !self.holds() {
             return 0;
         }
-        let inbound = lock(&self.inbound);
+        let inbound = self.inbound.lock();
         (inbound.half.peek_len() + inbound.plumbing.inlet().left()) as u64
     }
 
@@ -151,7 +148,7 @@ impl TlsSession {
         socket: &OwnedFd,
         into: &mut [IoSliceMut<'_>],
     ) -> Result<Received> {
-        let mut inbound = lock(&self.inbound);
+        let mut inbound = self.inbound.lock();
         let (mut total, mut drained) = (0, false);
         let mut last = Ok(Received::Nothing);
         for slice in into.iter_mut().filter(|slice| !slice.is_empty()) {
@@ -185,12 +182,12 @@ impl TlsSession {
         pieces: impl IntoIterator<Item = &'a [u8]>,
         skip: usize,
     ) -> Result<usize> {
-        lock(&self.outbound).send(socket, pieces, skip, &self.why)
+        self.outbound.lock().send(socket, pieces, skip, &self.why)
     }
 
     /// Ciphertext that waits for the socket.
     pub(crate) fn unsent(&self) -> u64 {
-        lock(&self.outbound).unsent()
+        self.outbound.lock().unsent()
     }
 
     /// Ciphertext that went over the socket so far, either way.
@@ -200,7 +197,7 @@ impl TlsSession {
 
     /// Announces the end to the peer, as far as the socket takes that.
     pub(crate) fn end(&self, socket: &OwnedFd) {
-        lock(&self.outbound).end(socket);
+        self.outbound.lock().end(socket);
     }
 }
 
@@ -307,14 +304,14 @@ impl Inbound {
                     self.idle = 0;
                 }
                 Poll::Ready(Err(e)) => {
-                    lock(why).get_or_insert_with(|| e.to_string());
+                    why.lock().get_or_insert_with(|| e.to_string());
                     return Err(errno(&e));
                 }
                 Poll::Pending => {
                     self.idle += before - left.min(before);
                     if self.idle > IDLE {
                         let flood = "the peer sends TLS messages and no data";
-                        lock(why).get_or_insert_with(|| flood.to_owned());
+                        why.lock().get_or_insert_with(|| flood.to_owned());
                         return Err(Errno::PROTO);
                     }
                     if left == 0 || left == before {

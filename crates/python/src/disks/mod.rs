@@ -99,10 +99,10 @@ impl<T: Send + 'static> Long<T> {
     ) -> PyResult<T> {
         let Self { thread, over } = self;
         let mut raised = None;
-        let over = std::sync::Mutex::new(over);
+        let over = runtime::Mutex::new(over);
         loop {
             let ended = py.detach(|| {
-                let over = over.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let over = over.lock();
                 over.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected)
             });
             if ended {

@@ -1,13 +1,13 @@
 //! A disk that is open.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use device::{Edge, Extent, ExtentKind, ZeroFlags, merge_extent};
 use disk::{OpenOptions, Opened};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
-use runtime::Context;
+use runtime::{Context, Mutex};
 
 use super::naming::Handling;
 use super::{Naming, raise, wrong};
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Disk {
 
 impl Disk {
     fn get(&self) -> PyResult<Arc<Open>> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.lock();
         open.clone().ok_or_else(|| PyValueError::new_err("the disk is closed"))
     }
 
@@ -120,7 +120,7 @@ impl Disk {
     /// Whether it is closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.open.lock().is_none()
     }
 
     /// The smallest, preferred and largest block size, in bytes. Other requests work, at a higher cost.
@@ -219,7 +219,7 @@ impl Disk {
 
     /// Flushes, and closes the disk. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let open = self.open.lock().take();
         let Some(open) = open else { return Ok(()) };
         let result = py.detach(move || {
             let flushed = if open.writes { open.edge.flush() } else { Ok(()) };
@@ -292,7 +292,7 @@ impl Extents {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, &'static str, u16)>> {
         let next = py.detach(|| {
-            let mut walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut walk = self.walk.lock();
             walk.next(&self.edge)
         });
         let next = next.map_err(|e| raise(py, &e))?;

@@ -1,11 +1,10 @@
 //! A disk over NBD, from this process.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use disk::{Content, OpenOptions};
 use pyo3::prelude::*;
-use runtime::{Context, WorkPool};
+use runtime::{Context, Mutex, WorkPool};
 use server::{Allowed, Export, Exports, Family, ListenAddress, Listener, Options, ServerLog};
 use wire::{Scheme, Transport, Uri};
 
@@ -113,13 +112,13 @@ impl DiskServer {
     /// The number of connected clients.
     #[getter]
     fn connections(&self) -> usize {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.running.lock();
         running.as_ref().map_or(0, |(server, _)| server.connections())
     }
 
     /// Answers the requests in flight, and stops. A second call does nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = self.running.lock().take();
         let Some((server, context)) = running else { return Ok(()) };
         let complaint = py.detach(|| {
             let ended = server.stop();

@@ -5,12 +5,12 @@
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyMemoryView};
+use runtime::Mutex;
 
 use crate::engine::PythonMemory;
 
@@ -82,7 +82,7 @@ pub(crate) struct AioBuffer {
 impl AioBuffer {
     fn object<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let known = || {
-            let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
+            let object = self.object.lock();
             object.as_ref().map(|object| object.bind(py).clone())
         };
         if let Some(object) = known() {
@@ -90,7 +90,7 @@ impl AioBuffer {
         }
         // Made without the lock: memory may be made by collecting garbage, which may run Python code.
         let zeroes = PyByteArray::new_with(py, self.len, |_| Ok(()))?.into_any();
-        let mut object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut object = self.object.lock();
         Ok(object.get_or_insert_with(|| zeroes.unbind()).bind(py).clone())
     }
 }

@@ -5,12 +5,12 @@
 //! interpreter may take it. A driver that waits is woken when another thread has something to send.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use runtime::Bell;
+use runtime::{Bell, Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -155,7 +155,7 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock()
     }
 
     /// Runs something that does not wait; then calls the user back, unless another thread does so.
@@ -292,10 +292,7 @@ impl Shared {
                 Some(_) => {
                     // Signals are checked from time to time.
                     let patience = Duration::from_millis(100);
-                    let (after, _) = self
-                        .changed
-                        .wait_timeout(core, patience)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    let (after, _) = self.changed.wait_timeout(core, patience);
                     core = after;
                     if until.is_some_and(|until| Instant::now() >= until) {
                         return Ok(Turn::TimedOut);

@@ -5,11 +5,12 @@
 //! log), may take time for that, and may refuse. The handshake asks here; the result is kept until
 //! the client chooses the export, so that INFO followed by GO opens it once. Nothing here blocks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use device::{Client, Connected, Device, Edge, ErrorKind, Listed, Presence, Result};
+use runtime::{Mutex, MutexGuard};
 use wire::constants::BASE_ALLOCATION;
 use wire::constants::reply::ERR_UNKNOWN;
 use wire::{BlockConstraints, ExportOffer, OptionRefusal};
@@ -74,7 +75,7 @@ impl ExportOpener {
     }
 
     fn chosen(&self) -> MutexGuard<'_, Option<Chosen>> {
-        lock(&self.chosen)
+        self.chosen.lock()
     }
 
     /// The device for the client, and the sizes that bind it, once `open` has succeeded.
@@ -97,7 +98,7 @@ impl ExportOpener {
     /// TLS it may be allowed more.
     pub(super) fn forget(&self) {
         *self.chosen() = None;
-        *lock(&self.listed) = None;
+        *self.listed.lock() = None;
     }
 
     /// Whether this client may use an export, by the identity that it has shown.
@@ -136,7 +137,7 @@ impl ExportOpener {
     fn edge(&self, export: &Export, name: &str) -> Option<std::result::Result<Edge, Refused>> {
         let chosen = self.chosen();
         let chosen = chosen.as_ref().filter(|c| c.name == name)?;
-        let answer = lock(&chosen.answer);
+        let answer = chosen.answer.lock();
         Some(match answer.as_ref()? {
             Ok(Some(device)) => Ok(export.edge.beside(device.clone())),
             Ok(None) => Ok(export.edge.clone()),
@@ -162,11 +163,11 @@ impl ExportOpener {
     /// Asks the device with exports of its own for their names.
     fn ask_for_names(&self, export: &Export) {
         let answer = Arc::new(Mutex::new(None));
-        *lock(&self.listed) = Some(answer.clone());
+        *self.listed.lock() = Some(answer.clone());
         let link = self.link.clone();
         link.begin(0);
         let done: Listed = Box::new(move |result| {
-            *lock(&answer) = Some(result);
+            *answer.lock() = Some(result);
             link.ended(0);
         });
         export.edge.device().list(&self.client(""), done);
@@ -187,7 +188,7 @@ impl ExportOpener {
         let link = self.link.clone();
         link.begin(0);
         let done: Connected = Box::new(move |result| {
-            *lock(&answer) = Some(result);
+            *answer.lock() = Some(result);
             link.ended(0);
         });
         export.edge.device().connect(&client, done);
@@ -206,8 +207,8 @@ impl wire::ExportCatalog for ExportOpener {
         let list = self.common.exports.list();
         let there = list.iter().filter(|export| self.access(export) == Access::Granted);
         let named = |e: &Export| (e.name.clone(), e.described(e.edge.info()));
-        let answer = lock(&self.listed).take();
-        let names = answer.and_then(|answer| lock(&answer).take());
+        let answer = self.listed.lock().take();
+        let names = answer.and_then(|answer| answer.lock().take());
         let (Some(chosen), Some(names)) = (self.chosen_by_name(), names) else {
             return Ok(there.map(named).collect());
         };
@@ -221,11 +222,11 @@ impl wire::ExportCatalog for ExportOpener {
 
     fn is_listed(&self) -> bool {
         let Some(export) = self.chosen_by_name() else { return true };
-        let asked = lock(&self.listed).is_some();
+        let asked = self.listed.lock().is_some();
         if !asked {
             self.ask_for_names(export);
         }
-        lock(&self.listed).as_ref().is_some_and(|answer| lock(answer).is_some())
+        self.listed.lock().as_ref().is_some_and(|answer| answer.lock().is_some())
     }
 
     fn is_ready(&self, name: &str) -> bool {
@@ -281,8 +282,4 @@ impl wire::ExportCatalog for ExportOpener {
             None => Err(OptionRefusal::platform("the export is not ready")),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,11 +7,11 @@
 //! A client that fails to prove its identity is told so, and its connection closed, only after the
 //! delay that the library asks for; a timer counts that, and nothing of the client is read meanwhile.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use net::tls::{FailedHandshake, Handshake, HandshakeProgress};
-use runtime::WorkPool;
+use runtime::{Mutex, WorkPool};
 use wire::ServerHandshake;
 
 use super::{Connection, Phase};
@@ -64,7 +64,7 @@ impl Step {
         let (found, busy) = (place.clone(), Busy::new(link));
         pool.run(move || {
             let result = tls.advance(busy.0.stream());
-            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some((tls, result));
+            *found.lock() = Some((tls, result));
             drop(busy);
         });
         Self::Away(place)
@@ -114,7 +114,7 @@ impl Connection {
                 return true;
             }
             Step::Away(place) => {
-                let outcome = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let outcome = place.lock().take();
                 let Some(outcome) = outcome else {
                     // It panicked, which has been logged.
                     self.finish(false);

@@ -5,7 +5,6 @@
 //! of zeroes.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::{Extent, ExtentKind};
 
@@ -26,10 +25,6 @@ impl Default for KnownData {
     fn default() -> Self {
         Self { runs: VecDeque::new(), ahead: AHEAD.0 }
     }
-}
-
-pub(super) fn lock(known: &Mutex<KnownData>) -> MutexGuard<'_, KnownData> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl KnownData {

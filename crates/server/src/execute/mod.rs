@@ -16,10 +16,11 @@ mod reading;
 mod status;
 mod zeroes;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use device::{Buffer, BufferPool, Edge, Error, ErrorKind, Operation, Result, ZeroFlags};
+use runtime::Mutex;
 use wire::{Command, CommandFlags, ErrorCode, Negotiated, ReplyWriter, Request};
 
 use crate::budget::{Account, Share};
@@ -183,7 +184,7 @@ impl RequestRun<'_> {
             return self.done();
         }
         if matches!(operation, Operation::Zero { .. } | Operation::Trim { .. }) {
-            known::lock(&self.served.known).forget();
+            self.served.known.lock().forget();
         }
         self.plain(operation);
     }

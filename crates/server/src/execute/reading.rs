@@ -6,16 +6,17 @@
 //! they are never sent from their place: short data are read, at once or elsewhere, and for long data
 //! the place is asked for, which is refused where there is a lock.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Buffer, Done, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Place, Result,
 };
+use runtime::Mutex;
 use wire::{ReplyWriter, Request};
 
 use super::elsewhere::{Ending, go_on, start};
 use super::zeroes::zeroes;
-use super::{FLOOR, LONG, RequestRun, Served, known};
+use super::{FLOOR, LONG, RequestRun, Served};
 use crate::budget::Share;
 use crate::link::{Out, Placed};
 
@@ -114,7 +115,7 @@ fn look_up(served: &Served, r: &Request) -> Option<Vec<Extent>> {
     if r.length >= LOOK
         && abilities.extents
         && !abilities.observed
-        && !known::lock(&served.known).has(r.offset, r.length)
+        && !served.known.lock().has(r.offset, r.length)
     {
         match served.edge.resolve_now(r.offset, r.length, READ_EXTENTS, &mut extents) {
             Ok(true) => {}
@@ -274,7 +275,7 @@ impl Reading {
         let Ending { served, link, request, .. } = &self.ending;
         let (edge, link, offset) = (served.edge.clone(), link.clone(), request.offset);
         let most = edge.info().size.saturating_sub(offset);
-        let len = known::lock(&served.known).to_ask(request.length).min(most);
+        let len = served.known.lock().to_ask(request.length).min(most);
         let resolve = Operation::Resolve { offset, len, max: READ_EXTENTS };
         start(&edge, &link, resolve, Box::new(move |result| self.looked_up(len, result)));
     }
@@ -284,7 +285,7 @@ impl Reading {
         let Ending { served, request, .. } = &self.ending;
         let mut extents = Vec::new();
         if let Ok(Outcome::Extents(told)) = result {
-            known::lock(&served.known).learn(len, &told);
+            served.known.lock().learn(len, &told);
             let (offset, end) = (request.offset, request.offset + request.length);
             extents = told.iter().map_while(|extent| extent.part(offset, end)).collect();
         }
@@ -335,7 +336,7 @@ impl Reading {
 
     /// A part was read, or could not be. The last one ends the request.
     fn arrived(reading: &Mutex<Option<Self>>, i: usize, result: Result<Outcome>) {
-        let mut lock = reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = reading.lock();
         let Some(me) = &mut *lock else { return };
         match (result, me.parts.get_mut(i)) {
             (Ok(Outcome::Read(buffer)), Some(slot)) if slot.is_of(buffer.len() as u64) => {

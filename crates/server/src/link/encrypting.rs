@@ -3,9 +3,8 @@
 //!
 //! Nothing is sent from its place: a queued place is read first, as for sockets without sendfile.
 
-use std::sync::MutexGuard;
-
 use net::Sent;
+use runtime::MutexGuard;
 
 use super::Link;
 use super::out::Out;

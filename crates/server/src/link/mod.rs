@@ -14,11 +14,11 @@ mod leases;
 mod out;
 mod sending;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::Stream;
-use runtime::{Behalf, Mailbox};
+use runtime::{Behalf, Mailbox, Mutex, MutexGuard};
 use rustix::event::epoll;
 
 use crate::bell::ReactorBell;
@@ -100,7 +100,7 @@ impl Link {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// The number of its client, from 1.
@@ -207,7 +207,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.queue.get_mut();
         self.account.put(queue.cipher + queue.pieces.iter().map(Out::uncounted).sum::<u64>());
     }
 }

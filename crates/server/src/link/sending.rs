@@ -11,13 +11,13 @@
 //! offset must never show there, so leases are kept (`leases.rs`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome};
 use net::Sent;
-use runtime::{has_time, promise, spawn};
+use runtime::{MutexGuard, has_time, promise, spawn};
 use rustix::io::Errno;
 
 use super::Link;

@@ -12,10 +12,11 @@ mod voice;
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use device::{Error, Peer, Result};
+use runtime::{Condvar, Mutex, MutexGuard};
 
 use line::Line;
 pub use line::LogFormat;
@@ -265,9 +266,9 @@ impl ServerLog {
             state.started && (state.writing || !state.queue.is_empty() || state.dropped > 0)
         };
         let waited = shared.idle.wait_timeout_while(state, limit, busy);
-        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut state, waited) = waited;
         state.hurry = false;
-        !waited.timed_out()
+        !waited
     }
 
     fn shared(&self) -> &Shared {
@@ -284,11 +285,11 @@ impl Drop for Owner {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.lock()
     }
 
     fn take(&self, line: Line) {
@@ -353,9 +354,9 @@ impl Shared {
             }
             state = if state.dropped > 0 {
                 let woken = self.work.wait_timeout(state, DROPPED);
-                woken.unwrap_or_else(PoisonError::into_inner).0
+                woken.0
             } else {
-                self.work.wait(state).unwrap_or_else(PoisonError::into_inner)
+                self.work.wait(state)
             };
         }
     }

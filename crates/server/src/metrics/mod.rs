@@ -8,10 +8,10 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use runtime::Gauge;
+use runtime::{Gauge, Mutex};
 
 use crate::shared::Shared;
 use crate::terms::Options;
@@ -66,10 +66,6 @@ pub(crate) struct Metrics {
     closed: Mutex<BTreeMap<Reason, u64>>,
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Metrics {
     /// For a server of this many reactors.
     pub(crate) fn new(reactors: usize) -> Self {
@@ -80,7 +76,7 @@ impl Metrics {
 
     /// The counts of an export.
     pub(crate) fn of(&self, export: &str) -> Arc<Tally> {
-        let mut exports = lock(&self.exports);
+        let mut exports = self.exports.lock();
         let known = exports.contains_key(export) || exports.len() < EXPORTS;
         let name = if known { export } else { OTHERS };
         if let Some(tally) = exports.get(name) {
@@ -94,7 +90,7 @@ impl Metrics {
 
     /// A connection was refused or closed.
     pub(crate) fn closed(&self, reason: Reason) {
-        *lock(&self.closed).entry(reason).or_default() += 1;
+        *self.closed.lock().entry(reason).or_default() += 1;
     }
 }
 
@@ -146,10 +142,10 @@ impl Live {
         )];
         let limits = shared.common.terms.now().limits();
         lines.extend(limits.iter().map(|(option, value)| format!("--{option}: {value}")));
-        for (reason, number) in &*lock(&shared.common.metrics.closed) {
+        for (reason, number) in &*shared.common.metrics.closed.lock() {
             lines.push(format!("refused or closed ({}): {number}", reason.name()));
         }
-        for (name, tally) in &*lock(&shared.common.metrics.exports) {
+        for (name, tally) in &*shared.common.metrics.exports.lock() {
             for (command, sum) in tally.sums().iter().filter(|(_, sum)| sum.requests > 0) {
                 let (half, most) = (sum.percentile(50) * 1e6, sum.percentile(99) * 1e6);
                 let under_way = sum.requests.saturating_sub(sum.answered);
@@ -176,7 +172,7 @@ fn connections(shared: &Shared, text: &mut Text) {
     text.sample("diskferry_connections_accepted_total", &[], accepted);
     let name = "diskferry_connections_closed";
     text.family(name, "counter", "Clients refused or closed by the server");
-    for (reason, number) in &*lock(&shared.common.metrics.closed) {
+    for (reason, number) in &*shared.common.metrics.closed.lock() {
         let name = "diskferry_connections_closed_total";
         text.sample(name, &[("reason", reason.name())], *number);
     }
@@ -192,7 +188,7 @@ fn labels<'a>(export: &'a str, command: &'a str) -> [(&'static str, &'a str); 2]
 }
 
 fn requests(shared: &Shared, text: &mut Text) {
-    let exports = lock(&shared.common.metrics.exports).clone();
+    let exports = shared.common.metrics.exports.lock().clone();
     let all: Vec<_> = exports
         .iter()
         .flat_map(|(name, tally)| {
@@ -251,9 +247,9 @@ mod tests {
         let metrics = Metrics::new(64);
         let name = |n: usize| n.to_string();
         let all: usize = (0..2 * EXPORTS).map(|n| metrics.of(&name(n)).sets()).sum();
-        assert_eq!(lock(&metrics.exports).len(), EXPORTS + 1);
+        assert_eq!(metrics.exports.lock().len(), EXPORTS + 1);
         assert_eq!(metrics.of("0").sets(), 64);
-        let kept: usize = lock(&metrics.exports).values().map(|tally| tally.sets()).sum();
+        let kept: usize = metrics.exports.lock().values().map(|tally| tally.sets()).sum();
         assert!(kept < 8 * SETS && all > kept, "{kept}");
     }
 }

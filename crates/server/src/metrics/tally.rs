@@ -5,10 +5,9 @@
 //! the shards up; they are consistent enough for people.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use runtime::TimeBuckets;
+use runtime::{Mutex, TimeBuckets};
 use wire::{Command, ErrorCode};
 
 /// The commands that are counted, and their names.
@@ -115,7 +114,7 @@ impl Tally {
 
     /// One was answered with an error.
     pub(crate) fn failed(&self, code: ErrorCode) {
-        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut errors = self.errors.lock();
         match errors.iter_mut().find(|(known, _)| *known == code) {
             Some((_, number)) => *number += 1,
             None => errors.push((code, 1)),
@@ -124,7 +123,7 @@ impl Tally {
 
     /// Errors so far.
     pub(crate) fn errors(&self) -> Vec<(ErrorCode, u64)> {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.errors.lock().clone()
     }
 
     /// The sums of each command.

@@ -1,9 +1,9 @@
 //! Threads that answer a [`TestDevice`](super::TestDevice) late, and in any order.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use device::{Done, Operation};
-use runtime::contained;
+use runtime::{Condvar, Mutex, contained};
 
 use super::Core;
 
@@ -21,17 +21,13 @@ struct Waiting {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn put(&self, operation: Operation, done: Done) {
-        self.lock().list.push((operation, done));
+        self.state.lock().list.push((operation, done));
         self.wake.notify_one();
     }
 
     pub(super) fn close(&self) {
-        self.lock().is_closed = true;
+        self.state.lock().is_closed = true;
         self.wake.notify_all();
     }
 
@@ -52,16 +48,15 @@ impl Queue {
     /// Any of those that wait, after others had time to come.
     fn next(&self, dice: &mut Dice) -> Option<(Operation, Done)> {
         loop {
-            let state = self.lock();
+            let state = self.state.lock();
             let is_idle = |state: &mut Waiting| state.list.is_empty() && !state.is_closed;
-            let state =
-                self.wake.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
+            let state = self.wake.wait_while(state, is_idle);
             if state.is_closed {
                 return None;
             }
             drop(state);
             std::thread::yield_now();
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if !state.list.is_empty() {
                 let any = dice.below(state.list.len());
                 return Some(state.list.swap_remove(any));

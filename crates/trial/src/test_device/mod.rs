@@ -6,7 +6,7 @@ mod late;
 mod seen;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use device::model::Model;
@@ -14,7 +14,7 @@ use device::{
     Abilities, BlockSizes, Blocking as _, Client, Connected, Done, Edge, Error, ErrorKind, Info,
     Lane, Operation, OperationKind, Outcome, Result, Session, run_blocking,
 };
-use runtime::WorkPool;
+use runtime::{Condvar, Mutex, MutexGuard, WorkPool};
 
 use faces::Connecting;
 use late::Queue;
@@ -160,7 +160,7 @@ impl TestDevice {
 
     /// What becomes of each operation from now on. The hook is called by the thread that answers, by several at once.
     pub fn on(&self, hook: impl Fn(Operation) -> Fate + Send + Sync + 'static) {
-        *lock(&self.core.hook) = Arc::new(hook);
+        *self.core.hook.lock() = Arc::new(hook);
     }
 
     /// A hook by which operations whose text begins with this fail; `None`: none does.
@@ -262,8 +262,8 @@ impl TestDevice {
     fn wait_until(&self, condition: impl Fn(&State) -> bool) {
         let state = self.core.state();
         let waited = self.core.came.wait_timeout_while(state, GUARD, |state| !condition(state));
-        let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert!(!waited.timed_out(), "asked {:?}, {} are held", state.seen, state.held.len());
+        let (state, waited) = waited;
+        assert!(!waited, "asked {:?}, {} are held", state.seen, state.held.len());
     }
 
     /// Lets all go that is held, and holds nothing any more but what the hook holds.
@@ -300,13 +300,9 @@ impl TestDevice {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Core {
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// Records it, and gives it back unless it is held.
@@ -323,7 +319,7 @@ impl Core {
 
     /// Does as the hook says.
     fn answer(&self, operation: Operation, done: Done) {
-        let hook = lock(&self.hook).clone();
+        let hook = self.hook.lock().clone();
         match self.failure().map_or_else(|| hook(operation), |e| Fate::Answer(Err(e))) {
             Fate::Pass(operation) => done(self.pass(operation)),
             Fate::Answer(answer) => done(answer),

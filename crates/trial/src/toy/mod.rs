@@ -13,8 +13,8 @@ mod pack;
 mod room;
 mod table;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use device::below::{confused, flush, read_or_wait, write};
@@ -22,7 +22,7 @@ use device::{
     Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, Info, Now, Operation, Outcome,
     Result, Slice, ZeroFlags,
 };
-use runtime::{Gate, WorkPool, each, spawn, wait_for};
+use runtime::{Gate, Mutex, MutexGuard, WorkPool, each, spawn, wait_for};
 
 use room::{Lease, Room, Slot};
 use table::Entry;
@@ -222,7 +222,7 @@ impl Device for Toy {
 
 impl ToyImage {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock()
     }
 
     /// The cluster at `offset`, and how far in it that is.
@@ -278,12 +278,12 @@ impl ToyImage {
             async move {
                 let piece = me.read_piece(at, len, true).await?.ok_or_else(confused)?;
                 let start = usize::try_from(at - offset).unwrap();
-                into.lock().unwrap()[start..start + len].copy_from_slice(&piece);
+                into.lock()[start..start + len].copy_from_slice(&piece);
                 Result::Ok(())
             }
         });
         each(&pool, WIDTH, reads).await?;
-        let mut whole = whole.lock().unwrap();
+        let mut whole = whole.lock();
         Ok(std::mem::replace(&mut *whole, Buffer::zeroed(0)))
     }
 

@@ -4,7 +4,7 @@
 //!
 //! How much is free is asked again after every 16 MiB, so that what others take meanwhile counts.
 
-use std::sync::{Mutex, PoisonError};
+use runtime::Mutex;
 
 use super::memory;
 
@@ -33,7 +33,7 @@ pub(crate) fn fits(bytes: u64) -> bool {
 
 /// Whether this many bytes may stay in memory; if so, they are taken.
 pub(crate) fn take(bytes: u64) -> bool {
-    ALLOWANCE.lock().unwrap_or_else(PoisonError::into_inner).take(bytes, memory::free)
+    ALLOWANCE.lock().take(bytes, memory::free)
 }
 
 impl Allowance {

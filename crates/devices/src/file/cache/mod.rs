@@ -18,10 +18,11 @@ pub(crate) mod windows;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use device::Keeper;
 use device::residency::{is_cached, pages};
+use runtime::RwLock;
 use rustix::fs::{FileType, OFlags, fstat, major, minor};
 use rustix::io::Errno;
 use rustix::param::page_size;
@@ -177,7 +178,7 @@ impl Sparing {
         let is_absent = || pages::count(fd, offset, len).is_ok_and(|pages| pages.cached == 0);
         let wanted = data.len() >= DIRECT && is_absent();
         if let Some(direct) = self.direct(data, offset).filter(|_| wanted) {
-            let _together = self.apart.read().unwrap_or_else(PoisonError::into_inner);
+            let _together = self.apart.read();
             let work = || transfer::write_all(direct, data, offset);
             match self.windows.during(fd, (offset, len, 0), PageUse::Direct, work) {
                 Err(e) if self.is_refused(&e) => {}
@@ -190,7 +191,7 @@ impl Sparing {
     /// Runs `write`, which writes `len` bytes at `offset` through the page cache.
     pub(crate) fn write_through<T>(&self, offset: u64, len: u64, write: impl FnOnce() -> T) -> T {
         let write = || {
-            let _alone = self.apart.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.apart.write();
             write()
         };
         self.windows.during(self.fd.as_fd(), (offset, len, 0), PageUse::Write, write)
@@ -203,7 +204,7 @@ impl Sparing {
         if offset.is_multiple_of(page) && len.is_multiple_of(page) {
             return work();
         }
-        let _alone = self.apart.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.apart.write();
         work()
     }
 
@@ -302,7 +303,7 @@ mod tests {
         let page = page_size() as u64;
         let (tell, told) = channel();
         std::thread::scope(|scope| {
-            let direct = sparing.apart.read().unwrap();
+            let direct = sparing.apart.read();
             sparing.zero(page, 3 * page, || ());
             for (offset, len) in [(0, 100), (page, page + 1), (1, page)] {
                 let (tell, sparing) = (tell.clone(), &sparing);

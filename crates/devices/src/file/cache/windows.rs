@@ -19,10 +19,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use device::residency::pages;
+use runtime::{Mutex, MutexGuard, RwLock};
 use rustix::fs::{Advice, fadvise};
 use rustix::param::page_size;
 
@@ -141,7 +141,7 @@ impl Windows {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Runs `work` on `len` bytes from `offset` of the file, and then drops what exceeds the limit. The system may read
@@ -378,7 +378,7 @@ impl Windows {
 
     /// Waits for write-back, and notes its failure.
     fn hear(&self, wait: impl FnOnce() -> io::Result<()>) {
-        let _hearing = self.hearing.read().unwrap_or_else(PoisonError::into_inner);
+        let _hearing = self.hearing.read();
         if let Err(e) = wait() {
             let mut state = self.lock();
             state.loss = state.loss.or(Some(e.raw_os_error().unwrap_or(libc::EIO)));
@@ -388,7 +388,7 @@ impl Windows {
     /// Takes a failure to write back that was reported here and will not be reported elsewhere. Waits for threads that
     /// wait for write-back just now: the report may have gone to one of them.
     pub(crate) fn take_loss(&self) -> Option<io::Error> {
-        let _all_heard = self.hearing.write().unwrap_or_else(PoisonError::into_inner);
+        let _all_heard = self.hearing.write();
         self.lock().loss.take().map(io::Error::from_raw_os_error)
     }
 }

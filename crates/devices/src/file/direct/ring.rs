@@ -11,12 +11,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::register::Restriction;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types::Fd};
+use runtime::{Mutex, MutexGuard};
 
 use super::queue::{Bytes, Next, Transfer};
 
@@ -113,7 +114,7 @@ impl Drop for Ring {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Submits waiting transfers, up to the limit.

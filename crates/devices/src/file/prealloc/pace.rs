@@ -1,8 +1,9 @@
 //! A limit of bytes a second.
 
 use std::num::NonZeroU64;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use runtime::Mutex;
 
 use crate::preallocation::PreallocationWatch;
 
@@ -43,7 +44,7 @@ impl Pace {
 
     /// When `len` bytes may pass that are wanted now. Unused capacity is not saved up.
     fn reserve(&self, len: u64, now: Instant) -> Instant {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock();
         let start = next.map_or(now, |next| next.max(now));
         let nanos = u128::from(len) * 1_000_000_000 / u128::from(self.rate.get());
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);

@@ -7,8 +7,8 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, PoisonError};
 
+use runtime::Mutex;
 use rustix::io::Errno;
 
 use super::pace::Pace;
@@ -144,16 +144,16 @@ impl Written {
         }
         let (next, failed) = (Mutex::new(range.start), Mutex::new(None));
         let take = || {
-            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = next.lock();
             let part = *next..range.end.min(next.saturating_add(piece));
             *next = part.end;
-            let over = job.watch.is_stopped() || lock(&failed).is_some();
+            let over = job.watch.is_stopped() || failed.lock().is_some();
             (!part.is_empty() && !over).then_some(part)
         };
         let work = || {
             while let Some(part) = take() {
                 if let Err(e) = self.all_of(system, part, job) {
-                    lock(&failed).get_or_insert(e);
+                    failed.lock().get_or_insert(e);
                 }
             }
         };
@@ -164,7 +164,7 @@ impl Written {
             }
             work();
         });
-        lock(&failed).take().map_or(Ok(()), Err)
+        failed.lock().take().map_or(Ok(()), Err)
     }
 
     /// Zeroes something at the start of a range that is not empty; how many bytes.
@@ -213,10 +213,6 @@ fn something(n: u64) -> rustix::io::Result<u64> {
     if n == 0 { Err(Errno::IO) } else { Ok(n) }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,13 +245,13 @@ mod tests {
             len: u64,
             answer: Result<(), Errno>,
         ) -> Result<(), Errno> {
-            self.calls.lock().unwrap().push((way, at..at + len, answer.is_ok()));
+            self.calls.lock().push((way, at..at + len, answer.is_ok()));
             answer
         }
 
         /// Which calls were made of a way, and of those that succeeded, that they cover `range` once.
         fn covers(&self, range: Range<u64>) {
-            let mut done: Vec<_> = self.calls.lock().unwrap().clone();
+            let mut done: Vec<_> = self.calls.lock().clone();
             done.retain(|(_, _, ok)| *ok);
             done.sort_by_key(|(_, r, _)| r.start);
             let mut at = range.start;
@@ -267,7 +263,7 @@ mod tests {
         }
 
         fn count(&self, way: ZeroMethod) -> usize {
-            self.calls.lock().unwrap().iter().filter(|(w, ..)| *w == way).count()
+            self.calls.lock().iter().filter(|(w, ..)| *w == way).count()
         }
     }
 
@@ -377,7 +373,7 @@ mod tests {
         watch.stop();
         let written = Written::new(BLOCK, false, Some(0));
         written.zero_by(&fake, 0..90 * MIB, &PacedRun { watch: &watch, pace: None }).unwrap();
-        assert!(fake.calls.lock().unwrap().is_empty());
+        assert!(fake.calls.lock().is_empty());
     }
 
     #[test]

@@ -11,9 +11,8 @@ mod file;
 mod on_read;
 mod states;
 
-use runtime::{Promised, RangeLock, RangeLocks};
+use runtime::{Mutex, MutexGuard, Promised, RangeLock, RangeLocks};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::{
     Buffer, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Params, Result,
@@ -111,7 +110,7 @@ impl Store {
 
     /// The states of the blocks. Do not hold the lock for long.
     pub(crate) fn states(&self) -> MutexGuard<'_, States> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+        self.states.lock()
     }
 
     /// Bytes of a block.

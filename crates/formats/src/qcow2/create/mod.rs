@@ -22,10 +22,10 @@ mod tests;
 mod upwards;
 mod writer;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use device::{Abilities, BlockSizes, Device, Edge, Info, Order, Result, ZeroFlags};
-use runtime::{Gate, WorkPool};
+use runtime::{Gate, Mutex, MutexGuard, WorkPool};
 
 use crate::format::{Creator, DiskMap, Making};
 use crate::kit::Layered;
@@ -183,7 +183,7 @@ impl NewImage {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The container of the data.

@@ -3,13 +3,14 @@
 //! Many threads append grains as they come. Tables, descriptor and header follow at the end, the
 //! header last.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::{
     Abilities, BlockSizes, Buffer, Device, Edge, Error, ErrorKind, Fault, Info, Operation, Outcome,
     Place, Result, Slice, ZeroFlags,
 };
+use runtime::{Mutex, MutexGuard};
 
 use super::text::{DESCRIPTOR, DESCRIPTOR_AT, Header, Text, own_name};
 use super::{GRAIN, Making, SPAN, Settings, grains};
@@ -247,7 +248,7 @@ impl Layer for Sparse {
 
 impl Sparse {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     async fn put(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {

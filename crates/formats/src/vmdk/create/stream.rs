@@ -13,13 +13,13 @@
 //! written last.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use device::{
     Abilities, BlockSizes, Buffer, Device, Edge, Error, ErrorKind, Fault, Info, Operation, Order,
     Outcome, Result, Slice, is_zero,
 };
-use runtime::{Promise, RangeSet, WorkPool, promise, where_there_is_time};
+use runtime::{Mutex, MutexGuard, Promise, RangeSet, WorkPool, promise, where_there_is_time};
 
 use super::front::{Front, TABLE};
 use super::text::{DESCRIPTOR_AT, Header, Text, own_name};
@@ -382,7 +382,7 @@ impl Layer for StreamOptimized {
 
 impl StreamOptimized {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The grains of a range of whole ones; the last may end with the disk.

@@ -12,10 +12,10 @@ mod layouts;
 mod streams;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use device::{Abilities, Blocking, Edge, Error, Info, Order, Params, Result, Simple};
-use runtime::Context;
+use runtime::{Context, Mutex};
 
 use crate::{Files, Opening, Reference};
 
@@ -63,7 +63,7 @@ impl Bytes {
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
-        self.bytes.lock().unwrap().clone()
+        self.bytes.lock().clone()
     }
 }
 
@@ -87,14 +87,14 @@ impl Blocking for Bytes {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let bytes = self.bytes.lock().unwrap();
+        let bytes = self.bytes.lock();
         let at = usize::try_from(offset).unwrap();
         buf.copy_from_slice(&bytes[at..at + buf.len()]);
         Ok(())
     }
 
     fn write_at(&self, data: &[u8], offset: u64, _: bool) -> Result<()> {
-        let mut bytes = self.bytes.lock().unwrap();
+        let mut bytes = self.bytes.lock();
         let at = usize::try_from(offset).unwrap();
         assert!(!self.pipe || at == bytes.len(), "{at} is not where the pipe is");
         if bytes.len() < at + data.len() {
@@ -109,8 +109,8 @@ impl Blocking for Bytes {
     }
 
     fn resize(&self, size: u64) -> Result<()> {
-        assert!(!self.pipe || size == self.bytes.lock().unwrap().len() as u64);
-        self.bytes.lock().unwrap().resize(usize::try_from(size).unwrap(), 0);
+        assert!(!self.pipe || size == self.bytes.lock().len() as u64);
+        self.bytes.lock().resize(usize::try_from(size).unwrap(), 0);
         Ok(())
     }
 }
