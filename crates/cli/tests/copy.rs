@@ -1,7 +1,5 @@
 //! `diskferry copy` as a program: its files, messages, progress, and leftovers.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

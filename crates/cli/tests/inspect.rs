@@ -2,8 +2,6 @@
 //!
 //! Tests that need nbdinfo, nbdkit or qemu-nbd are skipped with a message where those are missing.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};

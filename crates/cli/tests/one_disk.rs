@@ -2,8 +2,6 @@
 //!
 //! What needs nbdkit's plugin `sh` is skipped, and said to be, where it is missing.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

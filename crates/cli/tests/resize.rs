@@ -1,7 +1,5 @@
 //! `diskferry resize` as a program: what it resizes, and what it refuses and leaves as it was.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::path::PathBuf;
 use std::process::{Command, Output};
 

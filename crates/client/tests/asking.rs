@@ -1,9 +1,7 @@
 //! The NBD client's requests, and over which connections it sends them: only what was advertised, as long
 //! as a server takes it, and in another way where it was refused.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod script;
+use crate::script;
 
 use std::sync::Arc;
 

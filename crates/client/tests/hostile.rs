@@ -4,9 +4,7 @@
 //! The numbers in names are those of the client's conformance checklist; replies to a read that lie
 //! are listed in `blackbox::conformance`.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod script;
+use crate::script;
 
 use blackbox::conformance::replies::{self, Reply, Verdict};
 use blackbox::rules::Seen;

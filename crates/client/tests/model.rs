@@ -4,9 +4,7 @@
 //! The server is correct and as awkward as it may be: replies in any order, reads cut into pieces
 //! that come shuffled and interleaved, holes where there are zeroes, maps cut short.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod script;
+use crate::script;
 
 use runtime::WorkPool;
 use std::collections::{HashMap, VecDeque};

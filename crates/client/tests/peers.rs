@@ -2,9 +2,7 @@
 //!
 //! A server that is not installed is skipped with a message.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod script;
+use crate::script;
 
 use runtime::WorkPool;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! A connection has to prove that it is alive when another one is made beside it.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod script;
+use crate::script;
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,9 +1,7 @@
 //! The `nbd` device as a proxy needs it: tries again at first, reconnects when asked,
 //! connections for each client, and servers that are named in other ways than by an address.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod script;
+use crate::script;
 
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;

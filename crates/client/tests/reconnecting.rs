@@ -1,9 +1,7 @@
 //! Connections that are lost and reconnected without being asked for: the table in
 //! docs/architecture/client.md ("Reconnecting"), a test a cell, against a scripted server that loses, forgets and dawdles.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod script;
+use crate::script;
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};

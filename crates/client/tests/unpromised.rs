@@ -1,9 +1,7 @@
 //! A server that does not advertise multi-conn: it is read over several connections where that helps, and
 //! whatever it does with the second one costs nothing.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod script;
+use crate::script;
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

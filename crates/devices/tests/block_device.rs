@@ -1,9 +1,7 @@
 //! The file device on a real block device: a loop device over a sparse file. Needs root and a free
 //! loop device; where there is none the tests say so and pass.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod scratch;
+use crate::scratch;
 
 use runtime::WorkPool;
 use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,6 @@
 //! Random operations on every writable device and on the model: see `trial`.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod scratch;
+use crate::scratch;
 
 use runtime::WorkPool;
 use std::sync::Arc;

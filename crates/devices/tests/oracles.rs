@@ -1,8 +1,6 @@
 //! Devices whose content is computed: the same bytes whatever the request sizes, maps that agree
 //! with the bytes, writes accepted if and only if they match.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use device::{Edge, ErrorKind, Extent, ExtentKind, ZeroFlags};
 use devices::OpenOptions;
 use proptest::prelude::*;

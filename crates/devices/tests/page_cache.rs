@@ -1,10 +1,9 @@
 //! What `file` leaves in the page cache, by its parameter `cache`: whatever is done to it, the bytes are those of
 //! the model, few pages stay, and those that others had there do.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
-mod scratch;
+use crate::scratch;
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -1,9 +1,7 @@
 //! Our locks and QEMU's: each keeps the other out where it must. Without qemu-nbd and qemu-io
 //! installed there is nothing to test against, and the tests say so and pass.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod scratch;
+use crate::scratch;
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;

@@ -2,8 +2,6 @@
 //! points one way; the files of a crate need each other in small circles only; no particular device
 //! is known outside of `devices`; and a type name has one meaning, as CONTRIBUTING.md wants it.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

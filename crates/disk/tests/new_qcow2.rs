@@ -3,8 +3,6 @@
 //!
 //! Without qemu-img it is skipped; with `REQUIRE_PEERS=1` that fails.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};

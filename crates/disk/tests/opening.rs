@@ -1,7 +1,5 @@
 //! The disks that names lead to, and what is left of a target that could not be used.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::path::PathBuf;
 
 use device::ZeroFlags;

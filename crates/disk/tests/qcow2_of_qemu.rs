@@ -3,8 +3,6 @@
 //!
 //! Without qemu these tests say that they are skipped; with `REQUIRE_PEERS=1` they fail.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;

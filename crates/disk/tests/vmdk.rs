@@ -1,8 +1,6 @@
 //! Images of the format vmdk, from qemu-img and to it. Without qemu-img the tests are skipped, unless
 //! `REQUIRE_PEERS=1`.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

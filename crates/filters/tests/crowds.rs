@@ -2,8 +2,6 @@
 //! failure half-way. Each client has parts of the disk for itself, whose borders lie anywhere in
 //! blocks; what it wrote there is what it reads there, whatever the others do beside it.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use device::Blocking as _;
 use runtime::WorkPool;
 use std::ops::Range;

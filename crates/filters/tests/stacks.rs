@@ -6,8 +6,6 @@
 //! that cannot be so (it makes the disk smaller, say) has a test beside its code instead and is
 //! named in [`ELSEWHERE`].
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use runtime::WorkPool;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,15 +20,10 @@ use trial::{SIZE, Trims, op};
 
 use bottoms::{Guard, IN_MEMORY, KINDS, bottom};
 
-#[path = "stacks/alike.rs"]
 mod alike;
-#[path = "stacks/bottoms.rs"]
 mod bottoms;
-#[path = "stacks/fast.rs"]
 mod fast;
-#[path = "stacks/lasting.rs"]
 mod lasting;
-#[path = "stacks/together.rs"]
 mod together;
 
 /// Filters and parameters with which operations end as on the bare device.

@@ -1,8 +1,6 @@
 //! A device that asks for its client to be dropped: the connection ends without an answer to
 //! that request, and the next client is served.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use runtime::WorkPool;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,9 +1,7 @@
 //! Replies that were to leave from their place, and must be read after all: the server sleeps while they
 //! are read, and what they take in memory is counted before.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod client;
+use crate::client;
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;

@@ -1,9 +1,7 @@
 //! A disk whose clusters lie scattered over two files and move: bytes that a client was sent as pages,
 //! and has not received, never become those of another offset.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod client;
+use crate::client;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

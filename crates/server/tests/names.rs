@@ -1,8 +1,6 @@
 //! What a client learns from refusals and errors: no name of the host, and not which names are hidden from it.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod client;
+use crate::client;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

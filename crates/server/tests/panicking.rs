@@ -1,8 +1,6 @@
 //! A device that panics: that request fails, all other clients are served, and it is counted.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod client;
+use crate::client;
 
 use runtime::WorkPool;
 

@@ -3,9 +3,7 @@
 //!
 //! Without strace it is skipped; with `REQUIRE_PEERS=1` that fails.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod client;
+use crate::client;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read;

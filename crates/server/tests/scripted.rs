@@ -1,8 +1,6 @@
 //! Connections over a device that answers when it is told to, in the order in which it is told.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod client;
+use crate::client;
 
 use runtime::WorkPool;
 use std::io::{Read, Write};

@@ -1,9 +1,7 @@
 //! A device that never waits, and does what it is asked before `submit` returns: that is not always
 //! what it should do on the thread of a reactor.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod client;
+use crate::client;
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -1,8 +1,6 @@
 //! Properties: what one side encodes the other understands, in pieces of any size; and no bytes
 //! make a parser panic or loop.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use proptest::prelude::*;
 use wire::{
     Body, ChunkPayload, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command,

@@ -7,7 +7,7 @@ use device::model::Model;
 use device::{Abilities, BlockSizes, Blocking, Edge, ZeroFlags};
 use trial::SIZE;
 
-use crate::bottoms::{WAITS, Wait, waiting};
+use crate::stacks::bottoms::{WAITS, Wait, waiting};
 
 /// What a device with blocks of 512 bytes is asked for while `work` is done, and how often it is made
 /// durable.

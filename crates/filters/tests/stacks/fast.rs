@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use device::{ErrorKind, ZeroFlags};
 
-use crate::bottoms::{WAITS, waiting};
-use crate::lasting::Volatile;
-use crate::{SHAPES, over};
+use crate::stacks::bottoms::{WAITS, waiting};
+use crate::stacks::lasting::Volatile;
+use crate::stacks::{SHAPES, over};
 
 #[test]
 fn a_fast_zero_is_fast_or_refused_with_nothing_written_through_every_pair_of_filters() {

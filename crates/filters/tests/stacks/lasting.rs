@@ -8,8 +8,8 @@ use device::{Abilities, BlockSizes, Blocking as _, Edge, ErrorKind, Result, run_
 use proptest::prelude::*;
 use trial::{Fate, Op, SIZE, TestDevice, lying, op};
 
-use crate::bottoms::{Guard, WAITS, Wait, waiting};
-use crate::{SHAPES, over};
+use crate::stacks::bottoms::{Guard, WAITS, Wait, waiting};
+use crate::stacks::{SHAPES, over};
 
 /// A disk with a cache that a power failure loses.
 pub(crate) struct Volatile {

@@ -9,9 +9,9 @@ use device::{Buffer, Client, Done, Edge, Operation, Outcome, Peer, Presence, Res
 use proptest::prelude::*;
 use trial::SIZE;
 
-use crate::bottoms::{Format, Guard, KINDS, REACTOR, WAITS, waiting};
-use crate::lasting::{Volatile, knows};
-use crate::{SHAPES, filtered, over, pile};
+use crate::stacks::bottoms::{Format, Guard, KINDS, REACTOR, WAITS, waiting};
+use crate::stacks::lasting::{Volatile, knows};
+use crate::stacks::{SHAPES, filtered, over, pile};
 
 /// What to do with this many of the next bytes: write this, or zero them (0).
 type Step = (usize, u8);

@@ -5,7 +5,7 @@ use wire::{
     HandshakeError, Negotiated, PeerIncompatible, PeerMisbehaved, Protocol, TransmissionFlags,
 };
 
-use crate::bytes::{
+use crate::checks::bytes::{
     ACK, BLOCK_SIZE_REQD, Bytes, Fields, IHAVEOPT, INFO, INVALID, META, POLICY, SERVER, SHUTDOWN,
     TLS_REQD, UNKNOWN, UNSUP, info, meta, option, option_reply,
 };
@@ -547,7 +547,7 @@ fn client_check_21_info_by_way_of_export_name_disconnects() {
     client.refuse(6, UNSUP);
     client.expect(option(1, "disk"));
     ready(client.hear(Bytes::new().u64(1000).u16(1)));
-    let bye = crate::bytes::Ask { command: 2, ..Default::default() };
+    let bye = crate::checks::bytes::Ask { command: 2, ..Default::default() };
     client.expect(bye.bytes());
 }
 

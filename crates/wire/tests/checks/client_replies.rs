@@ -10,7 +10,7 @@ use blackbox::conformance::replies::{self, Verdict};
 use blackbox::rules::Seen;
 use blackbox::session::Mode;
 
-use crate::bytes::Bytes;
+use crate::checks::bytes::Bytes;
 
 const NONE: u16 = 0;
 const DATA: u16 = 1;

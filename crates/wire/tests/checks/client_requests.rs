@@ -5,8 +5,8 @@ use wire::{
     TransmissionFlags, encode_request,
 };
 
-use crate::bytes::Ask;
-use crate::model::ALL_FLAGS;
+use crate::checks::bytes::Ask;
+use crate::checks::model::ALL_FLAGS;
 
 fn session(mode: Framing) -> Negotiated {
     Negotiated {

@@ -5,7 +5,7 @@ use wire::{
     ServerHandshake, ServerPolicy, ServerStep, ServerTls,
 };
 
-use crate::model::Menu;
+use crate::checks::model::Menu;
 
 const SIZE: u64 = 1 << 20;
 

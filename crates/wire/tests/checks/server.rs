@@ -9,8 +9,8 @@ use wire::{
     ServerStep, ServerTls, StatusExtent,
 };
 
-use crate::bytes::Fields;
-use crate::model::{Menu, Model};
+use crate::checks::bytes::Fields;
+use crate::checks::model::{Menu, Model};
 
 const MIB: u64 = 1 << 20;
 const ALL: &[Mode] = &[Mode::Simple, Mode::Structured, Mode::Extended];
@@ -355,7 +355,7 @@ fn server_check_81_a_hole_above_four_gigabytes_is_cut_to_an_aligned_length() {
         // Nothing follows an extent that was cut.
         let extents = extents(framing, &out);
         assert_eq!(extents.len(), 1);
-        assert!(extents[0].0 > 4_000_000_000 && extents[0].0 % 65_536 == 0, "{extents:?}");
+        assert!(extents[0].0 > 4_000_000_000 && extents[0].0.is_multiple_of(65_536), "{extents:?}");
     }
 }
 

@@ -5,8 +5,6 @@
 //! read by hand, independently of the crate's own codec, so that a mistake in one is not hidden by the
 //! same mistake in the other.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 mod bytes;
 mod client_handshake;
 mod client_replies;

@@ -1,8 +1,6 @@
 //! Formats whose disks lie in blocks: written in any order, and as no peer here makes them. What peers make, and make of
 //! ours, is in tests/tests/disks/formats, and untrusted images are in crates/hostile.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
-
 mod both_ways;
 mod creating;
 mod laid;

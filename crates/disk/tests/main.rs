@@ -1,0 +1,10 @@
+//! Disks, their formats, and the arrows between the crates.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod arrows;
+mod blocks;
+mod new_qcow2;
+mod opening;
+mod qcow2_of_qemu;
+mod vmdk;
