@@ -1,4 +1,5 @@
-//! The system's allocator, but never for much at once: a parser that asks for that has believed an untrusted number.
+//! The system's allocator, but never for much at once: a parser that asks for that has believed an
+//! untrusted number.
 //!
 //! Libraries in C allocate without it; the limit of all memory covers them.
 

@@ -1,7 +1,8 @@
 //! Which edges of the program inputs reach: what `fuzz/run --coverage` counts.
 //!
-//! The compiler gives each edge a counter and a pair of numbers, its address and some flags, in two tables that the linker
-//! puts between names of its own. Prints a line for each edge: its address in the file, in hex, and 1 or 0.
+//! The compiler gives each edge a counter and a pair of numbers, its address and some flags, in two
+//! tables that the linker puts between names of its own. Prints a line for each edge: its address
+//! in the file, in hex, and 1 or 0.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ struct Pair {
     _flags: usize,
 }
 
-// Declared here they would clash with the compiler's own declarations of them, and nothing would be counted.
+// Declared here they would clash with the compiler's own declarations of them, and nothing would be
+// counted.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.diskferry_edges, \"aw\"",
     ".balign 8",
@@ -71,8 +73,9 @@ fn edges() -> usize {
 /// Adds what was counted, and resets the counters: a counter of 256 is one of 0.
 fn take(reached: &mut [bool]) {
     for (index, reached) in reached.iter_mut().enumerate() {
-        // SAFETY: there are as many counters in a row as `edges` says. Another thread may count meanwhile: then
-        // an increment may be lost, of a number of which only matters whether it is 0.
+        // SAFETY: there are as many counters in a row as `edges` says. Another thread may count
+        // meanwhile: then an increment may be lost, of a number of which only matters whether it is
+        // 0.
         unsafe {
             let counter = EDGES.counters.add(index);
             *reached |= counter.read_volatile() != 0;

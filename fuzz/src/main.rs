@@ -1,5 +1,6 @@
-//! The fuzzer of all targets of `hostile`: `DISKFERRY_FUZZ` names the one to try. With `DISKFERRY_FUZZ_COVERAGE`, directories
-//! with a colon between them, it only tells what the inputs in them reach. See `fuzz/run`.
+//! The fuzzer of all targets of `hostile`: `DISKFERRY_FUZZ` names the one to try. With
+//! `DISKFERRY_FUZZ_COVERAGE`, directories with a colon between them, it only tells what the inputs
+//! in them reach. See `fuzz/run`.
 
 #![no_main]
 

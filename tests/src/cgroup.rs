@@ -15,8 +15,8 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 pub struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
-    /// A group whose processes, and the pages of files that they read and write, have `limit` bytes; `None`,
-    /// after saying so, where that is not to be had.
+    /// A group whose processes, and the pages of files that they read and write, have `limit`
+    /// bytes; `None`, after saying so, where that is not to be had.
     pub fn new(limit: u64) -> Option<Self> {
         let name = format!("df-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = mounted()?.join(name);

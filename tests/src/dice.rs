@@ -1,8 +1,9 @@
 //! Random choices that can be made again: everything follows from one seed.
 //!
 //! Environment:
-//! - `BLACKBOX_SEED=N`: the seed of the first round, to repeat a failure or to try what was never tried. Without it the
-//!   short form is the same each time, so that a change fails by what it changes, and the long form begins anywhere.
+//! - `BLACKBOX_SEED=N`: the seed of the first round, to repeat a failure or to try what was never
+//!   tried. Without it the short form is the same each time, so that a change fails by what it
+//!   changes, and the long form begins anywhere.
 //! - `BLACKBOX_ROUNDS=N`: the long form of the random tests: this many rounds with a seed each,
 //!   and more operations in each of them.
 

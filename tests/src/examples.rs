@@ -1,4 +1,5 @@
-//! The examples of the documentation, and a shell in which they run: with our binary on the path, as it is or always in a sandbox.
+//! The examples of the documentation, and a shell in which they run: with our binary on the path,
+//! as it is or always in a sandbox.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -45,7 +46,8 @@ fn shell_with(programs: &Path, directory: &Path, script: &str) -> Command {
     shell
 }
 
-/// A `diskferry` that does its work under `--sandbox=require`, in all verbs that have the option, and counts.
+/// A `diskferry` that does its work under `--sandbox=require`, in all verbs that have the option,
+/// and counts.
 #[derive(Debug)]
 pub struct Confined(TempDir);
 

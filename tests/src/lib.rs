@@ -40,7 +40,8 @@ use std::time::{Duration, Instant};
 /// How long anything may take before it counts as a deadlock. Nothing is measured with it.
 pub const GUARD: Duration = Duration::from_secs(60);
 
-/// What `look` finds, as soon as it finds something. Panics with `what` when that takes longer than [`GUARD`].
+/// What `look` finds, as soon as it finds something. Panics with `what` when that takes longer than
+/// [`GUARD`].
 #[track_caller]
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
@@ -53,13 +54,15 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until `is_so`, looking again and again. Panics with `what` when that takes longer than [`GUARD`].
+/// Waits until `is_so`, looking again and again. Panics with `what` when that takes longer than
+/// [`GUARD`].
 #[track_caller]
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, || is_so().then_some(()));
 }
 
-/// Waits until this many lines of a file have these words: of a log, say, into which the filter `log` writes.
+/// Waits until this many lines of a file have these words: of a log, say, into which the filter
+/// `log` writes.
 #[track_caller]
 pub fn wait_for_lines(file: &Path, words: &str, count: usize) {
     wait_for(words, || {

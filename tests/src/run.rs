@@ -1,4 +1,5 @@
-//! Running a command under guard: killed after a minute, output collected, peak memory known where that is asked for.
+//! Running a command under guard: killed after a minute, output collected, peak memory known where
+//! that is asked for.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -211,8 +212,9 @@ pub fn run(command: &mut Command) -> Outcome {
     Job::start(command.stdin(Stdio::null())).wait()
 }
 
-/// As `run`, and knows its peak memory afterwards. The command is started by a process beside the tests (`src/bin/measured.rs`): it is not
-/// a child of this one, and has no process group of its own.
+/// As `run`, and knows its peak memory afterwards. The command is started by a process beside the
+/// tests (`src/bin/measured.rs`): it is not a child of this one, and has no process group of its
+/// own.
 pub fn measured(command: &Command) -> Outcome {
     let folder = TempDir::new();
     let told = folder.join("peak");

@@ -53,8 +53,8 @@ pub struct Mounted {
 
 impl Mounted {
     /// A new file system of `size` bytes, `kind` (`ext4`, `xfs`, `btrfs`) on a loop device, or
-    /// `tmpfs`, or `ramfs`, which has no holes to be made and no limit; `None`, after saying so, where
-    /// that is not to be had.
+    /// `tmpfs`, or `ramfs`, which has no holes to be made and no limit; `None`, after saying so,
+    /// where that is not to be had.
     pub fn new(kind: &str, size: u64) -> Option<Self> {
         let temp = TempDir::new();
         let path = temp.join("mnt");

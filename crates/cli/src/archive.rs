@@ -1,6 +1,7 @@
 //! Recognises a tar archive where a disk is expected: an OVA is one, and its bytes are no disk.
 //!
-//! It reads the headers of the first members, each of which is checked by its sum, and nothing else.
+//! It reads the headers of the first members, each of which is checked by its sum, and nothing
+//! else.
 
 use device::{Edge, Result as Answered};
 
@@ -34,7 +35,8 @@ impl Archive {
 
     /// How the disk in the archive at `path` is read.
     pub(crate) fn cure(&self, path: &str) -> String {
-        // The name comes from the archive: one that a shell could take for something else is not shown.
+        // The name comes from the archive: one that a shell could take for something else is not
+        // shown.
         match &self.disk {
             Some((name, format)) => format!(
                 "`tar -xf {path} {name}` unpacks the disk in it, and `diskferry serve -r --filter=tar file {path} \

@@ -1,5 +1,6 @@
-//! `[ CMD ARGS ]` on the command line: a server that runs only for this command, as with nbdcopy and nbdinfo. It
-//! becomes the one word that names its disk before anything else reads the command line.
+//! `[ CMD ARGS ]` on the command line: a server that runs only for this command, as with nbdcopy
+//! and nbdinfo. It becomes the one word that names its disk before anything else reads the command
+//! line.
 
 use std::ffi::{OsStr, OsString};
 
@@ -12,8 +13,8 @@ const CLOSE: &str = "]";
 const OPEN_END: &str = "`[` has no end: write [ CMD ARGS ], with a space on both sides of each bracket (a file of that \
     name is `./[`)";
 
-/// The words of a command line, with each `[ CMD ARGS ]` as one. A `[` that is the value of an option of `verb` stays
-/// what it is.
+/// The words of a command line, with each `[ CMD ARGS ]` as one. A `[` that is the value of an
+/// option of `verb` stays what it is.
 pub(crate) fn join(words: Vec<OsString>, verb: &Command) -> Result<Vec<OsString>, Failure> {
     let mut joined: Vec<OsString> = Vec::with_capacity(words.len());
     let mut words = words.into_iter();

@@ -1,7 +1,7 @@
 //! `diskferry cache`: shows, drops and loads the pages of files in the page cache.
 //!
-//! Counts are the system's, in pages. Dirty pages are made durable before they are dropped, because the system
-//! keeps them otherwise; nothing is ever lost. Pages that a program has mapped stay.
+//! Counts are the system's, in pages. Dirty pages are made durable before they are dropped, because
+//! the system keeps them otherwise; nothing is ever lost. Pages that a program has mapped stay.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -154,7 +154,8 @@ fn fill(disk: &Edge, size: u64, holds: Holds, fills: Option<Allocation>) -> devi
     match fills {
         Some(Allocation::Written) => {
             if holds != Holds::Unknown {
-                // Allocates everything first, if that is cheap: it fails early if the file system is full.
+                // Allocates everything first, if that is cheap: it fails early if the file system
+                // is full.
                 let keep = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
                 match disk.zero(0, size, keep) {
                     Err(e) if e.kind() != ErrorKind::NotFast => return Err(e),

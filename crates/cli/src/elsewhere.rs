@@ -1,5 +1,5 @@
-//! Words of other tools that are not here, and what to use for each of them. A word that means something here is in none
-//! of these tables.
+//! Words of other tools that are not here, and what to use for each of them. A word that means
+//! something here is in none of these tables.
 
 use crate::failure::{Failure, USAGE};
 

@@ -16,8 +16,8 @@ pub(crate) fn asked(matches: &ArgMatches) -> bool {
     matches.try_get_one::<bool>("force").ok().flatten() == Some(&true)
 }
 
-/// Refuses a disk that the system uses, unless it is `forced`. Reads /proc and /sys, so it has to run before any
-/// sandbox.
+/// Refuses a disk that the system uses, unless it is `forced`. Reads /proc and /sys, so it has to
+/// run before any sandbox.
 pub(crate) fn refuse_used(disk: &Named, forced: bool) -> Result<(), Failure> {
     let users = if forced { Vec::new() } else { disk.users() };
     if users.is_empty() {

@@ -1,8 +1,9 @@
 //! Recognises images where a file is not opened as one: a warning where an image is about to be
 //! taken for the raw bytes of a disk, and a refusal where a format is known but cannot be read.
 //!
-//! It looks at the first bytes and the last ones, and changes nothing. Nothing is guessed when something is written or served.
-//! A user who means the bytes of the file writes `file:PATH`, or names the format raw.
+//! It looks at the first bytes and the last ones, and changes nothing. Nothing is guessed when
+//! something is written or served. A user who means the bytes of the file writes `file:PATH`, or
+//! names the format raw.
 
 use std::path::Path;
 
@@ -32,8 +33,8 @@ const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("LUKS", 0, b"LUKS\xba\xbe"),
 ];
 
-/// Formats by what their footers begin with, and how many bytes before the end that is. A VHD's has a byte less if a
-/// program older than Virtual PC 2004 made it.
+/// Formats by what their footers begin with, and how many bytes before the end that is. A VHD's has
+/// a byte less if a program older than Virtual PC 2004 made it.
 const FOOTERS: &[(&str, u64, &[u8])] =
     &[("VHD", 512, b"conectix"), ("VHD", 511, b"conectix"), ("DMG", 512, b"koly\0\0\0\x04")];
 
@@ -95,7 +96,8 @@ pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
     }
 }
 
-/// The format of the first bytes, or of a footer: a fixed VHD image is a raw disk with one behind it.
+/// The format of the first bytes, or of a footer: a fixed VHD image is a raw disk with one behind
+/// it.
 ///
 /// # Errors
 /// They cannot be read.

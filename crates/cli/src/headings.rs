@@ -1,6 +1,8 @@
-//! Help in groups: the heading of each option, for all verbs alike, and what the short help leaves out.
+//! Help in groups: the heading of each option, for all verbs alike, and what the short help leaves
+//! out.
 //!
-//! An option that a verb has put under a heading stays there; one that is in no group is under "Options".
+//! An option that a verb has put under a heading stays there; one that is in no group is under
+//! "Options".
 
 use clap::{Arg, Command};
 

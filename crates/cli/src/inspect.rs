@@ -1,7 +1,8 @@
 //! `diskferry inspect`: whether an image may be used without harm, as JSON.
 //!
-//! For services that take untrusted images. It reads the image that is named and opens nothing else; it
-//! runs in a process of its own under limits of memory and time, so that any input ends in a verdict.
+//! For services that take untrusted images. It reads the image that is named and opens nothing
+//! else; it runs in a process of its own under limits of memory and time, so that any input ends in
+//! a verdict.
 
 use std::io::Read;
 use std::process::{Command as Process, ExitCode, Stdio};

@@ -59,7 +59,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.report(),
     };
-    // A connection that is still being made in the background keeps the server that was started for it.
+    // A connection that is still being made in the background keeps the server that was started for
+    // it.
     disk::abandon();
     code
 }

@@ -124,8 +124,8 @@ fn run(matches: &ArgMatches) -> ExitResult {
 
 type Worked = (Result<Preallocated, Error>, Option<u8>);
 
-/// Works in a thread of its own, while this one shows the progress and handles signals. Also returns the exit status of
-/// the signal that stopped it, if one did.
+/// Works in a thread of its own, while this one shows the progress and handles signals. Also
+/// returns the exit status of the signal that stopped it, if one did.
 fn work(
     disk: &Named,
     (wish, options): (&Preallocation, &OpenOptions),

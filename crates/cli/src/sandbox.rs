@@ -1,8 +1,9 @@
 //! `--sandbox`: a verb that reads untrusted bytes first gives up what it will not need.
 //!
-//! [`Sandbox::enter`] is called before anything is opened and before there is a second thread; [`Sandbox::shut`] when
-//! all that the work needs is open. Programs that are started would be confined with this process, so a helper that was
-//! forked before starts them. It also makes, replaces and removes files: see [`programs::names`].
+//! [`Sandbox::enter`] is called before anything is opened and before there is a second thread;
+//! [`Sandbox::shut`] when all that the work needs is open. Programs that are started would be
+//! confined with this process, so a helper that was forked before starts them. It also makes,
+//! replaces and removes files: see [`programs::names`].
 
 use std::fmt;
 

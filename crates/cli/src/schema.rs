@@ -1,8 +1,8 @@
-//! The outputs for programs: which verb prints JSON, in whose format, with which keys. The reference is
-//! made from it, and tests compare what is printed with it.
+//! The outputs for programs: which verb prints JSON, in whose format, with which keys. The
+//! reference is made from it, and tests compare what is printed with it.
 //!
-//! Output in our own format has a version number. Keys may be added under the same number; it grows when a
-//! key changes its meaning or is removed.
+//! Output in our own format has a version number. Keys may be added under the same number; it grows
+//! when a key changes its meaning or is removed.
 
 /// The version of our own formats.
 pub(crate) const VERSION: u32 = 1;

@@ -1,7 +1,7 @@
 //! `diskferry shell`: nbdsh's options and prompt, in the system's Python.
 //!
-//! The shell is a module of the package `diskferry` (crates/python). This only starts Python with it, and says how to
-//! install what is missing.
+//! The shell is a module of the package `diskferry` (crates/python). This only starts Python with
+//! it, and says how to install what is missing.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command as Program;

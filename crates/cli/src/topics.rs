@@ -1,5 +1,5 @@
-//! What verbs have in common besides their options: signals, variables of the environment, files. The
-//! manual pages and the reference are made from it.
+//! What verbs have in common besides their options: signals, variables of the environment, files.
+//! The manual pages and the reference are made from it.
 
 use clap::Command;
 

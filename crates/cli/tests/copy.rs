@@ -171,7 +171,8 @@ fn wait_for(path: &str) {
     panic!("{path} does not grow");
 }
 
-/// Waits until the child writes a file that has no name in the directory; its name is `path` if it got one.
+/// Waits until the child writes a file that has no name in the directory; its name is `path` if it
+/// got one.
 fn wait_for_nameless(child: &Child, path: &str) {
     let directory = Path::new(path).parent().unwrap();
     let open = format!("/proc/{}/fd", child.id());

@@ -1,4 +1,5 @@
-//! `diskferry serve` with filters that keep something of a disk, over a plugin whose exports are different disks.
+//! `diskferry serve` with filters that keep something of a disk, over a plugin whose exports are
+//! different disks.
 //!
 //! What needs nbdkit's plugin `sh` is skipped, and said to be, where it is missing.
 
@@ -39,7 +40,8 @@ impl Drop for Room {
     }
 }
 
-/// Serves around a shell script, in which `$ferry` is the program, and `get NAME` and `put NAME FILE` copy.
+/// Serves around a shell script, in which `$ferry` is the program, and `get NAME` and `put NAME
+/// FILE` copy.
 fn serve(words: &[&str], script: &str) -> Output {
     let ferry = env!("CARGO_BIN_EXE_diskferry");
     let script = format!(

@@ -9,8 +9,8 @@ const FIRST: Duration = Duration::from_millis(100);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// How long to wait when this many tries (at least 1) have failed in a row: between half of the wait
-/// and all of it, so that not all clients of a server come back at the same moment.
+/// How long to wait when this many tries (at least 1) have failed in a row: between half of the
+/// wait and all of it, so that not all clients of a server come back at the same moment.
 pub(crate) fn wait(failed: u32) -> Duration {
     jittered(failed, RandomState::new().build_hasher().finish())
 }

@@ -1,5 +1,5 @@
-//! The NBD client's requests, and over which connections it sends them: only what was advertised, as long
-//! as a server takes it, and in another way where it was refused.
+//! The NBD client's requests, and over which connections it sends them: only what was advertised,
+//! as long as a server takes it, and in another way where it was refused.
 
 use crate::script;
 

@@ -26,7 +26,8 @@ impl Count {
         self.0.1.load(SeqCst)
     }
 
-    /// Answers one read after the other, each 3 ms later: so another connection helps a caller with much to do.
+    /// Answers one read after the other, each 3 ms later: so another connection helps a caller with
+    /// much to do.
     fn serve(&self, mut client: Client) {
         let now = self.0.0.fetch_add(1, SeqCst) + 1;
         self.0.1.fetch_max(now, SeqCst);

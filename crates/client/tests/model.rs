@@ -284,7 +284,8 @@ fn compare(outcome: device::Result<Outcome>, expected: Expected, info: &device::
             let told = kinds(&extents, offset);
             assert!(!told.is_empty(), "{what}");
             let all_data = told.iter().all(|kind| *kind == ExtentKind::Data);
-            // With a reply only for the part of a block that it did not ask about, the client reports data.
+            // With a reply only for the part of a block that it did not ask about, the client
+            // reports data.
             let block = u64::from(info.blocks.minimum);
             let in_block = offset % block != 0 && offset % block + told.len() as u64 <= block;
             if info.abilities.extents && !(in_block && all_data) {

@@ -61,7 +61,8 @@ fn a_connection_that_has_much_to_answer_is_not_given_up_while_it_does() {
     assert!(lived(0) >= 12, "the first connection answered all that it was asked");
 }
 
-/// Two clients of one disk, of which the first waits at [`HELD`] for the test, and then goes on or is gone.
+/// Two clients of one disk, of which the first waits at [`HELD`] for the test, and then goes on or
+/// is gone.
 struct Busy {
     device: Arc<dyn Device>,
     served: Arc<Mutex<Vec<(usize, Command)>>>,
@@ -156,7 +157,8 @@ fn a_further_connection_waits_for_no_answer_of_the_others_but_no_flush_goes_over
     busy.go_on.send(true).unwrap();
     assert!(held.recv().unwrap().is_ok() && flush.recv().unwrap().is_ok());
     assert_eq!((busy.flushed(0), busy.flushed(1), busy.device.epoch()), (1, 0, 0));
-    // By now it has replied to everything since, so both are alike: a flush goes where there is less to do.
+    // By now it has replied to everything since, so both are alike: a flush goes where there is
+    // less to do.
     until(|| {
         let (held, flush) = (busy.hold(), busy.start(Operation::Flush));
         busy.go_on.send(true).unwrap();

@@ -90,7 +90,8 @@ fn a_lost_connection_stays_lost_until_it_is_asked_for_again() {
     assert_eq!((number(&*device).unwrap(), device.epoch()), (1, 1));
 }
 
-/// Hangs up on the first client when it is told to, and then says so; serves the others as `numbered`.
+/// Hangs up on the first client when it is told to, and then says so; serves the others as
+/// `numbered`.
 fn killed(told: mpsc::Receiver<mpsc::Sender<()>>) -> impl Fn(Client) + Send + Sync {
     let told = Mutex::new(told);
     move |client| {

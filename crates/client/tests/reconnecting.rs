@@ -1,5 +1,6 @@
 //! Connections that are lost and reconnected without being asked for: the table in
-//! docs/architecture/client.md ("Reconnecting"), a test a cell, against a scripted server that loses, forgets and dawdles.
+//! docs/architecture/client.md ("Reconnecting"), a test a cell, against a scripted server that
+//! loses, forgets and dawdles.
 
 use crate::script;
 

@@ -1,5 +1,5 @@
-//! A server that does not advertise multi-conn: it is read over several connections where that helps, and
-//! whatever it does with the second one costs nothing.
+//! A server that does not advertise multi-conn: it is read over several connections where that
+//! helps, and whatever it does with the second one costs nothing.
 
 use crate::script;
 
@@ -29,7 +29,8 @@ fn serve(mut client: Client, asked: &Asked, fill: u8, pause: Duration) {
     }
 }
 
-/// Reads 64 KiB after 64 KiB over a lane until `enough`; each must be full of `fill`. How many there were.
+/// Reads 64 KiB after 64 KiB over a lane until `enough`; each must be full of `fill`. How many
+/// there were.
 fn read_until(lane: &mut dyn Lane, fill: u8, enough: impl Fn(u64) -> bool) -> u64 {
     const LEN: usize = 64 << 10;
     let (mut started, mut ended, begun) = (0u64, 0u64, Instant::now());

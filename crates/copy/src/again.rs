@@ -1,14 +1,17 @@
-//! Reads once more what was read of the source before its server was lost: the server that came back may have another disk, or
-//! the same one with older bytes, and then the target would be a mixture.
+//! Reads once more what was read of the source before its server was lost: the server that came
+//! back may have another disk, or the same one with older bytes, and then the target would be a
+//! mixture.
 //!
-//! NBD has nothing by which a disk is recognised. Samples show another disk, but not one of which little has changed. So all that was
-//! read before a loss is read again after it, holes by the map, and its sums are compared. This begins when all has been read, so
-//! losses that follow cannot mix anything into the target: what was compared before them counts, and the rest goes on. Only a server
-//! that goes back and forth between two disks could still pass.
+//! NBD has nothing by which a disk is recognised. Samples show another disk, but not one of which
+//! little has changed. So all that was read before a loss is read again after it, holes by the map,
+//! and its sums are compared. This begins when all has been read, so losses that follow cannot mix
+//! anything into the target: what was compared before them counts, and the rest goes on. Only a
+//! server that goes back and forth between two disks could still pass.
 //!
-//! Where bytes are kept on the way (an image's tables, a cache) a second read could show them again instead of the disk, and what was
-//! read since may have been found by tables of the disk that was there before. There the source is opened anew, and all that was read
-//! is compared with what it shows then; a caller that cannot open it again (`Options::anew`) loses the copy.
+//! Where bytes are kept on the way (an image's tables, a cache) a second read could show them again
+//! instead of the disk, and what was read since may have been found by tables of the disk that was
+//! there before. There the source is opened anew, and all that was read is compared with what it
+//! shows then; a caller that cannot open it again (`Options::anew`) loses the copy.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,8 +36,8 @@ const EXTENTS: usize = 1024;
 /// How often a source that is lost again while it is compared is opened anew.
 const TIMES: usize = 16;
 
-/// Compares what was read for `spans` in an earlier epoch of the source with what it holds now. Returns how many bytes that are, with
-/// holes.
+/// Compares what was read for `spans` in an earlier epoch of the source with what it holds now.
+/// Returns how many bytes that are, with holes.
 ///
 /// # Errors
 /// They differ, or cannot be read.

@@ -1,10 +1,11 @@
 //! Cutting the map of the source: into stretches on a grid, and those into units.
 //!
-//! Stretches begin and end on the grid (the coarser of the two ends' minimum block sizes), except at the end of the
-//! source; where the map does not, the block counts as data. Data is cut so that small disks keep all workers busy;
-//! zeroes cost nothing to plan and are one stretch however long they are, unless the target can only write them. Data
-//! that the target shares cost nothing either: a run of them is one stretch, the last one of its unit, so that a worker
-//! whose target refuses can give it back in pieces.
+//! Stretches begin and end on the grid (the coarser of the two ends' minimum block sizes), except
+//! at the end of the source; where the map does not, the block counts as data. Data is cut so that
+//! small disks keep all workers busy; zeroes cost nothing to plan and are one stretch however long
+//! they are, unless the target can only write them. Data that the target shares cost nothing
+//! either: a run of them is one stretch, the last one of its unit, so that a worker whose target
+//! refuses can give it back in pieces.
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ use crate::unit::{Stretch, Unit};
 
 /// Stretches in a unit, so that the queue is bounded in bytes.
 const STRETCHES: usize = 256;
-/// Most bytes to share in one request: that takes the system seconds at worst, and cannot be stopped meanwhile.
+/// Most bytes to share in one request: that takes the system seconds at worst, and cannot be
+/// stopped meanwhile.
 const SHARED: u64 = 16 << 30;
 
 /// Moves the edges of extents onto the grid, within a range that lies on it.
@@ -79,8 +81,8 @@ impl Cutter {
         Self { unit, zeroes_cost, gathered: Vec::new(), cost: 0, may_return: false }
     }
 
-    /// Adds a stretch; returns the units that became full, one at a time. Whether the target `shares` what lies in a file:
-    /// then a run of it is not cut.
+    /// Adds a stretch; returns the units that became full, one at a time. Whether the target
+    /// `shares` what lies in a file: then a run of it is not cut.
     pub(crate) fn add(
         &mut self,
         stretch: Stretch,
@@ -112,7 +114,8 @@ impl Cutter {
         })
     }
 
-    /// Adjoining data without a place are read together: a map may list each compressed cluster by itself.
+    /// Adjoining data without a place are read together: a map may list each compressed cluster by
+    /// itself.
     fn gather(&mut self, stretch: Stretch) {
         let is_read = |s: &Stretch| !s.zero && s.place.is_none();
         match self.gathered.last_mut() {

@@ -9,17 +9,18 @@
 //! never had to wait has enough to do. A peer that is very slow from the first answer on gets many
 //! at once: several rounds would cost more there than the buffers.
 //!
-//! The number of requests in flight divided by their time is a rate: where twice as many take twice as long,
-//! the rate is the same, and they only wait behind one another. A step that brought less than a third more is
-//! taken back, and is the last. A long path carries the rate times the time of an answer that waits for no
-//! other: twice that stays in flight, so that the path is never empty, and a larger bandwidth is noticed
-//! (another connection, say): then answers wait for no other again, and the depth grows. The limit is what
-//! the worker may hold in memory.
+//! The number of requests in flight divided by their time is a rate: where twice as many take twice
+//! as long, the rate is the same, and they only wait behind one another. A step that brought less
+//! than a third more is taken back, and is the last. A long path carries the rate times the time of
+//! an answer that waits for no other: twice that stays in flight, so that the path is never empty,
+//! and a larger bandwidth is noticed (another connection, say): then answers wait for no other
+//! again, and the depth grows. The limit is what the worker may hold in memory.
 
 use std::time::{Duration, Instant};
 
-/// The depth to begin with: this many requests, or this many bytes if requests are short. This is fastest
-/// for a local socket: more bytes only leave the cache, and with fewer both ends only wake each other.
+/// The depth to begin with: this many requests, or this many bytes if requests are short. This is
+/// fastest for a local socket: more bytes only leave the cache, and with fewer both ends only wake
+/// each other.
 const FEW: usize = 4;
 const FEW_BYTES: usize = 512 << 10;
 /// An answer that takes longer is slow: ten times what a local peer needs for as much as is in

@@ -1,7 +1,7 @@
 //! Memory in buffers that a worker holds, counted until the last part of a buffer has gone.
 //!
-//! Reads are searched for zeroes, and only the rest is written: 4 KiB that wait to be written keep all of
-//! their buffer.
+//! Reads are searched for zeroes, and only the rest is written: 4 KiB that wait to be written keep
+//! all of their buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

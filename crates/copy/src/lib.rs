@@ -1,18 +1,19 @@
 //! The copy engine: raw bytes from any device to any device, and from a stream ([`stream()`]).
 //!
-//! A planner streams the map of the source once, or follows a list, and cuts it into units; workers take units, each
-//! over a lane of its own to either end, and move every stretch by the cheapest means both ends allow. Holes are never
-//! read, and zeroes are not written where the target is known to read as zeroes, or, where zeroing would be writing, is
-//! found to. What a list leaves out is left alone: never read, zeroed or swept.
+//! A planner streams the map of the source once, or follows a list, and cuts it into units; workers
+//! take units, each over a lane of its own to either end, and move every stretch by the cheapest
+//! means both ends allow. Holes are never read, and zeroes are not written where the target is
+//! known to read as zeroes, or, where zeroing would be writing, is found to. What a list leaves out
+//! is left alone: never read, zeroed or swept.
 //!
 //! It promises that a copy reported as done is complete: the first failure stops everything and is
 //! reported together with the ranges that are not known to be copied. It never takes a failed read
 //! for zeroes, and repeats only what is safe to repeat: what a target may have forgotten is copied
 //! once more, and what was in flight on a lane that broke is started again where nothing can be
-//! overtaken by its first try (see `path`; only where the caller allows it). What was read of a source that
-//! was then lost and came back is read again, and has to be the same (`again`). It changes nothing
-//! before the beginning of the source has been read, and in a target that may be the source itself
-//! only ranges that were read.
+//! overtaken by its first try (see `path`; only where the caller allows it). What was read of a
+//! source that was then lost and came back is read again, and has to be the same (`again`). It
+//! changes nothing before the beginning of the source has been read, and in a target that may be
+//! the source itself only ranges that were read.
 //!
 //! It opens nothing, creates nothing and prints nothing: that is up to its caller.
 

@@ -59,11 +59,12 @@ pub struct Options {
     /// anything was done over it; what was in flight is started again where that is safe. A path to
     /// the target is reopened only if the target is made durable: otherwise it is not known what it
     /// still holds. 0, the default: never; the first broken path ends the copy. A caller that sets
-    /// this has to accept that another server may answer next, and that a peer that has gone for good
-    /// is waited for.
+    /// this has to accept that another server may answer next, and that a peer that has gone for
+    /// good is waited for.
     pub renewals: usize,
     /// How the source is opened once more, with nothing kept of what was read of it. Without this a
-    /// source that keeps bytes on the way (an image's tables, a cache) cannot be lost and come back.
+    /// source that keeps bytes on the way (an image's tables, a cache) cannot be lost and come
+    /// back.
     pub anew: Option<Anew>,
 }
 

@@ -70,7 +70,8 @@ impl Path {
         self.edge.device().session().is_some()
     }
 
-    /// Whether the device is beyond a path that may break, and something else may be at its end then.
+    /// Whether the device is beyond a path that may break, and something else may be at its end
+    /// then.
     pub(crate) fn may_return(&self) -> bool {
         self.most > 0 || self.edge.device().may_return()
     }
@@ -101,8 +102,8 @@ impl Path {
         self.most > 0 && matches!(e.kind(), ErrorKind::Disconnected | ErrorKind::Shutdown)
     }
 
-    /// Reopens it because of an error, unless that was done since it had been made `seen` times, which
-    /// is then how often it was. Waits, but only until the copy is to stop.
+    /// Reopens it because of an error, unless that was done since it had been made `seen` times,
+    /// which is then how often it was. Waits, but only until the copy is to stop.
     ///
     /// # Errors
     /// The same error after too many failed attempts; another one, if it cannot be reopened.

@@ -1,8 +1,8 @@
 //! The planner: streams the ranges to copy once, cut into units of work.
 //!
-//! It asks the source for its map, many extents a request and ahead of the copying, and follows a list
-//! where there is one. Workers never see what it leaves out. A map that costs more than it saves is
-//! queried no more, or seldom: ranges that are not queried are read.
+//! It asks the source for its map, many extents a request and ahead of the copying, and follows a
+//! list where there is one. Workers never see what it leaves out. A map that costs more than it
+//! saves is queried no more, or seldom: ranges that are not queried are read.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

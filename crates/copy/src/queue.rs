@@ -1,8 +1,8 @@
 //! The queue between the planner and the workers: bounded, and with an account of what is not done.
 //!
-//! It always knows which ranges are not known to be copied: what is not planned yet, what waits, and
-//! what a worker has taken and not finished. A worker that dies loses nothing of that. A unit is
-//! finished when every byte of it is right in the target; a range of zeroes may lie in units of
+//! It always knows which ranges are not known to be copied: what is not planned yet, what waits,
+//! and what a worker has taken and not finished. A worker that dies loses nothing of that. A unit
+//! is finished when every byte of it is right in the target; a range of zeroes may lie in units of
 //! several workers, so all of them report to the queue.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -17,8 +17,8 @@ pub struct Report {
     pub zeroed: u64,
     /// Bytes left alone because the target reads as zeroes there.
     pub skipped: u64,
-    /// Of the source, bytes that were read before its server was lost and came back, and that it was then seen to hold still, holes
-    /// included. 0 where it was never lost.
+    /// Of the source, bytes that were read before its server was lost and came back, and that it
+    /// was then seen to hold still, holes included. 0 where it was never lost.
     pub confirmed: u64,
     /// From the first look at the map to the last flush.
     pub elapsed: Duration,
@@ -31,8 +31,8 @@ pub struct Report {
 
 impl Report {
     /// Bytes that are known to be right in the target, one way or another: the same that
-    /// [`crate::CopyCounts::done`] counts. They may be more than the bytes outside of `left`, some of
-    /// which were done before the copy stopped.
+    /// [`crate::CopyCounts::done`] counts. They may be more than the bytes outside of `left`, some
+    /// of which were done before the copy stopped.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.copied.saturating_add(self.zeroed).saturating_add(self.skipped)

@@ -179,7 +179,8 @@ impl<'a> Copy<'a> {
         share::all(&self.pair, self.options, self.progress, self.cancel)
     }
 
-    /// All was read. If the source's server was lost and came back meanwhile: makes sure that it is all of one disk.
+    /// All was read. If the source's server was lost and came back meanwhile: makes sure that it is
+    /// all of one disk.
     fn confirm(&self) -> Result<u64> {
         let Some(sums) = &self.sums else { return Ok(0) };
         self.progress.compare(!sums.before(self.pair.source.epoch()).is_empty());

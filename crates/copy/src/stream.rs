@@ -1,8 +1,10 @@
-//! A copy of a stream: bytes that come once, in order, and whose number is not known before the end.
+//! A copy of a stream: bytes that come once, in order, and whose number is not known before the
+//! end.
 //!
-//! One thread reads and looks for zeroes, with a few writes in flight. The end of the stream is taken at its word: a
-//! failure of the producer cannot be seen here. Nothing can be read again, so a target that reconnected, and may have
-//! forgotten something, fails the copy. A failed read is never taken for the end.
+//! One thread reads and looks for zeroes, with a few writes in flight. The end of the stream is
+//! taken at its word: a failure of the producer cannot be seen here. Nothing can be read again, so
+//! a target that reconnected, and may have forgotten something, fails the copy. A failed read is
+//! never taken for the end.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,13 +28,14 @@ const WIDTH: usize = 16;
 /// How long a copy that failed waits for what is in flight.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Fills the beginning of a buffer and returns how many bytes, at least one; 0 at the end, and `None` if nothing came
-/// for this long.
+/// Fills the beginning of a buffer and returns how many bytes, at least one; 0 at the end, and
+/// `None` if nothing came for this long.
 pub type ReadNext<'a> = dyn FnMut(&mut [u8], Duration) -> Result<Option<usize>> + Send + 'a;
 
-/// Copies what `read` gives to the beginning of `target`. What lies beyond its end is left alone, unless `resize`,
-/// which is called with the length once that is known, cuts it off. Of the options only those on zeroes and durability
-/// count; a zero target is believed only if it need not be checked.
+/// Copies what `read` gives to the beginning of `target`. What lies beyond its end is left alone,
+/// unless `resize`, which is called with the length once that is known, cuts it off. Of the options
+/// only those on zeroes and durability count; a zero target is believed only if it need not be
+/// checked.
 ///
 /// # Errors
 /// The first thing that went wrong, with how far the copy came.
@@ -257,7 +260,8 @@ impl<'a> Copy<'a> {
         Err(named(Error::new(ErrorKind::Disconnected, Fault::Peer, action)))
     }
 
-    /// What is in flight after a failure is waited for, but not for ever, and not once it is to stop.
+    /// What is in flight after a failure is waited for, but not for ever, and not once it is to
+    /// stop.
     fn give_up(&mut self) {
         let since = Instant::now();
         while self.in_flight > 0 && !self.cancel.is_cancelled() && since.elapsed() < PATIENCE {
@@ -266,8 +270,8 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// The ranges that were read and are not known to be in the target; if there are none, the first
-    /// byte that was not read.
+    /// The ranges that were read and are not known to be in the target; if there are none, the
+    /// first byte that was not read.
     fn left(&self) -> Vec<Range<u64>> {
         let mut left: Vec<_> = self.done.gaps(0..self.at).collect();
         if left.is_empty() {
@@ -282,7 +286,8 @@ fn request(options: &Options) -> usize {
     usize::try_from(options.request_size).unwrap_or(usize::MAX)
 }
 
-/// Operations in flight at a time: no more than what may be held. Each may be a small part of a buffer, and holds all of it.
+/// Operations in flight at a time: no more than what may be held. Each may be a small part of a
+/// buffer, and holds all of it.
 fn width(options: &Options) -> usize {
     let held = options.queue_size.unwrap_or(HELD) / options.request_size.max(1);
     usize::try_from(held).unwrap_or(WIDTH).clamp(1, WIDTH)

@@ -1,10 +1,12 @@
-//! Sums of what was read of a source that may be lost and come back as another disk: a mixture of two disks must not be taken for a
-//! copy of either.
+//! Sums of what was read of a source that may be lost and come back as another disk: a mixture of
+//! two disks must not be taken for a copy of either.
 //!
-//! A sum covers a *piece* of the source, and is linear in its bytes: so it does not matter in which parts, in which order and by
-//! how many workers they were read, and zeroes count nothing, whether they were read or are holes of the map. Each 32-bit word is
-//! multiplied by a random number for its place, so two different pieces have the same sum with a probability of at most 2^-33,
-//! whatever they are. It is no protection against a server that knows the numbers, which never leave this process.
+//! A sum covers a *piece* of the source, and is linear in its bytes: so it does not matter in which
+//! parts, in which order and by how many workers they were read, and zeroes count nothing, whether
+//! they were read or are holes of the map. Each 32-bit word is multiplied by a random number for
+//! its place, so two different pieces have the same sum with a probability of at most 2^-33,
+//! whatever they are. It is no protection against a server that knows the numbers, which never
+//! leave this process.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -66,7 +68,8 @@ impl Sums {
         }
     }
 
-    /// A range was read, or is a hole of the map, by a request that began in the epoch `began`; `epoch` is that of now.
+    /// A range was read, or is a hole of the map, by a request that began in the epoch `began`;
+    /// `epoch` is that of now.
     pub(crate) fn saw(&self, range: Range<u64>, began: u64, epoch: u64) {
         let mut state = self.state.lock();
         state.advance(epoch);
@@ -150,12 +153,14 @@ impl Sums {
         }
     }
 
-    /// One after the last piece of those that begin within `len` bytes from `at` on, which is the start of one.
+    /// One after the last piece of those that begin within `len` bytes from `at` on, which is the
+    /// start of one.
     pub(crate) fn end_of(&self, at: u64, len: u64) -> u64 {
         at.saturating_add(self.piece.max(len - len % self.piece))
     }
 
-    /// Forgets what was added to the pieces that these ranges meet: they will be read once more. Returns the pieces.
+    /// Forgets what was added to the pieces that these ranges meet: they will be read once more.
+    /// Returns the pieces.
     pub(crate) fn forget(&self, ranges: &RangeSet) -> RangeSet {
         let whole: RangeSet = ranges.iter().map(|range| self.whole(range)).collect();
         for range in whole.iter() {

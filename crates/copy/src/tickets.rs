@@ -36,7 +36,8 @@ pub(crate) struct Tickets {
     free: Vec<u32>,
 }
 
-/// When an operation was started, in which epoch of the end that it was sent to, and the memory that it holds.
+/// When an operation was started, in which epoch of the end that it was sent to, and the memory
+/// that it holds.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) at: Instant,

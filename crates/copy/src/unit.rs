@@ -43,6 +43,7 @@ pub(crate) struct Unit {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) stretches: Vec<Stretch>,
-    /// Its last stretch is not cut because it is to be shared; if it cannot be, it comes back in pieces.
+    /// Its last stretch is not cut because it is to be shared; if it cannot be, it comes back in
+    /// pieces.
     pub(crate) may_return: bool,
 }

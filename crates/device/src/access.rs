@@ -37,8 +37,8 @@ pub enum Rule {
     VsockPort(u32),
     /// Clients under TLS.
     Tls,
-    /// Clients whose certificate has a name like this; `*` matches any text, `?` one character, which may be
-    /// escaped.
+    /// Clients whose certificate has a name like this; `*` matches any text, `?` one character,
+    /// which may be escaped.
     Subject(String),
     /// Clients whose certificate is by an authority with a name like this.
     Issuer(String),
@@ -182,8 +182,8 @@ impl Rule {
 }
 
 /// Whether a name matches a pattern: `*` matches any text, `?` one character. A character that is
-/// escaped in the name is one by itself, so a comma within a part of it is never one between two parts.
-/// The work grows with the product of both lengths at most.
+/// escaped in the name is one by itself, so a comma within a part of it is never one between two
+/// parts. The work grows with the product of both lengths at most.
 fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (characters(pattern), characters(name));
     let (mut p, mut n) = (0, 0);

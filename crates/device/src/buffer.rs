@@ -46,8 +46,8 @@ impl Buffer {
         Self::allocate(len, whole_pages(len), None)
     }
 
-    /// `len` zero bytes in memory of its own, of huge pages where the system has them: direct I/O then describes
-    /// it to the disk in a few pieces. For long-lived buffers.
+    /// `len` zero bytes in memory of its own, of huge pages where the system has them: direct I/O
+    /// then describes it to the disk in a few pieces. For long-lived buffers.
     #[must_use]
     pub fn of_huge_pages(len: usize) -> Self {
         let capacity = len.max(SMALL + 1).next_multiple_of(HUGE);
@@ -139,8 +139,8 @@ fn allocate_huge(capacity: usize) -> NonNull<u8> {
     let before = memory.cast::<u8>().align_offset(HUGE).min(HUGE);
     let start = memory.cast::<u8>().wrapping_add(before);
     let behind = start.wrapping_add(capacity);
-    // SAFETY: both ranges are parts of the mapping just made, in whole pages, and not in use yet. What
-    // cannot be given back stays mapped, which costs nothing.
+    // SAFETY: both ranges are parts of the mapping just made, in whole pages, and not in use yet.
+    // What cannot be given back stays mapped, which costs nothing.
     unsafe {
         let _ = if before > 0 { munmap(memory, before) } else { Ok(()) };
         let _ = if before < HUGE { munmap(behind.cast(), HUGE - before) } else { Ok(()) };

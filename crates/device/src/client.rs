@@ -100,7 +100,8 @@ impl Presence {
     /// The client has left.
     pub fn leave(&self) {
         let jobs = self.0.lock().0.take();
-        // Upper filters first: they were connected last, and pass requests that wait to those below.
+        // Upper filters first: they were connected last, and pass requests that wait to those
+        // below.
         jobs.into_iter().flatten().rev().for_each(|job| job());
     }
 }

@@ -38,7 +38,8 @@ pub struct Abilities {
     /// `zero` with `fast_only` keeps its promise: done fast, or `NotFast` at once with nothing
     /// written.
     pub fast_zero: bool,
-    /// `zero` with `written` is done, by the best means. On a device without it the edge writes the zeroes.
+    /// `zero` with `written` is done, by the best means. On a device without it the edge writes the
+    /// zeroes.
     pub written_zero: bool,
     /// `prefetch` does something.
     pub prefetch: bool,
@@ -57,11 +58,13 @@ pub struct Abilities {
     pub hides_zero: bool,
     /// FUA is not offered to clients, not even made from flush.
     pub hides_fua: bool,
-    /// Only whole blocks are written, of the [minimum](BlockSizes::minimum) size: what is there cannot be read back to
-    /// change a part of it. For an image that is being made, and packs its blocks.
+    /// Only whole blocks are written, of the [minimum](BlockSizes::minimum) size: what is there
+    /// cannot be read back to change a part of it. For an image that is being made, and packs its
+    /// blocks.
     pub whole_blocks: bool,
-    /// This device is to see operations as clients ask for them, because a filter in it looks at them, or because it is a
-    /// plugin, whose map may cost more than the read: callers must not look up the map on their own before they read.
+    /// This device is to see operations as clients ask for them, because a filter in it looks at
+    /// them, or because it is a plugin, whose map may cost more than the read: callers must not
+    /// look up the map on their own before they read.
     pub observed: bool,
 }
 
@@ -94,13 +97,13 @@ pub enum Order {
     /// In any order.
     #[default]
     Any,
-    /// Upwards, since it is written as a stream. Its writer gives it every byte once, by a write or a
-    /// zero, and skips nothing; operations may be in flight together and overtake one another. Those
-    /// that are far ahead of the first missing byte may be held back until it comes, so that byte must
-    /// not have to wait for them.
+    /// Upwards, since it is written as a stream. Its writer gives it every byte once, by a write or
+    /// a zero, and skips nothing; operations may be in flight together and overtake one another.
+    /// Those that are far ahead of the first missing byte may be held back until it comes, so that
+    /// byte must not have to wait for them.
     Upwards,
-    /// The same, one operation at a time: a filter in between would hold the first missing byte back
-    /// behind those that are ahead.
+    /// The same, one operation at a time: a filter in between would hold the first missing byte
+    /// back behind those that are ahead.
     OneByOne,
 }
 
@@ -111,8 +114,8 @@ pub struct Info {
     pub name: String,
     /// A sentence for NBD_INFO_DESCRIPTION; may be empty.
     pub description: String,
-    /// The name by which a client may ask for just this disk, where names [choose](Session::is_chosen_by_name) it and it has
-    /// one.
+    /// The name by which a client may ask for just this disk, where names
+    /// [choose](Session::is_chosen_by_name) it and it has one.
     pub export: Option<Arc<str>>,
     /// Size in bytes, at most 2^63-1.
     pub size: u64,
@@ -132,9 +135,9 @@ pub struct Info {
     /// The best length of requests, in bytes, where all of the disk is read or written; 0: no
     /// preference.
     pub bulk: u64,
-    /// Bytes that are allocated together, at multiples of this from the start, on a disk where unwritten bytes read as
-    /// zeroes only until other bytes of the same unit are written, and may be anything from then on; 0: the disk is not
-    /// like that.
+    /// Bytes that are allocated together, at multiples of this from the start, on a disk where
+    /// unwritten bytes read as zeroes only until other bytes of the same unit are written, and may
+    /// be anything from then on; 0: the disk is not like that.
     pub room: u64,
     /// How many lanes are useful at the same time; `None`: any number.
     pub lanes: Option<NonZeroUsize>,
@@ -264,10 +267,10 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Gives the disk `size` bytes: what lies beyond is cut off, and new bytes read as zeroes. A disk of a
-    /// fixed size is left alone if it is large enough. For containers, which grow as they are written (their
-    /// [`Info::size`] is then only a bound) and get their length at the end, before [`finish`](Self::finish).
-    /// May block.
+    /// Gives the disk `size` bytes: what lies beyond is cut off, and new bytes read as zeroes. A
+    /// disk of a fixed size is left alone if it is large enough. For containers, which grow as they
+    /// are written (their [`Info::size`] is then only a bound) and get their length at the end,
+    /// before [`finish`](Self::finish). May block.
     ///
     /// # Errors
     /// It cannot have that size.
@@ -275,9 +278,9 @@ pub trait Device: Send + Sync {
         self.info().keep_size(size)
     }
 
-    /// Finishes a disk that was filled from end to end, after the last byte and before a flush, if one
-    /// is wanted. It does what was put off until now (a length, say), and asks the system for errors
-    /// that it reports only at the end. Called once, and not after a failure. May block.
+    /// Finishes a disk that was filled from end to end, after the last byte and before a flush, if
+    /// one is wanted. It does what was put off until now (a length, say), and asks the system for
+    /// errors that it reports only at the end. Called once, and not after a failure. May block.
     ///
     /// # Errors
     /// Writes may be lost, or the disk is incomplete.
@@ -298,15 +301,16 @@ pub trait Session: Send + Sync {
         done(Ok(None));
     }
 
-    /// Whether the name that a client asks for ([`Client::export`]) chooses its disk, whatever name it is: there may be
-    /// several with different contents, and [`connect`](Self::connect) decides whether there is one of that name.
-    /// Constant.
+    /// Whether the name that a client asks for ([`Client::export`]) chooses its disk, whatever name
+    /// it is: there may be several with different contents, and [`connect`](Self::connect) decides
+    /// whether there is one of that name. Constant.
     fn is_chosen_by_name(&self) -> bool {
         false
     }
 
-    /// The names that may be asked for, with descriptions, as far as this client may see them; now or later and from
-    /// any thread. Only of a device that [is chosen by name](Self::is_chosen_by_name). Must not block.
+    /// The names that may be asked for, with descriptions, as far as this client may see them; now
+    /// or later and from any thread. Only of a device that [is chosen by
+    /// name](Self::is_chosen_by_name). Must not block.
     fn list(&self, client: &Client, done: Listed) {
         let _ = client;
         done(Ok(Vec::new()));
@@ -321,20 +325,22 @@ pub trait Session: Send + Sync {
         Ok(())
     }
 
-    /// Whether the device reopens a broken path by itself: operations that come meanwhile wait, and those
-    /// that were in flight are repeated where that is safe (docs/architecture/client.md, "Reconnecting").
+    /// Whether the device reopens a broken path by itself: operations that come meanwhile wait, and
+    /// those that were in flight are repeated where that is safe (docs/architecture/client.md,
+    /// "Reconnecting").
     fn reconnects(&self) -> bool {
         false
     }
 
-    /// Whether its path may break and be reopened while it is used, by itself or by what is below it: then [`epoch`](Self::epoch)
-    /// grows, and what is there now may be another disk, of which a sample did not show it. Constant.
+    /// Whether its path may break and be reopened while it is used, by itself or by what is below
+    /// it: then [`epoch`](Self::epoch) grows, and what is there now may be another disk, of which a
+    /// sample did not show it. Constant.
     fn may_return(&self) -> bool {
         self.reconnects()
     }
 
-    /// Whether it keeps bytes of what is below, so that a read after a loss may show what was there before: what is there
-    /// now cannot be told from that then. Constant.
+    /// Whether it keeps bytes of what is below, so that a read after a loss may show what was there
+    /// before: what is there now cannot be told from that then. Constant.
     fn keeps_bytes(&self) -> bool {
         false
     }

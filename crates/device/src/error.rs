@@ -203,8 +203,9 @@ impl Error {
         self.0.kind == ErrorKind::Unsupported
     }
 
-    /// What a peer may know of it: what was attempted, where, and why it failed, without any name. The thing may be a path
-    /// or a URI of this host, and is left out, and so is what looks as if it named one.
+    /// What a peer may know of it: what was attempted, where, and why it failed, without any name.
+    /// The thing may be a path or a URI of this host, and is left out, and so is what looks as if
+    /// it named one.
     pub fn without_names(&self) -> String {
         let c = &self.0;
         let action = if is_name_in(&c.action) { "it failed" } else { &c.action };
@@ -231,7 +232,8 @@ impl Error {
         None
     }
 
-    /// A copy for a second waiter of the same failure; the source is kept as text, or as the number of a system call.
+    /// A copy for a second waiter of the same failure; the source is kept as text, or as the number
+    /// of a system call.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let c = &self.0;
@@ -255,7 +257,8 @@ impl Error {
     }
 }
 
-/// Whether a text may name a file, a URI or a host: it has a slash, a quotation or an address in it.
+/// Whether a text may name a file, a URI or a host: it has a slash, a quotation or an address in
+/// it.
 fn is_name_in(text: &str) -> bool {
     let address = |word: &str| {
         let word = word.trim_matches(|c: char| !c.is_ascii_hexdigit() && !"[]:".contains(c));

@@ -37,8 +37,8 @@ pub struct Extent {
     /// Which layer of a chain of images it comes from: 0 for the one that was opened, 1 for what
     /// lies below it, and so on.
     pub depth: u16,
-    /// Whether that layer says so itself. False for a hole of which no image of the chain says anything, and that is
-    /// one because nothing is below.
+    /// Whether that layer says so itself. False for a hole of which no image of the chain says
+    /// anything, and that is one because nothing is below.
     pub present: bool,
     /// Where that layer's container keeps it, if it is kept in one, whether or not this process has
     /// the container open.
@@ -165,17 +165,17 @@ pub fn merge_extent(list: &mut Vec<Extent>, next: Extent) {
 /// to guard. Otherwise the place has a *guard*, and holding it, or a clone of it, holds the
 /// lease. The rules:
 ///
-/// - *A user of a place* keeps its guard until the bytes cannot be seen any more. For a copy that is
-///   until they are copied. sendfile passes pages and not copies: the peer at the other end of the
-///   socket sees changes to them until it has received them all. So a server keeps the guards of
-///   what it sent until the socket reports that all was delivered, and where the socket cannot
+/// - *A user of a place* keeps its guard until the bytes cannot be seen any more. For a copy that
+///   is until they are copied. sendfile passes pages and not copies: the peer at the other end of
+///   the socket sees changes to them until it has received them all. So a server keeps the guards
+///   of what it sent until the socket reports that all was delivered, and where the socket cannot
 ///   report that, until the connection has ended and its client had time to read what it was sent
 ///   last.
-/// - *The owner of the file* does not reuse what was freed while a guard given before lives: it goes into
-///   quarantine. It may be zeroed there, since a late reader may see an overlapping change; it must
-///   never hold what belongs to another offset. A guard may stand for many places (all that an image
-///   gave, say), but what is freed is not held by a guard that was first given afterwards. A place
-///   that lies in an image in an image is guarded by both.
+/// - *The owner of the file* does not reuse what was freed while a guard given before lives: it
+///   goes into quarantine. It may be zeroed there, since a late reader may see an overlapping
+///   change; it must never hold what belongs to another offset. A guard may stand for many places
+///   (all that an image gave, say), but what is freed is not held by a guard that was first given
+///   afterwards. A place that lies in an image in an image is guarded by both.
 /// - A peer that does not read must not take the disk's room: when the quarantine grows beyond a
 ///   bound that the owner chooses, the owner gives no more places until it has drained, and bytes
 ///   are copied.
@@ -190,8 +190,8 @@ pub struct Place {
 
 /// Looks after the pages of a file that is to leave few of them in the page cache.
 pub trait Keeper: Send + Sync {
-    /// `len` bytes (≥ 1) from `offset` of the file are in memory, and are about to be taken from there at once.
-    /// False: they are to be read through the device. Never waits for a disk.
+    /// `len` bytes (≥ 1) from `offset` of the file are in memory, and are about to be taken from
+    /// there at once. False: they are to be read through the device. Never waits for a disk.
     fn passes(&self, offset: u64, len: u64) -> bool;
 }
 
@@ -224,8 +224,8 @@ impl Place {
         Self { in_memory: true, ..self }
     }
 
-    /// The same, of a file whose pages have a keeper: only resident bytes may be taken from here; what is
-    /// read through the descriptor would stay in memory without the keeper's knowledge.
+    /// The same, of a file whose pages have a keeper: only resident bytes may be taken from here;
+    /// what is read through the descriptor would stay in memory without the keeper's knowledge.
     #[must_use]
     pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
         Self { keeper: Some(keeper), ..self }
@@ -276,8 +276,8 @@ impl Place {
         len == 0 || self.in_memory || self.passes(len) && is_resident(self.fd(), self.offset, len)
     }
 
-    /// Whether the keeper allows it. It is asked before the pages are checked: the check may make the system read
-    /// ahead.
+    /// Whether the keeper allows it. It is asked before the pages are checked: the check may make
+    /// the system read ahead.
     fn passes(&self, len: u64) -> bool {
         self.keeper.as_ref().is_none_or(|keeper| {
             is_cached(self.fd(), self.offset, len) && keeper.passes(self.offset, len)

@@ -1,9 +1,9 @@
 //! Filters: devices over a device.
 //!
-//! A filter says in what it differs from the device below. It sees every operation in one place, [`Filter::run`], as a
-//! value. One that treats operations differently matches on it without a wildcard, so an operation that is added to the
-//! contract does not compile until the filter handles it. [`Filtered`] makes a [`Device`] of a filter, and owns what each
-//! has: [`Over`].
+//! A filter says in what it differs from the device below. It sees every operation in one place,
+//! [`Filter::run`], as a value. One that treats operations differently matches on it without a
+//! wildcard, so an operation that is added to the contract does not compile until the filter
+//! handles it. [`Filtered`] makes a [`Device`] of a filter, and owns what each has: [`Over`].
 //!
 //! Nothing of the device below (place, window, lane) is visible unless the filter says what passes
 //! it ([`Passes`]). A filter never blocks; what it waits for (a timer, the device below) completes
@@ -97,7 +97,8 @@ pub struct Over {
     /// The device below. Its edge takes any range inside it.
     pub below: Edge,
     passes: Passes,
-    /// The admission of the client; free for a filter of all clients. It is given back when the device below is free.
+    /// The admission of the client; free for a filter of all clients. It is given back when the
+    /// device below is free.
     pub admission: Admission,
 }
 
@@ -119,7 +120,8 @@ impl Over {
         self.passes.writes(offset).filter(|_| offset <= self.info.size)
     }
 
-    /// Removes places from a map where reads do not pass: a read from a place would bypass the filter.
+    /// Removes places from a map where reads do not pass: a read from a place would bypass the
+    /// filter.
     fn hide_places(&self, extents: &mut [Extent]) {
         if self.passes == Passes::Nothing {
             extents.iter_mut().for_each(|extent| extent.place = None);
@@ -134,7 +136,8 @@ pub struct Arrival<'a> {
     pub client: &'a Client,
     /// What the client gets from [`Filter::admit`].
     pub admission: Admission,
-    /// The client's path to the device below. A filter that sends all clients over one path puts that here.
+    /// The client's path to the device below. A filter that sends all clients over one path puts
+    /// that here.
     pub below: Edge,
     /// Whether that is a path of its own, and not the one that all clients share.
     pub has_own_path: bool,
@@ -173,8 +176,8 @@ pub trait Filter: Send + Sync + Sized + 'static {
         then(Ok(Admission::free()));
     }
 
-    /// Asks the device below for an admitted client; now or later, as [`Session::connect`]. A filter that connects
-    /// clients to another name, or once for all of them, does so here.
+    /// Asks the device below for an admitted client; now or later, as [`Session::connect`]. A
+    /// filter that connects clients to another name, or once for all of them, does so here.
     fn connect(&self, over: &Over, client: &Client, done: Connected) {
         over.below.device().connect(client, done);
     }
@@ -194,7 +197,8 @@ pub trait Filter: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Whether the filter itself keeps bytes of what is below: see [`Session::keeps_bytes`]. Constant.
+    /// Whether the filter itself keeps bytes of what is below: see [`Session::keeps_bytes`].
+    /// Constant.
     fn keeps_bytes(&self) -> bool {
         false
     }

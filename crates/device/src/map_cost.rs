@@ -1,9 +1,10 @@
 //! Whether a map is worth asking for, by what it has cost and what it has found.
 //!
-//! A map says where zeroes are, which then need not be read. Most maps are quick; some take longer than reading
-//! the bytes would. That cannot be known of a disk in advance, so the time is accounted for: a map that costs
-//! more than it saves is left alone for a while, which doubles each time that another query does not pay
-//! either. Ranges that are not queried count as data: reading them is always right.
+//! A map says where zeroes are, which then need not be read. Most maps are quick; some take longer
+//! than reading the bytes would. That cannot be known of a disk in advance, so the time is
+//! accounted for: a map that costs more than it saves is left alone for a while, which doubles each
+//! time that another query does not pay either. Ranges that are not queried count as data: reading
+//! them is always right.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use runtime::Mutex;
 
 use crate::Extent;
 
-/// Time that a map may cost, and queries that it may take, before its savings are checked: on a busy machine a few
-/// queries may be slow.
+/// Time that a map may cost, and queries that it may take, before its savings are checked: on a
+/// busy machine a few queries may be slow.
 const FREE: Duration = Duration::from_millis(100);
 const FREE_ANSWERS: u32 = 16;
 /// Bytes read in a second, where it was not measured.

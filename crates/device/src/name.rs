@@ -1,7 +1,7 @@
 //! How things are named: a path, a URI, or `DEVICE:ARG?key=value&key=value`.
 //!
-//! Nothing is opened or looked up here. In a parameter `\&` stands for `&`. A word before a colon is always a device; a file whose
-//! name has a colon is named `./a:b` or `file:a:b`.
+//! Nothing is opened or looked up here. In a parameter `\&` stands for `&`. A word before a colon
+//! is always a device; a file whose name has a colon is named `./a:b` or `file:a:b`.
 
 use std::fmt;
 

@@ -317,8 +317,8 @@ pub enum Outcome {
     Read(Buffer),
     /// The runs of a status.
     Status(Vec<StatusRun>),
-    /// How many bytes from the start of a range were taken. 0: none can be, and a caller that wants them
-    /// there reads and writes.
+    /// How many bytes from the start of a range were taken. 0: none can be, and a caller that wants
+    /// them there reads and writes.
     Taken(u64),
 }
 

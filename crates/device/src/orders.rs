@@ -22,7 +22,8 @@ fn in_any_order(scene: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || scene(), 1000, 3);
 }
 
-/// Ends each operation on a thread of its own, which the model knows, as no `trial::TestDevice` does.
+/// Ends each operation on a thread of its own, which the model knows, as no `trial::TestDevice`
+/// does.
 struct Elsewhere(Info);
 
 impl Device for Elsewhere {

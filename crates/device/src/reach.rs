@@ -1,6 +1,6 @@
-//! What a disk needs of the system beyond its own descriptors: files, the network, other programs. Each kind
-//! of device and filter derives it from its parameters, before anything is opened, so that a sandbox can
-//! allow that and nothing else.
+//! What a disk needs of the system beyond its own descriptors: files, the network, other programs.
+//! Each kind of device and filter derives it from its parameters, before anything is opened, so
+//! that a sandbox can allow that and nothing else.
 
 use std::path::PathBuf;
 

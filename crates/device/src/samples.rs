@@ -1,8 +1,8 @@
 //! Where to sample a range that is not read as a whole.
 
-/// First bytes of `steps + 1` pieces of `piece` bytes each in `len` bytes: both ends, and others evenly between, at
-/// multiples of `piece`. One piece alone is as long as the range, if that is shorter. `piece` and `steps` are at least
-/// 1.
+/// First bytes of `steps + 1` pieces of `piece` bytes each in `len` bytes: both ends, and others
+/// evenly between, at multiples of `piece`. One piece alone is as long as the range, if that is
+/// shorter. `piece` and `steps` are at least 1.
 pub fn samples(len: u64, piece: u64, steps: u64) -> impl Iterator<Item = u64> {
     let (piece, steps) = (piece.max(1), steps.max(1));
     let last = len.saturating_sub(piece);

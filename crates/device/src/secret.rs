@@ -3,11 +3,12 @@
 
 use crate::{Error, ErrorKind, Fault, Result};
 
-/// The prefix of a variable's name. In parameters for secrets, `-` was only followed by the number of a descriptor, so
-/// no old value changes its meaning.
+/// The prefix of a variable's name. In parameters for secrets, `-` was only followed by the number
+/// of a descriptor, so no old value changes its meaning.
 const ENVIRONMENT: &str = "-env:";
 
-/// The value of the variable of the environment that the word names; `None` if it names none. Errors show its name alone.
+/// The value of the variable of the environment that the word names; `None` if it names none.
+/// Errors show its name alone.
 #[must_use]
 pub fn of_environment(word: &str) -> Option<Result<String>> {
     let name = word.strip_prefix(ENVIRONMENT)?;

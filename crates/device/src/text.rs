@@ -52,8 +52,8 @@ pub fn path(text: &str) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// `text` for people: `\xff` for a byte that belongs to no character, and `\u{1b}` for a control character, so that no
-/// name makes several lines of one or tells a terminal what to do.
+/// `text` for people: `\xff` for a byte that belongs to no character, and `\u{1b}` for a control
+/// character, so that no name makes several lines of one or tells a terminal what to do.
 #[must_use]
 pub fn shown(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| carried(c).is_some() || c.is_control()) {
@@ -70,7 +70,8 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// A word of the kernel's tables (`/proc/self/mountinfo`, `/proc/swaps`), in which `\040` and the like are bytes.
+/// A word of the kernel's tables (`/proc/self/mountinfo`, `/proc/swaps`), in which `\040` and the
+/// like are bytes.
 #[must_use]
 pub fn unescaped(word: &[u8]) -> OsString {
     let (mut bytes, mut rest) = (Vec::new(), word);

@@ -243,7 +243,8 @@ fn a_fast_zero_is_never_written_as_data() {
     assert_eq!(model.bytes()[..4096], [7; 4096]);
 }
 
-/// Edges over a disk that is asked here as a simple one, and that answers in `submit`, and from another thread.
+/// Edges over a disk that is asked here as a simple one, and that answers in `submit`, and from
+/// another thread.
 fn edges(disk: &TestDevice) -> [Edge; 3] {
     let pool = WorkPool::new(2);
     let [here, late] = [disk.clone(), disk.clone().late(1)].map(|disk| disk.shared().edge(&pool));
@@ -298,8 +299,8 @@ fn a_map_that_may_be_long_is_not_made_by_a_thread_with_other_things_to_do() {
     }
 }
 
-/// A zero of 10 GiB that is written piece by piece: the submitting thread is not kept until its end, not
-/// even by a device that never waits.
+/// A zero of 10 GiB that is written piece by piece: the submitting thread is not kept until its
+/// end, not even by a device that never waits.
 #[test]
 fn a_thread_that_submits_something_long_has_other_things_to_do() {
     for way in 0..2 {

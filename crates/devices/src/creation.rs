@@ -18,15 +18,15 @@ pub struct Creation {
     /// Whether it is a container, whose length is known only at the end ([`Device::resize`]): a
     /// file then takes whatever is written, and gets its length when it is finished.
     pub grows: bool,
-    /// Whether a container that grows is written once, upwards, and without gaps. Then it can be a pipe; otherwise
-    /// it goes into a pipe by way of a temporary file.
+    /// Whether a container that grows is written once, upwards, and without gaps. Then it can be a
+    /// pipe; otherwise it goes into a pipe by way of a temporary file.
     pub upwards: bool,
     /// Whether all of it will be filled. Otherwise only a part of it may be visible (through a
     /// filter), and an existing file keeps its length.
     pub whole: bool,
-    /// Whether a new file gets its name only when it is complete ([`Made::appear`]), so that a partial file
-    /// is never found, not even after this process was killed. Where the file system cannot do that, the
-    /// file has its name at once.
+    /// Whether a new file gets its name only when it is complete ([`Made::appear`]), so that a
+    /// partial file is never found, not even after this process was killed. Where the file system
+    /// cannot do that, the file has its name at once.
     pub appears: bool,
     /// Whether what is written is sent to the disk early, because it will be made durable.
     pub write_back: bool,

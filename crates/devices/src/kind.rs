@@ -134,15 +134,15 @@ pub struct KindTarget {
 /// How to open files beside a disk of some kind that an image names.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside {
-    /// Opens the file of that name for reading, beneath a directory if one is given; also returns the
-    /// parameters of the same kind that lead to it.
+    /// Opens the file of that name for reading, beneath a directory if one is given; also returns
+    /// the parameters of the same kind that lead to it.
     pub open: OpenBeside,
     /// Creates a file of that name. The name is ours or the user's.
     pub create: CreateBeside,
     /// The parameters that lead to the file of that name. Nothing is opened.
     pub named: fn(&Params, &str) -> Result<Params>,
-    /// The name of that file where a name that has no directory of its own is one in the working directory: see
-    /// [`Named::from_here`](crate::Named::from_here).
+    /// The name of that file where a name that has no directory of its own is one in the working
+    /// directory: see [`Named::from_here`](crate::Named::from_here).
     pub from_here: fn(&Params, &str) -> Result<Option<String>>,
     /// The name of the disk itself there.
     pub own_name: fn(&Params) -> Option<String>,

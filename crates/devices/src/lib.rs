@@ -1,8 +1,8 @@
 //! One file a device, and the table that names them.
 //!
-//! A [`Name`](device::Name) is resolved into a [`Named`], which can be opened, created, inspected, and
-//! compared with another. Each device is one file or folder here and one entry in [`table`]; no other
-//! code knows of it.
+//! A [`Name`](device::Name) is resolved into a [`Named`], which can be opened, created, inspected,
+//! and compared with another. Each device is one file or folder here and one entry in [`table`]; no
+//! other code knows of it.
 
 mod checked;
 mod creation;

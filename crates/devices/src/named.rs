@@ -116,15 +116,15 @@ impl Named {
         (self.kind.unopened.reaches)(&self.params, how)
     }
 
-    /// What the system uses it for, so that it is not to be written; words for people. Nothing of the disk is
-    /// opened.
+    /// What the system uses it for, so that it is not to be written; words for people. Nothing of
+    /// the disk is opened.
     #[must_use]
     pub fn users(&self) -> Vec<String> {
         (self.kind.unopened.users)(&self.params)
     }
 
-    /// Facts of the underlying device (a block device's queue), beside those of the disk itself. The disk is not
-    /// opened.
+    /// Facts of the underlying device (a block device's queue), beside those of the disk itself.
+    /// The disk is not opened.
     #[must_use]
     pub fn facts(&self) -> Facts {
         (self.kind.unopened.facts)(&self.params)
@@ -138,7 +138,8 @@ impl Named {
         (self.kind.open)(&self.params, options, context).map_err(|e| e.on(self.kind.word))
     }
 
-    /// Opens it as a stream, if it is one: then it has no size, and can be read once. Any other disk is not opened.
+    /// Opens it as a stream, if it is one: then it has no size, and can be read once. Any other
+    /// disk is not opened.
     ///
     /// # Errors
     /// The parameters make no sense, or what they name cannot be opened.
@@ -167,8 +168,8 @@ impl Named {
         (target.create)(&self.params, creation, context).map_err(|e| e.on(self.kind.word))
     }
 
-    /// Preallocates it; creates it, if it does not exist and can be created. What it reads as is not changed.
-    /// Blocks until it is done, or `watch` stops it.
+    /// Preallocates it; creates it, if it does not exist and can be created. What it reads as is
+    /// not changed. Blocks until it is done, or `watch` stops it.
     ///
     /// # Errors
     /// The disk is full, or it cannot be preallocated; `Cancelled`.
@@ -223,8 +224,8 @@ impl Named {
         Ok(Self { kind: self.kind, params, is_path: true })
     }
 
-    /// The whole name of what an image on this disk names, where programs differ: QEMU looks for a `data_file` in the
-    /// working directory, others beside the image. `None`: beside the image.
+    /// The whole name of what an image on this disk names, where programs differ: QEMU looks for a
+    /// `data_file` in the working directory, others beside the image. `None`: beside the image.
     ///
     /// # Errors
     /// There are two such files.

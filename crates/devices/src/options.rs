@@ -16,16 +16,18 @@ pub struct OpenOptions {
     pub force: bool,
     /// As a target it has to be created: an existing one is left alone, and is an error.
     pub new: bool,
-    /// It is served to clients that may ask for any name. A device with names of its own need not have a default disk.
+    /// It is served to clients that may ask for any name. A device with names of its own need not
+    /// have a default disk.
     pub by_name: bool,
-    /// Otherwise, of those disks of a device with names of its own: this one; if it is empty, the default one.
+    /// Otherwise, of those disks of a device with names of its own: this one; if it is empty, the
+    /// default one.
     pub export: String,
     /// Its map will be asked for. A peer that is not asked may answer reads with holes.
     pub map: bool,
     /// So will its other status contexts.
     pub contexts: bool,
-    /// It is read or written once, from end to end: pages need not stay in memory, unless the device's own
-    /// parameter says otherwise.
+    /// It is read or written once, from end to end: pages need not stay in memory, unless the
+    /// device's own parameter says otherwise.
     pub once: bool,
     /// How many connections to open to a peer that allows several. At least 1.
     pub connections: usize,

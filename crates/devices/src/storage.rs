@@ -26,7 +26,8 @@ pub struct StoredRange {
     pub(crate) start: u64,
     /// One after the last byte.
     pub(crate) end: u64,
-    /// No other node leads to these bytes: a file of a local file system that has one inode for each, or local hardware.
+    /// No other node leads to these bytes: a file of a local file system that has one inode for
+    /// each, or local hardware.
     pub(crate) alone: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A disk that comes as a stream: its bytes can be read once, in order, and their number is known at the end. A copy
-//! needs no room for it; everything else gets it through a temporary file.
+//! A disk that comes as a stream: its bytes can be read once, in order, and their number is known
+//! at the end. A copy needs no room for it; everything else gets it through a temporary file.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ impl ByteStream {
         Ok(())
     }
 
-    /// Fills the beginning of `buffer` and returns how many bytes; 0 at the end, and `None` if nothing came for this
-    /// long.
+    /// Fills the beginning of `buffer` and returns how many bytes; 0 at the end, and `None` if
+    /// nothing came for this long.
     ///
     /// # Errors
     /// It cannot be read. A failure of the producer is not noticed.

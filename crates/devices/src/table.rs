@@ -25,8 +25,8 @@ fn simple<B: Blocking>(disk: Result<B>, context: &Context) -> Result<Arc<dyn Dev
     disk.map(|disk| Simple::device(disk, &context.pool))
 }
 
-/// What most kinds have in common: they are made or computed when they are opened, so no other program
-/// can name them.
+/// What most kinds have in common: they are made or computed when they are opened, so no other
+/// program can name them.
 const OWN: DeviceKind = DeviceKind {
     word: "",
     summary: "",
@@ -436,7 +436,8 @@ pub fn kind(word: &str) -> Result<&'static DeviceKind> {
     })
 }
 
-/// The name of a disk that a server serves which is started for it: a command and its arguments, without shell quotes.
+/// The name of a disk that a server serves which is started for it: a command and its arguments,
+/// without shell quotes.
 ///
 /// # Errors
 /// There is no command, or a word cannot be part of a name.

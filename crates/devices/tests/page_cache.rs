@@ -1,5 +1,5 @@
-//! What `file` leaves in the page cache, by its parameter `cache`: whatever is done to it, the bytes are those of
-//! the model, few pages stay, and those that others had there do.
+//! What `file` leaves in the page cache, by its parameter `cache`: whatever is done to it, the
+//! bytes are those of the model, few pages stay, and those that others had there do.
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
@@ -259,7 +259,8 @@ fn many_threads_that_write_parts_of_the_same_blocks_lose_nothing() {
                 scope.spawn(move || {
                     let mut random = Random(thread as u64);
                     for _ in 0..60 {
-                        // Bytes of its own, in blocks that all threads share; and blocks of its own now and then.
+                        // Bytes of its own, in blocks that all threads share; and blocks of its own
+                        // now and then.
                         let at = random.below(250) * 8192 + thread * 512;
                         edge.write(&[thread as u8 + 1; 512], at as u64, false).unwrap();
                         let own = (random.below(30) * 8 + thread) * 8192 + 4096;

@@ -1,4 +1,5 @@
-//! What a new image will hold, where that, or its amount, must be known before the first byte is written.
+//! What a new image will hold, where that, or its amount, must be known before the first byte is
+//! written.
 //!
 //! The map of the source says it. A source without a map is read as a whole, to find its zeroes.
 

@@ -22,7 +22,8 @@ pub struct Described {
 }
 
 impl Described {
-    /// Refuses an image that needs features which are unknown here: what its description says may mean something else.
+    /// Refuses an image that needs features which are unknown here: what its description says may
+    /// mean something else.
     ///
     /// # Errors
     /// With their names, as the image has them.
@@ -69,8 +70,8 @@ pub(crate) fn of_container(
     Ok(Described { disk, container, format, description })
 }
 
-/// Describes the image that was named, and then each backing image, as far as the image may name them
-/// ([`Image::external`]).
+/// Describes the image that was named, and then each backing image, as far as the image may name
+/// them ([`Image::external`]).
 ///
 /// # Errors
 /// As [`describe`], of any of them; the chain has no end.

@@ -1,5 +1,5 @@
-//! What formats can find out without using a disk: whether an image is sound, how large one would be,
-//! and what bytes look like.
+//! What formats can find out without using a disk: whether an image is sound, how large one would
+//! be, and what bytes look like.
 
 use device::{Edge, Error, Extent, ExtentKind, Fault, Params, Result, Stored};
 use devices::{Named, OpenOptions};
@@ -138,7 +138,8 @@ fn pieces(extent: &Extent, container: &Edge) -> Vec<Result<Extent>> {
     found
 }
 
-/// How many bytes the bitmaps of an image would take in one of `format`; `None` where one of the formats has none.
+/// How many bytes the bitmaps of an image would take in one of `format`; `None` where one of the
+/// formats has none.
 ///
 /// # Errors
 /// As [`measure`]; the image cannot be described.

@@ -111,8 +111,8 @@ impl Image {
         }
     }
 
-    /// The format of what a packed stream holds, for reading: the one that was named, or, where it is guessed, what it
-    /// looks like. Only one packing is taken off.
+    /// The format of what a packed stream holds, for reading: the one that was named, or, where it
+    /// is guessed, what it looks like. Only one packing is taken off.
     ///
     /// # Errors
     /// There is no such format; or what looks like an image cannot be read.

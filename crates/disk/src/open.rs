@@ -24,12 +24,13 @@ pub struct Opened {
     pub reached: Vec<Storage>,
 }
 
-/// Opens the disk that was named, with the format of its image and filters over it. It is opened for writing only if
-/// writes pass the filters: a disk that cannot be changed is not locked against other writers.
+/// Opens the disk that was named, with the format of its image and filters over it. It is opened
+/// for writing only if writes pass the filters: a disk that cannot be changed is not locked against
+/// other writers.
 ///
 /// # Errors
-/// The disk cannot be opened, is not such an image, or a filter refuses it; or a format would have to be guessed for
-/// writing.
+/// The disk cannot be opened, is not such an image, or a filter refuses it; or a format would have
+/// to be guessed for writing.
 pub fn open(
     disk: &Named,
     filters: &Stack,
@@ -68,13 +69,14 @@ pub fn open(
     Ok(Opened { container, below, edge, format, reached: gate.reached() })
 }
 
-/// Opens the disk that was named as the target of a copy, with filters over it; creates it, if it does
-/// not exist and can be created. Nothing that exists is changed, except that a file that becomes the
-/// container of an image is emptied. Under filters it keeps its length, and is not known to be zero:
-/// they may show only a part of it.
+/// Opens the disk that was named as the target of a copy, with filters over it; creates it, if it
+/// does not exist and can be created. Nothing that exists is changed, except that a file that
+/// becomes the container of an image is emptied. Under filters it keeps its length, and is not
+/// known to be zero: they may show only a part of it.
 ///
 /// # Errors
-/// As [`open`]; or the target is too small, or the format cannot be created. What was created is removed again.
+/// As [`open`]; or the target is too small, or the format cannot be created. What was created is
+/// removed again.
 pub fn create(
     disk: &Named,
     filters: &Stack,
@@ -84,8 +86,8 @@ pub fn create(
     create_for(&Contents::Anything, &[], disk, filters, creation, context)
 }
 
-/// The same, with known contents: an image in a pipe has to know them in advance. Nothing that is `spared` is written
-/// over, whatever the locks say, and neither is its backing image.
+/// The same, with known contents: an image in a pipe has to know them in advance. Nothing that is
+/// `spared` is written over, whatever the locks say, and neither is its backing image.
 ///
 /// # Errors
 /// As [`create`]; or the contents cannot be read; or it would write over what it must not.

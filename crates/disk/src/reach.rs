@@ -1,4 +1,5 @@
-//! What a disk needs of the system, with its filters and the format of its image, before anything is opened.
+//! What a disk needs of the system, with its filters and the format of its image, before anything
+//! is opened.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +14,8 @@ const FILE: &str = "FILE";
 /// The one of them whose file is there already, and is only read.
 const BASE: &str = "backing_file";
 
-/// What the named disk and its filters need. Files that an image names are included as far as they are allowed: a chain
-/// may lead anywhere.
+/// What the named disk and its filters need. Files that an image names are included as far as they
+/// are allowed: a chain may lead anywhere.
 #[must_use]
 pub fn reach(disk: &Named, stack: &Stack, how: Use) -> Reach {
     let image = stack.image();
@@ -30,8 +31,8 @@ fn named_inside(external: &External) -> Reach {
     }
 }
 
-/// The files of a new image: those that its options name, and its other parts, which are in its directory. Its base is read, all
-/// others are made.
+/// The files of a new image: those that its options name, and its other parts, which are in its
+/// directory. Its base is read, all others are made.
 fn made_beside(disk: &Named, image: &Image) -> Reach {
     let (Some(format), Some(path)) = (image.format(), disk.path()) else {
         return Reach::default();

@@ -80,7 +80,8 @@ async fn read(below: &Edge, gaps: &Gaps, offset: u64, mut whole: Buffer) -> Resu
     Ok(Outcome::Read(whole))
 }
 
-/// Whether the disk was lost, or is another one now: that says nothing about its bytes, and no gap is made of it.
+/// Whether the disk was lost, or is another one now: that says nothing about its bytes, and no gap
+/// is made of it.
 fn is_of_the_way(e: &Error) -> bool {
     use ErrorKind::{Cancelled, Changed, Disconnected, Shutdown, TimedOut};
     matches!(e.kind(), Cancelled | Changed | Disconnected | Shutdown | TimedOut)

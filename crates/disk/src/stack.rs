@@ -1,5 +1,5 @@
-//! Filters as they are named: `NAME` or `NAME?key=value&key=value`, the first nearest to the code that
-//! reads and writes.
+//! Filters as they are named: `NAME` or `NAME?key=value&key=value`, the first nearest to the code
+//! that reads and writes.
 //!
 //! Names and keys are checked when they are read; values when the filters are opened.
 
@@ -82,7 +82,8 @@ impl Stack {
         self.kinds().any(|kind| kind.reads_only)
     }
 
-    /// Whether all clients have to get one disk: a filter keeps something of it, or an image is read.
+    /// Whether all clients have to get one disk: a filter keeps something of it, or an image is
+    /// read.
     #[must_use]
     pub fn keeps_disk(&self) -> bool {
         !self.image.is_plain() || self.kinds().any(|kind| kind.keeps_disk)

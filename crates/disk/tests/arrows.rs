@@ -151,7 +151,8 @@ fn only_the_program_prints() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// Times that are told, seeds, and dates that others tell: what may look at the clock on the wall, which can jump.
+/// Times that are told, seeds, and dates that others tell: what may look at the clock on the wall,
+/// which can jump.
 const LOOK_AT_THE_WALL: [&str; 8] = [
     "server/src/log/line.rs",
     "server/src/log/mod.rs",
@@ -295,8 +296,8 @@ impl Modules {
         all
     }
 
-    /// The module in which a path of the module `at` ends; a name that another one shows is followed
-    /// there.
+    /// The module in which a path of the module `at` ends; a name that another one shows is
+    /// followed there.
     fn meant(&self, at: &Words, path: &[String], again: usize) -> Words {
         let mut at = at.clone();
         for (i, word) in path.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! qcow2 images that are made here, checked by qemu-img: no error, no leak, and the bytes that were written,
-//! whatever the options, the order and the number of writers.
+//! qcow2 images that are made here, checked by qemu-img: no error, no leak, and the bytes that were
+//! written, whatever the options, the order and the number of writers.
 //!
 //! Without qemu-img it is skipped; with `REQUIRE_PEERS=1` that fails.
 
@@ -109,8 +109,8 @@ impl Random {
     }
 }
 
-/// Fills about half of a disk by four threads, each in stretches of its own, in any order; some twice, some
-/// are zeroed. Returns the bytes that it holds then.
+/// Fills about half of a disk by four threads, each in stretches of its own, in any order; some
+/// twice, some are zeroed. Returns the bytes that it holds then.
 fn fill(disk: &Edge, size: u64, seed: u64) -> Vec<u8> {
     let len = usize::try_from(size).unwrap();
     let mut bytes = vec![0; len];
@@ -400,8 +400,8 @@ fn a_range_that_is_written_again_is_right_and_nothing_leaks() {
     }
 }
 
-/// Packed clusters are gathered: what another's write could not put into the container, the next flush reports,
-/// and it is tried again.
+/// Packed clusters are gathered: what another's write could not put into the container, the next
+/// flush reports, and it is tried again.
 #[test]
 fn what_was_acknowledged_is_in_the_image_although_a_later_write_has_failed() {
     if !has_qemu() {
@@ -434,7 +434,8 @@ fn what_was_acknowledged_is_in_the_image_although_a_later_write_has_failed() {
         let (mut random, mut failed) = (Random(7), 0);
         let mut bytes = Vec::new();
         for at in (0..size).step_by(2 * CLUSTER) {
-            // One that does not become shorter, and waits to be written when the next one, which does, is packed.
+            // One that does not become shorter, and waits to be written when the next one, which
+            // does, is packed.
             let noise = std::iter::repeat_with(|| random.next().to_le_bytes()).flatten();
             let mut piece: Vec<u8> = noise.take(CLUSTER + CLUSTER / 2).collect();
             piece.resize(2 * CLUSTER, 0);

@@ -1,5 +1,5 @@
-//! Images that qemu-img and qemu-io make, with all options, chains, snapshots and bitmaps, read back: the bytes
-//! are those that QEMU has, and the map says where they are.
+//! Images that qemu-img and qemu-io make, with all options, chains, snapshots and bitmaps, read
+//! back: the bytes are those that QEMU has, and the map says where they are.
 //!
 //! Without qemu these tests say that they are skipped; with `REQUIRE_PEERS=1` they fail.
 
@@ -292,8 +292,8 @@ fn check_map_of_qemu(json: &str, edge: &Edge, name: &str) {
     }
 }
 
-/// Commands for qemu-io that fill a disk of `size` bytes at random: what is compressed first, since QEMU writes that
-/// only where nothing is, and then anything over it.
+/// Commands for qemu-io that fill a disk of `size` bytes at random: what is compressed first, since
+/// QEMU writes that only where nothing is, and then anything over it.
 fn fill(size: u64, cluster: u64, options: &str, seed: u64) -> Vec<String> {
     let mut dice = Dice(seed);
     let zeroes = !options.contains("compat=0.10");
@@ -328,7 +328,8 @@ fn fill_packed(size: u64, cluster: u64, seed: u64) -> Vec<String> {
 }
 
 fn make(dir: &Dir, name: &str, size: u64, cluster: u64, options: &str, seed: u64) {
-    // A child that another test is just starting may still hold the one before, and with it its lock.
+    // A child that another test is just starting may still hold the one before, and with it its
+    // lock.
     let _ = std::fs::remove_file(dir.path.join(name));
     let options_all =
         format!("cluster_size={cluster}{}{options}", if options.is_empty() { "" } else { "," });

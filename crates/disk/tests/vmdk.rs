@@ -1,5 +1,5 @@
-//! Images of the format vmdk, from qemu-img and to it. Without qemu-img the tests are skipped, unless
-//! `REQUIRE_PEERS=1`.
+//! Images of the format vmdk, from qemu-img and to it. Without qemu-img the tests are skipped,
+//! unless `REQUIRE_PEERS=1`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -269,9 +269,9 @@ fn a_new_child_holds_what_was_copied_whatever_its_parent_has() {
     }
 }
 
-/// A reader of streams, from VMware's "Virtual Disk Format 5.0" alone: from the first byte to the last,
-/// by the markers; then by the directory in the footer, which must lead to the same, and by the one that the header has,
-/// if it has one.
+/// A reader of streams, from VMware's "Virtual Disk Format 5.0" alone: from the first byte to the
+/// last, by the markers; then by the directory in the footer, which must lead to the same, and by
+/// the one that the header has, if it has one.
 fn read_stream(bytes: &[u8]) -> Vec<u8> {
     const SECTOR: usize = 512;
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -346,7 +346,8 @@ fn read_stream(bytes: &[u8]) -> Vec<u8> {
                 if first == u64::MAX {
                     return disk;
                 }
-                // A program that writes in place finds room for every grain, before the first of them.
+                // A program that writes in place finds room for every grain, before the first of
+                // them.
                 let all: Vec<u32> = (0..tables.len())
                     .map(|i| u32_at(sectors(first) + i * 4))
                     .inspect(|table| assert!(u64::from(*table) + 4 <= u64_at(64)))

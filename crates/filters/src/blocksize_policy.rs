@@ -170,7 +170,8 @@ impl Filter for BlockSizePolicy {
     fn info(&self, below: &Edge) -> Info {
         let mut info = Info { advertised: Some(self.sizes), ..Info::over(below) };
         if self.sizes.minimum > below.info().blocks.minimum {
-            // Answers in whole blocks, to clients that were told of larger ones, are for the map only.
+            // Answers in whole blocks, to clients that were told of larger ones, are for the map
+            // only.
             info.contexts.clear();
         }
         if self.judges() {

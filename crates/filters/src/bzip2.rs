@@ -1,7 +1,7 @@
 //! `bzip2`: the contents of a bzip2 stream, read-only.
 //!
-//! Opening the filter decompresses the stream once to learn its size and check its checksums. Reads decompress the
-//! parts they need; nothing is kept in a file.
+//! Opening the filter decompresses the stream once to learn its size and check its checksums. Reads
+//! decompress the parts they need; nothing is kept in a file.
 
 use crate::FilterKind;
 use crate::kit::unpacked;

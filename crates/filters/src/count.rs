@@ -1,7 +1,8 @@
 //! `count`: counts the bytes read, written, zeroed and trimmed, and logs the totals at the end.
 //!
-//! Failed operations do not count. The line goes to the program's log, also when the user asks for reports (SIGUSR1). Each
-//! filter counts for itself, in a stack and in each export; where there are several, a line says which one it is from.
+//! Failed operations do not count. The line goes to the program's log, also when the user asks for
+//! reports (SIGUSR1). Each filter counts for itself, in a stack and in each export; where there are
+//! several, a line says which one it is from.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub(crate) const KIND: FilterKind = FilterKind {
     },
 };
 
-/// The counts of all such filters of the program, with the names of their disks, in the order in which they were opened.
+/// The counts of all such filters of the program, with the names of their disks, in the order in
+/// which they were opened.
 #[derive(Clone, Default)]
 struct All(Arc<Mutex<Vec<(String, Counts)>>>);
 

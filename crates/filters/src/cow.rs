@@ -1,9 +1,9 @@
 //! `cow`: a writable overlay over a disk that is never written.
 //!
-//! Writes go to a temporary file without a name, which is gone at the end. Each disk has one overlay,
-//! which its clients share, whatever name they asked for: they see each other's writes at once. A
-//! flush does nothing, and needs to do nothing: no part of the overlay is meant to outlive the
-//! program.
+//! Writes go to a temporary file without a name, which is gone at the end. Each disk has one
+//! overlay, which its clients share, whatever name they asked for: they see each other's writes at
+//! once. A flush does nothing, and needs to do nothing: no part of the overlay is meant to outlive
+//! the program.
 
 use runtime::{WorkPool, spawn};
 use std::sync::Arc;
@@ -60,7 +60,8 @@ impl Settings {
 struct Cow {
     settings: Arc<Settings>,
     store: Arc<Store>,
-    /// It belongs to one client, whose disk below is another: no other client sees it or its writes.
+    /// It belongs to one client, whose disk below is another: no other client sees it or its
+    /// writes.
     apart: bool,
 }
 
@@ -135,8 +136,8 @@ impl Overlay {
         self.store.states().get(offset / self.store.block()) == BlockState::Hole
     }
 
-    /// What is trimmed reads as zeroes, parts of blocks too. A hint: where a block finds no room, or its state would cost
-    /// too much memory, it stays as it is.
+    /// What is trimmed reads as zeroes, parts of blocks too. A hint: where a block finds no room,
+    /// or its state would cost too much memory, it stays as it is.
     async fn trim(self, offset: u64, len: u64) -> Result<Outcome> {
         let blocks = self.store.touched(offset, len);
         if self.store.admit(&blocks).is_err() {
@@ -172,7 +173,8 @@ impl Filter for Cow {
             hides_fua: false,
             ..over.abilities
         };
-        // The contexts of the disk below are wrong for data written here, and nothing can say where.
+        // The contexts of the disk below are wrong for data written here, and nothing can say
+        // where.
         Info { blocks, abilities, longest_effect: u64::MAX, contexts: Vec::new(), ..over }
     }
 

@@ -1,7 +1,8 @@
-//! `ddrescue`: a disk that GNU ddrescue rescued in part: reads of the parts that it could not rescue fail.
+//! `ddrescue`: a disk that GNU ddrescue rescued in part: reads of the parts that it could not
+//! rescue fail.
 //!
-//! The mapfile says what was rescued. A read that touches anything else fails with an I/O error and returns no bytes.
-//! The map calls such ranges data, never holes. The disk is read-only.
+//! The mapfile says what was rescued. A read that touches anything else fails with an I/O error and
+//! returns no bytes. The map calls such ranges data, never holes. The disk is read-only.
 
 use device::{
     Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info, Operation,

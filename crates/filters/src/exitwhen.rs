@@ -1,9 +1,10 @@
-//! `exitwhen`: stops the server on an event: a file appears or disappears, a pipe is closed, a process ends, a script
-//! says so.
+//! `exitwhen`: stops the server on an event: a file appears or disappears, a pipe is closed, a
+//! process ends, a script says so.
 //!
-//! From then on new clients are refused, connected ones are served until they leave, and then the server stops. Events are
-//! looked for when clients come and go, and every `exit-when-poll` in between, by one thread of the pool at a time: a script
-//! that takes its time keeps new clients waiting, and no disk.
+//! From then on new clients are refused, connected ones are served until they leave, and then the
+//! server stops. Events are looked for when clients come and go, and every `exit-when-poll` in
+//! between, by one thread of the pool at a time: a script that takes its time keeps new clients
+//! waiting, and no disk.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,7 +1,8 @@
-//! `exportname`: sets the export names that clients see, which disk each one is, and its description.
+//! `exportname`: sets the export names that clients see, which disk each one is, and its
+//! description.
 //!
-//! Names come from clients: with `exportname-strict`, only those that the user lists get through. Over a disk that has
-//! no names of its own, every name means that disk.
+//! Names come from clients: with `exportname-strict`, only those that the user lists get through.
+//! Over a disk that has no names of its own, every name means that disk.
 
 use std::collections::HashMap;
 use std::io::Read;

@@ -1,7 +1,8 @@
 //! `extentlist`: takes the map of the disk from a file.
 //!
-//! For disks without a map, if it is known from elsewhere. The filter trusts the file: a copy does not read ranges that
-//! the file calls zero. The file would be wrong after the first write, so the disk is read-only.
+//! For disks without a map, if it is known from elsewhere. The filter trusts the file: a copy does
+//! not read ranges that the file calls zero. The file would be wrong after the first write, so the
+//! disk is read-only.
 
 use device::{
     Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info, Operation,
@@ -76,8 +77,8 @@ fn kind(word: &str) -> std::result::Result<ExtentKind, String> {
 struct ExtentList(Vec<Range<ExtentKind>>);
 
 impl ExtentList {
-    /// The map of a range by the list: at least one extent, at most `max`. Ranges that are not listed are
-    /// holes.
+    /// The map of a range by the list: at least one extent, at most `max`. Ranges that are not
+    /// listed are holes.
     fn extents(&self, below: &Edge, (offset, len): (u64, u64), max: usize) -> Vec<Extent> {
         let flat = below.info().flat.as_ref();
         let (mut found, mut at, end) = (Vec::new(), offset, offset.saturating_add(len));

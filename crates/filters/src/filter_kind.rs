@@ -14,8 +14,9 @@ pub struct FilterKind {
     pub summary: &'static str,
     /// Whether it never changes the device below, which then need not be opened for writing.
     pub reads_only: bool,
-    /// Whether it keeps bytes of the device below, or depends on what that held when it was opened: under another name that
-    /// a client asks for there may be another disk, so there must be one disk only.
+    /// Whether it keeps bytes of the device below, or depends on what that held when it was opened:
+    /// under another name that a client asks for there may be another disk, so there must be one
+    /// disk only.
     pub keeps_disk: bool,
     /// All parameters.
     pub params: &'static [Param],

@@ -1,7 +1,8 @@
 //! `ip`: allows or denies clients by address, user and TLS identity.
 //!
-//! A client on the allow list is admitted; else one on the deny list is refused; all others are admitted. The
-//! check comes when a client chooses an export. Bytes pass as if the filter were not there.
+//! A client on the allow list is admitted; else one on the deny list is refused; all others are
+//! admitted. The check comes when a client chooses an export. Bytes pass as if the filter were not
+//! there.
 
 use device::access::Rules;
 use device::{

@@ -1,7 +1,8 @@
 //! The filters, and the table that names them.
 //!
-//! A filter is a device over a device. Each is one file or folder here and one line in [`table`]; no other code names
-//! it. Shared code is in `kit`. Names, parameters and meanings are nbdkit's where nbdkit has the filter.
+//! A filter is a device over a device. Each is one file or folder here and one line in [`table`];
+//! no other code names it. Shared code is in `kit`. Names, parameters and meanings are nbdkit's
+//! where nbdkit has the filter.
 
 mod blocksize;
 mod blocksize_policy;

@@ -1,8 +1,9 @@
 //! `map`: maps ranges of the disk to other places on the disk below.
 //!
-//! Splits each operation at the bounds of ranges, and runs the pieces one after the other. The first range that
-//! contains a byte decides its place; a byte in none keeps its offset. Opening the filter fails if a range leads beyond
-//! the end of the disk below, so the whole disk shown can be used.
+//! Splits each operation at the bounds of ranges, and runs the pieces one after the other. The
+//! first range that contains a byte decides its place; a byte in none keeps its offset. Opening the
+//! filter fails if a range leads beyond the end of the disk below, so the whole disk shown can be
+//! used.
 
 use std::sync::Arc;
 
@@ -41,7 +42,8 @@ pub(crate) const KIND: FilterKind = FilterKind {
     },
 };
 
-/// A mapped piece: `start` to `end` (exclusive) here, from `to` on below. Pieces are sorted and do not overlap.
+/// A mapped piece: `start` to `end` (exclusive) here, from `to` on below. Pieces are sorted and do
+/// not overlap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Piece {
     start: u64,

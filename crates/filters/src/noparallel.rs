@@ -1,7 +1,7 @@
 //! `noparallel`: one request at a time, or one client at a time.
 //!
-//! Requests wait in a queue, and the thread that finishes one runs the next; no thread waits. Replies
-//! come in the order of the requests.
+//! Requests wait in a queue, and the thread that finishes one runs the next; no thread waits.
+//! Replies come in the order of the requests.
 
 use runtime::{Gate, spawn};
 use std::sync::Arc;

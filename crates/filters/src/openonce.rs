@@ -1,7 +1,8 @@
 //! `openonce`: opens the device below once for all clients, however often they come and go.
 //!
-//! For devices that take long to open. If names choose the disk, each name has one. The first client that asks for a
-//! disk opens it, and it stays open until the program ends. Clients that come meanwhile wait, without a thread.
+//! For devices that take long to open. If names choose the disk, each name has one. The first
+//! client that asks for a disk opens it, and it stays open until the program ends. Clients that
+//! come meanwhile wait, without a thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -87,7 +88,8 @@ impl OpenDevices {
     }
 }
 
-/// An answer that clients wait for. They get one at the latest when it is dropped: the device below panicked.
+/// An answer that clients wait for. They get one at the latest when it is dropped: the device below
+/// panicked.
 struct Owed {
     opened: Arc<OpenDevices>,
     name: String,

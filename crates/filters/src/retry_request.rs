@@ -1,7 +1,8 @@
 //! `retry-request`: tries a failed request again; it reopens nothing.
 //!
-//! Errors that are answers and not failures are passed on, and so is every failed flush: a second one would not write
-//! the data that the device forgot. Connecting a client is tried again too. No thread waits.
+//! Errors that are answers and not failures are passed on, and so is every failed flush: a second
+//! one would not write the data that the device forgot. Connecting a client is tried again too. No
+//! thread waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +77,8 @@ struct RetryRequest(Arc<Settings>);
 impl Filter for RetryRequest {
     fn info(&self, below: &Edge) -> Info {
         let mut info = Info::observing(below);
-        // Where durable means a flush below, the flush is an operation by itself: as part of a write it would be tried again.
+        // Where durable means a flush below, the flush is an operation by itself: as part of a
+        // write it would be tried again.
         info.abilities.fua = below.info().abilities.fua;
         info
     }

@@ -1,5 +1,5 @@
-//! `rotational`: sets whether clients see a rotational disk, whose seeks cost time. Bytes pass as if the filter were
-//! not there.
+//! `rotational`: sets whether clients see a rotational disk, whose seeks cost time. Bytes pass as
+//! if the filter were not there.
 
 use device::{Edge, Filter, Filtered, Info, Passes, param, values};
 

@@ -1,7 +1,8 @@
-//! `scan`: has the device below prefetch the whole disk, from start to end, while clients are connected.
+//! `scan`: has the device below prefetch the whole disk, from start to end, while clients are
+//! connected.
 //!
-//! Each client has one prefetch in flight at a time; no request and no thread waits for it. Clients share the scan's
-//! position, and so the work.
+//! Each client has one prefetch in flight at a time; no request and no thread waits for it. Clients
+//! share the scan's position, and so the work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
-//! `spinning`: simulates a disk with heads that take time to move. For tests of clients that know what a spinning disk
-//! is.
+//! `spinning`: simulates a disk with heads that take time to move. For tests of clients that know
+//! what a spinning disk is.
 //!
-//! A request that waits for its arm holds no thread. All clients share one set of arms, since there is one disk. When a
-//! client leaves, its waiting requests are dropped.
+//! A request that waits for its arm holds no thread. All clients share one set of arms, since there
+//! is one disk. When a client leaves, its waiting requests are dropped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

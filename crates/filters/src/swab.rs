@@ -1,8 +1,8 @@
 //! `swab`: swaps the bytes of each word, on the way to the disk and back.
 //!
-//! Zeroes are zeroes in any order, so zeroes and trims of whole words pass as they are, and so does the map, but for words that
-//! are not all of one kind. Bytes never do, so nothing is read or written past the filter. What does not fill a word at the end
-//! of the disk is not shown.
+//! Zeroes are zeroes in any order, so zeroes and trims of whole words pass as they are, and so does
+//! the map, but for words that are not all of one kind. Bytes never do, so nothing is read or
+//! written past the filter. What does not fill a word at the end of the disk is not shown.
 
 use device::{
     BlockSizes, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation,
@@ -67,8 +67,9 @@ async fn resolve(below: Edge, word: u32, (offset, len): (u64, u64), max: usize) 
     Ok(Outcome::Extents(list))
 }
 
-/// The same map where bytes of a word change places: a word that begins with one extent and ends with another is data. The
-/// bytes are stored in another order than they are shown in, so of none it is said where.
+/// The same map where bytes of a word change places: a word that begins with one extent and ends
+/// with another is data. The bytes are stored in another order than they are shown in, so of none
+/// it is said where.
 fn in_words(found: Vec<Extent>, word: u64) -> Vec<Extent> {
     let mut list: Vec<Extent> = Vec::new();
     let mut at = found.first().map_or(0, |extent| extent.start);

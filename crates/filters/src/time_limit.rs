@@ -1,7 +1,7 @@
 //! `time-limit`: serves a client for a limited time.
 //!
-//! Each request checks the time. The first one that comes too late is neither started nor answered: the connection
-//! is closed. Requests that started in time run to their end.
+//! Each request checks the time. The first one that comes too late is neither started nor answered:
+//! the connection is closed. Requests that started in time run to their end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,8 @@
-//! `tls-fallback`: shows clients without TLS a short disk that tells them to use TLS, never the one below.
-//!
-//! It must be the first filter, with `--tls=on`. A copy by this program is no client, and sees the disk
+//! `tls-fallback`: shows clients without TLS a short disk that tells them to use TLS, never the one
 //! below.
+//!
+//! It must be the first filter, with `--tls=on`. A copy by this program is no client, and sees the
+//! disk below.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! `xor`: XORs every byte of the disk with a repeating key. This is obfuscation, not encryption.
 //!
-//! Zeroes below read as the key here, and the key below as zeroes. So no range is known to be zero, zeroes are written
-//! as data, and a trim, which may leave anything, is not passed on.
+//! Zeroes below read as the key here, and the key below as zeroes. So no range is known to be zero,
+//! zeroes are written as data, and a trim, which may leave anything, is not passed on.
 
 use device::{
     Abilities, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation,

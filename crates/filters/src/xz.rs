@@ -1,7 +1,7 @@
 //! `xz`: the contents of an xz stream, read-only, with random access if it has several blocks.
 //!
-//! Its index says where blocks are. Nothing is decompressed before a read needs it, and no block is held as a
-//! whole.
+//! Its index says where blocks are. Nothing is decompressed before a read needs it, and no block is
+//! held as a whole.
 
 use device::{Params, Result, values};
 

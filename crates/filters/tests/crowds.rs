@@ -26,8 +26,8 @@ impl Random {
     }
 }
 
-/// Writes in two halves, so that others come between. One of so many operations fails, between the halves if it has some; 0:
-/// none does. A trim may change nothing.
+/// Writes in two halves, so that others come between. One of so many operations fails, between the
+/// halves if it has some; 0: none does. A trim may change nothing.
 fn answer(
     model: &Model,
     random: &Mutex<Random>,

@@ -107,8 +107,8 @@ fn filtered(stack: &[usize], below: Edge) -> Edge {
     on(&shapes, below)
 }
 
-/// The same, with one thread for all that may wait: a task that holds it while it waits for another waits
-/// for ever.
+/// The same, with one thread for all that may wait: a task that holds it while it waits for another
+/// waits for ever.
 fn over(stack: &[(&str, &[&str])], bottom: impl FnOnce(&WorkPool) -> Arc<dyn Device>) -> Edge {
     let pool = WorkPool::new(1);
     on(stack, Edge::new(bottom(&pool), pool))
@@ -249,8 +249,8 @@ proptest! {
     }
 }
 
-/// A disk of many gigabytes that remembers only the bytes at a few offsets. No `TestDevice`: zeroes by the gigabyte are
-/// written to it, and it does not copy them.
+/// A disk of many gigabytes that remembers only the bytes at a few offsets. No `TestDevice`: zeroes
+/// by the gigabyte are written to it, and it does not copy them.
 struct Marks {
     info: Info,
     bytes: Mutex<BTreeMap<u64, u8>>,
@@ -304,8 +304,8 @@ impl Blocking for Marks {
     }
 }
 
-/// Zeroes that once left stale bytes on NFS in other programs: more than 64 MiB, and more than 4 GiB, by
-/// every way there is to make zeroes.
+/// Zeroes that once left stale bytes on NFS in other programs: more than 64 MiB, and more than 4
+/// GiB, by every way there is to make zeroes.
 #[test]
 fn a_long_zero_leaves_no_stale_byte_through_any_filter() {
     const M: u64 = 1 << 20;

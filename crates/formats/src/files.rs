@@ -1,7 +1,7 @@
 //! The gate: opens, for a format, the files that an image names.
 //!
-//! A name inside an image is untrusted. A format passes it on as it is; only the gate decides whether
-//! to open anything, where to look, and how deep a chain may be.
+//! A name inside an image is untrusted. A format passes it on as it is; only the gate decides
+//! whether to open anything, where to look, and how deep a chain may be.
 
 use std::fmt::Debug;
 
@@ -14,8 +14,8 @@ pub struct Reference<'a> {
     pub name: &'a str,
     /// Its relation to the image.
     pub role: Role,
-    /// The format that the image gives for it. Without one, a file of plain bytes is raw, and a backing image is
-    /// refused or guessed.
+    /// The format that the image gives for it. Without one, a file of plain bytes is raw, and a
+    /// backing image is refused or guessed.
     pub format: Option<&'a str>,
 }
 
@@ -27,7 +27,8 @@ pub enum Role {
     Backing,
     /// A part of the image with plain bytes: a flat extent.
     Data,
-    /// A file of its own for the plain bytes of the disk. QEMU looks for it in the working directory.
+    /// A file of its own for the plain bytes of the disk. QEMU looks for it in the working
+    /// directory.
     DataFile,
     /// A part of the image in the image's own format: a sparse extent. It is opened as raw bytes.
     Part,
@@ -41,8 +42,8 @@ pub trait Files: Debug + Send + Sync {
     /// It is not allowed, does not exist, or is not what the image says.
     fn open(&self, reference: &Reference<'_>) -> Result<Edge>;
 
-    /// Creates a file beside the image being made, for bytes of it. The file grows like a container, and
-    /// unwritten ranges read as zeroes.
+    /// Creates a file beside the image being made, for bytes of it. The file grows like a
+    /// container, and unwritten ranges read as zeroes.
     ///
     /// # Errors
     /// It exists already, or cannot be created.

@@ -28,8 +28,8 @@ pub struct Format {
     pub recognises: fn(&Head) -> bool,
     /// The disk in a container. It may ask the gate for what the image names.
     pub open: fn(Edge, &Opening<'_>) -> Result<Arc<dyn Device>>,
-    /// Describes an image. Reads only the container, and only the heads of its tables: bounded in bytes
-    /// and in time for any input.
+    /// Describes an image. Reads only the container, and only the heads of its tables: bounded in
+    /// bytes and in time for any input.
     pub describe: fn(&Edge, &Context) -> Result<Description>,
     /// How to make one, if that is possible.
     pub create: Option<Creator>,
@@ -42,7 +42,8 @@ pub struct Format {
 pub struct Creator {
     /// `-o`: qemu-img's names and values, and our own.
     pub options: &'static [Param],
-    /// The name of the other file that an image of this name may consist of, beside those that its options name.
+    /// The name of the other file that an image of this name may consist of, beside those that its
+    /// options name.
     pub beside: Option<fn(&str) -> String>,
     /// A new image in a container that is empty or may be overwritten, and that grows with writes
     /// ([`Device::resize`] sets its length). [`Device::finish`] writes last what makes it a valid
@@ -52,16 +53,17 @@ pub struct Creator {
     pub open: fn(Edge, &Making<'_>, DiskMap<'_>) -> Result<Arc<dyn Device>>,
     /// The backing image that the options name. It is opened before anything existing is changed.
     pub over: for<'a> fn(&'a Making<'_>) -> Option<Reference<'a>>,
-    /// Whether one can be written into a pipe ([`Order::Upwards`](device::Order::Upwards)). Otherwise
-    /// it is made in a file, which is then copied into the pipe.
+    /// Whether one can be written into a pipe ([`Order::Upwards`](device::Order::Upwards)).
+    /// Otherwise it is made in a file, which is then copied into the pipe.
     pub piped: fn(&Making<'_>) -> Result<bool>,
-    /// The options that would recreate an empty image as it is. An error says what the image holds, or what would be
-    /// lost.
+    /// The options that would recreate an empty image as it is. An error says what the image holds,
+    /// or what would be lost.
     pub remake: Option<fn(&Edge, &Context) -> Result<Params>>,
-    /// How large one would be, given the extents of its disk; none of them where there is no disk yet.
+    /// How large one would be, given the extents of its disk; none of them where there is no disk
+    /// yet.
     pub measure: fn(&Making<'_>, DiskMap<'_>) -> Result<Measure>,
-    /// How many more bytes these bitmaps of a disk of that size would take; `None` if a new image with these options
-    /// can hold none.
+    /// How many more bytes these bitmaps of a disk of that size would take; `None` if a new image
+    /// with these options can hold none.
     pub measure_bitmaps: fn(&Making<'_>, &[StoredBitmap]) -> Result<Option<u64>>,
 }
 
@@ -105,7 +107,8 @@ pub struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// The backing image, in qemu-img's option names; `format` is the only format allowed, if given.
+    /// The backing image, in qemu-img's option names; `format` is the only format allowed, if
+    /// given.
     pub(crate) fn backing(&self, format: Option<&'static str>) -> Option<Reference<'_>> {
         let name = self.options.get("backing_file").filter(|name| !name.is_empty())?;
         let format = format.or(self.options.get("backing_fmt"));

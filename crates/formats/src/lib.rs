@@ -1,10 +1,10 @@
 //! Image formats: a disk stored in a container, which is any disk below.
 //!
-//! Each format is one file or folder here and one line in [`table`]; no other code names it. A format
-//! never opens a file: it gets its container, and asks the gate ([`Files`]) for the files that an image
-//! *names* (a backing image, a data file, further extents); the gate may refuse. A format checks
-//! everything an image says before using it: every length, count and offset is bounded by a cap and by
-//! the container's size before anything is allocated or read.
+//! Each format is one file or folder here and one line in [`table`]; no other code names it. A
+//! format never opens a file: it gets its container, and asks the gate ([`Files`]) for the files
+//! that an image *names* (a backing image, a data file, further extents); the gate may refuse. A
+//! format checks everything an image says before using it: every length, count and offset is
+//! bounded by a cap and by the container's size before anything is allocated or read.
 
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

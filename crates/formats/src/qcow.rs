@@ -1,5 +1,5 @@
-//! qcow, the first version, read-only: a table of tables of clusters. Compressed clusters and encrypted images are
-//! refused: qemu-img reads those.
+//! qcow, the first version, read-only: a table of tables of clusters. Compressed clusters and
+//! encrypted images are refused: qemu-img reads those.
 //!
 //! | at | what, big end first |
 //! |---|---|

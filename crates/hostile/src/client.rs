@@ -1,8 +1,8 @@
 //! The client's side of the wire, fed by a server: handshake and replies.
 //!
-//! The first two bytes say what the client wants, the third how the stream is cut. A few requests of each kind are
-//! in flight, with known cookies. However the stream is cut, the client sends the same, and accepts content only
-//! for the range requested.
+//! The first two bytes say what the client wants, the third how the stream is cut. A few requests
+//! of each kind are in flight, with known cookies. However the stream is cut, the client sends the
+//! same, and accepts content only for the range requested.
 
 use wire::{
     Body, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, Fatal,
@@ -140,8 +140,8 @@ fn receive(session: &Negotiated, input: &[u8]) -> String {
     }
 }
 
-/// Takes one header with what belongs to it off `rest`; whether all of it was there. What is content lies in
-/// the `length` bytes that were asked for.
+/// Takes one header with what belongs to it off `rest`; whether all of it was there. What is
+/// content lies in the `length` bytes that were asked for.
 pub(crate) fn reply(
     session: &Negotiated,
     pending: &mut PendingReply,

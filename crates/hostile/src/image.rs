@@ -13,8 +13,9 @@ use crate::{line, mended, said};
 const STEPS: u64 = 24;
 /// Bytes of a read.
 const READ: u64 = 64 << 10;
-/// Requests and bytes that a container is asked for so that its image is described: what describes looks at
-/// heads of tables only. Inputs are short, so this is the number of times that they are read.
+/// Requests and bytes that a container is asked for so that its image is described: what describes
+/// looks at heads of tables only. Inputs are short, so this is the number of times that they are
+/// read.
 const DESCRIBED: (u64, u64) = (5_000, 40 << 20);
 
 /// How often, and for how much, a container was asked.

@@ -1,9 +1,9 @@
 //! For tests and fuzzers: every parser of untrusted input, as a target that takes bytes.
 //!
 //! A target promises nothing about what comes out. It fails, by a panic, where a promise of ours is
-//! broken: an error of several lines, a range outside of what was asked for, more work than there are
-//! bytes for. `tests/corpora.rs` runs what lies in `fuzz/corpus`, and thousands of variants of it;
-//! `fuzz/run` looks for more. Nothing here opens a file or a connection.
+//! broken: an error of several lines, a range outside of what was asked for, more work than there
+//! are bytes for. `tests/corpora.rs` runs what lies in `fuzz/corpus`, and thousands of variants of
+//! it; `fuzz/run` looks for more. Nothing here opens a file or a connection.
 
 #![allow(
     clippy::unwrap_used,

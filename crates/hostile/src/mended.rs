@@ -1,4 +1,5 @@
-//! Repairs the checksums of images: no fuzzer finds a checksum by luck, and there is more to break after it.
+//! Repairs the checksums of images: no fuzzer finds a checksum by luck, and there is more to break
+//! after it.
 
 /// CRC-32 with the lowest bit first, as GPT has it.
 const IEEE: u32 = 0xedb8_8320;

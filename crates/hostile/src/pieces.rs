@@ -1,7 +1,8 @@
-//! A long image from a short input: pieces of it, and zeroes between them. So a fuzzer changes data, and
-//! not one of four million zeroes.
+//! A long image from a short input: pieces of it, and zeroes between them. So a fuzzer changes
+//! data, and not one of four million zeroes.
 //!
-//! A piece is its place in pages of 4 KiB and its length in bytes, each as two bytes, little end first, and then the bytes.
+//! A piece is its place in pages of 4 KiB and its length in bytes, each as two bytes, little end
+//! first, and then the bytes.
 
 /// The longest image, in bytes.
 const MOST: usize = 8 << 20;

@@ -1,7 +1,7 @@
 //! The server's side of the wire, fed by a client: handshake and requests.
 //!
-//! The first byte says what the server is willing to do, the second how the stream is cut. However it is cut, the
-//! server sends the same, and our client understands it.
+//! The first byte says what the server is willing to do, the second how the stream is cut. However
+//! it is cut, the server sends the same, and our client understands it.
 
 use std::cell::Cell;
 

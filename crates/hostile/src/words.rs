@@ -16,7 +16,8 @@ pub(crate) fn uri(bytes: &[u8]) {
     }
 }
 
-/// Names of disks, filters and formats, a line each: what they mean is found out, and nothing opened.
+/// Names of disks, filters and formats, a line each: what they mean is found out, and nothing
+/// opened.
 pub(crate) fn names(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for word in text.lines() {

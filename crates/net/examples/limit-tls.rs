@@ -1,10 +1,12 @@
-//! The limit that `bench/tls` compares all programs with: it only encrypts, sends, receives and decrypts.
+//! The limit that `bench/tls` compares all programs with: it only encrypts, sends, receives and
+//! decrypts.
 //!
 //!     limit-tls BYTES REQUEST PAIRS
 //!
-//! PAIRS pairs of threads move BYTES in all over socket pairs: one encrypts REQUEST bytes in records of
-//! 16 KiB at most and sends them in one call, and the other receives and decrypts them. No protocol, no
-//! disk, and no error handling beyond giving up. It is s2n-tls as it comes, TLS 1.3 with a key.
+//! PAIRS pairs of threads move BYTES in all over socket pairs: one encrypts REQUEST bytes in
+//! records of 16 KiB at most and sends them in one call, and the other receives and decrypts them.
+//! No protocol, no disk, and no error handling beyond giving up. It is s2n-tls as it comes, TLS 1.3
+//! with a key.
 //!
 //! Uses `unsafe` for the library's two callbacks.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it gives up where it fails")]
@@ -27,7 +29,8 @@ const SOCKET: usize = 4 << 20;
 
 /// Takes from the socket what came.
 unsafe extern "C" fn take(socket: *mut c_void, into: *mut u8, len: u32) -> i32 {
-    // SAFETY: `secured` names a socket that outlives the connection, and the library `len` bytes to fill.
+    // SAFETY: `secured` names a socket that outlives the connection, and the library `len` bytes to
+    // fill.
     let (mut socket, into) = unsafe {
         (&*socket.cast::<UnixStream>(), std::slice::from_raw_parts_mut(into, len as usize))
     };

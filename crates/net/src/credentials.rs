@@ -1,7 +1,8 @@
 //! The process at the other end of a Unix socket, as the kernel knows it.
 //!
-//! Uses `unsafe` because the safe calls take process number 0 for a failure. That is the number of a process in a
-//! namespace that we cannot see: a client outside of the container that a server is in. Its user is known all the same.
+//! Uses `unsafe` because the safe calls take process number 0 for a failure. That is the number of
+//! a process in a namespace that we cannot see: a client outside of the container that a server is
+//! in. Its user is known all the same.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::mem::size_of;
@@ -9,12 +10,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use device::Credentials;
 
-/// The process that connected, or was connected to, and its user and group then. `None` if it is not a Unix
-/// socket.
+/// The process that connected, or was connected to, and its user and group then. `None` if it is
+/// not a Unix socket.
 pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<Credentials> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
-    // SAFETY: the descriptor is open, and the kernel writes no more than `len` bytes, which `peer` has.
+    // SAFETY: the descriptor is open, and the kernel writes no more than `len` bytes, which `peer`
+    // has.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

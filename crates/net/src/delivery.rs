@@ -14,8 +14,8 @@ pub(crate) fn undelivered(socket: BorrowedFd<'_>) -> Option<u64> {
     if socket_domain(socket) == Ok(AddressFamily::UNIX) { on_the_way(socket) } else { None }
 }
 
-/// What was sent and, as far as the system knows, not received, in bytes of memory or of data: a number that changes
-/// when the peer reads, long before there is room for more.
+/// What was sent and, as far as the system knows, not received, in bytes of memory or of data: a
+/// number that changes when the peer reads, long before there is room for more.
 pub(crate) fn on_the_way(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut left: libc::c_int = 0;
     // SAFETY: the descriptor is open; for a socket TIOCOUTQ is SIOCOUTQ, which writes one int.

@@ -173,9 +173,9 @@ fn dial_unix(address: &SocketAddrUnix, until: Until) -> Result<Stream> {
     }
 }
 
-/// The error of a connection that was not made. A server that is not there is one that may come back, whatever the
-/// system calls it: a socket's file that is missing, a port that is closed, a host without a route. Everything else (no
-/// permission, no such address family) keeps its kind.
+/// The error of a connection that was not made. A server that is not there is one that may come
+/// back, whatever the system calls it: a socket's file that is missing, a port that is closed, a
+/// host without a route. Everything else (no permission, no such address family) keeps its kind.
 fn unreachable(action: impl Into<String>, source: impl Into<io::Error>) -> Error {
     let source = source.into();
     let kind = match source.raw_os_error().map(Errno::from_raw_os_error) {

@@ -1,7 +1,8 @@
-//! What the parent of this process has opened, known by the number of its descriptor: a connection, or a file.
+//! What the parent of this process has opened, known by the number of its descriptor: a connection,
+//! or a file.
 //!
-//! Uses `unsafe` once, to copy a descriptor that is known only by its number. In a sandbox no other call does that for
-//! a socket.
+//! Uses `unsafe` once, to copy a descriptor that is known only by its number. In a sandbox no other
+//! call does that for a socket.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -14,7 +15,8 @@ use crate::Stream;
 const FIRST: libc::c_int = 3;
 
 impl Stream {
-    /// Takes a copy of the connected stream socket with this number. The number stays open: its owner may close it.
+    /// Takes a copy of the connected stream socket with this number. The number stays open: its
+    /// owner may close it.
     ///
     /// # Errors
     /// It is not open, or is something else.

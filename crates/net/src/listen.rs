@@ -72,7 +72,8 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// The addresses of a host in a family, each once. In a sandbox names are not looked up: a server does it before.
+/// The addresses of a host in a family, each once. In a sandbox names are not looked up: a server
+/// does it before.
 ///
 /// # Errors
 /// The name does not resolve, or has no address of that family.

@@ -56,8 +56,8 @@ impl PrivateDirectory {
     }
 }
 
-/// Mode and owner of the file of a Unix socket: clients that may write to it may connect. `None`: the system's
-/// default, by the umask and our user.
+/// Mode and owner of the file of a Unix socket: clients that may write to it may connect. `None`:
+/// the system's default, by the umask and our user.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SocketRights {
     /// Permission bits.
@@ -76,8 +76,8 @@ impl SocketRights {
             chownat(file, "", user, group, AtFlags::EMPTY_PATH)?;
         }
         let Some(mode) = self.mode else { return Ok(()) };
-        // By the file and not by its name, which may be another file's by now; there is no other call for
-        // that.
+        // By the file and not by its name, which may be another file's by now; there is no other
+        // call for that.
         let file = format!("/proc/self/fd/{}", file.as_raw_fd());
         std::fs::set_permissions(file, Permissions::from_mode(mode))
     }

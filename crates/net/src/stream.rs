@@ -1,8 +1,8 @@
 //! A connection: bytes in and out, never waiting.
 //!
-//! A stream begins plain, and the system moves the bytes. After a successful TLS handshake (`tls`) it
-//! encrypts, behind the same methods; bytes that the system would move by itself, from a file or into
-//! a device's memory, then pass through our memory.
+//! A stream begins plain, and the system moves the bytes. After a successful TLS handshake (`tls`)
+//! it encrypts, behind the same methods; bytes that the system would move by itself, from a file or
+//! into a device's memory, then pass through our memory.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -87,8 +87,8 @@ impl Stream {
         Ok(Self::ready(socket))
     }
 
-    /// Takes a stream socket that is being connected, and does not block. It can be used once it can be written and
-    /// has no error.
+    /// Takes a stream socket that is being connected, and does not block. It can be used once it
+    /// can be written and has no error.
     #[must_use]
     pub fn dialling(socket: OwnedFd) -> Self {
         Self::ready(socket)
@@ -127,7 +127,8 @@ impl Stream {
         self.tls().map(TlsSession::agreed)
     }
 
-    /// Whether bytes have come that the descriptor does not report: receive again before polling it.
+    /// Whether bytes have come that the descriptor does not report: receive again before polling
+    /// it.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.tls().is_some_and(TlsSession::holds)
@@ -225,9 +226,10 @@ impl Stream {
         self.send_gathered([bytes], 0, 1)
     }
 
-    /// Sends what the socket takes of `pieces`, but for the first `skip` bytes, which are in the first
-    /// one; as many as one call gathers. Sets MSG_MORE if that is fewer than `count`. 0 means that the socket has no room; then the same bytes must come first
-    /// the next time, for they may be encrypted already.
+    /// Sends what the socket takes of `pieces`, but for the first `skip` bytes, which are in the
+    /// first one; as many as one call gathers. Sets MSG_MORE if that is fewer than `count`. 0 means
+    /// that the socket has no room; then the same bytes must come first the next time, for they may
+    /// be encrypted already.
     ///
     /// # Errors
     /// The connection is broken.
@@ -301,8 +303,9 @@ impl Stream {
         self.tls().map_or(0, TlsSession::unsent)
     }
 
-    /// How many bytes of ciphertext have gone over the socket so far, either way: they move while the plaintext of
-    /// their record does not count as sent or received yet. 0 in clear text, where what is sent and received is all.
+    /// How many bytes of ciphertext have gone over the socket so far, either way: they move while
+    /// the plaintext of their record does not count as sent or received yet. 0 in clear text, where
+    /// what is sent and received is all.
     #[must_use]
     pub fn carried(&self) -> u64 {
         self.tls().map_or(0, TlsSession::carried)

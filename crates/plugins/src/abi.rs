@@ -1,7 +1,7 @@
 //! The table of callbacks in a plugin's memory, and calls through it.
 //!
-//! The table is read once, up to the length that the plugin gives: a plugin for an older interface has fewer callbacks,
-//! and the last ones of a newer one are unknown here. The copy never changes.
+//! The table is read once, up to the length that the plugin gives: a plugin for an older interface
+//! has fewer callbacks, and the last ones of a newer one are unknown here. The copy never changes.
 #![expect(unsafe_code, reason = "the interface is C's")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -103,7 +103,8 @@ struct Table {
     block_size: Option<unsafe extern "C" fn(*mut c_void, *mut u32, *mut u32, *mut u32) -> c_int>,
 }
 
-/// The callbacks of a plugin. A missing callback returns `None`; the plugin's own results are passed on unchanged.
+/// The callbacks of a plugin. A missing callback returns `None`; the plugin's own results are
+/// passed on unchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Callbacks(Table);
 
@@ -154,7 +155,8 @@ macro_rules! told {
     ($($name:ident;)*) => {$(
         pub(crate) fn $name(&self) {
             if let Some(call) = self.0.$name {
-                // SAFETY: a callback of the plugin, called in the order that the interface asks for.
+                // SAFETY: a callback of the plugin, called in the order that the interface asks
+                // for.
                 unsafe { call() }
             }
         }
@@ -185,8 +187,8 @@ impl Callbacks {
         let len = usize::try_from(said).map_or(size_of::<Table>(), |n| n.min(size_of::<Table>()));
         // SAFETY: all its fields may be zero: numbers, null, no callback.
         let mut own: Table = unsafe { std::mem::zeroed() };
-        // SAFETY: `len` bytes are there in both, which do not overlap; every value of a callback that is not zero is one by the
-        // caller's promise.
+        // SAFETY: `len` bytes are there in both, which do not overlap; every value of a callback
+        // that is not zero is one by the caller's promise.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 table.cast::<u8>(),
@@ -327,10 +329,12 @@ impl Callbacks {
         self.0.list_exports.map(|call| unsafe { call(read_only, is_tls, list) })
     }
 
-    /// The name of the export for clients that ask for none; the inner `None`: there is no such export.
+    /// The name of the export for clients that ask for none; the inner `None`: there is no such
+    /// export.
     pub(crate) fn default_export(&self, read_only: bool, is_tls: bool) -> Option<Option<String>> {
         let call = self.0.default_export?;
-        // SAFETY: a callback of the plugin; the text lives at least until the plugin is called again by this thread.
+        // SAFETY: a callback of the plugin; the text lives at least until the plugin is called
+        // again by this thread.
         Some(unsafe { text(call(c_int::from(read_only), c_int::from(is_tls))) })
     }
 

@@ -1,7 +1,8 @@
-//! The state of a thread in a plugin's callback: the client it works for, and the plugin's messages so far.
+//! The state of a thread in a plugin's callback: the client it works for, and the plugin's messages
+//! so far.
 //!
-//! A plugin reports a failure by messages and a number, before the callback returns. If the callback fails they become
-//! the error; otherwise they go to the log.
+//! A plugin reports a failure by messages and a number, before the callback returns. If the
+//! callback fails they become the error; otherwise they go to the log.
 
 use std::cell::RefCell;
 use std::ffi::CString;

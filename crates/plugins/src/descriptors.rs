@@ -1,6 +1,7 @@
-//! Keeps descriptors below 10 free for plugins: some (`iso`) have a shell write to one by its number, and a POSIX shell
-//! (dash) takes only one digit there. Under nbdkit they get such numbers, because few files are open when they start;
-//! here signals, reactors and pools would have taken them all.
+//! Keeps descriptors below 10 free for plugins: some (`iso`) have a shell write to one by its
+//! number, and a POSIX shell (dash) takes only one digit there. Under nbdkit they get such numbers,
+//! because few files are open when they start; here signals, reactors and pools would have taken
+//! them all.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

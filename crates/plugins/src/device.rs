@@ -1,8 +1,9 @@
 //! The device: a plugin, or one of its handles for a client.
 //!
-//! Each client of a server gets a handle, as in nbdkit. The device itself has one too, for callers that are no clients
-//! (a copy, or a filter that looks at the disk before the first client). It is closed when the first client comes,
-//! because some plugins have only one handle at a time, and opened again on demand.
+//! Each client of a server gets a handle, as in nbdkit. The device itself has one too, for callers
+//! that are no clients (a copy, or a filter that looks at the disk before the first client). It is
+//! closed when the first client comes, because some plugins have only one handle at a time, and
+//! opened again on demand.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ pub enum ExportChoice {
     Client,
     /// This one, whatever a client names.
     Fixed(String),
-    /// This one alone, because something of it is kept above: a client that names another one is refused. It may name none.
+    /// This one alone, because something of it is kept above: a client that names another one is
+    /// refused. It may name none.
     Only(String),
 }
 
@@ -241,8 +243,8 @@ impl Device for ClientDisk {
     }
 }
 
-/// Runs an operation in the plugin's pool, when the thread model allows it; on this thread, if the caller waits for the
-/// end anyway.
+/// Runs an operation in the plugin's pool, when the thread model allows it; on this thread, if the
+/// caller waits for the end anyway.
 fn run(handle: Arc<Handle>, operation: Operation, done: Done) {
     let most = match handle.plugin.model {
         ThreadModel::Parallel => MOST,

@@ -1,7 +1,7 @@
 //! A handle, which a plugin opens for a client, and its operations. Everything here may block.
 //!
-//! Opening a handle asks once for the plugin's abilities, in nbdkit's order. Missing ones are emulated as in nbdkit
-//! (FUA by flush, cache by reading), or left to the edge (zeroes as data).
+//! Opening a handle asks once for the plugin's abilities, in nbdkit's order. Missing ones are
+//! emulated as in nbdkit (FUA by flush, cache by reading), or left to the edge (zeroes as data).
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Opens a handle. Runs in the pool, and behind the plugin's gate if it has one; `pass` is the one, if only one
-    /// handle is allowed.
+    /// Opens a handle. Runs in the pool, and behind the plugin's gate if it has one; `pass` is the
+    /// one, if only one handle is allowed.
     pub(crate) fn open(
         plugin: Arc<Plugin>,
         caller: Arc<Caller>,

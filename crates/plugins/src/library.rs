@@ -38,8 +38,8 @@ unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
 
-/// Whether a word that names no device means a plugin: the name of an installed one, or a path that ends like a
-/// plugin's.
+/// Whether a word that names no device means a plugin: the name of an installed one, or a path that
+/// ends like a plugin's.
 #[must_use]
 pub fn is_plugin(word: &str) -> bool {
     if word.contains('/') { word.ends_with(".so") } else { find(word).is_some() }
@@ -115,7 +115,8 @@ impl Library {
         let variable = format!("{}_debug_{}", self.name, flag.replace(['.', '-'], "_"));
         let found = CString::new(variable).ok().and_then(|name| symbol(self.handle, &name));
         if let Some(found) = found {
-            // SAFETY: a symbol of such a name is an `int`, as nbdkit has it; nothing of the plugin runs just now.
+            // SAFETY: a symbol of such a name is an `int`, as nbdkit has it; nothing of the plugin
+            // runs just now.
             unsafe { found.cast::<c_int>().write(value) }
         }
         found.is_some()
@@ -158,7 +159,8 @@ pub(crate) fn printed(callback: impl FnOnce()) -> std::io::Result<String> {
         OwnedFd::from_raw_fd(number(libc::fcntl(libc::STDOUT_FILENO, libc::F_DUPFD_CLOEXEC, 3))?)
     };
     let put = |of: &dyn AsRawFd| {
-        // SAFETY: all that was printed so far leaves first; then standard output is another open file.
+        // SAFETY: all that was printed so far leaves first; then standard output is another open
+        // file.
         unsafe {
             libc::fflush(std::ptr::null_mut());
             libc::dup2(of.as_raw_fd(), libc::STDOUT_FILENO);

@@ -169,8 +169,8 @@ impl Plugin {
         self.open.1.notify_all();
     }
 
-    /// The end of the program: handles are closed by now, or soon; then the plugin's `cleanup` and `unload` run. Not if a
-    /// handle stays open: a thread is in a callback.
+    /// The end of the program: handles are closed by now, or soon; then the plugin's `cleanup` and
+    /// `unload` run. Not if a handle stays open: a thread is in a callback.
     pub(crate) fn end(&self) {
         let until = Instant::now() + PATIENCE;
         let mut open = self.open.0.lock();
@@ -238,8 +238,8 @@ fn model(library: &Library, log: &OperatorLog) -> Result<ThreadModel> {
     Ok(asked.map_or(most, |number| ThreadModel::of(number).min(most)))
 }
 
-/// The parameters with their keys. A value without a key gets the plugin's magic key; without one, the first is
-/// its script.
+/// The parameters with their keys. A value without a key gets the plugin's magic key; without one,
+/// the first is its script.
 fn pairs(library: &Library, params: &Params) -> Result<Vec<(String, String)>> {
     let magic = library.callbacks.magic_config_key();
     let mut pairs = Vec::new();

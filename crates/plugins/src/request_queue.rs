@@ -1,10 +1,12 @@
-//! The queue of a handle's requests: a thread that came for one request also runs those that come meanwhile.
+//! The queue of a handle's requests: a thread that came for one request also runs those that come
+//! meanwhile.
 //!
-//! Waking a thread of the pool costs more than a fast plugin takes for a request, and so does waking the reactor that
-//! sends the reply; but a slow plugin needs many threads at a time. So, while requests are slow, a thread that finds
-//! more of them wakes another, and that one the next. If most of the last requests were quick, the thread goes on
-//! alone, reports several results together, and waits a moment for more before it leaves. A timer checks that it makes
-//! progress: a slow request delays the others, and the results before it, by no more than that.
+//! Waking a thread of the pool costs more than a fast plugin takes for a request, and so does
+//! waking the reactor that sends the reply; but a slow plugin needs many threads at a time. So,
+//! while requests are slow, a thread that finds more of them wakes another, and that one the next.
+//! If most of the last requests were quick, the thread goes on alone, reports several results
+//! together, and waits a moment for more before it leaves. A timer checks that it makes progress: a
+//! slow request delays the others, and the results before it, by no more than that.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -50,8 +52,8 @@ struct State {
     called: bool,
     /// A thread has nothing to do, and waits for more.
     lingers: bool,
-    /// How quick requests are: each quick one counts 1, each other one -2. A request that now and then waits for
-    /// another thread's lock is no reason to wake more threads.
+    /// How quick requests are: each quick one counts 1, each other one -2. A request that now and
+    /// then waits for another thread's lock is no reason to wake more threads.
     score: u8,
     /// A timer is set.
     watched: bool,
@@ -145,8 +147,8 @@ impl RequestQueue {
         self.state.lock()
     }
 
-    /// Runs a request; on the caller's thread if the caller waits for the end anyway and fewer than `most` threads are
-    /// at work.
+    /// Runs a request; on the caller's thread if the caller waits for the end anyway and fewer than
+    /// `most` threads are at work.
     pub(crate) fn ask<C: Handler>(
         self: &Arc<Self>,
         (operation, done): (Operation, Done),
@@ -267,7 +269,8 @@ impl RequestQueue {
     }
 }
 
-/// A thread that counts as working until this is dropped, also by a panic; waiting requests then get another.
+/// A thread that counts as working until this is dropped, also by a panic; waiting requests then
+/// get another.
 struct Counted<'a, C: Handler> {
     requests: &'a Arc<RequestQueue>,
     staff: &'a Staff<C>,

@@ -1,5 +1,5 @@
-//! The plugins of this process. A library keeps its parameters in its own variables, so it can have only one set of
-//! them; another request for the same plugin and parameters shares it.
+//! The plugins of this process. A library keeps its parameters in its own variables, so it can have
+//! only one set of them; another request for the same plugin and parameters shares it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

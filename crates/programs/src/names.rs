@@ -1,8 +1,10 @@
-//! Names in directories that a sandboxed process may not change: files that are made, replaced and removed, and sockets.
+//! Names in directories that a sandboxed process may not change: files that are made, replaced and
+//! removed, and sockets.
 //!
-//! A right to change a directory is a right to all that lies beneath it. So a sandboxed process has none: for each name that the
-//! command line gave, the helper keeps the directory and the name, and it does nothing to any other. Without a helper these
-//! functions do the same here. A name that was not granted is left to the system, which refuses it in a sandbox.
+//! A right to change a directory is a right to all that lies beneath it. So a sandboxed process has
+//! none: for each name that the command line gave, the helper keeps the directory and the name, and
+//! it does nothing to any other. Without a helper these functions do the same here. A name that was
+//! not granted is left to the system, which refuses it in a sandbox.
 
 pub(crate) mod direct;
 mod turn;
@@ -23,8 +25,8 @@ pub use turn::SocketTurn;
 /// A name, or the directory of several, and what may be done there.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Grant {
-    /// A file. It is made where nothing has its name, opened to be appended to, gets its name late, or replaces the file of that
-    /// name; what was made is removed.
+    /// A file. It is made where nothing has its name, opened to be appended to, gets its name late,
+    /// or replaces the file of that name; what was made is removed.
     File(PathBuf),
     /// A regular file that is read, whichever has the name by then.
     Reading(PathBuf),
@@ -187,8 +189,8 @@ pub fn link(made: impl AsFd, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens an open file once more: another description of the same file, with flags of its own. Where a sandbox has no rule for it,
-/// only files that were [made](make) here can be.
+/// Opens an open file once more: another description of the same file, with flags of its own. Where
+/// a sandbox has no rule for it, only files that were [made](make) here can be.
 ///
 /// # Errors
 /// The system refuses.
@@ -200,7 +202,8 @@ pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
     match helper::asked() {
         Some(helper) => {
             let opened = helper.open(0, Act::Reopen { flags: flags.bits() }, Some(fd.as_fd()));
-            // It did not make the file. Others say what the system has against it: that there is no direct I/O, for example.
+            // It did not make the file. Others say what the system has against it: that there is no
+            // direct I/O, for example.
             opened
                 .map_err(|e| if e.kind() == io::ErrorKind::PermissionDenied { refused } else { e })
         }
@@ -250,8 +253,8 @@ pub fn sync(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The turn of this process at the name of a socket; `None` where the file system has no locks or refuses them, or where another user
-/// could hold the only lock there is. Does not wait.
+/// The turn of this process at the name of a socket; `None` where the file system has no locks or
+/// refuses them, or where another user could hold the only lock there is. Does not wait.
 ///
 /// # Errors
 /// It is the turn of another process: [`io::ErrorKind::WouldBlock`].

@@ -15,8 +15,8 @@ use rustix::process::{
 
 use crate::helper;
 
-/// A child of this process, however it was started. The code that started it waits for it: dropping this does neither wait nor end
-/// it.
+/// A child of this process, however it was started. The code that started it waits for it: dropping
+/// this does neither wait nor end it.
 #[derive(Debug)]
 pub struct Running {
     pid: Pid,
@@ -35,7 +35,8 @@ impl Running {
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(process) => Ok(Self { pid, process, status: Mutex::new(None) }),
             Err(e) => {
-                // Without one it could not be told to end. It has hardly begun, and the number is still its own.
+                // Without one it could not be told to end. It has hardly begun, and the number is
+                // still its own.
                 let killed = match helper::asked() {
                     // A sandbox keeps signals inside.
                     Some(helper) => helper.signal(pid, Signal::KILL).is_ok(),
@@ -96,8 +97,9 @@ impl Running {
         }
     }
 
-    /// Kills it and all that it has started, as far as that has stayed in its process group: a program that
-    /// [is apart](crate::Program::is_apart), and has not been waited for. It may have ended.
+    /// Kills it and all that it has started, as far as that has stayed in its process group: a
+    /// program that [is apart](crate::Program::is_apart), and has not been waited for. It may have
+    /// ended.
     ///
     /// # Errors
     /// The system refuses; that it was waited for is one.

@@ -1,5 +1,6 @@
-//! The programs that a helper starts, and those that it refuses. Each check is a process of its own with one thread, because it cannot take back what it
-//! handed over; so this is a program without the usual harness.
+//! The programs that a helper starts, and those that it refuses. Each check is a process of its own
+//! with one thread, because it cannot take back what it handed over; so this is a program without
+//! the usual harness.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails here has failed")]
 

@@ -1,9 +1,9 @@
 //! diskferry for Python.
 //!
-//! The package `diskferry` is in `python/`, with its types and documentation; this is its native part. `nbd` is libnbd's
-//! module over an `engine` of its own, since a program that tests servers decides on every step and may send what
-//! is wrong, which the client of this project never does. `disks` are disks by name, over the crates that every verb of the
-//! command line stands on.
+//! The package `diskferry` is in `python/`, with its types and documentation; this is its native
+//! part. `nbd` is libnbd's module over an `engine` of its own, since a program that tests servers
+//! decides on every step and may send what is wrong, which the client of this project never does.
+//! `disks` are disks by name, over the crates that every verb of the command line stands on.
 //!
 //! Nothing here keeps the interpreter while it waits.
 

@@ -1,5 +1,5 @@
-//! Batches of requests: a caller that submits several marks where they end, so that they can be sent
-//! together.
+//! Batches of requests: a caller that submits several marks where they end, so that they can be
+//! sent together.
 //!
 //! A batch is a scope on the submitting thread, so deferred work cannot be forgotten: it is done
 //! when the scope ends, in whatever way, and before the thread waits for a result. Outside a batch

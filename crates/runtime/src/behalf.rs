@@ -1,9 +1,9 @@
 //! On whose behalf work is done.
 //!
 //! A step of work is what a thread runs in one go: a task until it waits, a job of a pool or of the
-//! timers, a server's turn for a connection. Each has an [`Behalf`], which travels in the task or job
-//! and not with a thread: whichever thread runs the step, and whatever that ran before. What a step
-//! begins has its behalf.
+//! timers, a server's turn for a connection. Each has an [`Behalf`], which travels in the task or
+//! job and not with a thread: whichever thread runs the step, and whatever that ran before. What a
+//! step begins has its behalf.
 //!
 //! It is not an argument of each operation, for those between the server and the device at the
 //! bottom (filters, formats, the edge) only pass it on. It is read where it counts: where work is

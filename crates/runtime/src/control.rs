@@ -77,8 +77,9 @@ impl Control {
         self.lock().reports.push(Box::new(report));
     }
 
-    /// For what was opened: `stopping` is called when a server begins to stop, before it waits for what it has taken: what holds
-    /// requests back lets them go then. It must be quick and must not block, and may be called more than once.
+    /// For what was opened: `stopping` is called when a server begins to stop, before it waits for
+    /// what it has taken: what holds requests back lets them go then. It must be quick and must not
+    /// block, and may be called more than once.
     pub fn on_stopping(&self, stopping: impl Fn() + Send + Sync + 'static) {
         self.lock().stopping.push(Arc::new(stopping));
     }
@@ -101,8 +102,8 @@ impl Control {
         self.lock().owed.push(Arc::new(owed));
     }
 
-    /// For the program: how many bytes are still to be written back. While this changes, `end` makes
-    /// progress.
+    /// For the program: how many bytes are still to be written back. While this changes, `end`
+    /// makes progress.
     #[must_use]
     pub fn owed(&self) -> u64 {
         let all = self.lock().owed.clone();
@@ -120,8 +121,8 @@ impl Control {
         self.lock().measured.push((name, help, Arc::new(value)));
     }
 
-    /// For the program: reads all metrics, as they are at the time. It keeps nothing of what was opened
-    /// alive.
+    /// For the program: reads all metrics, as they are at the time. It keeps nothing of what was
+    /// opened alive.
     pub fn measures(&self) -> impl Fn() -> Vec<Gauge> + Send + Sync + 'static {
         let hooks = Arc::downgrade(&self.hooks);
         move || hooks.upgrade().map(|hooks| Self::measure(&hooks)).unwrap_or_default()

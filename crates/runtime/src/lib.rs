@@ -2,9 +2,9 @@
 //!
 //! A bounded [`WorkPool`] for work that may block a thread, [`Timers`] for work that is due later,
 //! tasks ([`spawn`]) for work that waits without a thread, and synchronisation between tasks: a
-//! [`Gate`], a [`Mailbox`], [`RangeLocks`], and [`each()`] for many pieces of which some are in flight. One
-//! [`Context`], with one pool and one set of timers, serves a whole program, and all that it opens.
-//! A [`batch()`] marks where several requests end.
+//! [`Gate`], a [`Mailbox`], [`RangeLocks`], and [`each()`] for many pieces of which some are in
+//! flight. One [`Context`], with one pool and one set of timers, serves a whole program, and all
+//! that it opens. A [`batch()`] marks where several requests end.
 //!
 //! Each step of work has a [`Behalf`]: for which client, and whether that still wants it.
 //!

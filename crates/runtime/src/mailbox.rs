@@ -92,8 +92,8 @@ impl<T> Mailbox<T> {
         self.update(away).is_ok()
     }
 
-    /// The attendant leaves whatever there is. Returns whether there is something: then it counts as
-    /// called, and has to come again.
+    /// The attendant leaves whatever there is. Returns whether there is something: then it counts
+    /// as called, and has to come again.
     pub fn leave(&self) -> bool {
         debug_assert!(self.is_attended(), "who is not there does not leave");
         let called = |state| if state & FILLED == 0 { 0 } else { CALLED };

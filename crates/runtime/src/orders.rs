@@ -1,5 +1,6 @@
 //! Our own synchronisation is right in whatever order threads run: thousands of orders of each
-//! scene, tried by a model (`--cfg shuttle`). A task that waits for ever is a deadlock of the model.
+//! scene, tried by a model (`--cfg shuttle`). A task that waits for ever is a deadlock of the
+//! model.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

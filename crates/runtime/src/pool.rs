@@ -2,10 +2,10 @@
 //!
 //! Threads are made when work waits and no thread is idle, up to the limit, and leave after a few
 //! idle seconds. No client or disk can fill the pool: work is taken from the disks in turn and, for
-//! one disk, from the clients in turn; half of the threads at most work for one disk, and a disk for
-//! which none works gets one even when the limit is reached. The work of one client for one disk is
-//! taken in the order given. A panic ends only the work that panicked. Dropping the pool lets queued
-//! work finish.
+//! one disk, from the clients in turn; half of the threads at most work for one disk, and a disk
+//! for which none works gets one even when the limit is reached. The work of one client for one
+//! disk is taken in the order given. A panic ends only the work that panicked. Dropping the pool
+//! lets queued work finish.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

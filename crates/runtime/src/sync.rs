@@ -1,6 +1,6 @@
-//! Locks between threads, without poison: over those of the standard library, or, under
-//! `--cfg shuttle`, over those of a model in which a scheduler tries the orders in which threads may
-//! run (CONTRIBUTING.md says how).
+//! Locks between threads, without poison: over those of the standard library, or, under `--cfg
+//! shuttle`, over those of a model in which a scheduler tries the orders in which threads may run
+//! (CONTRIBUTING.md says how).
 //!
 //! A thread that panics ends alone (see [`contained`](crate::contained)): others find what it had
 //! locked as it left it.

@@ -1,7 +1,7 @@
 //! What a thread may be used for while it runs something.
 //!
-//! A fact of the thread and not of the work, so it does not travel: a task goes on on the thread that
-//! wakes it, a reactor perhaps, where what held before its wait would block all other clients.
+//! A fact of the thread and not of the work, so it does not travel: a task goes on on the thread
+//! that wakes it, a reactor perhaps, where what held before its wait would block all other clients.
 
 use std::cell::RefCell;
 
@@ -15,8 +15,8 @@ use crate::sync::{thread_local, with_local};
 enum Leisure {
     /// Others wait for it: a reactor, the timers.
     None,
-    /// It may compute, but not block: a worker of a copy drives other work beside; a thread of a pool
-    /// would wait for the pool.
+    /// It may compute, but not block: a worker of a copy drives other work beside; a thread of a
+    /// pool would wait for the pool.
     ToCompute,
     /// It waits for the result anyway, so it may block.
     ToWait,

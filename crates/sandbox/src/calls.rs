@@ -1,5 +1,5 @@
-//! System calls refused by seccomp: those that work on disks never needs, but that an attacker would need who has taken over the
-//! program.
+//! System calls refused by seccomp: those that work on disks never needs, but that an attacker
+//! would need who has taken over the program.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use seccompiler::{
 
 use crate::ConfinementError;
 
-/// Calls that start programs, or reach other processes, the kernel, the whole system or what landlock leaves free of files. io_uring
-/// would run other calls where no filter sees them.
+/// Calls that start programs, or reach other processes, the kernel, the whole system or what
+/// landlock leaves free of files. io_uring would run other calls where no filter sees them.
 const NEVER: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -159,8 +159,8 @@ const PORTS: &[libc::c_long] = &[libc::SYS_iopl, libc::SYS_ioperm];
 #[cfg(not(target_arch = "x86_64"))]
 const PORTS: &[libc::c_long] = &[];
 
-/// Pushing input into the terminal that the program was started from: it is open already, and its shell
-/// would run it.
+/// Pushing input into the terminal that the program was started from: it is open already, and its
+/// shell would run it.
 const TYPING: [u64; 2] = [0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */];
 
 /// SOCK_PACKET, an older word for raw sockets.
@@ -249,7 +249,8 @@ fn numbers(call: libc::c_long) -> impl Iterator<Item = i64> {
     std::iter::once(call)
 }
 
-/// Refuses, from now on and in all threads, calls that work on open disks does not need: they fail with EPERM.
+/// Refuses, from now on and in all threads, calls that work on open disks does not need: they fail
+/// with EPERM.
 ///
 /// # Errors
 /// The kernel has no filters, or refuses this one.
@@ -312,7 +313,8 @@ fn of_others(own: u32, may_be_zero: bool) -> FilterRules {
     Ok(vec![SeccompRule::new(is_other)?])
 }
 
-/// FilterRules for sockets of other families than these, for raw ones, and for questions to the kernel that are not on addresses.
+/// FilterRules for sockets of other families than these, for raw ones, and for questions to the
+/// kernel that are not on addresses.
 fn families(allowed: &[libc::c_int]) -> FilterRules {
     let number = |value: libc::c_int| u64::from(value.unsigned_abs());
     let is_other: Result<Vec<_>, _> =
@@ -334,8 +336,8 @@ fn families(allowed: &[libc::c_int]) -> FilterRules {
     ])
 }
 
-/// Rules for pairs of sockets: those of this process are connected for good. A datagram socket could go on to send to any other
-/// program's.
+/// Rules for pairs of sockets: those of this process are connected for good. A datagram socket
+/// could go on to send to any other program's.
 fn pairs() -> FilterRules {
     let number = |value: libc::c_int| u64::from(value.unsigned_abs());
     // The kernel makes a datagram socket of a raw one.

@@ -15,8 +15,8 @@ use crate::{ConfinementError, mounts};
 /// The newest rules known here. Older kernels enforce those that they know.
 const RULES: ABI = ABI::V6;
 
-/// Files that are read without being named: the kernel's information on this process, the processors and
-/// disks.
+/// Files that are read without being named: the kernel's information on this process, the
+/// processors and disks.
 const ALWAYS: [&str; 2] = ["/proc", "/sys"];
 
 /// The port of name servers.
@@ -160,8 +160,8 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     found
 }
 
-/// Whether a file is in a directory. An inherited pipe, socket or memory file is not: it can have no rule, and needs
-/// none.
+/// Whether a file is in a directory. An inherited pipe, socket or memory file is not: it can have
+/// no rule, and needs none.
 fn has_path(there: &PathFd) -> bool {
     let link = format!("/proc/self/fd/{}", there.as_fd().as_raw_fd());
     let path = std::fs::read_link(link).unwrap_or_default();

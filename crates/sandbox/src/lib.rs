@@ -1,9 +1,10 @@
 //! Confines a process that reads untrusted bytes.
 //!
-//! Two steps, neither of which can be taken back. *Files*, while there is one thread and nothing is open: from then on
-//! only the files that the command line names can be opened (landlock). *Calls*, when everything is open and for all
-//! threads: no starting of programs, no access to other processes, no mounts, no change of owners and permissions, and no
-//! new sockets but those of the network that the work needs (seccomp).
+//! Two steps, neither of which can be taken back. *Files*, while there is one thread and nothing is
+//! open: from then on only the files that the command line names can be opened (landlock). *Calls*,
+//! when everything is open and for all threads: no starting of programs, no access to other
+//! processes, no mounts, no change of owners and permissions, and no new sockets but those of the
+//! network that the work needs (seccomp).
 //!
 //! Open files stay open. This crate opens no disk and ends no process: a forbidden call fails.
 

@@ -1,7 +1,8 @@
 //! Mounts on which a rule for a file does not hold.
 //!
-//! A landlock rule is for an inode. Without its cache, 9p makes a new inode at every lookup of a file, so the rule
-//! would never match and the file could not be opened. Only the inode of a mount's root stays the same.
+//! A landlock rule is for an inode. Without its cache, 9p makes a new inode at every lookup of a
+//! file, so the rule would never match and the file could not be opened. Only the inode of a
+//! mount's root stays the same.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +12,8 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 /// The file systems whose files have a new inode each time.
 const FLEETING: [&[u8]; 1] = [b"9p"];
 
-/// The mount point of `path`, if only that can have a rule. (For 9p, statfs reports the file system of the
-/// host.)
+/// The mount point of `path`, if only that can have a rule. (For 9p, statfs reports the file system
+/// of the host.)
 pub(crate) fn only_rule(path: &Path) -> Option<PathBuf> {
     let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
     let table = std::fs::read("/proc/self/mountinfo").ok()?;

@@ -1,5 +1,5 @@
-//! The operations that a confined process can still do. Each check is a process of its own with one thread, because it cannot be set
-//! free again; so this is a program without the usual harness.
+//! The operations that a confined process can still do. Each check is a process of its own with one
+//! thread, because it cannot be set free again; so this is a program without the usual harness.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails here has failed")]
 

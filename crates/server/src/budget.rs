@@ -1,13 +1,13 @@
 //! Memory that clients can make the server hold, counted for each of them and for all.
 //!
-//! One budget counts whatever grows with what clients send and do not read: payloads as they arrive,
-//! requests in flight, replies that are queued, partial requests and options that wait. One address (or
-//! one user of a Unix socket) has at most half of it. Where there is no room, a connection that holds
-//! nothing may still have one small request, so that none is shut out; what is larger waits. A payload of
-//! which part has arrived holds memory until all is there, and several of them could wait for each other
-//! for ever: so one at a time, the *elder*, goes on beyond the limit. So the most that is held is the
-//! limit, one request of the longest kind, and a small request and a small part of a reply for each
-//! connection.
+//! One budget counts whatever grows with what clients send and do not read: payloads as they
+//! arrive, requests in flight, replies that are queued, partial requests and options that wait. One
+//! address (or one user of a Unix socket) has at most half of it. Where there is no room, a
+//! connection that holds nothing may still have one small request, so that none is shut out; what
+//! is larger waits. A payload of which part has arrived holds memory until all is there, and
+//! several of them could wait for each other for ever: so one at a time, the *elder*, goes on
+//! beyond the limit. So the most that is held is the limit, one request of the longest kind, and a
+//! small request and a small part of a reply for each connection.
 //!
 //! Counting never waits and never fails; the caller checks for room before.
 
@@ -33,8 +33,8 @@ pub(crate) struct Budget {
     peers: Mutex<HashMap<Origin, Weak<Part>>>,
     elder: AtomicBool,
     begun: Instant,
-    /// When a connection last waited for room, and when because there was none in all: in milliseconds
-    /// since `begun`; 0 for never.
+    /// When a connection last waited for room, and when because there was none in all: in
+    /// milliseconds since `begun`; 0 for never.
     waited: AtomicU64,
     lacked: AtomicU64,
 }
@@ -185,8 +185,9 @@ impl Account {
         }
     }
 
-    /// Whether a connection waits, or did a moment ago, for memory that is held here. A client that has used up the
-    /// part of one address waits for that address only. For memory of the elder, all may wait.
+    /// Whether a connection waits, or did a moment ago, for memory that is held here. A client that
+    /// has used up the part of one address waits for that address only. For memory of the elder,
+    /// all may wait.
     pub(crate) fn is_wanted(&self) -> bool {
         let Self { budget, part, .. } = self;
         budget.is_recent(&budget.lacked)

@@ -23,8 +23,8 @@ pub struct Export {
     pub allow: Allowed,
 }
 
-/// Which clients may use an export: those that match its rules, or, without rules, all. It may change while the export
-/// is served, and then applies to new clients; all clones are one.
+/// Which clients may use an export: those that match its rules, or, without rules, all. It may
+/// change while the export is served, and then applies to new clients; all clones are one.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed(Arc<RwLock<InForce>>);
 
@@ -48,15 +48,17 @@ impl Allowed {
         *now = InForce { rules, also: None };
     }
 
-    /// From now on these as well as those of the last [change](Self::change): for rules that belong to something else than what
-    /// is served, which must neither admit further clients nor fail to refuse some. Returns whether the rules changed.
+    /// From now on these as well as those of the last [change](Self::change): for rules that belong
+    /// to something else than what is served, which must neither admit further clients nor fail to
+    /// refuse some. Returns whether the rules changed.
     pub fn narrow(&self, rules: Option<Rules>) -> bool {
         let mut now = self.0.write();
         now.also = rules;
         now.also != now.rules
     }
 
-    /// What the export is to a client that comes from `peer`, and under TLS has shown to be `identity`.
+    /// What the export is to a client that comes from `peer`, and under TLS has shown to be
+    /// `identity`.
     fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
         let now = self.0.read();
         let all = [&now.rules, &now.also].into_iter().flatten();
@@ -112,8 +114,8 @@ impl Exports {
         &self.list
     }
 
-    /// The export for a name; the default one for the empty name; for any other name, the one whose device has names of
-    /// its own.
+    /// The export for a name; the default one for the empty name; for any other name, the one whose
+    /// device has names of its own.
     pub(crate) fn find(&self, name: &str) -> Option<&Export> {
         self.list
             .iter()

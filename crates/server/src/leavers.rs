@@ -1,10 +1,10 @@
 //! Clients that have hung up while their requests are not done.
 //!
-//! A client that lost its connection sends unanswered requests again over a new one, and then goes on. A write of the
-//! old connection that is still in flight, or not yet read from its socket, must not come after those. So a client is
-//! admitted to a writable export only when the connections whose clients have hung up are done with it. That wait is
-//! bounded: a disk that does not answer, or a client that shut down only one direction and does not read, must not
-//! keep all others out.
+//! A client that lost its connection sends unanswered requests again over a new one, and then goes
+//! on. A write of the old connection that is still in flight, or not yet read from its socket, must
+//! not come after those. So a client is admitted to a writable export only when the connections
+//! whose clients have hung up are done with it. That wait is bounded: a disk that does not answer,
+//! or a client that shut down only one direction and does not read, must not keep all others out.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! Every limit for clients of a server, in one table.
 //!
-//! Help, the report of SIGUSR1 and docs/limits.md print this table, and the options of the command line are made from
-//! it. The numbers themselves are where they are enforced.
+//! Help, the report of SIGUSR1 and docs/limits.md print this table, and the options of the command
+//! line are made from it. The numbers themselves are where they are enforced.
 
 use std::fmt::Write as _;
 

@@ -62,8 +62,8 @@ impl Shared {
         self.reactors.iter().for_each(|bell| bell.wake());
     }
 
-    /// Whether every reactor completes a turn within `limit`, so that none is stuck. Those of a server that stops need
-    /// not.
+    /// Whether every reactor completes a turn within `limit`, so that none is stuck. Those of a
+    /// server that stops need not.
     pub(crate) fn answers(&self, limit: Duration) -> bool {
         let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let begun = Instant::now();

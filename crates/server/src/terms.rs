@@ -1,7 +1,7 @@
 //! The options of a server, of which some may change while it runs.
 //!
-//! Limits and TLS settings are looked up where they matter: in a handshake, and about once a second for each
-//! connection; never for each request.
+//! Limits and TLS settings are looked up where they matter: in a handshake, and about once a second
+//! for each connection; never for each request.
 
 use std::sync::Arc;
 use std::time::Duration;

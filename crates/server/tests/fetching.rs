@@ -1,5 +1,5 @@
-//! Replies that were to leave from their place, and must be read after all: the server sleeps while they
-//! are read, and what they take in memory is counted before.
+//! Replies that were to leave from their place, and must be read after all: the server sleeps while
+//! they are read, and what they take in memory is counted before.
 
 use crate::client;
 
@@ -24,7 +24,8 @@ const LONG: u32 = 32 << 20;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What is not in the page cache is read when the disk is warm from its first byte to beyond that read.
+/// What is not in the page cache is read when the disk is warm from its first byte to beyond that
+/// read.
 struct Cold {
     device: TestDevice,
     file: Arc<OwnedFd>,
@@ -159,8 +160,8 @@ fn is_counted() {
     assert!(taken <= 4 * MIB + CLIENTS as u64 * 64 * KIB, "{taken} bytes");
 }
 
-/// A disk whose map is known at once: its first MiB lies in a file, and the rest nowhere. No [`TestDevice`] alone: of those
-/// that wait, only this one answers `now`.
+/// A disk whose map is known at once: its first MiB lies in a file, and the rest nowhere. No
+/// [`TestDevice`] alone: of those that wait, only this one answers `now`.
 struct Half(TestDevice, Arc<OwnedFd>, Info);
 
 impl Blocking for Half {
@@ -189,7 +190,8 @@ impl Blocking for Half {
     }
 }
 
-/// Otherwise the sending thread waits for the disk, and with it the reactor for the connection's queue.
+/// Otherwise the sending thread waits for the disk, and with it the reactor for the connection's
+/// queue.
 #[test]
 fn bytes_in_memory_are_looked_for_again_after_the_rest_of_a_reply_was_read() {
     let _alone = ALONE.lock().unwrap();

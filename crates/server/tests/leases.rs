@@ -1,5 +1,5 @@
-//! A disk whose clusters lie scattered over two files and move: bytes that a client was sent as pages,
-//! and has not received, never become those of another offset.
+//! A disk whose clusters lie scattered over two files and move: bytes that a client was sent as
+//! pages, and has not received, never become those of another offset.
 
 use crate::client;
 

@@ -1,4 +1,5 @@
-//! What a client learns from refusals and errors: no name of the host, and not which names are hidden from it.
+//! What a client learns from refusals and errors: no name of the host, and not which names are
+//! hidden from it.
 
 use crate::client;
 

@@ -99,7 +99,8 @@ fn what_has_no_room_is_held_back_and_goes_on_when_something_ends() {
 
 #[test]
 fn what_was_received_of_a_request_does_not_take_the_room_that_it_waits_for() {
-    // Half of the memory is one user's, and a request larger than that is let in where little is in use.
+    // Half of the memory is one user's, and a request larger than that is let in where little is in
+    // use.
     let (script, server, mut socket) = start(MIB);
     ask(&mut socket, 0, 200_000);
     script.wait_for_held(1);

@@ -67,8 +67,8 @@ fn what_is_read_after_all_is_read_piece_after_piece_and_never_deeper() {
     }
 }
 
-/// A device that answers in `submit`, as filters do, and how many requests were begun by a thread with other things
-/// to do, and how many by others. A read at 512 ends with half of its bytes.
+/// A device that answers in `submit`, as filters do, and how many requests were begun by a thread
+/// with other things to do, and how many by others. A read at 512 ends with half of its bytes.
 fn here() -> (Arc<TestDevice>, Arc<[AtomicUsize; 2]>) {
     let abilities = Abilities { write: true, zero: true, ..Abilities::READ };
     let info = Info { abilities, ..Info::new("here", 1 << 30) };

@@ -1,5 +1,6 @@
-//! For tests: the configurable [`TestDevice`], and random operations on a device and on the model, both through the edge. The bytes
-//! are the same after each, a map never shows a hole where there is data, and changed bytes are never reported as unchanged.
+//! For tests: the configurable [`TestDevice`], and random operations on a device and on the model,
+//! both through the edge. The bytes are the same after each, a map never shows a hole where there
+//! is data, and changed bytes are never reported as unchanged.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 

@@ -1,6 +1,7 @@
 //! Percent coding, as URIs have it.
 
-/// Text for `bytes`: those that are `plain` stand for themselves, and others are `%` and two digits.
+/// Text for `bytes`: those that are `plain` stand for themselves, and others are `%` and two
+/// digits.
 pub fn percent_encode(bytes: &[u8], plain: impl Fn(u8) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {

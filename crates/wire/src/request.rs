@@ -87,8 +87,8 @@ fn payload_len(mode: Framing, request: &Request) -> u64 {
 /// Appends a request's header.
 ///
 /// With extended headers a write gets its PAYLOAD_LEN flag here. The range is not checked:
-/// [`crate::Negotiated::encode_request`] does that. A compact header holds 32 bits of length; a longer
-/// one is refused.
+/// [`crate::Negotiated::encode_request`] does that. A compact header holds 32 bits of length; a
+/// longer one is refused.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! The outcome of a negotiation, and the rules that requests must keep under it.
 //!
-//! Both sides hold a [`Negotiated`]: a server checks what arrives with it, a client what it is about
-//! to send. It performs nothing.
+//! Both sides hold a [`Negotiated`]: a server checks what arrives with it, a client what it is
+//! about to send. It performs nothing.
 
 use crate::codec::{Reader, len64, put_u32, put_u64};
 use crate::constants::{

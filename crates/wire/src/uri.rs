@@ -205,7 +205,8 @@ impl Uri {
         Ok(Self { scheme, transport, tls: scheme.tls(), export, user, params })
     }
 
-    /// Whether the server's certificate has to be believed, which it has unless the URI says otherwise.
+    /// Whether the server's certificate has to be believed, which it has unless the URI says
+    /// otherwise.
     pub fn verifies_peer(&self) -> bool {
         self.param("tls-verify-peer").and_then(truth).unwrap_or(true)
     }

@@ -2,11 +2,12 @@
 //!
 //!     measured FILE PROGRAM ARGUMENTS
 //!
-//! Linux counts into a process's peak what the process that started it held at that moment. This one holds next to nothing, and a test
-//! process hundreds of MiB. Ends as the program ends, by the same signal too.
+//! Linux counts into a process's peak what the process that started it held at that moment. This
+//! one holds next to nothing, and a test process hundreds of MiB. Ends as the program ends, by the
+//! same signal too.
 //!
-//! `unsafe` is used for one system call, `wait4`: it is the only one that returns the peak memory of *this* child, and
-//! neither the standard library nor rustix wraps it.
+//! `unsafe` is used for one system call, `wait4`: it is the only one that returns the peak memory
+//! of *this* child, and neither the standard library nor rustix wraps it.
 #![allow(unsafe_code, reason = "wait4, see above")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,12 +1,13 @@
-//! Takes over a program once it has shut its sandbox, and makes system calls in its place: what an attacker could who has broken into
-//! it.
+//! Takes over a program once it has shut its sandbox, and makes system calls in its place: what an
+//! attacker could who has broken into it.
 //!
 //!     taken CALLS PROGRAM ARGUMENTS
 //!
-//! CALLS is a file of lines, each with words between tabs: a name, the number of a call, and its arguments: a number, `s:TEXT` (the
-//! address of a string), `b:HEX` (of these bytes), or `r` (the result of the line before). Each is printed: name, tab, result. The program
-//! is killed at the end. Exits with 77 where the program never shuts a sandbox, or where the kernel knows less of landlock than the table that it
-//! is for (its sixth version, Linux 6.12).
+//! CALLS is a file of lines, each with words between tabs: a name, the number of a call, and its
+//! arguments: a number, `s:TEXT` (the address of a string), `b:HEX` (of these bytes), or `r` (the
+//! result of the line before). Each is printed: name, tab, result. The program is killed at the
+//! end. Exits with 77 where the program never shuts a sandbox, or where the kernel knows less of
+//! landlock than the table that it is for (its sixth version, Linux 6.12).
 //!
 //! `unsafe` is used for ptrace, which no crate here wraps.
 #![allow(unsafe_code, reason = "see above")]

@@ -2,10 +2,10 @@
 //! server may reply, and what a client must make of it.
 //!
 //! Those of a server are stated once and run by two drivers: over a socket against the program
-//! (`tests/wire/server_conformance`), and over bytes alone against `wire` (`crates/wire/tests/checks`).
-//! The bytes are this package's own, so that a mistake in `wire` is not repeated in its test.
-//! A driver is a [`Target`]; whatever connects to it is a [`Haggler`] and a [`Session`], which
-//! hold every answer against the protocol besides.
+//! (`tests/wire/server_conformance`), and over bytes alone against `wire`
+//! (`crates/wire/tests/checks`). The bytes are this package's own, so that a mistake in `wire` is
+//! not repeated in its test. A driver is a [`Target`]; whatever connects to it is a [`Haggler`] and
+//! a [`Session`], which hold every answer against the protocol besides.
 
 pub mod options;
 pub mod replies;

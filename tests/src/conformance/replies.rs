@@ -1,5 +1,5 @@
-//! Checks 22, 23, 27 to 29 and 32 to 35 of a client: what a server may answer to one request, and what
-//! the client must make of it.
+//! Checks 22, 23, 27 to 29 and 32 to 35 of a client: what a server may answer to one request, and
+//! what the client must make of it.
 //!
 //! Three drivers: `wire` on bytes alone, the client as a device, and the program.
 

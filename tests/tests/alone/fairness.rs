@@ -139,8 +139,8 @@ fn flushes_of_one_export_leave_threads_for_another() {
     job.wait();
 }
 
-/// Connections that announce `length` bytes to be written, send `sent` of them and go on with a byte
-/// now and then, until the answer is dropped.
+/// Connections that announce `length` bytes to be written, send `sent` of them and go on with a
+/// byte now and then, until the answer is dropped.
 struct Tricklers(Arc<AtomicBool>, Option<thread::JoinHandle<()>>);
 
 impl Tricklers {

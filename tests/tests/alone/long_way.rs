@@ -17,8 +17,8 @@ const MOST: u64 = 96 * MIB;
 /// What 10 Gbit/s carry in 20 ms.
 const CARRIED: u64 = 25_000_000;
 
-/// A server at the end of a way that takes long and any number of bytes: it answers when nothing more
-/// comes for 30 ms. Says how many bytes it was asked for, or sent, at a time.
+/// A server at the end of a way that takes long and any number of bytes: it answers when nothing
+/// more comes for 30 ms. Says how many bytes it was asked for, or sent, at a time.
 fn far_away(several: bool) -> (Fake, Arc<AtomicU64>) {
     let (now, most) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
     let seen = Arc::clone(&most);
@@ -97,7 +97,8 @@ fn a_copy_stays_small_however_many_requests_it_may_have() {
         let held = held_by(&[&["copy", "--requests=10000", "--threads=4"], &words[..]].concat());
         assert!(held < MOST, "{words:?}: {held} bytes of memory");
     }
-    // Beside the copy's own, the client asks each connection for a few bytes, to know that all lead to one server.
+    // Beside the copy's own, the client asks each connection for a few bytes, to know that all lead
+    // to one server.
     assert!(most.load(SeqCst) <= 36 * MIB + 4096, "{most:?} bytes in flight at most");
 }
 

@@ -1,6 +1,6 @@
-//! What is counted or measured of a whole process or machine: memory, threads, descriptors, system calls, whose turn it is.
-//! These tests have the machine to themselves: nothing else runs beside this binary, and its tests run one after the other
-//! (`scripts/test`, `.config/nextest.toml`).
+//! What is counted or measured of a whole process or machine: memory, threads, descriptors, system
+//! calls, whose turn it is. These tests have the machine to themselves: nothing else runs beside
+//! this binary, and its tests run one after the other (`scripts/test`, `.config/nextest.toml`).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod crowd;

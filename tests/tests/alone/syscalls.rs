@@ -1,5 +1,6 @@
 //! How many system calls a request of each kind costs a server, over each kind of device: no more
-//! than the tables here allow, counted by strace. docs/architecture/server.md shows the same tables.
+//! than the tables here allow, counted by strace. docs/architecture/server.md shows the same
+//! tables.
 //!
 //! Requests are sent in batches, as a client with some depth sends them.
 
@@ -208,8 +209,8 @@ fn can_trace() -> bool {
 /// slow and others have the processor, a server's turns are short, and so are its batches.
 const LOOKS: usize = 5;
 
-/// Checks every kind of request; `waits`: threads wake one another, and a reactor, which costs calls
-/// too, though fewer than one a request.
+/// Checks every kind of request; `waits`: threads wake one another, and a reactor, which costs
+/// calls too, though fewer than one a request.
 fn check(serve: Serve, costs: Costs, waits: bool) {
     // One at a time: they would only make one another slow.
     static ALONE: Mutex<()> = Mutex::new(());

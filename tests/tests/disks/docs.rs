@@ -1,5 +1,6 @@
-//! The documentation is whole and true: links lead somewhere, the reference is what the program prints, every option of a
-//! peer is on the page for its users, and JSON has the keys that are written of it.
+//! The documentation is whole and true: links lead somewhere, the reference is what the program
+//! prints, every option of a peer is on the page for its users, and JSON has the keys that are
+//! written of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -182,7 +183,8 @@ fn every_option_of_a_peer_is_on_the_page_for_its_users() {
     }
 }
 
-/// The options of each verb of the installed qemu-img, which prints them in one form until 10.0 and in another since.
+/// The options of each verb of the installed qemu-img, which prints them in one form until 10.0 and
+/// in another since.
 fn verbs_of_qemu_img(program: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let general = said(program, &["--help"]);
     let mut found = BTreeMap::new();

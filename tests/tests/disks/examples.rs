@@ -1,4 +1,5 @@
-//! Every documented example does the same in a sandbox: all pages, each in an empty directory, under `--sandbox=require`.
+//! Every documented example does the same in a sandbox: all pages, each in an empty directory,
+//! under `--sandbox=require`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

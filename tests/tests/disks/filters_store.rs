@@ -1,5 +1,5 @@
-//! What `cow` and `cache` keep beside a disk: a temporary file without a name, and without room; one
-//! for all clients; and what its locks and states cost.
+//! What `cow` and `cache` keep beside a disk: a temporary file without a name, and without room;
+//! one for all clients; and what its locks and states cost.
 
 use blackbox::MIB;
 use blackbox::launch::{Serve, needs_ours};

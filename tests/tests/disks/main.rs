@@ -1,4 +1,5 @@
-//! What lies on a disk: copies, images and files, on every filesystem, and the program's messages and documentation about them.
+//! What lies on a disk: copies, images and files, on every filesystem, and the program's messages
+//! and documentation about them.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod cli_errors;

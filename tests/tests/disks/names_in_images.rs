@@ -1,5 +1,6 @@
-//! An image that names a file of the system opens nothing of it, whatever is done with the image, with a sandbox and without: strace is the
-//! witness. These are the names that lead up and out, the rarer kinds of extents, and the parents of images of Microsoft's formats.
+//! An image that names a file of the system opens nothing of it, whatever is done with the image,
+//! with a sandbox and without: strace is the witness. These are the names that lead up and out, the
+//! rarer kinds of extents, and the parents of images of Microsoft's formats.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! `--sandbox`: the verbs that read untrusted images work in one, and enter it before they open anything.
+//! `--sandbox`: the verbs that read untrusted images work in one, and enter it before they open
+//! anything.
 
 use std::path::Path;
 
@@ -90,8 +91,8 @@ fn a_connection_that_was_handed_over_is_used_in_a_sandbox() {
     }
 }
 
-/// What /proc says of a process, from a command that the server starts: whether it may get new rights, and whether a filter of calls
-/// is on it.
+/// What /proc says of a process, from a command that the server starts: whether it may get new
+/// rights, and whether a filter of calls is on it.
 const LOOK: &str = "look() { sed -n -e 's/^NoNewPrivs:[^0-9]*/new-privs-off /p' -e 's/^Seccomp:[^0-9]*/filter /p' /proc/$1/status; }";
 
 #[test]

@@ -2,7 +2,8 @@
 //! what they are for: how few system calls a request costs.
 //!
 //! Long reads leave a file by sendfile, long writes are received straight into memory that was
-//! written before, holes are not sent, and the map is remembered. All of it only as long as no difference can be seen.
+//! written before, holes are not sent, and the map is remembered. All of it only as long as no
+//! difference can be seen.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! Clients come and go silently: there are no descriptors for new ones, and no DISC of those that went.
+//! Clients come and go silently: there are no descriptors for new ones, and no DISC of those that
+//! went.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;

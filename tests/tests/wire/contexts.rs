@@ -145,7 +145,8 @@ fn a_part_of_a_disk_has_that_part_of_its_contexts() {
         0
     );
     assert_eq!(map(BITMAP, &part.uri(""), None), dirty);
-    // What an overlay shows is in no context of what lies below, and what is shown beyond is in none.
+    // What an overlay shows is in no context of what lies below, and what is shown beyond is in
+    // none.
     for filters in
         [&["--filter=cow"][..], &["--filter=truncate", "truncate=9M"], &["--filter=noextents"]]
     {

@@ -1,5 +1,6 @@
-//! Filters that nbdkit has too, beside nbdkit's: the same words, and the same is printed by the same clients. The distribution's nbdkit
-//! for those that it has; the newest one, where `bench/peers` has put it, for the others.
+//! Filters that nbdkit has too, beside nbdkit's: the same words, and the same is printed by the
+//! same clients. The distribution's nbdkit for those that it has; the newest one, where
+//! `bench/peers` has put it, for the others.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +13,8 @@ use blackbox::temp::{TempDir, pattern};
 /// Where the newest peers are.
 const NEWEST: &str = "/opt/peers";
 
-/// What both print for the words of a command line, with clients of the distribution. `PYTHON` in the script is a Python
-/// that has libnbd.
+/// What both print for the words of a command line, with clients of the distribution. `PYTHON` in
+/// the script is a Python that has libnbd.
 fn both(words: &[&str], script: &str) -> Option<(Outcome, Outcome)> {
     let (nbdkit, python) = (peer("nbdkit")?, peer("nbdsh")?);
     let script = script.replace("PYTHON", &python.display().to_string());
@@ -131,7 +132,8 @@ fn tar_finds_what_nbdkit_finds() {
             );
             let archive = archive.display().to_string();
             let words = ["file", &archive, "--filter=tar", &format!("tar-entry={name}")];
-            // nbdkit goes by what GNU tar prints: quoted names, and of long ones where the name lies.
+            // nbdkit goes by what GNU tar prints: quoted names, and of long ones where the name
+            // lies.
             if name.is_ascii() && name.len() < 100 {
                 same(&words, &script);
             }

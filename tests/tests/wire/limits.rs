@@ -1,5 +1,5 @@
-//! What clients may have of a server, beyond memory: how many there may be of one address, how long one may be silent,
-//! how often it may ask. And the help and documentation about it.
+//! What clients may have of a server, beyond memory: how many there may be of one address, how long
+//! one may be silent, how often it may ask. And the help and documentation about it.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! What goes over a connection: the protocol, checked against its conformance list from both sides; real peers, and
-//! hostile ones; services of our own, HTTP and TLS; nbdkit's plugins and words.
+//! What goes over a connection: the protocol, checked against its conformance list from both sides;
+//! real peers, and hostile ones; services of our own, HTTP and TLS; nbdkit's plugins and words.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod arrivals;

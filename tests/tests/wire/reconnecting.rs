@@ -1,5 +1,5 @@
-//! A client that comes back after it lost its connection: what it asked for over the old one is done
-//! before it is accepted, or never.
+//! A client that comes back after it lost its connection: what it asked for over the old one is
+//! done before it is accepted, or never.
 
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};

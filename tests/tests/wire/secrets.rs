@@ -1,5 +1,6 @@
-//! A secret is on no command line unless the user puts it there, and in no log even then: keys of TLS, and what lets us in at an HTTP server, by files, descriptors and
-//! variables of the environment.
+//! A secret is on no command line unless the user puts it there, and in no log even then: keys of
+//! TLS, and what lets us in at an HTTP server, by files, descriptors and variables of the
+//! environment.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -56,7 +57,8 @@ fn command_lines() -> String {
         .collect()
 }
 
-/// Serves in these words, with `-v`, until it listens; returns its command lines and all its output.
+/// Serves in these words, with `-v`, until it listens; returns its command lines and all its
+/// output.
 fn serve(words: &[&str], directory: &Path) -> String {
     let (socket, metrics) = (directory.join("socket"), directory.join("metrics"));
     let mut command = Command::new("bash");

@@ -1,5 +1,5 @@
-//! What a server logs for its operator: refusals and failures by default, clients that come and go with -v,
-//! each with the client and the export, and no more than a person can read.
+//! What a server logs for its operator: refusals and failures by default, clients that come and go
+//! with -v, each with the client and the export, and no more than a person can read.
 
 use std::fs;
 use std::path::PathBuf;
@@ -94,7 +94,8 @@ fn a_refused_client_is_logged() {
     assert_eq!(line(&log, "there is no export").1, "-: there is no export \"nobody\"");
     assert!(second.outcome(opt::GO, &go_data(b"", &[])) > 1);
     assert_eq!(line(&log, "refused:").0, "warning");
-    // One more than there may be, or two: the one that saw that the server listens may be open still.
+    // One more than there may be, or two: the one that saw that the server listens may be open
+    // still.
     let _more = [server.connect(), server.connect()];
     assert!(line(&log, "refused: 3").1.contains("3 connections are open"));
 }

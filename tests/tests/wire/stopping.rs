@@ -1,5 +1,5 @@
-//! How a server ends: gracefully when it is asked to, at once when it is asked again, before long in
-//! any case, and never by what a client, a reader of its log or the file system does.
+//! How a server ends: gracefully when it is asked to, at once when it is asked again, before long
+//! in any case, and never by what a client, a reader of its log or the file system does.
 
 use std::fs::{self, File};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -134,7 +134,8 @@ fn a_stop_right_after_the_first_client_keeps_what_was_acknowledged() {
     let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let (disk, socket) = (temp.sparse_file("disk", 1 << 20), temp.join("s"));
-    // Clients can connect already when the server shuts its sandbox behind itself, which takes three seconds here.
+    // Clients can connect already when the server shuts its sandbox behind itself, which takes
+    // three seconds here.
     let mut command = Command::new(strace);
     command.args(["-D", "-f", "-qq", "-o", "/dev/null"]);
     command.args(["-e", "trace=seccomp", "-e", "inject=seccomp:delay_enter=3000000"]);

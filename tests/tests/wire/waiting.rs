@@ -1,5 +1,5 @@
-//! A slow client (accepted later at an export, or with a request without end) costs the other clients
-//! nothing, and loses nothing itself.
+//! A slow client (accepted later at an export, or with a request without end) costs the other
+//! clients nothing, and loses nothing itself.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};

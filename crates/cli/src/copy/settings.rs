@@ -82,7 +82,8 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
 
 type SourceRange = Option<(u64, u64)>;
 
-/// Which bytes of the source are copied, and where in the target they go, if that is not all of it to its beginning.
+/// Which bytes of the source are copied, and where in the target they go, if that is not all of it
+/// to its beginning.
 fn range(matches: &ArgMatches, target: &Image) -> Result<(SourceRange, Option<u64>), Failure> {
     let size = |id| size(matches, id);
     let (start, len, at) = (size("offset")?, size("length")?, size("target-offset")?);

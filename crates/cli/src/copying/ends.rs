@@ -1,10 +1,10 @@
 //! Opening the two ends.
 //!
-//! Nothing is made or changed before the sources are open and known to differ from the target, as far as
-//! their names tell. A file that this process made is removed when the copy fails, unless it is to be
-//! kept; one that was there before never is. An existing raw file is not emptied: it is written over,
-//! and gets its length at the end. Under a filter it keeps its length: a filter may show only a part of
-//! it.
+//! Nothing is made or changed before the sources are open and known to differ from the target, as
+//! far as their names tell. A file that this process made is removed when the copy fails, unless it
+//! is to be kept; one that was there before never is. An existing raw file is not emptied: it is
+//! written over, and gets its length at the end. Under a filter it keeps its length: a filter may
+//! show only a part of it.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ impl Input {
     }
 }
 
-/// Opens the source. Also returns where the bytes are of all files that it opened for that, first those that were named.
+/// Opens the source. Also returns where the bytes are of all files that it opened for that, first
+/// those that were named.
 pub(super) fn open_source(
     work: &CopyRequest,
     context: &Context,
@@ -55,8 +56,8 @@ pub(super) fn open_source(
     Ok((Input::Disk(disk), files))
 }
 
-/// Opens the source as a stream, if it is one and a stream is enough for both ends. Nothing of the target is changed
-/// before the first byte has come, or the end.
+/// Opens the source as a stream, if it is one and a stream is enough for both ends. Nothing of the
+/// target is changed before the first byte has come, or the end.
 fn open_stream(work: &CopyRequest) -> Result<Option<ByteStream>, Failure> {
     let is_plain = work.sources.iter().all(|source| source.stack.is_plain())
         && work.target_stack.is_plain()
@@ -303,8 +304,8 @@ fn check_room(target: &Created, stack: &Stack, size: u64) -> Result<(), Failure>
     )))
 }
 
-/// The existing image, to be made again as it is: it must be empty. One that is not is refused, since it would
-/// not be known what of it is left.
+/// The existing image, to be made again as it is: it must be empty. One that is not is refused,
+/// since it would not be known what of it is left.
 fn made_again(work: &CopyRequest, size: u64, context: &Context) -> Result<Stack, Failure> {
     let (image, target) = (work.target_stack.image(), &work.target);
     let advice = "create the target: leave out -n";
@@ -343,8 +344,8 @@ impl Related {
     }
 }
 
-/// What the names tell about the ends. It asks the system about disks below them, so it has to run before a
-/// sandbox.
+/// What the names tell about the ends. It asks the system about disks below them, so it has to run
+/// before a sandbox.
 pub(super) fn relate(work: &CopyRequest) -> Result<Related, Failure> {
     let (target, sources) = (work.target.storage(), work.sources.len());
     let mut relations = work.sources.iter().map(|source| disk::relate(&source.disk, &work.target));

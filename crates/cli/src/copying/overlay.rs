@@ -1,5 +1,5 @@
-//! What is copied into an overlay: what the source itself holds. What comes from below it is left alone, and is read
-//! from the target's backing image, which, as the user says, holds the same.
+//! What is copied into an overlay: what the source itself holds. What comes from below it is left
+//! alone, and is read from the target's backing image, which, as the user says, holds the same.
 
 use copy::{Cancel, CopyPlan, ListedRange, RangeFate};
 use device::{Edge, Result};
@@ -7,8 +7,8 @@ use device::{Edge, Result};
 /// Extents asked for at a time.
 const MANY: usize = 1024;
 
-/// A plan for a target over a disk of `below` bytes. Behind the end of that disk the overlay would read as zeroes,
-/// so there all layers are copied, except what is zero anyway.
+/// A plan for a target over a disk of `below` bytes. Behind the end of that disk the overlay would
+/// read as zeroes, so there all layers are copied, except what is zero anyway.
 pub(super) fn plan(source: &Edge, target: &Edge, below: u64, cancel: &Cancel) -> Result<CopyPlan> {
     let size = source.info().size;
     let grid = source.info().blocks.minimum.max(target.info().blocks.minimum).max(1).into();

@@ -1,8 +1,10 @@
-//! A raw copy into a file that is an image, or that by its name should be one: programs would take it for what it is not.
+//! A raw copy into a file that is an image, or that by its name should be one: programs would take
+//! it for what it is not.
 //!
-//! Where the source was named as an image, and the target's format was not named, such a copy is refused: it is as likely
-//! that an image was meant as that a raw disk was. Where the source is bytes it is what was asked for, and only warned of;
-//! not even that if those bytes are an image, which is then copied as it is. A raw copy to any other name goes on as ever.
+//! Where the source was named as an image, and the target's format was not named, such a copy is
+//! refused: it is as likely that an image was meant as that a raw disk was. Where the source is
+//! bytes it is what was asked for, and only warned of; not even that if those bytes are an image,
+//! which is then copied as it is. A raw copy to any other name goes on as ever.
 
 use std::os::unix::fs::FileTypeExt;
 
@@ -36,8 +38,8 @@ impl TargetPromise {
         }
     }
 
-    /// Refuses a file that is an image now; a warning where that may be meant. Nothing is changed. `source` is `None`
-    /// for a stream.
+    /// Refuses a file that is an image now; a warning where that may be meant. Nothing is changed.
+    /// `source` is `None` for a stream.
     pub(super) fn check(
         self,
         target: &Named,
@@ -65,7 +67,8 @@ impl TargetPromise {
             }
             (None, None) => return Ok(None),
         };
-        // What a stream holds is not known yet, and what cannot be read is reported when it is used.
+        // What a stream holds is not known yet, and what cannot be read is reported when it is
+        // used.
         let Some(source) = source else { return Ok(None) };
         let is_image = self == Self::OfBytes && !matches!(formats::known(source), Ok(None));
         Ok(Some(warning).filter(|_| !is_image))

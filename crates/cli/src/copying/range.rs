@@ -1,5 +1,5 @@
-//! A copy of a range: which bytes of the source, and where in the target they go. The rest of the target stays as it
-//! is.
+//! A copy of a range: which bytes of the source, and where in the target they go. The rest of the
+//! target stays as it is.
 
 use device::{Edge, format_size};
 use disk::{Created, Stack};

@@ -5,8 +5,8 @@ use disk::Stack;
 
 use crate::failure::Failure;
 
-/// The filter that limits writing to this many bytes a second: `10M`, or `10M/s`. `option` is the option that
-/// it came from.
+/// The filter that limits writing to this many bytes a second: `10M`, or `10M/s`. `option` is the
+/// option that it came from.
 pub(crate) fn rate(text: &str, option: &str) -> Result<Stack, Failure> {
     let number = text.strip_suffix("/s").unwrap_or(text);
     let bytes = parse_size(number).map_err(|e| Failure::usage(format!("{option}: {e}")))?;

@@ -1,4 +1,5 @@
-//! Images on the command line, in qemu-img's words: formats, what they take, and what may be guessed.
+//! Images on the command line, in qemu-img's words: formats, what they take, and what may be
+//! guessed.
 //!
 //! A format that is not named is guessed for reading only, and the guess is reported. What an image
 //! names is opened only where the user allows it.
@@ -199,8 +200,8 @@ const ALLOCATIONS: [(&str, &str, Allocation); 3] = [
     ("full", "written", Allocation::Written),
 ];
 
-/// How a raw disk is to be allocated from the beginning; `None` for an image, whose format has its own
-/// option, and by default.
+/// How a raw disk is to be allocated from the beginning; `None` for an image, whose format has its
+/// own option, and by default.
 pub(crate) fn preallocation(image: &Image) -> Result<Option<Allocation>, Failure> {
     let Some(word) = image.options.get("preallocation").filter(|_| image.format().is_none()) else {
         return Ok(None);
@@ -240,8 +241,8 @@ pub(crate) fn format_argument(id: &'static str) -> Arg {
     value(id, "FORMAT", "").value_parser(words).hide_possible_values(true)
 }
 
-/// The same for a format that is made. One that can only be read is understood, for a message of its own, but not
-/// offered.
+/// The same for a format that is made. One that can only be read is understood, for a message of
+/// its own, but not offered.
 pub(crate) fn target_format_argument(id: &'static str) -> Arg {
     let words = disk::formats().iter();
     let words = words.map(|format| PossibleValue::new(format.word).hide(format.create.is_none()));

@@ -1,4 +1,5 @@
-//! One question about a disk, answered as nbdinfo answers it: by a line of text, or by the exit status alone.
+//! One question about a disk, answered as nbdinfo answers it: by a line of text, or by the exit
+//! status alone.
 
 use std::process::ExitCode;
 

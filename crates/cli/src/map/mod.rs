@@ -1,8 +1,8 @@
 //! `diskferry map`: where a disk has data and where it is empty, or what it is in another status
 //! context.
 //!
-//! Runs are printed as they come, so that a disk of any size needs no more memory than a small
-//! one; neighbours of one kind are one line. The columns and the JSON are those of `nbdinfo --map`, and
+//! Runs are printed as they come, so that a disk of any size needs no more memory than a small one;
+//! neighbours of one kind are one line. The columns and the JSON are those of `nbdinfo --map`, and
 //! with `--output` those of `qemu-img map`.
 
 mod image;

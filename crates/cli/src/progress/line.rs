@@ -1,7 +1,7 @@
 //! Progress in one line that fits the terminal: what is done, how fast, how long it will take.
 //!
-//! The percentage, the rate and the time to go of a copy are those of its data, as far as the map is known: holes cost
-//! nothing, and would make them meaningless.
+//! The percentage, the rate and the time to go of a copy are those of its data, as far as the map
+//! is known: holes cost nothing, and would make them meaningless.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -407,7 +407,8 @@ mod tests {
         assert_eq!(format_rate(rate.per_second(&last, Counting::Data)), "50.0 MiB/s");
     }
 
-    /// A disk of 2 GiB with 60 MiB of data at its end, and one with them at its beginning, at 10 MiB a second.
+    /// A disk of 2 GiB with 60 MiB of data at its end, and one with them at its beginning, at 10
+    /// MiB a second.
     #[test]
     fn percent_and_time_to_go_are_of_data_wherever_the_holes_are() {
         let (mib, total) = (1 << 20, 2048_u64 << 20);

@@ -1,5 +1,5 @@
-//! How much of a copy is data: the source's map is walked beside the copy, so that the percentage and the time to go are
-//! those of data. Holes cost nothing, and there may be any number of them.
+//! How much of a copy is data: the source's map is walked beside the copy, so that the percentage
+//! and the time to go are those of data. Holes cost nothing, and there may be any number of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -33,8 +33,8 @@ impl Mapped {
         now.total > 0 && self.data.saturating_add(self.holes) >= now.total
     }
 
-    /// Bytes of data that are done, at least: what was written as data, and zeroes in data, as far as they cannot be
-    /// holes.
+    /// Bytes of data that are done, at least: what was written as data, and zeroes in data, as far
+    /// as they cannot be holes.
     pub(super) fn done(self, now: &CopyCounts) -> u64 {
         if !self.is_whole(now) {
             return now.copied;
@@ -48,8 +48,8 @@ impl Mapped {
     }
 }
 
-/// The walk along a map. It ends with this, or at the end of the map, or when the map cannot be read: then the copy
-/// says why.
+/// The walk along a map. It ends with this, or at the end of the map, or when the map cannot be
+/// read: then the copy says why.
 #[derive(Debug)]
 pub(crate) struct MapWalk(Arc<State>, Option<JoinHandle<()>>);
 
@@ -61,8 +61,8 @@ struct State {
 }
 
 impl MapWalk {
-    /// Walks along the map of `source` in a thread of its own. It asks half of the time at most, so that the copy, which asks
-    /// for the same map, has its turns.
+    /// Walks along the map of `source` in a thread of its own. It asks half of the time at most, so
+    /// that the copy, which asks for the same map, has its turns.
     pub(crate) fn begin(source: &Edge) -> Self {
         let state = Arc::new(State::default());
         let mut thread = None;

@@ -38,8 +38,8 @@ impl Display {
         Self { show, counting, bar: String::new(), rate, since_line, walk: None }
     }
 
-    /// The source of the copy that is shown: its map tells how much of it is data. It is not walked where nothing is
-    /// shown.
+    /// The source of the copy that is shown: its map tells how much of it is data. It is not walked
+    /// where nothing is shown.
     pub(crate) fn source(&mut self, source: &Edge) {
         self.walk = self.period().map(|_| MapWalk::begin(source));
     }
@@ -159,8 +159,8 @@ impl Display {
     }
 }
 
-/// The percentage, as qemu-img prints it on standard output for programs to parse. Below 100 as long
-/// as something is left to do.
+/// The percentage, as qemu-img prints it on standard output for programs to parse. Below 100 as
+/// long as something is left to do.
 #[expect(clippy::cast_precision_loss, reason = "a percentage needs no more than 52 bits")]
 pub(crate) fn percent(done: u64, total: u64, end: char) {
     let part = 100.0 * done as f64 / total.max(1) as f64;

@@ -1,5 +1,6 @@
 //! Waiting for the end: a signal, a filter that asks for it, the only client's end, or the command
-//! of --run. Meanwhile, SIGUSR1 makes the server and its filters report, and SIGHUP may make it reload.
+//! of --run. Meanwhile, SIGUSR1 makes the server and its filters report, and SIGHUP may make it
+//! reload.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;

@@ -17,7 +17,8 @@ pub(super) struct Ready(PipeWriter);
 /// Forks; returns in the child, in a session of its own. The parent ends here.
 pub(super) fn detach() -> Result<Ready, Failure> {
     let say = |e: std::io::Error| Failure::new(format!("--daemon: {e}"));
-    // Closed in the programs that the child starts, and in its helper: else a start that fails would be noticed when they end.
+    // Closed in the programs that the child starts, and in its helper: else a start that fails
+    // would be noticed when they end.
     let (mut reader, writer) = std::io::pipe().map_err(say)?;
     // SAFETY: no other thread exists yet, so the child may go on as the parent would.
     match unsafe { libc::fork() } {

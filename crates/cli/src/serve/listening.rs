@@ -96,8 +96,8 @@ impl Listening {
         Ok(sockets)
     }
 
-    /// The addresses to listen on: those that were asked for, or the default, which is a private socket beside a
-    /// `captive` command.
+    /// The addresses to listen on: those that were asked for, or the default, which is a private
+    /// socket beside a `captive` command.
     fn places(&self, captive: bool) -> Vec<RequestedAddress> {
         match (self.is_single, self.wanted.is_empty()) {
             (true, _) => Vec::new(),
@@ -151,8 +151,8 @@ impl Listening {
         self.label.as_ref().map(|_| Path::new(LABEL_FILE))
     }
 
-    /// The URIs of these addresses, with this export name, for this user; none for a socket that the service
-    /// manager opened.
+    /// The URIs of these addresses, with this export name, for this user; none for a socket that
+    /// the service manager opened.
     pub(super) fn uris(
         &self,
         places: &[ListenAddress],

@@ -1,9 +1,9 @@
 //! Messages to the service manager: ready, stopping, reloading, and that the server is well
 //! (sd_notify(3)).
 //!
-//! A message is one datagram to the socket that NOTIFY_SOCKET names: a path, or, behind an `@`, a name without a file.
-//! Without it nothing is sent. A message that cannot be sent within a second is dropped, and nothing fails because of
-//! it.
+//! A message is one datagram to the socket that NOTIFY_SOCKET names: a path, or, behind an `@`, a
+//! name without a file. Without it nothing is sent. A message that cannot be sent within a second
+//! is dropped, and nothing fails because of it.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -19,8 +19,8 @@ use crate::failure::Failure;
 
 /// How long a message may wait for a manager that does not read.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the manager is asked to wait after each message that a stop makes progress: longer than a stop may
-/// stand still.
+/// How long the manager is asked to wait after each message that a stop makes progress: longer than
+/// a stop may stand still.
 const STOP: Duration = Duration::from_secs(60);
 
 /// The way to the service manager, if there is one. Cheap to clone.
@@ -47,8 +47,8 @@ impl Notify {
         let socket = UnixDatagram::unbound().map_err(say)?;
         socket.set_write_timeout(Some(PATIENCE)).map_err(say)?;
         if address.as_abstract_name().is_some() {
-            // A sandbox leaves no way to other abstract names than those that are connected. A manager that is not there is
-            // no error.
+            // A sandbox leaves no way to other abstract names than those that are connected. A
+            // manager that is not there is no error.
             let _ = socket.connect_addr(&address);
         }
         Ok(Self(Some(Arc::new(Way { socket, address }))))

@@ -7,8 +7,9 @@ use device::{Reach, Use};
 use super::settings::Settings;
 use super::{captive, pidfile};
 
-/// The disks and filters, the sockets, the file for the process id, the command of --run, and what is read again when the server
-/// reloads. Connections are accepted at sockets that are open: that is no network.
+/// The disks and filters, the sockets, the file for the process id, the command of --run, and what
+/// is read again when the server reloads. Connections are accepted at sockets that are open: that
+/// is no network.
 pub(super) fn reach(settings: &Settings) -> Reach {
     let how = |is_read_only| if is_read_only { Use::Read } else { Use::Write };
     let disks = settings.disks.iter();

@@ -1,10 +1,11 @@
 //! Reloading on SIGHUP: the settings that can change while a server runs are read again.
 //!
-//! The log's file is reopened. The certificates and keys of TLS are read, and count for clients that connect from then on.
-//! With `--config` the file is read: its limits count from then on, for all clients, and its rules for clients that ask for
-//! an export from then on. All other changes in it are named in the log, and wait for a restart. Rules that came with such a
-//! change were written for what is served then, so until then they only narrow those of before. A mistake in the file changes
-//! nothing.
+//! The log's file is reopened. The certificates and keys of TLS are read, and count for clients
+//! that connect from then on. With `--config` the file is read: its limits count from then on, for
+//! all clients, and its rules for clients that ask for an export from then on. All other changes in
+//! it are named in the log, and wait for a restart. Rules that came with such a change were written
+//! for what is served then, so until then they only narrow those of before. A mistake in the file
+//! changes nothing.
 
 use server::{Live, Options, Severity};
 

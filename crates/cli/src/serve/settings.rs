@@ -65,8 +65,8 @@ impl Settings {
         settings.map_err(|failure| config.place(failure))
     }
 
-    /// The settings of the command line, of which `config` is a part. Opens nothing: [`Encryption::acceptor`] is for
-    /// the caller.
+    /// The settings of the command line, of which `config` is a part. Opens nothing:
+    /// [`Encryption::acceptor`] is for the caller.
     pub(super) fn resolve(
         matches: &ArgMatches,
         config: Option<Arc<Config>>,

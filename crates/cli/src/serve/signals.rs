@@ -22,8 +22,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Catches signals from here on. `reloads`: SIGHUP reloads instead of ending the server. Starts no
-    /// thread.
+    /// Catches signals from here on. `reloads`: SIGHUP reloads instead of ending the server. Starts
+    /// no thread.
     pub(super) fn register(reloads: bool) -> Result<Self, Failure> {
         let catch = |signals: &[i32]| -> std::io::Result<UnixStream> {
             let (receiver, sender) = UnixStream::pair()?;

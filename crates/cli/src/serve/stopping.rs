@@ -88,7 +88,8 @@ impl Stopping {
         leavings.iter().for_each(|leaving| leaving());
     }
 
-    /// A signal asks for the end. The answer is whether that is news for the thread that waits for events.
+    /// A signal asks for the end. The answer is whether that is news for the thread that waits for
+    /// events.
     pub(super) fn signal(self: &Arc<Self>) -> bool {
         if !self.serves.load(Ordering::SeqCst) {
             let captive = self.state.lock().captive;

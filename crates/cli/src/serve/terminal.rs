@@ -11,8 +11,8 @@ use super::settings::Settings;
 /// Up to this many exports are named; of more, only the number.
 const NAMED: usize = 20;
 
-/// Prints it where a person can see it: if standard error is a terminal, the server is not a daemon, and no command
-/// runs beside it.
+/// Prints it where a person can see it: if standard error is a terminal, the server is not a
+/// daemon, and no command runs beside it.
 pub(super) fn tell(settings: &Settings, places: &[ListenAddress], served: &[OpenExport]) {
     let is_seen = std::io::stderr().is_terminal();
     if !is_seen || settings.daemon || settings.run.is_some() || settings.listening.is_single() {

@@ -14,8 +14,8 @@ const COMPACT: u64 = (u32::MAX - 0xffff) as u64;
 /// What a channel has learnt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
-    /// Reads ask for one piece (DF): a caller that knows the map has no use for holes in replies, and a
-    /// server need not look for them. nbd-server advertises it and refuses it.
+    /// Reads ask for one piece (DF): a caller that knows the map has no use for holes in replies,
+    /// and a server need not look for them. nbd-server advertises it and refuses it.
     pub(crate) whole_reads: bool,
     /// Longest zero, trim or prefetch in one request, in bytes.
     pub(crate) effect: u64,

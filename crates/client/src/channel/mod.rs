@@ -29,11 +29,12 @@ use work::{Ask, Step, Work};
 const IN_FLIGHT: usize = 256;
 /// Bytes that may wait for the socket before further requests wait here, too.
 const UNSENT: u64 = 32 << 20;
-/// Bytes and operations after which receiving pauses, so that a thread that drives several channels can
-/// process the data while it is still in the cache.
+/// Bytes and operations after which receiving pauses, so that a thread that drives several channels
+/// can process the data while it is still in the cache.
 const PAUSE_BYTES: usize = 512 << 10;
 const PAUSE_ENDED: usize = 64;
-/// It pauses earlier, after this part of what is in flight, so that client and server work side by side and do not wait in turns.
+/// It pauses earlier, after this part of what is in flight, so that client and server work side by
+/// side and do not wait in turns.
 const PARTS: usize = 4;
 
 /// An operation that has ended.
@@ -296,7 +297,8 @@ impl<T> Channel<T> {
     /// Receives what has come. Returns whether anything has.
     pub(crate) fn receive(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
         let (mut bytes, before) = (0, ended.len());
-        // The next requests are then sent while the server is busy with the rest. Long replies pause by their bytes.
+        // The next requests are then sent while the server is busy with the rest. Long replies
+        // pause by their bytes.
         let parts = if self.large > 0 { 1 } else { PARTS };
         let pause = (self.flights.len() / parts).clamp(1, PAUSE_ENDED);
         while self.over.is_none() && bytes < PAUSE_BYTES && ended.len() - before < pause {
@@ -351,8 +353,8 @@ impl<T> Channel<T> {
         self.large -= usize::from(is_large(&work));
         let answer = reply.outcome();
         if answer.is_ok() && !self.outgoing.has_sent(end) {
-            // It cannot have executed a request that was not sent in full. Under TLS that is one whose last record
-            // the socket has not taken whole.
+            // It cannot have executed a request that was not sent in full. Under TLS that is one
+            // whose last record the socket has not taken whole.
             let why = failure::fatal(PeerMisbehaved::UnknownCookie.into());
             ended.push(Ended::new(tag, Err(located(why.duplicate(), &work))));
             return self.fail(why, ended);

@@ -201,8 +201,8 @@ fn not_fast(offset: u64) -> Error {
     Error::new(ErrorKind::NotFast, Fault::User, action).at(offset)
 }
 
-/// The server cannot zero after all. A caller of a fast zero that was done in part must not take that
-/// for "nothing was changed".
+/// The server cannot zero after all. A caller of a fast zero that was done in part must not take
+/// that for "nothing was changed".
 fn cannot_zero(begun_fast: bool) -> Error {
     if begun_fast {
         let action = "zero fast: the server refuses to finish what it began";
@@ -390,8 +390,8 @@ impl Work {
             Self::Range { .. } if form && habits.shorten(ask.length, session) => {
                 return Step::Go(self);
             }
-            // Also for EINVAL to a request that has no other form: some servers advertise zeroes and
-            // refuse them. Writing zeroes instead is right, whatever was done.
+            // Also for EINVAL to a request that has no other form: some servers advertise zeroes
+            // and refuse them. Writing zeroes instead is right, whatever was done.
             Self::Range { command: Command::WriteZeroes, flags, first, next, end, fast }
                 if form || code == Some(ErrorCode::ENOTSUP) =>
             {
@@ -455,8 +455,8 @@ fn map(
     let list = told(said, (offset, end), max, kind).into_iter();
     let mut list: Vec<_> = list.map(|(at, len, kind)| Extent::new(at, len, kind)).collect();
     if list.is_empty() {
-        // It described only the part of the first block before the range, and would do so again: the
-        // rest of that block may be anything.
+        // It described only the part of the first block before the range, and would do so again:
+        // the rest of that block may be anything.
         let (_, block_end) = outward(offset, 1, session);
         list.push(Extent::new(offset, end.min(block_end) - offset, ExtentKind::Data));
     }

@@ -231,8 +231,8 @@ impl State {
         }
     }
 
-    /// Whether the next range is to be a canary: all at first, then fewer and fewer, so that they lie
-    /// apart in time.
+    /// Whether the next range is to be a canary: all at first, then fewer and fewer, so that they
+    /// lie apart in time.
     fn samples(&mut self) -> bool {
         self.seen = self.seen.wrapping_add(1);
         self.seen.is_multiple_of(self.apart())

@@ -1,6 +1,6 @@
 //! What is recorded of operations if the device reconnects by itself: whether a flush covers them,
-//! and which bytes a disk that comes back must still have. Otherwise only whether there are acknowledged changes that
-//! no flush has covered.
+//! and which bytes a disk that comes back must still have. Otherwise only whether there are
+//! acknowledged changes that no flush has covered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,8 @@ pub(crate) struct Keep {
     pub(crate) patience: Option<Duration>,
     /// See [`device::Session::epoch`].
     epoch: AtomicU64,
-    /// Without patience: how many changes were acknowledged and not durable, and how many of them a flush has covered.
+    /// Without patience: how many changes were acknowledged and not durable, and how many of them a
+    /// flush has covered.
     changed: AtomicU64,
     flushed: AtomicU64,
     pub(crate) canaries: Canaries,
@@ -43,7 +44,8 @@ impl Keep {
         self.canaries.doubt();
     }
 
-    /// Without patience: whether a change was acknowledged that a server may have forgotten, if it is another one.
+    /// Without patience: whether a change was acknowledged that a server may have forgotten, if it
+    /// is another one.
     pub(crate) fn owes_a_flush(&self) -> bool {
         self.changed.load(Ordering::SeqCst) > self.flushed.load(Ordering::SeqCst)
     }

@@ -1,9 +1,9 @@
 //! A connection that several users share: a lane's thread, and all others through the reactor.
 //!
-//! The thread that finds something to do drives the channel under its lock, for all users; completions
-//! are called when the lock is released. While a lane is attached and no other thread waits for
-//! anything, the reactor does not look at the socket, so that bulk work has no hand-off and no second
-//! thread is woken by it.
+//! The thread that finds something to do drives the channel under its lock, for all users;
+//! completions are called when the lock is released. While a lane is attached and no other thread
+//! waits for anything, the reactor does not look at the socket, so that bulk work has no hand-off
+//! and no second thread is woken by it.
 //!
 //! Operations that are lost with the connection are repeated elsewhere (`repeating`). Changes that
 //! we gave up wait here until the peer has closed its side: before that it may still execute them.
@@ -177,7 +177,8 @@ impl SharedConnection {
         self.lock().channel.is_over()
     }
 
-    /// Whether a flush may go over it: its server is still the same, or the epoch says that it may not be.
+    /// Whether a flush may go over it: its server is still the same, or the epoch says that it may
+    /// not be.
     pub(crate) fn is_trusted(&self) -> bool {
         !self.doubted.load(SeqCst)
     }
@@ -465,7 +466,8 @@ impl SharedConnection {
         inner.ended = list;
     }
 
-    /// Limits how long changes wait for the peer to close its side. Not under the lock: a timer may run its task at once.
+    /// Limits how long changes wait for the peer to close its side. Not under the lock: a timer may
+    /// run its task at once.
     fn part_within(self: &Arc<Self>, patience: Duration) {
         // The caller may have dropped it meanwhile.
         let connection = self.clone();

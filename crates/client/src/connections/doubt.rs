@@ -1,12 +1,14 @@
 //! Further connections, while none was lost since all were last asked.
 //!
-//! A connection that is made beside others leads to the same server if one of the others answers afterwards. Those
-//! answers may take long: behind many others, or behind a flush of minutes. No operation waits for that: the new
-//! connection is used at once, for everything but flushes, and is *in doubt* until there is such an answer. A flush
-//! over it could cover changes that another server has lost, so flushes go over trusted connections. If none of those
-//! is left, the server may be another one: the epoch grows, and then all connections are trusted, since the new epoch
-//! says so. Where lost connections are not reconnected, no account says to whom that makes a difference. So there, if
-//! changes were acknowledged that no flush has covered, flushes fail until a caller reconnects.
+//! A connection that is made beside others leads to the same server if one of the others answers
+//! afterwards. Those answers may take long: behind many others, or behind a flush of minutes. No
+//! operation waits for that: the new connection is used at once, for everything but flushes, and is
+//! *in doubt* until there is such an answer. A flush over it could cover changes that another
+//! server has lost, so flushes go over trusted connections. If none of those is left, the server
+//! may be another one: the epoch grows, and then all connections are trusted, since the new epoch
+//! says so. Where lost connections are not reconnected, no account says to whom that makes a
+//! difference. So there, if changes were acknowledged that no flush has covered, flushes fail until
+//! a caller reconnects.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,15 +51,15 @@ impl Shared {
         }
     }
 
-    /// Puts a new connection in doubt that was made without asking these others, if flushes have to cover what went
-    /// over them.
+    /// Puts a new connection in doubt that was made without asking these others, if flushes have to
+    /// cover what went over them.
     pub(super) fn doubts_beside(&self, new: &SharedConnection, others: &[Arc<SharedConnection>]) {
         let lives = others.iter().any(|other| !other.is_over());
         new.trust(!self.writes || !lives && !self.keep.owes_a_flush());
     }
 
-    /// If none of these usable connections is trusted, the server may be another one: the epoch grows, and they are
-    /// trusted, unless flushes must fail.
+    /// If none of these usable connections is trusted, the server may be another one: the epoch
+    /// grows, and they are trusted, unless flushes must fail.
     pub(super) fn trust_the_rest(&self, list: &[Arc<SharedConnection>]) {
         if !self.reconnects() && self.keep.owes_a_flush() {
             return;

@@ -1,8 +1,9 @@
 //! How many connections a lane drives: one more as long as that helps.
 //!
-//! A lane that waits half of its time, while requests are in flight, asks for another connection. If that made it
-//! faster by a tenth, it asks again; if not, it is measured once more, because other programs may have used the
-//! processor or the network meanwhile, and then it has enough. A lane that is busy needs no more connections.
+//! A lane that waits half of its time, while requests are in flight, asks for another connection.
+//! If that made it faster by a tenth, it asks again; if not, it is measured once more, because
+//! other programs may have used the processor or the network meanwhile, and then it has enough. A
+//! lane that is busy needs no more connections.
 
 use std::time::{Duration, Instant};
 

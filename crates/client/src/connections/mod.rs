@@ -1,18 +1,21 @@
 //! The connections of one user of an export, and how they are shared out.
 //!
-//! The first is there from the beginning. Further ones, if the server allows them (CAN_MULTI_CONN), are made in the
-//! background: for lanes, as these are opened and as further ones help (`growth`); for other callers, as they help
-//! (`traffic`); or all at once if that was asked for. Each has at most one lane; other operations go where least is in
-//! flight. A flush on one connection covers them all, or nothing is changed over them, or there is only one.
+//! The first is there from the beginning. Further ones, if the server allows them (CAN_MULTI_CONN),
+//! are made in the background: for lanes, as these are opened and as further ones help (`growth`);
+//! for other callers, as they help (`traffic`); or all at once if that was asked for. Each has at
+//! most one lane; other operations go where least is in flight. A flush on one connection covers
+//! them all, or nothing is changed over them, or there is only one.
 //!
-//! A server that does not advertise multi-conn is read over several all the same, if nothing is written: where they
-//! help, and only after their bytes were compared (`unpromised`). Many such servers have one client at a time: then it
-//! stays at one connection, and nothing has waited for another.
+//! A server that does not advertise multi-conn is read over several all the same, if nothing is
+//! written: where they help, and only after their bytes were compared (`unpromised`). Many such
+//! servers have one client at a time: then it stays at one connection, and nothing has waited for
+//! another.
 //!
-//! What is in flight on a connection that is lost goes to the others at once. Where all are lost, they stay lost until
-//! a caller asks to reconnect; unless requests may wait for a while: then it reconnects by itself (`reconnecting`), and
-//! always reports what the server may have forgotten (`care`). In either mode a further connection is in doubt (`doubt`),
-//! and carries no flush, until another has answered.
+//! What is in flight on a connection that is lost goes to the others at once. Where all are lost,
+//! they stay lost until a caller asks to reconnect; unless requests may wait for a while: then it
+//! reconnects by itself (`reconnecting`), and always reports what the server may have forgotten
+//! (`care`). In either mode a further connection is in doubt (`doubt`), and carries no flush, until
+//! another has answered.
 
 mod canaries;
 mod care;
@@ -241,8 +244,8 @@ impl Connections {
     }
 
     /// Starts an operation; `done` is called exactly once, from any thread, possibly before this
-    /// returns. Ranges must not be longer than the server accepts. `account` records whether a flush
-    /// covers it.
+    /// returns. Ranges must not be longer than the server accepts. `account` records whether a
+    /// flush covers it.
     pub fn submit(&self, operation: Operation, done: Done, account: Option<&Arc<LossAccount>>) {
         self.0.weigh(&operation);
         let care = self.0.keep.care(&operation, account);

@@ -1,10 +1,11 @@
 //! Making connections: further ones in the background, and lost ones again.
 //!
-//! There is one set of timers for all of them, and one attempt at a time. A connection that is made after one was lost
-//! leads to the same server if one of the others answers afterwards. If none does, it may be another server, or the
-//! same one after a crash: the epoch grows, and connections without an answer are given up. One that is made only
-//! because more may help waits for no answer of the others (`doubt`). Before it is used, an export that comes back must
-//! be described as before, and have the same bytes where canaries are.
+//! There is one set of timers for all of them, and one attempt at a time. A connection that is made
+//! after one was lost leads to the same server if one of the others answers afterwards. If none
+//! does, it may be another server, or the same one after a crash: the epoch grows, and connections
+//! without an answer are given up. One that is made only because more may help waits for no answer
+//! of the others (`doubt`). Before it is used, an export that comes back must be described as
+//! before, and have the same bytes where canaries are.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -265,8 +266,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks all other connections for an answer, and gives up those that do not answer. Returns whether a trusted
-    /// one has.
+    /// Asks all other connections for an answer, and gives up those that do not answer. Returns
+    /// whether a trusted one has.
     fn prove_others(&self) -> bool {
         let others = self.all();
         let asked: Vec<_> =
@@ -331,7 +332,8 @@ impl Shared {
         last.as_ref().map_or(Ok(()), |e| Err(e.duplicate()))
     }
 
-    /// Attempts until there is a connection, for as long as requests may wait for one; the others follow.
+    /// Attempts until there is a connection, for as long as requests may wait for one; the others
+    /// follow.
     fn restore(self: &Arc<Self>) -> Result<()> {
         let (begun, patience) = {
             let waiting = &self.state().waiting;
@@ -465,8 +467,8 @@ pub(super) fn wait_for(
     (0..number).map(|_| answers.recv_timeout(left()).map_err(|_| late())).collect()
 }
 
-/// Whether a connection has answered a request that was sent when its counter was `moves`. The answer
-/// may come behind many others, so it is waited for while bytes move.
+/// Whether a connection has answered a request that was sent when its counter was `moves`. The
+/// answer may come behind many others, so it is waited for while bytes move.
 fn proves(
     connection: &Arc<SharedConnection>,
     mut moves: u64,

@@ -1,9 +1,9 @@
 //! What happens to a request whose connection is lost: it goes to another one at once; if there is
 //! none, and the device reconnects by itself, it waits, and fails when that takes too long.
 //!
-//! The table of what is repeated, and when, is in docs/architecture/client.md ("Reconnecting"). Operations
-//! that must not be repeated do not come here: a fast zero ends with its connection, and a change that we
-//! gave up waits there until the peer has closed it.
+//! The table of what is repeated, and when, is in docs/architecture/client.md ("Reconnecting").
+//! Operations that must not be repeated do not come here: a fast zero ends with its connection, and
+//! a change that we gave up waits there until the peer has closed it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A server's silence: how long it has owed a reply without sending or taking a byte.
 //!
-//! Any byte counts, of whichever reply or request, also one that the socket took earlier and that is on its way: a slow
-//! server is not a silent one.
+//! Any byte counts, of whichever reply or request, also one that the socket took earlier and that
+//! is on its way: a slow server is not a silent one.
 
 use std::time::{Duration, Instant};
 
@@ -37,8 +37,8 @@ impl Silence {
         self.owed = owes;
     }
 
-    /// When to look again, from now. `on_the_way`: what the socket took and the server has not received
-    /// ([`net::Stream::on_the_way`]).
+    /// When to look again, from now. `on_the_way`: what the socket took and the server has not
+    /// received ([`net::Stream::on_the_way`]).
     ///
     /// # Errors
     /// It has lasted too long.

@@ -173,8 +173,8 @@ fn a_connection_that_still_owes_something_is_left_when_it_has_answered() {
 #[test]
 fn a_change_that_is_given_up_ends_though_the_timer_runs_its_task_at_once() {
     let server = Server::start(offer(SIZE), structured(), |mut client| client.drain());
-    // With nothing to wait for a timer runs its task where it is set, as it does when it cannot start a thread.
-    // Never closed: that would wait for the lock as well.
+    // With nothing to wait for a timer runs its task where it is set, as it does when it cannot
+    // start a thread. Never closed: that would wait for the lock as well.
     let connections = std::mem::ManuallyDrop::new(connect_for(&server, Some(Duration::ZERO)));
     let shared = connections.0.clone();
     let (tell, told) = std::sync::mpsc::channel();
@@ -190,14 +190,16 @@ fn a_change_that_is_given_up_ends_though_the_timer_runs_its_task_at_once() {
 /// What the server of the first connection does when it has acknowledged a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum First {
-    /// It has gone before there is another connection, or silently before and seen to have gone only later.
+    /// It has gone before there is another connection, or silently before and seen to have gone
+    /// only later.
     GoneBefore,
     SeenLate,
     /// It answers until there is another connection, and then hangs up.
     Answers,
 }
 
-/// Connections to a server of which the first has acknowledged a write and was lost, and another was made.
+/// Connections to a server of which the first has acknowledged a write and was lost, and another
+/// was made.
 fn one_lost_after_a_write(first: First) -> (Connections, Server) {
     let (hang_up, told) = std::sync::mpsc::channel::<()>();
     let told = Mutex::new(Some(told));

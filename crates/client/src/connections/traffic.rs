@@ -1,14 +1,14 @@
 //! How many connections there are for callers that submit, as the clients of a server do: one more
 //! as long as that helps, and one again where that is enough.
 //!
-//! A submitting thread does not wait here, so the load is measured instead: a connection is busy while two
-//! operations are in flight on it and another one comes. Where all are, most of the time, one more is tried;
-//! if the throughput does not grow by a tenth, it is closed again, and for a minute none is tried. Where for
-//! a while one connection would have been enough, the others are closed: unused ones should cost the server
-//! nothing.
+//! A submitting thread does not wait here, so the load is measured instead: a connection is busy
+//! while two operations are in flight on it and another one comes. Where all are, most of the time,
+//! one more is tried; if the throughput does not grow by a tenth, it is closed again, and for a
+//! minute none is tried. Where for a while one connection would have been enough, the others are
+//! closed: unused ones should cost the server nothing.
 //!
-//! That is checked every few milliseconds. In between an operation is only counted: no lock is taken
-//! for it, and the clock that is read is the kernel's last tick.
+//! That is checked every few milliseconds. In between an operation is only counted: no lock is
+//! taken for it, and the clock that is read is the kernel's last tick.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
@@ -23,8 +23,9 @@ use super::growth::Growth;
 
 /// A connection with this many operations in flight is busy.
 const BUSY: usize = 2;
-/// Nanoseconds between two checks: many of them fit into the time before a decision. The first operation after such a
-/// time stands for the whole gap before it, so what it sees is weighted by that time.
+/// Nanoseconds between two checks: many of them fit into the time before a decision. The first
+/// operation after such a time stands for the whole gap before it, so what it sees is weighted by
+/// that time.
 const APART: u64 = 4_000_000;
 /// Between two operations this far apart much may have changed.
 const GAP: Duration = Duration::from_millis(200);
@@ -221,9 +222,9 @@ impl Shared {
         }
     }
 
-    /// Closes connections without a lane until this many are left, at least one, and does not replace
-    /// them. Replies that they owe still come. While one is lost, the others cannot be judged. The last one that a
-    /// flush may go over stays.
+    /// Closes connections without a lane until this many are left, at least one, and does not
+    /// replace them. Replies that they owe still come. While one is lost, the others cannot be
+    /// judged. The last one that a flush may go over stays.
     pub(super) fn leave_all_but(&self, number: usize) {
         let number = number.max(1);
         let mut state = self.state();
@@ -283,8 +284,8 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// Clients with this many operations in flight, over a server that does this many a second on each
-    /// connection, and no more than `most` in all.
+    /// Clients with this many operations in flight, over a server that does this many a second on
+    /// each connection, and no more than `most` in all.
     struct Scene {
         begun: Instant,
         now: Instant,

@@ -1,10 +1,11 @@
 //! Further connections to a server that does not advertise multi-conn, where nothing is written.
 //!
-//! It may have one client at a time, and refuse the second or leave it waiting; it may give each client a disk of its
-//! own. So after a failure no other attempt is made as long as there is a connection, and a new connection is used only
-//! if it has the same bytes as another one: at the beginning, where disks have their headers, at the end, and at places
-//! between, which are different ones each time. All that is done in the background. Two disks that differ elsewhere are
-//! not told apart: such a server has to be read over one connection.
+//! It may have one client at a time, and refuse the second or leave it waiting; it may give each
+//! client a disk of its own. So after a failure no other attempt is made as long as there is a
+//! connection, and a new connection is used only if it has the same bytes as another one: at the
+//! beginning, where disks have their headers, at the end, and at places between, which are
+//! different ones each time. All that is done in the background. Two disks that differ elsewhere
+//! are not told apart: such a server has to be read over one connection.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -32,8 +33,8 @@ impl Shared {
         is_extra.then_some(PROOF)
     }
 
-    /// Judges a failed attempt to add a connection: without multi-conn, as long as another one works, no
-    /// failure is worth another attempt.
+    /// Judges a failed attempt to add a connection: without multi-conn, as long as another one
+    /// works, no failure is worth another attempt.
     pub(super) fn doubted(&self, refused: Refused) -> Refused {
         if self.promised || self.choose().is_none_or(|connection| connection.is_over()) {
             return refused;
@@ -41,8 +42,8 @@ impl Shared {
         Refused::Alone(refused.error())
     }
 
-    /// Of lost connections replaces one, if there is no other: further ones come when they help, and
-    /// are compared then.
+    /// Of lost connections replaces one, if there is no other: further ones come when they help,
+    /// and are compared then.
     pub(super) fn forget_others(&self, lost: &mut Vec<Arc<SharedConnection>>) {
         let mut list = self.list();
         let lives = list.iter().any(|connection| !connection.is_over());
@@ -52,8 +53,8 @@ impl Shared {
         others.iter().for_each(|other| other.close());
     }
 
-    /// Checks that the new connection has the same bytes as another one. If none is left, the canaries
-    /// were the only check. Returns whether the reactor watches it by now.
+    /// Checks that the new connection has the same bytes as another one. If none is left, the
+    /// canaries were the only check. Returns whether the reactor watches it by now.
     pub(super) fn compare(&self, new: &Arc<SharedConnection>) -> Result<bool, Refused> {
         if self.promised {
             return Ok(false);
@@ -89,8 +90,9 @@ impl Shared {
     }
 }
 
-/// The ranges to compare, of an export of this many bytes in blocks of this many. One is at a random place in
-/// each of [`BETWEEN`] equal parts, by `chance`: on many disks round offsets would all be empty.
+/// The ranges to compare, of an export of this many bytes in blocks of this many. One is at a
+/// random place in each of [`BETWEEN`] equal parts, by `chance`: on many disks round offsets would
+/// all be empty.
 fn places(size: u64, block: u64, chance: &RandomState) -> Vec<Range<u64>> {
     let piece = PIECE.next_multiple_of(block);
     let last = size.saturating_sub(piece) / block * block;

@@ -30,8 +30,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const LISTEN_FDS: &str = "LISTEN_FDS";
 const LISTEN_FDNAMES: &str = "LISTEN_FDNAMES";
 
-/// The program that is started for a command line, and the directory in which a directory for its socket is made;
-/// for a sandbox.
+/// The program that is started for a command line, and the directory in which a directory for its
+/// socket is made; for a sandbox.
 #[must_use]
 pub fn command_reaches(words: &[String]) -> (Program, PathBuf) {
     (program(words), SocketName::above_private())
@@ -46,8 +46,8 @@ fn program(words: &[String]) -> Program {
     program
 }
 
-/// The servers that run, for a program that ends without dropping anything. Locked while one is started, so that none
-/// is missing here; `None`: the program ends, and starts no more.
+/// The servers that run, for a program that ends without dropping anything. Locked while one is
+/// started, so that none is missing here; `None`: the program ends, and starts no more.
 static RUNNING: Mutex<Servers> = Mutex::new(Some(Vec::new()));
 
 /// Each with where it listens.
@@ -101,13 +101,15 @@ impl Subprocess {
         self.name.path()
     }
 
-    /// How it ended, if it has. Where it has just closed its socket that may be known a moment later.
+    /// How it ended, if it has. Where it has just closed its socket that may be known a moment
+    /// later.
     #[must_use]
     pub fn ended(&self) -> Option<ExitStatus> {
         self.wait(Duration::ZERO)
     }
 
-    /// The cause of `e`, if it is that the server has ended. Its own messages have been printed by then.
+    /// The cause of `e`, if it is that the server has ended. Its own messages have been printed by
+    /// then.
     pub fn explain(&self, e: Error) -> Error {
         if e.kind() != ErrorKind::Disconnected {
             return e;

@@ -1,5 +1,6 @@
-//! The scripted NBD server of the crates' tests: an honest handshake (by `wire`), then whatever the test wants. The black-box
-//! tests have one of their own, `blackbox::fake`, since a mistake of `wire` must not be made again there.
+//! The scripted NBD server of the crates' tests: an honest handshake (by `wire`), then whatever the
+//! test wants. The black-box tests have one of their own, `blackbox::fake`, since a mistake of
+//! `wire` must not be made again there.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 

@@ -1,10 +1,10 @@
 //! Reading ranges that are to be zero, where zeroing would be writing: what is zero already is left
 //! alone.
 //!
-//! The range is read in pieces, as the source is. After a piece that was not zero only the head of the next one is
-//! read, and the pieces grow from one to the next, so that a target full of old bytes costs little more than writing
-//! it; neighbours that are not zero are zeroed together. Pieces that cannot be read are zeroed: they are not known
-//! to be zero.
+//! The range is read in pieces, as the source is. After a piece that was not zero only the head of
+//! the next one is read, and the pieces grow from one to the next, so that a target full of old
+//! bytes costs little more than writing it; neighbours that are not zero are zeroed together.
+//! Pieces that cannot be read are zeroed: they are not known to be zero.
 
 use std::ops::Range;
 

@@ -221,7 +221,8 @@ impl Worker {
         self.read(stretch)
     }
 
-    /// Cuts off what is longer than a unit, if anything: the stretch was left whole because it was to be shared.
+    /// Cuts off what is longer than a unit, if anything: the stretch was left whole because it was
+    /// to be shared.
     fn cut(&self, stretch: &mut Stretch) -> Option<Stretch> {
         let unit = self.job.pair.sizes.unit;
         let room = unit - stretch.start % unit;

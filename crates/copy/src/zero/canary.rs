@@ -1,5 +1,5 @@
-//! Reads of a few places before the target is changed: of the source, to see that it can be read at all, and of a target that is
-//! said to be zero.
+//! Reads of a few places before the target is changed: of the source, to see that it can be read at
+//! all, and of a target that is said to be zero.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};

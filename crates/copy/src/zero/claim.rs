@@ -22,8 +22,8 @@ const LONG: u64 = 4 << 10;
 /// Extents of the source's map in which data is looked for.
 const EXTENTS: usize = 1024;
 
-/// Reads samples of a target that is said to read as zeroes. Where nothing relies on that, nothing is
-/// read.
+/// Reads samples of a target that is said to read as zeroes. Where nothing relies on that, nothing
+/// is read.
 ///
 /// # Errors
 /// A sample is not zero, with the offset of its first such byte; or it could not be read.

@@ -7,10 +7,10 @@
 //! own zeroes are not left alone: they may be holes.
 //!
 //! Where zeroing is writing (the target has no request for it, or has refused to do it fast, or was
-//! seen to take its time), a range is read first: a clean target costs reads and no writes. Whether a
-//! target is as fast as it advertises shows when it is zeroed in advance, or else by the first range
-//! that is so long that one more request does not matter, which is sent as a fast zero: a refusal
-//! changes nothing.
+//! seen to take its time), a range is read first: a clean target costs reads and no writes. Whether
+//! a target is as fast as it advertises shows when it is zeroed in advance, or else by the first
+//! range that is so long that one more request does not matter, which is sent as a fast zero: a
+//! refusal changes nothing.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -58,8 +58,8 @@ pub(crate) struct Policy {
     wipes: bool,
     /// Where zeroing is writing, the target is read first.
     reads: bool,
-    /// Unwritten bytes read as zeroes only as long as nothing is written to the same unit of this many bytes; 0:
-    /// always.
+    /// Unwritten bytes read as zeroes only as long as nothing is written to the same unit of this
+    /// many bytes; 0: always.
     room: u64,
     /// The target needs all of its bytes, in order: nothing is skipped, swept, or held back for its
     /// neighbours.
@@ -77,8 +77,8 @@ pub(crate) struct Policy {
     proven: AtomicBool,
     /// Zeroing was advertised as fast, and is writing.
     slow: AtomicBool,
-    /// How many of the pieces read last in ranges that are to be zero were not zero; at first one is
-    /// assumed.
+    /// How many of the pieces read last in ranges that are to be zero were not zero; at first one
+    /// is assumed.
     dirty: AtomicU32,
     known: RwLock<Known>,
 }
@@ -235,9 +235,9 @@ impl Policy {
         ZeroBy::Request(self.flags())
     }
 
-    /// The first piece of a range to read, in bytes: how many of it are read, and how many are zeroed
-    /// if those are not zero. All of a request, or, if the last pieces were not zero, the head of one
-    /// or of several.
+    /// The first piece of a range to read, in bytes: how many of it are read, and how many are
+    /// zeroed if those are not zero. All of a request, or, if the last pieces were not zero, the
+    /// head of one or of several.
     pub(crate) fn piece(&self, range: &Range<u64>, request: u64, block: u64) -> (u64, u64) {
         let len = range.end - range.start;
         let room = request - range.start % request;
@@ -251,7 +251,8 @@ impl Policy {
         (piece.min(HEAD.next_multiple_of(block)).min(room), piece)
     }
 
-    /// The part of a range that can be checked, and stays zero if it is: it may be empty. The rest has to be zeroed.
+    /// The part of a range that can be checked, and stays zero if it is: it may be empty. The rest
+    /// has to be zeroed.
     pub(crate) fn tellable(&self, range: &Range<u64>) -> Range<u64> {
         if self.room == 0 {
             return range.clone();
@@ -285,8 +286,9 @@ impl Policy {
         }
     }
 
-    /// The target said `Unsupported` to a zero request for `len` bytes, and what to do about those. If
-    /// it never accepted one, it need not be asked again; otherwise the refusal was about that range.
+    /// The target said `Unsupported` to a zero request for `len` bytes, and what to do about those.
+    /// If it never accepted one, it need not be asked again; otherwise the refusal was about that
+    /// range.
     pub(crate) fn refused(&self, len: u64) -> ZeroBy {
         if self.has_zeroed.load(Relaxed) {
             return ZeroBy::Writing;

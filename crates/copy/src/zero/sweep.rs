@@ -15,14 +15,15 @@
 //! While the test runs, the units before and after the tested ranges are handed out, and those that
 //! touch them are held back; if the target proves fast, the rest is swept.
 //!
-//! A sweep changes what the source was not asked about yet. So a target is swept only if the two ends are proven to share no bytes
-//! ([`crate::Options::apart`]): the source may be an overlay over the target, and shows its bytes wherever it has none of its own. No sample
-//! of their bytes can show that it is not. Only a copy of the whole source sweeps: the ranges that a list leaves alone lie between
-//! those to zero.
+//! A sweep changes what the source was not asked about yet. So a target is swept only if the two
+//! ends are proven to share no bytes ([`crate::Options::apart`]): the source may be an overlay over
+//! the target, and shows its bytes wherever it has none of its own. No sample of their bytes can
+//! show that it is not. Only a copy of the whole source sweeps: the ranges that a list leaves alone
+//! lie between those to zero.
 //!
-//! A request of a sweep that is lost with its path is never repeated: a peer that is still alive may
-//! execute it late, over data that was written meanwhile. Each hole is zeroed by itself then, and
-//! what lies under the lost request is copied once more in the end.
+//! A request of a sweep that is lost with its path is never repeated: a peer that is still alive
+//! may execute it late, over data that was written meanwhile. Each hole is zeroed by itself then,
+//! and what lies under the lost request is copied once more in the end.
 //!
 //! A sweep frees what the target occupies, as every zeroing does unless `--allocated` is asked
 //! for; that sweeps too, but with requests that keep, or make, allocated what they zero. Nothing

@@ -35,7 +35,8 @@ pub(crate) struct Temper {
     pub(crate) stays_away: bool,
 }
 
-/// A disk behind a connection that breaks. No `TestDevice`: what such a server forgets, and when, is what is tested.
+/// A disk behind a connection that breaks. No `TestDevice`: what such a server forgets, and when,
+/// is what is tested.
 #[derive(Clone)]
 pub(crate) struct Server(Arc<Inner>);
 

@@ -31,7 +31,8 @@ fn sparse(data: usize) -> Arc<TestDevice> {
     device.shared()
 }
 
-/// A disk with lanes that take writes, and answer 10 ms after nothing more comes, as if it were far away.
+/// A disk with lanes that take writes, and answer 10 ms after nothing more comes, as if it were far
+/// away.
 fn holding(most: &Arc<AtomicUsize>) -> Arc<TestDevice> {
     let info = Info { abilities: all_abilities(), ..Info::new("holding", SIZE) };
     let (now, most) = (Arc::<AtomicUsize>::default(), most.clone());

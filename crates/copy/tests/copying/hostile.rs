@@ -122,7 +122,8 @@ impl Device for Hostile {
             let mut changing = self.changing.lock().unwrap();
             for (other, other_is_zero) in changing.values() {
                 let meet = other.start < range.end && range.start < other.end;
-                // Two zero requests may overlap; a write and a zero that overlap corrupt each other.
+                // Two zero requests may overlap; a write and a zero that overlap corrupt each
+                // other.
                 let meet = meet && !(zero && *other_is_zero);
                 if meet {
                     let text = format!("{range:?} meets {other:?}, which is in flight");

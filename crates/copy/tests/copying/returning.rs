@@ -1,4 +1,5 @@
-//! A source whose server is lost and comes back, perhaps with other bytes: a target is never a mixture of two disks.
+//! A source whose server is lost and comes back, perhaps with other bytes: a target is never a
+//! mixture of two disks.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -38,7 +39,8 @@ impl Session for Way {
     }
 }
 
-/// A disk whose server is lost at certain operations (in order), with what it then does to the disk.
+/// A disk whose server is lost at certain operations (in order), with what it then does to the
+/// disk.
 fn losing(
     disk: &Arc<Model>,
     at: Vec<usize>,

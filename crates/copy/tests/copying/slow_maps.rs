@@ -10,7 +10,8 @@ use trial::{Fate, TestDevice};
 
 use super::support::{all_abilities, edge, endless, run, told};
 
-/// A disk whose map takes a while for each answer, which is of few bytes. What `kind` calls data is ones.
+/// A disk whose map takes a while for each answer, which is of few bytes. What `kind` calls data is
+/// ones.
 fn slow(size: u64, takes: Duration, tells: u64, kind: fn(u64) -> ExtentKind) -> Arc<TestDevice> {
     let mut info = Info::new("slow", size);
     info.abilities.extents = true;

@@ -13,8 +13,8 @@ use trial::{Fate, TestDevice};
 
 use crate::support::*;
 
-/// The stream: nothing ends before all that lies more than a window before it was told. No [`TestDevice`]: what a stream may
-/// do is what is tested.
+/// The stream: nothing ends before all that lies more than a window before it was told. No
+/// [`TestDevice`]: what a stream may do is what is tested.
 struct Stream {
     info: Info,
     window: u64,

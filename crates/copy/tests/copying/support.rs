@@ -95,7 +95,8 @@ pub(crate) fn all_abilities() -> Abilities {
     Model::new(0).info().abilities
 }
 
-/// A device that tells few extents at a time, so that asking goes on; with so many lanes, or without.
+/// A device that tells few extents at a time, so that asking goes on; with so many lanes, or
+/// without.
 pub(crate) fn watched(model: Arc<Model>, lanes: usize) -> Arc<TestDevice> {
     watching(model, lanes).shared()
 }
@@ -190,8 +191,8 @@ pub(crate) fn told(offset: u64, len: u64, kind: ExtentKind) -> Fate {
     Fate::Answer(Ok(Outcome::Extents(vec![Extent::new(offset, len, kind)])))
 }
 
-/// A device over a file, with places at both ends, that counts what passes through user space. No [`TestDevice`]: its bytes
-/// lie in a file.
+/// A device over a file, with places at both ends, that counts what passes through user space. No
+/// [`TestDevice`]: its bytes lie in a file.
 pub(crate) struct Filed {
     info: Info,
     file: Arc<OwnedFd>,

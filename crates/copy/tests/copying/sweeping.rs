@@ -25,8 +25,8 @@ struct Zero {
 /// The result of the n-th zero request (from 0); `None`: it is done.
 type Script = Box<dyn Fn(usize, &Zero) -> Option<ErrorKind> + Send + Sync>;
 
-/// A target that follows a script, and panics when a write meets a zero that is in flight. No `TestDevice`: how long a zero
-/// takes, and what comes meanwhile, is what is tested.
+/// A target that follows a script, and panics when a write meets a zero that is in flight. No
+/// `TestDevice`: how long a zero takes, and what comes meanwhile, is what is tested.
 struct Target {
     inner: Model,
     info: Info,

@@ -306,8 +306,8 @@ fn a_target_of_blocks_is_read_in_blocks() {
     assert!(a[..] == b[..a.len()] && b[a.len()..].iter().all(|byte| *byte == 0xaa));
 }
 
-/// A volume of a thin pool that does not clear its blocks: what was never written reads as zeroes, until something is
-/// written to the same room, which brings the old bytes there.
+/// A volume of a thin pool that does not clear its blocks: what was never written reads as zeroes,
+/// until something is written to the same room, which brings the old bytes there.
 struct Thin {
     disk: Disk,
     room: u64,

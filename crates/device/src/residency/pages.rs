@@ -1,5 +1,5 @@
-//! Which pages of a file lie in the page cache: how many of a range, and in what state, by cachestat(2)
-//! (Linux 6.5); which of them, and how many where cachestat is missing, by mincore(2).
+//! Which pages of a file lie in the page cache: how many of a range, and in what state, by
+//! cachestat(2) (Linux 6.5); which of them, and how many where cachestat is missing, by mincore(2).
 //!
 //! The system tells only the owner of a file, and users who may write it; for all other files this
 //! returns an error, never a guess. Nothing is read, so nothing comes into the cache. Uses `unsafe`
@@ -84,8 +84,8 @@ pub fn count(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Pages> {
     }
 }
 
-/// Says of each page that `len` bytes (≥ 1) from `offset` touch, in order, whether it lies in memory.
-/// At most a GiB is mapped at a time.
+/// Says of each page that `len` bytes (≥ 1) from `offset` touch, in order, whether it lies in
+/// memory. At most a GiB is mapped at a time.
 ///
 /// # Errors
 /// As for [`count`].
@@ -158,7 +158,8 @@ fn mapped(fd: BorrowedFd<'_>, offset: u64, pages: u64) -> io::Result<Vec<u8>> {
     let pages = usize::try_from(pages).map_err(too_many)?;
     let len = pages.saturating_mul(page_size());
     let mut answer = vec![0; pages];
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing; it is never read.
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing; it is never
+    // read.
     let map = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset)? };
     // SAFETY: the range is the mapping just made, and `answer` has a byte for each of its pages.
     let asked = match unsafe { libc::mincore(map, len, answer.as_mut_ptr()) } {

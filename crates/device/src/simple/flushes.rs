@@ -81,8 +81,8 @@ mod tests {
 
     const GUARD: Duration = Duration::from_secs(60);
 
-    /// Flushes when and how the test says; no other operation is expected. No `trial::TestDevice`, which stands on another
-    /// copy of this crate than its unit tests.
+    /// Flushes when and how the test says; no other operation is expected. No `trial::TestDevice`,
+    /// which stands on another copy of this crate than its unit tests.
     struct Slow {
         info: Info,
         begun: AtomicUsize,

@@ -31,14 +31,16 @@ pub trait Blocking: Send + Sync + 'static {
     /// What is known of it. Constant.
     fn info(&self) -> &Info;
 
-    /// Whether an operation may wait for a disk, or, at this moment, for a long one that is in flight. Otherwise it is
-    /// memory and arithmetic only, and any thread may call. Asked before each operation.
+    /// Whether an operation may wait for a disk, or, at this moment, for a long one that is in
+    /// flight. Otherwise it is memory and arithmetic only, and any thread may call. Asked before
+    /// each operation.
     fn waits(&self) -> bool {
         false
     }
 
-    /// How many threads (≥ 1) may write to it at a time, except for durable writes. A file is locked while it is
-    /// written through the page cache, and more of them burn a processor's time in waiting for the lock.
+    /// How many threads (≥ 1) may write to it at a time, except for durable writes. A file is
+    /// locked while it is written through the page cache, and more of them burn a processor's time
+    /// in waiting for the lock.
     fn writers(&self) -> usize {
         1
     }

@@ -48,13 +48,15 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
     fill(&content, size, options.write)
 }
 
-/// What it needs: any file, if there is a `<` in it, since names of files may be built from variables.
+/// What it needs: any file, if there is a `<` in it, since names of files may be built from
+/// variables.
 pub(crate) fn reaches(params: &Params) -> Reach {
     let reads = params.iter().any(|(_, text)| text.contains('<'));
     if reads { Reach::path("/", Use::Read) } else { Reach::default() }
 }
 
-/// The size of the disk that `text` describes, without files and with few variables: see `crate::parsers`.
+/// The size of the disk that `text` describes, without files and with few variables: see
+/// `crate::parsers`.
 pub(crate) fn tried(text: &str) -> Result<u64> {
     let content = parse::parse(text, &mut Nothing)
         .map_err(|f| Error::invalid(format!("data: {}", f.explain(text))))?;

@@ -18,7 +18,8 @@ const MOST_TEXT: usize = 4 << 20;
 pub(crate) trait Environment {
     /// The text of a variable.
     fn variable(&mut self, name: &str) -> Option<String>;
-    /// The content of a file, from one byte up to another (or as far as it goes). It may be shorter.
+    /// The content of a file, from one byte up to another (or as far as it goes). It may be
+    /// shorter.
     fn file(&mut self, path: &str, part: (u64, Option<u64>)) -> Result<Vec<u8>, SyntaxError>;
 }
 

@@ -1,8 +1,8 @@
 //! Files that lie beside an image, because it names them: a backing image, a data file, an extent.
 //!
-//! The name is untrusted. Only a regular file or a block device is opened, never anything that acts when it is
-//! opened; and where a directory is given, nothing outside of it is reached, neither by `..` nor by a link, even if
-//! the directory changes meanwhile.
+//! The name is untrusted. Only a regular file or a block device is opened, never anything that acts
+//! when it is opened; and where a directory is given, nothing outside of it is reached, neither by
+//! `..` nor by a link, even if the directory changes meanwhile.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use super::{descriptor, lock, open};
 use crate::{Created, Creation, OpenOptions};
 
-/// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that is given. Also
-/// returns the parameters that lead to it.
+/// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that
+/// is given. Also returns the parameters that lead to it.
 pub(crate) fn open(
     image: &Params,
     name: &str,
@@ -53,7 +53,8 @@ pub(crate) fn named(image: &Params, name: &str) -> Result<Params> {
     params_of(&path_beside(image, name)?)
 }
 
-/// The whole path of the file `name` in the working directory, if it is only there; nothing is opened.
+/// The whole path of the file `name` in the working directory, if it is only there; nothing is
+/// opened.
 ///
 /// # Errors
 /// There is another beside the image.
@@ -75,8 +76,8 @@ pub(crate) fn from_here(image: &Params, name: &str) -> Result<Option<String>> {
     Ok(Some(text::carry(whole.as_os_str())))
 }
 
-/// Makes the file `name` beside an image that is being made. The name is ours or the user's; it is resolved as it will
-/// be when the image is read.
+/// Makes the file `name` beside an image that is being made. The name is ours or the user's; it is
+/// resolved as it will be when the image is read.
 pub(crate) fn create(
     image: &Params,
     name: &str,
@@ -115,7 +116,8 @@ fn open_beneath(directory: &Path, path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = openat(CWD, directory, flags, Mode::empty())
         .map_err(|e| Error::os("open the directory", e).on(directory.display()))?;
-    // Only the directories on the way to the image were named by the user; the kernel looks up the rest.
+    // Only the directories on the way to the image were named by the user; the kernel looks up the
+    // rest.
     let absolute = |path: &Path| std::path::absolute(path).map_err(|e| Error::os("look up", e));
     let (whole, root) = (absolute(path)?, absolute(directory)?);
     let beneath = match whole.strip_prefix(&root) {

@@ -68,9 +68,9 @@ pub(crate) fn geometry(fd: BorrowedFd<'_>) -> Geometry {
     }
 }
 
-/// A thin pool without zeroing gives a volume blocks with stale bytes, and only blocks that it never got read as
-/// zeroes. The kernel does not tell whether a volume is in such a pool, so all device mapper volumes with large blocks
-/// count.
+/// A thin pool without zeroing gives a volume blocks with stale bytes, and only blocks that it
+/// never got read as zeroes. The kernel does not tell whether a volume is in such a pool, so all
+/// device mapper volumes with large blocks count.
 fn room(fd: BorrowedFd<'_>) -> u64 {
     let Ok(stat) = rustix::fs::fstat(fd) else { return 0 };
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
@@ -101,8 +101,8 @@ pub(crate) fn has_no_zeroes(fd: BorrowedFd<'_>) -> bool {
     queue_limit(fd, "write_zeroes_max_bytes") == Some(0)
 }
 
-/// A limit of the queue of a block device, or of the one that a file lies on; `None` where the kernel has no such
-/// limit, or the file system is on no single device.
+/// A limit of the queue of a block device, or of the one that a file lies on; `None` where the
+/// kernel has no such limit, or the file system is on no single device.
 pub(crate) fn queue_limit(fd: BorrowedFd<'_>, name: &str) -> Option<u64> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
@@ -141,8 +141,8 @@ pub(crate) fn discard(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<(
     range(fd, BLKDISCARD, offset, len)
 }
 
-/// Makes the kernel look for partitions again. Files and devices without partitions are left alone, and so are all if
-/// we lack the right.
+/// Makes the kernel look for partitions again. Files and devices without partitions are left alone,
+/// and so are all if we lack the right.
 pub(crate) fn reread_partitions(fd: BorrowedFd<'_>) -> io::Result<()> {
     let is_device = rustix::fs::fstat(fd)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);

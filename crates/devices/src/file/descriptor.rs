@@ -45,7 +45,8 @@ pub struct FileOptions {
     pub new: bool,
     /// What becomes of its pages.
     pub cache: PageCaching,
-    /// Whether what is written is sent to the disk at once also where it stays in memory, where `cache` bounds that.
+    /// Whether what is written is sent to the disk at once also where it stays in memory, where
+    /// `cache` bounds that.
     pub early: bool,
 }
 

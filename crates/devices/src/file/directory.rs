@@ -1,8 +1,8 @@
 //! `file dir=DIR`: the files of a directory as exports. A client chooses one by its name.
 //!
-//! A name is untrusted. It has to be that of an entry of the directory itself: no path, and no link that leads
-//! out of it, even if the directory changes meanwhile. Only a regular file or a block device is opened. Clients
-//! of one file share one device, with one lock.
+//! A name is untrusted. It has to be that of an entry of the directory itself: no path, and no link
+//! that leads out of it, even if the directory changes meanwhile. Only a regular file or a block
+//! device is opened. Clients of one file share one device, with one lock.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

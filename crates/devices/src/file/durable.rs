@@ -34,8 +34,8 @@ struct Last {
 }
 
 impl Durability {
-    /// A failure to write back was reported elsewhere, and will not be reported again: no flush succeeds from
-    /// now on.
+    /// A failure to write back was reported elsewhere, and will not be reported again: no flush
+    /// succeeds from now on.
     pub(crate) fn lost(&self) {
         self.last.lock().failed = true;
     }

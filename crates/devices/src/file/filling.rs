@@ -4,8 +4,8 @@
 //! Early write-back is a hint: it shortens the flush that follows, and proves nothing. Only the
 //! flush says whether the bytes are there.
 //!
-//! Uses `unsafe` for two calls that rustix has no safe form of: `sync_file_range`, here and for `cache`, and a
-//! `close` whose answer can be seen.
+//! Uses `unsafe` for two calls that rustix has no safe form of: `sync_file_range`, here and for
+//! `cache`, and a `close` whose answer can be seen.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::io;
@@ -76,8 +76,8 @@ pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> boo
     unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) == 0 }
 }
 
-/// Writes a range back and waits for it. A failure is reported to this descriptor once: a caller that gets it
-/// here must make the flush fail.
+/// Writes a range back and waits for it. A failure is reported to this descriptor once: a caller
+/// that gets it here must make the flush fail.
 pub(crate) fn finish_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let wide = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let (offset, len) = (i64::try_from(offset).map_err(wide)?, i64::try_from(len).map_err(wide)?);

@@ -1,4 +1,5 @@
-//! What the system uses a block device for, and its facts, from /sys and /proc. The device is not opened.
+//! What the system uses a block device for, and its facts, from /sys and /proc. The device is not
+//! opened.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,8 +11,9 @@ use super::block;
 use super::descriptor::path_of;
 use crate::inspection::{Fact, Facts};
 
-/// What uses the block device that the parameters of `file` name, or a part of it, or the disk that it is a part of:
-/// words for people. Empty for a file, and with `lock=off`, which says that it is to be used all the same.
+/// What uses the block device that the parameters of `file` name, or a part of it, or the disk that
+/// it is a part of: words for people. Empty for a file, and with `lock=off`, which says that it is
+/// to be used all the same.
 pub(crate) fn users(params: &Params) -> Vec<String> {
     if params.get("lock") == Some("off") {
         return Vec::new();
@@ -135,7 +137,8 @@ fn mounts(number: u64) -> Vec<String> {
         let Some((front, behind)) = line.split_once(" - ") else { continue };
         let mut front = front.split(' ').skip(2);
         let (device, point) = (front.next(), front.nth(1).unwrap_or_default());
-        // A file system on several devices has a number of its own, and is mounted by the path of one.
+        // A file system on several devices has a number of its own, and is mounted by the path of
+        // one.
         let source = behind.split(' ').nth(1).unwrap_or_default();
         let is_it = device == Some(&*numbers)
             || (source.starts_with('/')

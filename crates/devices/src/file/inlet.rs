@@ -1,7 +1,8 @@
-//! A pipe as the source of a copy: standard input, or a pipe that has a name. Its bytes come once, in order.
+//! A pipe as the source of a copy: standard input, or a pipe that has a name. Its bytes come once,
+//! in order.
 //!
-//! Standard input that is a file at its beginning, or a block device, is a disk like any other, not a pipe. Where a
-//! pipe is not enough, all of it goes into a nameless temporary file first.
+//! Standard input that is a file at its beginning, or a block device, is a disk like any other, not
+//! a pipe. Where a pipe is not enough, all of it goes into a nameless temporary file first.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,7 +47,8 @@ pub(super) fn is_inlet(path: &Path) -> bool {
         .is_ok_and(|found| std::os::unix::fs::FileTypeExt::is_fifo(&found.file_type()))
 }
 
-/// Whether all of it can be read in any order: a file of which nothing was read yet, or a block device.
+/// Whether all of it can be read in any order: a file of which nothing was read yet, or a block
+/// device.
 fn is_disk(fd: impl AsFd) -> bool {
     let kind = fstat(&fd).map(|found| FileType::from_raw_mode(found.st_mode));
     match kind {
@@ -57,7 +59,8 @@ fn is_disk(fd: impl AsFd) -> bool {
 }
 
 impl Inlet {
-    /// The one that `path` is, if it is one. One that has a name is opened, which waits for a writer.
+    /// The one that `path` is, if it is one. One that has a name is opened, which waits for a
+    /// writer.
     pub(super) fn at(path: &Path) -> Result<Option<Self>> {
         if !is_inlet(path) {
             return Ok(None);

@@ -1,13 +1,13 @@
 //! Long zeroes and trims of a file in memory (tmpfs, or a memfd).
 //!
-//! Such a file never waits for a disk, so what is short is done by whichever thread is asked, also by one that serves
-//! clients. But the kernel holds the lock of the inode for all of one `fallocate` (0.3 s for a GiB), and writes and
-//! questions for the map wait for that lock. So:
+//! Such a file never waits for a disk, so what is short is done by whichever thread is asked, also
+//! by one that serves clients. But the kernel holds the lock of the inode for all of one
+//! `fallocate` (0.3 s for a GiB), and writes and questions for the map wait for that lock. So:
 //!
-//! - while one is in flight, no device of this process does anything at once on that inode ([`LongPunches::any`]): other
-//!   work of it goes to the pool;
-//! - holes are punched in pieces ([`in_pieces`]), between which the lock is free: for what began just before, for
-//!   pages that bytes are being received into, and for other programs.
+//! - while one is in flight, no device of this process does anything at once on that inode
+//!   ([`LongPunches::any`]): other work of it goes to the pool;
+//! - holes are punched in pieces ([`in_pieces`]), between which the lock is free: for what began
+//!   just before, for pages that bytes are being received into, and for other programs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,8 +18,8 @@ use std::sync::{Arc, Weak};
 use runtime::Mutex;
 use rustix::fs::{SeekFrom, fstat, seek};
 
-/// Shorter ones are done at once, wherever they are asked for (as in `device::Simple`); a piece of a longer one holds no
-/// more bytes of data than this.
+/// Shorter ones are done at once, wherever they are asked for (as in `device::Simple`); a piece of
+/// a longer one holds no more bytes of data than this.
 const PIECE: u64 = 16 << 20;
 
 /// The counts of all inodes that are open here, by device and inode number.
@@ -68,8 +68,9 @@ impl Drop for LongPunch<'_> {
     }
 }
 
-/// Punches `offset..offset + len` of a file in memory by calls of `punch`, which gets an offset and a length and returns
-/// whether it did it; they are as many as the data needs, however long the range is. Stops at the first that did not.
+/// Punches `offset..offset + len` of a file in memory by calls of `punch`, which gets an offset and
+/// a length and returns whether it did it; they are as many as the data needs, however long the
+/// range is. Stops at the first that did not.
 ///
 /// # Errors
 /// That of `punch`.
@@ -92,7 +93,8 @@ pub(crate) fn in_pieces(
     }
 }
 
-/// Where the piece that begins at `at` ends: after the hole that it begins with, if it does, and some data.
+/// Where the piece that begins at `at` ends: after the hole that it begins with, if it does, and
+/// some data.
 fn piece_end(file: BorrowedFd<'_>, at: u64, end: u64) -> u64 {
     if end - at <= PIECE {
         return end;

@@ -1,6 +1,7 @@
-//! A file that was made for a copy: kept, or removed if it is still the file of that name, and its name made
-//! durable. One that was made without a name gets it when it is complete; until then there is nothing to remove:
-//! it disappears with its last descriptor, even if this process is killed.
+//! A file that was made for a copy: kept, or removed if it is still the file of that name, and its
+//! name made durable. One that was made without a name gets it when it is complete; until then
+//! there is nothing to remove: it disappears with its last descriptor, even if this process is
+//! killed.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -246,7 +246,8 @@ impl Map {
     }
 }
 
-/// Whether the kernel says that all of `start..end` (not empty) is a hole of the file. In doubt, no.
+/// Whether the kernel says that all of `start..end` (not empty) is a hole of the file. In doubt,
+/// no.
 pub(crate) fn is_hole(file: BorrowedFd<'_>, start: u64, end: u64) -> bool {
     end <= FAR
         && match seek(file, SeekFrom::Data(start)) {

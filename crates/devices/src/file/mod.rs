@@ -1,9 +1,9 @@
 //! `file`: a regular file or block device, byte for byte.
 //!
-//! Reads use the page cache; all of it is one place, so bytes can be sent by sendfile. Zeroes become
-//! holes, and a failure of the disk is reported, each time, and never turned into zeroes. Other programs
-//! are kept out by the locks that QEMU uses. What stays in the page cache of what is read and written is
-//! chosen by `cache=`.
+//! Reads use the page cache; all of it is one place, so bytes can be sent by sendfile. Zeroes
+//! become holes, and a failure of the disk is reported, each time, and never turned into zeroes.
+//! Other programs are kept out by the locks that QEMU uses. What stays in the page cache of what is
+//! read and written is chosen by `cache=`.
 
 pub(crate) mod beside;
 mod block;
@@ -148,8 +148,8 @@ impl File {
         self
     }
 
-    /// After another program has shortened the file, a write beyond its end would make it longer again,
-    /// with a hole where data was.
+    /// After another program has shortened the file, a write beyond its end would make it longer
+    /// again, with a hole where data was.
     fn refuse_beyond(&self, offset: u64, len: u64) -> io::Result<()> {
         if !self.shortened.load(Ordering::Relaxed) {
             return Ok(());
@@ -181,8 +181,8 @@ impl File {
         })
     }
 
-    /// A block device may have a new partition table. If the kernel keeps the old one, nothing is lost, but users
-    /// should know.
+    /// A block device may have a new partition table. If the kernel keeps the old one, nothing is
+    /// lost, but users should know.
     fn reread_partitions(&self) {
         let name = &self.info.name;
         if let (Err(e), Some(log)) = (block::reread_partitions(self.fd()), &self.log) {

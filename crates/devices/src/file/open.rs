@@ -151,8 +151,8 @@ fn there_already() -> Error {
     Error::unfit("is there already; nothing was changed")
 }
 
-/// A container that grows as it is written. An existing file is emptied now: until the new image is complete, the
-/// file must not be taken for the old one. A block device stays as it is.
+/// A container that grows as it is written. An existing file is emptied now: until the new image is
+/// complete, the file must not be taken for the old one. A block device stays as it is.
 fn empty(target: FileTarget) -> Result<FileTarget> {
     let FileTarget { mut file, mut holds, made } = target;
     if file.filling.as_ref().is_some_and(|filling| filling.resize(0)) {
@@ -168,8 +168,8 @@ fn empty(target: FileTarget) -> Result<FileTarget> {
     Ok(FileTarget { file, holds, made })
 }
 
-/// A new file that has no name yet; `None` if something has that name, the file system has no such files, or one could not
-/// be given its name at the end.
+/// A new file that has no name yet; `None` if something has that name, the file system has no such
+/// files, or one could not be given its name at the end.
 fn create_nameless(
     path: &Path,
     size: u64,

@@ -1,5 +1,5 @@
-//! Where the bytes of a pipe go: standard output, or a pipe that has a name. The latter is opened by the thread that
-//! writes first, since that waits for a reader.
+//! Where the bytes of a pipe go: standard output, or a pipe that has a name. The latter is opened
+//! by the thread that writes first, since that waits for a reader.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,8 +32,8 @@ pub(super) fn is_standard(path: &Path) -> bool {
     [STANDARD, STANDARD_PATH].iter().any(|name| path.as_os_str() == *name)
 }
 
-/// Whether `path` names one. Standard output is one even if it is a file: it is written from where it is, or appended to.
-/// By its path it may be a block device, and is a disk then.
+/// Whether `path` names one. Standard output is one even if it is a file: it is written from where
+/// it is, or appended to. By its path it may be a block device, and is a disk then.
 pub(super) fn is_outlet(path: &Path) -> bool {
     if path.as_os_str() == STANDARD {
         return true;

@@ -1,11 +1,11 @@
 //! A pipe as the target of a copy: every byte goes into it once, in order.
 //!
-//! Operations may come in any order, as long as they cover all of it without a gap; each ends when its bytes are
-//! written, and not before. Nothing can be read again, or be made durable. The thread that writes is one of the
-//! pool's: it may wait for a reader for ever.
+//! Operations may come in any order, as long as they cover all of it without a gap; each ends when
+//! its bytes are written, and not before. Nothing can be read again, or be made durable. The thread
+//! that writes is one of the pool's: it may wait for a reader for ever.
 //!
-//! An image that cannot be written in that way is made in a nameless temporary file, which is written into the
-//! pipe when it is complete.
+//! An image that cannot be written in that way is made in a nameless temporary file, which is
+//! written into the pipe when it is complete.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -1,11 +1,11 @@
 //! Checks that a block device really zeroed a range: samples are read back.
 //!
-//! The kernel passes on what the hardware says, and there is hardware that says more than it does. The
-//! first [`FIRST`] ranges are looked at, then one in [`EVERY`], each at both ends and at a few places
-//! between. What is not zero is zeroed once more before anything is concluded, because another may
-//! have written there meanwhile; bytes that are others then are still being written, and say nothing of the device.
-//! A device that is found untrue at once is not asked again; one that
-//! was believed before is an error, since other ranges may hold old bytes too.
+//! The kernel passes on what the hardware says, and there is hardware that says more than it does.
+//! The first [`FIRST`] ranges are looked at, then one in [`EVERY`], each at both ends and at a few
+//! places between. What is not zero is zeroed once more before anything is concluded, because
+//! another may have written there meanwhile; bytes that are others then are still being written,
+//! and say nothing of the device. A device that is found untrue at once is not asked again; one
+//! that was believed before is an error, since other ranges may hold old bytes too.
 //!
 //! It is a sample: bytes between the places are not checked.
 
@@ -86,8 +86,9 @@ impl Proof {
                 return Err(io::Error::other(text));
             }
             if tries >= TRIES {
-                // Other programs write there all the time: what they leave is not ours to judge. Of a device that has shown nothing yet that is
-                // not known, and zeroes that are written are right either way.
+                // Other programs write there all the time: what they leave is not ours to judge. Of
+                // a device that has shown nothing yet that is not known, and zeroes that are
+                // written are right either way.
                 return Ok(if was_true { Verdict::Zero } else { Verdict::Untrue });
             }
         }

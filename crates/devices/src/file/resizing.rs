@@ -1,5 +1,5 @@
-//! Another length for a file. Bytes that it keeps are not touched, and new ones are a hole, or are preallocated, before
-//! the length changes.
+//! Another length for a file. Bytes that it keeps are not touched, and new ones are a hole, or are
+//! preallocated, before the length changes.
 
 use std::os::fd::AsFd;
 

@@ -1,5 +1,6 @@
 //! Which bytes of which files and disks a file or block device is: a partition is a part of its
-//! disk, a loop device a part of its file, which may be a disk again; and whether no other node leads to them.
+//! disk, a loop device a part of its file, which may be a disk again; and whether no other node
+//! leads to them.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -14,13 +15,15 @@ use crate::storage::{Node, Storage, StoredRange};
 
 /// Most devices upon devices to follow.
 const DEEPEST: usize = 16;
-/// The file systems of this kernel in which each file has one inode (`f_type`): ext2 to ext4, XFS, Btrfs, tmpfs, F2FS, bcachefs, ZFS.
-/// Not overlayfs, FUSE, or what comes over a network: there two inodes may be one file.
+/// The file systems of this kernel in which each file has one inode (`f_type`): ext2 to ext4, XFS,
+/// Btrfs, tmpfs, F2FS, bcachefs, ZFS. Not overlayfs, FUSE, or what comes over a network: there two
+/// inodes may be one file.
 const LOCAL: [u64; 7] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0xca45_1a4e, 0x2fc1_2fc1];
 /// Where the kernel lists devices that are hardware to it, below /sys/devices,
 const HARDWARE: [&str; 4] = ["pci", "platform", "vbd-", "pseudo_"];
-/// and what they are named where their bytes may come from this machine all the same: iSCSI, Fibre Channel, SCSI and USB in software.
+/// and what they are named where their bytes may come from this machine all the same: iSCSI, Fibre
+/// Channel, SCSI and USB in software.
 const REMOTE: [&str; 5] = ["session", "rport-", "tcm_loop", "dummy_hcd", "vhci_hcd"];
 
 /// What the parameters of `file` name.
@@ -110,8 +113,8 @@ fn is_local_inode(device: &Path, status: &block::LoopStatus) -> bool {
     fs::metadata(file).is_ok_and(is_it) && is_local(file)
 }
 
-/// Whether the bytes of a block device are where the kernel says: in local hardware, in memory, in a file that is found by
-/// [`part_of_file`], or in such devices.
+/// Whether the bytes of a block device are where the kernel says: in local hardware, in memory, in
+/// a file that is found by [`part_of_file`], or in such devices.
 fn is_known(number: u64) -> bool {
     let name = fs::canonicalize(block::about(number)).ok();
     let name = name.as_ref().and_then(|path| path.file_name()).and_then(|name| name.to_str());

@@ -26,8 +26,8 @@ pub(crate) fn read_exact(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io:
     Ok(())
 }
 
-/// The same of a file that grows as it is written: what lies behind its end reads as zeroes, as it will
-/// when the file has its length.
+/// The same of a file that grows as it is written: what lies behind its end reads as zeroes, as it
+/// will when the file has its length.
 pub(crate) fn read_growing(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<()> {
     let (mut rest, mut at) = (buf, offset);
     while !rest.is_empty() {

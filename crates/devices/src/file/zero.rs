@@ -2,19 +2,21 @@
 //! is removed when the system turns out to lack it.
 //!
 //! A regular file: make a hole; else turn the range into zeroes that stay allocated; else make a
-//! hole and allocate it again. If the caller wants it allocated, the first rung is left out. All
-//! of them change only the file's map, so all are fast. Only whole blocks go there (see
+//! hole and allocate it again. If the caller wants it allocated, the first rung is left out. All of
+//! them change only the file's map, so all are fast. Only whole blocks go there (see
 //! [`Grain::of_file`] for why): the ends of a range, less than two blocks, are written as zeroes
-//! where they are not a hole anyway. A trim of a file makes a hole, too, so all of its range reads as
-//! zeroes, as after `FALLOC_FL_PUNCH_HOLE` of just that range; where no hole can be made it does nothing.
+//! where they are not a hole anyway. A trim of a file makes a hole, too, so all of its range reads
+//! as zeroes, as after `FALLOC_FL_PUNCH_HOLE` of just that range; where no hole can be made it does
+//! nothing.
 //!
 //! A block device: `FALLOC_FL_PUNCH_HOLE`, of which the kernel promises that it never writes; and,
 //! unless the caller wants it fast, `FALLOC_FL_ZERO_RANGE` and `BLKZEROOUT`, which write where the
 //! hardware has nothing better. Only whole sectors go there; the ends are written, or left alone by
-//! a trim. The effect of such a request depends on the hardware, so samples are read back (`proof`): a request that does
-//! not zero is not used again, and the range is written.
+//! a trim. The effect of such a request depends on the hardware, so samples are read back
+//! (`proof`): a request that does not zero is not used again, and the range is written.
 //!
-//! *Written* zeroes ([`ZeroFlags::written`]) use none of these rungs: `prealloc` has other means for them.
+//! *Written* zeroes ([`ZeroFlags::written`]) use none of these rungs: `prealloc` has other means
+//! for them.
 //!
 //! If no rung is left, the error is `Unsupported`, or `NotFast`, with nothing changed. A failure is
 //! never taken for success, nor for a reason to try something slower.
@@ -142,8 +144,8 @@ impl Rung {
         Ok(self.try_it(call)?.is_some())
     }
 
-    /// Tries to zero sectors, and reads samples of them. `Ok(None)`: it is not supported, and nothing
-    /// was changed. `Ok(Some(false))`: they may hold anything now.
+    /// Tries to zero sectors, and reads samples of them. `Ok(None)`: it is not supported, and
+    /// nothing was changed. `Ok(Some(false))`: they may hold anything now.
     fn zero_sectors(
         &self,
         fd: BorrowedFd<'_>,
@@ -164,8 +166,8 @@ impl Rung {
 }
 
 impl Ladder {
-    /// A ladder for `fd` with all rungs; without the first one where a block device reports that it has no request
-    /// that zeroes.
+    /// A ladder for `fd` with all rungs; without the first one where a block device reports that it
+    /// has no request that zeroes.
     pub(crate) fn new(fd: BorrowedFd<'_>, grain: Grain, in_memory: bool) -> Self {
         let (size, is_device) = grain.size();
         let is_slow = is_device && block::has_no_zeroes(fd);
@@ -329,7 +331,8 @@ impl Ladder {
             }
             if flags.fast_only && was_there && !self.punch.is_there() {
                 // The kernel drops what it keeps of the range, written or not, before it asks the
-                // device. So a refusal has changed something, as an untrue answer has, and is finished.
+                // device. So a refusal has changed something, as an untrue answer has, and is
+                // finished.
                 write_zeroes(fd, offset, offset.saturating_add(len))?;
                 return Ok(true);
             }
@@ -389,8 +392,8 @@ impl Ladder {
     }
 }
 
-/// Zeroes the data from `start` to `end`, less than two blocks apart. Where that needs room that is not there (because
-/// the bytes are shared, say), it is left alone: a trim is a hint.
+/// Zeroes the data from `start` to `end`, less than two blocks apart. Where that needs room that is
+/// not there (because the bytes are shared, say), it is left alone: a trim is a hint.
 fn trim_end(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<()> {
     if start >= end {
         return Ok(());

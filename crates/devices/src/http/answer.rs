@@ -199,7 +199,8 @@ fn is_plain(headers: &HeaderMap) -> Result<()> {
     Ok(())
 }
 
-/// Refuses transfer codings besides one that is chunked: hyper takes that off, and looks at no other.
+/// Refuses transfer codings besides one that is chunked: hyper takes that off, and looks at no
+/// other.
 fn is_chunked_at_most(headers: &HeaderMap) -> Result<()> {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else { return Ok(()) };

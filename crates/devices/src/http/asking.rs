@@ -203,7 +203,8 @@ impl Asker {
         Ok(size.filter(|_| head.status() == hyper::StatusCode::OK))
     }
 
-    /// Whether the body of the last answer has a length, so that its first bytes can be used at once.
+    /// Whether the body of the last answer has a length, so that its first bytes can be used at
+    /// once.
     pub(super) fn has_length(&self) -> bool {
         self.connection.as_ref().is_some_and(HttpConnection::has_length)
     }
@@ -216,7 +217,8 @@ impl Asker {
         self.needed = Some(needed);
     }
 
-    /// Receives the next bytes of what was asked for, into these places in turn: how many; 0 at the end.
+    /// Receives the next bytes of what was asked for, into these places in turn: how many; 0 at the
+    /// end.
     pub(super) fn fill(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Trouble> {
         let Some(connection) = &mut self.connection else { return Ok(0) };
         connection.fill(into).map_err(|e| {

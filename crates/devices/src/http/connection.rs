@@ -1,10 +1,11 @@
 //! One HTTP/1.1 connection: a request at a time, and the body of its answer as it comes.
 //!
-//! hyper speaks HTTP: it sends requests, parses the heads of answers and decodes chunked bodies. A body
-//! whose length is known does not pass through it: after the head the connection is taken apart, and the
-//! bytes are received into their destination. This thread drives all of it and waits with poll(2), for the
-//! socket, for the end of the device, or for a limit: a server that owes something may be silent only for
-//! so long, and a body must not be too slow. A connection that failed in any way is not used again.
+//! hyper speaks HTTP: it sends requests, parses the heads of answers and decodes chunked bodies. A
+//! body whose length is known does not pass through it: after the head the connection is taken
+//! apart, and the bytes are received into their destination. This thread drives all of it and waits
+//! with poll(2), for the socket, for the end of the device, or for a limit: a server that owes
+//! something may be silent only for so long, and a body must not be too slow. A connection that
+//! failed in any way is not used again.
 
 use std::future::Future;
 use std::io::IoSliceMut;
@@ -30,13 +31,13 @@ use runtime::Bell;
 const HEAD: usize = 64 << 10;
 /// Headers of an answer, at most.
 const HEADERS: usize = 100;
-/// Bytes that may come until there is a head, including interim answers (103) and the part of the body that
-/// comes with it.
+/// Bytes that may come until there is a head, including interim answers (103) and the part of the
+/// body that comes with it.
 const AHEAD: u64 = 512 << 10;
 /// What hyper reads at once of a body without a length, in bytes, at most.
 const PIECE: usize = 256 << 10;
-/// A body that is not wanted is read to its end, so that the connection can be used again, if it is no
-/// longer than this.
+/// A body that is not wanted is read to its end, so that the connection can be used again, if it is
+/// no longer than this.
 const DRAINED: u64 = 256 << 10;
 /// How long that may take.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -417,8 +418,8 @@ impl Framed {
     }
 }
 
-/// Takes the connection apart after the head of an answer whose body is `len` bytes long: returns the
-/// bytes that have come already, and the stream for the rest.
+/// Takes the connection apart after the head of an answer whose body is `len` bytes long: returns
+/// the bytes that have come already, and the stream for the rest.
 fn straight(speech: Speech, mut body: Incoming, len: u64, keeps: bool) -> Result<State> {
     let mut begun = Vec::new();
     let mut context = Context::from_waker(Waker::noop());

@@ -331,7 +331,8 @@ mod tests {
     fn what_a_script_has_started_is_killed_with_it() {
         let temp = std::env::temp_dir().join(format!("diskferry-script-{}", std::process::id()));
         let file = temp.display();
-        // A child that the shell waits for, one that it has left behind, with its output and without it.
+        // A child that the shell waits for, one that it has left behind, with its output and
+        // without it.
         for text in [
             format!("sh -c 'echo $$ > {file}; exec sleep 1000'; true"),
             format!("sh -c 'echo $$ > {file}; exec sleep 1000' &"),

@@ -1,9 +1,10 @@
 //! Fetching ranges: what one thread does with one connection.
 //!
-//! Bytes are received into the chunks that they belong to. A chunk is handed on when all of it has come,
-//! so a reader of the beginning of a long range does not wait for its end. When an answer breaks off, what
-//! came is kept and the rest is asked for. A try that brings too little counts as a failure, and after
-//! some of them in a row those that wait are told. What is no longer needed is given up.
+//! Bytes are received into the chunks that they belong to. A chunk is handed on when all of it has
+//! come, so a reader of the beginning of a long range does not wait for its end. When an answer
+//! breaks off, what came is kept and the rest is asked for. A try that brings too little counts as
+//! a failure, and after some of them in a row those that wait are told. What is no longer needed is
+//! given up.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -170,8 +171,8 @@ impl<'a> Filling<'a> {
         self.at -= self.at % CHUNK;
     }
 
-    /// Receives some of the next `most` bytes, if that many are missing: how many. 0 at the end of what
-    /// was asked for.
+    /// Receives some of the next `most` bytes, if that many are missing: how many. 0 at the end of
+    /// what was asked for.
     pub(super) fn receive(&mut self, asker: &mut Asker, most: u64) -> Result<u64, Trouble> {
         let n = asker.fill(&mut self.room(most))? as u64;
         self.came(n);

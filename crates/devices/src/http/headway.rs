@@ -1,8 +1,9 @@
 //! Whether a server that is asked again and again brings enough for that.
 //!
-//! Each try has to bring something worth a request, and in time: else it counts as a failure, though bytes came. So
-//! neither drips nor parts of a byte are followed for ever, and the requests for a range are in proportion to its
-//! bytes, as all bytes are that come for it. A try that brings the last missing byte is never asked for more.
+//! Each try has to bring something worth a request, and in time: else it counts as a failure,
+//! though bytes came. So neither drips nor parts of a byte are followed for ever, and the requests
+//! for a range are in proportion to its bytes, as all bytes are that come for it. A try that brings
+//! the last missing byte is never asked for more.
 
 use std::time::{Duration, Instant};
 

@@ -89,7 +89,8 @@ fn a_server_that_falls_silent_after_a_few_bytes_each_time_is_given_up() {
     fails(&disk, MIB, ErrorKind::TimedOut);
     assert_eq!(ranges.asked().len(), 1 + 3);
 
-    // Without ranges the first try brings a chunk, and each one after it a little more than the one before.
+    // Without ranges the first try brings a chunk, and each one after it a little more than the one
+    // before.
     let pass = Site::new(move |asked| {
         cut(whole(asked, &bytes), 100_000 + 1000 * asked.number, Step::Hang)
     });

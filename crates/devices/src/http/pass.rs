@@ -3,8 +3,8 @@
 //! The pass goes no further ahead of readers than the window holds. It waits for them, and drops
 //! unread bytes only when a reader waits for bytes further on. Bytes that it has passed stay in the
 //! window as long as there is room, and cannot be fetched again: a read of them is an error. A pass
-//! that breaks off starts again, and passes by what has been handed on: it goes on only if those were
-//! the same bytes.
+//! that breaks off starts again, and passes by what has been handed on: it goes on only if those
+//! were the same bytes.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -95,7 +95,8 @@ fn end(shared: &Arc<Shared>, filling: &Filling<'_>, error: Error) {
     super::window::fail(waiters, &error);
 }
 
-/// Waits until a reader wants more, or there is room for it. Returns whether the device is still open.
+/// Waits until a reader wants more, or there is room for it. Returns whether the device is still
+/// open.
 fn waits_for_readers(shared: &Arc<Shared>, filling: &Filling<'_>, headway: &mut Headway) -> bool {
     let begun = Instant::now();
     let goes_on = shared.wait_until(|state| {

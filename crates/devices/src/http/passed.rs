@@ -1,18 +1,20 @@
 //! What a pass over the object has brought so far, as a digest.
 //!
-//! A server without ranges sends everything again after it broke off. What it sends of the bytes that have been handed
-//! on already must be the same, or it is another object: nothing else shows that where it has neither an ETag nor a date.
+//! A server without ranges sends everything again after it broke off. What it sends of the bytes
+//! that have been handed on already must be the same, or it is another object: nothing else shows
+//! that where it has neither an ETag nor a date.
 
 use std::hash::{DefaultHasher, Hasher};
 
-/// Words that are taken at once: each has a lane of its own, so that they need not wait for one another.
+/// Words that are taken at once: each has a lane of its own, so that they need not wait for one
+/// another.
 const LANES: usize = 4;
 const WORD: usize = size_of::<u64>();
 /// Odd, so that no difference of two words is lost.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The digest of chunks in their order. It tells different objects apart, not those that are made to have the same one:
-/// a server can send what it likes anyway.
+/// The digest of chunks in their order. It tells different objects apart, not those that are made
+/// to have the same one: a server can send what it likes anyway.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Passed(DefaultHasher);
 

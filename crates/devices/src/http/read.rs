@@ -97,8 +97,8 @@ impl std::fmt::Debug for PendingRead {
     }
 }
 
-/// Copies into `buffer`, whose first byte is at `offset`, the wanted part of `bytes`, whose first one
-/// is at `start`.
+/// Copies into `buffer`, whose first byte is at `offset`, the wanted part of `bytes`, whose first
+/// one is at `start`.
 pub(super) fn copy_overlap(buffer: &mut [u8], offset: u64, start: u64, bytes: &[u8]) {
     let from = offset.max(start);
     let place = |base: u64| usize::try_from(from - base).unwrap_or(usize::MAX);

@@ -1,5 +1,5 @@
-//! Secrets as parameters name them: as they are, in a file (`+FILE`), in a descriptor that we were given
-//! (`-FD`), in a variable of the environment (`-env:NAME`), or typed (`-`).
+//! Secrets as parameters name them: as they are, in a file (`+FILE`), in a descriptor that we were
+//! given (`-FD`), in a variable of the environment (`-env:NAME`), or typed (`-`).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,10 +1,10 @@
 //! The state that fetching threads share: the window, the work, and how many requests may be in
 //! flight.
 //!
-//! Clients take turns: one that waits for little does not wait for all that others want. Threads are started
-//! when work waits and all are busy, and end when there was nothing to do for a while. Their number grows
-//! while they cannot keep up, and is halved when the server reports that it is overloaded: then all of them
-//! pause.
+//! Clients take turns: one that waits for little does not wait for all that others want. Threads
+//! are started when work waits and all are busy, and end when there was nothing to do for a while.
+//! Their number grows while they cannot keep up, and is halved when the server reports that it is
+//! overloaded: then all of them pause.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -241,7 +241,8 @@ impl Shared {
         }
     }
 
-    /// Takes chunks that have come, from the `first` on. Returns whether the rest, if any, is needed.
+    /// Takes chunks that have come, from the `first` on. Returns whether the rest, if any, is
+    /// needed.
     pub(super) fn arrived(&self, first: u64, chunks: Vec<Buffer>, rest: &Run) -> bool {
         let chunks = (first..).zip(chunks.into_iter().map(Arc::new));
         let mut taken = Vec::new();
@@ -264,7 +265,8 @@ impl Shared {
         self.lock().window.needs(run)
     }
 
-    /// Stops fetching these chunks. Readers that came for them meanwhile wait for other threads to do so.
+    /// Stops fetching these chunks. Readers that came for them meanwhile wait for other threads to
+    /// do so.
     pub(super) fn give_up(self: &Arc<Self>, run: &Run, error: &Error) {
         let mut state = self.lock();
         if state.closing {

@@ -1,9 +1,10 @@
 //! Sequential readers, and how far ahead of them to fetch.
 //!
-//! A stream is recognised by reads that begin where an earlier one ended, or nearly, so readers that share
-//! a region in parallel make one stream. Nothing is fetched ahead of a reader that jumps. Ahead of a
-//! sequential one it is half of what was read in order so far, and once that is no coincidence, at least
-//! what keeps a distant server busy. The window limits how much may be fetched for nothing.
+//! A stream is recognised by reads that begin where an earlier one ended, or nearly, so readers
+//! that share a region in parallel make one stream. Nothing is fetched ahead of a reader that
+//! jumps. Ahead of a sequential one it is half of what was read in order so far, and once that is
+//! no coincidence, at least what keeps a distant server busy. The window limits how much may be
+//! fetched for nothing.
 
 use super::window::{CHUNK, LONGEST, Run, WINDOW};
 

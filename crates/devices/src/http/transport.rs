@@ -28,8 +28,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Bytes that have been received so far; under TLS those of ciphertext that went either way: a record may come in
-    /// many parts.
+    /// Bytes that have been received so far; under TLS those of ciphertext that went either way: a
+    /// record may come in many parts.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed) + self.stream.carried()
     }

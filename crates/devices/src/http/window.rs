@@ -1,10 +1,10 @@
 //! The bytes of the object that are in memory, in flight, or wanted by readers.
 //!
-//! All clients of a device share one window of at most [`WINDOW`] bytes, in chunks of [`CHUNK`]. A chunk is asked for
-//! once: other readers that want it meanwhile wait for the same bytes. Clients take turns; what only clients that
-//! have left wanted is not fetched. Chunks that were read are dropped first when room is needed, unread ones last.
-//! Nothing here waits and nothing here knows HTTP: an [`ObjectWindow`] is told what is wanted and what has come, and says
-//! what to fetch next.
+//! All clients of a device share one window of at most [`WINDOW`] bytes, in chunks of [`CHUNK`]. A
+//! chunk is asked for once: other readers that want it meanwhile wait for the same bytes. Clients
+//! take turns; what only clients that have left wanted is not fetched. Chunks that were read are
+//! dropped first when room is needed, unread ones last. Nothing here waits and nothing here knows
+//! HTTP: an [`ObjectWindow`] is told what is wanted and what has come, and says what to fetch next.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -19,8 +19,8 @@ use super::turns::Turns;
 /// Bytes of a chunk; the last one of an object may be shorter.
 pub(super) const CHUNK: u64 = CHUNK_LEN as u64;
 pub(super) const CHUNK_LEN: usize = 64 << 10;
-/// Bytes that are kept in memory, at most. With the 40 MiB that a copy may have in flight besides, it stays
-/// below 96 MiB.
+/// Bytes that are kept in memory, at most. With the 40 MiB that a copy may have in flight besides,
+/// it stays below 96 MiB.
 pub(super) const WINDOW: u64 = 40 << 20;
 /// Bytes of the longest range that is asked for at once.
 pub(super) const LONGEST: u64 = 8 << 20;
@@ -28,8 +28,8 @@ pub(super) const LONGEST: u64 = 8 << 20;
 const SHARE: u64 = 1 << 20;
 /// Bytes of the longest range that is asked for while other clients wait for their turn.
 const IN_TURN: u64 = 1 << 20;
-/// Chunks that may be prefetched and never read, and one more for each so many that were read: no more
-/// than that is fetched for nothing.
+/// Chunks that may be prefetched and never read, and one more for each so many that were read: no
+/// more than that is fetched for nothing.
 const GAMBLE: u64 = 128;
 const STAKE: u64 = 16;
 /// Chunks in the window.
@@ -88,7 +88,8 @@ pub(super) struct ObjectWindow {
     wanted: Turns,
     /// Reads whose clients have gone, to be failed.
     gone: Waiters,
-    /// Chunks that are here, by when they were touched: those that were read in full, and the others.
+    /// Chunks that are here, by when they were touched: those that were read in full, and the
+    /// others.
     done: BTreeMap<u64, u64>,
     unread: BTreeMap<u64, u64>,
     clock: u64,
@@ -382,8 +383,9 @@ impl ObjectWindow {
         self.failed(&(0..self.end()))
     }
 
-    /// The chunks of a run of which something is known. The run may be as long as a server says that the object is, so
-    /// its numbers are not counted: at most those chunks are looked at that are here, on their way or wanted.
+    /// The chunks of a run of which something is known. The run may be as long as a server says
+    /// that the object is, so its numbers are not counted: at most those chunks are looked at that
+    /// are here, on their way or wanted.
     fn known_of(&self, run: &Run) -> Vec<u64> {
         if run.end.saturating_sub(run.start) <= self.chunks.len() as u64 {
             return run.clone().filter(|index| self.chunks.contains_key(index)).collect();
@@ -648,8 +650,8 @@ mod tests {
         assert_eq!(want(&mut window, 0, 1), 0);
     }
 
-    /// How many chunks are fetched when the chunks of an object are read in this order, four readers
-    /// at a time.
+    /// How many chunks are fetched when the chunks of an object are read in this order, four
+    /// readers at a time.
     fn fetched(size: u64, order: &[u64]) -> u64 {
         let mut window = ObjectWindow::new(size);
         let mut fetched = 0;

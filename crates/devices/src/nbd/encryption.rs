@@ -1,4 +1,5 @@
-//! How a connection is to be encrypted, from the URI and the parameters: libnbd's words and nbdkit's.
+//! How a connection is to be encrypted, from the URI and the parameters: libnbd's words and
+//! nbdkit's.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,9 @@
-//! A plugin in a process of its own: this program once more, which serves it on a socket that only we may reach.
+//! A plugin in a process of its own: this program once more, which serves it on a socket that only
+//! we may reach.
 //!
-//! Each client has a connection of its own there, and so a handle of its own. When the process ends (a plugin may
-//! crash), its requests fail, the log says so once, and later clients are refused; or they get a new process, if that
-//! was asked for: what the plugin kept in memory is gone then.
+//! Each client has a connection of its own there, and so a handle of its own. When the process ends
+//! (a plugin may crash), its requests fail, the log says so once, and later clients are refused; or
+//! they get a new process, if that was asked for: what the plugin kept in memory is gone then.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -40,8 +41,8 @@ fn words(params: &Params, write: bool) -> Vec<String> {
     words
 }
 
-/// What it needs of the system: the process, which is not confined, and its socket. How it will be opened is not known
-/// yet.
+/// What it needs of the system: the process, which is not confined, and its socket. How it will be
+/// opened is not known yet.
 pub(super) fn reaches(params: &Params) -> Reach {
     let (mut programs, mut privates) = (Vec::new(), Vec::new());
     for write in [false, true] {

@@ -1,5 +1,5 @@
-//! `plugin`: a plugin of nbdkit as a device. The crate `plugins` loads and calls plugins; here are the parameters that
-//! plugins do not get.
+//! `plugin`: a plugin of nbdkit as a device. The crate `plugins` loads and calls plugins; here are
+//! the parameters that plugins do not get.
 
 mod isolated;
 

@@ -1,9 +1,9 @@
 //! The gate to what images name: which files are opened because an untrusted image names them, and
 //! which are made because a new image has several.
 //!
-//! Nothing is opened unless the user has allowed it. A name in an image is the name of a file: it never
-//! leads to a server, to options in JSON, or to anything but a regular file or block device. A chain is
-//! finite: its depth is limited, and no file is in it twice.
+//! Nothing is opened unless the user has allowed it. A name in an image is the name of a file: it
+//! never leads to a server, to options in JSON, or to anything but a regular file or block device.
+//! A chain is finite: its depth is limited, and no file is in it twice.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -81,7 +81,8 @@ impl ImageGate {
         }
     }
 
-    /// For an image that is being made: the user named the files. None is made of a file that is `spared`.
+    /// For an image that is being made: the user named the files. None is made of a file that is
+    /// `spared`.
     pub(crate) fn making(self, creation: &Creation, spared: &[Storage]) -> Self {
         let spared = spared.to_vec();
         Self { creation: Some(creation.clone()), external: External::Chain, spared, ..self }
@@ -168,8 +169,9 @@ impl ImageGate {
         }
     }
 
-    /// Refuses a backing image that consists of this image's container, or lies over it, at any depth. Only the heads of
-    /// images are read, none is locked, and what cannot be read has no further depth.
+    /// Refuses a backing image that consists of this image's container, or lies over it, at any
+    /// depth. Only the heads of images are read, none is locked, and what cannot be read has no
+    /// further depth.
     fn check_chain(&self, first: &Reference<'_>) -> Result<()> {
         let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
         let (mut disk, mut name) = (self.disk.clone(), first.name.to_owned());
@@ -258,8 +260,8 @@ pub fn check_apart<'a>(
     Ok(())
 }
 
-/// What the names tell about the two ends of a copy: `Same`, also if only parts are, `Apart`, or `Unknown`. On servers
-/// a disk may be copied onto itself, with care.
+/// What the names tell about the two ends of a copy: `Same`, also if only parts are, `Apart`, or
+/// `Unknown`. On servers a disk may be copied onto itself, with care.
 ///
 /// # Errors
 /// Both are files or block devices, and the copy would write over what it reads.
@@ -278,8 +280,8 @@ pub fn relate(source: &Named, target: &Named) -> Result<Relation> {
     Err(Error::unfit(action).on(target.to_string()))
 }
 
-/// What is known of the target and of all that the source is made of: the files that it names, too. `Apart` only if that is proven
-/// for each.
+/// What is known of the target and of all that the source is made of: the files that it names, too.
+/// `Apart` only if that is proven for each.
 #[must_use]
 pub fn relate_all<'a>(source: impl IntoIterator<Item = &'a Storage>, target: &Storage) -> Relation {
     let relations = source.into_iter().map(|storage| storage.relation(target));

@@ -1,4 +1,5 @@
-//! Packed streams of other programs are read, at random and in order, alone and with an image in them.
+//! Packed streams of other programs are read, at random and in order, alone and with an image in
+//! them.
 
 use std::process::Command;
 
@@ -18,8 +19,8 @@ const PACKERS: &[(&str, &[&str])] = &[
     ("bz2", &["bzip2", "-1"]),
 ];
 
-/// The output of `packer` for bytes; `None` if it is not installed and need not be. From a file most of them record its size,
-/// from a pipe they cannot.
+/// The output of `packer` for bytes; `None` if it is not installed and need not be. From a file
+/// most of them record its size, from a pipe they cannot.
 fn packed_from(packer: &[&str], bytes: &[u8], pipe: bool) -> Option<Vec<u8>> {
     let place = Place::new();
     let file = place.write("plain", bytes);

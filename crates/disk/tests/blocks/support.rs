@@ -44,8 +44,8 @@ pub(crate) fn image(format: &str) -> Image {
     if format.is_empty() { Image::guessed() } else { Image::of(format).unwrap() }
 }
 
-/// Tries again while a file is locked. A file that was just closed is locked for a moment: by a child that another test is just starting, or a
-/// thread of the pool that has not let go yet.
+/// Tries again while a file is locked. A file that was just closed is locked for a moment: by a
+/// child that another test is just starting, or a thread of the pool that has not let go yet.
 fn when_unlocked<T>(open: impl Fn() -> Result<T>) -> Result<T> {
     let mut opened = open();
     for _ in 0..200 {

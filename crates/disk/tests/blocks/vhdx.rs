@@ -58,8 +58,8 @@ fn entry(bytes: &[u8], offset: usize, id: [u8; 16], (sequence, tail): (u64, u32)
     entry
 }
 
-/// An image whose table of blocks is in its log only, in an entry that begins at `at` and may go on at the beginning
-/// of the log; an older entry says something else.
+/// An image whose table of blocks is in its log only, in an entry that begins at `at` and may go on
+/// at the beginning of the log; an older entry says something else.
 fn dirty(place: &Place, bytes: &[u8], at: usize) -> Vec<u8> {
     let path = place.path("image");
     make(&path, "vhdx", OPTIONS, bytes);
@@ -104,8 +104,8 @@ fn a_log_that_was_not_replayed_is_part_of_the_image() {
     }
 }
 
-/// What is cut off is not in the log: its blocks would read as zeroes. Newer bytes behind the end that the log itself knows
-/// are not missed, and a file that grew since is whole.
+/// What is cut off is not in the log: its blocks would read as zeroes. Newer bytes behind the end
+/// that the log itself knows are not missed, and a file that grew since is whole.
 #[test]
 fn a_file_that_was_cut_off_behind_its_log_is_refused() {
     let place = Place::new();
@@ -116,7 +116,8 @@ fn a_file_that_was_cut_off_behind_its_log_is_refused() {
     let mut longer = good.clone();
     longer.resize(good.len() + (1 << 20), 0);
     assert!(all(&open(&place.write("longer", &longer), "vhdx").unwrap()) == bytes);
-    // The file may be longer than it was for certain: what the newest entry says counts, and nothing before it.
+    // The file may be longer than it was for certain: what the newest entry says counts, and
+    // nothing before it.
     let mut grown = good.clone();
     put(&mut grown, LOG + 56, &(good.len() as u64 + (4 << 20)).to_le_bytes());
     sum(&mut grown, LOG, 8192);
@@ -286,7 +287,8 @@ fn a_check_finds_blocks_that_lie_where_they_must_not() {
     let (found, theirs) = check(&good);
     assert!(found.unwrap().is_empty() && theirs.is_none_or(|code| code == 0));
     let entry = |bytes: &[u8], i: usize| bytes[BAT + 8 * i..BAT + 8 * i + 8].to_owned();
-    // Over the headers; behind the end of the file; the room of another, which qemu-img does not look for.
+    // Over the headers; behind the end of the file; the room of another, which qemu-img does not
+    // look for.
     for (new, said) in [
         (((1_u64 << 20) | 6).to_le_bytes().to_vec(), "headers"),
         (((good.len() as u64 + (1 << 20)) | 6).to_le_bytes().to_vec(), "outside the file"),

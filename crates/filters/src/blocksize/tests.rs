@@ -85,8 +85,8 @@ fn the_map_is_asked_for_in_whole_blocks_and_answered_as_asked() {
     assert_eq!(seen, [(1000, 24, true), (1024, 1024, false)]);
 }
 
-/// The map of a disk of alternating data and holes of ten bytes. It returns at most so many extents at a
-/// time, and takes only whole blocks of 64 bytes.
+/// The map of a disk of alternating data and holes of ten bytes. It returns at most so many extents
+/// at a time, and takes only whole blocks of 64 bytes.
 fn pieces(operation: Operation, at_a_time: usize) -> Fate {
     let Operation::Resolve { offset, len, max } = operation else { return Fate::Pass(operation) };
     assert!(offset.is_multiple_of(64) && len.is_multiple_of(64) && len > 0, "{offset}+{len}");

@@ -1,7 +1,7 @@
 //! The cached blocks of one disk: reading, writing, writing back, and making room.
 //!
-//! A block that is [`BlockState::Changed`] is dirty. It stays dirty, and in the cache, until the device
-//! below has written it, so no failed write is forgotten.
+//! A block that is [`BlockState::Changed`] is dirty. It stays dirty, and in the cache, until the
+//! device below has written it, so no failed write is forgotten.
 
 use runtime::{Mutex, promise, spawn};
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! A text file that lists ranges of a disk, one per line. A filter reads it once, when it is opened; the file's size is
-//! limited.
+//! A text file that lists ranges of a disk, one per line. A filter reads it once, when it is
+//! opened; the file's size is limited.
 
 use std::fs::File;
 use std::io::Read;
@@ -38,8 +38,8 @@ pub(crate) fn read<'a>(params: &'a Params, key: &str) -> Result<(String, &'a str
     Ok((text.map_err(|_| Error::unfit(format!("{key}: it is not text")).on(name))?, name))
 }
 
-/// The ranges that `parse` returns for each line, by offset. Lines for which it returns none and empty ranges are
-/// skipped; equal neighbours are merged.
+/// The ranges that `parse` returns for each line, by offset. Lines for which it returns none and
+/// empty ranges are skipped; equal neighbours are merged.
 ///
 /// # Errors
 /// A line is malformed, there are too many, or ranges overlap.

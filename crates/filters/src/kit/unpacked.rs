@@ -11,8 +11,8 @@ use device::{
 use formats::{Closed, Opening, format};
 use runtime::Context;
 
-/// The contents of the stream below, which has the format `word`. Nothing is decompressed to a file; a stream that does
-/// not give its size is decompressed once now, to learn it.
+/// The contents of the stream below, which has the format `word`. Nothing is decompressed to a
+/// file; a stream that does not give its size is decompressed once now, to learn it.
 ///
 /// # Errors
 /// The data is no such stream, or is damaged.
@@ -45,8 +45,8 @@ impl Filter for Unpacked {
     }
 }
 
-/// The disk for one client, which has a path of its own to the stream. The bytes do not come that way, but as long as the
-/// client is there, it counts below.
+/// The disk for one client, which has a path of its own to the stream. The bytes do not come that
+/// way, but as long as the client is there, it counts below.
 struct DiskAndPath {
     disk: Arc<dyn Device>,
     _own: Arc<dyn Device>,

@@ -1,7 +1,7 @@
 //! Requests of one client that wait for a time or an event, and hold no thread.
 //!
-//! When the client leaves, waiting requests fail and are not carried out. Later requests are not the client's (a filter
-//! above may have data to write back), and do not wait.
+//! When the client leaves, waiting requests fail and are not carried out. Later requests are not
+//! the client's (a filter above may have data to write back), and do not wait.
 
 use std::collections::HashMap;
 

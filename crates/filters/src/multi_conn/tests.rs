@@ -10,7 +10,8 @@ use super::*;
 use crate::kit::tested::{client, connect, put, simple};
 
 /// A disk that gives each client a path with its own cache: others see a write only after a flush
-/// on the writer's path, and a reader reads again only after a flush on its own. No [`TestDevice`]: it is many disks.
+/// on the writer's path, and a reader reads again only after a flush on its own. No [`TestDevice`]:
+/// it is many disks.
 struct Caching {
     disk: Arc<Mutex<Vec<u8>>>,
     cache: Mutex<Option<Vec<u8>>>,

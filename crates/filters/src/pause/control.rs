@@ -1,8 +1,9 @@
-//! The socket that pauses and resumes requests: `p` is answered with `P` when nothing is in flight any more, `r` with
-//! `R`, spaces with nothing and everything else with `X`.
+//! The socket that pauses and resumes requests: `p` is answered with `P` when nothing is in flight
+//! any more, `r` with `R`, spaces with nothing and everything else with `X`.
 //!
-//! One thread listens, sleeps until there is a command, and ends with the filter. It takes a few connections at a time
-//! and a few bytes of each, and closes a connection that does not read its answers.
+//! One thread listens, sleeps until there is a command, and ends with the filter. It takes a few
+//! connections at a time and a few bytes of each, and closes a connection that does not read its
+//! answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;

@@ -1,9 +1,10 @@
-//! `pause`: holds requests back on a command from a socket, for example to take a snapshot of the device
-//! below.
+//! `pause`: holds requests back on a command from a socket, for example to take a snapshot of the
+//! device below.
 //!
-//! Between `P` and the next `r` nothing is in flight below, and nothing is begun. What comes meanwhile is kept, in order, and
-//! holds no thread; there is no more of it than the server takes on. What is held back when its client leaves, or the server
-//! stops, is not done. A stop ends the pause: filters above may have something to write back. Nothing is flushed.
+//! Between `P` and the next `r` nothing is in flight below, and nothing is begun. What comes
+//! meanwhile is kept, in order, and holds no thread; there is no more of it than the server takes
+//! on. What is held back when its client leaves, or the server stops, is not done. A stop ends the
+//! pause: filters above may have something to write back. Nothing is flushed.
 
 mod control;
 
@@ -110,7 +111,8 @@ impl Requests {
         below.submit(operation, then);
     }
 
-    /// Begins nothing from now on; `idle` is called when all that was begun has ended, unless the server stops.
+    /// Begins nothing from now on; `idle` is called when all that was begun has ended, unless the
+    /// server stops.
     fn pause(&self, idle: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
         if state.ended {

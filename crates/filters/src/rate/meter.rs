@@ -1,8 +1,9 @@
-//! The arithmetic of a rate: what has been earned, which jobs wait, and which is next. No clock, no lock.
+//! The arithmetic of a rate: what has been earned, which jobs wait, and which is next. No clock, no
+//! lock.
 //!
-//! Bits are earned as time passes. Unused bits are saved up to one burst; at first there are none. A
-//! waiting job pays in small parts, in turns with the others, so that a long request delays no other
-//! by more than a part. Requests of one client keep their order.
+//! Bits are earned as time passes. Unused bits are saved up to one burst; at first there are none.
+//! A waiting job pays in small parts, in turns with the others, so that a long request delays no
+//! other by more than a part. Requests of one client keep their order.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! `retry`: when an operation fails, waits, reopens the device below and tries again.
 //!
-//! A write that is tried again writes the same bytes in the same place. Errors that are answers and not
-//! failures are passed on. So is a flush that the device itself failed, because a second one would not
-//! write the data that the first one lost. A flush over a reopened path does not cover writes
-//! acknowledged before (see `device::losses`). Only the opening itself holds a thread.
+//! A write that is tried again writes the same bytes in the same place. Errors that are answers and
+//! not failures are passed on. So is a flush that the device itself failed, because a second one
+//! would not write the data that the first one lost. A flush over a reopened path does not cover
+//! writes acknowledged before (see `device::losses`). Only the opening itself holds a thread.
 
 mod reopening;
 
@@ -133,8 +133,8 @@ impl Filter for Retry {
     fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
         let Shared { settings, around, reopening, account, .. } = &*self.0;
         let Arrival { below, has_own_path, .. } = arrival;
-        // Each client must hear of possible losses, and one client's failure does not stop the writes
-        // of others.
+        // Each client must hear of possible losses, and one client's failure does not stop the
+        // writes of others.
         if !over.info.abilities.write && !*has_own_path {
             return None;
         }

@@ -135,7 +135,8 @@ impl Attributes {
     }
 }
 
-/// Whether another block like this one follows, which goes on with the list of what is stored of a sparse file (GNU).
+/// Whether another block like this one follows, which goes on with the list of what is stored of a
+/// sparse file (GNU).
 pub(super) fn goes_on(block: &[u8; 512]) -> bool {
     block.get(504).is_some_and(|more| *more != 0)
 }
@@ -173,7 +174,8 @@ fn number(field: &[u8]) -> Option<u64> {
     plain.then(|| u64::from_str_radix(text, 8).ok()).flatten()
 }
 
-/// The sum of all bytes, with spaces in its own place; and as old programs made it, of signed bytes.
+/// The sum of all bytes, with spaces in its own place; and as old programs made it, of signed
+/// bytes.
 fn sums(block: &[u8; 512]) -> [u64; 2] {
     let (mut unsigned, mut negative) = (0_u64, 0_u64);
     for (at, byte) in block.iter().enumerate() {

@@ -9,8 +9,8 @@ use trial::SIZE;
 
 use crate::stacks::bottoms::{WAITS, Wait, waiting};
 
-/// What a device with blocks of 512 bytes is asked for while `work` is done, and how often it is made
-/// durable.
+/// What a device with blocks of 512 bytes is asked for while `work` is done, and how often it is
+/// made durable.
 fn asked(wait: Wait, change: impl Fn(&mut Abilities), work: impl Fn(&Edge)) -> (Vec<String>, u64) {
     let mut abilities = Model::new(SIZE).info().abilities;
     change(&mut abilities);

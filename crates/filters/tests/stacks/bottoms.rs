@@ -97,7 +97,8 @@ fn check_thread() {
 }
 
 /// A format as simple as can be: it has only blocking methods, and each of them waits for the
-/// device below, which may be a filter that waits for the same threads. No [`TestDevice`]: that one is a bottom.
+/// device below, which may be a filter that waits for the same threads. No [`TestDevice`]: that one
+/// is a bottom.
 pub(crate) struct Format {
     info: Info,
     below: Edge,

@@ -209,8 +209,8 @@ proptest! {
         prop_assert!(read.chunks(each).zip(&bytes).all(|(c, byte)| c.iter().all(|b| b == byte)));
     }
 
-    /// Durable is what is on the disk *when it is answered*, whatever else is in flight; and a flush
-    /// covers all that was acknowledged before it was asked for.
+    /// Durable is what is on the disk *when it is answered*, whatever else is in flight; and a
+    /// flush covers all that was acknowledged before it was asked for.
     #[test]
     fn what_is_acknowledged_while_much_is_in_flight_is_on_the_disk(
         steps in prop::collection::vec((1..3000usize, 0..4u8, 0..3u8), 8..60),

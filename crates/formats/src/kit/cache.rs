@@ -1,4 +1,5 @@
-//! A cache of table slices and decompressed clusters. All images of a program share one memory budget.
+//! A cache of table slices and decompressed clusters. All images of a program share one memory
+//! budget.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Numbers in headers. Missing bytes read as zeroes, so the length of a header is checked once, when it is
-//! read.
+//! Numbers in headers. Missing bytes read as zeroes, so the length of a header is checked once,
+//! when it is read.
 
 use device::{Buffer, Edge, Error, ErrorKind, Fault, Result};
 

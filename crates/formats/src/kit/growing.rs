@@ -1,8 +1,8 @@
-//! A new image of equal blocks, each of which gets the next slot in the container at its first write; and
-//! one whose bytes all lie in order.
+//! A new image of equal blocks, each of which gets the next slot in the container at its first
+//! write; and one whose bytes all lie in order.
 //!
-//! The format writes the metadata at the end. Until then, nothing in the container says where a block
-//! is.
+//! The format writes the metadata at the end. Until then, nothing in the container says where a
+//! block is.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ const PIECE: usize = 1 << 20;
 /// Gates, each for many blocks.
 const GATES: u64 = 64;
 
-/// Writes the tables and, last, the header into a container with these blocks. Returns the final length of the
-/// container.
+/// Writes the tables and, last, the header into a container with these blocks. Returns the final
+/// length of the container.
 pub(crate) type Close = Box<dyn Fn(&Edge, &Slots) -> Result<u64> + Send + Sync>;
 
 /// The layout that all blocks share.
@@ -288,8 +288,8 @@ impl Growing {
         while done < len {
             let (block, within, len) = self.cut(offset + done, len - done);
             let (below, from) = (&self.below, from.advanced(done));
-            // If only a part of a new block could be shared, the rest is not known to be zero. `put`
-            // handles that, if told that the block may not be filled.
+            // If only a part of a new block could be shared, the rest is not known to be zero.
+            // `put` handles that, if told that the block may not be filled.
             let part = len.min(self.slots.shape.block - 1);
             let piece = (block, within, if len > part { part } else { len });
             let taken = self

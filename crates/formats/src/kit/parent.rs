@@ -1,5 +1,5 @@
-//! The parent of a differencing image: a file that it names, and whose identifier it knows. A file of that name with
-//! another identifier is another disk, or the same one after it was changed.
+//! The parent of a differencing image: a file that it names, and whose identifier it knows. A file
+//! of that name with another identifier is another disk, or the same one after it was changed.
 
 use device::{Edge, Error, Result, text};
 
@@ -15,8 +15,8 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
-    /// Opens the first file of these names that is an image of `format` and has one of the identifiers; `id_of` reads
-    /// that from the container.
+    /// Opens the first file of these names that is an image of `format` and has one of the
+    /// identifiers; `id_of` reads that from the container.
     ///
     /// # Errors
     /// There is none: the error is of the first name.

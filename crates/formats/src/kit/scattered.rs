@@ -1,7 +1,7 @@
 //! A disk whose plain bytes are scattered over a container: reading it, and its map.
 //!
-//! A format only maps an offset ([`Atlas`]). Neighbours in the disk that are neighbours in the container
-//! are one read and one extent.
+//! A format only maps an offset ([`Atlas`]). Neighbours in the disk that are neighbours in the
+//! container are one read and one extent.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -43,8 +43,8 @@ pub(crate) struct Run {
 
 /// The places of the bytes of a disk.
 pub(crate) trait Atlas: Send + Sync + 'static {
-    /// The place of `at`, and how far it goes: at most `len` (≥ 1) bytes. `None` if that would have to wait and
-    /// `may_wait` is false.
+    /// The place of `at`, and how far it goes: at most `len` (≥ 1) bytes. `None` if that would have
+    /// to wait and `may_wait` is false.
     fn run(
         &self,
         at: u64,

@@ -63,8 +63,8 @@ impl Table {
         self.number_in(self.range(), index * self.width, may_wait).await
     }
 
-    /// An entry of another table of numbers of the same width (offset and length), which the caller has checked to lie
-    /// in the container.
+    /// An entry of another table of numbers of the same width (offset and length), which the caller
+    /// has checked to lie in the container.
     ///
     /// # Errors
     /// There is none; it cannot be read.

@@ -1,5 +1,5 @@
-//! bzip2: streams, one after the other, each of blocks. Parallel compressors make each block a stream, from which
-//! decoding can start; in a single stream, going back means starting over.
+//! bzip2: streams, one after the other, each of blocks. Parallel compressors make each block a
+//! stream, from which decoding can start; in a single stream, going back means starting over.
 
 use bzip2::{Decompress, Status};
 use device::Result;

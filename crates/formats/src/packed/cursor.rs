@@ -21,7 +21,8 @@ pub(super) struct Step {
 
 /// A decoder. It verifies the stream's checksums.
 pub(super) trait Unpack: Send {
-    /// Decompresses some of `input` into `output`; uses up one of the two unless the stream has ended.
+    /// Decompresses some of `input` into `output`; uses up one of the two unless the stream has
+    /// ended.
     ///
     /// # Errors
     /// The stream is broken.
@@ -58,8 +59,8 @@ impl Cursor {
         Self { decoder, next: input, end, piece, at: 0, ended: false }
     }
 
-    /// The bytes of the stream that it needs next: offset and length; length 0 if there are no more. `None`: it still
-    /// has some.
+    /// The bytes of the stream that it needs next: offset and length; length 0 if there are no
+    /// more. `None`: it still has some.
     pub(super) fn needs(&self) -> Option<(u64, usize)> {
         if self.at < self.piece.len() {
             return None;

@@ -1,7 +1,7 @@
 //! A compressed stream as a read-only disk.
 //!
-//! Decompressed data is cached in chunks, as much as a copy has in flight. One decoder makes the chunks of a section in
-//! order; several sections run at once.
+//! Decompressed data is cached in chunks, as much as a copy has in flight. One decoder makes the
+//! chunks of a section in order; several sections run at once.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -25,8 +25,8 @@ const CHUNK: u64 = 256 << 10;
 const CHUNKS: usize = 128;
 /// Decoders at a time.
 const DECODERS: usize = 4;
-/// Sections up to this many bytes are decompressed in parallel, so that a reader of scattered ranges does not wait for
-/// data that it does not want.
+/// Sections up to this many bytes are decompressed in parallel, so that a reader of scattered
+/// ranges does not wait for data that it does not want.
 const SHORT: u64 = 32 << 20;
 
 struct Unpacked {

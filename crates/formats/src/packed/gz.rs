@@ -1,5 +1,5 @@
-//! gzip (RFC 1952): members, each a header, deflated bytes, their sum and their number. The decoder's state can be
-//! copied, so a stream of one member can be read from points in its middle.
+//! gzip (RFC 1952): members, each a header, deflated bytes, their sum and their number. The
+//! decoder's state can be copied, so a stream of one member can be read from points in its middle.
 
 use device::Result;
 use miniz_oxide::inflate::stream::{InflateState, inflate};
@@ -29,8 +29,8 @@ struct Gz {
 /// The position in a member.
 #[derive(Clone)]
 enum Part {
-    /// The bytes of the header so far; none before a member, where the stream may end if it is not the
-    /// first.
+    /// The bytes of the header so far; none before a member, where the stream may end if it is not
+    /// the first.
     Header(Vec<u8>, bool),
     Body,
     Trailer(Vec<u8>),

@@ -134,7 +134,8 @@ pub(super) fn count(kind: &Kind, container: &Edge, max: u64, mut apart: u64) -> 
     Ok(index)
 }
 
-/// Notes the cursor's position, if it is far enough from the last point and decoding can resume there.
+/// Notes the cursor's position, if it is far enough from the last point and decoding can resume
+/// there.
 fn note(index: &mut Index, cursor: &Cursor, apart: &mut u64) {
     let last = index.sections.last().map_or(0, |section| section.start);
     if index.size - last < *apart {

@@ -1,9 +1,10 @@
 //! Compressed streams: gz, xz, zstd, bz2. They contain a disk, or an image.
 //!
-//! A stream is read in *sections*, each of which can be decompressed by itself: blocks of xz by its index, frames of
-//! zstd by its seek table or by their headers. A stream that does not give its size is decompressed once when it is
-//! opened: that counts it, verifies its checksums, and notes points to resume from. `size` gives the size instead; it
-//! is checked at the end of the stream. Nothing is written to a temporary file; the cache has a bound.
+//! A stream is read in *sections*, each of which can be decompressed by itself: blocks of xz by its
+//! index, frames of zstd by its seek table or by their headers. A stream that does not give its
+//! size is decompressed once when it is opened: that counts it, verifies its checksums, and notes
+//! points to resume from. `size` gives the size instead; it is checked at the end of the stream.
+//! Nothing is written to a temporary file; the cache has a bound.
 
 mod bz2;
 mod cursor;

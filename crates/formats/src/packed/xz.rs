@@ -1,5 +1,5 @@
-//! xz: streams, one after the other, each of blocks with an index behind them. A block is decompressed by itself, after
-//! the header of its stream, which names the checksum.
+//! xz: streams, one after the other, each of blocks with an index behind them. A block is
+//! decompressed by itself, after the header of its stream, which names the checksum.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use liblzma::stream::{Action, Status, Stream};

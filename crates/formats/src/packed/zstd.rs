@@ -1,5 +1,6 @@
-//! Zstandard (RFC 8878): frames, which give their size if they were compressed from a file. The seekable format has a
-//! table of many short frames at its end; for others, their headers and those of their blocks are walked.
+//! Zstandard (RFC 8878): frames, which give their size if they were compressed from a file. The
+//! seekable format has a table of many short frames at its end; for others, their headers and those
+//! of their blocks are walked.
 
 use device::{Edge, Error, Result};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};

@@ -1,5 +1,5 @@
-//! Checks that each block of a Parallels disk lies in the file in a place of its own, and counts unused places. Counts
-//! what `qemu-img check` counts.
+//! Checks that each block of a Parallels disk lies in the file in a place of its own, and counts
+//! unused places. Counts what `qemu-img check` counts.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use runtime::Context;

@@ -1,7 +1,7 @@
 //! Checks an image's metadata: compares the references of its tables with its refcounts.
 //!
-//! Changes nothing. Each table is read once, however many refer to it, so the work is bounded by the
-//! size of the container.
+//! Changes nothing. Each table is read once, however many refer to it, so the work is bounded by
+//! the size of the container.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;

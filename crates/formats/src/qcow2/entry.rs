@@ -70,7 +70,8 @@ impl Geometry {
         1 << (self.cluster_bits - 8)
     }
 
-    /// The entry of a cluster that was compressed to `len` (≥ 1) bytes at `offset`; `None` if these do not fit.
+    /// The entry of a cluster that was compressed to `len` (≥ 1) bytes at `offset`; `None` if these
+    /// do not fit.
     pub(super) fn packed(self, offset: u64, len: u64) -> Option<u64> {
         let last = offset.checked_add(len.checked_sub(1)?)?;
         let sectors = last / SECTOR - offset / SECTOR + 1;

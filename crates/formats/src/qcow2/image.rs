@@ -119,7 +119,8 @@ impl Layer for Qcow2Image {
     }
 }
 
-/// Copies `from`, which begins at `start` of the disk, to its place in `to`, which begins at `base`.
+/// Copies `from`, which begins at `start` of the disk, to its place in `to`, which begins at
+/// `base`.
 pub(super) fn lay(to: &mut Buffer, base: u64, from: &[u8], start: u64) -> Option<()> {
     let at = usize::try_from(start.checked_sub(base)?).ok()?;
     to.get_mut(at..)?.get_mut(..from.len())?.copy_from_slice(from);

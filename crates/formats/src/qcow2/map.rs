@@ -8,8 +8,8 @@ use super::entry::{Entry, Geometry, Parts, l2_offset};
 use super::region::Region;
 use super::tables::{TableSlice, Tables};
 
-/// The most steps on a thread with other work, or for a caller that may not wait. A step is a slice, or as many
-/// L1 entries.
+/// The most steps on a thread with other work, or for a caller that may not wait. A step is a
+/// slice, or as many L1 entries.
 const ROW: usize = 64;
 const L1_STEP: u64 = 4096;
 
@@ -34,7 +34,8 @@ pub(super) enum What {
     ZeroAt(u64),
     /// At this offset, as they are.
     Plain(u64),
-    /// In a compressed cluster, which begins at `cluster` of the disk and is decompressed as a whole.
+    /// In a compressed cluster, which begins at `cluster` of the disk and is decompressed as a
+    /// whole.
     Packed {
         cluster: u64,
         /// Where it is.
@@ -114,7 +115,8 @@ impl Map {
         self.tables.geometry
     }
 
-    /// The run that begins at `at`, up to `end` or as far as a few steps reach. `None`: that would have to wait.
+    /// The run that begins at `at`, up to `end` or as far as a few steps reach. `None`: that would
+    /// have to wait.
     ///
     /// # Errors
     /// A table cannot be read, or is invalid.

@@ -1,10 +1,11 @@
 //! qcow2: a disk in clusters, found by tables of two levels, with backing images, snapshots,
 //! compression and dirty bitmaps. Versions 2 and 3.
 //!
-//! The parts: [`header`] and [`region`] (checks before anything else is read), [`entry`] (table entries), [`snapshot`]
-//! and [`bitmap`] (their lists), [`describe`]; [`open`] makes an [`image`] of them, with its [`map`] over slices of its
-//! [`tables`], [`read`], [`unpack`], and its contexts ([`resolve`], [`dirty`]). [`check`] compares references with
-//! [`refcounts`]. [`create`] makes new images.
+//! The parts: [`header`] and [`region`] (checks before anything else is read), [`entry`] (table
+//! entries), [`snapshot`] and [`bitmap`] (their lists), [`describe`]; [`open`] makes an [`image`]
+//! of them, with its [`map`] over slices of its [`tables`], [`read`], [`unpack`], and its contexts
+//! ([`resolve`], [`dirty`]). [`check`] compares references with [`refcounts`]. [`create`] makes new
+//! images.
 
 mod bitmap;
 mod check;

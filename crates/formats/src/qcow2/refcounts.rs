@@ -34,7 +34,8 @@ impl References {
         region.offset <= end && region.len <= end - region.offset
     }
 
-    /// Counts references to each cluster that the region touches; `false`: it is not in the container.
+    /// Counts references to each cluster that the region touches; `false`: it is not in the
+    /// container.
     pub(super) fn add(&mut self, region: Region, times: u32) -> Result<bool> {
         if region.len == 0 {
             return Ok(true);
@@ -79,7 +80,8 @@ pub(super) struct Refcounts<'a> {
     container: &'a Edge,
     cluster: usize,
     order: u32,
-    /// Offsets of the blocks, and whatever stands in the bits that have no meaning; 0: all its refcounts are 0.
+    /// Offsets of the blocks, and whatever stands in the bits that have no meaning; 0: all its
+    /// refcounts are 0.
     blocks: Vec<u64>,
     kept: HashMap<u64, Vec<u8>>,
 }

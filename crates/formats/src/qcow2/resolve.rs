@@ -14,14 +14,15 @@ use crate::kit::{self, confused};
 
 /// The context with the depth in the chain, as in qemu-nbd: 0 nowhere, 1 here.
 pub(super) const DEPTH: &str = "qemu:allocation-depth";
-/// Stretches of at least so many bytes are looked up below too, to find reserved but unwritten space.
-/// Shorter ones are not worth a request each.
+/// Stretches of at least so many bytes are looked up below too, to find reserved but unwritten
+/// space. Shorter ones are not worth a request each.
 const WORTH_ASKING: u64 = 4 << 20;
 /// Extents to ask for below at a time: as many as a memory disk returns at once.
 const BELOW: usize = 64;
 
 impl Qcow2Image {
-    /// The map of a range: at most `max` (≥ 1) extents, perhaps not to its end. `None`: that would have to wait.
+    /// The map of a range: at most `max` (≥ 1) extents, perhaps not to its end. `None`: that would
+    /// have to wait.
     pub(super) async fn resolve(
         &self,
         (offset, len): (u64, u64),

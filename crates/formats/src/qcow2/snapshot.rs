@@ -80,8 +80,9 @@ fn decode_fixed(fixed: &[u8]) -> Option<(SnapshotEntry, [u16; 2], u32)> {
     Some((snapshot, [be16(fixed, 12)?, be16(fixed, 14)?], be32(fixed, 36)?))
 }
 
-/// The snapshot that `wanted` names, in qemu-img's words: a number, or else a name; or `snapshot.id=NUMBER`,
-/// `snapshot.name=NAME`, or both with a comma between, where each means only what it says.
+/// The snapshot that `wanted` names, in qemu-img's words: a number, or else a name; or
+/// `snapshot.id=NUMBER`, `snapshot.name=NAME`, or both with a comma between, where each means only
+/// what it says.
 ///
 /// # Errors
 /// There is none.

@@ -1,7 +1,7 @@
 //! Decompression: one cluster at a time, into a buffer of exactly one.
 //!
-//! The bytes after a compressed cluster in its sectors belong to others, and are ignored. The memory use
-//! does not depend on the data. Each thread keeps its codec contexts.
+//! The bytes after a compressed cluster in its sectors belong to others, and are ignored. The
+//! memory use does not depend on the data. Each thread keeps its codec contexts.
 
 use std::cell::RefCell;
 

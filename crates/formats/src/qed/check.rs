@@ -1,5 +1,6 @@
-//! Checks that each cluster and table of a QED image lies in the file and has one owner, and finds those without one.
-//! Counts what `qemu-img check` counts. It reads each table once, so the size of the container bounds the work.
+//! Checks that each cluster and table of a QED image lies in the file and has one owner, and finds
+//! those without one. Counts what `qemu-img check` counts. It reads each table once, so the size of
+//! the container bounds the work.
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use runtime::Context;

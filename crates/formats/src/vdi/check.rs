@@ -1,5 +1,5 @@
-//! Checks that each block of a VDI image has a place of its own, and that the header counts them all. Like `qemu-img
-//! check`, it reports no numbers.
+//! Checks that each block of a VDI image has a place of its own, and that the header counts them
+//! all. Like `qemu-img check`, it reports no numbers.
 
 use device::{Edge, Result};
 use runtime::Context;

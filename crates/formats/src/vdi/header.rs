@@ -82,7 +82,8 @@ impl Header {
                 "the VDI image stands over another, which it names by an identifier only",
             ));
         }
-        // VirtualBox keeps the field and sets it to 0; QEMU reads as if it were 0. What one of them reads, the other does not.
+        // VirtualBox keeps the field and sets it to 0; QEMU reads as if it were 0. What one of them
+        // reads, the other does not.
         if le32(bytes, 380) != 0 {
             return Err(foreign("the VDI image has extra bytes in front of each of its blocks"));
         }

@@ -1,8 +1,8 @@
 //! VDI: VirtualBox's disks. A map, and blocks after it in any order, or missing.
 //!
-//! All numbers are little-endian. Reads dynamic and static images with blocks of any size. A differencing image gives
-//! only its parent's identifier, so it is refused. Makes dynamic and static ones, with blocks of 1 MiB, as QEMU and
-//! VirtualBox do.
+//! All numbers are little-endian. Reads dynamic and static images with blocks of any size. A
+//! differencing image gives only its parent's identifier, so it is refused. Makes dynamic and
+//! static ones, with blocks of 1 MiB, as QEMU and VirtualBox do.
 
 mod check;
 mod create;

@@ -1,5 +1,5 @@
-//! Checks that each block of a VHDX image lies in the file and overlaps neither headers nor other blocks. Like
-//! `qemu-img check`, it counts nothing, and skips an image whose log must be replayed.
+//! Checks that each block of a VHDX image lies in the file and overlaps neither headers nor other
+//! blocks. Like `qemu-img check`, it counts nothing, and skips an image whose log must be replayed.
 
 use device::{Edge, Error, ErrorKind, Result};
 use runtime::Context;

@@ -57,8 +57,8 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
     let metadata = Metadata { size, block, sector: 512, fixed, parent: None };
     let log = Region { offset: MIB, len: log };
     let table = Region { offset: log.offset + log.len, len: MIB };
-    // For a disk without blocks, QEMU computes the count minus one in 32 bits, and opens only images with room for that
-    // many.
+    // For a disk without blocks, QEMU computes the count minus one in 32 bits, and opens only
+    // images with room for that many.
     let entries = match size {
         0 => u64::from(u32::MAX) / metadata.ratio() + 1,
         _ => metadata.entries(),

@@ -1,5 +1,5 @@
-//! The first MiB of a VHDX image: its creator, two headers (the newer one is valid), and two copies of the
-//! region table.
+//! The first MiB of a VHDX image: its creator, two headers (the newer one is valid), and two copies
+//! of the region table.
 //!
 //! | header, 4 KiB at 64 KiB and 128 KiB | at | region table, 64 KiB at 192 KiB and 256 KiB | at |
 //! |---|---|---|---|

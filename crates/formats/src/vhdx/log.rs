@@ -1,5 +1,5 @@
-//! The log of a VHDX image: changes to its structures, made durable here before they were made in place. The log of an
-//! image that was not closed is replayed in memory; the file is not changed.
+//! The log of a VHDX image: changes to its structures, made durable here before they were made in
+//! place. The log of an image that was not closed is replayed in memory; the file is not changed.
 //!
 //! | entry, on 4 KiB | at | descriptor, 32 bytes from 64 on | at |
 //! |---|---|---|---|

@@ -150,8 +150,8 @@ impl Metadata {
     }
 }
 
-/// What a parent locator says: the names, relative to the image, then absolute; and the identifiers that the parent's
-/// data may have.
+/// What a parent locator says: the names, relative to the image, then absolute; and the identifiers
+/// that the parent's data may have.
 fn located(locator: &[u8]) -> Parent {
     let count = usize::from(le16(locator, 18)).min(64);
     let text = |offset: u32, len: u16| {

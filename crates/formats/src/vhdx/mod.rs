@@ -1,7 +1,8 @@
 //! VHDX: the disks of Hyper-V.
 //!
-//! All numbers are little-endian. Reads fixed, dynamic and differencing images (the parent through the gate);
-//! the log of an image that was not closed is replayed in memory. Makes fixed and dynamic ones.
+//! All numbers are little-endian. Reads fixed, dynamic and differencing images (the parent through
+//! the gate); the log of an image that was not closed is replayed in memory. Makes fixed and
+//! dynamic ones.
 
 mod check;
 mod crc;

@@ -1,5 +1,5 @@
-//! Checks that every grain in the tables of an image lies in its file. Like `qemu-img check`, it stops at the first
-//! that does not, and counts nothing.
+//! Checks that every grain in the tables of an image lies in its file. Like `qemu-img check`, it
+//! stops at the first that does not, and counts nothing.
 
 use device::{Edge, Error, ErrorKind, Params, Result};
 use runtime::Context;

@@ -13,8 +13,8 @@ thread_local! {
     static PACKER: RefCell<Option<(i32, Compressor)>> = const { RefCell::new(None) };
 }
 
-/// The payload of a grain in `stored`, which begins where the grain does in the file and may be longer.
-/// With `markers` there is one in front: it has to be that of the sector `sector`.
+/// The payload of a grain in `stored`, which begins where the grain does in the file and may be
+/// longer. With `markers` there is one in front: it has to be that of the sector `sector`.
 ///
 /// # Errors
 /// The marker belongs to another grain, or gives more bytes than there are.

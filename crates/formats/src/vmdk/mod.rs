@@ -1,9 +1,9 @@
 //! vmdk: a disk in one sparse file, in a stream of compressed grains, or in extents that a
 //! descriptor names.
 //!
-//! All kinds are read: monolithicSparse and -Flat, twoGbMaxExtentSparse and -Flat, streamOptimized (with
-//! the directory in front or in a footer), vmfs, vmfsSparse (COWD) and seSparse, with parents. Only the
-//! gate opens extents and parents. Existing images are never changed in place.
+//! All kinds are read: monolithicSparse and -Flat, twoGbMaxExtentSparse and -Flat, streamOptimized
+//! (with the directory in front or in a footer), vmfs, vmfsSparse (COWD) and seSparse, with
+//! parents. Only the gate opens extents and parents. Existing images are never changed in place.
 
 mod check;
 mod codec;

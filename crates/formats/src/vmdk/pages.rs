@@ -1,5 +1,5 @@
-//! A cache for an image: pages of its grain directories and tables, and grains that were decompressed for
-//! a request that wanted less.
+//! A cache for an image: pages of its grain directories and tables, and grains that were
+//! decompressed for a request that wanted less.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ impl Kept {
         Self { pages: cache.shelf(), grains: cache.shelf() }
     }
 
-    /// Page `number` of a file, which may end in it; `None` if that would have to wait and `may_wait`
-    /// is false.
+    /// Page `number` of a file, which may end in it; `None` if that would have to wait and
+    /// `may_wait` is false.
     pub(super) async fn page(
         &self,
         file: &Edge,

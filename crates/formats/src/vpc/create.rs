@@ -56,8 +56,8 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
     Ok(Plan { footer: Footer { kind, size, next, geometry, id: new_uuid() }, dynamic, creator })
 }
 
-/// The offset of the first block with its bitmap. After the bitmap, a block's bytes are aligned to sectors
-/// only.
+/// The offset of the first block with its bitmap. After the bitmap, a block's bytes are aligned to
+/// sectors only.
 fn start(dynamic: &Dynamic) -> u64 {
     (dynamic.table + dynamic.entries * 4).next_multiple_of(SECTOR)
 }

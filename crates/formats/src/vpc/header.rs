@@ -1,4 +1,5 @@
-//! The footer of a VHD image, of which a dynamic one has a copy at its beginning, and the header of a dynamic one.
+//! The footer of a VHD image, of which a dynamic one has a copy at its beginning, and the header of
+//! a dynamic one.
 //!
 //! | footer | at | dynamic header | at |
 //! |---|---|---|---|
@@ -11,9 +12,9 @@
 //! | kind, checksum | 60, 64 | its name in UTF-16 | 64 |
 //! | identifier | 68 | eight places where its name stands | 576 |
 //!
-//! The geometry cannot express every size. Virtual PC shows a disk as large as its geometry; others use the size
-//! field. So it depends on the creator: Virtual PC, Virtual Server, and QEMU without `force_size` mean the
-//! geometry, unless that is the largest there is.
+//! The geometry cannot express every size. Virtual PC shows a disk as large as its geometry; others
+//! use the size field. So it depends on the creator: Virtual PC, Virtual Server, and QEMU without
+//! `force_size` mean the geometry, unless that is the largest there is.
 
 use device::{Edge, Result};
 
@@ -92,8 +93,8 @@ impl Geometry {
     }
 }
 
-/// Whether it looks like one. A fixed image has only a footer, and the end of a raw disk holds whatever its user
-/// wrote there: so the footer must be valid in every field.
+/// Whether it looks like one. A fixed image has only a footer, and the end of a raw disk holds
+/// whatever its user wrote there: so the footer must be valid in every field.
 pub(super) fn recognises(head: &Head) -> bool {
     let last = head.last().len().checked_sub(FOOTER).and_then(|at| head.last().get(at..));
     let ends = last.is_some_and(|last| {
@@ -118,8 +119,8 @@ fn checksum(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Footer {
-    /// Reads the copy at the start, else the footer at the end. Where a fixed disk begins with what its user wrote
-    /// there, which may be an image too, the footer at the end counts.
+    /// Reads the copy at the start, else the footer at the end. Where a fixed disk begins with what
+    /// its user wrote there, which may be an image too, the footer at the end counts.
     pub(super) fn read(container: &Edge) -> Result<Self> {
         let size = container.info().size;
         let short = || corrupt("this is not a VHD image: it is too short");

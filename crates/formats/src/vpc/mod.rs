@@ -1,7 +1,7 @@
 //! VHD, which QEMU calls vpc: the disks of Virtual PC, Hyper-V before 2012, Xen and Azure.
 //!
-//! All numbers are big-endian. Reads fixed, dynamic and differencing images (the parent through the gate),
-//! makes fixed and dynamic ones. How large a disk is depends on the creator: see [`header`].
+//! All numbers are big-endian. Reads fixed, dynamic and differencing images (the parent through the
+//! gate), makes fixed and dynamic ones. How large a disk is depends on the creator: see [`header`].
 
 mod create;
 mod header;

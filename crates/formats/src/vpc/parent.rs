@@ -11,8 +11,8 @@ use super::header::{Dynamic, Footer};
 /// Bytes of a name.
 const NAME_MAX: u32 = 4096;
 
-/// The image's names for its parent, the best one first: relative to the image, then others. Windows'
-/// separators are converted.
+/// The image's names for its parent, the best one first: relative to the image, then others.
+/// Windows' separators are converted.
 pub(super) fn names(container: &Edge, dynamic: &Dynamic) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for i in 0..8 {

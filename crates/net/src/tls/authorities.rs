@@ -22,7 +22,8 @@ const BUNDLES: [&str; 5] = [
 /// Where they keep them one by one.
 const DIRECTORIES: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];
 
-/// Makes `builder` trust these authorities. One that the library does not understand is not trusted.
+/// Makes `builder` trust these authorities. One that the library does not understand is not
+/// trusted.
 ///
 /// # Errors
 /// A file that was named cannot be read or holds none; or none at all is trusted.

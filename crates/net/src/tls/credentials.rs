@@ -86,7 +86,8 @@ pub(super) fn directory(program: &str) -> Result<PathBuf> {
     })
 }
 
-/// The keys of a file of lines `user:hexadecimal key`, or of a variable of the environment (`-env:NAME`).
+/// The keys of a file of lines `user:hexadecimal key`, or of a variable of the environment
+/// (`-env:NAME`).
 ///
 /// # Errors
 /// It cannot be read, or a line makes no sense.

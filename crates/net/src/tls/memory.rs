@@ -1,7 +1,8 @@
 //! The library reads and writes ciphertext in two buffers in memory, never a descriptor.
 //!
 //! Uses `unsafe` for the two callbacks and for registering them. A buffer is only reached through
-//! its lock, and lives as long as a [`Plumbing`], which every owner of a connection keeps beside it.
+//! its lock, and lives as long as a [`Plumbing`], which every owner of a connection keeps beside
+//! it.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ffi::c_void;
@@ -49,8 +50,8 @@ impl Inlet {
         self.ended = true;
     }
 
-    /// Borrows `bytes`, of which the first `len` are ciphertext, until [`Inlet::give_back`]. Nothing
-    /// may be left of earlier bytes.
+    /// Borrows `bytes`, of which the first `len` are ciphertext, until [`Inlet::give_back`].
+    /// Nothing may be left of earlier bytes.
     pub(super) fn borrow(&mut self, bytes: &mut Vec<u8>, len: usize) {
         self.bytes = std::mem::take(bytes);
         (self.taken, self.end) = (0, len.min(self.bytes.len()));

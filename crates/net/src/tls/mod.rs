@@ -3,17 +3,18 @@
 //!
 //! s2n-tls does the cryptography, on buffers in memory; the descriptor stays ours. An [`Acceptor`]
 //! configures a server, a [`Connector`] a client, each with certificates or with pre-shared keys
-//! (PSK), never with both: otherwise an unknown user could be treated like one with a certificate. A
-//! [`Handshake`] never waits. When it has succeeded, the stream encrypts.
+//! (PSK), never with both: otherwise an unknown user could be treated like one with a certificate.
+//! A [`Handshake`] never waits. When it has succeeded, the stream encrypts.
 //!
 //! TLS 1.3, and 1.2 for certificates; forward secrecy and authenticated ciphers only, AES-128-GCM
 //! first. No session is resumed, nothing is sent ahead of the handshake, nothing is renegotiated. A
 //! client never accepts less than it asked for, and never goes on in clear text.
 //!
-//! - `credentials.rs`: the files, with nbdkit's and libnbd's names. `authorities.rs`: those that are named one by one, and
-//!   the system's.
+//! - `credentials.rs`: the files, with nbdkit's and libnbd's names. `authorities.rs`: those that
+//!   are named one by one, and the system's.
 //! - `memory.rs`: the buffers that the library reads and writes. All `unsafe` is there.
-//! - `setup.rs`: what is negotiated. `handshake.rs`, `session.rs`, `outbound.rs`: the handshake, and what follows.
+//! - `setup.rs`: what is negotiated. `handshake.rs`, `session.rs`, `outbound.rs`: the handshake,
+//!   and what follows.
 //! - `host.rs`, `names.rs`: the host that a certificate is for, and its subject.
 //!
 //! Without the feature `tls` only a refusal is left (`absent.rs`).
@@ -79,7 +80,8 @@ pub enum Serving {
         /// A client must have a certificate signed by `ca-cert.pem`.
         verify_peer: bool,
     },
-    /// Keys that users know: lines `user:hexadecimal` of this file, or of the variable in `-env:NAME`.
+    /// Keys that users know: lines `user:hexadecimal` of this file, or of the variable in
+    /// `-env:NAME`.
     Keys(PathBuf),
 }
 
@@ -102,8 +104,9 @@ impl Serving {
 pub enum Calling {
     /// The server has a certificate.
     Certificates {
-        /// Where `ca-cert.pem` is, and `client-cert.pem` and `client-key.pem` if we have one. `None`:
-        /// libnbd's directories, and if there are none, the authorities that the system trusts.
+        /// Where `ca-cert.pem` is, and `client-cert.pem` and `client-key.pem` if we have one.
+        /// `None`: libnbd's directories, and if there are none, the authorities that the system
+        /// trusts.
         directory: Option<PathBuf>,
         /// The name that it must be for.
         host: Option<String>,
@@ -163,8 +166,8 @@ impl Connector {
     /// Makes a stream encrypt that does not yet.
     ///
     /// # Errors
-    /// The server is not trusted or does not trust us, nothing is common, or `until` has passed. The stream is not to be
-    /// used any more.
+    /// The server is not trusted or does not trust us, nothing is common, or `until` has passed.
+    /// The stream is not to be used any more.
     pub fn encrypt(&self, stream: &Stream, until: Until) -> Result<()> {
         let mut handshake = self.connect()?;
         loop {

@@ -1,7 +1,7 @@
 //! The names in a certificate, as text.
 //!
-//! Reads the subject and the issuer of a certificate that the library has verified, and is strict: a certificate that
-//! it does not understand has no names.
+//! Reads the subject and the issuer of a certificate that the library has verified, and is strict:
+//! a certificate that it does not understand has no names.
 
 use der::asn1::{AnyRef, ObjectIdentifier};
 use der::{Decode, Reader, SliceReader, Tag, TagNumber, Tagged};

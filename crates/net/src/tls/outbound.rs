@@ -1,8 +1,9 @@
 //! The sending half of an encrypted stream.
 //!
-//! Plaintext counts as sent when the socket has taken its record whole: before that the peer can know nothing of it,
-//! and from then on it may answer, however much of what was encrypted together with it still waits. What does not
-//! count yet the caller has to offer again, and it is not encrypted again.
+//! Plaintext counts as sent when the socket has taken its record whole: before that the peer can
+//! know nothing of it, and from then on it may answer, however much of what was encrypted together
+//! with it still waits. What does not count yet the caller has to offer again, and it is not
+//! encrypted again.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -46,7 +47,8 @@ impl Outbound {
         Self { half, plumbing, records, owed: 0, record, failed: None }
     }
 
-    /// Encrypts and sends `pieces`, but for the first `skip` bytes. Returns how much of them counts as sent now.
+    /// Encrypts and sends `pieces`, but for the first `skip` bytes. Returns how much of them counts
+    /// as sent now.
     pub(super) fn send<'a>(
         &mut self,
         socket: &OwnedFd,

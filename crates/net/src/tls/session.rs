@@ -1,7 +1,7 @@
 //! An encrypted stream: plaintext in and out, ciphertext over the socket.
 //!
-//! One thread may send while another receives. Each works on 256 KiB and a header at once, in one system
-//! call, with memory that the thread lends; a connection on which nothing waits keeps none.
+//! One thread may send while another receives. Each works on 256 KiB and a header at once, in one
+//! system call, with memory that the thread lends; a connection on which nothing waits keeps none.
 //!
 //! `outbound.rs` has the sending half, and says when plaintext counts as sent.
 
@@ -64,7 +64,8 @@ struct Inbound {
     /// Ciphertext that brought no plaintext so far.
     idle: usize,
     failed: Option<Errno>,
-    /// An end or a failure came after bytes that were returned first. The socket will not report it.
+    /// An end or a failure came after bytes that were returned first. The socket will not report
+    /// it.
     untold: bool,
 }
 

@@ -1,6 +1,7 @@
 //! The library's configuration, made once for a server or a target.
 //!
-//! Uses `unsafe` for one method of the library, which is marked so because it trusts any peer (`tls-verify-peer=0`).
+//! Uses `unsafe` for one method of the library, which is marked so because it trusts any peer
+//! (`tls-verify-peer=0`).
 #![expect(unsafe_code, reason = "see above")]
 
 use std::path::Path;
@@ -27,8 +28,8 @@ const ONLY_13: &str = "AWS-CRT-SDK-TLSv1.3-2023";
 const ONLY_12: &str = "ELBSecurityPolicy-FS-1-2-Res-2020-10";
 
 /// Seconds, at most, before a peer learns that it was refused (and a third of them at least). The
-/// library's 30 are for ciphers whose timing reveals something about the plaintext, of which none is in
-/// that list; and a user who mistyped a key would have to wait.
+/// library's 30 are for ciphers whose timing reveals something about the plaintext, of which none
+/// is in that list; and a user who mistyped a key would have to wait.
 const DELAY: u32 = 3;
 
 /// A server's settings. Cheap to clone.
@@ -43,8 +44,8 @@ pub struct Connector(Arc<Setup>);
 struct Setup {
     config: Config,
     keys: Vec<Psk>,
-    /// The name or address that the server's certificate must be for. A name is sent to it, so that it knows for which
-    /// of its names we ask.
+    /// The name or address that the server's certificate must be for. A name is sent to it, so that
+    /// it knows for which of its names we ask.
     host: Option<String>,
     /// The user of the key, if there is only one.
     user: Option<String>,
@@ -120,7 +121,8 @@ impl Connector {
         Ok(Self(Arc::new(Setup { config, keys: Vec::new(), host: None, user: None })))
     }
 
-    /// The same for the server `host`, a name or an address, which its certificate must be for. Keys are left behind.
+    /// The same for the server `host`, a name or an address, which its certificate must be for.
+    /// Keys are left behind.
     #[must_use]
     pub fn for_host(&self, host: &str) -> Self {
         let (config, host) = (self.0.config.clone(), Some(host.to_owned()));

@@ -1,9 +1,10 @@
 //! The names that the helper may change, and what it made there.
 //!
-//! An attacker may control the asking side. So the directories are looked up before anything is asked, a name is one that was granted,
-//! and only what the helper made itself is removed, opened once more or put in the place of another: in the worst case the files
-//! that the command line names for writing are lost. What is read again, or appended to, is looked up by its whole path each time,
-//! as without a sandbox: a link on the way may have been replaced.
+//! An attacker may control the asking side. So the directories are looked up before anything is
+//! asked, a name is one that was granted, and only what the helper made itself is removed, opened
+//! once more or put in the place of another: in the worst case the files that the command line
+//! names for writing are lost. What is read again, or appended to, is looked up by its whole path
+//! each time, as without a sandbox: a link on the way may have been replaced.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,13 +19,15 @@ use rustix::process::{Pid, geteuid, getppid};
 
 use crate::names::{Act, At, Grant, HeldTurn, Numbers, direct, private_name_of};
 
-/// Files, and private directories beneath each directory, that are made at most: as many as no command line names.
+/// Files, and private directories beneath each directory, that are made at most: as many as no
+/// command line names.
 const MOST: usize = 1024;
 
 /// All of them.
 pub(super) struct Granted<'a> {
     all: Vec<Held<'a>>,
-    /// Each file that was made and may be opened again, removed or renamed: while it is open no other has its numbers.
+    /// Each file that was made and may be opened again, removed or renamed: while it is open no
+    /// other has its numbers.
     made: Vec<OwnedFd>,
     /// The process that asks.
     asking: Option<Pid>,
@@ -175,7 +178,8 @@ impl<'a> Held<'a> {
         Self { grant, directory, name, turn: None, privates: BTreeSet::new() }
     }
 
-    /// Takes over the private directories that the asking side made before there was a sandbox, as another user perhaps.
+    /// Takes over the private directories that the asking side made before there was a sandbox, as
+    /// another user perhaps.
     fn find_privates(&mut self, asking: Option<Pid>) {
         let (Grant::Private(_), Some(pid), Ok(folder)) = (self.grant, asking, &self.directory)
         else {
@@ -261,8 +265,8 @@ fn has(file: &OwnedFd, numbers: Numbers) -> bool {
     fstat(file).is_ok_and(|stat| Numbers::of(&stat) == numbers)
 }
 
-/// Opens the regular file that has the whole path by now. A pipe or a device could make the helper wait, and is opened by the process that
-/// has a right to it.
+/// Opens the regular file that has the whole path by now. A pipe or a device could make the helper
+/// wait, and is opened by the process that has a right to it.
 fn regular(grant: &Grant, open: fn(At<'_>, OFlags) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let check = |stat: rustix::fs::Stat| {
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();

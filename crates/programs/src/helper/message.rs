@@ -1,5 +1,5 @@
-//! The messages between the process and its helper. An attacker may control the asking side, so the helper checks
-//! everything in a message, including every length.
+//! The messages between the process and its helper. An attacker may control the asking side, so the
+//! helper checks everything in a message, including every length.
 
 use std::io;
 
@@ -13,7 +13,8 @@ const NONE: u32 = u32::MAX;
 /// What is asked for.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Question<'a> {
-    /// Start a program, by its index among those that were named, with the values of its variables in order.
+    /// Start a program, by its index among those that were named, with the values of its variables
+    /// in order.
     Start { index: usize, values: Vec<Option<&'a str>> },
     /// Send a signal to a started program.
     Signal { pid: i32, signal: i32 },

@@ -39,9 +39,9 @@ pub(crate) fn asked() -> Option<&'static Helper> {
     HELPER.get()
 }
 
-/// From now on a helper starts programs, and changes directories: these programs, and these names, and no others. It ends with this
-/// process, and has none of its descriptors but those that a program would get. Call it while there is one thread, before the
-/// process is confined, and once.
+/// From now on a helper starts programs, and changes directories: these programs, and these names,
+/// and no others. It ends with this process, and has none of its descriptors but those that a
+/// program would get. Call it while there is one thread, before the process is confined, and once.
 ///
 /// # Errors
 /// There are other threads, or a helper already; or none can be had.

@@ -1,9 +1,10 @@
-//! The helper itself: waits for questions, starts named programs, and changes what has granted names. It ends when the asking
-//! process is gone, and ends the programs that nothing else would end.
+//! The helper itself: waits for questions, starts named programs, and changes what has granted
+//! names. It ends when the asking process is gone, and ends the programs that nothing else would
+//! end.
 //!
-//! It trusts nothing in a message: a program is an index into its own list, and only its variables get values from
-//! outside. It signals only programs that it has started, and the groups of those that have one of their own, and only to
-//! end them.
+//! It trusts nothing in a message: a program is an index into its own list, and only its variables
+//! get values from outside. It signals only programs that it has started, and the groups of those
+//! that have one of their own, and only to end them.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -28,7 +29,8 @@ use crate::program::{Program, StandardStreams, nothing};
 /// Descriptors that come with a question: what the program reads, prints, and complains to.
 pub(super) const STREAMS: usize = 3;
 
-/// The programs that were still running at the last check, or that may have left others in their group.
+/// The programs that were still running at the last check, or that may have left others in their
+/// group.
 type Started = Vec<Child>;
 
 struct Child {
@@ -39,8 +41,8 @@ struct Child {
 }
 
 impl Child {
-    /// Whether it may still be told to end: it runs, or it is the first of a group and its number is its own until it was
-    /// waited for.
+    /// Whether it may still be told to end: it runs, or it is the first of a group and its number
+    /// is its own until it was waited for.
     fn is_of_use(&self) -> bool {
         !has_ended(&self.process) || self.is_apart && test_kill_process(self.pid).is_ok()
     }
@@ -108,8 +110,8 @@ fn answer_all(
     }
 }
 
-/// Answers with what was opened, or why it was not. It may not be possible to send the descriptor, because the user has too many under way:
-/// that is the answer then.
+/// Answers with what was opened, or why it was not. It may not be possible to send the descriptor,
+/// because the user has too many under way: that is the answer then.
 fn hand_out(
     socket: &OwnedFd,
     granted: &mut Granted<'_>,

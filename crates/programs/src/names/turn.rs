@@ -1,8 +1,10 @@
 //! Turns of servers at the name of a socket, by a lock that only programs of our own user can hold.
 //!
-//! That is the directory, where only its owner, who is us, may read it. Elsewhere, in /tmp for example, any user could lock the
-//! directory, so a file of ours is locked instead, beside the socket, which is there as long as a turn lasts. If another user
-//! has taken its name, or the file system refuses locks, for whatever reason, there are no turns: that keeps no server from starting.
+//! That is the directory, where only its owner, who is us, may read it. Elsewhere, in /tmp for
+//! example, any user could lock the directory, so a file of ours is locked instead, beside the
+//! socket, which is there as long as a turn lasts. If another user has taken its name, or the file
+//! system refuses locks, for whatever reason, there are no turns: that keeps no server from
+//! starting.
 
 use std::ffi::OsString;
 use std::io;
@@ -103,7 +105,8 @@ impl HeldTurn {
     }
 }
 
-/// Whether it is locked now; not where the file system has no locks, or refuses this one in words of its own.
+/// Whether it is locked now; not where the file system has no locks, or refuses this one in words
+/// of its own.
 ///
 /// # Errors
 /// Another process has it locked.

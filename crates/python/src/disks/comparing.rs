@@ -10,12 +10,12 @@ use runtime::Context;
 use super::naming::Handling;
 use super::{Long, Naming, raise};
 
-/// The result: whether they are the same, the kind and offset of the first difference, and whether both have the same
-/// size.
+/// The result: whether they are the same, the kind and offset of the first difference, and whether
+/// both have the same size.
 type Told = (bool, Option<&'static str>, Option<u64>, bool);
 
-/// Compares two disks; if one is longer, the rest of it must read as zeroes. `strict`: sizes and maps must be the same
-/// too. `progress` is called with the bytes done and in all.
+/// Compares two disks; if one is longer, the rest of it must read as zeroes. `strict`: sizes and
+/// maps must be the same too. `progress` is called with the bytes done and in all.
 #[pyfunction(name = "compare")]
 pub(crate) fn compare_disks<'py>(
     py: Python<'py>,

@@ -182,8 +182,8 @@ impl Work {
     }
 }
 
-/// Copies all of one disk to another, which is created if it does not exist. `progress` is called with the bytes done
-/// and in all. Returns statistics.
+/// Copies all of one disk to another, which is created if it does not exist. `progress` is called
+/// with the bytes done and in all. Returns statistics.
 #[pyfunction(name = "copy")]
 pub(crate) fn copy_disk<'py>(
     py: Python<'py>,

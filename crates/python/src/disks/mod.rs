@@ -3,8 +3,8 @@
 //! - `naming.rs`: which disk, and how its bytes are understood. `open.rs`: one that is open.
 //! - `copying.rs`, `comparing.rs`: two of them. `serving.rs`: one over NBD.
 //!
-//! Nothing is guessed for writing. Waiting calls release the interpreter, and an exception from `progress`, or Ctrl-C,
-//! stops a long operation.
+//! Nothing is guessed for writing. Waiting calls release the interpreter, and an exception from
+//! `progress`, or Ctrl-C, stops a long operation.
 
 mod comparing;
 mod copying;
@@ -39,14 +39,16 @@ pub(crate) fn raise_words(py: Python<'_>, kind: ErrorKind, text: &str) -> PyErr 
     raise_number(py, kind, number_of_kind(kind), text)
 }
 
-/// The number for an error: that of the system call that failed, where the error is of the kind that it gives.
+/// The number for an error: that of the system call that failed, where the error is of the kind
+/// that it gives.
 fn number(e: &Error) -> i32 {
     let kind = e.kind();
     let number = e.raw_os_error().filter(|number| ErrorKind::from_errno(*number) == kind);
     number.unwrap_or_else(|| number_of_kind(kind))
 }
 
-/// The number that is nearest to a kind. Python has an exception for some that NBD, which `ErrorKind::errno` is for, lacks.
+/// The number that is nearest to a kind. Python has an exception for some that NBD, which
+/// `ErrorKind::errno` is for, lacks.
 fn number_of_kind(kind: ErrorKind) -> i32 {
     let found = match kind {
         ErrorKind::Disconnected => Errno::CONNRESET,
@@ -89,8 +91,8 @@ impl<T: Send + 'static> Long<T> {
         Ok(Self { thread: thread.map_err(PyErr::from)?, over })
     }
 
-    /// Waits for its end. Calls `tell` now and then; if that raises, stops the work by `stop`, and raises the exception
-    /// when the work has ended.
+    /// Waits for its end. Calls `tell` now and then; if that raises, stops the work by `stop`, and
+    /// raises the exception when the work has ended.
     pub(crate) fn wait(
         self,
         py: Python<'_>,

@@ -123,7 +123,8 @@ impl Disk {
         self.open.lock().is_none()
     }
 
-    /// The smallest, preferred and largest block size, in bytes. Other requests work, at a higher cost.
+    /// The smallest, preferred and largest block size, in bytes. Other requests work, at a higher
+    /// cost.
     #[getter]
     fn block_sizes(&self) -> PyResult<(u32, u32, u32)> {
         let blocks = self.get()?.edge.info().blocks;
@@ -172,7 +173,8 @@ impl Disk {
         self.run(py, move |edge| edge.write(memory.bytes(), offset, fua))
     }
 
-    /// Makes bytes read as zeroes. `punch`: they may become a hole. `fast`: fail if it would be as slow as writing.
+    /// Makes bytes read as zeroes. `punch`: they may become a hole. `fast`: fail if it would be as
+    /// slow as writing.
     #[pyo3(signature = (count, offset, *, punch=true, fast=false, fua=false))]
     fn zero(
         &self,

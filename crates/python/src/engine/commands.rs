@@ -435,8 +435,8 @@ impl<K> Engine<K> {
         }
     }
 
-    /// The completion of a command was called; its result replaces the error. Returns the command if it is
-    /// retired.
+    /// The completion of a command was called; its result replaces the error. Returns the command
+    /// if it is retired.
     pub(crate) fn told(
         &mut self,
         cookie: u64,
@@ -455,7 +455,8 @@ impl<K> Engine<K> {
         None
     }
 
-    /// Retires a command that is over; returns whether it succeeded, in libnbd's form. `None`: it is not over, or not known.
+    /// Retires a command that is over; returns whether it succeeded, in libnbd's form. `None`: it
+    /// is not over, or not known.
     pub(crate) fn retire(&mut self, cookie: u64) -> Option<(Result<(), EngineError>, K)> {
         if !self.has_ended(cookie) {
             return None;

@@ -1,22 +1,24 @@
 //! Python's memory that a command reads into or writes from, without a copy.
 //!
-//! Uses `unsafe` to make a slice of a pointer and a length: that is the only way to receive into a buffer that
-//! belongs to a Python object while other Python threads run.
+//! Uses `unsafe` to make a slice of a pointer and a length: that is the only way to receive into a
+//! buffer that belongs to a Python object while other Python threads run.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ptr::NonNull;
 
 /// A range of memory that Python keeps.
 ///
-/// As with every buffer that is given to Python's `recv_into`, other threads may look at it and write into it meanwhile;
-/// what they see and what is sent then is up to them. Nothing here trusts what it reads back from it.
+/// As with every buffer that is given to Python's `recv_into`, other threads may look at it and
+/// write into it meanwhile; what they see and what is sent then is up to them. Nothing here trusts
+/// what it reads back from it.
 #[derive(Debug)]
 pub(crate) struct PythonMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it is a pointer and a length; `new` makes the caller promise that both stay true wherever this is.
+// SAFETY: it is a pointer and a length; `new` makes the caller promise that both stay true wherever
+// this is.
 unsafe impl Send for PythonMemory {}
 
 impl PythonMemory {
@@ -49,7 +51,8 @@ impl PythonMemory {
         if start > self.len || len > self.len - start {
             return None;
         }
-        // SAFETY: as `new` was promised; the part is within, and this is borrowed for as long as it is used.
+        // SAFETY: as `new` was promised; the part is within, and this is borrowed for as long as it
+        // is used.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(start), len) })
     }
 }

@@ -1,13 +1,15 @@
-//! One connection to an NBD server, as in libnbd: every step of the handshake and every command is the user's to
-//! choose, and with strict mode off also what a server should never be sent.
+//! One connection to an NBD server, as in libnbd: every step of the handshake and every command is
+//! the user's to choose, and with strict mode off also what a server should never be sent.
 //!
-//! It never waits. Its caller reports that the socket is readable or writable ([`Engine::readable`], [`Engine::writable`]); it goes
-//! as far as it can, and queues an [`Event`] for whatever the user has to know. A call that blocks is the same with
-//! poll(2) around it, in the caller.
+//! It never waits. Its caller reports that the socket is readable or writable
+//! ([`Engine::readable`], [`Engine::writable`]); it goes as far as it can, and queues an [`Event`]
+//! for whatever the user has to know. A call that blocks is the same with poll(2) around it, in the
+//! caller.
 //!
-//! It promises that no server can make it write outside a buffer, take a read for complete that was not answered in
-//! full, or spend more memory than was asked for; and that a buffer is given back only when nothing will touch it. It
-//! knows nothing of Python: what a user keeps with a command is a `K`.
+//! It promises that no server can make it write outside a buffer, take a read for complete that was
+//! not answered in full, or spend more memory than was asked for; and that a buffer is given back
+//! only when nothing will touch it. It knows nothing of Python: what a user keeps with a command is
+//! a `K`.
 //!
 //! - `talk.rs`: the handshake. `reach.rs`: ways to a connected socket.
 //! - `commands.rs`: commands out, checked as strict mode says. `replies.rs`: replies in.
@@ -47,7 +49,8 @@ use talk::Talk;
 /// What the user has to know, in the order in which it came.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A part of a structured read: where in its buffer, and whether it is data, a hole or an error.
+    /// A part of a structured read: where in its buffer, and whether it is data, a hole or an
+    /// error.
     Chunk { cookie: u64, start: usize, len: usize, status: u32, errno: i32 },
     /// Extents of one context, from the offset of the command on: their lengths and flags.
     Extents { cookie: u64, context: String, offset: u64, extents: Vec<(u64, u64)> },
@@ -97,7 +100,8 @@ pub(crate) struct Engine<K> {
     pub(crate) settings: Settings,
     pub(crate) export: ExportFacts,
     pub(crate) stats: Stats,
-    /// Contexts that were negotiated, with their ids; valid if the server took the last request for them.
+    /// Contexts that were negotiated, with their ids; valid if the server took the last request for
+    /// them.
     pub(crate) contexts: Vec<(u32, String)>,
     pub(crate) contexts_valid: bool,
     pub(crate) protocol: &'static str,
@@ -391,7 +395,8 @@ impl<K> Engine<K> {
         }
     }
 
-    /// Receives into the inbox; false: there are no bytes now, or the connection has ended (the state says so).
+    /// Receives into the inbox; false: there are no bytes now, or the connection has ended (the
+    /// state says so).
     fn receive(&mut self) -> Result<bool, EngineError> {
         let Some(stream) = self.stream.clone() else { return Ok(false) };
         match stream.receive(self.inbox.room()) {

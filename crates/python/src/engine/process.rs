@@ -1,5 +1,5 @@
-//! A server that this process starts: over a socket that is its standard input and output, or started as systemd
-//! would start it.
+//! A server that this process starts: over a socket that is its standard input and output, or
+//! started as systemd would start it.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -13,14 +13,16 @@ use rustix::process::Signal;
 
 use super::fault::EngineError;
 
-/// LISTEN_PID must be the server's process ID, which only that process knows in time: a shell sets it and becomes the server.
+/// LISTEN_PID must be the server's process ID, which only that process knows in time: a shell sets
+/// it and becomes the server.
 const BECOME: &str = "exec 3<&0 0</dev/null; LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"";
 const LISTEN_FDS: &str = "LISTEN_FDS";
 const LISTEN_FDNAMES: &str = "LISTEN_FDNAMES";
 /// How long its queue of connections may be full.
 const BUSY: Duration = Duration::from_secs(30);
 
-/// The process. Dropping this waits for its end; one that was given a socket to listen on gets a signal first.
+/// The process. Dropping this waits for its end; one that was given a socket to listen on gets a
+/// signal first.
 #[derive(Debug)]
 pub(crate) struct Process {
     running: Running,
@@ -46,7 +48,8 @@ impl Process {
         let (ours, theirs) = pair.map_err(say("socketpair"))?;
         let copy: OwnedFd = theirs.try_clone().map_err(|e| os("socketpair", &e))?;
         let streams = StandardStreams { input: Some(theirs), output: Some(copy) };
-        // A program that cannot be started looks like one that exits at once, as it does with a shell.
+        // A program that cannot be started looks like one that exits at once, as it does with a
+        // shell.
         let mut program = Program::script("exec \"$@\"", &[]);
         program.words.push("sh".to_owned());
         program.words.extend(words.iter().cloned());

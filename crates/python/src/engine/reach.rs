@@ -139,7 +139,8 @@ impl<K> Engine<K> {
         })
     }
 
-    /// To a program that speaks on its standard input and output, or listens as systemd has it listen.
+    /// To a program that speaks on its standard input and output, or listens as systemd has it
+    /// listen.
     pub(crate) fn connect_program(
         &mut self,
         words: &[String],

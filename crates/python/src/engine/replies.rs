@@ -12,7 +12,8 @@ use wire::{
 
 use super::{Engine, EngineError, Event, State};
 
-/// A payload of at least this many bytes is received straight into its memory; a shorter one comes through the inbox, with many replies at a time.
+/// A payload of at least this many bytes is received straight into its memory; a shorter one comes
+/// through the inbox, with many replies at a time.
 const DIRECT: usize = 16 << 10;
 /// Longest payload of data in one reply, in bytes, with the offset before it.
 const MAX_DATA: u64 = (64 << 20) + 8;
@@ -28,7 +29,8 @@ const ERROR: u32 = 3;
 pub(super) enum Reading {
     #[default]
     Header,
-    /// Bytes of a read; `start` and `len` are those of the chunk in its memory, `at` where the next one goes.
+    /// Bytes of a read; `start` and `len` are those of the chunk in its memory, `at` where the next
+    /// one goes.
     Data { cookie: u64, start: usize, len: usize, at: usize, last: bool },
     /// Any other payload, which is parsed as a whole.
     Payload { cookie: u64, kind: u16, left: usize, bytes: Vec<u8>, last: bool },
@@ -43,8 +45,9 @@ impl Reading {
 }
 
 impl<K> Engine<K> {
-    /// Receives what the server sent. It stops when it would have to wait, and where the user has an event to take
-    /// before it receives more: so the queue of events is bounded, and the next commands are not late.
+    /// Receives what the server sent. It stops when it would have to wait, and where the user has
+    /// an event to take before it receives more: so the queue of events is bounded, and the next
+    /// commands are not late.
     pub(super) fn receive_replies(&mut self) -> Result<(), EngineError> {
         while self.state == State::Ready {
             if self.step()? {

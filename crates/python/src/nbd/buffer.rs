@@ -1,7 +1,8 @@
 //! Python's buffers, and `nbd.Buffer`.
 //!
-//! Uses `unsafe` for the buffer protocol, so that bytes go straight between a socket and a bytearray, a memoryview or an array
-//! of NumPy. An exported buffer can neither move nor be resized, and is kept with the command until that is over.
+//! Uses `unsafe` for the buffer protocol, so that bytes go straight between a socket and a
+//! bytearray, a memoryview or an array of NumPy. An exported buffer can neither move nor be
+//! resized, and is kept with the command until that is over.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::ptr::NonNull;
@@ -17,7 +18,8 @@ use crate::engine::PythonMemory;
 /// The memory of an object, exported until this is dropped.
 pub(crate) struct View(Box<ffi::Py_buffer>);
 
-// SAFETY: the protocol has no thread of its own; it is released with the interpreter attached (`drop`).
+// SAFETY: the protocol has no thread of its own; it is released with the interpreter attached
+// (`drop`).
 unsafe impl Send for View {}
 // SAFETY: nothing is changed through a shared reference.
 unsafe impl Sync for View {}
@@ -59,18 +61,20 @@ impl Drop for View {
     }
 }
 
-/// A bytearray whose bytes are not set, for a read that sets all of them or zeroes them (`CommandSpec::fresh`). It must not be
-/// seen before that.
+/// A bytearray whose bytes are not set, for a read that sets all of them or zeroes them
+/// (`CommandSpec::fresh`). It must not be seen before that.
 pub(crate) fn fresh(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyByteArray>> {
     let size = ffi::Py_ssize_t::try_from(len).map_err(|_| PyValueError::new_err("too long"))?;
-    // SAFETY: no bytes are copied from a null pointer; what comes back is a new bytearray, or an error is set.
+    // SAFETY: no bytes are copied from a null pointer; what comes back is a new bytearray, or an
+    // error is set.
     let made = unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyByteArray_FromStringAndSize(std::ptr::null(), size))
     };
     Ok(made?.cast_into::<PyByteArray>()?)
 }
 
-/// A buffer for asynchronous commands: `Buffer(n)` has room for n bytes, which are zero until a read fills them.
+/// A buffer for asynchronous commands: `Buffer(n)` has room for n bytes, which are zero until a
+/// read fills them.
 #[pyclass(name = "Buffer", module = "diskferry.nbd", frozen)]
 #[derive(Debug)]
 pub(crate) struct AioBuffer {
@@ -88,7 +92,8 @@ impl AioBuffer {
         if let Some(object) = known() {
             return Ok(object);
         }
-        // Made without the lock: memory may be made by collecting garbage, which may run Python code.
+        // Made without the lock: memory may be made by collecting garbage, which may run Python
+        // code.
         let zeroes = PyByteArray::new_with(py, self.len, |_| Ok(()))?.into_any();
         let mut object = self.object.lock();
         Ok(object.get_or_insert_with(|| zeroes.unbind()).bind(py).clone())
@@ -160,8 +165,8 @@ impl AioBuffer {
     }
 }
 
-/// The memory of an asynchronous read: an `nbd.Buffer`, or an object whose memory can be written. It can be seen before
-/// the read is over, so it is never `fresh`.
+/// The memory of an asynchronous read: an `nbd.Buffer`, or an object whose memory can be written.
+/// It can be seen before the read is over, so it is never `fresh`.
 pub(crate) fn target(buf: &Bound<'_, PyAny>) -> PyResult<(View, Py<PyAny>)> {
     let object = match buf.cast::<AioBuffer>() {
         Ok(buffer) => buffer.get().object(buf.py())?,

@@ -127,8 +127,8 @@ impl NBD {
         self.command(py, "pread", read(view, object, offset, flags))
     }
 
-    /// Reads, and calls `chunk(bytes, offset, status, error)` for each piece as it arrives: READ_DATA, READ_HOLE
-    /// or READ_ERROR.
+    /// Reads, and calls `chunk(bytes, offset, status, error)` for each piece as it arrives:
+    /// READ_DATA, READ_HOLE or READ_ERROR.
     #[pyo3(signature = (count, offset, chunk, flags=0))]
     fn pread_structured<'py>(
         &self,
@@ -176,14 +176,15 @@ impl NBD {
         self.command(py, "cache", plain(Kind::Cache, count, offset, flags))
     }
 
-    /// Makes bytes read as zeroes. CMD_FLAG_NO_HOLE keeps them allocated; with CMD_FLAG_FAST_ZERO this fails if it
-    /// would be as slow as writing.
+    /// Makes bytes read as zeroes. CMD_FLAG_NO_HOLE keeps them allocated; with CMD_FLAG_FAST_ZERO
+    /// this fails if it would be as slow as writing.
     #[pyo3(signature = (count, offset, flags=0))]
     fn zero(&self, py: Python<'_>, count: u64, offset: u64, flags: u32) -> PyResult<()> {
         self.command(py, "zero", plain(Kind::WriteZeroes, count, offset, flags))
     }
 
-    /// Calls `extent(context, offset, entries, error)` for each context: entries are lengths and flags in turn.
+    /// Calls `extent(context, offset, entries, error)` for each context: entries are lengths and
+    /// flags in turn.
     #[pyo3(signature = (count, offset, extent, flags=0))]
     fn block_status(
         &self,
@@ -224,8 +225,8 @@ impl NBD {
         self.command(py, "block_status_filter", CommandSpec { only: Some(contexts), ..ask })
     }
 
-    /// Starts a read into a Buffer, or the memory of an object. Returns a cookie. Calls `completion(error)` at the end;
-    /// if that returns 1, the command is retired.
+    /// Starts a read into a Buffer, or the memory of an object. Returns a cookie. Calls
+    /// `completion(error)` at the end; if that returns 1, the command is retired.
     #[pyo3(signature = (buf, offset, completion=None, flags=0))]
     fn aio_pread(
         &self,
@@ -239,8 +240,8 @@ impl NBD {
         self.issue(py, "aio_pread", read(view, object, offset, flags), completion)
     }
 
-    /// Starts a read into a bytearray of its own, which holds any bytes until the read is over: for `aio.py`, which does
-    /// not show it before.
+    /// Starts a read into a bytearray of its own, which holds any bytes until the read is over: for
+    /// `aio.py`, which does not show it before.
     #[pyo3(signature = (count, offset, completion, flags=0))]
     fn _aio_read<'py>(
         &self,

@@ -225,7 +225,8 @@ impl NBD {
 
 #[pymethods]
 impl NBD {
-    /// Connects to an NBD URI (nbd, nbds, nbd+unix, nbds+unix, nbd+vsock, nbds+vsock), and waits until it can be used.
+    /// Connects to an NBD URI (nbd, nbds, nbd+unix, nbds+unix, nbd+vsock, nbds+vsock), and waits
+    /// until it can be used.
     fn connect_uri(&self, py: Python<'_>, uri: &str) -> PyResult<()> {
         self.begin_uri(py, "connect_uri", uri)?;
         self.shared.wait(py, "connect_uri", connected)
@@ -252,13 +253,15 @@ impl NBD {
         self.connect(py, "connect_socket", || Ok(Way::Socket(sock)))
     }
 
-    /// Starts a server that speaks on its standard input and output (`nbdkit -s`); it ends with this.
+    /// Starts a server that speaks on its standard input and output (`nbdkit -s`); it ends with
+    /// this.
     fn connect_command(&self, py: Python<'_>, argv: &Bound<'_, PyAny>) -> PyResult<()> {
         let words = words(argv)?;
         self.connect(py, "connect_command", || Ok(Way::Program { words, listens: false }))
     }
 
-    /// Starts a server by systemd's socket activation (qemu-nbd, nbdkit), and connects to it; it ends with this.
+    /// Starts a server by systemd's socket activation (qemu-nbd, nbdkit), and connects to it; it
+    /// ends with this.
     fn connect_systemd_socket_activation(
         &self,
         py: Python<'_>,

@@ -1,4 +1,5 @@
-//! The loop of asynchronous programs: the socket, which of its events to wait for, and commands that are over.
+//! The loop of asynchronous programs: the socket, which of its events to wait for, and commands
+//! that are over.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -48,8 +49,8 @@ impl NBD {
 
 #[pymethods]
 impl NBD {
-    /// Waits for the socket, at most `timeout` milliseconds (for ever with -1), and makes progress. Returns 0 on
-    /// timeout, else 1.
+    /// Waits for the socket, at most `timeout` milliseconds (for ever with -1), and makes progress.
+    /// Returns 0 on timeout, else 1.
     fn poll(&self, py: Python<'_>, timeout: i32) -> PyResult<i32> {
         self.shared.poll(py, "poll", timeout).map(i32::from)
     }

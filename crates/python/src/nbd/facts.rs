@@ -146,8 +146,8 @@ impl NBD {
         })
     }
 
-    /// A block size limit of the server in bytes: SIZE_MINIMUM, SIZE_PREFERRED, SIZE_MAXIMUM or SIZE_PAYLOAD; 0 if it
-    /// gives none.
+    /// A block size limit of the server in bytes: SIZE_MINIMUM, SIZE_PREFERRED, SIZE_MAXIMUM or
+    /// SIZE_PAYLOAD; 0 if it gives none.
     fn get_block_size(&self, py: Python<'_>, size_type: i64) -> PyResult<u32> {
         self.know(py, "get_block_size", When::Known, |engine| {
             let [minimum, preferred, maximum] = engine.export.blocks.unwrap_or_default();

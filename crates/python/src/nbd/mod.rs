@@ -1,9 +1,11 @@
 //! `diskferry.nbd`: libnbd's module, over the [engine](crate::engine).
 //!
-//! Names, defaults, exceptions and their words are libnbd's. Calls that wait do so without the interpreter.
+//! Names, defaults, exceptions and their words are libnbd's. Calls that wait do so without the
+//! interpreter.
 //!
 //! - `shared.rs`: one connection, and the threads that wait for it. `telling.rs`: callbacks.
-//! - `settings.rs`, `connect.rs`, `options.rs`, `facts.rs`, `commands.rs`, `events.rs`: the methods of `NBD`.
+//! - `settings.rs`, `connect.rs`, `options.rs`, `facts.rs`, `commands.rs`, `events.rs`: the methods
+//!   of `NBD`.
 //! - `buffer.rs`: Python's memory.
 
 mod buffer;
@@ -25,8 +27,9 @@ use shared::Shared;
 
 /// A connection to an NBD server.
 ///
-/// The methods are those of libnbd's class of the same name. Offsets, counts and sizes are in bytes. Failures raise
-/// diskferry.nbd.Error, with a text and an errno. Any thread may call any method at any time.
+/// The methods are those of libnbd's class of the same name. Offsets, counts and sizes are in
+/// bytes. Failures raise diskferry.nbd.Error, with a text and an errno. Any thread may call any
+/// method at any time.
 #[pyclass(module = "diskferry.nbd", subclass, frozen)]
 #[derive(Debug)]
 #[expect(clippy::upper_case_acronyms, reason = "libnbd's name")]

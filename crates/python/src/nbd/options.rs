@@ -116,7 +116,8 @@ impl NBD {
         self.demand(py, "opt_info", TalkOption::Info, None, "opt_info").map(|_| ())
     }
 
-    /// Calls `context(name)` for each context of the server that `add_meta_context` names, or for all.
+    /// Calls `context(name)` for each context of the server that `add_meta_context` names, or for
+    /// all.
     fn opt_list_meta_context(&self, py: Python<'_>, context: &Bound<'_, PyAny>) -> PyResult<usize> {
         let option = TalkOption::ListContexts(None);
         self.demand(py, "opt_list_meta_context", option, Some(context), "list meta context")
@@ -134,7 +135,8 @@ impl NBD {
         self.demand(py, call, option, Some(context), "list meta context")
     }
 
-    /// Selects the contexts of `add_meta_context`, and calls `context(name)` for each that the server accepts.
+    /// Selects the contexts of `add_meta_context`, and calls `context(name)` for each that the
+    /// server accepts.
     fn opt_set_meta_context(&self, py: Python<'_>, context: &Bound<'_, PyAny>) -> PyResult<usize> {
         let option = TalkOption::SetContexts(None);
         self.demand(py, "opt_set_meta_context", option, Some(context), "meta context")

@@ -137,7 +137,8 @@ impl NBD {
         self.get(py, "get_export_name", |engine| Ok(engine.settings.export.clone()))
     }
 
-    /// Whether to ask the server for its block size constraints, which promises to keep to them. Default: True.
+    /// Whether to ask the server for its block size constraints, which promises to keep to them.
+    /// Default: True.
     fn set_request_block_size(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<()> {
         let wanted = request.is_truthy()?;
         self.set(py, "set_request_block_size", Some(When::CreatedOrNegotiating), |settings| {
@@ -181,7 +182,8 @@ impl NBD {
         self.get(py, "get_tls", |engine| Ok(engine.settings.tls))
     }
 
-    /// The directory of `ca-cert.pem`, and of `client-cert.pem` and `client-key.pem` if the server asks for them.
+    /// The directory of `ca-cert.pem`, and of `client-cert.pem` and `client-key.pem` if the server
+    /// asks for them.
     fn set_tls_certificates(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
         self.set(py, "set_tls_certificates", Some(When::Created), |settings| {
             settings.tls_certificates = Some(dir);

@@ -1,8 +1,9 @@
 //! A connection that threads share, and how they wait for it.
 //!
-//! One of the threads that wait is the *driver*: it polls the socket, lets the engine go on, and calls the user back. The
-//! others sleep until it has. The lock is held only while nothing waits, and never while Python runs, so a thread that holds the
-//! interpreter may take it. A driver that waits is woken when another thread has something to send.
+//! One of the threads that wait is the *driver*: it polls the socket, lets the engine go on, and
+//! calls the user back. The others sleep until it has. The lock is held only while nothing waits,
+//! and never while Python runs, so a thread that holds the interpreter may take it. A driver that
+//! waits is woken when another thread has something to send.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::nbd::buffer::View;
 /// What Python keeps with a command.
 #[derive(Debug, Default)]
 pub(crate) struct KeptObjects {
-    /// The memory of a read or write, which does not move while this is kept; and the object that owns it.
+    /// The memory of a read or write, which does not move while this is kept; and the object that
+    /// owns it.
     pub(crate) _view: Option<View>,
     pub(crate) object: Option<Py<PyAny>>,
     pub(crate) chunk: Option<Py<PyAny>>,
@@ -180,8 +182,8 @@ impl Shared {
         result.map_err(|failure| failure.raise(py, call))
     }
 
-    /// The same without the interpreter, for work that makes system calls: sends and connects. What `work` owns of Python it
-    /// returns: it must not be dropped in it, for the lock is held there.
+    /// The same without the interpreter, for work that makes system calls: sends and connects. What
+    /// `work` owns of Python it returns: it must not be dropped in it, for the lock is held there.
     pub(crate) fn detached<T: Send>(
         &self,
         py: Python<'_>,
@@ -193,8 +195,8 @@ impl Shared {
             match core.engine() {
                 Ok(engine) => work(engine),
                 Err(closed) => {
-                    // What it owns may be memory of Python, which is given back with the interpreter. A thread that has that
-                    // may wait for the lock.
+                    // What it owns may be memory of Python, which is given back with the
+                    // interpreter. A thread that has that may wait for the lock.
                     drop(core);
                     drop(work);
                     Err(closed)
@@ -222,7 +224,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the socket once, for this many milliseconds at most (for ever, if negative); whether it had an event.
+    /// Waits for the socket once, for this many milliseconds at most (for ever, if negative);
+    /// whether it had an event.
     pub(crate) fn poll(&self, py: Python<'_>, call: &str, timeout: i32) -> PyResult<bool> {
         self.poll_beside(py, call, None, timeout)
     }
@@ -265,7 +268,8 @@ impl Shared {
         self.with(py, call, |_| result)
     }
 
-    /// Waits until something is found; or for one turn, and for another descriptor too, if one is given.
+    /// Waits until something is found; or for one turn, and for another descriptor too, if one is
+    /// given.
     fn turn<T>(
         &self,
         limit: Option<Duration>,
@@ -349,7 +353,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Closes it. The rest is dropped without the lock and the interpreter: that waits for a server that this handle started.
+    /// Closes it. The rest is dropped without the lock and the interpreter: that waits for a server
+    /// that this handle started.
     pub(crate) fn close(&self, py: Python<'_>) {
         let (engine, asking, debug) = {
             let mut core = self.lock();

@@ -1,6 +1,7 @@
 //! Calling users back, in the order in which things happened.
 //!
-//! The thread that does so is the driver until it is done: so no event is reported twice or out of turn. Python runs without the lock.
+//! The thread that does so is the driver until it is done: so no event is reported twice or out of
+//! turn. Python runs without the lock.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -173,7 +174,8 @@ struct Answer {
     errno: i32,
 }
 
-/// Calls a user back with `args` and an error that it may set. An exception is printed, and counts as -1.
+/// Calls a user back with `args` and an error that it may set. An exception is printed, and counts
+/// as -1.
 fn call_back<'py, A>(py: Python<'py>, callback: &Py<PyAny>, args: A, errno: i32) -> Answer
 where
     A: IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>>,

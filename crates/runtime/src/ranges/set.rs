@@ -220,7 +220,10 @@ mod tests {
     #[test]
     fn the_last_bytes_of_all_are_bytes_like_others() {
         let mut set: RangeSet = [0..3, u64::MAX - 2..u64::MAX].into_iter().collect();
-        assert_eq!(set.gaps(0..u64::MAX).collect::<Vec<_>>(), vec![Range { start: 3, end: u64::MAX - 2 }]);
+        assert_eq!(
+            set.gaps(0..u64::MAX).collect::<Vec<_>>(),
+            vec![Range { start: 3, end: u64::MAX - 2 }]
+        );
         assert_eq!(set.within(2..u64::MAX).count(), 2);
         set.remove(1..u64::MAX);
         assert_eq!((set.covering(u64::MAX), set.len()), (None, 1));

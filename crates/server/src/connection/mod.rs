@@ -331,7 +331,8 @@ impl Connection {
     /// Whether the server stops, and the peer reads nothing of what it is owed.
     fn holds_up_the_stop(&mut self, now: Instant, terms: &Options) -> bool {
         let Some(standstill) = &mut self.stops else { return false };
-        // A socket reports room only when much has gone, and bytes count as sent when all of their ciphertext has left.
+        // A socket reports room only when much has gone, and bytes count as sent when all of their
+        // ciphertext has left.
         let stream = self.link.stream();
         let seen = [self.link.sent(), stream.unsent(), stream.on_the_way()];
         standstill.lasts(now, seen, !self.link.is_owed()) >= terms.stop_timeout

@@ -94,8 +94,8 @@ impl ExportOpener {
         }
     }
 
-    /// Forgets what was asked for before TLS: it may not have been this client that asked, and under
-    /// TLS it may be allowed more.
+    /// Forgets what was asked for before TLS: it may not have been this client that asked, and
+    /// under TLS it may be allowed more.
     pub(super) fn forget(&self) {
         *self.chosen() = None;
         *self.listed.lock() = None;
@@ -113,8 +113,9 @@ impl ExportOpener {
         (self.access(export) == Access::Granted).then_some(export)
     }
 
-    /// The answer for a name that does not exist for this client. It is the one for names that may exist for it under TLS,
-    /// as soon as there is one: otherwise clients in clear text could find out which do.
+    /// The answer for a name that does not exist for this client. It is the one for names that may
+    /// exist for it under TLS, as soon as there is one: otherwise clients in clear text could find
+    /// out which do.
     fn unknown(&self) -> OptionRefusal {
         let list = self.common.exports.list();
         if list.iter().any(|export| self.access(export) == Access::NeedsTls) {

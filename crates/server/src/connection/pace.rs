@@ -36,8 +36,8 @@ impl Moved {
         Self { bytes, on_the_way: stream.on_the_way() }
     }
 
-    /// How many bytes that are since `before`. A socket takes more only when much has left it, so what left it counts,
-    /// too.
+    /// How many bytes that are since `before`. A socket takes more only when much has left it, so
+    /// what left it counts, too.
     fn since(self, before: Self) -> u64 {
         let left = before.on_the_way.saturating_sub(self.on_the_way);
         self.bytes.saturating_sub(before.bytes).saturating_add(left)
@@ -60,8 +60,8 @@ impl Pace {
         self.0 = None;
     }
 
-    /// Whether a peer that must move, and has moved so much since it came, is too slow. `held`: bytes of memory that
-    /// wait for it; `short`: another connection waits for them.
+    /// Whether a peer that must move, and has moved so much since it came, is too slow. `held`:
+    /// bytes of memory that wait for it; `short`: another connection waits for them.
     pub(super) fn is_too_slow(
         &mut self,
         now: Instant,

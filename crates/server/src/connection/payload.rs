@@ -10,8 +10,8 @@ use super::{Connection, LONG_PAYLOAD, Phase, SMALL, Turn};
 use crate::budget::Share;
 use crate::execute::{Payload, RequestRun, Served};
 
-/// How much of a payload is received before the others have their turn, and before it is asked again
-/// whether there is room.
+/// How much of a payload is received before the others have their turn, and before it is asked
+/// again whether there is room.
 const STEP: usize = 1 << 20;
 
 /// A request whose payload is still arriving.
@@ -30,8 +30,8 @@ impl Incoming {
         }
     }
 
-    /// Whether receiving more of it needs memory that was not counted at the start. A small one, which
-    /// is served even when memory is short, has all of its buffer from the start.
+    /// Whether receiving more of it needs memory that was not counted at the start. A small one,
+    /// which is served even when memory is short, has all of its buffer from the start.
     pub(super) fn takes_memory(&self) -> bool {
         matches!(&self.into, Into::Buffer { buffer, .. } if buffer.len() as u64 > SMALL)
     }

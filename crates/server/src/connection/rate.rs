@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-/// Requests that may be begun, refilled as time passes: those of a tenth of a second may come at once.
+/// Requests that may be begun, refilled as time passes: those of a tenth of a second may come at
+/// once.
 #[derive(Debug)]
 pub(super) struct Rate {
     /// Requests a second (> 0).

@@ -1,11 +1,12 @@
 //! TLS: from STARTTLS to the first option under it.
 //!
-//! A handshake computes for a millisecond or more (a signature, a shared secret), and there may be many: so each of its
-//! steps runs in the pool, where clients take turns, and a reactor only hands it over. The connection is paused
-//! meanwhile.
+//! A handshake computes for a millisecond or more (a signature, a shared secret), and there may be
+//! many: so each of its steps runs in the pool, where clients take turns, and a reactor only hands
+//! it over. The connection is paused meanwhile.
 //!
 //! A client that fails to prove its identity is told so, and its connection closed, only after the
-//! delay that the library asks for; a timer counts that, and nothing of the client is read meanwhile.
+//! delay that the library asks for; a timer counts that, and nothing of the client is read
+//! meanwhile.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -104,7 +105,8 @@ impl Connection {
         }
     }
 
-    /// Continues the TLS handshake, if no step of it runs in the pool. Returns whether there may be more to do now.
+    /// Continues the TLS handshake, if no step of it runs in the pool. Returns whether there may be
+    /// more to do now.
     pub(super) fn secure(&mut self) -> bool {
         let Phase::Securing(securing) = &mut self.phase else { return true };
         let (tls, result) = match std::mem::replace(&mut securing.step, Step::Gone) {

@@ -56,8 +56,8 @@ impl Wanted for Link {
     }
 }
 
-/// What is needed to answer a request when its operation ends elsewhere. A request whose `Ending` is
-/// dropped without an answer (a panic ended its work) is answered with an error.
+/// What is needed to answer a request when its operation ends elsewhere. A request whose `Ending`
+/// is dropped without an answer (a panic ended its work) is answered with an error.
 pub(super) struct Ending {
     pub(super) served: Arc<Served>,
     pub(super) link: Arc<Link>,
@@ -97,8 +97,8 @@ impl Ending {
         start(&edge, &link, operation, Box::new(move |result| self.finish(result)));
     }
 
-    /// Whether the client has gone. Then its operations are not begun: a client that reconnected may
-    /// have repeated them, and changed the same bytes since.
+    /// Whether the client has gone. Then its operations are not begun: a client that reconnected
+    /// may have repeated them, and changed the same bytes since.
     fn is_moot(&self) -> bool {
         self.link.is_broken()
     }

@@ -1,8 +1,8 @@
 //! Data that a connection knows of, on a disk whose map cannot be read without waiting. A read
 //! there needs no look at the map.
 //!
-//! Holes are never remembered: another program may fill one at any time. Stale data only costs a read
-//! of zeroes.
+//! Holes are never remembered: another program may fill one at any time. Stale data only costs a
+//! read of zeroes.
 
 use std::collections::VecDeque;
 
@@ -38,8 +38,8 @@ impl KnownData {
         len.max(self.ahead)
     }
 
-    /// Remembers the map of `len` bytes. An extent with a place is not remembered: it is worth a look
-    /// each time.
+    /// Remembers the map of `len` bytes. An extent with a place is not remembered: it is worth a
+    /// look each time.
     pub(super) fn learn(&mut self, len: u64, extents: &[Extent]) {
         let data = extents.iter().filter(|e| e.kind == ExtentKind::Data);
         let all: u64 = data.clone().map(|e| e.len).sum();

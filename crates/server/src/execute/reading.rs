@@ -2,9 +2,9 @@
 //! place, and only the rest is read, elsewhere where that would wait.
 //!
 //! A reply that must be one piece (DF, and all without chunks) is one header and then the pieces in
-//! order, with zeroes for holes. Data that a device refused to read at once may be behind a lock, so
-//! they are never sent from their place: short data are read, at once or elsewhere, and for long data
-//! the place is asked for, which is refused where there is a lock.
+//! order, with zeroes for holes. Data that a device refused to read at once may be behind a lock,
+//! so they are never sent from their place: short data are read, at once or elsewhere, and for long
+//! data the place is asked for, which is refused where there is a lock.
 
 use std::sync::Arc;
 

@@ -9,8 +9,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 /// As long as the longest read.
 const LEN: u64 = 32 << 20;
 
-/// A place of `len` zeroes; `None` if there is none so long. They take no memory: all of it is a hole
-/// that cannot be filled.
+/// A place of `len` zeroes; `None` if there is none so long. They take no memory: all of it is a
+/// hole that cannot be filled.
 pub(super) fn zeroes(len: u64) -> Option<Place> {
     static FILE: OnceLock<Option<Arc<OwnedFd>>> = OnceLock::new();
     let file = FILE.get_or_init(|| make().ok().map(Arc::new)).as_ref()?;

@@ -1,5 +1,6 @@
-//! Sending under TLS: the thread that finds no other sending takes the pieces out of the queue, encrypts and
-//! sends them without its lock, and puts back what is left. Others only add to the queue meanwhile.
+//! Sending under TLS: the thread that finds no other sending takes the pieces out of the queue,
+//! encrypts and sends them without its lock, and puts back what is left. Others only add to the
+//! queue meanwhile.
 //!
 //! Nothing is sent from its place: a queued place is read first, as for sockets without sendfile.
 

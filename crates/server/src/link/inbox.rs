@@ -11,9 +11,9 @@ use crate::gather::Gather;
 const LOOKS: usize = 3;
 
 impl Link {
-    /// Counts a request that is worked on elsewhere. The thread that ends one checks afterwards whether the connection
-    /// is paused, and the reactor, after it has paused it, whether something is in flight: in one total order, or both
-    /// could miss the other.
+    /// Counts a request that is worked on elsewhere. The thread that ends one checks afterwards
+    /// whether the connection is paused, and the reactor, after it has paused it, whether something
+    /// is in flight: in one total order, or both could miss the other.
     pub(crate) fn begin(&self, bytes: u64) {
         self.busy.fetch_add(1, Ordering::AcqRel);
         self.busy_bytes.fetch_add(bytes, Ordering::AcqRel);

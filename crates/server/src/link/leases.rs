@@ -1,11 +1,12 @@
-//! The leases of bytes that were given to a socket as pages: kept until they cannot be seen any more.
+//! The leases of bytes that were given to a socket as pages: kept until they cannot be seen any
+//! more.
 //!
 //! sendfile passes pages and not copies, so the owner of a place must not reuse it as soon as the
 //! call returns: see [`device::Place`]. A Unix socket says how much of what was sent has not been
 //! received, and a stream is received in order; so leases of what was sent before those last bytes
-//! end. TCP only says what the other machine has acknowledged, and over the loopback interface those
-//! pages may still be in a socket for long; so there a lease ends only after the connection has ended
-//! and its client had time to read its last replies.
+//! end. TCP only says what the other machine has acknowledged, and over the loopback interface
+//! those pages may still be in a socket for long; so there a lease ends only after the connection
+//! has ended and its client had time to read its last replies.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! The part of a connection that others than its reactor use: what is in flight for it, the inbox
 //! of replies that are ready, and the sending of them (`sending.rs`, under TLS `encrypting.rs`).
 //!
-//! A request that ends elsewhere (in the pool, in a device that waits for something outside) puts its reply
-//! in the inbox and calls the connection's own reactor, which gathers what is there and sends it in one
-//! call. Two cases need no call: a reactor that is at work on the connection checks the inbox before it
-//! leaves, and a reply with which nothing could be gathered, because no other request of this connection is
-//! in flight, is sent by the thread that has it, once it has the lock of the queue: a wake-up would cost
-//! more than it saves.
+//! A request that ends elsewhere (in the pool, in a device that waits for something outside) puts
+//! its reply in the inbox and calls the connection's own reactor, which gathers what is there and
+//! sends it in one call. Two cases need no call: a reactor that is at work on the connection checks
+//! the inbox before it leaves, and a reply with which nothing could be gathered, because no other
+//! request of this connection is in flight, is sent by the thread that has it, once it has the lock
+//! of the queue: a wake-up would cost more than it saves.
 
 mod encrypting;
 mod inbox;

@@ -1,10 +1,11 @@
 //! Sending: the queue of a connection, and what goes from it to the socket.
 //!
-//! The thread that holds the lock of the queue sends; under TLS, which takes time, it is the one that has
-//! taken the pieces out of the queue (`encrypting.rs`). A reply enters the queue as a whole, under one
-//! lock, so replies never interleave. Large reads are queued as a place and leave by sendfile. Bytes that
-//! waited for the socket may have left the page cache meanwhile: they are checked again before each
-//! sendfile, and what is not there (or cannot be sent so) is read elsewhere, a piece at a time.
+//! The thread that holds the lock of the queue sends; under TLS, which takes time, it is the one
+//! that has taken the pieces out of the queue (`encrypting.rs`). A reply enters the queue as a
+//! whole, under one lock, so replies never interleave. Large reads are queued as a place and leave
+//! by sendfile. Bytes that waited for the socket may have left the page cache meanwhile: they are
+//! checked again before each sendfile, and what is not there (or cannot be sent so) is read
+//! elsewhere, a piece at a time.
 //!
 //! sendfile passes pages, not copies: bytes still in the socket show a later overlapping write.
 //! NBD gives overlapping requests in flight together no order, so this is allowed. Bytes of another
@@ -109,8 +110,8 @@ impl Link {
     }
 
     /// Sends `head`, which lies in the caller's memory and of which only what the socket does not
-    /// take is copied, and then `pieces`. All under one lock: a header and its data are never parted
-    /// by another request's reply.
+    /// take is copied, and then `pieces`. All under one lock: a header and its data are never
+    /// parted by another request's reply.
     pub(crate) fn send_with(self: &Arc<Self>, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
         let mut queue = self.lock();
         if self.is_broken() {

@@ -1,9 +1,9 @@
 //! The log of a server: to standard error, the system log, a file, or nowhere.
 //!
-//! A line has a time (UTC), a level, the client's address and the export, `-` for what is missing; or it is a JSON
-//! object of these. Logging never waits: once the log has been started, lines are queued, and a thread of the log's own
-//! writes them. Lines that do not fit, or that clients cause too fast, are dropped and counted; the count is logged
-//! once there is room.
+//! A line has a time (UTC), a level, the client's address and the export, `-` for what is missing;
+//! or it is a JSON object of these. Logging never waits: once the log has been started, lines are
+//! queued, and a thread of the log's own writes them. Lines that do not fit, or that clients cause
+//! too fast, are dropped and counted; the count is logged once there is room.
 
 mod line;
 mod outlet;
@@ -161,8 +161,8 @@ impl ServerLog {
         self
     }
 
-    /// Standard error. The program's name begins each line of text, or, where that is systemd's journal, the
-    /// priority, and no time, which the journal has.
+    /// Standard error. The program's name begins each line of text, or, where that is systemd's
+    /// journal, the priority, and no time, which the journal has.
     #[must_use]
     pub fn stderr() -> Self {
         Self::new(Outlet::Stderr { is_journal: stderr_is_journal() })

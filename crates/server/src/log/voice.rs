@@ -1,5 +1,5 @@
-//! What is logged of one client: always with its address and its export, and no more than a few lines
-//! of errors, which it may cause as fast as it likes.
+//! What is logged of one client: always with its address and its export, and no more than a few
+//! lines of errors, which it may cause as fast as it likes.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -1,7 +1,7 @@
 //! Where the metrics can be read: over HTTP, on a Unix socket or a loopback port.
 //!
-//! hyper speaks HTTP; a thread waits for readers, and each reader has a thread for a few seconds at most.
-//! Their number is limited: further ones are refused, and none of this runs on a reactor.
+//! hyper speaks HTTP; a thread waits for readers, and each reader has a thread for a few seconds at
+//! most. Their number is limited: further ones are refused, and none of this runs on a reactor.
 
 use std::convert::Infallible;
 use std::io;
@@ -33,8 +33,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// The text for each reader.
 type Tell = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Opens the listener that `text` names: the absolute path of a Unix socket, a port, or a loopback address
-/// with one.
+/// Opens the listener that `text` names: the absolute path of a Unix socket, a port, or a loopback
+/// address with one.
 ///
 /// # Errors
 /// It is none of these, or is taken.
@@ -55,7 +55,8 @@ pub fn listen(text: &str) -> Result<Vec<Listener>> {
     Listener::tcp(Some(host), port, Family::Any)
 }
 
-/// Serves the metrics to readers that connect to `listener`, from a thread of its own until the program ends.
+/// Serves the metrics to readers that connect to `listener`, from a thread of its own until the
+/// program ends.
 ///
 /// # Errors
 /// The system gives no thread.

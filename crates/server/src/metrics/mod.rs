@@ -115,16 +115,17 @@ impl Live {
         text.end()
     }
 
-    /// Replaces the limits, for all clients, and, for new ones, the TLS settings by those of `options`; without TLS
-    /// in it, those stay as they are. Its other fields change nothing, and a lower limit of connections closes none.
+    /// Replaces the limits, for all clients, and, for new ones, the TLS settings by those of
+    /// `options`; without TLS in it, those stay as they are. Its other fields change nothing, and a
+    /// lower limit of connections closes none.
     pub fn change(&self, options: &Options) {
         let Some(shared) = self.0.upgrade() else { return };
         shared.common.terms.change(options);
         shared.common.budget.set_limit(options.memory);
     }
 
-    /// Whether it still works: each thread that serves clients completes a turn within `limit`. Takes that long at
-    /// most. A thread that stops, or has ended, need not.
+    /// Whether it still works: each thread that serves clients completes a turn within `limit`.
+    /// Takes that long at most. A thread that stops, or has ended, need not.
     #[must_use]
     pub fn is_well(&self, limit: Duration) -> bool {
         self.0.upgrade().is_none_or(|shared| shared.answers(limit))

@@ -1,8 +1,8 @@
 //! Counts of what clients ask of an export, by command.
 //!
 //! Each thread counts in a shard of its own, as long as there are not more threads than shards, so
-//! that counting is a few additions in cache lines that no other thread writes. A reader of the sums adds
-//! the shards up; they are consistent enough for people.
+//! that counting is a few additions in cache lines that no other thread writes. A reader of the
+//! sums adds the shards up; they are consistent enough for people.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ const COMMANDS: [(Command, &str); 7] = [
     (Command::WriteZeroes, "write_zeroes"),
     (Command::BlockStatus, "block_status"),
 ];
-/// Times are counted in buckets, four for each doubling, from 2^10 ns (1 µs) to 2^38 ns (five minutes).
+/// Times are counted in buckets, four for each doubling, from 2^10 ns (1 µs) to 2^38 ns (five
+/// minutes).
 const BUCKETS: TimeBuckets = TimeBuckets { first: 10, last: 38, bits: 2 };
 
 /// The counters of one command.
@@ -185,8 +186,8 @@ impl Sum {
         self
     }
 
-    /// The time in which this part (0 to 100) of a hundred was answered, in seconds; an upper bound, a
-    /// quarter too long at most. 0 if nothing was.
+    /// The time in which this part (0 to 100) of a hundred was answered, in seconds; an upper
+    /// bound, a quarter too long at most. 0 if nothing was.
     pub(crate) fn percentile(&self, percent: u64) -> f64 {
         let wanted = self.answered.saturating_mul(percent).div_ceil(100).max(1);
         let mut so_far = 0;

@@ -103,7 +103,8 @@ impl Reactor {
 
     pub(crate) fn run(mut self) {
         // Turns contain their own panics; should anything else panic, the connections that it may
-        // have left in disorder end, and the thread goes on: as long as the server does not stop, it is given new ones.
+        // have left in disorder end, and the thread goes on: as long as the server does not stop,
+        // it is given new ones.
         let may_end = |me: &Self| me.shared.stopping.load(Ordering::SeqCst);
         go_on(&mut self, Self::react, Self::close_all, may_end, TICK);
     }
@@ -218,7 +219,8 @@ impl Reactor {
             && connection.link().is_paused()
         {
             if flags.intersects(gone) {
-                // The client is no longer there to read the replies; without this the event would come for ever.
+                // The client is no longer there to read the replies; without this the event would
+                // come for ever.
                 connection.link().abandon();
             } else if flags.contains(epoll::EventFlags::RDHUP) {
                 connection.peer_ended();
@@ -364,8 +366,9 @@ impl Reactor {
     }
 }
 
-/// Does `work` until it ends by itself; when it panics it is done again, once `tidy` has cleaned up. Where that happens
-/// again and again there is a `rest` between, so that it does not take a processor, and it ends once it `may_end`.
+/// Does `work` until it ends by itself; when it panics it is done again, once `tidy` has cleaned
+/// up. Where that happens again and again there is a `rest` between, so that it does not take a
+/// processor, and it ends once it `may_end`.
 fn go_on<T>(
     on: &mut T,
     work: impl Fn(&mut T),

@@ -1,5 +1,6 @@
-//! The device for tests: a model below, a record of what it was asked, and a hook that the test sets. The hook passes an operation on,
-//! changes it, answers it in the model's place, or holds it until the test lets it go.
+//! The device for tests: a model below, a record of what it was asked, and a hook that the test
+//! sets. The hook passes an operation on, changes it, answers it in the model's place, or holds it
+//! until the test lets it go.
 
 mod faces;
 mod late;
@@ -24,8 +25,9 @@ use seen::{error, outcome};
 type Hook = Arc<dyn Fn(Operation) -> Fate + Send + Sync>;
 type OpenLane = Arc<dyn Fn(&TestDevice) -> Result<Box<dyn Lane>> + Send + Sync>;
 
-/// The device. It is a [`device::Blocking`] disk for [`device::Simple`], and a [`device::Device`] by itself, which answers in `submit` or from
-/// [threads of its own](Self::late). A clone is the same device.
+/// The device. It is a [`device::Blocking`] disk for [`device::Simple`], and a [`device::Device`]
+/// by itself, which answers in `submit` or from [threads of its own](Self::late). A clone is the
+/// same device.
 #[derive(Clone)]
 pub struct TestDevice {
     core: Arc<Core>,
@@ -81,7 +83,8 @@ impl TestDevice {
         Self::with(model.info().clone(), model, false)
     }
 
-    /// A disk of any size that keeps nothing: what the hook passes on succeeds, reads as zeroes and is all data.
+    /// A disk of any size that keeps nothing: what the hook passes on succeeds, reads as zeroes and
+    /// is all data.
     #[must_use]
     pub fn blank(info: Info) -> Self {
         Self::with(info, Arc::new(Model::new(0)), true)
@@ -158,7 +161,8 @@ impl TestDevice {
         Arc::new(self)
     }
 
-    /// What becomes of each operation from now on. The hook is called by the thread that answers, by several at once.
+    /// What becomes of each operation from now on. The hook is called by the thread that answers,
+    /// by several at once.
     pub fn on(&self, hook: impl Fn(Operation) -> Fate + Send + Sync + 'static) {
         *self.core.hook.lock() = Arc::new(hook);
     }
@@ -173,13 +177,14 @@ impl TestDevice {
         });
     }
 
-    /// The next operations, and lanes to be opened, fail with these errors, in this order; where there is none, the hook is
-    /// asked.
+    /// The next operations, and lanes to be opened, fail with these errors, in this order; where
+    /// there is none, the hook is asked.
     pub fn fail_next(&self, failures: impl IntoIterator<Item = impl Into<Option<ErrorKind>>>) {
         self.core.state().failures.extend(failures.into_iter().map(Into::into));
     }
 
-    /// The operation of this number, from 1, of those that come from now on fails with an I/O error.
+    /// The operation of this number, from 1, of those that come from now on fails with an I/O
+    /// error.
     pub fn fail_nth(&self, number: usize) {
         let before = std::iter::repeat_n(None, number - 1);
         self.fail_next(before.chain([Some(ErrorKind::Io)]));

@@ -25,7 +25,8 @@ impl Fate {
         Self::Answer(Err(error(kind)))
     }
 
-    /// It succeeds, and the model does not see it: a read returns its buffer as it is, and a map is all data.
+    /// It succeeds, and the model does not see it: a read returns its buffer as it is, and a map is
+    /// all data.
     #[must_use]
     pub fn done(operation: Operation) -> Self {
         Self::Answer(Ok(outcome(operation, None)))

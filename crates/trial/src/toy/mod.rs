@@ -88,8 +88,8 @@ impl std::fmt::Debug for Toy {
 }
 
 impl Toy {
-    /// A new image of `size` bytes: nothing is in it, and nothing of it is in the files before it is
-    /// flushed, or finished.
+    /// A new image of `size` bytes: nothing is in it, and nothing of it is in the files before it
+    /// is flushed, or finished.
     #[must_use]
     pub fn create(
         files: [Edge; 2],

@@ -69,7 +69,8 @@ proptest! {
         prop_assert_eq!(again.counts().held, 0);
     }
 
-    /// What is read where nothing was written is what the backing disk has, and that stays as it is.
+    /// What is read where nothing was written is what the backing disk has, and that stays as it
+    /// is.
     #[test]
     fn the_backing_disk_shows_through_until_it_is_written_over(
         under in prop::collection::vec((0..SIZE, 1..SIZE / 4, 1u8..), 1..6),
@@ -111,7 +112,8 @@ proptest! {
         prop_assert!(all(&backing) == before, "the backing disk was changed");
     }
 
-    /// In every block of a few, several neighbours; and each of them once, so that the end is known.
+    /// In every block of a few, several neighbours; and each of them once, so that the end is
+    /// known.
     #[test]
     fn many_operations_in_flight_at_a_time_do_not_harm_each_other(
         steps in prop::collection::vec((1..3000usize, 0..4u8), 8..64),

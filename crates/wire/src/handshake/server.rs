@@ -27,8 +27,8 @@ pub trait ExportCatalog {
     /// The refusal to send: they are not known.
     fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal>;
 
-    /// Whether [`ExportCatalog::list`] can answer now. If not, the handshake stops with [`ServerStep::Wait`] before the option, and
-    /// asks again when it is advanced again.
+    /// Whether [`ExportCatalog::list`] can answer now. If not, the handshake stops with
+    /// [`ServerStep::Wait`] before the option, and asks again when it is advanced again.
     fn is_listed(&self) -> bool {
         true
     }

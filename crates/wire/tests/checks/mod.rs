@@ -1,9 +1,9 @@
 //! The numbered conformance checks, as far as they can be made without a socket.
 //!
-//! `server_check_NN_…` and `client_check_NN_…` carry the numbers of the project's checklist. What the
-//! program shows over sockets too is stated once, in `blackbox::conformance`. Bytes are written and
-//! read by hand, independently of the crate's own codec, so that a mistake in one is not hidden by the
-//! same mistake in the other.
+//! `server_check_NN_…` and `client_check_NN_…` carry the numbers of the project's checklist. What
+//! the program shows over sockets too is stated once, in `blackbox::conformance`. Bytes are written
+//! and read by hand, independently of the crate's own codec, so that a mistake in one is not hidden
+//! by the same mistake in the other.
 
 mod bytes;
 mod client_handshake;

@@ -1,4 +1,5 @@
-//! Checks of the server: the list of `blackbox::conformance`, and what only this side of it can show.
+//! Checks of the server: the list of `blackbox::conformance`, and what only this side of it can
+//! show.
 
 use blackbox::conformance::{Check, Host, NAMED, check, disk, options, requests, run, session};
 use blackbox::haggle::option_bytes;

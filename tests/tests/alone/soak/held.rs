@@ -4,8 +4,8 @@ use std::fs;
 
 use blackbox::MIB;
 
-/// What it may grow by from its first spell to any later one, in bytes: buffers that are kept for reuse, and what the
-/// allocator keeps.
+/// What it may grow by from its first spell to any later one, in bytes: buffers that are kept for
+/// reuse, and what the allocator keeps.
 const GROWTH: u64 = 48 * MIB;
 /// Threads that wait for disks, with those beyond the limit, reactors and all others.
 const THREADS: usize = 128;

@@ -1,4 +1,5 @@
-//! Clients that do what no client should. Whatever the server answers, or whether it does, they go on.
+//! Clients that do what no client should. Whatever the server answers, or whether it does, they go
+//! on.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,9 +1,11 @@
-//! Servers under everything at once: clients that stop at each stage, flood, never read, reset and are killed, a
-//! disk that is full or fails, too few descriptors, little memory, and an end at any moment. Meanwhile
-//! well-behaved clients verify their own bytes. Afterwards nothing is left behind.
+//! Servers under everything at once: clients that stop at each stage, flood, never read, reset and
+//! are killed, a disk that is full or fails, too few descriptors, little memory, and an end at any
+//! moment. Meanwhile well-behaved clients verify their own bytes. Afterwards nothing is left
+//! behind.
 //!
 //! The short form is one spell or two with each server. `scripts/soak` is the long one:
-//! - `SOAK_SECONDS=N`: servers at random for so long, after a storm of 10,000 connections and a thousand idle ones.
+//! - `SOAK_SECONDS=N`: servers at random for so long, after a storm of 10,000 connections and a
+//!   thousand idle ones.
 //! - `BLACKBOX_SEED=N`: the same servers, and the same choices of each client, again.
 
 mod grounds;
@@ -48,7 +50,8 @@ fn wide(number: usize) -> u64 {
     u64::try_from(number).unwrap()
 }
 
-/// Descriptors that are made once, when they are needed first: zeroes to be sent, a temporary file, durable writes.
+/// Descriptors that are made once, when they are needed first: zeroes to be sent, a temporary file,
+/// durable writes.
 const MADE_LATE: usize = 4;
 
 /// What was done so far, for people.
@@ -173,7 +176,8 @@ fn warm(running: &Running) -> usize {
     running.held().descriptors
 }
 
-/// What it holds once all have left: few more descriptors than it had, and if there are more, not for long.
+/// What it holds once all have left: few more descriptors than it had, and if there are more, not
+/// for long.
 fn settled(running: &Running, before: usize) -> Held {
     let begun = Instant::now();
     loop {

@@ -75,8 +75,8 @@ fn what_is_neither_file_nor_disk_is_refused() {
     outcome.failed();
 }
 
-/// Runs our binary as the user nobody, for whom permissions count. `None`, after saying so, when that
-/// cannot be done.
+/// Runs our binary as the user nobody, for whom permissions count. `None`, after saying so, when
+/// that cannot be done.
 fn as_unprivileged_user(words: &[&str]) -> Option<Outcome> {
     if !is_root() {
         return Some(ferry(words));

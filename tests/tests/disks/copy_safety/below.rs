@@ -1,4 +1,5 @@
-//! An overlay that is copied onto its own base: the base ends as the overlay showed it, and nothing of it is lost before it was read.
+//! An overlay that is copied onto its own base: the base ends as the overlay showed it, and nothing
+//! of it is lost before it was read.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +13,8 @@ use blackbox::temp::{TempDir, pattern};
 const SIZE: usize = 16 << 20;
 const CLUSTER: usize = 64 << 10;
 
-/// A base, two overlays over it with almost all clusters of their own, and what the upper one shows.
+/// A base, two overlays over it with almost all clusters of their own, and what the upper one
+/// shows.
 struct Chain {
     temp: TempDir,
     want: Vec<u8>,

@@ -1,4 +1,5 @@
-//! Exit 0 means that it is there: the system's reports of lost writes are noticed, whenever they come.
+//! Exit 0 means that it is there: the system's reports of lost writes are noticed, whenever they
+//! come.
 
 use std::fs;
 use std::path::{Path, PathBuf};

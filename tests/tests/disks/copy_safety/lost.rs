@@ -1,4 +1,5 @@
-//! A server that is lost at each kind of operation of a copy in turn, and is away for a while: the copy waits for it.
+//! A server that is lost at each kind of operation of a copy in turn, and is away for a while: the
+//! copy waits for it.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,14 +13,16 @@ use blackbox::temp::{TempDir, pattern};
 const SIZE: usize = 8 << 20;
 /// How often connecting fails before the server is back.
 const AWAY: usize = 3;
-/// Data in every other 64 KiB, which no other program can name: so the target may be zeroed in advance.
+/// Data in every other 64 KiB, which no other program can name: so the target may be zeroed in
+/// advance.
 const SOURCE: &str = "sparse-random:8M?seed=4&percent=50&runlength=64K";
 
 /// What a server is lost at.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Option(u32),
-    /// Before it is obeyed, or after it, and before that is acknowledged; only of a fast zero, if so.
+    /// Before it is obeyed, or after it, and before that is acknowledged; only of a fast zero, if
+    /// so.
     Request {
         command: u16,
         fast: bool,
@@ -27,7 +30,8 @@ enum Loss {
     },
 }
 
-/// A server that is lost at the `nth` of these (from 0), and then away for a while. The flag tells whether it was.
+/// A server that is lost at the `nth` of these (from 0), and then away for a while. The flag tells
+/// whether it was.
 fn lost_at(mut script: Script, loss: Loss, nth: usize) -> (Fake, Arc<AtomicBool>) {
     let lost = Arc::new(AtomicBool::new(false));
     let (away, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -1,4 +1,5 @@
-//! What is left when a conversion does not end as it should: killed, no room, a source that goes away.
+//! What is left when a conversion does not end as it should: killed, no room, a source that goes
+//! away.
 
 use std::fs::File;
 use std::path::Path;

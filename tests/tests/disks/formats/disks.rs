@@ -1,5 +1,5 @@
-//! The bytes of the disks: noise, text, one byte over and over, zeroes and holes; and whether two files hold
-//! the same.
+//! The bytes of the disks: noise, text, one byte over and over, zeroes and holes; and whether two
+//! files hold the same.
 
 use std::collections::BTreeMap;
 use std::fs::File;

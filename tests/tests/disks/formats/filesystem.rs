@@ -1,5 +1,5 @@
-//! A file system made of a part of this machine's own files, through every format and back: e2fsck finds
-//! nothing to complain of.
+//! A file system made of a part of this machine's own files, through every format and back: e2fsck
+//! finds nothing to complain of.
 
 use std::path::{Path, PathBuf};
 

@@ -102,8 +102,8 @@ impl Ground {
         path
     }
 
-    /// The disk of this size as it must be in the image that qemu-img made of it: some formats round the size
-    /// up. qemu-img itself is the witness, but where it would read terabytes.
+    /// The disk of this size as it must be in the image that qemu-img made of it: some formats
+    /// round the size up. qemu-img itself is the witness, but where it would read terabytes.
     #[track_caller]
     pub(crate) fn truth_of(&self, format: &str, image: &str, size: u64) -> PathBuf {
         let raw = self.raw(size);

@@ -1,5 +1,5 @@
-//! Images that are cut off or damaged: each ends in one clear error or in a disk, within a limit of memory, and
-//! never in a panic, a signal or a hang. What is read of them is what qemu-img reads.
+//! Images that are cut off or damaged: each ends in one clear error or in a disk, within a limit of
+//! memory, and never in a panic, a signal or a hang. What is read of them is what qemu-img reads.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

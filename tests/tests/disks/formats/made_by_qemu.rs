@@ -84,7 +84,8 @@ fn every_qcow_is_read() {
     read_all(&recipes::qcow());
 }
 
-/// What is encrypted, or packed in a way that is not unpacked here, is refused by name, and never read as something else.
+/// What is encrypted, or packed in a way that is not unpacked here, is refused by name, and never
+/// read as something else.
 #[test]
 fn images_that_need_a_key_or_another_tool_are_refused_with_its_name() {
     let Some(ground) = Ground::new() else { return };
@@ -102,7 +103,8 @@ fn images_that_need_a_key_or_another_tool_are_refused_with_its_name() {
         ("luks", &["-o", "key-secret=s,iter-time=10"], "LUKS"),
     ] {
         let make = ["convert", "--object", secret, "-f", "raw", "-O", format];
-        // A key takes its time, and QEMU, which measures it, gives up where others use the processor.
+        // A key takes its time, and QEMU, which measures it, gives up where others use the
+        // processor.
         let made = (0..20).any(|_| {
             let outcome = ground.try_img(&[&make[..], words, &[text(&raw), &image]].concat());
             // Or it was still at it after ten seconds.

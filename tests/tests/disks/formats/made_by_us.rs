@@ -1,4 +1,5 @@
-//! Every image that we make is what qemu-img takes it for: whole, of the same disk, and fit to be written to.
+//! Every image that we make is what qemu-img takes it for: whole, of the same disk, and fit to be
+//! written to.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

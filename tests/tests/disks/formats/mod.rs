@@ -1,8 +1,9 @@
-//! Image formats from outside: what qemu-img makes is read as qemu-img reads it, what we make is what
-//! qemu-img takes it for, and nothing that is cut off, damaged, killed or refused leaves more than a clear
-//! error.
+//! Image formats from outside: what qemu-img makes is read as qemu-img reads it, what we make is
+//! what qemu-img takes it for, and nothing that is cut off, damaged, killed or refused leaves more
+//! than a clear error.
 //!
-//! `disks` has the bytes, `recipes` every image that is made here. See `blackbox::dice` for the long form.
+//! `disks` has the bytes, `recipes` every image that is made here. See `blackbox::dice` for the
+//! long form.
 
 mod chains;
 mod crashes;

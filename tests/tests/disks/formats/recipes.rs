@@ -54,8 +54,8 @@ impl Recipe {
         words
     }
 
-    /// Makes it of the disk with qemu-img; its path. `None` where qemu-img cannot, which may be only
-    /// because of the size.
+    /// Makes it of the disk with qemu-img; its path. `None` where qemu-img cannot, which may be
+    /// only because of the size.
     #[track_caller]
     pub(crate) fn make(&self, ground: &Ground) -> Option<String> {
         let image = ground.path("image");

@@ -1,4 +1,5 @@
-//! Images on a server that dies and comes back: what is known below a format of a path that broke is known above it.
+//! Images on a server that dies and comes back: what is known below a format of a path that broke
+//! is known above it.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -38,7 +39,8 @@ impl Drop for Server {
     }
 }
 
-/// Runs `words` while the server dies once, when it has done ten requests of a kind, and another comes.
+/// Runs `words` while the server dies once, when it has done ten requests of a kind, and another
+/// comes.
 fn copy_meanwhile(socket: &Path, kind: &str, slow: &[&str], then: &[&str], words: &[&str]) {
     let log = socket.with_file_name("log");
     let _ = std::fs::remove_file(&log);

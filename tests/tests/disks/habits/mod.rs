@@ -1,5 +1,6 @@
-//! Command lines as people and programs have them (lines.txt), of qemu-img, nbdcopy, nbdinfo, nbdkit and qemu-nbd: what
-//! each ends with here, what it says, and, where qemu-img is installed, that it ends with the same.
+//! Command lines as people and programs have them (lines.txt), of qemu-img, nbdcopy, nbdinfo,
+//! nbdkit and qemu-nbd: what each ends with here, what it says, and, where qemu-img is installed,
+//! that it ends with the same.
 
 use std::path::Path;
 use std::process::Command;

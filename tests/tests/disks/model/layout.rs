@@ -1,5 +1,6 @@
-//! Which client may change which bytes. The disk is cut into runs of odd lengths, each with an owner, so that
-//! the bytes of one block belong to several clients; one range in the middle belongs to all.
+//! Which client may change which bytes. The disk is cut into runs of odd lengths, each with an
+//! owner, so that the bytes of one block belong to several clients; one range in the middle belongs
+//! to all.
 
 use std::ops::Range;
 

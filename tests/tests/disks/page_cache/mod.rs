@@ -1,5 +1,6 @@
-//! The page cache: what the verb `cache` reports of files and does to them, and what copies and servers leave there,
-//! by `cache=`. Other programs (fincore, strace, the control groups) are the witnesses.
+//! The page cache: what the verb `cache` reports of files and does to them, and what copies and
+//! servers leave there, by `cache=`. Other programs (fincore, strace, the control groups) are the
+//! witnesses.
 
 mod calls;
 mod groups;

@@ -55,7 +55,8 @@ fn unwritten_allocates_and_writes_nothing_and_sparse_not_even_that() {
     }
 }
 
-/// Data that lies in what the map calls unwritten until it is written back must not be taken for nothing.
+/// Data that lies in what the map calls unwritten until it is written back must not be taken for
+/// nothing.
 #[test]
 fn what_a_file_holds_stays_also_where_it_is_only_in_the_page_cache() {
     for kind in KINDS {
@@ -65,7 +66,8 @@ fn what_a_file_holds_stays_also_where_it_is_only_in_the_page_cache() {
         fallocate(&file, FallocateFlags::empty(), 0, 24 * MIB).unwrap();
         file.set_len(36 * MIB + 77).unwrap();
         let mut want = vec![0; usize::try_from(36 * MIB + 77).unwrap()];
-        // On the disk, in the cache over unwritten blocks, over a hole, parts of blocks, at the end.
+        // On the disk, in the cache over unwritten blocks, over a hole, parts of blocks, at the
+        // end.
         for (at, len) in [(0, 5), (9000, 1 << 20), (8 * MIB + 511, 2), (20 * MIB, 4096)] {
             file.write_all_at(&pattern(at, len), at).unwrap();
             want[usize::try_from(at).unwrap()..][..len].copy_from_slice(&pattern(at, len));

@@ -1,5 +1,5 @@
-//! `prealloc`, and files that are preallocated: the file system's own map afterwards, on ext4, xfs and
-//! btrfs; what was there before; and what a kill, an interruption or a full disk leaves.
+//! `prealloc`, and files that are preallocated: the file system's own map afterwards, on ext4, xfs
+//! and btrfs; what was there before; and what a kill, an interruption or a full disk leaves.
 
 mod devices;
 mod extents;

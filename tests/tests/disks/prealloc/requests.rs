@@ -1,4 +1,5 @@
-//! Which requests the kernel gets, in which order; and kernels that lack some of them, which strace plays.
+//! Which requests the kernel gets, in which order; and kernels that lack some of them, which strace
+//! plays.
 
 use std::process::Command;
 
@@ -101,8 +102,8 @@ fn an_error_of_the_disk_is_reported_and_nothing_else_is_tried() {
     }
 }
 
-/// Whatever the step at which there is no room: the exit status and the line say so, what was there is there, and a second run
-/// completes what was begun.
+/// Whatever the step at which there is no room: the exit status and the line say so, what was there
+/// is there, and a second run completes what was begun.
 #[test]
 fn a_lack_of_room_at_any_step_is_reported_and_leaves_no_half_image() {
     let Some(fs) = Mounted::new("ext4", ROOM) else { return };

@@ -143,7 +143,8 @@ fn what_cannot_be_read_fails_and_is_zeroes_only_where_that_was_asked_for() {
     assert!(std::fs::read(&to).unwrap() == wanted);
 }
 
-/// What packs its blocks cannot read one back to change a part of it: what only looks on changes nothing of how it is written.
+/// What packs its blocks cannot read one back to change a part of it: what only looks on changes
+/// nothing of how it is written.
 #[test]
 fn a_rate_and_what_looks_on_write_packed_images_as_they_are_written_without() {
     let temp = TempDir::new();

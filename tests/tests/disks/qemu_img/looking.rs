@@ -103,7 +103,8 @@ fn map_says_what_qemu_img_says() {
         }
         assert_eq!(ours, json(theirs(&qemu_img, &words).succeeded()), "{words:?}");
     }
-    // What an image has an entry for is present, and what it has none for is not; of formats that lie over nothing, all is.
+    // What an image has an entry for is present, and what it has none for is not; of formats that
+    // lie over nothing, all is.
     let overlay = text(&temp.join("overlay")).to_owned();
     let create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", raw, &overlay];
     theirs(&qemu_img, &create).succeeded();
@@ -186,7 +187,8 @@ fn compare_says_what_could_not_be_read() {
     assert!(outcome.stderr.contains("Error while reading offset 0"), "{outcome:#?}");
 }
 
-/// The room that the bitmaps of the source would take is reported for formats that can hold them, and for no others.
+/// The room that the bitmaps of the source would take is reported for formats that can hold them,
+/// and for no others.
 #[test]
 fn measure_counts_bitmaps_as_qemu_img_does() {
     let Some(qemu_img) = peer("qemu-img") else { return };
@@ -253,7 +255,8 @@ fn a_vmdk_is_checked_as_qemu_img_does_it() {
     assert_eq!(broken.status.code(), Some(2), "{broken:#?}");
 }
 
-/// The output and the status: for good images, for truncated ones, and for such as have wrong tables.
+/// The output and the status: for good images, for truncated ones, and for such as have wrong
+/// tables.
 #[test]
 fn a_qcow2_a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
     let Some(qemu_img) = peer("qemu-img") else { return };

@@ -147,7 +147,8 @@ fn verdicts_open_nothing_else() {
 #[test]
 fn hostile_images_get_a_verdict_within_the_limits() {
     let temp = TempDir::new();
-    // A header of the newest kind, then all bits set: lengths, counts and offsets beyond all measure.
+    // A header of the newest kind, then all bits set: lengths, counts and offsets beyond all
+    // measure.
     for version in [2, 3] {
         for fill in [0xff_u8, 0x7f, 0x01, 0x00] {
             let mut bytes = vec![fill; 4 << 20];

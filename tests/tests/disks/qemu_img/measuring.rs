@@ -1,4 +1,5 @@
-//! `measure`: what qemu-img says for the same options, and never less than what an image then takes.
+//! `measure`: what qemu-img says for the same options, and never less than what an image then
+//! takes.
 
 use std::path::Path;
 
@@ -41,7 +42,8 @@ fn sources(temp: &TempDir) -> Vec<(String, &'static str)> {
     found
 }
 
-/// Every mode of preallocation with every kind of cluster and refcount, and options that change what is counted.
+/// Every mode of preallocation with every kind of cluster and refcount, and options that change
+/// what is counted.
 fn options(base: &str) -> Vec<String> {
     let mut all = Vec::new();
     for room in ["off", "metadata", "falloc", "full"] {
@@ -113,8 +115,8 @@ fn an_image_takes_no_more_than_measure_says() {
     let data = format!("data_file={}", text(&temp.join("data")));
     let mut cases: Vec<(&str, String)> = options(&base)
         .into_iter()
-        // With tables for all of it the last cluster has its place at the end, as with qemu-img; what is not data takes
-        // no room.
+        // With tables for all of it the last cluster has its place at the end, as with qemu-img;
+        // what is not data takes no room.
         .filter(|option| !option.contains("metadata") && !option.contains("full"))
         .filter(|option| !option.contains("refcount_bits"))
         .map(|option| ("qcow2", option))

@@ -161,8 +161,8 @@ fn the_data_file_of_an_image_lies_where_the_user_says() {
     assert!(std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap());
 }
 
-/// A name without a directory is one in the working directory for QEMU, and one beside the image for others. Where both are
-/// there, neither is taken for the other.
+/// A name without a directory is one in the working directory for QEMU, and one beside the image
+/// for others. Where both are there, neither is taken for the other.
 #[test]
 fn a_data_file_of_a_relative_name_is_the_one_that_there_is() {
     let (Some(qemu_img), Some(_)) = (peer("qemu-img"), peer("qemu-io")) else { return };
@@ -200,7 +200,8 @@ fn a_data_file_of_a_relative_name_is_the_one_that_there_is() {
     assert!(refused.failed().contains("lies outside"), "{refused:#?}");
 }
 
-/// However the locks are: what is read, and what an image is to lie over, is not emptied to become that image.
+/// However the locks are: what is read, and what an image is to lie over, is not emptied to become
+/// that image.
 #[test]
 fn what_an_image_is_made_of_or_lies_over_is_never_written_over() {
     let Some(_) = peer("qemu-img") else { return };

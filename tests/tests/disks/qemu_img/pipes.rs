@@ -1,4 +1,5 @@
-//! A pipe as the target: every image that can be made goes into one, and what comes out of it is what a file would hold.
+//! A pipe as the target: every image that can be made goes into one, and what comes out of it is
+//! what a file would hold.
 
 use std::path::Path;
 use std::process::Command;
@@ -75,7 +76,8 @@ fn an_image_that_went_through_a_pipe_is_sound_and_the_same_disk() {
             theirs(&qemu_img, &["check", "-f", format, text(&out)]).succeeded();
         }
         if format == "qcow2" && words.is_empty() && *source == raw {
-            // 1 MiB, two clusters and a bit, 1 MiB of zeroes that are written, the end: and not the holes.
+            // 1 MiB, two clusters and a bit, 1 MiB of zeroes that are written, the end: and not the
+            // holes.
             let len = std::fs::metadata(&out).unwrap().len();
             assert!(len < 3 << 20, "{len}");
         }

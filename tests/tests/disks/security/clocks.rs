@@ -1,6 +1,7 @@
 //! The clock on the wall may jump, back and by years: no timeout follows it.
 //!
-//! A small library, put before the system's, makes it jump at each look; all else that the system reports is true.
+//! A small library, put before the system's, makes it jump at each look; all else that the system
+//! reports is true.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -96,7 +96,8 @@ fn an_image_is_served_for_reading_only_and_stays_as_it_is() {
     }
 }
 
-/// A qcow2 image all of whose clusters are one that is compressed: `size` bytes of data in a small file.
+/// A qcow2 image all of whose clusters are one that is compressed: `size` bytes of data in a small
+/// file.
 fn bomb(qemu_img: &Path, qemu_io: &Path, temp: &TempDir, size: u64) -> PathBuf {
     let image = temp.join("bomb");
     run(program(&qemu_img.into(), ["create", "-q", "-f", "qcow2"])

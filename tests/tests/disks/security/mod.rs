@@ -1,5 +1,6 @@
-//! Attacks that other programs have met, from outside: untrusted images, and a clock that jumps. The other attacks, and
-//! where they are tested, are in docs/security.md, which a test here keeps true.
+//! Attacks that other programs have met, from outside: untrusted images, and a clock that jumps.
+//! The other attacks, and where they are tested, are in docs/security.md, which a test here keeps
+//! true.
 
 mod clocks;
 mod images;

@@ -18,7 +18,8 @@ fn every_test_that_the_page_on_security_names_is_there() {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         assert_eq!(cells.len(), 4, "attack, defence, bound, tests: {row}");
         assert!(cells.iter().all(|cell| !cell.is_empty()), "{row}");
-        // Every other piece between backticks is in them; several tests of a file are named with commas.
+        // Every other piece between backticks is in them; several tests of a file are named with
+        // commas.
         let mut file = String::new();
         let mut of_row = 0;
         for word in cells[3].split('`').skip(1).step_by(2) {

@@ -1,4 +1,5 @@
-//! What an image names is opened by no verb, with the sandbox off: each kind of reference, looked at by strace.
+//! What an image names is opened by no verb, with the sandbox off: each kind of reference, looked
+//! at by strace.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What a verb can still do once it has been broken into: its sandbox is shut, and then calls are made in its place (`taken`). What
-//! succeeds is the table in docs/security.md, "In a sandbox".
+//! What a verb can still do once it has been broken into: its sandbox is shut, and then calls are
+//! made in its place (`taken`). What succeeds is the table in docs/security.md, "In a sandbox".
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -254,7 +254,8 @@ fn calls(scene: &Scene) -> Calls {
     calls
 }
 
-/// Whether the sandbox has let a call through: it succeeded, or failed for another reason than rights.
+/// Whether the sandbox has let a call through: it succeeded, or failed for another reason than
+/// rights.
 fn succeeded(name: &str, result: i64) -> bool {
     if name.starts_with("connect ") {
         // There may be no socket to connect.

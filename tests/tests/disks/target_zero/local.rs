@@ -1,5 +1,5 @@
-//! Copies from file to file: shared where the file system can, all at once where nothing else was asked
-//! for, and copied where either may not be.
+//! Copies from file to file: shared where the file system can, all at once where nothing else was
+//! asked for, and copied where either may not be.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

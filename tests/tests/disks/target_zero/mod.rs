@@ -1,5 +1,6 @@
-//! What a target holds already is proved, not assumed: a clean one costs its data and no more, one full
-//! of old bytes becomes equal to the source, a false claim is an error, and blocks that can be shared are.
+//! What a target holds already is proved, not assumed: a clean one costs its data and no more, one
+//! full of old bytes becomes equal to the source, a false claim is an error, and blocks that can be
+//! shared are.
 
 mod blocks;
 mod claims;

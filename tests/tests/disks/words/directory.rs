@@ -1,4 +1,5 @@
-//! `file dir=DIR`: a directory's files as exports, and nothing else of the system. `file fd=N`: a file that is open already.
+//! `file dir=DIR`: a directory's files as exports, and nothing else of the system. `file fd=N`: a
+//! file that is open already.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};

@@ -1,5 +1,5 @@
-//! Words that people bring along from other tools: `-` for a pipe, `[ CMD ARGS ]` for a server, one question to `info`, a range and
-//! a rate for `copy`, a directory for `serve`, and `resize`.
+//! Words that people bring along from other tools: `-` for a pipe, `[ CMD ARGS ]` for a server, one
+//! question to `info`, a range and a rate for `copy`, a directory for `serve`, and `resize`.
 
 mod brackets;
 mod choices;

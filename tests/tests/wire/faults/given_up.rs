@@ -1,5 +1,5 @@
-//! Connections that the network gives up (TCP's keep-alive): what was asked for there may still be done, at
-//! any time, and the server will never be seen to close.
+//! Connections that the network gives up (TCP's keep-alive): what was asked for there may still be
+//! done, at any time, and the server will never be seen to close.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
-//! A bad network, and servers that go and come back: a copy ends with an equal disk or with an error,
-//! never with a wrong one, and never not at all; a client of our proxy sees nothing of it, as long
-//! as the server is back in time.
+//! A bad network, and servers that go and come back: a copy ends with an equal disk or with an
+//! error, never with a wrong one, and never not at all; a client of our proxy sees nothing of it,
+//! as long as the server is back in time.
 
 mod copies;
 mod given_up;

@@ -20,7 +20,8 @@ use super::{TRANSIENT, device, patchwork};
 struct Habits {
     /// Requests that it collects before it answers them in any order.
     together: usize,
-    /// In this many cases of a thousand a reply is late, is sent twice, or the connection ends instead.
+    /// In this many cases of a thousand a reply is late, is sent twice, or the connection ends
+    /// instead.
     late: usize,
     doubled: usize,
     closes: usize,

@@ -14,8 +14,8 @@ use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, eventually, index, launch::Serve};
 use rustix::process::Signal;
 
-/// A server whose answers are whatever `answer` makes of their number; each ends its connection. Gives its URL, with
-/// one failure that it may have in a row.
+/// A server whose answers are whatever `answer` makes of their number; each ends its connection.
+/// Gives its URL, with one failure that it may have in a row.
 fn answering(answer: impl Fn(usize) -> Vec<u8> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -140,7 +140,8 @@ fn an_image_costs_no_round_trips_for_its_tables() {
         let target = nginx.temp().join("converted");
         let url = nginx.url("/image.qcow2");
         run(ours(["convert", "-f", "qcow2", "-O", "raw", &url]).arg(&target)).succeeded();
-        // One brings the header, the tables and the first data. The log has requests as they end, sometimes after the client.
+        // One brings the header, the tables and the first data. The log has requests as they end,
+        // sometimes after the client.
         let requests = eventually("the log has the first request", || {
             let requests = nginx.requests();
             requests.iter().any(|(_, _, _, range)| range == "bytes=0-8388607").then_some(requests)

@@ -1,5 +1,6 @@
-//! Servers that promise nothing of several connections: those that serve them all the same are read over several
-//! where that helps, and those that have one client at a time lose nothing by being asked.
+//! Servers that promise nothing of several connections: those that serve them all the same are read
+//! over several where that helps, and those that have one client at a time lose nothing by being
+//! asked.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The plugins of the distribution, with what their pages show: the same bytes, the same map and the same answers under nbdkit
-//! and under ours.
+//! The plugins of the distribution, with what their pages show: the same bytes, the same map and
+//! the same answers under nbdkit and under ours.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,8 @@ const EXAMPLES: &[Example] = &[
         words: "1M command='truncate -s $size $disk; printf hello | dd of=$disk conv=notrunc'",
         look: r#"nbdcopy "$uri" - | sha256sum; nbdinfo --can multi-conn "$uri"; echo $?"#,
     },
-    // Its image has the time of its making in it. Its shell writes to a descriptor by number, one digit at most.
+    // Its image has the time of its making in it. Its shell writes to a descriptor by number, one
+    // digit at most.
     Example {
         plugin: "iso",
         given: "mkdir files; echo hello > files/one",
@@ -194,7 +195,8 @@ fn every_plugin_of_the_distribution_serves_the_same_under_both() {
     }
     for example in EXAMPLES {
         if !is_there(example.plugin) {
-            // Scripting languages are packages of their own; they are among those that the test machine has.
+            // Scripting languages are packages of their own; they are among those that the test
+            // machine has.
             skip(&format!("needs the plugin {}", example.plugin));
             continue;
         }

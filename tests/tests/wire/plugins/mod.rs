@@ -1,5 +1,5 @@
-//! nbdkit's plugins under `diskferry serve`, as they are: a plugin of these tests, which writes down how it is called, and
-//! those of the distribution, each under nbdkit and under ours.
+//! nbdkit's plugins under `diskferry serve`, as they are: a plugin of these tests, which writes
+//! down how it is called, and those of the distribution, each under nbdkit and under ours.
 
 mod answers;
 mod callbacks;
@@ -79,7 +79,8 @@ fn beside(host: Host, temp: &TempDir, words: &str, command: &str) -> Run {
     Run { outcome, log: log.lines().map(str::to_owned).collect() }
 }
 
-/// The same with a Python program that has `uri`, and `h`, which is not connected yet. `attempt(f)` prints its result.
+/// The same with a Python program that has `uri`, and `h`, which is not connected yet. `attempt(f)`
+/// prints its result.
 fn python(host: Host, temp: &TempDir, words: &str, program: &str) -> Run {
     let program = format!(
         "import nbd, os\nuri = os.environ[\"uri\"]\nh = nbd.NBD()\nh.add_meta_context(\"base:allocation\")\n\

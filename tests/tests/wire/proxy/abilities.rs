@@ -1,4 +1,5 @@
-//! nbdinfo prints of our server in front of another what it prints of that one, but for what ours adds.
+//! nbdinfo prints of our server in front of another what it prints of that one, but for what ours
+//! adds.
 
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;

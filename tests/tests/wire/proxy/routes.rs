@@ -217,7 +217,8 @@ fn a_command_ends_also_with_a_server_that_is_stopped_at_once() {
     wait_for("the command ends", || !is_alive(&pid));
 }
 
-/// Whether a child of this process still runs; one that has ended is a zombie until it is waited for.
+/// Whether a child of this process still runs; one that has ended is a zombie until it is waited
+/// for.
 fn job_runs(pid: rustix::process::Pid) -> bool {
     let status = format!("/proc/{}/stat", pid.as_raw_nonzero());
     fs::read_to_string(status).is_ok_and(|stat| !stat.contains(") Z "))

@@ -81,7 +81,8 @@ fn each_mistake_is_reported_with_its_line_and_the_nearest_right_word() {
         ("[[export]]\nname = 'b'\ndisk = 'memory:1M'\nallow = ['tls']\n", 1, "TLS"),
         ("[[export]]\nname = 'a'\ndisk = 'memory:1M'\n", 1, "two exports are named `a`"),
     ] {
-        // Behind a mistake among options there is an export that is right, and before one in an export.
+        // Behind a mistake among options there is an export that is right, and before one in an
+        // export.
         let whole = if text.contains("export]]") {
             format!("{EXPORT}{text}")
         } else {

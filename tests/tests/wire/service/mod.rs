@@ -1,5 +1,5 @@
-//! `serve` as a service: messages to the service manager, reloading, listening sockets, its configuration,
-//! and the units that are shipped.
+//! `serve` as a service: messages to the service manager, reloading, listening sockets, its
+//! configuration, and the units that are shipped.
 
 mod check;
 mod configured;
@@ -25,8 +25,8 @@ struct Service {
 }
 
 impl Service {
-    /// Starts it with this configuration, in which `%D` is its directory, and these options; `socket` is where to look
-    /// whether it is ready.
+    /// Starts it with this configuration, in which `%D` is its directory, and these options;
+    /// `socket` is where to look whether it is ready.
     fn start(config: &str, options: &[&str]) -> Self {
         let temp = TempDir::new();
         write_config(&temp, config);

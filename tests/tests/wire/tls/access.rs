@@ -74,7 +74,8 @@ fn users_of_this_machine_and_addresses_are_told_apart() {
     two_exports(&credentials, &[&me], "%B info \"$(plain secret)\"").succeeded();
 }
 
-/// A server in a container does not see the process of a client outside: its number is 0, and its user known.
+/// A server in a container does not see the process of a client outside: its number is 0, and its
+/// user known.
 #[test]
 fn a_client_of_another_namespace_of_processes_is_the_user_that_it_is() {
     let Some(unshare) = peer("unshare") else { return };

@@ -1,5 +1,5 @@
-//! Our client against peers, and against our own server: each verb that takes a disk takes one under
-//! TLS, and the client believes no server that it must not believe.
+//! Our client against peers, and against our own server: each verb that takes a disk takes one
+//! under TLS, and the client believes no server that it must not believe.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Certificates and keys for a test, made by openssl: an authority that both sides believe, one that
-//! nothing here trusts, and keys as psktool makes them.
+//! Certificates and keys for a test, made by openssl: an authority that both sides believe, one
+//! that nothing here trusts, and keys as psktool makes them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,6 @@
-//! TLS in the protocol's conformance list: server checks 39 to 45 and client checks 18 and 19, as far as they
-//! are not in `hostile.rs` and `calling.rs`. All of them are tests `server_check_NN_…` and `client_check_NN_…`.
+//! TLS in the protocol's conformance list: server checks 39 to 45 and client checks 18 and 19, as
+//! far as they are not in `hostile.rs` and `calling.rs`. All of them are tests `server_check_NN_…`
+//! and `client_check_NN_…`.
 
 use blackbox::haggle::Haggler;
 use blackbox::launch::{Serve, Server};

@@ -1,5 +1,5 @@
-//! Peers that do not do what a peer under TLS should. Whatever they do, their connection ends within
-//! its bounds, and all others are served meanwhile and afterwards.
+//! Peers that do not do what a peer under TLS should. Whatever they do, their connection ends
+//! within its bounds, and all others are served meanwhile and afterwards.
 
 use std::fs;
 use std::io::{Read, Write};

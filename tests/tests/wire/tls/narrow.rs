@@ -1,5 +1,5 @@
-//! Sockets and links that take little at a time, in a network namespace of the test's own: what is encrypted together
-//! leaves in parts, and is answered in parts.
+//! Sockets and links that take little at a time, in a network namespace of the test's own: what is
+//! encrypted together leaves in parts, and is answered in parts.
 
 use blackbox::peers::{diskferry, peer, skip_environment};
 use blackbox::run::{program, run};
@@ -16,7 +16,8 @@ const SMALL: &str = "echo 4096 16384 65536 > /proc/sys/net/ipv4/tcp_wmem && \
 /// Eight megabytes a second, and a queue that drops what is more than 20 ms.
 const SLOW: &str = "tc qdisc add dev lo root tbf rate 64mbit burst 4k latency 20ms";
 
-/// There and back, with requests of several lengths over one and several connections; other bytes each time.
+/// There and back, with requests of several lengths over one and several connections; other bytes
+/// each time.
 const COPIES: &str = r#"set -e
 for size in 16k 64k 256k 4M; do
     for connections in 1 4; do

@@ -1,5 +1,6 @@
-//! Our client against nbd-server, the protocol's reference. It has certificates and no keys, TLS 1.2 by default, and
-//! always asks for the client's certificate: without an authority to believe (`cacertfile`) it lets no client in.
+//! Our client against nbd-server, the protocol's reference. It has certificates and no keys, TLS
+//! 1.2 by default, and always asks for the client's certificate: without an authority to believe
+//! (`cacertfile`) it lets no client in.
 
 use std::fs;
 use std::net::TcpListener;
@@ -97,7 +98,8 @@ fn nbd_server_with_certificates_of_both() {
         assert!(fs::read(server.disk()).unwrap() == pattern(7, SIZE), "{more}");
         let listed = run(&mut ours(["list", &uri]));
         assert!(listed.succeeded().contains("export=\"disk\""), "{more}: {listed:?}");
-        // A server without a trusted certificate gets none of our bytes, nor does one in clear text where TLS is required.
+        // A server without a trusted certificate gets none of our bytes, nor does one in clear text
+        // where TLS is required.
         assert!(info(&server.uri(&credentials.strangers())).failed().contains("TLS"), "{more}");
         let clear = info(&format!("nbd://localhost:{}/disk", server.port));
         assert_eq!(clear.status.success(), !more.contains("force_tls"), "{more}: {clear:?}");

@@ -1,8 +1,8 @@
 //! `--config FILE`: options and exports in a file (TOML).
 //!
-//! A key is an option of the command line without its dashes, and its value what follows it there; so the table of
-//! options is that of the file, too. Besides, each `[[export]]` is a disk with its own settings ([`export`]). Errors
-//! name the line. Reading the file opens nothing that it names.
+//! A key is an option of the command line without its dashes, and its value what follows it there;
+//! so the table of options is that of the file, too. Besides, each `[[export]]` is a disk with its
+//! own settings ([`export`]). Errors name the line. Reading the file opens nothing that it names.
 
 mod export;
 mod value;
@@ -180,7 +180,8 @@ impl Late {
         self.0.iter().map(word).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether what clients of an export get is not what the file describes: the export is another, or the server is.
+    /// Whether what clients of an export get is not what the file describes: the export is another,
+    /// or the server is.
     pub(super) fn concerns(&self, export: &str) -> bool {
         self.0.iter().any(|item| match item {
             Item::Export(name) => name == export,

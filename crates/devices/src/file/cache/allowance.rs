@@ -1,6 +1,7 @@
-//! What this process may leave in the page cache, for all its files together: an eighth of the memory that is free, and
-//! no more than 64 MiB. In a virtual machine, pages that were unused for long cost more to fill than recently freed
-//! ones, and a program that copies more than that does not read it again soon.
+//! What this process may leave in the page cache, for all its files together: an eighth of the
+//! memory that is free, and no more than 64 MiB. In a virtual machine, pages that were unused for
+//! long cost more to fill than recently freed ones, and a program that copies more than that does
+//! not read it again soon.
 //!
 //! How much is free is asked again after every 16 MiB, so that what others take meanwhile counts.
 
@@ -25,8 +26,8 @@ struct Allowance {
     unasked: u64,
 }
 
-/// Whether a file of this many bytes may stay as a whole. A longer one is dropped as a whole: its first part alone
-/// helps no reader, and filling pages that were just dropped is quicker.
+/// Whether a file of this many bytes may stay as a whole. A longer one is dropped as a whole: its
+/// first part alone helps no reader, and filling pages that were just dropped is quicker.
 pub(crate) fn fits(bytes: u64) -> bool {
     bytes <= MOST
 }

@@ -1,5 +1,5 @@
-//! How much memory is free for the page cache: what the system could give without swapping, and what the
-//! control groups of this process leave, of both versions.
+//! How much memory is free for the page cache: what the system could give without swapping, and
+//! what the control groups of this process leave, of both versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,8 +48,9 @@ enum Version {
 }
 
 impl Version {
-    /// Names of the files that hold the limits and the use, and the field of `memory.stat` for memory that
-    /// can be freed at once. Beyond `memory.high` no process is killed, but all are made to wait.
+    /// Names of the files that hold the limits and the use, and the field of `memory.stat` for
+    /// memory that can be freed at once. Beyond `memory.high` no process is killed, but all are
+    /// made to wait.
     fn files(self) -> (&'static [&'static str], &'static str, &'static str) {
         match self {
             Self::One => {

@@ -7,9 +7,10 @@
 //! | `auto` | the same once a part of the free memory is taken, see [`allowance`] |
 //! | `direct` | the page cache is bypassed, see [`super::direct`] |
 //!
-//! What was in memory before is read from there, served from there, and left there. Long requests for other ranges
-//! use direct I/O where the file has it: they leave nothing, cost less processor time, and nothing is read ahead in
-//! vain. Shorter ones go through the page cache, so that the system reads ahead and joins them.
+//! What was in memory before is read from there, served from there, and left there. Long requests
+//! for other ranges use direct I/O where the file has it: they leave nothing, cost less processor
+//! time, and nothing is read ahead in vain. Shorter ones go through the page cache, so that the
+//! system reads ahead and joins them.
 
 pub(crate) mod allowance;
 mod memory;
@@ -30,10 +31,11 @@ use rustix::param::page_size;
 use super::transfer;
 use windows::{PageUse, Windows};
 
-/// Reads and writes of fewer bytes go through the page cache: the system reads ahead of many short reads faster than
-/// it answers them one by one.
+/// Reads and writes of fewer bytes go through the page cache: the system reads ahead of many short
+/// reads faster than it answers them one by one.
 const DIRECT: usize = 512 << 10;
-/// Except for reads of this and more while others are in flight: a program that asks for several at a time reads ahead itself.
+/// Except for reads of this and more while others are in flight: a program that asks for several at
+/// a time reads ahead itself.
 const DIRECT_BESIDE_OTHERS: usize = 64 << 10;
 /// Requests of this many bytes are best where much is read or written.
 pub(crate) const BULK: u64 = 2 << 20;
@@ -84,15 +86,16 @@ pub(crate) struct Sparing {
     direct: OnceLock<Option<OwnedFd>>,
     write: bool,
     no_direct: AtomicBool,
-    /// Direct writes together, or a write through the page cache alone: it may rewrite all of a page of which it
-    /// changes a part.
+    /// Direct writes together, or a write through the page cache alone: it may rewrite all of a
+    /// page of which it changes a part.
     apart: RwLock<()>,
     /// Reads that are in flight.
     reading: AtomicUsize,
 }
 
 impl Sparing {
-    /// `write`: the file was opened for that; `spares`: pages may stay while memory is free; `early`: what is written is sent to the disk at once, also where it stays in memory.
+    /// `write`: the file was opened for that; `spares`: pages may stay while memory is free;
+    /// `early`: what is written is sent to the disk at once, also where it stays in memory.
     pub(crate) fn new(fd: &Arc<OwnedFd>, write: bool, spares: bool, early: bool) -> Self {
         Self {
             fd: fd.clone(),
@@ -154,8 +157,8 @@ impl Sparing {
         refused
     }
 
-    /// Whether all of a range is in memory, as far as is known. Where it is not true any more, a read waits for the disk, or is
-    /// refused where it may not wait.
+    /// Whether all of a range is in memory, as far as is known. Where it is not true any more, a
+    /// read waits for the disk, or is refused where it may not wait.
     fn lies_in_memory(&self, offset: u64, len: u64) -> bool {
         self.windows.are_believed(offset, len) || is_cached(self.fd.as_fd(), offset, len)
     }
@@ -197,8 +200,9 @@ impl Sparing {
         self.windows.during(self.fd.as_fd(), (offset, len, 0), PageUse::Write, write)
     }
 
-    /// Runs `work`, which zeroes or trims a range by other means than [`Self::write`]. If it may rewrite a part of a page, it
-    /// runs alone: a long write beside it could lose its bytes in the rest of that page.
+    /// Runs `work`, which zeroes or trims a range by other means than [`Self::write`]. If it may
+    /// rewrite a part of a page, it runs alone: a long write beside it could lose its bytes in the
+    /// rest of that page.
     pub(crate) fn zero<T>(&self, offset: u64, len: u64, work: impl FnOnce() -> T) -> T {
         let page = page_size() as u64;
         if offset.is_multiple_of(page) && len.is_multiple_of(page) {
@@ -208,8 +212,8 @@ impl Sparing {
         work()
     }
 
-    /// Makes writes durable by `flush`, and drops their pages. A failure to write back that was reported
-    /// earlier is passed to `lost`, which has to make `flush` fail.
+    /// Makes writes durable by `flush`, and drops their pages. A failure to write back that was
+    /// reported earlier is passed to `lost`, which has to make `flush` fail.
     pub(crate) fn flush(
         &self,
         lost: impl Fn(),
@@ -275,8 +279,8 @@ pub(crate) fn open_direct(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result
     opened.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
-/// How much the system reads ahead of a sequential reader at most; twice as much if it was told to expect
-/// one.
+/// How much the system reads ahead of a sequential reader at most; twice as much if it was told to
+/// expect one.
 pub(crate) fn ahead_of(fd: BorrowedFd<'_>) -> u64 {
     let ahead = || {
         let stat = fstat(fd).ok()?;

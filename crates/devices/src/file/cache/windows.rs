@@ -1,19 +1,21 @@
 //! Windows of a file that are in use: which of their pages were in the page cache before, which may
 //! be now, and which have to be dropped.
 //!
-//! A window is 4 MiB of the file. Before the first operation in it goes ahead, it is noted which of its pages
-//! are in memory; these are never dropped here. Operations run inside [`Windows::during`]. Write-back begins
-//! as soon as a window is full, and when more than [`MOST`] may be in memory, the least recently used window
-//! is dropped: a writing thread, never a reading one, waits for its dirty pages first. Only clean pages are
-//! ever dropped, so nothing is lost.
+//! A window is 4 MiB of the file. Before the first operation in it goes ahead, it is noted which of
+//! its pages are in memory; these are never dropped here. Operations run inside
+//! [`Windows::during`]. Write-back begins as soon as a window is full, and when more than [`MOST`]
+//! may be in memory, the least recently used window is dropped: a writing thread, never a reading
+//! one, waits for its dirty pages first. Only clean pages are ever dropped, so nothing is lost.
 //!
-//! The system keeps pages that are being read just then, or that lie in a socket. A window that still has some after it
-//! was dropped stays in the list and is dropped again with later operations. If it were forgotten, the next operation
-//! in it would take them for pages that had been in memory before, and they would stay for ever.
+//! The system keeps pages that are being read just then, or that lie in a socket. A window that
+//! still has some after it was dropped stays in the list and is dropped again with later
+//! operations. If it were forgotten, the next operation in it would take them for pages that had
+//! been in memory before, and they would stay for ever.
 //!
-//! *Failures of write-back.* Waiting for it consumes the failure report of the descriptor, and a later fdatasync, or
-//! one in flight, would succeed. So a failure seen here is kept ([`Windows::take_loss`]), and the flush fails: it
-//! checks at its end, after all threads that waited meanwhile have reported.
+//! *Failures of write-back.* Waiting for it consumes the failure report of the descriptor, and a
+//! later fdatasync, or one in flight, would succeed. So a failure seen here is kept
+//! ([`Windows::take_loss`]), and the flush fails: it checks at its end, after all threads that
+//! waited meanwhile have reported.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +31,8 @@ use rustix::param::page_size;
 use super::allowance;
 use crate::file::filling::{begin_write_back, finish_write_back};
 
-/// Bytes of a window: longer than the longest piece of memory that the system drops only as a whole.
+/// Bytes of a window: longer than the longest piece of memory that the system drops only as a
+/// whole.
 const WINDOW: u64 = 4 << 20;
 /// Bytes that may be in memory because of us.
 const MOST: u64 = 16 << 20;
@@ -42,8 +45,8 @@ const AHEAD: u64 = 64 << 10;
 const MANY: usize = 512;
 /// And of those that were dropped.
 const GONE: usize = 1024;
-/// For so many operations it is believed that a window still lies in memory as a whole. To count its pages takes as long as to read
-/// a part of them, where the file system has no large ones.
+/// For so many operations it is believed that a window still lies in memory as a whole. To count
+/// its pages takes as long as to read a part of them, where the file system has no large ones.
 const BELIEVED: u64 = 32;
 /// At the end, how often pages that the system keeps are tried again, and after how long.
 const LAST_TURNS: usize = 20;
@@ -66,15 +69,16 @@ pub(crate) struct Windows {
     /// Whether write-back begins early, also for pages that stay in memory.
     early: bool,
     state: Mutex<State>,
-    /// Held, by many at a time, from before a thread waits for write-back until the result is noted.
+    /// Held, by many at a time, from before a thread waits for write-back until the result is
+    /// noted.
     hearing: RwLock<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     list: Vec<CacheWindow>,
-    /// The last windows that were dropped and had no pages in memory before. Pages of theirs that are there again are
-    /// ours: read ahead after an operation that had ended.
+    /// The last windows that were dropped and had no pages in memory before. Pages of theirs that
+    /// are there again are ours: read ahead after an operation that had ended.
     gone: VecDeque<u64>,
     /// Counts operations.
     now: u64,
@@ -135,7 +139,8 @@ enum Act {
 }
 
 impl Windows {
-    /// `spares`: pages may stay as long as memory is free; `early`: write-back begins at once also for them.
+    /// `spares`: pages may stay as long as memory is free; `early`: write-back begins at once also
+    /// for them.
     pub(crate) fn new(spares: bool, early: bool) -> Self {
         Self { spares, early, state: Mutex::default(), hearing: RwLock::default() }
     }
@@ -144,8 +149,9 @@ impl Windows {
         self.state.lock()
     }
 
-    /// Runs `work` on `len` bytes from `offset` of the file, and then drops what exceeds the limit. The system may read
-    /// up to `ahead` bytes after them. May wait for the disk; for write-back only if it is a write.
+    /// Runs `work` on `len` bytes from `offset` of the file, and then drops what exceeds the limit.
+    /// The system may read up to `ahead` bytes after them. May wait for the disk; for write-back
+    /// only if it is a write.
     pub(crate) fn during<T>(
         &self,
         fd: BorrowedFd<'_>,
@@ -163,8 +169,8 @@ impl Windows {
         done
     }
 
-    /// Notes an operation that is done elsewhere, at once, and only reads pages that are in memory already. False: not
-    /// now, because something has to be dropped first. Never waits for a disk.
+    /// Notes an operation that is done elsewhere, at once, and only reads pages that are in memory
+    /// already. False: not now, because something has to be dropped first. Never waits for a disk.
     pub(crate) fn passes(&self, fd: BorrowedFd<'_>, (offset, len, ahead): (u64, u64, u64)) -> bool {
         if self.lock().is_too_much() {
             return false;
@@ -183,8 +189,8 @@ impl Windows {
         })
     }
 
-    /// An operation that uses no pages, as far as the system can do without, begins. Where it cannot, it may read up to
-    /// `ahead` bytes behind them. Never waits for a disk.
+    /// An operation that uses no pages, as far as the system can do without, begins. Where it
+    /// cannot, it may read up to `ahead` bytes behind them. Never waits for a disk.
     pub(crate) fn begin_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
         self.enter(fd, offset, len.max(1), ahead);
     }
@@ -195,8 +201,9 @@ impl Windows {
         self.tidy(fd, false);
     }
 
-    /// Notes the pages in memory of the windows of a range, and of those after it that may be read ahead. None of them
-    /// is dropped before the operation ends: pages read ahead would come after that.
+    /// Notes the pages in memory of the windows of a range, and of those after it that may be read
+    /// ahead. None of them is dropped before the operation ends: pages read ahead would come after
+    /// that.
     fn enter(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
         let mut state = self.lock();
         state.now += 1;
@@ -222,8 +229,8 @@ impl Windows {
 
     fn leave(&self, (offset, len, ahead): (u64, u64, u64), how: PageUse) {
         let mut state = self.lock();
-        // What was written is younger than a flush that has begun meanwhile. For a read, windows that may have been
-        // read ahead for it are as old as its own: they are dropped no sooner.
+        // What was written is younger than a flush that has begun meanwhile. For a read, windows
+        // that may have been read ahead for it are as old as its own: they are dropped no sooner.
         let (now, wrote) = (state.now, state.now + 1);
         if how == PageUse::Write {
             state.now = wrote;
@@ -298,8 +305,8 @@ impl Windows {
         }
     }
 
-    /// A window was dropped, but the system has kept this many bytes of it; or all of it `stays`. A window that another
-    /// thread entered meanwhile is kept in the list.
+    /// A window was dropped, but the system has kept this many bytes of it; or all of it `stays`. A
+    /// window that another thread entered meanwhile is kept in the list.
     fn left(&self, number: u64, kept: u64, stays: bool) {
         let mut state = self.lock();
         let is_remembered = state.list.len() <= MANY;
@@ -341,8 +348,8 @@ impl Windows {
         acts.into_iter().for_each(|act| self.act(fd, act));
     }
 
-    /// No more operations come: drops everything. Waits a little for pages that are still being read
-    /// ahead.
+    /// No more operations come: drops everything. Waits a little for pages that are still being
+    /// read ahead.
     pub(crate) fn end(&self, fd: BorrowedFd<'_>) {
         self.recall();
         for turn in 0..=LAST_TURNS {
@@ -385,8 +392,9 @@ impl Windows {
         }
     }
 
-    /// Takes a failure to write back that was reported here and will not be reported elsewhere. Waits for threads that
-    /// wait for write-back just now: the report may have gone to one of them.
+    /// Takes a failure to write back that was reported here and will not be reported elsewhere.
+    /// Waits for threads that wait for write-back just now: the report may have gone to one of
+    /// them.
     pub(crate) fn take_loss(&self) -> Option<io::Error> {
         let _all_heard = self.hearing.write();
         self.lock().loss.take().map(io::Error::from_raw_os_error)
@@ -532,7 +540,8 @@ mod tests {
         assert!(windows.take_loss().is_none());
     }
 
-    /// The system reports a failure once: a thread that waits for write-back may get the report instead of a flush.
+    /// The system reports a failure once: a thread that waits for write-back may get the report
+    /// instead of a flush.
     #[test]
     fn a_flush_waits_for_threads_that_may_have_got_its_failure() {
         let windows = Windows::new(false, true);

@@ -1,13 +1,14 @@
 //! A file or block device without the page cache: direct I/O, with all requests in flight at once.
 //!
-//! Whole blocks go to the disk as they are, by io_uring, or, where that is forbidden, by the threads of the pool. Parts
-//! of blocks are read and written together with the rest of the block, each such write alone. If a file ends within its
-//! last block, that is written through the page cache, which alone can write a part; the next direct read finds it,
-//! because the system writes back what is dirty before it reads past the cache. Memory that is not aligned is copied.
+//! Whole blocks go to the disk as they are, by io_uring, or, where that is forbidden, by the
+//! threads of the pool. Parts of blocks are read and written together with the rest of the block,
+//! each such write alone. If a file ends within its last block, that is written through the page
+//! cache, which alone can write a part; the next direct read finds it, because the system writes
+//! back what is dirty before it reads past the cache. Memory that is not aligned is copied.
 //! Everything but reading and writing is the file's own affair, below.
 //!
-//! Nothing has a place here: the page cache is not consulted. Some filesystems read through it all the same (btrfs,
-//! where the memory of a request is not present yet): such pages are dropped.
+//! Nothing has a place here: the page cache is not consulted. Some filesystems read through it all
+//! the same (btrfs, where the memory of a request is not present yet): such pages are dropped.
 
 mod queue;
 mod ring;
@@ -58,7 +59,8 @@ struct Disk {
     ahead: u64,
 }
 
-/// Done by the thread that closes the device: the threads that complete requests might never get to it.
+/// Done by the thread that closes the device: the threads that complete requests might never get to
+/// it.
 impl Drop for Direct {
     fn drop(&mut self) {
         let Disk { fd, windows, .. } = &*self.0.disk;
@@ -233,7 +235,8 @@ impl Inner {
         }
     }
 
-    /// Reads the blocks at both ends that are covered only in part, copies `data` over them, and writes all.
+    /// Reads the blocks at both ends that are covered only in part, copies `data` over them, and
+    /// writes all.
     async fn rewrite(&self, offset: u64, data: Slice) -> Result<()> {
         let end = offset.saturating_add(data.len() as u64);
         let start = offset - offset % self.block;
@@ -291,8 +294,8 @@ impl Inner {
     }
 }
 
-/// Copies from `from`, which begins at `from_at` of the disk, the part that lies in `to`, which begins at
-/// `to_at`.
+/// Copies from `from`, which begins at `from_at` of the disk, the part that lies in `to`, which
+/// begins at `to_at`.
 fn overlay(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
     let at = usize::try_from(from_at.saturating_sub(to_at)).unwrap_or(usize::MAX);
     if let Some(part) = to.get_mut(at..at.saturating_add(from.len())) {

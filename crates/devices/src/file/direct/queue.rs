@@ -1,6 +1,7 @@
 //! Transfers to and from a disk: by io_uring where it is allowed, otherwise by threads of the pool.
 //!
-//! Both do the same: all of a transfer is moved, however the system cuts it, up to the end of the file.
+//! Both do the same: all of a transfer is moved, however the system cuts it, up to the end of the
+//! file.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -72,8 +73,9 @@ impl Transfer {
                 if n == 0 || self.moved >= self.bytes.len() {
                     return Next::Ended(Ok(()));
                 }
-                // If only a part of a block was moved, the request for the rest returns the reason. Reads begin with
-                // that block again; if there is no more of it, the file ends there.
+                // If only a part of a block was moved, the request for the rest returns the reason.
+                // Reads begin with that block again; if there is no more of it, the file ends
+                // there.
                 if rest > 0 && matches!(self.bytes, Bytes::In(_)) {
                     if n == rest {
                         return Next::Ended(Ok(()));

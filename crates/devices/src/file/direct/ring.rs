@@ -1,11 +1,11 @@
 //! Transfers by io_uring: started by any thread, harvested by one, which ends with the ring.
 //!
-//! At most [`DEPTH`] are with the system at a time; the others wait here. A transfer owns its bytes until the system
-//! has reported its end, even if the device was closed long before. The ring can only read and write, whatever code
-//! gets hold of it: a sandbox cannot check its requests.
+//! At most [`DEPTH`] are with the system at a time; the others wait here. A transfer owns its bytes
+//! until the system has reported its end, even if the device was closed long before. The ring can
+//! only read and write, whatever code gets hold of it: a sandbox cannot check its requests.
 //!
-//! Uses `unsafe` because the system reads and writes memory at any time, and because both ends
-//! of a ring are shared memory. It is worth it: requests wait side by side without a thread for each.
+//! Uses `unsafe` because the system reads and writes memory at any time, and because both ends of a
+//! ring are shared memory. It is worth it: requests wait side by side without a thread for each.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::collections::VecDeque;
@@ -173,15 +173,15 @@ impl Shared {
 
     /// The state is locked, so only one thread is here.
     fn push(&self, _locked: &mut State, entry: &Entry) {
-        // SAFETY: only the holder of the lock of the state, which is borrowed from its guard, uses this end of the
-        // ring; the memory that the entry names belongs to the transfer in its slot until the system has ended it.
-        // There is room: twice as many entries as tickets.
+        // SAFETY: only the holder of the lock of the state, which is borrowed from its guard, uses
+        // this end of the ring; the memory that the entry names belongs to the transfer in its slot
+        // until the system has ended it. There is room: twice as many entries as tickets.
         let pushed = unsafe { self.ring.submission_shared().push(entry) };
         debug_assert!(pushed.is_ok(), "no more entries than tickets");
     }
 
-    /// Submits the entries in the ring. Entries that the system refuses for the moment are submitted
-    /// again.
+    /// Submits the entries in the ring. Entries that the system refuses for the moment are
+    /// submitted again.
     fn enter(&self) -> io::Result<()> {
         loop {
             match self.ring.submitter().submit() {

@@ -1,7 +1,7 @@
 //! FS_IOC_FIEMAP: where a file system has room for a file, and whether it was ever written.
 //!
-//! Uses `unsafe` for an ioctl with a structure, which rustix does not offer. It is worth it: no other call
-//! distinguishes an allocated extent from a written one.
+//! Uses `unsafe` for an ioctl with a structure, which rustix does not offer. It is worth it: no
+//! other call distinguishes an allocated extent from a written one.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::io;
@@ -85,8 +85,8 @@ fn ask(fd: BorrowedFd<'_>, range: Range<u64>, flags: u32) -> io::Result<Box<Ques
         reserved: 0,
         extents: [Found::default(); AT_ONCE],
     });
-    // SAFETY: the descriptor is open; the request reads the head of the structure and writes that and as many
-    // extents as `count` says, for which there is room.
+    // SAFETY: the descriptor is open; the request reads the head of the structure and writes that
+    // and as many extents as `count` says, for which there is room.
     let answer =
         unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, std::ptr::from_mut(&mut *question)) };
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(question) }

@@ -1,8 +1,9 @@
 //! Which ranges of a file are not allocated, or were never written: only these are ever zeroed.
 //!
-//! By the file system's own map (FIEMAP, after data in the page cache got its blocks), and where there is none, by
-//! SEEK_HOLE, which cannot distinguish all kinds. A range that was never written may have bytes in the page cache that
-//! were written a moment ago: cached pages are read, and bytes that are not zero are left out.
+//! By the file system's own map (FIEMAP, after data in the page cache got its blocks), and where
+//! there is none, by SEEK_HOLE, which cannot distinguish all kinds. A range that was never written
+//! may have bytes in the page cache that were written a moment ago: cached pages are read, and
+//! bytes that are not zero are left out.
 
 use std::io;
 use std::ops::Range;
@@ -29,8 +30,8 @@ pub(crate) enum LackKind {
     Unwritten,
 }
 
-/// The ranges that `window` of a file lacks; it ends before the end of the file. Also returns whether
-/// that is from the file system's own map.
+/// The ranges that `window` of a file lacks; it ends before the end of the file. Also returns
+/// whether that is from the file system's own map.
 pub(crate) fn lacking(
     fd: BorrowedFd<'_>,
     window: Range<u64>,

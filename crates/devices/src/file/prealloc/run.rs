@@ -157,7 +157,8 @@ impl Work<'_> {
         Ok((offset..end, new))
     }
 
-    /// Allocates all of a range; data stays. If the disk is full, everything after the file's end is given back.
+    /// Allocates all of a range; data stays. If the disk is full, everything after the file's end
+    /// is given back.
     fn allocate(&self, range: &Range<u64>, old: u64) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -182,7 +183,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives back what was allocated after the end. Former holes before it stay allocated: they read as before.
+    /// Gives back what was allocated after the end. Former holes before it stay allocated: they
+    /// read as before.
     fn undo(&self, old: u64, e: Error) -> Error {
         if self.size().is_ok_and(|size| size == old) {
             // If this fails too, the first error matters.
@@ -191,8 +193,8 @@ impl Work<'_> {
         e
     }
 
-    /// Zeroes the unwritten parts of a range, until none are left. Returns why the disk was not asked to, and
-    /// whether the file system's own map says that all is written.
+    /// Zeroes the unwritten parts of a range, until none are left. Returns why the disk was not
+    /// asked to, and whether the file system's own map says that all is written.
     fn write(&self, range: &Range<u64>) -> Result<(Option<String>, bool)> {
         let stat = fstat(&self.fd).map_err(|e| Error::os("look at the file", e))?;
         let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
@@ -277,8 +279,8 @@ impl Work<'_> {
         filling::ask_by_closing(self.fd()).map_err(|e| Error::os("close", e))
     }
 
-    /// A block device has no map. Blocks that read as zeroes are zeroed, so that a thin disk allocates them;
-    /// blocks with data are allocated already.
+    /// A block device has no map. Blocks that read as zeroes are zeroed, so that a thin disk
+    /// allocates them; blocks with data are allocated already.
     fn device(&self) -> Result<Preallocated> {
         let Preallocation { size, offset, length, keep_size: _, mode, .. } = *self.wish;
         let has = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0));

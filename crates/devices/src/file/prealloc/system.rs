@@ -1,5 +1,5 @@
-//! The requests that zero a file or block device. A seam: tests replace the system by one that lacks some of
-//! them, and check which were made.
+//! The requests that zero a file or block device. A seam: tests replace the system by one that
+//! lacks some of them, and check which were made.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -74,7 +74,8 @@ impl System for Kernel<'_> {
     }
 }
 
-/// An opening of its own: the flag belongs to the opening, and others read and write through the cache.
+/// An opening of its own: the flag belongs to the opening, and others read and write through the
+/// cache.
 fn open_directly(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;

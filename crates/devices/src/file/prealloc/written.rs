@@ -1,8 +1,9 @@
-//! Zeroes that are written, by the best way there is: FALLOC_FL_WRITE_ZEROES, by which the disk does it; on a
-//! block device BLKZEROOUT; else direct writes, several in flight; else writes through the page cache.
+//! Zeroes that are written, by the best way there is: FALLOC_FL_WRITE_ZEROES, by which the disk
+//! does it; on a block device BLKZEROOUT; else direct writes, several in flight; else writes
+//! through the page cache.
 //!
-//! A way that the system lacks is not tried again. A failure is never a reason to try another way. The caller
-//! chooses the range: its old contents are gone.
+//! A way that the system lacks is not tried again. A failure is never a reason to try another way.
+//! The caller chooses the range: its old contents are gone.
 
 use std::io;
 use std::ops::Range;
@@ -87,8 +88,8 @@ impl Written {
             .then(|| self.why.clone().unwrap_or_else(|| refused().to_owned()))
     }
 
-    /// Writes zeroes over a range. Parts of blocks at its ends are written, too. A request to stop ends it early,
-    /// as `watch` shows.
+    /// Writes zeroes over a range. Parts of blocks at its ends are written, too. A request to stop
+    /// ends it early, as `watch` shows.
     pub(crate) fn zero(
         &self,
         fd: BorrowedFd<'_>,
@@ -249,7 +250,8 @@ mod tests {
             answer
         }
 
-        /// Which calls were made of a way, and of those that succeeded, that they cover `range` once.
+        /// Which calls were made of a way, and of those that succeeded, that they cover `range`
+        /// once.
         fn covers(&self, range: Range<u64>) {
             let mut done: Vec<_> = self.calls.lock().clone();
             done.retain(|(_, _, ok)| *ok);

@@ -1,7 +1,7 @@
 //! A temporary file without a name, which has each block at its own offset.
 //!
-//! It is created when first needed, in `$TMPDIR` or `/var/tmp`, and is gone when the program ends. Calls
-//! that may wait for a disk run in the pool.
+//! It is created when first needed, in `$TMPDIR` or `/var/tmp`, and is gone when the program ends.
+//! Calls that may wait for a disk run in the pool.
 
 use runtime::{Promised, WorkPool, promise};
 use std::ffi::OsString;

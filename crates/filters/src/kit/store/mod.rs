@@ -1,7 +1,7 @@
 //! Blocks of a disk that are kept beside it, in a temporary file: what `cow` and `cache` share.
 //!
-//! Each block is [`BlockState::Below`], or stored here, or a hole. A block is stored as a whole, so a
-//! write to a part of one reads the rest from below first. Only the callers write below. An
+//! Each block is [`BlockState::Below`], or stored here, or a hole. A block is stored as a whole, so
+//! a write to a part of one reads the rest from below first. Only the callers write below. An
 //! operation locks the blocks that it touches and no others, and no waiting task holds a thread.
 //!
 //! Readers of the map ask here first and below afterwards: whatever was written before they began

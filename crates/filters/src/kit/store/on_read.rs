@@ -35,8 +35,8 @@ impl OnRead {
         }
     }
 
-    /// Whether data that is read may ever be kept. Then every read has to come here, also one of a hole: nothing may
-    /// answer it from the map.
+    /// Whether data that is read may ever be kept. Then every read has to come here, also one of a
+    /// hole: nothing may answer it from the map.
     pub(crate) fn is_ever_on(&self) -> bool {
         *self != Self::Never
     }

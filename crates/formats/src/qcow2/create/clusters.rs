@@ -214,7 +214,8 @@ mod tests {
         assert_eq!(room.take(1).unwrap(), 4);
         assert_eq!(room.take(1).unwrap(), 5);
         assert_eq!(room.take(1).unwrap_err().kind(), ErrorKind::NoSpace);
-        // In whatever order it comes back: neighbours are one range, and nothing is left over at the end.
+        // In whatever order it comes back: neighbours are one range, and nothing is left over at
+        // the end.
         room.give_back(4..6);
         room.give_back(8..20);
         room.give_back(6..8);

@@ -1,11 +1,12 @@
 //! Compressing a cluster: raw deflate, or one Zstandard frame.
 //!
-//! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it, but for the fast level, whose library has
-//! one of 32 KiB: QEMU and other decoders of whole clusters read that too, but not a streaming decoder that keeps only
-//! 4 KiB. So it has to be asked for by name.
+//! Deflate stays within QEMU's window of 4 KiB, so that any decoder reads it, but for the fast
+//! level, whose library has one of 32 KiB: QEMU and other decoders of whole clusters read that too,
+//! but not a streaming decoder that keeps only 4 KiB. So it has to be asked for by name.
 //!
-//! Each thread keeps its compressor, since setting it up for every cluster costs as much as a small cluster. A
-//! cluster that does not become shorter stays uncompressed; so does one for which the library fails.
+//! Each thread keeps its compressor, since setting it up for every cluster costs as much as a small
+//! cluster. A cluster that does not become shorter stays uncompressed; so does one for which the
+//! library fails.
 
 use std::cell::RefCell;
 
@@ -138,8 +139,9 @@ impl Encoder {
     }
 }
 
-/// Level 2 looks for matches of 5 bytes, in a table of 128 KiB where a cluster has 64 KiB. Those of 6 in a table of half the size take
-/// a sixth less time, and one percent more room. (Level 1 has a table of half of that, is no faster, and longer.)
+/// Level 2 looks for matches of 5 bytes, in a table of 128 KiB where a cluster has 64 KiB. Those of
+/// 6 in a table of half the size take a sixth less time, and one percent more room. (Level 1 has a
+/// table of half of that, is no faster, and longer.)
 fn usual_zstd() -> std::io::Result<Zstd<'static>> {
     let mut codec = Zstd::new(2)?;
     for parameter in [CParameter::MinMatch(6), CParameter::HashLog(14)] {
@@ -199,8 +201,8 @@ mod tests {
         bytes
     }
 
-    /// The output of a decoder that keeps only the window, and gets its room piece by piece, so that it
-    /// cannot look back into earlier output.
+    /// The output of a decoder that keeps only the window, and gets its room piece by piece, so
+    /// that it cannot look back into earlier output.
     fn unpacked(stream: &[u8]) -> Vec<u8> {
         let mut decoder = flate2::Decompress::new_with_window_bits(false, 12);
         let (mut out, mut piece) = (Vec::<u8>::new(), vec![0; 100]);

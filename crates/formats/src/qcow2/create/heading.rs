@@ -79,8 +79,8 @@ impl NewImage {
 }
 
 impl Header {
-    /// The header as stored at the start of an image, with its extensions and the name of the backing
-    /// image.
+    /// The header as stored at the start of an image, with its extensions and the name of the
+    /// backing image.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut extensions = Vec::new();

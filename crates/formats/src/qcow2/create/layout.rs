@@ -1,8 +1,8 @@
 //! The metadata of an image, and their places.
 //!
-//! Refcounts count themselves, so their number is found by trying until it fits. If the map is known (all
-//! clusters have their place), the metadata come before the data, which can then be written in one pass;
-//! otherwise they are appended, and only the header is in front.
+//! Refcounts count themselves, so their number is found by trying until it fits. If the map is
+//! known (all clusters have their place), the metadata come before the data, which can then be
+//! written in one pass; otherwise they are appended, and only the header is in front.
 
 use device::{Error, Result};
 

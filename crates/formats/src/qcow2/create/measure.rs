@@ -23,7 +23,8 @@ pub(super) fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> 
     let room =
         matches!(options.preallocation, Qcow2Preallocation::Falloc | Qcow2Preallocation::Full);
     let mut map = map.peekable();
-    // Over a backing image what the source has may differ everywhere; an image without a source holds nothing.
+    // Over a backing image what the source has may differ everywhere; an image without a source
+    // holds nothing.
     let differs = options.backing.is_some() && map.peek().is_some();
     let data = if room || differs { disk } else { clusters_of(&mut map, cluster)? };
     let outside = if options.data_file.is_some() { disk } else { 0 };

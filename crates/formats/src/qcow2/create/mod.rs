@@ -1,12 +1,13 @@
 //! Making a qcow2 image: many threads fill it in any order, and it becomes valid at the end.
 //!
-//! Clusters are appended as they come, or have their place in a preallocated image or a data file. Only a
-//! plain cluster is ever overwritten, by a new version of itself. Tables are kept in memory; [`finish`] writes
-//! them after all data, and the header last, so an interrupted file is no valid image.
+//! Clusters are appended as they come, or have their place in a preallocated image or a data file.
+//! Only a plain cluster is ever overwritten, by a new version of itself. Tables are kept in memory;
+//! [`finish`] writes them after all data, and the header last, so an interrupted file is no valid
+//! image.
 //!
-//! The parts: [`options`], [`layout`] (how large everything is, and where), [`clusters`] (where each cluster
-//! is), [`packing`] and [`encoder`] (compressed clusters), [`writer`] (operations), [`finish`], [`heading`],
-//! [`measure`]. [`upwards`] makes an image that goes into a pipe.
+//! The parts: [`options`], [`layout`] (how large everything is, and where), [`clusters`] (where
+//! each cluster is), [`packing`] and [`encoder`] (compressed clusters), [`writer`] (operations),
+//! [`finish`], [`heading`], [`measure`]. [`upwards`] makes an image that goes into a pipe.
 
 mod clusters;
 mod encoder;
@@ -149,8 +150,8 @@ impl NewImage {
                 flush: container.info().abilities.flush && home.info().abilities.flush,
                 zero: shape.geometry.zeroes || backing.is_none(),
                 fast_zero: shape.geometry.zeroes || backing.is_none(),
-                // Whole blocks of a file system are shared: room that such small clusters would lose to that is more than
-                // `measure` counts.
+                // Whole blocks of a file system are shared: room that such small clusters would
+                // lose to that is more than `measure` counts.
                 take: options.level.is_none()
                     && home.info().abilities.take
                     && (cluster >= SHARED || data.is_some()),

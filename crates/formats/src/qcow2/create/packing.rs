@@ -1,7 +1,7 @@
 //! Compressed clusters, packed without gaps across the clusters of the container.
 //!
-//! They are gathered and written many at a time. Bytes that could not be written are kept, since their writers
-//! were told that they are written; the flush that makes them durable tries again.
+//! They are gathered and written many at a time. Bytes that could not be written are kept, since
+//! their writers were told that they are written; the flush that makes them durable tries again.
 
 use std::sync::Arc;
 

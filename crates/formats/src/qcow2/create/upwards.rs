@@ -1,8 +1,8 @@
-//! An image written once in ascending order, into a pipe. The map of the disk is known in advance, so all tables come
-//! before the clusters, which are in the order of the disk.
+//! An image written once in ascending order, into a pipe. The map of the disk is known in advance,
+//! so all tables come before the clusters, which are in the order of the disk.
 //!
-//! Zeroes in a range that the map calls data are written as zeroes. Data in a range that the map calls zero is an
-//! error: there is no room for it.
+//! Zeroes in a range that the map calls data are written as zeroes. Data in a range that the map
+//! calls zero is an error: there is no room for it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -113,7 +113,8 @@ impl Layer for Upwards {
         self.begin().await?;
         let cluster = self.shape.geometry.cluster();
         let (end, whole) = (self.size, self.shape.disk() * cluster);
-        // The disk may end within its last cluster, and what was written within the disk's last sector.
+        // The disk may end within its last cluster, and what was written within the disk's last
+        // sector.
         if end < whole {
             self.zero(end, whole - end).await?;
         }
@@ -183,8 +184,8 @@ impl Upwards {
         bytes
     }
 
-    /// The place of the start of a range in the container, if it has room, and how much of the range
-    /// fits.
+    /// The place of the start of a range in the container, if it has room, and how much of the
+    /// range fits.
     fn place(&self, offset: u64, end: u64) -> (Option<u64>, u64) {
         let (bits, cluster) = (self.shape.geometry.cluster_bits, self.shape.geometry.cluster());
         let (first, last) = (offset >> bits, end.div_ceil(cluster));
@@ -293,8 +294,8 @@ impl Runs {
         self.0.last().map_or(0, |last| last.rank + (last.end - last.start))
     }
 
-    /// How many clusters with data precede `cluster`, if it has data; and how many from there up to `end`
-    /// are the same.
+    /// How many clusters with data precede `cluster`, if it has data; and how many from there up to
+    /// `end` are the same.
     fn find(&self, cluster: u64, end: u64) -> (Option<u64>, u64) {
         let at = self.0.partition_point(|run| run.end <= cluster);
         match self.0.get(at) {

@@ -33,7 +33,8 @@ fn open(bytes: Vec<u8>) -> Result<Edge> {
     Ok(Edge::new(disk, context.pool.clone()))
 }
 
-/// The error of the image with these bytes put into it: when it is opened, or when its first two clusters are read.
+/// The error of the image with these bytes put into it: when it is opened, or when its first two
+/// clusters are read.
 fn said(changes: &[(usize, &[u8])]) -> (ErrorKind, String) {
     let mut bytes = image();
     for (at, new) in changes {
@@ -134,7 +135,8 @@ fn tables_and_clusters_where_none_can_be_are_refused() {
 
 #[test]
 fn a_small_file_with_a_huge_disk_costs_nothing_before_it_is_read() {
-    // 32 MiB of L1 table would be 16 TiB of disk with these clusters; the file has one cluster of it.
+    // 32 MiB of L1 table would be 16 TiB of disk with these clusters; the file has one cluster of
+    // it.
     let (_, said) = said(&[(24, &(1u64 << 43).to_be_bytes()), (36, &(1u32 << 22).to_be_bytes())]);
     assert!(said.contains("L1 table") && said.contains("not all in the file"), "{said}");
 }

@@ -1,5 +1,5 @@
-//! The directory and the tables of a streamOptimized image that lie in front of its grains, as QEMU and VMware's tools
-//! make them: with room for every grain, so that one can be added in place.
+//! The directory and the tables of a streamOptimized image that lie in front of its grains, as QEMU
+//! and VMware's tools make them: with room for every grain, so that one can be added in place.
 
 use device::{Buffer, Edge, Result};
 
@@ -45,7 +45,8 @@ impl Front {
         Ok(())
     }
 
-    /// Writes the directory of a disk of `size` bytes: every table has its place, whether or not it has a grain.
+    /// Writes the directory of a disk of `size` bytes: every table has its place, whether or not it
+    /// has a grain.
     pub(super) async fn write_directory(self, container: &Edge, size: u64) -> Result<()> {
         let tables = 0..size.div_ceil(SPAN).max(1);
         let sector = |i| u32::try_from(self.table(i)).unwrap_or(u32::MAX);

@@ -1,16 +1,17 @@
-//! streamOptimized: compressed grains in the order of the disk, each with a marker, then the tables,
-//! a directory, a footer, and the end of the stream.
+//! streamOptimized: compressed grains in the order of the disk, each with a marker, then the
+//! tables, a directory, a footer, and the end of the stream.
 //!
-//! In a file the header also leads to a directory and tables in front, which have room for every grain: a program that
-//! writes into the image in place (QEMU, VMware's tools) needs them there. What comes behind is the same, so a reader of
-//! streams needs nothing of them; once such a program has appended grains, only the front counts. Into a pipe goes the
-//! stream alone: the header says that the directory is at the end.
+//! In a file the header also leads to a directory and tables in front, which have room for every
+//! grain: a program that writes into the image in place (QEMU, VMware's tools) needs them there.
+//! What comes behind is the same, so a reader of streams needs nothing of them; once such a program
+//! has appended grains, only the front counts. Into a pipe goes the stream alone: the header says
+//! that the directory is at the end.
 //!
 //! Every byte of the stream is written once, in ascending order. The thread that brings a grain
-//! compresses it, in any order, and the grain waits for its turn. The number of waiting grains is limited:
-//! a thread that is far ahead waits until the grains before its own have come ([`Order::Upwards`]). Grains
-//! that were never written read as zeroes. Without the footer, the file is not a valid image: what leads to the front is
-//! written last.
+//! compresses it, in any order, and the grain waits for its turn. The number of waiting grains is
+//! limited: a thread that is far ahead waits until the grains before its own have come
+//! ([`Order::Upwards`]). Grains that were never written read as zeroes. Without the footer, the
+//! file is not a valid image: what leads to the front is written last.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,7 +78,8 @@ struct State {
     table: Vec<u32>,
     /// Where tables are.
     directory: Vec<u32>,
-    /// Whether tables are in front, too; and those that are to be written there: their numbers and bytes.
+    /// Whether tables are in front, too; and those that are to be written there: their numbers and
+    /// bytes.
     has_front: bool,
     fronts: Vec<(u64, Vec<u8>)>,
     /// The next batch, and its place.
@@ -192,8 +194,8 @@ impl State {
             || self.packed.contains_key(&grain)
     }
 
-    /// Moves grains whose turn has come into the batch. Returns whether the batch should be written:
-    /// it is long enough, or a thread waits for it, or, `at_end`, it is not empty.
+    /// Moves grains whose turn has come into the batch. Returns whether the batch should be
+    /// written: it is long enough, or a thread waits for it, or, `at_end`, it is not empty.
     fn gather(&mut self, at_end: bool) -> Result<bool> {
         while self.batch.len() < AT_ONCE {
             if let Some(packed) = self.packed.remove(&self.next) {
@@ -431,7 +433,8 @@ impl StreamOptimized {
         }
     }
 
-    /// A grain with its marker, in whole sectors. The last one of the disk may be short: it is padded.
+    /// A grain with its marker, in whole sectors. The last one of the disk may be short: it is
+    /// padded.
     fn pack(&self, grain: u64, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut packed = Vec::with_capacity(bytes.len() / 2);
         packed.extend((grain * (GRAIN / SECTOR)).to_le_bytes());
@@ -468,8 +471,8 @@ impl StreamOptimized {
         Ok(())
     }
 
-    /// Writes the grains whose turn has come, unless another thread is writing, which then writes these too. At
-    /// the end, writes everything.
+    /// Writes the grains whose turn has come, unless another thread is writing, which then writes
+    /// these too. At the end, writes everything.
     async fn write_out(&self, at_end: bool) -> Result<()> {
         loop {
             let (at, bytes, told, fronts) = {

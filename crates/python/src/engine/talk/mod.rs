@@ -1,9 +1,11 @@
 //! The handshake: greeting, options and their replies.
 //!
-//! Without option mode the engine sends the options that the settings ask for, one after the other, and ends in transmission or
-//! dead. In option mode it stops after TLS and the form of replies ([`State::Negotiating`]), and each option is the user's.
+//! Without option mode the engine sends the options that the settings ask for, one after the other,
+//! and ends in transmission or dead. In option mode it stops after TLS and the form of replies
+//! ([`State::Negotiating`]), and each option is the user's.
 //!
-//! - `asking.rs`: options out. `answers.rs`: replies in. `facts.rs`: what they say. `tls.rs`: encrypting.
+//! - `asking.rs`: options out. `answers.rs`: replies in. `facts.rs`: what they say. `tls.rs`:
+//!   encrypting.
 
 mod answers;
 mod asking;
