@@ -47,7 +47,7 @@ pub(crate) fn check(
     options: &Options,
     cancel: &Cancel,
 ) -> Result<u64> {
-    if sums.before(pair.source.epoch()).is_empty() {
+    if !is_due(pair, sums) {
         return Ok(0);
     }
     let reader = |source| Rereading {
@@ -68,14 +68,22 @@ pub(crate) fn check(
         if source.info().size != pair.size {
             return Err(another(&pair.source.info().name));
         }
-        let (source, epoch) = (pair.source.like(&source), source.device().epoch());
+        let source = pair.source.like(&source);
         let bytes = reader(source.clone()).pieces_of(&sums.all())?;
-        if source.epoch() == epoch && source.times() == 0 {
+        // Nor lost while it was opened.
+        if source.epoch() == 0 && source.times() == 0 {
             return Ok(bytes);
         }
     }
     let action = "copy: the server was lost again and again while the source was compared";
     Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action).on(&pair.source.info().name))
+}
+
+/// Whether there is something to compare: something was read before the source was lost. Where bytes
+/// are kept on the way, tables may have been, at any time since it was opened in epoch 0.
+pub(crate) fn is_due(pair: &Pair, sums: &Sums) -> bool {
+    let epoch = pair.source.epoch();
+    pair.source.keeps_bytes() && epoch > 0 || !sums.before(epoch).is_empty()
 }
 
 fn untold(name: &str) -> Error {

@@ -183,7 +183,7 @@ impl<'a> Copy<'a> {
     /// all of one disk.
     fn confirm(&self) -> Result<u64> {
         let Some(sums) = &self.sums else { return Ok(0) };
-        self.progress.compare(!sums.before(self.pair.source.epoch()).is_empty());
+        self.progress.compare(again::is_due(&self.pair, sums));
         let confirmed = again::check(&self.pair, (sums, &self.spans), self.options, self.cancel);
         self.progress.compare(false);
         confirmed

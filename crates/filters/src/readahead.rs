@@ -123,8 +123,8 @@ impl Filter for ReadAhead {
         }
     }
 
-    fn for_client(&self, over: &Over, _: &mut Arrival<'_>) -> Option<Self> {
-        over.info.abilities.prefetch.then(Self::new)
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+        arrival.below.info().abilities.prefetch.then(Self::new)
     }
 
     fn passes(&self, below: &Edge) -> Passes {

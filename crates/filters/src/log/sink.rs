@@ -134,9 +134,13 @@ impl Shared {
                 drop(state);
                 return self.changed.notify_all();
             }
-            let count = most.min(state.queue.len());
-            entries.extend(state.queue.drain(..count));
-            let written: usize = entries.iter().map(|entry| entry.event.weight()).sum();
+            // Progress is counted for each batch: one of long events is short.
+            let mut written = 0;
+            while written < TOGETHER && entries.len() < most {
+                let Some(entry) = state.queue.pop_front() else { break };
+                written += entry.event.weight();
+                entries.push(entry);
+            }
             state.bytes = state.bytes.saturating_sub(written);
             state.taken += 1;
             drop(state);

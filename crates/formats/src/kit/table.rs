@@ -49,17 +49,20 @@ impl Table {
         (self.offset, self.entries * self.width)
     }
 
+    fn check(&self, index: u64) -> Result<()> {
+        let entries = self.entries;
+        if index < entries {
+            return Ok(());
+        }
+        Err(corrupt(format!("its table has {entries} entries, and not {index}")))
+    }
+
     /// An entry; `None` if that would have to wait and `may_wait` is false.
     ///
     /// # Errors
     /// There is none; it cannot be read.
     pub(crate) async fn entry(&self, index: u64, may_wait: bool) -> Result<Option<u64>> {
-        if index >= self.entries {
-            return Err(corrupt(format!(
-                "its table has {} entries, and not {index}",
-                self.entries
-            )));
-        }
+        self.check(index)?;
         self.number_in(self.range(), index * self.width, may_wait).await
     }
 
@@ -103,10 +106,11 @@ impl Table {
     /// # Errors
     /// As [`entry`](Self::entry).
     pub(crate) fn entry_now(&self, index: u64) -> Result<u64> {
+        self.check(index)?;
         if let Some(Ok(Some(entry))) = at_once(self.entry(index, false)) {
             return Ok(entry);
         }
-        let at = index.min(self.entries.saturating_sub(1)) * self.width;
+        let at = index * self.width;
         let start = at - at % SLICE;
         let len = usize::try_from(SLICE.min(self.entries * self.width - start)).unwrap_or(0);
         let slice = load(&self.below, "table", self.offset + start, len)?;
