@@ -9,7 +9,7 @@ use device::{
     Result, ZeroFlags, param, values,
 };
 
-use runtime::{Context, OperatorLog};
+use runtime::{Behalf, Context, OperatorLog};
 
 use crate::FilterKind;
 
@@ -170,7 +170,8 @@ impl Drop for Fua {
         if let Some(path) = self.path.take() {
             let (below, log) = (path.clone(), self.settings.log.clone());
             let then: Done = Box::new(move |result| complain_about(&log, &below, result.err()));
-            path.submit(Operation::Flush, then);
+            // It may be dropped in a step of the client that has just gone.
+            Behalf::current().lasting().run(|| path.submit(Operation::Flush, then));
         }
     }
 }
@@ -178,6 +179,7 @@ impl Drop for Fua {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     use device::model::Model;
     use device::{Abilities, BlockSizes};
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
     use crate::kit::tested::{client, connect, put, put_in, simple};
     use device::Blocking as _;
-    use trial::BlockingCalls as _;
+    use trial::{BlockingCalls as _, Fate, TestDevice};
 
     fn model(fua: bool) -> Arc<Model> {
         let all = Model::new(1).info().abilities;
@@ -257,6 +259,33 @@ mod tests {
             let below = Arc::new(Model::with(512, neither, BlockSizes::ANY));
             assert!(put("fua", simple(below), &[&format!("fuamode={mode}")]).is_err(), "{mode}");
         }
+    }
+
+    /// A requester that has gone.
+    struct Gone;
+
+    impl runtime::Wanted for Gone {
+        fn is_wanted(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn the_flush_for_a_client_that_leaves_is_not_given_up_with_it() {
+        let wanted = Arc::new(AtomicBool::new(false));
+        let seen = wanted.clone();
+        let below = TestDevice::over(model(true)).hooked(move |operation| {
+            if matches!(operation, Operation::Flush) {
+                seen.store(Behalf::current().is_wanted(), SeqCst);
+            }
+            Fate::Pass(operation)
+        });
+        let words = ["fuamode=pass", "flush-on-close=true"];
+        let disk = put("fua", below.shared(), &words).unwrap();
+        let own = connect(&disk, &client(1)).unwrap().unwrap();
+        own.write_at(&[1], 0, false).unwrap();
+        Behalf::of_client(1).wanted_by(Arc::new(Gone)).run(|| drop(own));
+        assert!(wanted.load(SeqCst));
     }
 
     #[test]

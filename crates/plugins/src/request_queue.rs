@@ -70,6 +70,8 @@ struct Asked {
 struct End {
     done: Done,
     result: Result<Outcome>,
+    /// What follows is its requester's, whichever thread reports it.
+    behalf: Behalf,
 }
 
 /// What a thread does next, in this order.
@@ -122,7 +124,8 @@ impl State {
 /// Reports results; wakes their reactors once, at the end.
 fn tell(ends: Vec<End>) {
     if !ends.is_empty() {
-        batch(|| ends.into_iter().for_each(|end| (end.done)(end.result)));
+        let report = |End { done, result, behalf }: End| behalf.run(|| done(result));
+        batch(|| ends.into_iter().for_each(report));
     }
 }
 
@@ -231,9 +234,11 @@ impl RequestQueue {
                 self.watch(staff.clone());
             }
             let before = Instant::now();
-            let is_wanted = asked.behalf.is_wanted();
-            let end = is_wanted
-                .then(|| End { result: staff.handler.serve(asked.operation), done: asked.done });
+            let Asked { operation, done, behalf } = asked;
+            let end = behalf.is_wanted().then(|| {
+                let result = behalf.clone().run(|| staff.handler.serve(operation));
+                End { done, result, behalf }
+            });
             let now = Instant::now();
             let mut state = self.lock();
             state.rate(now.saturating_duration_since(before) < QUICK);
@@ -325,6 +330,37 @@ mod tests {
 
     fn staff(handler: &Arc<Counting>, most: usize, pool: &WorkPool) -> Staff<Counting> {
         Staff { handler: handler.clone(), most, pool: pool.clone(), timers: Timers::default() }
+    }
+
+    /// A requester that has gone.
+    struct Gone;
+
+    impl runtime::Wanted for Gone {
+        fn is_wanted(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_follows_a_request_is_its_own_requesters_whichever_thread_reports_it() {
+        let (requests, handler) = (Arc::<RequestQueue>::default(), Counting::new(None));
+        let pool = WorkPool::undivided(1);
+        let (tx, rx) = mpsc::channel();
+        // It waits in the queue: nothing works on it yet.
+        let done: Done = Box::new(move |result| {
+            let behalf = Behalf::current();
+            tx.send((result.is_ok(), behalf.client(), behalf.is_wanted())).unwrap();
+        });
+        let behalf = Behalf::of_client(2);
+        requests.lock().queue.push_back(Asked { operation: Operation::Flush, done, behalf });
+        // A thread that waits serves it on its way, for a client that has gone meanwhile.
+        Behalf::of_client(1).wanted_by(Arc::new(Gone)).run(|| {
+            runtime::taking_time(|| {
+                let nothing: Done = Box::new(|_| {});
+                requests.ask((Operation::Flush, nothing), || staff(&handler, 1, &pool), 1);
+            });
+        });
+        assert_eq!(rx.recv().unwrap(), (true, 2, true));
     }
 
     fn ask_many(count: usize, most: usize, handler: &Arc<Counting>) {

@@ -52,7 +52,8 @@ impl Behalf {
     }
 
     /// The same for work on which others may depend: it is always wanted.
-    pub(crate) fn lasting(self) -> Self {
+    #[must_use]
+    pub fn lasting(self) -> Self {
         Self { requester: None, ..self }
     }
 

@@ -17,7 +17,7 @@ use device::{
     Arrival, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes,
     Result, param, values,
 };
-use runtime::{Mutex, MutexGuard};
+use runtime::{Behalf, Mutex, MutexGuard};
 
 use crate::FilterKind;
 use paths::{FlushCause, Member, Path, Paths, Then};
@@ -304,7 +304,8 @@ impl Drop for MultiConn {
             }
             shared.leave(&own);
         });
-        below.submit(Operation::Flush, then);
+        // It may be dropped in a step of the client that has just gone.
+        Behalf::current().lasting().run(|| below.submit(Operation::Flush, then));
     }
 }
 

@@ -1,4 +1,4 @@
-//! RangeLocks on ranges of blocks, for tasks: a waiting task holds no thread.
+//! Locks on ranges of blocks, for tasks: a waiting task holds no thread.
 //!
 //! First come, first served: no task passes one that waits for some of the same blocks. A range
 //! costs the same however long it is. Taking and releasing a lock costs no more when many tasks
@@ -63,7 +63,7 @@ impl RangeLocks {
         RangeLock { locks: self.clone(), number }
     }
 
-    /// RangeLocks `blocks` as soon as possible.
+    /// Locks `blocks` as soon as possible.
     pub async fn take(&self, blocks: Range<u64>, access: BlockAccess) -> RangeLock {
         loop {
             let answer = {
@@ -84,7 +84,7 @@ impl RangeLocks {
         }
     }
 
-    /// RangeLocks `blocks` if that is possible at once.
+    /// Locks `blocks` if that is possible at once.
     pub fn try_take(&self, blocks: Range<u64>, access: BlockAccess) -> Option<RangeLock> {
         let mut inner = self.lock();
         let Inner { entries, queues, .. } = &*inner;
