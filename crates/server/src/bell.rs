@@ -26,7 +26,7 @@ pub(crate) struct ReactorBell {
     /// Connections that it is called to.
     called: Mutex<Vec<u64>>,
     /// New ones.
-    arrivals: Mutex<Vec<Arrival>>,
+    arrivals: Mutex<Vec<Accepted>>,
     load: AtomicUsize,
     /// The last roll call that it has answered.
     answered: AtomicU64,
@@ -34,7 +34,7 @@ pub(crate) struct ReactorBell {
 
 /// A new connection, and the account that pays for it.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct Accepted {
     pub(crate) stream: Stream,
     pub(crate) account: Arc<Account>,
 }
@@ -111,7 +111,7 @@ impl ReactorBell {
     }
 
     /// Gives it a connection.
-    pub(crate) fn give(&self, arrival: Arrival) {
+    pub(crate) fn give(&self, arrival: Accepted) {
         self.load.fetch_add(1, Ordering::Relaxed);
         self.arrivals.lock().push(arrival);
         self.ring();
@@ -137,7 +137,7 @@ impl ReactorBell {
         std::mem::take(&mut *self.called.lock())
     }
 
-    pub(crate) fn arrivals(&self) -> Vec<Arrival> {
+    pub(crate) fn arrivals(&self) -> Vec<Accepted> {
         std::mem::take(&mut *self.arrivals.lock())
     }
 }

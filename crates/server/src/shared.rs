@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use net::{Stream, Tuning};
 use runtime::{Condvar, Mutex};
 
-use crate::bell::{Arrival, ReactorBell};
+use crate::bell::{Accepted, ReactorBell};
 use crate::connection::Common;
 use crate::log::Severity;
 use crate::metrics::Reason;
@@ -124,7 +124,7 @@ impl Shared {
             return false;
         };
         self.connections.fetch_add(1, Ordering::SeqCst);
-        bell.give(Arrival { stream, account });
+        bell.give(Accepted { stream, account });
         true
     }
 }

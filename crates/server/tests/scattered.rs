@@ -18,7 +18,8 @@ const CLUSTER: usize = 64 << 10;
 const CLUSTERS: usize = 24;
 /// Says to the traced process where the files are.
 const FILES: &str = "SCATTERED_FILES";
-const TEST: &str = "each_extent_leaves_its_place_by_sendfile_and_only_what_is_packed_is_read";
+const TEST: &str =
+    "scattered::each_extent_leaves_its_place_by_sendfile_and_only_what_is_packed_is_read";
 
 /// What a cluster holds: nothing, runs, or anything. Only those with odd numbers are packed.
 fn cluster(n: usize) -> Vec<u8> {

@@ -17,7 +17,7 @@ use runtime::contained;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::bell::{Arrival, ReactorBell, WAKE};
+use crate::bell::{Accepted, ReactorBell, WAKE};
 use crate::connection::{AfterTurn, Connection, Turn};
 use crate::gather::Gather;
 use crate::link::Link;
@@ -292,7 +292,7 @@ impl Reactor {
         self.shared.left();
     }
 
-    fn add(&mut self, Arrival { stream, account }: Arrival) {
+    fn add(&mut self, Accepted { stream, account }: Accepted) {
         let token = self.next_token;
         self.next_token += 1;
         let bell = self.bell().clone();
