@@ -274,7 +274,8 @@ fn tls(params: &Params) -> Result<CertificateFiles> {
             Trust::Named { file, directory }
         }
     };
-    Ok(CertificateFiles { trust, ours, versions, protocol: "http/1.1" })
+    let (advice, protocol) = ("cainfo= or capath=", "http/1.1");
+    Ok(CertificateFiles { trust, advice, ours, versions, protocol })
 }
 
 #[cfg(test)]

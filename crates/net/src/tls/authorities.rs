@@ -9,7 +9,10 @@ use device::{Error, ErrorKind, Fault, Result};
 use s2n_tls::config::Builder;
 
 use super::Trust;
-use super::credentials::read;
+use super::credentials::{LONGEST, read};
+
+/// Longest file of authorities that is read, in bytes: a system's has hundreds of them.
+const LONGEST_BUNDLE: u64 = 16 << 20;
 
 /// Where systems keep all authorities that they trust in one file.
 const BUNDLES: [&str; 5] = [
@@ -23,36 +26,44 @@ const BUNDLES: [&str; 5] = [
 const DIRECTORIES: [&str; 2] = ["/etc/ssl/certs", "/etc/pki/tls/certs"];
 
 /// Makes `builder` trust these authorities. One that the library does not understand is not
-/// trusted.
+/// trusted. `advice`: the parameters that name others.
 ///
 /// # Errors
 /// A file that was named cannot be read or holds none; or none at all is trusted.
-pub(super) fn trust(builder: &mut Builder, wanted: &Trust) -> Result<()> {
+pub(super) fn trust(builder: &mut Builder, wanted: &Trust, advice: &str) -> Result<()> {
     let (file, directories) = match wanted {
         Trust::Anyone => return Ok(()),
         Trust::System => system(),
         Trust::Named { file, directory } => (file.clone(), directory.iter().cloned().collect()),
     };
+    let mut failed = None;
     let mut texts = Vec::new();
-    if let Some(file) = &file {
-        match text(file) {
-            Ok(text) => texts.push(text),
-            // One that was named has to be there.
-            Err(e) if matches!(wanted, Trust::Named { .. }) => return Err(e),
-            Err(_) => {}
-        }
+    match file.as_deref().map(text) {
+        // One that was named has to be there.
+        Some(Err(e)) if matches!(wanted, Trust::Named { .. }) => return Err(e),
+        read => texts.extend(read.and_then(|read| noted(read, &mut failed))),
     }
-    let entries = directories.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
-    // Links to what has been read, and what is no certificate, do no harm.
-    let files = entries.map(|entry| entry.path()).filter(|path| path.is_file());
-    texts.extend(files.filter_map(|path| text(&path).ok()));
+    for directory in &directories {
+        let entries = fs::read_dir(directory)
+            .map_err(|e| Error::os("read certificates", e).on(directory.display()));
+        // Links to what has been read, and what is no certificate, do no harm.
+        let files = noted(entries, &mut failed).into_iter().flatten().flatten();
+        let files = files.map(|entry| entry.path()).filter(|path| path.is_file());
+        texts.extend(files.filter_map(|path| noted(text(&path), &mut failed)));
+    }
     let all: HashSet<&str> = texts.iter().flat_map(|text| certificates(text)).collect();
     let trusted = all.iter().filter(|one| builder.trust_pem(one.as_bytes()).is_ok()).count();
     if trusted == 0 {
-        let action = "TLS: no certificate is trusted; name some with cainfo= or capath=";
-        return Err(Error::new(ErrorKind::NotFound, Fault::User, action));
+        let action = format!("TLS: no certificate is trusted; name some with {advice}");
+        let none = Error::new(ErrorKind::NotFound, Fault::User, action);
+        return Err(failed.into_iter().fold(none, Error::with_source));
     }
     Ok(())
+}
+
+/// What was read; else its error is kept, if it is the first.
+fn noted<T>(read: Result<T>, failed: &mut Option<Error>) -> Option<T> {
+    read.map_err(|e| failed.get_or_insert(e).kind()).ok()
 }
 
 /// The system's file and directories; those of OpenSSL's variables come first.
@@ -72,7 +83,7 @@ fn system() -> (Option<PathBuf>, Vec<PathBuf>) {
 /// # Errors
 /// A file cannot be read, or has none.
 pub(super) fn pair(certificate: &Path, key: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
-    let secret = read(key, "read the client's key")?;
+    let secret = read(key, "read the client's key", LONGEST)?;
     let secret = String::from_utf8_lossy(&secret);
     let secret =
         blocks(&secret, |label| label.ends_with("PRIVATE KEY")).next().ok_or_else(|| {
@@ -86,7 +97,7 @@ pub(super) fn pair(certificate: &Path, key: &Path) -> Result<(Vec<u8>, Vec<u8>)>
 
 /// A file with at least one certificate in it.
 fn text(path: &Path) -> Result<String> {
-    let bytes = read(path, "read certificates")?;
+    let bytes = read(path, "read certificates", LONGEST_BUNDLE)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     if certificates(&text).next().is_none() {
         let action = "read certificates: there is none in the file";

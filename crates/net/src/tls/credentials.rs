@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use device::{Error, ErrorKind, Fault, Result, secret};
 
 /// Longest file that is read, in bytes: a file of keys or certificates is far shorter.
-const LONGEST: u64 = 1 << 20;
+pub(super) const LONGEST: u64 = 1 << 20;
 /// Users in a file of keys, at most: each costs every handshake of the server.
 const MOST_USERS: usize = 1024;
 /// What is done with a file of a directory or of keys.
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Key {
 
 /// A file of `dir`, if it is there.
 pub(super) fn optional(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
-    match read(&dir.join(name), READ) {
+    match read(&dir.join(name), READ, LONGEST) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
@@ -39,7 +39,7 @@ pub(super) fn optional(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 
 /// A file of `dir` that has to be there.
 pub(super) fn required(dir: &Path, name: &str) -> Result<Vec<u8>> {
-    read(&dir.join(name), READ)
+    read(&dir.join(name), READ, LONGEST)
 }
 
 /// A certificate and its key: both, or neither.
@@ -94,9 +94,8 @@ pub(super) fn directory(program: &str) -> Result<PathBuf> {
 pub(super) fn keys(path: &Path) -> Result<Vec<Key>> {
     let text = match path.to_str().and_then(secret::of_environment) {
         Some(value) => value?,
-        None => {
-            String::from_utf8(read(path, READ)?).map_err(|_| wrong(path, 0, "it is not text"))?
-        }
+        None => String::from_utf8(read(path, READ, LONGEST)?)
+            .map_err(|_| wrong(path, 0, "it is not text"))?,
     };
     let mut keys: Vec<Key> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -153,17 +152,17 @@ pub(super) fn is_open_to_all(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o004 != 0)
 }
 
-/// A file of at most 1 MiB, which is read for `doing`.
+/// A file of at most `longest` bytes, which is read for `doing`.
 ///
 /// # Errors
 /// It cannot be read, or is longer.
-pub(super) fn read(path: &Path, doing: &str) -> Result<Vec<u8>> {
+pub(super) fn read(path: &Path, doing: &str, longest: u64) -> Result<Vec<u8>> {
     let say = |e: std::io::Error| Error::os(doing, e).on(path.display());
     let mut bytes = Vec::new();
     let file = programs::names::read(path).map(fs::File::from).map_err(say)?;
-    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(say)?;
-    if bytes.len() as u64 > LONGEST {
-        let action = format!("{doing}: longer than 1 MiB");
+    file.take(longest + 1).read_to_end(&mut bytes).map_err(say)?;
+    if bytes.len() as u64 > longest {
+        let action = format!("{doing}: longer than {} MiB", longest >> 20);
         return Err(Error::new(ErrorKind::Limit, Fault::File, action).on(path.display()));
     }
     Ok(bytes)

@@ -8,6 +8,7 @@ use device::{Error, ErrorKind, Fault, Identity, Result};
 use s2n_tls::connection::Connection;
 use s2n_tls::enums::Mode;
 
+use super::demands::Demands;
 use super::memory::Plumbing;
 use super::session::TlsSession;
 use super::{FailedHandshake, HandshakeProgress, names};
@@ -23,8 +24,7 @@ pub struct Handshake {
     /// Before the plumbing, which must outlive it. `None` once the session has it.
     connection: Option<Connection>,
     plumbing: Plumbing,
-    /// Only a key that both know is accepted.
-    with_key: bool,
+    demands: Demands,
     received: usize,
 }
 
@@ -35,12 +35,12 @@ impl std::fmt::Debug for Handshake {
 }
 
 impl Handshake {
-    pub(super) fn new(mut connection: Connection, with_key: bool) -> Result<Self> {
+    pub(super) fn new(mut connection: Connection, demands: Demands) -> Result<Self> {
         let plumbing = Plumbing::default();
         plumbing.connect(&mut connection).map_err(|e| {
             Error::new(ErrorKind::NoMemory, Fault::Us, "set up TLS").with_source(e.to_string())
         })?;
-        Ok(Self { connection: Some(connection), plumbing, with_key, received: 0 })
+        Ok(Self { connection: Some(connection), plumbing, demands, received: 0 })
     }
 
     /// Continues as far as it can. After [`HandshakeProgress::Done`] the stream encrypts.
@@ -112,12 +112,11 @@ impl Handshake {
         &mut self,
         stream: &Stream,
     ) -> std::result::Result<HandshakeProgress, FailedHandshake> {
+        let Some(connection) = &self.connection else { return Ok(HandshakeProgress::Done) };
+        let user = user(connection);
+        self.demands.check(connection, user.as_deref()).map_err(|why| not_agreed(&why))?;
+        // Not before: `farewell` needs it.
         let Some(connection) = self.connection.take() else { return Ok(HandshakeProgress::Done) };
-        let user = user(&connection);
-        if self.with_key && user.is_none() {
-            // The library refuses that earlier; a certificate must never replace a key.
-            return Err(not_agreed("the peer did not use the key").into());
-        }
         let identity = match connection.mode() {
             Mode::Server => Identity { user, ..names::of_client(&connection) },
             Mode::Client => Identity { user, ..Identity::default() },

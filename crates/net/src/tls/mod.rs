@@ -15,14 +15,19 @@
 //! - `memory.rs`: the buffers that the library reads and writes. All `unsafe` is there.
 //! - `setup.rs`: what is negotiated. `handshake.rs`, `session.rs`, `outbound.rs`: the handshake,
 //!   and what follows.
-//! - `host.rs`, `names.rs`: the host that a certificate is for, and its subject.
+//! - `demands.rs`: what is checked of a peer besides, with `host.rs`, the host that a certificate
+//!   is for. `names.rs`: its subject. `certificate.rs`: its fields.
 //!
 //! Without the feature `tls` only a refusal is left (`absent.rs`).
 
 #[cfg(feature = "tls")]
 mod authorities;
 #[cfg(feature = "tls")]
+mod certificate;
+#[cfg(feature = "tls")]
 mod credentials;
+#[cfg(feature = "tls")]
+mod demands;
 #[cfg(feature = "tls")]
 mod handshake;
 #[cfg(feature = "tls")]
@@ -127,6 +132,8 @@ pub enum Calling {
 pub struct CertificateFiles {
     /// Who may have signed the server's certificate.
     pub trust: Trust,
+    /// The parameters that name authorities, for the message that none is trusted.
+    pub advice: &'static str,
     /// Our certificate and its key, which may be in one file.
     pub ours: Option<(PathBuf, PathBuf)>,
     /// The versions that may be negotiated.
@@ -196,9 +203,10 @@ pub fn certificate_places() -> Vec<PathBuf> {
 /// Where the authorities that the system trusts may be, with what links among them lead to.
 #[must_use]
 pub fn authority_places() -> Vec<PathBuf> {
-    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(std::env::var_os);
-    let named = named.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
-    named.chain(AUTHORITIES.map(PathBuf::from)).collect()
+    let file = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let directories = std::env::var_os("SSL_CERT_DIR");
+    let directories = directories.iter().flat_map(std::env::split_paths);
+    file.into_iter().chain(directories).chain(AUTHORITIES.map(PathBuf::from)).collect()
 }
 
 /// Where certificates for `program` are looked for.

@@ -4,20 +4,21 @@
 //! a certificate that it does not understand has no names.
 
 use der::asn1::{AnyRef, ObjectIdentifier};
-use der::{Decode, Reader, SliceReader, Tag, TagNumber, Tagged};
+use der::{Reader, SliceReader, Tag, Tagged};
 use device::Identity;
 use s2n_tls::connection::Connection;
+
+use super::certificate::{Certificate, any, inside, object};
 
 /// Parts of a name, at most, and bytes of its text.
 const MOST_PARTS: usize = 64;
 const LONGEST: usize = 4096;
 
-/// The explicit version that comes first in most certificates.
-const VERSION: Tag = Tag::ContextSpecific { constructed: true, number: TagNumber(0) };
+const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
 /// Short names of attributes (RFC 4514, and GnuTLS's additions), by their object identifiers.
 const TYPES: [(&str, ObjectIdentifier); 13] = [
-    ("CN", ObjectIdentifier::new_unwrap("2.5.4.3")),
+    ("CN", COMMON_NAME),
     ("SN", ObjectIdentifier::new_unwrap("2.5.4.4")),
     ("serialNumber", ObjectIdentifier::new_unwrap("2.5.4.5")),
     ("C", ObjectIdentifier::new_unwrap("2.5.4.6")),
@@ -46,33 +47,43 @@ pub(super) fn of_client(connection: &Connection) -> Identity {
 
 /// The subject and the issuer of a certificate.
 fn names(certificate: &[u8]) -> Option<(String, String)> {
-    let mut whole = SliceReader::new(certificate).ok()?;
-    let mut whole = inside(&mut whole, Tag::Sequence)?;
-    let mut signed = inside(&mut whole, Tag::Sequence)?;
-    // The version, which may be missing, and the serial number.
-    let mut number = any(&mut signed)?;
-    if number.tag() == VERSION {
-        number = any(&mut signed)?;
+    let Certificate { issuer, subject, .. } = Certificate::read(certificate)?;
+    Some((name(subject)?, name(issuer)?))
+}
+
+/// The common names of a subject: each is text.
+pub(super) fn common(subject: AnyRef<'_>) -> Option<Vec<&str>> {
+    let mut found = Vec::new();
+    let mut parts = content(subject)?;
+    while !parts.is_finished() {
+        let mut set = inside(&mut parts, Tag::Set)?;
+        while !set.is_finished() {
+            let mut pair = inside(&mut set, Tag::Sequence)?;
+            let (kind, value) = (object(&mut pair)?, any(&mut pair)?);
+            if kind == COMMON_NAME {
+                found.push(text(value)?);
+            }
+        }
     }
-    (number.tag() == Tag::Integer).then_some(())?;
-    // How it is signed.
-    any(&mut signed)?;
-    let issuer = name(inside(&mut signed, Tag::Sequence)?)?;
-    // The validity.
-    any(&mut signed)?;
-    let subject = name(inside(&mut signed, Tag::Sequence)?)?;
-    Some((subject, issuer))
+    Some(found)
+}
+
+/// The content of a name.
+fn content(name: AnyRef<'_>) -> Option<SliceReader<'_>> {
+    (name.tag() == Tag::Sequence).then_some(())?;
+    SliceReader::new(name.value()).ok()
 }
 
 /// A name as RFC 4514 writes it: the last part first.
-fn name(mut parts: SliceReader<'_>) -> Option<String> {
+fn name(whole: AnyRef<'_>) -> Option<String> {
+    let mut parts = content(whole)?;
     let mut texts = Vec::new();
     while !parts.is_finished() {
         let mut set = inside(&mut parts, Tag::Set)?;
         let mut joined = Vec::new();
         while !set.is_finished() {
             let mut pair = inside(&mut set, Tag::Sequence)?;
-            let kind = ObjectIdentifier::decode(&mut pair).ok()?;
+            let kind = object(&mut pair)?;
             joined.push(part(kind, any(&mut pair)?)?);
         }
         texts.push(joined.join("+"));
@@ -86,13 +97,17 @@ fn name(mut parts: SliceReader<'_>) -> Option<String> {
 
 fn part(kind: ObjectIdentifier, value: AnyRef<'_>) -> Option<String> {
     let word = TYPES.iter().find(|(_, object)| *object == kind)?.0;
+    text(value).map(|text| format!("{word}={}", escaped(text)))
+}
+
+fn text(value: AnyRef<'_>) -> Option<&str> {
     let text = std::str::from_utf8(value.value()).ok()?;
     let is_text = match value.tag() {
         Tag::Utf8String => true,
         Tag::PrintableString | Tag::Ia5String => text.is_ascii(),
         _ => false,
     };
-    is_text.then(|| format!("{word}={}", escaped(text)))
+    is_text.then_some(text)
 }
 
 /// Escapes characters that have a meaning in a name.
@@ -113,39 +128,14 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The content of the next element, which has to have this tag.
-fn inside<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> Option<SliceReader<'a>> {
-    let element = any(reader).filter(|element| element.tag() == tag)?;
-    SliceReader::new(element.value()).ok()
-}
-
-fn any<'a>(reader: &mut SliceReader<'a>) -> Option<AnyRef<'a>> {
-    AnyRef::decode(reader).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::certificate::tests::{OBJECT, SEQUENCE, der};
     use super::*;
 
-    const SEQUENCE: u8 = 0x30;
     const SET: u8 = 0x31;
-    const OBJECT: u8 = 0x06;
     const UTF8: u8 = 0x0c;
     const PRINTABLE: u8 = 0x13;
-
-    fn der(tag: u8, content: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![tag];
-        match u8::try_from(content.len()) {
-            Ok(short) if short < 128 => bytes.push(short),
-            Ok(long) => bytes.extend([0x81, long]),
-            Err(_) => {
-                bytes.push(0x82);
-                bytes.extend_from_slice(&u16::try_from(content.len()).unwrap().to_be_bytes());
-            }
-        }
-        bytes.extend_from_slice(content);
-        bytes
-    }
 
     fn rdn(kind: &[u8], tag: u8, text: &[u8]) -> Vec<u8> {
         let pair = [der(OBJECT, kind), der(tag, text)].concat();

@@ -15,6 +15,7 @@ use s2n_tls::psk::Psk;
 use s2n_tls::security::Policy;
 
 use super::credentials::{self, Key};
+use super::demands::Demands;
 use super::handshake::Handshake;
 use super::host::{AnyHost, ExpectedHost};
 use super::{Calling, CertificateFiles, Serving, TlsVersions, Trust, authorities};
@@ -44,9 +45,7 @@ pub struct Connector(Arc<Setup>);
 struct Setup {
     config: Config,
     keys: Vec<Psk>,
-    /// The name or address that the server's certificate must be for. A name is sent to it, so that
-    /// it knows for which of its names we ask.
-    host: Option<String>,
+    demands: Demands,
     /// The user of the key, if there is only one.
     user: Option<String>,
 }
@@ -62,7 +61,8 @@ impl Acceptor {
             Serving::Certificates { directory, verify_peer } => {
                 let found = directory.clone().map_or_else(|| credentials::directory("nbdkit"), Ok);
                 let config = server_certificates(&found?, *verify_peer)?;
-                Setup { config, keys: Vec::new(), host: None, user: None }
+                let demands = Demands { certificate: *verify_peer, ..Demands::default() };
+                Setup { config, keys: Vec::new(), demands, user: None }
             }
         };
         Ok(Self(Arc::new(setup)))
@@ -112,21 +112,29 @@ impl Connector {
             TlsVersions::Only12 => ONLY_12,
             TlsVersions::Only13 => ONLY_13,
         };
-        let ours =
-            files.ours.as_ref().map(|(certificate, key)| authorities::pair(certificate, key));
-        let mut builder = certificates(policy, &files.trust, ours.transpose()?.as_ref())?;
+        let mut builder = trusting(policy, &files.trust, files.advice)?;
+        if let Some((certificate, key)) = &files.ours {
+            let ours = authorities::pair(certificate, key)?;
+            show(&mut builder, &ours).map_err(|e| e.on(certificate.display()))?;
+        }
         let made = builder.set_application_protocol_preference([files.protocol]);
         let made = made.map(|_| ()).and_then(|()| builder.build());
         let config = made.map_err(|e| failed(CERTIFICATES, &e))?;
-        Ok(Self(Arc::new(Setup { config, keys: Vec::new(), host: None, user: None })))
+        let demands = Demands {
+            certificate: files.trust != Trust::Anyone,
+            protocol: Some(files.protocol),
+            ..Demands::default()
+        };
+        Ok(Self(Arc::new(Setup { config, keys: Vec::new(), demands, user: None })))
     }
 
     /// The same for the server `host`, a name or an address, which its certificate must be for.
     /// Keys are left behind.
     #[must_use]
     pub fn for_host(&self, host: &str) -> Self {
-        let (config, host) = (self.0.config.clone(), Some(host.to_owned()));
-        Self(Arc::new(Setup { config, keys: Vec::new(), host, user: None }))
+        let (config, old) = (self.0.config.clone(), self.0.demands.clone());
+        let demands = Demands { key: false, host: Some(host.to_owned()), ..old };
+        Self(Arc::new(Setup { config, keys: Vec::new(), demands, user: None }))
     }
 
     /// Begins a handshake with a server.
@@ -152,7 +160,7 @@ impl Setup {
     fn begin(&self, mode: Mode) -> Result<Handshake> {
         let mut connection = Connection::new(mode);
         self.prepare(&mut connection).map_err(|e| failed("set up TLS", &e))?;
-        Handshake::new(connection, !self.keys.is_empty())
+        Handshake::new(connection, self.demands.clone())
     }
 
     fn prepare(
@@ -162,7 +170,7 @@ impl Setup {
         connection.set_config(self.config.clone())?;
         connection.set_blinding(Blinding::SelfService)?;
         connection.prefer_throughput()?;
-        if let Some(host) = self.host.as_deref().filter(|host| !host.is_empty()) {
+        if let Some(host) = self.demands.host.as_deref().filter(|host| !host.is_empty()) {
             connection.set_verify_host_callback(ExpectedHost(host.to_owned()))?;
             // An address must not be sent as a server name, nor a dot behind one (RFC 6066).
             if host.parse::<std::net::IpAddr>().is_err() {
@@ -202,7 +210,8 @@ fn with_keys(keys: &[Key]) -> Result<Setup> {
         psk.build()
     };
     let keys = keys.iter().map(psk).collect::<std::result::Result<_, _>>().map_err(say)?;
-    Ok(Setup { config, keys, host: None, user })
+    let demands = Demands { key: true, ..Demands::default() };
+    Ok(Setup { config, keys, demands, user })
 }
 
 fn one_of<'a>(keys: &'a [Key], user: Option<&str>, file: &Path) -> Result<&'a Key> {
@@ -263,23 +272,30 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
         return Err(Error::invalid(action));
     }
     let on = |e: Error| if let Some(dir) = &found { e.on(dir.display()) } else { e };
-    let builder = certificates(POLICY, &trust, ours.as_ref()).map_err(on)?;
+    let mut builder = trusting(POLICY, &trust, "tls-certificates=").map_err(on)?;
+    if let Some(ours) = &ours {
+        show(&mut builder, ours).map_err(on)?;
+    }
     let config = builder.build().map_err(|e| on(failed(CERTIFICATES, &e)))?;
-    Ok(Setup { config, keys: Vec::new(), host: host.map(str::to_owned), user: None })
+    let host = host.map(str::to_owned);
+    let demands = Demands { certificate: verify, host, ..Demands::default() };
+    Ok(Setup { config, keys: Vec::new(), demands, user: None })
 }
 
-/// A client that trusts these authorities, and shows this certificate, with its key.
-fn certificates(policy: &str, trust: &Trust, ours: Option<&(Vec<u8>, Vec<u8>)>) -> Result<Builder> {
+/// A client that trusts these authorities. `advice`: what names others.
+fn trusting(policy: &str, trust: &Trust, advice: &str) -> Result<Builder> {
     let say = |e| failed(CERTIFICATES, &e);
     let mut builder = builder(policy).map_err(say)?;
     if *trust == Trust::Anyone {
         believe_any_certificate(&mut builder).map_err(say)?;
     }
-    authorities::trust(&mut builder, trust)?;
-    if let Some((certificate, key)) = ours {
-        builder.load_pem(certificate, key).map_err(say)?;
-    }
+    authorities::trust(&mut builder, trust, advice)?;
     Ok(builder)
+}
+
+/// Makes a client show this certificate, with its key.
+fn show(builder: &mut Builder, (certificate, key): &(Vec<u8>, Vec<u8>)) -> Result<()> {
+    builder.load_pem(certificate, key).map(|_| ()).map_err(|e| failed(CERTIFICATES, &e))
 }
 
 /// What `tls-verify-peer=0` asks for.

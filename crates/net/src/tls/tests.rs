@@ -1,6 +1,8 @@
 //! Two ends of a socket pair under TLS, with a shared key.
 #![cfg(feature = "tls")]
 
+mod trust;
+
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
