@@ -232,7 +232,8 @@ impl Stream {
     /// be encrypted already.
     ///
     /// # Errors
-    /// The connection is broken.
+    /// The connection is broken; or fewer bytes are offered than were encrypted before and have
+    /// left now (`EPROTO`).
     pub fn send_gathered<'a>(
         &self,
         pieces: impl IntoIterator<Item = &'a [u8]>,

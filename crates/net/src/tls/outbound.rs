@@ -74,7 +74,11 @@ impl Outbound {
         with_spare(1, |spare| {
             self.plumbing.outlet().give_memory(spare);
             let mut pushed = self.push(socket).map_err(Trouble::System);
-            if matches!(pushed, Ok(true)) && self.owed == 0 {
+            let mut again = Some(pieces);
+            if matches!(pushed, Ok(true))
+                && self.owed == 0
+                && let Some(pieces) = again.take()
+            {
                 pushed = self.encrypt(pieces, skip);
                 pushed = pushed.and_then(|_| self.push(socket).map_err(Trouble::System));
             }
@@ -82,7 +86,15 @@ impl Outbound {
                 *spare = self.plumbing.outlet().take_memory();
             }
             match pushed {
-                Ok(_) => Ok(self.settle()),
+                Ok(_) => {
+                    let sent = self.settle();
+                    if again.is_some_and(|pieces| sent > 0 && !hold(pieces, skip + sent)) {
+                        // The count would be of other bytes, and these would never be sent.
+                        why.lock().get_or_insert_with(|| "bytes were not offered again".into());
+                        return Err(Errno::PROTO);
+                    }
+                    Ok(sent)
+                }
                 Err(Trouble::System(e)) => Err(e),
                 Err(Trouble::Library(e)) => {
                     why.lock().get_or_insert_with(|| e.to_string());
@@ -192,6 +204,14 @@ impl Outbound {
             let _ = self.push(socket);
         }
     }
+}
+
+/// Whether `pieces` are at least this many bytes.
+fn hold<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, mut bytes: usize) -> bool {
+    pieces.into_iter().any(|piece| {
+        bytes = bytes.saturating_sub(piece.len());
+        bytes == 0
+    })
 }
 
 /// Why nothing was encrypted or sent.

@@ -186,6 +186,30 @@ fn bytes_that_the_socket_takes_are_counted_before_their_record_is_whole() {
 }
 
 #[test]
+fn fewer_bytes_than_were_encrypted_before_and_have_left_are_an_error() {
+    let (client, server) = pair("fewer");
+    set_socket_send_buffer_size(&client, 4096).unwrap();
+    assert_eq!(client.send(&[7; 16_384]), Ok(0));
+    let (mut room, mut got) = (vec![0; 20_000], 0);
+    let error = loop {
+        if let Received::Bytes(n) = server.receive(&mut room).unwrap() {
+            got += n;
+        }
+        match client.send_gathered([&[8; 100][..], &[8; 100]], 0, 2) {
+            Ok(n) => assert_eq!(n, 0, "the record has not left"),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!((error, client.send(&[7; 16_384])), (Errno::PROTO, Err(Errno::PROTO)));
+    assert_eq!(client.why().as_deref(), Some("TLS: bytes were not offered again"));
+    while let Received::Bytes(n) = server.receive(&mut room).unwrap() {
+        assert!(room[..n].iter().all(|byte| *byte == 7), "none of the others");
+        got += n;
+    }
+    assert_eq!(got, 16_384);
+}
+
+#[test]
 fn both_ends_send_and_receive_at_the_same_time() {
     let (client, server) = pair("both");
     let bytes = content(3_000_000);
