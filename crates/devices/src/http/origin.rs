@@ -16,7 +16,7 @@ use runtime::Mutex;
 use super::answer::Validators;
 use super::credentials::HttpCredentials;
 use super::dial::Dialer;
-use super::url::{HttpScheme, Url};
+use super::url::{HttpScheme, LONGEST, Url};
 
 /// Redirects in a row, at most.
 pub(super) const HOPS: usize = 5;
@@ -100,6 +100,9 @@ impl Origin {
             return Err(refuse("elsewhere, and followlocation=false was given"));
         }
         let next = url.join(location).map_err(|_| {
+            if location.len() > LONGEST {
+                return refuse("to a URL that is longer than 32 KiB");
+            }
             let scheme = location.split(':').next().unwrap_or_default();
             let scheme: String =
                 scheme.chars().filter(|c| c.is_ascii_alphanumeric()).take(16).collect();

@@ -9,7 +9,7 @@ use device::{Error, Result};
 use wire::{percent_decode, percent_encode};
 
 /// Bytes of a URL, at most.
-const LONGEST: usize = 32 << 10;
+pub(super) const LONGEST: usize = 32 << 10;
 
 /// The scheme.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -90,7 +90,7 @@ impl Url {
     /// What a redirect from here to `location` leads to.
     ///
     /// # Errors
-    /// It is not http or https, or not a URL.
+    /// It is not http or https, not a URL, or longer than [`LONGEST`].
     pub(super) fn join(&self, location: &str) -> Result<Self> {
         let location = location.split('#').next().unwrap_or_default();
         let colon = location.find(':').unwrap_or(usize::MAX);
@@ -109,6 +109,9 @@ impl Url {
             let directory = path.rsplit_once('/').map_or("", |(before, _)| before);
             format!("{directory}/{location}")
         };
+        if target.len() > LONGEST {
+            return Err(Error::invalid("the URL is longer than 32 KiB"));
+        }
         Ok(Self {
             target: encoded(&without_dots(&target)),
             user: None,
@@ -281,6 +284,22 @@ mod tests {
         assert!(base.join("/x").unwrap().user.is_none());
         for location in ["file:///etc/passwd", "ftp://h/", "data:x", "http://"] {
             assert!(base.join(location).is_err(), "{location}");
+        }
+    }
+
+    #[test]
+    fn no_redirect_leads_to_a_url_that_is_too_long_however_it_is_said() {
+        let base = Url::parse(&format!("http://h/{}/b", "a".repeat(100))).unwrap();
+        let long = "x".repeat(LONGEST - 1);
+        assert!(base.join(&format!("/{long}")).is_ok());
+        for location in [
+            format!("http://h/{long}"),
+            format!("//h/{long}"),
+            format!("/{long}x"),
+            format!("?{long}"),
+            long,
+        ] {
+            assert!(base.join(&location).is_err(), "{}", location.len());
         }
     }
 
