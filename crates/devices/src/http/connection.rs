@@ -175,7 +175,8 @@ impl HttpConnection {
         self.head_ends = u64::MAX;
         self.answered += 1;
         self.used = Instant::now();
-        let keeps = keeps_alive(&answer);
+        // An answer may come before the request has left: hyper's rest of it is lost below.
+        let keeps = keeps_alive(&answer) && self.line.has_sent_all();
         let (head, body) = answer.into_parts();
         self.state = match body.size_hint().exact() {
             Some(len) => straight(speech, body, len, keeps)?,

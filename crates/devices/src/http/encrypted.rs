@@ -12,6 +12,7 @@ use net::{Received, Stream, Until};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
+use super::hostile::hastens;
 use super::site::{Asked, Reply, Site, Step, content, good, plain};
 use super::tests::{MIB, is_all, open, read};
 
@@ -40,6 +41,7 @@ MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgyIDNo/toxoHyeN+K
 /// A site behind TLS. Its certificate is in a directory of its own.
 struct Secure {
     port: u16,
+    acceptor: Acceptor,
     directory: PathBuf,
 }
 
@@ -71,16 +73,17 @@ impl Secure {
         let serving =
             Serving::Certificates { directory: Some(directory.clone()), verify_peer: false };
         let (acceptor, site) = (Acceptor::new(&serving).unwrap(), Arc::new(Site::new(answer)));
+        let of_connections = acceptor.clone();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         // The threads end with the process.
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (acceptor, site) = (acceptor.clone(), site.clone());
+                let (acceptor, site) = (of_connections.clone(), site.clone());
                 std::thread::spawn(move || carry(client, &acceptor, &site, ending));
             }
         });
-        Self { port, directory }
+        Self { port, acceptor, directory }
     }
 
     fn url(&self, host: &str) -> String {
@@ -93,20 +96,24 @@ impl Secure {
     }
 }
 
+fn encrypt(client: &Stream, acceptor: &Acceptor) -> Option<()> {
+    let until = Until::within(Duration::from_secs(10));
+    let mut handshake = acceptor.accept().unwrap();
+    loop {
+        match handshake.advance(client).ok()? {
+            HandshakeProgress::Done => return Some(()),
+            HandshakeProgress::Waits { room: true } => until.writable(client).ok()?,
+            HandshakeProgress::Waits { room: false } => until.readable(client).ok()?,
+        }
+    }
+}
+
 /// Encrypts a connection, and carries it to the site.
 fn carry(client: TcpStream, acceptor: &Acceptor, site: &Site, ending: Ending) -> Option<()> {
     let client = Stream::new(client.into()).unwrap();
     // Records are longer than what it takes at once: they arrive in parts.
     set_socket_send_buffer_size(&client, 4096).unwrap();
-    let until = Until::within(Duration::from_secs(10));
-    let mut handshake = acceptor.accept().unwrap();
-    loop {
-        match handshake.advance(&client).ok()? {
-            HandshakeProgress::Done => break,
-            HandshakeProgress::Waits { room: true } => until.writable(&client).ok()?,
-            HandshakeProgress::Waits { room: false } => until.readable(&client).ok()?,
-        }
-    }
+    encrypt(&client, acceptor)?;
     let server = Stream::new(TcpStream::connect(&site.address).unwrap().into()).unwrap();
     let (mut asked, mut answered) = (vec![0; 4096], vec![0; 100_000]);
     loop {
@@ -211,4 +218,34 @@ fn a_body_that_ends_early_is_an_error_whether_the_end_was_announced_or_not() {
             assert_eq!(error.kind(), ErrorKind::Disconnected, "{ending:?} {in_chunks}: {error}");
         }
     }
+}
+
+#[test]
+fn only_an_announced_end_is_the_end_of_a_body_without_a_length() {
+    for ending in [Ending::Announced, Ending::Cut] {
+        // Such a body is the whole object, and its length the size of the disk.
+        let site = Secure::new("endless", ending, |_| {
+            [plain("200 OK", &[], &content(100_000)), vec![Step::Close]].concat()
+        });
+        let disk = open(&site.url("localhost"), &[&site.trust(), "retry=0"]);
+        match ending {
+            Ending::Announced => is_all(&disk.unwrap(), &content(100_000), 30_000),
+            Ending::Cut => {
+                let error = disk.err().unwrap();
+                assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_encrypted_connection_is_not_used_again_whose_request_was_answered_before_it_had_left() {
+    let site = Secure::new("hasty", Ending::Announced, |_| Vec::new());
+    let (path, trust, acceptor) =
+        (site.directory.join("socket"), site.trust(), site.acceptor.clone());
+    hastens(&path, "https://localhost/", &[&trust], move |client| {
+        let client = Stream::new(client.into()).unwrap();
+        encrypt(&client, &acceptor).unwrap();
+        client
+    });
 }

@@ -1,8 +1,14 @@
 //! Servers that lie, drip, change their minds or announce what they never send.
 
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::device::{Device, ErrorKind};
+use net::{Received, Stream, Until};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_send_buffer_size;
 
 use super::site::{Asked, Reply, Site, Step, content, good, plain};
 use super::tests::{MIB, is_all, open, read};
@@ -172,4 +178,79 @@ fn bytes_under_a_transfer_coding_besides_chunked_are_never_the_disks() {
         let error = open(&site.url("/"), &["retry=0"]).err().unwrap().to_string();
         assert!(error.contains("transfer codings besides chunked (gzip"), "{error}");
     }
+}
+
+/// The length of a request that a Unix socket does not take whole, even after a few records of it
+/// were read.
+fn long() -> usize {
+    let (one, _) = UnixStream::pair().unwrap();
+    socket_send_buffer_size(&one).unwrap() + (128 << 10)
+}
+
+/// Accepts a connection that comes soon.
+fn accept(listener: &UnixListener) -> Option<UnixStream> {
+    let soon = Timespec { tv_sec: 5, tv_nsec: 0 };
+    let come = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&soon)).unwrap();
+    (come > 0).then(|| listener.accept().unwrap().0)
+}
+
+/// What comes until it is `enough`, or until the end, which may be amid a record.
+fn what_comes(client: &Stream, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let (mut all, mut piece) = (Vec::new(), vec![0; 4096]);
+    while !enough(&all) {
+        match client.receive(&mut piece) {
+            Ok(Received::Bytes(n)) => all.extend_from_slice(&piece[..n]),
+            Ok(Received::Nothing) => {
+                Until::within(Duration::from_secs(10)).readable(client).unwrap();
+            }
+            Ok(Received::End) | Err(_) => break,
+        }
+    }
+    all
+}
+
+fn tell(client: &Stream, reply: &Reply) {
+    for step in reply {
+        let Step::Send(bytes) = step else { continue };
+        assert_eq!(client.send(bytes), Ok(bytes.len()));
+    }
+}
+
+/// A server at `path` answers a long request when it has read the beginning of it, and reads on
+/// after the next request has come: that must not be on the same connection.
+pub(super) fn hastens(
+    path: &Path,
+    url: &str,
+    words: &[&str],
+    ready: impl Fn(UnixStream) -> Stream + Send + 'static,
+) {
+    let listener = UnixListener::bind(path).unwrap();
+    let server = std::thread::spawn(move || {
+        let hasty = ready(accept(&listener).unwrap());
+        let mut first = what_comes(&hasty, |bytes| !bytes.is_empty());
+        tell(&hasty, &plain("302 Found", &["Location: /next", "Content-Length: 0"], b""));
+        let Some(next) = accept(&listener) else { return (first, Vec::new()) };
+        let next = ready(next);
+        let second = what_comes(&next, |bytes| bytes.ends_with(b"\r\n\r\n"));
+        tell(&next, &plain("200 OK", &["Content-Length: 5"], b"bytes"));
+        first.extend(what_comes(&hasty, |_| false));
+        (first, second)
+    });
+    let socket = format!("unix-socket-path={}", path.display());
+    let len = long();
+    let header = format!("header=X-Long: {}", "x".repeat(len));
+    let words = [&[&*socket, &*header, "retry=0"], words].concat();
+    let disk = open(url, &words);
+    let (first, second) = server.join().unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(second.starts_with(b"GET /next ") && second.len() > len, "on a connection of its own");
+    assert!(first.starts_with(b"GET / ") && first.len() < len, "{}", first.len());
+    assert_eq!(disk.unwrap().info().size, 5);
+}
+
+#[test]
+fn a_connection_is_not_used_again_whose_request_was_answered_before_it_had_left() {
+    let name = format!("diskferry-hasty-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    hastens(&path, "http://h/", &[], |client| Stream::new(client.into()).unwrap());
 }

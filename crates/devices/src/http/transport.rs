@@ -24,6 +24,8 @@ pub(super) struct Line {
     stream: Stream,
     wants_read: AtomicBool,
     wants_write: AtomicBool,
+    /// The socket has taken all that hyper has sent so far.
+    all_sent: AtomicBool,
     received: AtomicU64,
 }
 
@@ -81,8 +83,16 @@ impl Line {
         }
     }
 
+    /// Whether the last bytes that hyper had to send have left whole. Where they have not, nothing
+    /// else can be sent: the peer waits for the rest, part of which may be encrypted already.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.all_sent.load(Ordering::Relaxed)
+    }
+
     fn send(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.stream.send(bytes) {
+        let sent = self.stream.send(bytes);
+        self.all_sent.store(sent == Ok(bytes.len()), Ordering::Relaxed);
+        match sent {
             Ok(0) if !bytes.is_empty() => {
                 self.wants_write.store(true, Ordering::Relaxed);
                 Poll::Pending
@@ -112,6 +122,7 @@ impl HttpTransport {
             stream,
             wants_read: AtomicBool::new(false),
             wants_write: AtomicBool::new(false),
+            all_sent: AtomicBool::new(true),
             received: AtomicU64::new(0),
         });
         (Self { line: line.clone(), piece: Vec::new() }, line)
