@@ -79,8 +79,8 @@ pub(crate) fn check(
     Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action).on(&pair.source.info().name))
 }
 
-/// Whether there is something to compare: something was read before the source was lost. Where bytes
-/// are kept on the way, tables may have been, at any time since it was opened in epoch 0.
+/// Whether there is something to compare: something was read before the source was lost. Where
+/// bytes are kept on the way, tables may have been, at any time since it was opened in epoch 0.
 pub(crate) fn is_due(pair: &Pair, sums: &Sums) -> bool {
     let epoch = pair.source.epoch();
     pair.source.keeps_bytes() && epoch > 0 || !sums.before(epoch).is_empty()

@@ -182,7 +182,8 @@ fn the_progress_tells_that_what_was_read_before_a_loss_is_compared() {
 fn a_loss_beyond_what_keeps_bytes_of_the_disk_ends_the_copy() {
     let disk = Arc::new(Model::new(SIZE));
     random_disk(&disk, &mut Random(1), 512);
-    // Never, while it is read, and before anything of it was read: tables may be of the disk before.
+    // Never, while it is read, and before anything of it was read: tables may be of the disk
+    // before.
     for lost in [None, Some(10), Some(0)] {
         let epoch = AtomicU64::new(u64::from(lost == Some(0)));
         let way = Way { keeps: true, epoch };
