@@ -48,9 +48,6 @@ impl Archive {
 }
 
 /// The archive that `disk` is, if it is one.
-///
-/// # Errors
-/// It cannot be read.
 pub(crate) fn look(disk: &Edge) -> Answered<Option<Archive>> {
     let size = disk.info().size;
     let mut found = Archive { has_machine: false, disk: None };

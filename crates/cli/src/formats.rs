@@ -98,9 +98,6 @@ pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
 
 /// The format of the first bytes, or of a footer: a fixed VHD image is a raw disk with one behind
 /// it.
-///
-/// # Errors
-/// They cannot be read.
 pub(crate) fn known(disk: &Edge) -> Answered<Option<&'static str>> {
     let size = disk.info().size;
     let mut head = vec![0; usize::try_from(size).unwrap_or(LOOKED_AT).min(LOOKED_AT)];

@@ -237,9 +237,6 @@ pub trait Device: Send + Sync {
     /// After a read that answered false, its bytes are not sent from their place either, even
     /// where [`Place::is_resident`]: the file's lock may be taken (by a long zero or trim), and
     /// sending would wait for it and hand out pages that are being changed.
-    ///
-    /// # Errors
-    /// As for the operation.
     fn now(&self, now: Now<'_>) -> Result<bool> {
         let _ = now;
         Ok(false)
@@ -377,9 +374,6 @@ impl dyn Device + '_ {
     }
 
     /// See [`Session::reopen`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn reopen(&self) -> Result<()> {
         self.session().map_or(Ok(()), Session::reopen)
     }
@@ -409,9 +403,6 @@ impl dyn Device + '_ {
     }
 
     /// Runs an operation and waits for its end.
-    ///
-    /// # Errors
-    /// As for the operation.
     pub fn run(&self, operation: Operation) -> Result<crate::Outcome> {
         let answer = runtime::wait_for(|promise| {
             self.submit(operation, Box::new(move |result| promise.keep(result)));

@@ -30,9 +30,6 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` (> 0) bytes of `file`, which must not become shorter while this lives (a memfd
     /// that is never truncated, say). Takes address space, not memory.
-    ///
-    /// # Errors
-    /// The system refuses.
     pub fn new(file: impl AsFd, len: usize) -> io::Result<Arc<Self>> {
         let file = file.as_fd().try_clone_to_owned()?;
         let (protection, flags) = (libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);

@@ -74,9 +74,6 @@ pub trait Made: std::fmt::Debug + Send + Sync {
     fn remove(&self) -> bool;
 
     /// Makes its name durable.
-    ///
-    /// # Errors
-    /// What the system says.
     fn sync_name(&self) -> io::Result<()>;
 }
 

@@ -40,9 +40,6 @@ impl ByteStream {
     }
 
     /// Waits for the first byte, or the end: the target need not be changed before.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn wait(&mut self) -> Result<()> {
         let mut first = vec![0; FIRST];
         while self.ahead.is_none() {

@@ -68,9 +68,6 @@ pub struct Creator {
 }
 
 /// For a format whose images hold no bitmaps.
-///
-/// # Errors
-/// None.
 pub(crate) fn no_bitmaps(_: &Making<'_>, _: &[StoredBitmap]) -> Result<Option<u64>> {
     Ok(None)
 }

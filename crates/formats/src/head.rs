@@ -15,9 +15,6 @@ pub struct Head {
 
 impl Head {
     /// Reads them.
-    ///
-    /// # Errors
-    /// They cannot be read.
     pub fn of(container: &Edge) -> Result<Self> {
         let size = container.info().size;
         let read = |offset: u64, len: u64| {
@@ -29,9 +26,6 @@ impl Head {
     }
 
     /// Reads only the beginning, for a container that is read in order.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn beginning(container: &Edge) -> Result<Self> {
         let len = LOOKED_AT.min(container.info().size);
         let mut first = vec![0; usize::try_from(len).unwrap_or(0)];

@@ -126,9 +126,6 @@ pub fn make(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 }
 
 /// A file, open to be appended to; made if it is missing.
-///
-/// # Errors
-/// The system refuses.
 pub fn append(path: &Path) -> io::Result<OwnedFd> {
     let refused = match direct::append(At::here(path), OFlags::empty()) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
@@ -141,9 +138,6 @@ pub fn append(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Opens a file for reading.
-///
-/// # Errors
-/// The system refuses.
 pub fn read(path: &Path) -> io::Result<OwnedFd> {
     let refused = match direct::read(At::here(path), OFlags::empty()) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
@@ -167,9 +161,6 @@ pub fn nameless_for(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 }
 
 /// A file in `directory` that has no name, and never gets one.
-///
-/// # Errors
-/// The system refuses.
 pub fn nameless_in(directory: &Path) -> io::Result<OwnedFd> {
     let is = |path: &Path| Grant::Nameless(path.to_owned());
     match granted(is, directory) {
@@ -191,9 +182,6 @@ pub fn link(made: impl AsFd, path: &Path) -> io::Result<()> {
 
 /// Opens an open file once more: another description of the same file, with flags of its own. Where
 /// a sandbox has no rule for it, only files that were [made](make) here can be.
-///
-/// # Errors
-/// The system refuses.
 pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
     let refused = match direct::reopen(fd.as_fd(), flags) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
@@ -212,9 +200,6 @@ pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
 }
 
 /// Replaces the file `path` by the file `by`, which was [made](make) in the same directory.
-///
-/// # Errors
-/// The system refuses.
 pub fn replace(path: &Path, by: &Path) -> io::Result<()> {
     match (granted(file, path), granted(file, by)) {
         (Some((helper, index)), Some((_, by))) => helper.act(index, Act::Replace { by }, None),
@@ -234,18 +219,12 @@ pub fn remove(path: &Path, numbers: (u64, u64)) -> io::Result<()> {
 }
 
 /// The device and inode number of an open file.
-///
-/// # Errors
-/// The system refuses.
 pub fn numbers(fd: impl AsFd) -> io::Result<(u64, u64)> {
     let stat = fstat(fd)?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Makes the name of a file durable.
-///
-/// # Errors
-/// The system refuses.
 pub fn sync(path: &Path) -> io::Result<()> {
     match granted(file, path) {
         Some((helper, index)) => helper.act(index, Act::Sync, None),
@@ -278,9 +257,6 @@ pub struct OwnSocket {
 
 impl OwnSocket {
     /// The socket that was just bound at `path`, absolute.
-    ///
-    /// # Errors
-    /// The system refuses.
     pub fn bound(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(CWD, path, flags, Mode::empty())?;
@@ -329,9 +305,6 @@ pub fn make_private(above: &Path, number: u32) -> io::Result<()> {
 }
 
 /// Removes that directory, and the socket in it.
-///
-/// # Errors
-/// The system refuses.
 pub fn remove_private(above: &Path, number: u32) -> io::Result<()> {
     match granted(private, above) {
         Some((helper, index)) => helper.act(index, Act::RemovePrivate { number }, None),

@@ -29,9 +29,6 @@ pub struct StandardStreams {
 }
 
 /// `/dev/null`: empty to read, and accepts everything.
-///
-/// # Errors
-/// It cannot be opened.
 pub fn nothing() -> io::Result<OwnedFd> {
     Ok(File::options().read(true).write(true).open("/dev/null")?.into())
 }

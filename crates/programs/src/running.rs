@@ -57,9 +57,6 @@ impl Running {
     }
 
     /// How it ended, if it has.
-    ///
-    /// # Errors
-    /// The system does not tell.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         if status.is_none() {
@@ -70,9 +67,6 @@ impl Running {
     }
 
     /// Waits until it has ended. Signals can be sent meanwhile.
-    ///
-    /// # Errors
-    /// The system does not tell.
     pub fn wait(&self) -> io::Result<ExitStatus> {
         loop {
             match poll(&mut [PollFd::new(&self.process, PollFlags::IN)], None) {

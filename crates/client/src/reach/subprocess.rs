@@ -77,9 +77,6 @@ pub struct Subprocess {
 
 impl Subprocess {
     /// Starts the server; `words` are the program and its arguments.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start(words: &[String]) -> Result<Self> {
         let command = words.first().cloned().unwrap_or_default();
         let (listener, name) = SocketName::private()?;

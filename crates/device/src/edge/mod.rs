@@ -351,9 +351,6 @@ impl Edge {
 /// The blocking methods: each returns when the operation is done. Not for a reactor or a timer.
 impl Edge {
     /// Runs any operation and waits for it.
-    ///
-    /// # Errors
-    /// As for the operation.
     pub fn run(&self, operation: Operation) -> Result<Outcome> {
         let answer = runtime::wait_for(|promise| {
             self.submit(operation, Box::new(move |result| promise.keep(result)));

@@ -64,9 +64,6 @@ pub trait Blocking: Send + Sync + 'static {
     fn flush(&self) -> Result<()>;
 
     /// For callers that wait: see [`Device::now`].
-    ///
-    /// # Errors
-    /// As for the operation.
     fn now(&self, now: Now<'_>) -> Result<bool> {
         let _ = now;
         Ok(false)
@@ -154,9 +151,6 @@ pub trait Blocking: Send + Sync + 'static {
     }
 
     /// See [`Device::lane`].
-    ///
-    /// # Errors
-    /// As there.
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
         Ok(None)
     }
@@ -167,17 +161,11 @@ pub trait Blocking: Send + Sync + 'static {
     }
 
     /// See [`Device::resize`].
-    ///
-    /// # Errors
-    /// As there.
     fn resize(&self, size: u64) -> Result<()> {
         self.info().keep_size(size)
     }
 
     /// See [`Device::finish`].
-    ///
-    /// # Errors
-    /// As there.
     fn finish(&self) -> Result<()> {
         Ok(())
     }
@@ -248,9 +236,6 @@ impl<B: Blocking + ?Sized> Blocking for Arc<B> {
 }
 
 /// Does an operation, and returns when it is done.
-///
-/// # Errors
-/// As for the operation.
 pub fn run<B: Blocking + ?Sized>(disk: &B, operation: Operation) -> Result<Outcome> {
     let done = |result: Result<()>| result.map(|()| Outcome::Done);
     match operation {

@@ -123,9 +123,6 @@ impl Blocks {
     }
 
     /// Reads from the cache or below; caches what it reads, if asked to.
-    ///
-    /// # Errors
-    /// What the temporary file or the device below says.
     pub(super) async fn read(
         self: &Arc<Self>,
         below: &Edge,
@@ -148,9 +145,6 @@ impl Blocks {
     }
 
     /// Caches a range, or as much of it as there is room for.
-    ///
-    /// # Errors
-    /// What the device below says.
     pub(super) async fn prefetch(
         self: &Arc<Self>,
         below: &Edge,
@@ -169,9 +163,6 @@ impl Blocks {
     }
 
     /// Writes to the cache; below only if there is no room.
-    ///
-    /// # Errors
-    /// What the temporary file or the device below says.
     pub(super) async fn write(
         self: &Arc<Self>,
         below: &Edge,
@@ -321,9 +312,6 @@ impl Blocks {
 
     /// Trims below. Dirty blocks there must not fall back to their contents before the write: they
     /// are zeroed if that is fast, and otherwise stay.
-    ///
-    /// # Errors
-    /// What the device below says.
     pub(super) async fn trim(&self, below: &Edge, offset: u64, len: u64, fua: bool) -> Result<()> {
         let blocks = self.store.touched(offset, len);
         let _held = self.store.locks.take(blocks.clone(), BlockAccess::Own).await;

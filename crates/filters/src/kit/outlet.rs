@@ -20,9 +20,6 @@ pub(crate) struct Outlet {
 
 impl Outlet {
     /// Opens `name`, and creates it if need be; empties it first unless `append`.
-    ///
-    /// # Errors
-    /// What the system says.
     pub(crate) fn open(name: &str, append: bool) -> Result<Self> {
         // A file that others share (a terminal, another program's output) is never emptied.
         let shared = name.starts_with("/dev/") || name.starts_with("/proc/");
@@ -35,18 +32,12 @@ impl Outlet {
     }
 
     /// Appends `bytes`.
-    ///
-    /// # Errors
-    /// What the system says.
     pub(crate) fn append(&self, bytes: &[u8]) -> Result<()> {
         (&self.file).write_all(bytes).map_err(|e| Error::os("write", e).on(&self.name))
     }
 
     /// Replaces the earlier contents with `bytes`; appends instead if they cannot be replaced (a
     /// pipe, a terminal, a file to keep).
-    ///
-    /// # Errors
-    /// What the system says.
     pub(crate) fn replace(&self, bytes: &[u8]) -> Result<()> {
         if self.replaceable {
             let emptied = self.file.set_len(0).and_then(|()| (&self.file).seek(SeekFrom::Start(0)));

@@ -45,9 +45,6 @@ impl Acceptor {
     }
 
     /// Begins a handshake with a client.
-    ///
-    /// # Errors
-    /// None.
     pub fn accept(&self) -> Result<Handshake> {
         match self.0 {}
     }
@@ -77,9 +74,6 @@ impl Connector {
     }
 
     /// Begins a handshake with a server.
-    ///
-    /// # Errors
-    /// None.
     pub fn connect(&self) -> Result<Handshake> {
         match self.0 {}
     }
@@ -95,9 +89,6 @@ impl Serving {
 
 impl Handshake {
     /// Continues as far as it can.
-    ///
-    /// # Errors
-    /// None.
     pub fn advance(
         &mut self,
         _stream: &Stream,

@@ -175,9 +175,6 @@ impl ServerLog {
     }
 
     /// The end of a file, which is created if it is missing.
-    ///
-    /// # Errors
-    /// It cannot be opened.
     pub fn file(path: &Path) -> Result<Self> {
         Outlet::file(path).map(Self::new)
     }

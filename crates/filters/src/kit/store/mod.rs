@@ -139,9 +139,6 @@ impl Store {
     }
 
     /// Reads from wherever the bytes are.
-    ///
-    /// # Errors
-    /// What the temporary file or the device below says.
     pub(crate) async fn read(
         &self,
         below: &Edge,
@@ -323,9 +320,6 @@ impl Store {
 
     /// Reads the blocks of a short range that are only below, all at once. Blocks that find no room
     /// stay below.
-    ///
-    /// # Errors
-    /// What the device below says.
     pub(crate) async fn fill(&self, below: &Edge, offset: u64, len: u64) -> Result<()> {
         let mut all = self.touched(offset, len);
         while !all.is_empty() && !self.file.is_full() {
@@ -343,9 +337,6 @@ impl Store {
     }
 
     /// The same for a range of any length, a few MiB at a time.
-    ///
-    /// # Errors
-    /// What the device below says.
     pub(crate) async fn prefetch(&self, below: &Edge, offset: u64, len: u64) -> Result<()> {
         let (mut at, end) = (offset, offset + len);
         while at < end && !self.file.is_full() {
@@ -412,9 +403,6 @@ impl Store {
     }
 
     /// The map of a range, from the states here and the map below.
-    ///
-    /// # Errors
-    /// What the device below says.
     pub(crate) async fn resolve(
         &self,
         below: &Edge,
