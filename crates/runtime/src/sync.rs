@@ -2,7 +2,7 @@
 //! shuttle`, over those of a model in which a scheduler tries the orders in which threads may run
 //! (CONTRIBUTING.md says how).
 //!
-//! A thread that panics ends alone (see [`contained`](crate::contained)): others find what it had
+//! A thread that panics ends alone (see [`contained`](crate::contained())): others find what it had
 //! locked as it left it.
 //!
 //! In the model a wait may last as long as nothing else happens: time passes now and then, but need

@@ -1,4 +1,4 @@
-//! TLS over a [`Stream`](crate::Stream): our credentials, trust, the handshake, and the encrypted
+//! TLS over a [`Stream`]: our credentials, trust, the handshake, and the encrypted
 //! session.
 //!
 //! s2n-tls does the cryptography, on buffers in memory; the descriptor stays ours. An [`Acceptor`]
