@@ -32,7 +32,8 @@ fn pages_are_sent_then_waited_for_then_let_go_and_all_is_flushed_at_the_end() {
         calls.iter().skip(from).position(|l| is(&l)).map(|i| i + from)
     };
     let window = ", 0, 4194304, ";
-    let sent = find(0, &["sync_file_range(", window, " SYNC_FILE_RANGE_WRITE)"]);
+    // As the first flag; the call may be written in two lines.
+    let sent = find(0, &["sync_file_range(", window, " SYNC_FILE_RANGE_WRITE"]);
     let waited = find(0, &["sync_file_range(", window, "SYNC_FILE_RANGE_WAIT_AFTER"]);
     let dropped = find(0, &["fadvise64(", window, "POSIX_FADV_DONTNEED"]);
     let order = [sent, waited, dropped].map(|found| found.unwrap_or_else(|| panic!("{log}")));
