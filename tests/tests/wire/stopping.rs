@@ -55,9 +55,10 @@ fn a_terminal_that_goes_away_ends_a_server_as_a_stop_does() {
         let mut server = server.option(temp.join("pid")).start();
         let mut client = server.session(Mode::Simple, "");
         client.write(0, &[b'A'; 65536]);
-        let (socket, pid) = (server.socket().to_owned(), server.pid());
-        let text = fs::read_to_string(temp.join("pid")).unwrap();
-        assert_eq!(text, format!("{}\n", pid.as_raw_nonzero()));
+        let socket = server.socket().to_owned();
+        // It is written once the server listens: a client may be quicker.
+        let pid = format!("{}\n", server.pid().as_raw_nonzero());
+        wait_for("the pid file", || fs::read_to_string(temp.join("pid")).is_ok_and(|t| t == pid));
         server.signal(signal);
         assert!(server.wait().success(), "{signal:?}");
         assert_eq!(fs::read(&disk).unwrap()[..65536], [b'A'; 65536], "{signal:?}");
