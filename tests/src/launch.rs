@@ -6,19 +6,19 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::GUARD;
+use crate::eventually;
 use crate::haggle::Haggler;
 use crate::nbd::BASE_ALLOCATION;
 use crate::peers::{diskferry, find};
-use crate::run::{collect, memory_of, peak_memory_of};
+use crate::run::{Collected, Job, memory_of, ours, peak_memory_of};
 use crate::session::{Mode, Session};
 use crate::socket::Socket;
 use crate::temp::TempDir;
@@ -113,6 +113,13 @@ impl Serve {
         Server::start(command, temp, socket)
     }
 
+    /// The same at a name that is always the same, and may be left of another server.
+    pub fn start_at(self, socket: &Path) -> Server {
+        let _ = fs::remove_file(socket);
+        let temp = TempDir::new();
+        Server::start(self.command(&temp, socket), temp, socket.to_owned())
+    }
+
     /// The command line, for servers that the test starts by its own means.
     pub fn arguments(&self, socket: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["serve".into(), "-U".into(), socket.into()];
@@ -182,13 +189,23 @@ impl Serve {
     }
 }
 
+/// Our server of a MiB of memory on a port of the loopback interface that was free, and where.
+pub fn start_on_tcp(options: &[&str]) -> (Job, SocketAddr) {
+    let mut command = ours(["serve", "--ipaddr=127.0.0.1", "--port=0", "--print-uri"]);
+    let job = Job::start(command.args(options).args(["memory", "1M"]));
+    let uri = job.first_line();
+    let address =
+        uri.strip_prefix("nbd://").and_then(|rest| rest.trim_end_matches('/').parse().ok());
+    (job, address.unwrap_or_else(|| panic!("no address in {uri}")))
+}
+
 /// A running server on a Unix socket.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
     pid: Pid,
     socket: PathBuf,
-    stderr: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<Collected>,
     /// Whether it may have ended, or been killed, before it is dropped.
     may_end: bool,
     temp: TempDir,
@@ -200,18 +217,19 @@ impl Server {
         let text = format!("{command:?}");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("starting {text}: {e}"));
-        let stderr = Some(collect(child.stderr.take().unwrap()));
+        let stderr = Some(Collected::of(child.stderr.take().unwrap()));
         let pid = Pid::from_child(&child);
         let mut server = Self { child, pid, socket, stderr, may_end: false, temp };
-        let begun = Instant::now();
-        while Socket::unix(&server.socket).is_err() {
-            if let Some(status) = server.child.try_wait().unwrap() {
-                let said = server.said();
-                server.may_end = true;
-                panic!("the server ended before it was ready: {status}: {said} ({text})");
+        let is_ready = eventually(&format!("the server is ready: {text}"), || {
+            if Socket::unix(&server.socket).is_ok() {
+                return Some(Ok(()));
             }
-            assert!(begun.elapsed() < GUARD, "the server is not ready: {text}");
-            thread::sleep(Duration::from_millis(5));
+            server.child.try_wait().unwrap().map(Err)
+        });
+        if let Err(status) = is_ready {
+            server.may_end = true;
+            let said = server.said();
+            panic!("the server ended before it was ready: {status}: {said} ({text})");
         }
         server
     }
@@ -230,11 +248,23 @@ impl Server {
 
     /// nbdkit with these words after `-f -U SOCKET`.
     pub fn nbdkit(nbdkit: &Path, words: &[&str]) -> Self {
-        Self::peer(nbdkit, |socket| {
-            let mut all: Vec<OsString> = vec!["-f".into(), "-U".into(), socket.into()];
-            all.extend(words.iter().map(Into::into));
-            all
-        })
+        let temp = TempDir::new();
+        let socket = temp.join("s");
+        Self::nbdkit_in(temp, nbdkit, &socket, words)
+    }
+
+    /// The same at a name that is always the same, and may be left of another server.
+    pub fn nbdkit_at(nbdkit: &Path, socket: &Path, words: &[&str]) -> Self {
+        let _ = fs::remove_file(socket);
+        Self::nbdkit_in(TempDir::new(), nbdkit, socket, words)
+    }
+
+    fn nbdkit_in(temp: TempDir, nbdkit: &Path, socket: &Path, words: &[&str]) -> Self {
+        let mut command = Command::new(nbdkit);
+        command.args(["-f", "-U"]).arg(socket).args(words);
+        let mut server = Self::start(command, temp, socket.to_owned());
+        server.may_end = true;
+        server
     }
 
     /// qemu-nbd on an image, persistent, for up to eight clients, read-write.
@@ -308,6 +338,18 @@ impl Server {
         self.try_session(mode, export).expect("the mode is known")
     }
 
+    /// The same, unless it lets no more clients in.
+    pub fn admits(&self, mode: Mode, export: &str) -> Option<Session> {
+        let attempt = std::panic::AssertUnwindSafe(|| self.session(mode, export));
+        std::panic::catch_unwind(attempt).ok()
+    }
+
+    /// The same as soon as there is room: that a client has gone is known a moment later.
+    #[track_caller]
+    pub fn session_with_room(&self, mode: Mode, export: &str) -> Session {
+        eventually("there is room for a client", || self.admits(mode, export))
+    }
+
     /// Its peak resident memory so far, in bytes.
     pub fn peak_memory(&self) -> u64 {
         peak_memory_of(self.pid)
@@ -356,14 +398,7 @@ impl Server {
     /// Waits for it to end by itself; kills it and panics after a minute.
     pub fn wait(mut self) -> ExitStatus {
         self.may_end = true;
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(begun.elapsed() < GUARD, "the server does not end");
-            thread::sleep(Duration::from_millis(5));
-        }
+        eventually("the server ends", || self.child.try_wait().unwrap())
     }
 
     /// Asks it to stop and waits until it did.
@@ -374,8 +409,7 @@ impl Server {
 
     /// What it wrote on stderr; only once it ended.
     fn said(&mut self) -> String {
-        let stderr = self.stderr.take().map(|thread| thread.join().unwrap()).unwrap_or_default();
-        String::from_utf8_lossy(&stderr).into_owned()
+        self.stderr.take().map(Collected::all).unwrap_or_default()
     }
 }
 

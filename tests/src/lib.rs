@@ -9,8 +9,9 @@
 //! Environment:
 //! - `DISKFERRY`: the binary under test (default: `target/debug` or `target/release`).
 //! - `REQUIRE_PEERS=1`: a missing peer fails the test instead of skipping it.
-//! - `BLACKBOX_SERVER=nbdkit|qemu-nbd`: run the server checks against that server, to check the
-//!   checks. Some then fail or skip: the checks follow our documented decisions.
+//! - `BLACKBOX_SERVER=nbdkit|qemu-nbd`: run the server checks (`server_conformance::`, and no other
+//!   test) against that server, to check the checks. Some then fail or skip: the checks follow our
+//!   documented decisions.
 //! - `BLACKBOX_ROUNDS`, `BLACKBOX_SEED`: the long form of the random tests (see `dice`).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -33,7 +34,10 @@ pub mod storage;
 pub mod temp;
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,6 +63,34 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 #[track_caller]
 pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, || is_so().then_some(()));
+}
+
+/// Runs a test in which something must happen in time, as a client must speak before it is closed.
+/// Where it fails and threads of this machine did not run for as long as `limit` meanwhile, that
+/// shows nothing: it is run again, a few times.
+pub fn on_time(limit: Duration, test: impl Fn()) {
+    for _ in 0..5 {
+        let ended = Arc::new(AtomicBool::new(false));
+        let watched = Arc::clone(&ended);
+        let watch = thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !watched.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                thread::sleep(Duration::from_millis(10));
+                longest = longest.max(begun.elapsed());
+            }
+            longest
+        });
+        let outcome = catch_unwind(AssertUnwindSafe(&test));
+        ended.store(true, Ordering::Relaxed);
+        let stalled = watch.join().unwrap();
+        match outcome {
+            Ok(()) => return,
+            Err(failure) if stalled < limit => resume_unwind(failure),
+            Err(_) => println!("again: this machine did nothing for {stalled:?}"),
+        }
+    }
+    panic!("this machine has no time for the test");
 }
 
 /// Waits until this many lines of a file have these words: of a log, say, into which the filter

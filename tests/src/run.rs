@@ -7,14 +7,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::GUARD;
 use crate::peers::diskferry;
 use crate::temp::TempDir;
+use crate::{GUARD, eventually};
 
 /// What a command did.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl Outcome {
 pub struct Job {
     child: Option<Child>,
     pid: Pid,
-    output: [Option<JoinHandle<Vec<u8>>>; 2],
+    output: [Option<Collected>; 2],
     command: String,
 }
 
@@ -100,8 +101,8 @@ impl Job {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().unwrap_or_else(|e| panic!("starting {text}: {e}"));
         let pid = Pid::from_child(&child);
-        let output = [collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap())]
-            .map(Some);
+        let stdout = Collected::of(child.stdout.take().unwrap());
+        let output = [stdout, Collected::of(child.stderr.take().unwrap())].map(Some);
         Self { child: Some(child), pid, output, command: text }
     }
 
@@ -115,6 +116,38 @@ impl Job {
         kill_process(self.pid, signal).unwrap();
     }
 
+    /// What it has written on its standard error so far.
+    pub fn said(&self) -> String {
+        self.output[1].as_ref().unwrap().so_far()
+    }
+
+    /// The first line on its standard output, as soon as it is there.
+    #[track_caller]
+    pub fn first_line(&self) -> String {
+        eventually("a line on its standard output", || {
+            let text = self.output[0].as_ref().unwrap().so_far();
+            text.split_once('\n').map(|(line, _)| line.to_owned())
+        })
+    }
+
+    /// Sends it a signal, again and again until it ends: those that come together are one.
+    pub fn signal_until_it_ends(self, signal: Signal) -> Outcome {
+        crate::wait_for("it ends", || {
+            self.signal(signal);
+            !runs(self.pid)
+        });
+        self.wait()
+    }
+
+    /// Asks it to stop, and waits until it did.
+    #[track_caller]
+    pub fn stop(self) -> Outcome {
+        self.signal(Signal::TERM);
+        let outcome = self.wait();
+        outcome.succeeded();
+        outcome
+    }
+
     /// Waits until it ends; kills it, and panics, when that takes longer than a minute.
     pub fn wait(self) -> Outcome {
         self.wait_within(GUARD)
@@ -125,12 +158,12 @@ impl Job {
         let watch = Watch::start(self.pid, limit);
         let status = self.child.take().unwrap().wait().unwrap();
         // Children that it left behind may hold the pipes open: they are part of the group.
-        let [stdout, stderr] = [0, 1].map(|i| self.output[i].take().unwrap().join().unwrap());
+        let [stdout, stderr] = [0, 1].map(|i| self.output[i].take().unwrap().all());
         let killed = watch.stop();
         let outcome = Outcome {
             status,
-            stdout: String::from_utf8_lossy(&stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            stdout,
+            stderr,
             peak_memory: None,
             command: std::mem::take(&mut self.command),
         };
@@ -198,13 +231,54 @@ pub(crate) fn memory_of(process: Pid, field: &str) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Reads a pipe to its end in a thread of its own.
-pub fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut seen = Vec::new();
-        let _ = pipe.read_to_end(&mut seen);
-        seen
+/// Whether a process runs: one that has ended, and was not waited for, does not.
+pub fn runs(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    let state = stat.map(|stat| stat.rsplit_once(") ").unwrap().1.chars().next());
+    state.is_ok_and(|state| !matches!(state, Some('Z' | 'X')))
+}
+
+/// The process whose number is in a file, as soon as it is: a client may be quicker than a server
+/// that writes it down once it listens.
+#[track_caller]
+pub fn pid_in(file: &Path) -> Pid {
+    eventually("the pid file", || {
+        let text = std::fs::read_to_string(file).ok()?;
+        Pid::from_raw(text.strip_suffix('\n')?.trim().parse().ok()?)
     })
+}
+
+/// What comes out of a pipe, read to its end in a thread of its own.
+#[derive(Debug)]
+pub struct Collected {
+    seen: Arc<Mutex<Vec<u8>>>,
+    thread: JoinHandle<()>,
+}
+
+impl Collected {
+    /// Begins to read.
+    pub fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&seen);
+        let thread = thread::spawn(move || {
+            let mut buffer = [0; 16384];
+            while let Ok(n @ 1..) = pipe.read(&mut buffer) {
+                kept.lock().unwrap().extend(&buffer[..n]);
+            }
+        });
+        Self { seen, thread }
+    }
+
+    /// What has come so far.
+    pub fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
+    }
+
+    /// All of it, once the other end is closed.
+    pub fn all(self) -> String {
+        self.thread.join().unwrap();
+        String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
+    }
 }
 
 /// Runs a command to its end, under guard, with nothing on its standard input.
