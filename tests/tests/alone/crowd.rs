@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::nbd::cmd;
 use blackbox::session::{Mode, Request};
 use rustix::process::{Pid, Resource, getrlimit, setrlimit};
@@ -16,9 +16,6 @@ fn threads(pid: Pid) -> usize {
 
 #[test]
 fn a_thousand_clients_of_a_delayed_disk_are_served_by_few_threads() {
-    if needs_ours("bounded number of threads") {
-        return;
-    }
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use blackbox::haggle::option_bytes;
-use blackbox::launch::{Serve, Server, needs_ours};
+use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{BASE_ALLOCATION, cmd, opt};
 use blackbox::peers::{diskferry, find};
 use blackbox::run::Job;
@@ -62,9 +62,6 @@ fn count_replies(mut session: Session, count: u64) -> (Arc<AtomicU64>, thread::J
 
 #[test]
 fn block_status_of_many_extents_does_not_keep_other_clients_waiting() {
-    if needs_ours("turns") {
-        return;
-    }
     const COUNT: u64 = 1000;
     let server = Serve::memory("64M").start();
     let mut writer = server.session(Mode::Simple, "");
@@ -100,9 +97,6 @@ fn block_status_of_many_extents_does_not_keep_other_clients_waiting() {
 fn flushes_of_one_export_leave_threads_for_another() {
     const COUNT: u64 = 800;
     let Some(strace) = find("strace") else { return };
-    if needs_ours("a pool") {
-        return;
-    }
     let temp = TempDir::new();
     // On a disk: what lies in memory needs no thread.
     let folder = TempDir::below(&std::env::current_dir().unwrap());
@@ -209,9 +203,6 @@ fn send(session: &mut Session, bytes: u64) {
 #[test]
 fn a_client_that_goes_on_beyond_the_limit_and_stops_is_closed_and_small_requests_are_served_meanwhile()
  {
-    if needs_ours("memory limit") {
-        return;
-    }
     // Half of it is for one user.
     let server = Serve::memory("1G").option("--memory-limit").option("16M").start();
     let mut stalls = begun(&server, 3 * MIB, 100);
@@ -233,9 +224,6 @@ fn a_client_that_goes_on_beyond_the_limit_and_stops_is_closed_and_small_requests
 
 #[test]
 fn announced_payloads_and_unread_replies_stay_within_the_limit() {
-    if needs_ours("memory limit") {
-        return;
-    }
     let limited = || Serve::device(["pattern", "1G"]).option("--memory-limit").option("16M");
     let server = limited().start();
     let before = server.peak_memory();
@@ -270,9 +258,6 @@ fn announced_payloads_and_unread_replies_stay_within_the_limit() {
 
 #[test]
 fn half_options_of_many_clients_stay_within_the_limit() {
-    if needs_ours("memory limit") {
-        return;
-    }
     let server = Serve::memory("1M").option("--memory-limit").option("16M").start();
     let before = server.peak_memory();
     let mut option = option_bytes(opt::SET_META_CONTEXT, &vec![b'x'; 1 << 20]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use blackbox::MIB;
 use blackbox::fake::{Fake, Script, Step};
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::nbd::{Message, chunk, cmd, tflag};
 use blackbox::run::{Job, ours};
 use blackbox::session::{Mode, Request};
@@ -70,9 +70,6 @@ fn held_by(words: &[&str]) -> u64 {
 
 #[test]
 fn a_copy_over_a_long_way_fills_it_and_stays_small() {
-    if needs_ours("copier") {
-        return;
-    }
     for (several, reads) in [(true, true), (false, true), (true, false)] {
         let (fake, most) = far_away(several);
         let uri = fake.uri("");
@@ -88,9 +85,6 @@ fn a_copy_over_a_long_way_fills_it_and_stays_small() {
 
 #[test]
 fn a_copy_stays_small_however_many_requests_it_may_have() {
-    if needs_ours("copier") {
-        return;
-    }
     let (fake, most) = far_away(true);
     let uri = fake.uri("");
     for words in [["--no-extents", &uri, "null:"], ["--no-flush", "pattern:512M", &uri]] {
@@ -104,9 +98,6 @@ fn a_copy_stays_small_however_many_requests_it_may_have() {
 
 #[test]
 fn a_server_that_is_asked_for_much_ahead_stays_small() {
-    if needs_ours("server that counts") {
-        return;
-    }
     const LEN: u64 = 256 << 10;
     let server = Serve::device(["pattern", "1G"]).start();
     let mut sessions: Vec<_> = (0..8).map(|_| server.session(Mode::Structured, "")).collect();

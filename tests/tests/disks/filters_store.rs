@@ -2,7 +2,7 @@
 //! one for all clients; and what its locks and states cost.
 
 use blackbox::MIB;
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::nbd::cmd;
 use blackbox::peers::peer;
 use blackbox::run::{ours, run};
@@ -107,9 +107,6 @@ fn a_disk_that_is_only_read_below_is_not_locked_against_other_readers() {
 
 #[test]
 fn clients_that_call_one_export_by_different_names_see_and_keep_what_both_wrote() {
-    if needs_ours("filters") {
-        return;
-    }
     let temp = TempDir::new();
     for filter in ["cache", "cow"] {
         // Each has something of its own for a client.
@@ -152,9 +149,6 @@ fn ask_all(session: &mut Session, requests: &[Request]) {
 
 #[test]
 fn requests_that_wait_for_one_another_cost_what_their_number_does() {
-    if needs_ours("filters") {
-        return;
-    }
     let time = |count: u64| {
         let words = ["memory", "1G", "cow-block-size=4K"];
         let server = Serve::device(words).option("--filter=cow").start();
@@ -173,9 +167,6 @@ fn requests_that_wait_for_one_another_cost_what_their_number_does() {
 
 #[test]
 fn what_is_remembered_of_a_block_costs_about_what_was_sent_for_it() {
-    if needs_ours("filters") {
-        return;
-    }
     let server = Serve::device(["sparse-random", "4E", "seed=1"]).option("--filter=cow").start();
     let mut session = server.session(Mode::Structured, "");
     let before = server.anonymous_memory();

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::nbd::{cflag, chunk, cmd, err};
 use blackbox::peers::{peer, skip_environment};
 use blackbox::session::{Mode, Request};
@@ -280,9 +280,6 @@ const CALLS: &str = "pread64,preadv2,recvfrom,sendto,sendmsg,sendfile,splice,lse
 
 #[test]
 fn a_small_read_costs_one_call_and_its_share_of_three() {
-    if needs_ours("system calls per request") {
-        return;
-    }
     if peer("strace").is_none() {
         return;
     }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use blackbox::GUARD;
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::peers::skip_environment;
 use blackbox::run::{Job, ours};
 use blackbox::session::Mode;
@@ -19,9 +19,6 @@ use rustix::process::{
 
 #[test]
 fn without_descriptors_clients_are_served_as_before_and_one_line_is_logged() {
-    if needs_ours("log") {
-        return;
-    }
     let temp = TempDir::new();
     let log = temp.join("log");
     let server = Serve::memory("1M").option(format!("--log={}", log.display())).start();
@@ -49,9 +46,6 @@ fn without_descriptors_clients_are_served_as_before_and_one_line_is_logged() {
 
 #[test]
 fn a_client_whose_machine_has_gone_is_noticed_within_minutes() {
-    if needs_ours("keep-alive") {
-        return;
-    }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let text = port.to_string();
     let job = Job::start(&mut ours(["serve", "-i", "127.0.0.1", "-p", &text, "memory", "1M"]));

@@ -3,15 +3,12 @@
 //! A client that writes more than `blocksize-write-disconnect` loses its connection, without an
 //! answer, as with servers that cannot read past a long payload; the others keep theirs.
 
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::nbd::{BASE_ALLOCATION, alloc, cflag, cmd};
 use blackbox::session::{Mode, Request, Session};
 
 #[test]
 fn a_client_that_writes_too_much_at_once_is_dropped_and_others_are_not() {
-    if needs_ours("filters") {
-        return;
-    }
     let server = Serve::device(["memory", "1M", "blocksize-write-disconnect=64K"])
         .option("--filter=blocksize-policy")
         .start();
@@ -35,9 +32,6 @@ fn status(session: &mut Session, offset: u64, length: u64, flags: u16) -> Vec<(u
 
 #[test]
 fn block_status_comes_in_multiples_of_the_smallest_block_that_is_advertised() {
-    if needs_ours("filters") {
-        return;
-    }
     let hole = alloc::HOLE | alloc::ZERO;
     // The end of the disk is rounded up by another filter, below or above.
     for words in [&["truncate", "blocksize-policy"], &["blocksize-policy", "truncate"]] {
@@ -63,9 +57,6 @@ fn block_status_comes_in_multiples_of_the_smallest_block_that_is_advertised() {
 
 #[test]
 fn blocksize_asks_for_the_map_in_whole_blocks_also_within_one() {
-    if needs_ours("filters") {
-        return;
-    }
     let server = Serve::device(["data", "1 @131072 1", "size=256K", "blocksize-minimum=64k"])
         .option("--filter=blocksize?minblock=64k")
         .option("--filter=blocksize-policy?blocksize-error-policy=error")

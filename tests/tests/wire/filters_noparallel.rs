@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::nbd::{cmd, go_data, opt, rep};
 use blackbox::session::{Mode, Request};
 
@@ -12,9 +12,6 @@ fn serve() -> Serve {
 
 #[test]
 fn a_second_client_is_accepted_when_the_first_has_gone() {
-    if needs_ours("filters") {
-        return;
-    }
     let server = serve().start();
     let mut first = server.session(Mode::Structured, "");
     let mut second = server.haggle();
@@ -29,9 +26,6 @@ fn a_second_client_is_accepted_when_the_first_has_gone() {
 
 #[test]
 fn a_client_that_gives_up_while_it_waits_does_not_keep_its_place() {
-    if needs_ours("filters") {
-        return;
-    }
     let server = serve().start();
     let mut first = server.session(Mode::Structured, "");
     let mut second = server.haggle();
@@ -49,9 +43,6 @@ fn a_client_that_gives_up_while_it_waits_does_not_keep_its_place() {
 
 #[test]
 fn the_next_client_does_not_wait_for_requests_of_one_that_has_gone() {
-    if needs_ours("filters") {
-        return;
-    }
     // What is asked for waits for an hour.
     for filters in
         [&["delay?delay-read=3600"][..], &["cow", "delay?delay-read=3600"], &["rate?rate=1"]]

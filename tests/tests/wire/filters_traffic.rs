@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blackbox::launch::{Serve, Server, needs_ours};
+use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{cflag, cmd, err};
 use blackbox::peers::{diskferry, peer};
 use blackbox::run::{Outcome, ours, run};
@@ -169,9 +169,6 @@ h.flush()
 
 #[test]
 fn a_report_can_be_had_by_signal_while_serving() {
-    if needs_ours("stats on SIGUSR1") {
-        return;
-    }
     let temp = TempDir::new();
     let file = temp.join("stats");
     let words = ["memory", "1M", "statsformat=json", &format!("statsfile={}", file.display())];
@@ -199,9 +196,6 @@ fn a_report_can_be_had_by_signal_while_serving() {
 
 #[test]
 fn an_injected_error_reaches_the_client_as_it_is_and_nothing_is_half_done() {
-    if needs_ours("error filter") {
-        return;
-    }
     let codes = [
         ("EPERM", err::EPERM),
         ("EIO", err::EIO),
@@ -268,9 +262,6 @@ fn copies_over_a_disk_that_fails_complete_with_retry_nearest_the_client() {
 
 #[test]
 fn a_server_that_comes_back_is_used_again() {
-    if needs_ours("retry filter") {
-        return;
-    }
     let temp = TempDir::new();
     let data = pattern(1, index(4 * MIB));
     let disk = temp.file("disk", &data);
@@ -314,9 +305,6 @@ fn a_server_that_comes_back_is_used_again() {
 /// The rate, met within 5 % over ten seconds, in both directions at once.
 #[test]
 fn over_ten_seconds_a_rate_is_met_within_five_percent_in_both_directions_at_once() {
-    if needs_ours("rate filter") {
-        return;
-    }
     // 12.5 MiB at 1.25 MiB a second, each way.
     let ours = diskferry().display().to_string();
     let client = format!(
@@ -341,9 +329,6 @@ fn over_ten_seconds_a_rate_is_met_within_five_percent_in_both_directions_at_once
 
 #[test]
 fn a_copy_takes_as_long_as_its_rate_says() {
-    if needs_ours("rate filter") {
-        return;
-    }
     let temp = TempDir::new();
     let target = temp.join("target");
     // 6 MiB at 2 MiB a second, each way.

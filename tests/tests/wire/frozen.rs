@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use blackbox::GUARD;
-use blackbox::launch::{Serve, Server, needs_ours};
+use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{cflag, cmd};
 use blackbox::peers::{diskferry, find, skip, skip_environment};
 use blackbox::session::{Mode, Request, Session};
@@ -84,9 +84,6 @@ fn are_served(sessions: &mut [Session], server: &Server) {
 
 #[test]
 fn a_frozen_disk_stops_no_other_client_through_any_stack() {
-    if needs_ours("filters") {
-        return;
-    }
     let Some(mounted) = Mounted::new("ext4", 128 * MIB) else { return };
     for (filters, is_proxy) in [
         (&[][..], false),
@@ -138,9 +135,6 @@ fn through(mounted: &Mounted, filters: &[&str], is_proxy: bool) {
 
 #[test]
 fn a_stop_ends_the_program_while_a_disk_is_frozen() {
-    if needs_ours("bounded stop") {
-        return;
-    }
     let Some(mounted) = Mounted::new("ext4", 128 * MIB) else { return };
     let disk = mounted.join("disk");
     std::fs::write(&disk, vec![5; usize::try_from(8 * MIB).unwrap()]).unwrap();
@@ -183,9 +177,6 @@ fn has_ended(pid: Pid) -> bool {
 
 #[test]
 fn a_stopped_server_behind_us_stops_no_other_client_and_no_stop() {
-    if needs_ours("proxy") {
-        return;
-    }
     for filters in [&[][..], &["cache"], &["retry"]] {
         let upstream = Serve::memory("8M").start();
         let slow = format!("nbd:?socket={}", upstream.socket().display());
@@ -208,9 +199,6 @@ fn a_stopped_server_behind_us_stops_no_other_client_and_no_stop() {
 
 #[test]
 fn a_standard_error_that_is_not_read_stops_no_client() {
-    if needs_ours("log") {
-        return;
-    }
     let temp = TempDir::new();
     let socket = temp.join("s");
     let mut command = Command::new(diskferry());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use blackbox::GUARD;
 use blackbox::haggle::Haggler;
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::nbd::{cmd, go_data, opt};
 use blackbox::peers::{diskferry, find};
 use blackbox::run::Job;
@@ -19,9 +19,6 @@ use blackbox::temp::TempDir;
 #[test]
 fn a_write_does_not_overtake_those_of_the_same_client_after_it_came_back() {
     let Some(strace) = find("strace") else { return };
-    if needs_ours("care for clients that come back") {
-        return;
-    }
     let folder = TempDir::below(&std::env::current_dir().unwrap());
     let disk = folder.sparse_file("disk", 1 << 20);
     let temp = TempDir::new();
@@ -57,9 +54,6 @@ fn a_write_does_not_overtake_those_of_the_same_client_after_it_came_back() {
 
 #[test]
 fn many_clients_that_wait_for_one_that_leaves_do_not_slow_the_others() {
-    if needs_ours("care for clients that come back") {
-        return;
-    }
     const CROWD: usize = 150;
     let server = Serve::memory("64M").start();
     let mut served = server.session(Mode::Simple, "");

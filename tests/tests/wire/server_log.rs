@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use blackbox::GUARD;
-use blackbox::launch::{Serve, Server, needs_ours};
+use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{cmd, err, go_data, opt};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::TempDir;
@@ -42,9 +42,6 @@ fn whole_line(log: &PathBuf, words: &str) -> String {
 
 #[test]
 fn a_request_that_fails_is_logged_with_its_export_and_not_too_often() {
-    if needs_ours("log") {
-        return;
-    }
     let temp = TempDir::new();
     let serve = Serve::exports(&[("a disk", "memory:1M")])
         .option("--filter=error?error=ENOSPC&error-pwrite-rate=100%");
@@ -69,9 +66,6 @@ fn a_request_that_fails_is_logged_with_its_export_and_not_too_often() {
 
 #[test]
 fn a_filters_messages_are_logged() {
-    if needs_ours("log") {
-        return;
-    }
     let temp = TempDir::new();
     let serve = Serve::memory("1M").option("--filter=readahead");
     let (server, log) = logged(&temp, serve);
@@ -82,9 +76,6 @@ fn a_filters_messages_are_logged() {
 
 #[test]
 fn a_refused_client_is_logged() {
-    if needs_ours("log") {
-        return;
-    }
     let temp = TempDir::new();
     let serve = Serve::memory("1M").option("--filter=limit?limit=1").option("--max-connections=3");
     let (server, log) = logged(&temp, serve);
@@ -102,9 +93,6 @@ fn a_refused_client_is_logged() {
 
 #[test]
 fn a_handshake_without_end_is_logged() {
-    if needs_ours("log") {
-        return;
-    }
     let temp = TempDir::new();
     let (server, log) = logged(&temp, Serve::memory("1M").option("--handshake-timeout=1"));
     server.connect().drain();
@@ -113,9 +101,6 @@ fn a_handshake_without_end_is_logged() {
 
 #[test]
 fn connects_and_disconnects_are_logged_only_when_asked_for() {
-    if needs_ours("log") {
-        return;
-    }
     for verbose in [false, true] {
         let temp = TempDir::new();
         let mut serve = Serve::exports(&[("disk", "memory:1M")]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use blackbox::GUARD;
 use blackbox::haggle::Haggler;
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::nbd::{cmd, go_data, info, opt, rep};
 use blackbox::run::{Job, ours};
 use blackbox::session::{Mode, Request};
@@ -21,9 +21,6 @@ fn late(delay: &str) -> Serve {
 
 #[test]
 fn time_that_the_server_takes_is_not_counted_against_the_client() {
-    if needs_ours("limit of a handshake") {
-        return;
-    }
     let server = late("2500ms").option("--handshake-timeout=2").start();
     let mut client = server.haggle();
     let known = client.export(opt::INFO, "", &[info::BLOCK_SIZE]).unwrap();
@@ -36,9 +33,6 @@ fn time_that_the_server_takes_is_not_counted_against_the_client() {
 
 #[test]
 fn a_silent_client_is_still_closed_after_its_export_was_ready() {
-    if needs_ours("limit of a handshake") {
-        return;
-    }
     let server = late("300ms").option("--handshake-timeout=1").start();
     let mut client = server.haggle();
     client.export(opt::INFO, "", &[]).unwrap();
@@ -49,9 +43,6 @@ fn a_silent_client_is_still_closed_after_its_export_was_ready() {
 
 #[test]
 fn options_and_requests_sent_ahead_are_answered_in_order_once_the_export_is_ready() {
-    if needs_ours("delay") {
-        return;
-    }
     let server = late("300ms").start();
     let mut client = server.haggle();
     let begun = Instant::now();
@@ -101,18 +92,12 @@ fn makes_room(connect: impl Fn() -> Socket) {
 
 #[test]
 fn clients_that_hang_up_while_they_wait_make_room_for_others() {
-    if needs_ours("delay") {
-        return;
-    }
     let server = late("3600").option("--max-connections=2").start();
     makes_room(|| server.connect());
 }
 
 #[test]
 fn clients_that_hang_up_over_tcp_while_they_wait_make_room_for_others() {
-    if needs_ours("delay") {
-        return;
-    }
     // The port is chosen here, by binding it for a moment.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -136,9 +121,6 @@ fn clients_that_hang_up_over_tcp_while_they_wait_make_room_for_others() {
 
 #[test]
 fn a_server_stops_while_clients_wait_to_be_accepted() {
-    if needs_ours("delay") {
-        return;
-    }
     let mut server = late("3600").start();
     let mut clients: Vec<_> = (0..3).map(|_| server.haggle()).collect();
     for client in &mut clients {
@@ -155,9 +137,6 @@ fn a_server_stops_while_clients_wait_to_be_accepted() {
 
 #[test]
 fn a_request_without_end_through_filters_keeps_no_other_client_waiting() {
-    if needs_ours("nozero") {
-        return;
-    }
     // Written as data, 4 EiB of zeroes take for ever; the filter on top may wait, the others not.
     for filters in [
         &["stats?statsfile=/dev/null", "nozero?zeromode=emulate"][..],
@@ -185,9 +164,6 @@ fn a_request_without_end_through_filters_keeps_no_other_client_waiting() {
 
 #[test]
 fn a_client_that_waits_and_has_sent_more_costs_nothing_while_it_waits() {
-    if needs_ours("delay") {
-        return;
-    }
     let server = late("3s").start();
     let mut client = server.haggle();
     client.send(opt::GO, &go_data(b"", &[]));

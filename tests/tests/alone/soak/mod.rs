@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use blackbox::GUARD;
 use blackbox::dice::{Case, Dice, seeds};
-use blackbox::launch::needs_ours;
 use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 
 use grounds::{GROUNDS, Ground, Running};
@@ -60,9 +59,6 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn nothing_leaks_and_no_other_client_suffers_whatever_clients_and_disks_do() {
-    if needs_ours("options of all kinds") {
-        return;
-    }
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();

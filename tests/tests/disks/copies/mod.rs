@@ -9,7 +9,6 @@ use std::process::Command;
 
 use blackbox::MIB;
 use blackbox::dice::{Case, Dice, long_form, seeds};
-use blackbox::launch::needs_ours;
 use blackbox::peers::{diskferry, skip_environment};
 use blackbox::run::{Job, Outcome};
 use blackbox::storage::Mounted;
@@ -18,9 +17,6 @@ use ends::{End, Kind, SOURCES, TARGETS, pattern, random};
 
 #[test]
 fn a_copy_is_whole_or_has_failed_whatever_goes_wrong() {
-    if needs_ours("copier") {
-        return;
-    }
     if !cfg!(target_arch = "x86_64") {
         return skip_environment("faults are injected on x86_64 only");
     }

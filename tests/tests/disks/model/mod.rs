@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use blackbox::MIB;
 use blackbox::dice::{Case, Dice, long_form, seeds};
-use blackbox::launch::needs_ours;
 use blackbox::nbd::{alloc, tflag};
 use blackbox::session::Mode;
 use blackbox::storage::Mounted;
@@ -53,9 +52,6 @@ fn no_byte_is_wrong_on_btrfs() {
 }
 
 fn on(kind: &str) {
-    if needs_ours("stacks of filters") {
-        return;
-    }
     let Some(mounted) = Mounted::new(kind, 320 * MIB) else { return };
     for seed in seeds() {
         for (number, stack) in STACKS.iter().enumerate() {

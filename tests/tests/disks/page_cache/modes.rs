@@ -66,7 +66,7 @@ fn a_sparse_file_stays_sparse_in_every_mode() {
 
 #[test]
 fn a_served_file_leaves_few_pages_and_what_was_there_stays() {
-    if !has_tools() || blackbox::launch::needs_ours("cache modes") {
+    if !has_tools() {
         return;
     }
     let temp = TempDir::new();

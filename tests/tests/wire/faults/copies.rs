@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use blackbox::dice::{Case, Dice, long_form, seeds};
-use blackbox::launch::{Serve, needs_ours};
+use blackbox::launch::Serve;
 use blackbox::meddler::{Fault, Meddler, Mishap, somewhere};
 use blackbox::run::{Outcome, ours, run};
 use blackbox::temp::TempDir;
@@ -80,9 +80,6 @@ fn ride(dice: &mut Dice, bytes: &[u8]) -> Ride {
 
 #[test]
 fn a_copy_over_a_bad_network_is_whole_or_has_failed_and_never_hangs() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     let count = if long_form() { 300 } else { 60 };
     for seed in seeds() {
         let bytes = patchwork(40, seed);

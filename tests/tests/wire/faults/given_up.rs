@@ -5,7 +5,6 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use blackbox::fake::{Script, Step};
-use blackbox::launch::needs_ours;
 use blackbox::nbd::{cmd, tflag};
 use blackbox::run::{Outcome, ours, run};
 use blackbox::temp::TempDir;
@@ -25,9 +24,6 @@ fn copy(nth: usize, words: &[&str]) -> Outcome {
 #[cfg(target_arch = "x86_64")]
 fn a_change_that_the_network_gave_up_is_never_asked_for_twice_and_what_was_answered_is_done_again()
 {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     let temp = TempDir::new();
     let bytes = patchwork(16, 4);
     let source = temp.file("source", &bytes);
@@ -77,9 +73,6 @@ fn a_change_that_the_network_gave_up_is_never_asked_for_twice_and_what_was_answe
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_read_that_the_network_gave_up_is_asked_for_again() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     let bytes = patchwork(16, 4);
     let mut lost = 0;
     for nth in [1, 2, 5, 9] {

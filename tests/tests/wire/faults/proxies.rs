@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use blackbox::MIB;
-use blackbox::launch::{Serve, Server, needs_ours};
+use blackbox::launch::{Serve, Server};
 use blackbox::meddler::Meddler;
 use blackbox::nbd::{cflag, cmd};
 use blackbox::session::{Mode, Request};
@@ -50,9 +50,6 @@ impl Drop for Stopping<'_> {
 
 #[test]
 fn killing_one_of_four_connections_again_and_again_costs_no_failed_request() {
-    if needs_ours("proxy with several connections") {
-        return;
-    }
     let temp = TempDir::new();
     let disk = temp.sparse_file("disk", SIZE);
     let upstream = Serve::file(&disk).start();
@@ -86,9 +83,6 @@ fn killing_one_of_four_connections_again_and_again_costs_no_failed_request() {
 
 #[test]
 fn a_server_that_is_gone_for_five_seconds_costs_no_failed_request() {
-    if needs_ours("proxy that connects again") {
-        return;
-    }
     let temp = TempDir::new();
     let (disk, socket) = (temp.sparse_file("disk", SIZE), temp.join("s"));
     let first = serve_at(&socket, &disk);

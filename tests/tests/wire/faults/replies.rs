@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use blackbox::dice::{Case, Dice, long_form, seeds};
 use blackbox::fake::{Fake, Peer, Script, Step};
-use blackbox::launch::needs_ours;
 use blackbox::nbd::{cmd, tflag};
 use blackbox::rules::Seen;
 use blackbox::run::{ours, run};
@@ -92,9 +91,6 @@ fn start(bytes: Vec<u8>, seed: u64, habits: Habits, mode: Mode) -> Fake {
 
 #[test]
 fn whatever_order_replies_come_in_a_copy_is_whole_or_has_failed() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     let count = if long_form() { 200 } else { 40 };
     for seed in seeds() {
         let bytes = patchwork(40, seed);

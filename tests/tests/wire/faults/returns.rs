@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use blackbox::fake::{Fake, Script, Step};
-use blackbox::launch::{Serve, Server, needs_ours};
+use blackbox::launch::{Serve, Server};
 use blackbox::meddler::{Fault, Meddler, Mishap};
 use blackbox::nbd::{cflag, cmd, tflag};
 use blackbox::peers::diskferry;
@@ -24,9 +24,6 @@ const PATIENT: &str = "reconnect-delay=30";
 
 #[test]
 fn a_copy_to_a_server_that_is_killed_and_comes_back_is_whole() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     for reads in [false, true] {
         let temp = TempDir::new();
         let bytes = patchwork(256, 5);
@@ -59,9 +56,6 @@ fn a_copy_to_a_server_that_is_killed_and_comes_back_is_whole() {
 
 #[test]
 fn a_server_that_does_not_come_back_is_waited_for_and_no_longer() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     let temp = TempDir::new();
     let source = temp.file("source", &pattern(3, 8 << 20));
     let disk = temp.sparse_file("disk", 8 << 20);
@@ -108,9 +102,6 @@ fn come_back_as(other: impl Fn(&mut Vec<u8>)) -> blackbox::run::Outcome {
 
 #[test]
 fn a_disk_that_comes_back_with_other_bytes_or_another_size_is_refused() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     let outcome = come_back_as(|bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x55));
     assert!(outcome.failed().contains("holds other bytes"), "{outcome:#?}");
     assert_eq!(outcome.status.code(), Some(1));
@@ -142,9 +133,6 @@ fn lost_while_swept(done: bool) -> Fake {
 
 #[test]
 fn a_target_that_is_lost_in_the_middle_of_a_sweep_gets_all_of_the_disk() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     for done in [false, true] {
         let temp = TempDir::new();
         // A disk in memory, which no server can have: only then is anything zeroed in advance.
@@ -167,9 +155,6 @@ fn a_target_that_is_lost_in_the_middle_of_a_sweep_gets_all_of_the_disk() {
 
 #[test]
 fn a_server_that_forgets_what_was_not_flushed_at_each_loss_gets_all_of_the_disk() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     for flushes in [true, false] {
         let temp = TempDir::new();
         let bytes = patchwork(128, 2);
@@ -211,9 +196,6 @@ fn a_server_that_forgets_what_was_not_flushed_at_each_loss_gets_all_of_the_disk(
 
 #[test]
 fn an_end_that_cannot_be_reached_is_tried_for_as_long_as_the_user_allows() {
-    if needs_ours("verbs with options") {
-        return;
-    }
     let temp = TempDir::new();
     let (disk, socket) = (temp.file("disk", &pattern(1, 1 << 20)), temp.join("s"));
     // No connection is accepted there.
@@ -283,9 +265,6 @@ fn late(losses: usize) -> Fake {
 
 #[test]
 fn a_lost_write_that_is_done_after_its_repeat_changes_nothing() {
-    if needs_ours("copier that connects again") {
-        return;
-    }
     for connections in ["1", "4"] {
         let temp = TempDir::new();
         let bytes = patchwork(128, 6);
