@@ -193,10 +193,14 @@ impl Serve {
 pub fn start_on_tcp(options: &[&str]) -> (Job, SocketAddr) {
     let mut command = ours(["serve", "--ipaddr=127.0.0.1", "--port=0", "--print-uri"]);
     let job = Job::start(command.args(options).args(["memory", "1M"]));
-    let uri = job.first_line();
-    let address =
-        uri.strip_prefix("nbd://").and_then(|rest| rest.trim_end_matches('/').parse().ok());
-    (job, address.unwrap_or_else(|| panic!("no address in {uri}")))
+    let address = tcp_address(&job.first_line());
+    (job, address)
+}
+
+/// The address in a URI that a server prints.
+pub fn tcp_address(uri: &str) -> SocketAddr {
+    let address = uri.strip_prefix("nbd://").map(|rest| rest.trim_end_matches('/').parse());
+    address.and_then(Result::ok).unwrap_or_else(|| panic!("no address in {uri}"))
 }
 
 /// A running server on a Unix socket.

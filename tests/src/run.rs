@@ -1,6 +1,7 @@
 //! Running a command under guard: killed after a minute, output collected, peak memory known where
 //! that is asked for.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -124,9 +125,16 @@ impl Job {
     /// The first line on its standard output, as soon as it is there.
     #[track_caller]
     pub fn first_line(&self) -> String {
+        self.line_with("")
+    }
+
+    /// The first line on its standard output that has these words, as soon as it is there.
+    #[track_caller]
+    pub fn line_with(&self, words: &str) -> String {
         eventually("a line on its standard output", || {
             let text = self.output[0].as_ref().unwrap().so_far();
-            text.split_once('\n').map(|(line, _)| line.to_owned())
+            let mut whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            whole.find(|line| line.contains(words)).map(str::to_owned)
         })
     }
 
@@ -229,6 +237,23 @@ pub(crate) fn memory_of(process: Pid, field: &str) -> u64 {
     let status = std::fs::read_to_string(path).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("a known field");
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// The calls in a trace of strace's, each in one line: where another thread interrupts a call, strace
+/// writes its end on a line of its own.
+pub fn whole_calls(trace: &str) -> String {
+    let (mut begun, mut whole) = (HashMap::new(), String::new());
+    for line in trace.lines() {
+        let thread = line.split(' ').next();
+        if let Some((head, _)) = line.split_once("<unfinished ...>") {
+            begun.insert(thread, head);
+            continue;
+        }
+        let end = line.split_once(" resumed>").map(|(_, end)| end);
+        let head = end.and_then(|_| begun.remove(&thread)).unwrap_or_default();
+        whole += &format!("{head}{}\n", end.unwrap_or(line));
+    }
+    whole
 }
 
 /// Whether a process runs: one that has ended, and was not waited for, does not.

@@ -13,11 +13,12 @@ use std::time::Duration;
 use blackbox::haggle::option_bytes;
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{BASE_ALLOCATION, cmd, opt};
-use blackbox::peers::{diskferry, find};
-use blackbox::run::Job;
+use blackbox::peers::{diskferry, strace};
+use blackbox::run::{Job, pid_in};
 use blackbox::session::{Mode, Request, Session};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
+use blackbox::wait_for;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -96,7 +97,7 @@ fn block_status_of_many_extents_does_not_keep_other_clients_waiting() {
 #[test]
 fn flushes_of_one_export_leave_threads_for_another() {
     const COUNT: u64 = 800;
-    let Some(strace) = find("strace") else { return };
+    let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     // On a disk: what lies in memory needs no thread.
     let folder = TempDir::below(&std::env::current_dir().unwrap());
@@ -109,9 +110,7 @@ fn flushes_of_one_export_leave_threads_for_another() {
     command.args(["--export", &format!("a={}", a.display())]);
     command.args(["--export", &format!("b={}", b.display())]);
     let job = Job::start(command.stdin(Stdio::null()));
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_for("the socket", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     let open = |name: &str| {
         let mut haggler = blackbox::haggle::Haggler::new(Socket::unix(&socket).unwrap());
         haggler.structured();
@@ -126,10 +125,8 @@ fn flushes_of_one_export_leave_threads_for_another() {
     // Replies are some twenty bytes each; those that wait in our socket were answered before.
     let answered = greedy.socket.waiting() / 16;
     assert!(answered < COUNT / 2, "{answered} flushes before a block status of another export");
-    let text = std::fs::read_to_string(&pid).unwrap();
-    let server = rustix::process::Pid::from_raw(text.trim().parse().unwrap()).unwrap();
     drop((greedy, other));
-    rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
+    rustix::process::kill_process(pid_in(&pid), rustix::process::Signal::TERM).unwrap();
     job.wait();
 }
 

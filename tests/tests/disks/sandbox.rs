@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use blackbox::MIB;
 use blackbox::launch::Serve;
 use blackbox::peers::{diskferry, peer, strace};
 use blackbox::run::{Job, ours, program, run};
 use blackbox::temp::{TempDir, pattern};
+use blackbox::{MIB, wait_for};
 
 /// A system call as strace names it, and the files that were opened afterwards.
 fn traced(trace: &Path, call: &str) -> Option<(usize, Vec<String>)> {
@@ -158,19 +158,17 @@ fn programs_that_a_disk_starts_are_outside_of_the_sandbox_that_it_is_in() {
     // A server of its own.
     let binary = diskferry().canonicalize().unwrap();
     let server = format!("nbd:?command={}&arg=serve&arg=pattern&arg=1M", binary.display());
-    let private = std::env::temp_dir();
-    let there = || {
-        let all = std::fs::read_dir(&private).unwrap().map(|entry| entry.unwrap().file_name());
-        all.filter(|name| name.to_string_lossy().starts_with("diskferry-sub-")).count()
+    let (private, copy) = (TempDir::new(), dir.join("copy"));
+    let confined = |verb: &[&str], more: &[&str]| {
+        let words = [verb, &["--sandbox=require", &server], more].concat();
+        run(ours(words).env("TMPDIR", private.path())).succeeded().to_owned()
     };
-    let before = there();
     for verb in [&["info"][..], &["map"], &["compare", "pattern:1M"]] {
-        run(ours(verb.iter().copied()).args(["--sandbox=require", &server])).succeeded();
+        confined(verb, &[]);
     }
-    let copy = dir.join("copy");
-    run(ours(["copy", "--sandbox=require", &server]).arg(&copy)).succeeded();
+    confined(&["copy"], &[copy.to_str().unwrap()]);
     assert_eq!(std::fs::metadata(&copy).unwrap().len(), MIB);
-    assert_eq!(there(), before, "nothing is left behind");
+    assert_eq!(std::fs::read_dir(private.path()).unwrap().count(), 0, "something is left behind");
     let missing = run(&mut ours(["info", "--sandbox=require", "nbd:?command=/nonexistent/server"]));
     assert!(!missing.status.success());
 }
@@ -183,9 +181,7 @@ fn a_server_in_a_sandbox_ends_the_command_of_run() {
         format!("trap 'exit 7' TERM; : >'{}'; while :; do sleep 0.01; done", up.display());
     let server =
         Job::start(&mut ours(["serve", "--sandbox=require", "memory", "1M", "--run", &command]));
-    while !up.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_for("the command runs", || up.exists());
     server.signal(rustix::process::Signal::TERM);
     assert_eq!(server.wait().status.code(), Some(7));
 }
@@ -225,16 +221,12 @@ fn a_server_in_a_sandbox_serves_writes_and_tidies_up() {
     let mut words = ours(["serve", "--sandbox=require", "-v", "--filter=cow", "-U"]);
     words.arg(&socket).arg("-P").arg(&pid).arg(&disk);
     let server = Job::start(&mut words);
-    while !pid.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_for("the server listens", || pid.exists());
     let uri = format!("nbd+unix:///?socket={}", socket.display());
     run(&mut ours(["copy", "null:1M", &uri])).succeeded();
     run(&mut ours(["compare", "null:1M", &uri])).succeeded();
-    server.signal(rustix::process::Signal::TERM);
-    let done = server.wait();
+    let done = server.stop();
     assert!(done.stderr.contains("sandbox: files confined, calls confined"), "{done:?}");
-    done.succeeded();
     assert!(!socket.exists() && !pid.exists());
     assert!(std::fs::read(&disk).unwrap() == pattern(0, 1 << 20), "the overlay took the writes");
 }

@@ -1,5 +1,5 @@
-//! The shortcuts on the server's data path, each in the case in which it must not be taken, and
-//! what they are for: how few system calls a request costs.
+//! The shortcuts on the server's data path, each in the case in which it must not be taken. What they
+//! are for, `alone/syscalls.rs` counts.
 //!
 //! Long reads leave a file by sendfile, long writes are received straight into memory that was
 //! written before, holes are not sent, and the map is remembered. All of it only as long as no
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use blackbox::launch::Serve;
 use blackbox::nbd::{cflag, chunk, cmd, err};
-use blackbox::peers::{peer, skip_environment};
+use blackbox::peers::skip_environment;
 use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
@@ -272,55 +272,6 @@ fn a_client_that_only_stops_sending_gets_its_last_reply() {
         session.socket.send(&bytes);
         session.socket.finish_sending();
         assert_eq!(session.wait(cookie).error, 0);
-    }
-}
-
-/// What may move a byte, or look where one is.
-const CALLS: &str = "pread64,preadv2,recvfrom,sendto,sendmsg,sendfile,splice,lseek";
-
-#[test]
-fn a_small_read_costs_one_call_and_its_share_of_three() {
-    if peer("strace").is_none() {
-        return;
-    }
-    let temp = in_memory();
-    let image = temp.file("disk", &pattern(0, index(4 * MIB)));
-    let log = temp.join("calls");
-    let server = Serve::file(&image).traced_for(&log, CALLS).start();
-    let rounds = 100;
-    {
-        let mut session = server.session(Mode::Structured, "");
-        for _ in 0..rounds {
-            // 32 requests in one piece, as a client at depth 32 sends them.
-            let mut bytes = Vec::new();
-            let mut cookies = Vec::new();
-            for n in 0..32 {
-                let request = Request::new(cmd::READ, n * 128 * 1024, 4096);
-                let cookie = session.register(&request);
-                bytes.extend(session.bytes(&request, cookie));
-                cookies.push(cookie);
-            }
-            session.socket.send(&bytes);
-            for cookie in cookies {
-                assert_eq!(session.wait(cookie).error, 0);
-            }
-        }
-    }
-    server.stop();
-    let log = std::fs::read_to_string(&log).unwrap();
-    // Each line names a call; one that was interrupted by another thread's has two lines.
-    let count = |name: &str| {
-        let call = format!(" {name}(");
-        log.lines().filter(|l| l.contains(&call)).count()
-    };
-    let requests = 32 * rounds;
-    assert!((requests..requests + 20).contains(&count("pread64")), "{}", count("pread64"));
-    for name in ["recvfrom", "sendto"] {
-        assert!(count(name) <= rounds * 2 + 40, "{name}: {}", count(name));
-    }
-    for name in ["sendfile", "sendmsg", "lseek", "splice"] {
-        // A few come with the opening of the file.
-        assert!(count(name) < 20, "{name}: {}", count(name));
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use blackbox::fake::{Script, Step};
 use blackbox::launch::{Serve, Server, allocated};
@@ -259,16 +258,16 @@ fn a_server_that_does_not_answer_the_flush_does_not_keep_a_stop_waiting() {
     };
     // What a cache still holds is written, and flushed, when all is copied.
     let cached = ["copy", "--target-filter=cache?cache=unsafe", "pattern:1M"];
-    let words = [(&["zero"][..], 1), (&["trim"], 1), (&["copy", "pattern:1M"], 1), (&cached, 2)];
-    for (words, signals) in words {
+    for words in [&["zero"][..], &["trim"], &["copy", "pattern:1M"], &cached] {
         let fake = script().start();
         let job = Job::start(ours(words).arg(fake.uri("")));
         fake.wait_until("the flush", |record| record.asked(cmd::FLUSH));
-        for _ in 0..signals {
+        let outcome = if words == cached {
+            job.signal_until_it_ends(Signal::INT)
+        } else {
             job.signal(Signal::INT);
-            std::thread::sleep(Duration::from_millis(300));
-        }
-        let outcome = job.wait();
+            job.wait()
+        };
         assert_eq!(outcome.status.code(), Some(130), "{words:?}: {outcome:?}");
         let told = outcome.stderr.contains("may not be durable");
         assert_eq!(told, words.len() == 1, "{words:?}: {outcome:?}");
@@ -286,7 +285,7 @@ fn a_long_zero_says_how_far_it_is_when_asked_and_when_it_is_stopped() {
     let job = Job::start(&mut ours(["zero", &uri]));
     wait_for("something is zeroed", || allocated(&big) > 0);
     job.signal(Signal::USR1);
-    std::thread::sleep(Duration::from_millis(500));
+    wait_for("the report", || job.said().ends_with('\n'));
     job.signal(Signal::INT);
     let outcome = job.wait();
     assert_eq!(outcome.status.code(), Some(130), "{outcome:?}");

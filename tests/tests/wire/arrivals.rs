@@ -1,17 +1,16 @@
 //! Clients come and go silently: there are no descriptors for new ones, and no DISC of those that
 //! went.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use blackbox::GUARD;
-use blackbox::launch::Serve;
+use blackbox::launch::{Serve, start_on_tcp};
 use blackbox::peers::skip_environment;
-use blackbox::run::{Job, ours};
 use blackbox::session::Mode;
 use blackbox::temp::TempDir;
+use blackbox::wait_for;
 use rustix::net::sockopt;
 use rustix::process::{
     PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, pidfd_getfd, pidfd_open, prlimit,
@@ -29,11 +28,10 @@ fn without_descriptors_clients_are_served_as_before_and_one_line_is_logged() {
     let connect = || UnixStream::connect(server.socket()).unwrap();
     let waiting: Vec<UnixStream> = (0..30).map(|_| connect()).collect();
     let said = || std::fs::read_to_string(&log).unwrap();
-    let begun = Instant::now();
-    while !said().contains("no more clients for now") {
-        assert!(begun.elapsed() < GUARD, "it does not say that it is full");
+    wait_for("it says that it is full", || {
         client.assert_alive();
-    }
+        said().contains("no more clients for now")
+    });
     // The log would fill while it lasts.
     for _ in 0..10 {
         std::thread::sleep(Duration::from_millis(100));
@@ -46,16 +44,8 @@ fn without_descriptors_clients_are_served_as_before_and_one_line_is_logged() {
 
 #[test]
 fn a_client_whose_machine_has_gone_is_noticed_within_minutes() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let text = port.to_string();
-    let job = Job::start(&mut ours(["serve", "-i", "127.0.0.1", "-p", &text, "memory", "1M"]));
-    let begun = Instant::now();
-    let client = loop {
-        match TcpStream::connect(("127.0.0.1", port)) {
-            Ok(client) => break client,
-            Err(e) => assert!(begun.elapsed() < GUARD, "the server does not listen: {e}"),
-        }
-    };
+    let (job, address) = start_on_tcp(&[]);
+    let client = TcpStream::connect(address).unwrap();
     // The greeting: the server has made the connection its own.
     std::io::Read::read_exact(&mut &client, &mut [0; 18]).unwrap();
     let Ok(process) = pidfd_open(job.pid(), PidfdFlags::empty()) else {

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blackbox::launch::{Serve, Server};
+use blackbox::launch::Serve;
 use blackbox::nbd::{cflag, cmd, err};
 use blackbox::peers::{diskferry, peer};
 use blackbox::run::{Outcome, ours, run};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{MIB, index};
+use blackbox::{MIB, index, wait_for};
 use rustix::process::Signal;
 
 /// What a client does, in nbdsh's words.
@@ -181,12 +181,10 @@ fn a_report_can_be_had_by_signal_while_serving() {
     };
     for n in 1..4 {
         session.read(0, 512).unwrap();
-        server.signal(Signal::USR1);
-        let begun = Instant::now();
-        while reads() != Some(n) {
-            assert!(begun.elapsed() < blackbox::GUARD, "{n}: {:?}", fs::read_to_string(&file));
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_for("the report", || {
+            server.signal(Signal::USR1);
+            reads() == Some(n)
+        });
         assert!(server.is_running());
     }
     drop(session);
@@ -266,11 +264,7 @@ fn a_server_that_comes_back_is_used_again() {
     let data = pattern(1, index(4 * MIB));
     let disk = temp.file("disk", &data);
     let socket = temp.join("upstream");
-    let start = || {
-        let mut command = Command::new(diskferry());
-        command.args(Serve::file(&disk).arguments(&socket));
-        Server::start(command, TempDir::new(), socket.clone())
-    };
+    let start = || Serve::file(&disk).start_at(&socket);
     let first = start();
     let filter = "--filter=retry?retry-delay=20ms&retries=1000&retry-exponential=no";
     let proxy = Serve::proxy(&format!("nbd+unix:///?socket={}", socket.display()));
@@ -278,7 +272,6 @@ fn a_server_that_comes_back_is_used_again() {
     let mut session = proxy.session(Mode::Structured, "proxy");
     assert_eq!(session.read(0, MIB).unwrap(), data[..index(MIB)]);
     first.kill();
-    fs::remove_file(&socket).unwrap();
     let asked: Vec<u64> =
         (0..4).map(|i| session.send(&Request::new(cmd::READ, i * MIB, MIB))).collect();
     let written = session.send(&Request::write(512, &[9; 512]));
@@ -295,36 +288,10 @@ fn a_server_that_comes_back_is_used_again() {
     // A server that was gone may have lost what it had not made durable, and one flush says so.
     assert_eq!(session.error_of(&Request::write(0, &[8; 512])), 0);
     second.kill();
-    fs::remove_file(&socket).unwrap();
     let _third = start();
     assert_eq!(session.read(512, 512).unwrap(), [9; 512]);
     assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), err::EIO);
     assert_eq!(session.error_of(&Request::new(cmd::FLUSH, 0, 0)), 0);
-}
-
-/// The rate, met within 5 % over ten seconds, in both directions at once.
-#[test]
-fn over_ten_seconds_a_rate_is_met_within_five_percent_in_both_directions_at_once() {
-    // 12.5 MiB at 1.25 MiB a second, each way.
-    let ours = diskferry().display().to_string();
-    let client = format!(
-        "{ours} copy pattern:12800K \"$uri\" & {ours} copy \"$uri\" null: && wait $!; exit $?"
-    );
-    let mut all = Vec::new();
-    for _ in 0..3 {
-        let mut server = our_server(&["--filter=rate", "memory", "12800K", "rate=10M"]);
-        server.args(["--run", &client]);
-        let begun = Instant::now();
-        run(&mut server).succeeded();
-        let took = begun.elapsed();
-        assert!(took >= Duration::from_millis(9500), "{took:?}");
-        if took <= Duration::from_millis(10_500) {
-            return;
-        }
-        // A machine in trouble may take longer, but not every time.
-        all.push(took);
-    }
-    panic!("{all:?}");
 }
 
 #[test]
@@ -355,7 +322,6 @@ fn a_copy_takes_as_long_as_its_rate_says() {
         let took = begun.elapsed();
         // A machine in trouble may take longer; none may be faster.
         assert!(took >= Duration::from_millis(2950), "{took:?}");
-        assert!(took < Duration::from_secs(20), "{took:?}");
     }
     assert_eq!(fs::metadata(&target).unwrap().len(), 6 * MIB);
 }

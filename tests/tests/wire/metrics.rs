@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::launch::{Serve, Server};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::TempDir;
+use blackbox::{GUARD, eventually, wait_for, wait_for_lines};
 use rustix::process::Signal;
 
 const READ: u16 = 0;
@@ -35,17 +33,14 @@ fn ask(place: &Path, request: &str) -> String {
 
 /// The metrics, when a reader has its turn.
 fn scrape(place: &Path) -> Metrics {
-    let begun = Instant::now();
-    loop {
+    let answer = eventually("a reader gets an answer", || {
         let answer = ask(place, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        if let Some((head, body)) = answer.split_once("\r\n\r\n") {
-            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-            assert!(head.to_lowercase().contains("openmetrics-text; version=1.0.0"), "{head}");
-            return Metrics::parse(body);
-        }
-        assert!(begun.elapsed() < GUARD, "no reader gets an answer: {answer}");
-        thread::sleep(Duration::from_millis(20));
-    }
+        answer.contains("\r\n\r\n").then_some(answer)
+    });
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.to_lowercase().contains("openmetrics-text; version=1.0.0"), "{head}");
+    Metrics::parse(body)
 }
 
 /// A text whose form has been checked.
@@ -206,10 +201,9 @@ fn requests_that_wait_count_as_in_flight() {
     let mut session = server.session(Mode::Structured, "");
     let cookies: Vec<u64> =
         (0..3).map(|i| session.send(&Request::new(READ, i * 512, 512))).collect();
-    let begun = Instant::now();
-    while scrape(&place).sum("diskferry_requests_in_flight", &[("command", "read")]) < 2.5 {
-        assert!(begun.elapsed() < GUARD, "they are never seen");
-    }
+    wait_for("they are seen", || {
+        scrape(&place).sum("diskferry_requests_in_flight", &[("command", "read")]) > 2.5
+    });
     for cookie in cookies {
         session.wait(cookie);
     }
@@ -284,11 +278,7 @@ fn sigusr1_says_what_goes_on() {
     let mut session = server.session(Mode::Structured, "");
     session.read(0, 4096).unwrap();
     server.signal(Signal::USR1);
-    let begun = Instant::now();
-    while !said().contains("read: 1 requests, 4096 bytes") {
-        assert!(begun.elapsed() < GUARD, "{}", said());
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_for_lines(&log, "read: 1 requests, 4096 bytes", 1);
     let log = said();
     assert!(log.contains("1 clients") && log.contains("--max-requests: 1000"), "{log}");
 }

@@ -4,21 +4,21 @@
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use blackbox::GUARD;
 use blackbox::haggle::Haggler;
 use blackbox::launch::Serve;
 use blackbox::nbd::{cmd, go_data, opt};
-use blackbox::peers::{diskferry, find};
-use blackbox::run::Job;
+use blackbox::peers::{diskferry, strace};
+use blackbox::run::{Job, pid_in};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
+use blackbox::wait_for;
 
 #[test]
 fn a_write_does_not_overtake_those_of_the_same_client_after_it_came_back() {
-    let Some(strace) = find("strace") else { return };
+    let Some(strace) = strace() else { return };
     let folder = TempDir::below(&std::env::current_dir().unwrap());
     let disk = folder.sparse_file("disk", 1 << 20);
     let temp = TempDir::new();
@@ -29,11 +29,7 @@ fn a_write_does_not_overtake_those_of_the_same_client_after_it_came_back() {
     command.args(["-e", "inject=pwrite64,pwritev2:delay_enter=1500000:when=2"]);
     command.arg(diskferry()).arg("serve").arg("-P").arg(&pid).arg("-U").arg(&socket).arg(&disk);
     let job = Job::start(command.stdin(Stdio::null()));
-    let begun = Instant::now();
-    while UnixStream::connect(&socket).is_err() {
-        assert!(begun.elapsed() < GUARD, "the server does not listen");
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_for("the socket", || UnixStream::connect(&socket).is_ok());
     let open = || Haggler::new(Socket::unix(&socket).unwrap()).go("");
     let mut first = open();
     first.write(8192, &[9; 4096]);
@@ -46,9 +42,7 @@ fn a_write_does_not_overtake_those_of_the_same_client_after_it_came_back() {
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(again.read(0, 4096).unwrap(), [2; 4096]);
     drop(again);
-    let text = std::fs::read_to_string(&pid).unwrap();
-    let server = rustix::process::Pid::from_raw(text.trim().parse().unwrap()).unwrap();
-    rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
+    rustix::process::kill_process(pid_in(&pid), rustix::process::Signal::TERM).unwrap();
     job.wait();
 }
 

@@ -8,8 +8,6 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread::sleep;
-use std::time::Duration;
 
 use blackbox::peers::diskferry;
 use blackbox::run::{Job, ours, run};
@@ -71,16 +69,11 @@ fn serve(words: &[&str], directory: &Path) -> String {
         .env("WORD", SECRET);
     command.env("KEYS", format!("alice:{SECRET}")).env("HEADER", format!("X-Token: {SECRET}"));
     let job = Job::start(&mut command);
-    for _ in 0..6000 {
-        if socket.exists() {
-            break;
-        }
-        sleep(Duration::from_millis(10));
-    }
+    blackbox::wait_for("the socket", || socket.exists());
     let lines = command_lines();
     assert!(lines.contains(socket.to_str().unwrap()) || lines.contains("serve -v"), "{lines}");
     job.signal(Signal::USR1);
-    sleep(Duration::from_millis(100));
+    blackbox::wait_for("its report", || job.said().contains("--max-connections: "));
     job.signal(Signal::TERM);
     let done = job.wait();
     assert!(done.status.success(), "{words:?}: {done:#?}");

@@ -3,9 +3,8 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
+use blackbox::eventually;
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{cmd, err, go_data, opt};
 use blackbox::session::{Mode, Request};
@@ -29,15 +28,10 @@ fn line(log: &PathBuf, words: &str) -> (String, String) {
 
 /// Waits for a line with these words.
 fn whole_line(log: &PathBuf, words: &str) -> String {
-    let begun = Instant::now();
-    loop {
+    eventually(words, || {
         let text = fs::read_to_string(log).unwrap();
-        if let Some(line) = text.lines().find(|line| line.contains(words)) {
-            return line.to_owned();
-        }
-        assert!(begun.elapsed() < GUARD, "no line with {words}: {text}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        text.lines().find(|line| line.contains(words)).map(str::to_owned)
+    })
 }
 
 #[test]
@@ -61,7 +55,8 @@ fn a_request_that_fails_is_logged_with_its_export_and_not_too_often() {
     assert_eq!(level, "error");
     assert!(text.starts_with("\"a disk\": ") && text.contains("ENOSPC"), "{text}");
     let lines = fs::read_to_string(&log).unwrap().lines().count();
-    assert!(lines <= 12, "{lines}");
+    // A few at a time, and then as time goes by.
+    assert!(lines < 50, "{lines}");
 }
 
 #[test]

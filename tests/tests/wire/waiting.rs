@@ -2,16 +2,14 @@
 //! clients nothing, and loses nothing itself.
 
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::haggle::Haggler;
-use blackbox::launch::Serve;
+use blackbox::launch::{Serve, start_on_tcp};
 use blackbox::nbd::{cmd, go_data, info, opt, rep};
-use blackbox::run::{Job, ours};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
+use blackbox::{on_time, wait_for};
 use rustix::process::Signal;
 
 /// Our server, which lets clients in after `delay`.
@@ -21,14 +19,16 @@ fn late(delay: &str) -> Serve {
 
 #[test]
 fn time_that_the_server_takes_is_not_counted_against_the_client() {
-    let server = late("2500ms").option("--handshake-timeout=2").start();
-    let mut client = server.haggle();
-    let known = client.export(opt::INFO, "", &[info::BLOCK_SIZE]).unwrap();
-    // The server looks about once a second for those that have taken too long.
-    std::thread::sleep(Duration::from_millis(1300));
-    let mut session = client.go("");
-    assert_eq!(session.read(0, 512).unwrap().len(), 512);
-    assert_eq!(known.size, 1 << 20);
+    on_time(Duration::from_millis(500), || {
+        let server = late("2500ms").option("--handshake-timeout=2").start();
+        let mut client = server.haggle();
+        let known = client.export(opt::INFO, "", &[info::BLOCK_SIZE]).unwrap();
+        // The server looks about once a second for those that have taken too long.
+        std::thread::sleep(Duration::from_millis(1300));
+        let mut session = client.go("");
+        assert_eq!(session.read(0, 512).unwrap().len(), 512);
+        assert_eq!(known.size, 1 << 20);
+    });
 }
 
 #[test]
@@ -83,11 +83,7 @@ fn makes_room(connect: impl Fn() -> Socket) {
         // It has been understood when it hangs up.
         client.socket.assert_silent(Duration::from_millis(200));
     }
-    let begun = Instant::now();
-    while connect().read_exact(&mut [0; 18]).is_err() {
-        assert!(begun.elapsed() < GUARD, "clients that have gone still take the room");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("room for another", || connect().read_exact(&mut [0; 18]).is_ok());
 }
 
 #[test]
@@ -98,25 +94,10 @@ fn clients_that_hang_up_while_they_wait_make_room_for_others() {
 
 #[test]
 fn clients_that_hang_up_over_tcp_while_they_wait_make_room_for_others() {
-    // The port is chosen here, by binding it for a moment.
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let mut command = ours(["serve", "--filter=delay?delay-open=3600", "--max-connections=2"]);
-    command.args(["--ipaddr=127.0.0.1", "--port", &address.port().to_string(), "memory", "1M"]);
-    let job = Job::start(&mut command);
-    let begun = Instant::now();
-    makes_room(|| {
-        loop {
-            match Socket::tcp(address) {
-                Ok(socket) => return socket,
-                Err(e) => assert!(begun.elapsed() < GUARD, "connecting to {address}: {e}"),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    });
-    job.signal(Signal::TERM);
-    job.wait().succeeded();
+    let options = ["--filter=delay?delay-open=3600", "--max-connections=2"];
+    let (server, address) = start_on_tcp(&options);
+    makes_room(|| Socket::tcp(address).unwrap());
+    server.stop();
 }
 
 #[test]

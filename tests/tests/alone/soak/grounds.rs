@@ -1,16 +1,15 @@
 //! The servers, and what they serve.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
+use blackbox::launch::tcp_address;
 use blackbox::run::{Job, ours, run};
 use blackbox::socket::Socket;
 use blackbox::storage::Mounted;
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{GUARD, MIB, index};
+use blackbox::{MIB, index, wait_for};
 use rustix::process::Pid;
 
 use super::held::Held;
@@ -175,29 +174,25 @@ impl Place {
 
     /// Starts the server, and waits until it can be reached.
     pub(crate) fn start(&self) -> Running {
-        let at = if self.is_tcp {
-            // The port is chosen here, by binding it for a moment.
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            At::Tcp(listener.local_addr().unwrap())
-        } else {
-            At::Unix(self.temp.join("s"))
-        };
-        let job = Job::start(&mut self.command(&at));
-        let begun = Instant::now();
-        while at.connect().is_none() {
-            assert!(begun.elapsed() < GUARD, "the server is not ready: {job:?}");
-            sleep(Duration::from_millis(10));
-        }
+        let socket = self.temp.join("s");
+        let job = Job::start(&mut self.command(&socket));
+        let at =
+            if self.is_tcp { At::Tcp(tcp_address(&job.first_line())) } else { At::Unix(socket) };
+        wait_for("the server is ready", || at.connect().is_some());
         Running { at, job, limit: self.limit, temp: self.temp.path().to_owned() }
     }
 
-    fn command(&self, at: &At) -> Command {
-        let own =
-            ["--log=null", "--handshake-timeout=2", "--max-connections=1500"].map(String::from);
-        let limit = [format!("--memory-limit={}", self.limit)];
-        let words = own.iter().chain(&limit).cloned().chain(at.words());
-        let mut serve = ours(["serve"]);
-        serve.args(words).args(&self.words);
+    fn command(&self, socket: &Path) -> Command {
+        // A handshake must end in time also where the machine has others to run.
+        let mut serve =
+            ours(["serve", "--log=null", "--handshake-timeout=5", "--max-connections=1500"]);
+        serve.arg(format!("--memory-limit={}", self.limit));
+        if self.is_tcp {
+            serve.args(["--ipaddr=127.0.0.1", "--port=0", "--print-uri"]);
+        } else {
+            serve.arg("-U").arg(socket);
+        }
+        serve.args(&self.words);
         let Some(descriptors) = self.descriptors else { return serve };
         let mut limited = Command::new("sh");
         limited.args(["-c", &format!("ulimit -n {descriptors}; exec \"$0\" \"$@\"")]);
@@ -226,15 +221,6 @@ impl At {
         match self {
             Self::Unix(path) => format!("nbd+unix:///?socket={}", path.display()),
             Self::Tcp(address) => format!("nbd://{address}/"),
-        }
-    }
-
-    fn words(&self) -> Vec<String> {
-        match self {
-            Self::Unix(path) => vec!["-U".into(), path.to_str().unwrap().into()],
-            Self::Tcp(address) => {
-                vec!["-i".into(), address.ip().to_string(), "-p".into(), address.port().to_string()]
-            }
         }
     }
 }

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use blackbox::fake::{Script, Step};
 use blackbox::launch::{Serve, Server};
@@ -12,7 +11,7 @@ use blackbox::nbd::cmd;
 use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{Job, Outcome, ours, run};
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{MIB, index, wait_for_lines};
+use blackbox::{MIB, index, wait_for, wait_for_lines};
 use rustix::process::Signal;
 
 use super::{fails_saying, ferry, is_root};
@@ -218,17 +217,17 @@ fn slow(words: &[&str]) -> Option<Server> {
 /// nbdkit's log lines about each read.
 const READ: &str = " Read ";
 
-/// A pattern of this size, each read of which takes 20 ms and is then logged.
-fn slow_to_read(size: &str, log: &Path) -> Option<Server> {
-    let logfile = format!("logfile={}", log.display());
-    slow(&["--filter=log", "pattern", size, "rdelay=20ms", &logfile])
+/// A pattern of this size, each read of which takes so many milliseconds and is then logged.
+fn slow_to_read(size: &str, delay: u32, log: &Path) -> Option<Server> {
+    let (delay, logfile) = (format!("rdelay={delay}ms"), format!("logfile={}", log.display()));
+    slow(&["--filter=log", "pattern", size, &delay, &logfile])
 }
 
 #[test]
 fn a_source_killed_midway_fails_the_copy() {
     let temp = TempDir::new();
     let log = temp.join("log");
-    let Some(mut server) = slow_to_read("64M", &log) else { return };
+    let Some(mut server) = slow_to_read("64M", 200, &log) else { return };
     let target = temp.join("copy");
     let mut command = ours(["copy", "-R", "2", "-C", "1", &server.uri("")]);
     let job = Job::start(command.arg(&target));
@@ -242,7 +241,7 @@ fn a_target_killed_midway_fails_the_copy() {
     let temp = TempDir::new();
     let log = temp.join("log");
     let logfile = format!("logfile={}", log.display());
-    let words = ["--filter=log", "memory", "64M", "wdelay=20ms", &logfile];
+    let words = ["--filter=log", "memory", "64M", "wdelay=200ms", &logfile];
     let Some(mut server) = slow(&words) else { return };
     let uri = server.uri("");
     let job = Job::start(&mut ours(["copy", "-R", "2", "-C", "1", "pattern:64M", &uri]));
@@ -258,7 +257,7 @@ fn an_interrupted_copy_says_what_is_left() {
     for signal in [Signal::INT, Signal::TERM] {
         let temp = TempDir::new();
         let log = temp.join("log");
-        let Some(server) = slow_to_read("64M", &log) else { return };
+        let Some(server) = slow_to_read("64M", 200, &log) else { return };
         let target = temp.join("copy");
         let mut command = ours(["copy", "-R", "2", "-C", "1", &server.uri("")]);
         let job = Job::start(command.arg(&target));
@@ -280,17 +279,16 @@ fn an_interrupted_copy_says_what_is_left() {
 fn sigusr1_prints_a_line_and_the_copy_goes_on() {
     let temp = TempDir::new();
     let log = temp.join("log");
-    let Some(server) = slow_to_read("8M", &log) else { return };
+    let Some(server) = slow_to_read("24M", 20, &log) else { return };
     let target = temp.join("copy");
     let mut command =
         ours(["copy", "-R", "1", "-C", "1", "--request-size", "256K", &server.uri("")]);
     let job = Job::start(command.arg(&target));
     wait_for_lines(&log, READ, 4);
     job.signal(Signal::USR1);
-    let outcome = job.wait();
-    outcome.succeeded();
-    assert!(!outcome.stderr.trim().is_empty(), "not a word of progress");
-    assert!(fs::read(&target).unwrap().len() == index(8 * MIB));
+    wait_for("a word of progress", || job.said().ends_with('\n'));
+    job.wait().succeeded();
+    assert!(fs::read(&target).unwrap().len() == index(24 * MIB));
 }
 
 #[test]
@@ -356,17 +354,22 @@ fn bytes_that_a_source_filter_rounds_off_are_reported() {
 
 #[test]
 fn what_progress_counts_is_what_the_verdict_says() {
-    let Some(server) = slow(&["pattern", "64M", "rdelay=20ms"]) else { return };
+    let Some(server) = slow(&["pattern", "64M", "rdelay=100ms"]) else { return };
     let words = ["copy", "-R", "2", "-C", "1", "--progress=json", &server.uri(""), "null:"];
     let job = Job::start(&mut ours(words));
-    std::thread::sleep(Duration::from_millis(1500));
+    let number = |of: &serde_json::Value, key: &str| of["data"][key].as_u64().unwrap();
+    // It has come somewhere, and says so once a second.
+    wait_for("progress", || {
+        let said = job.said();
+        let last = said.trim_end().lines().last().map(serde_json::from_str::<serde_json::Value>);
+        last.is_some_and(|last| last.is_ok_and(|last| number(&last, "rate") > 0))
+    });
     job.signal(Signal::INT);
     let outcome = job.wait();
     assert_eq!(outcome.status.code(), Some(130), "{outcome:?}");
     let lines = outcome.stderr.lines().map(|line| serde_json::from_str(line).unwrap());
     let lines: Vec<serde_json::Value> = lines.collect();
     let [.., progress, error] = lines.as_slice() else { panic!("{outcome:?}") };
-    let number = |of: &serde_json::Value, key: &str| of["data"][key].as_u64().unwrap();
     for line in [progress, error] {
         let parts = ["copied", "zeroed", "skipped"].map(|key| number(line, key));
         assert_eq!(number(line, "done"), parts.into_iter().sum::<u64>(), "{line}");

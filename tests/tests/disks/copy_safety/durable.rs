@@ -8,7 +8,7 @@ use std::process::Command;
 use blackbox::fake::{ALL_FLAGS, Script};
 use blackbox::nbd::{cmd, tflag};
 use blackbox::peers::{peer, skip_environment, strace};
-use blackbox::run::{Outcome, ours, program, run};
+use blackbox::run::{Outcome, ours, program, run, whole_calls};
 use blackbox::storage::Loop;
 use blackbox::temp::TempDir;
 
@@ -21,7 +21,7 @@ fn traced(strace: &PathBuf, temp: &TempDir, options: &[&str], to: &Path) -> (Out
     let mut command = program(strace, ["-f", "-y", "-o", log.to_str().unwrap()]);
     command.args(options).arg(blackbox::peers::diskferry());
     let outcome = run(command.args(["copy", "random:20M?seed=1"]).arg(to));
-    (outcome, fs::read_to_string(log).unwrap())
+    (outcome, whole_calls(&fs::read_to_string(log).unwrap()))
 }
 
 /// A file, and a block device where there can be one.

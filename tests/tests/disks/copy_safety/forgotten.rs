@@ -1,20 +1,16 @@
 //! A server that is lost during the copy and has forgotten what was not flushed.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::fake::{Fake, Script, Step};
 use blackbox::launch::Server;
 use blackbox::nbd::cmd;
 use blackbox::peers::peer;
 use blackbox::run::{Job, ours};
 use blackbox::temp::{TempDir, pattern};
+use blackbox::wait_for;
 
 use super::copy;
 
@@ -68,15 +64,6 @@ fn without_leave_to_connect_again_a_lost_server_ends_the_copy() {
     assert_eq!(fake.record().client_flags.len(), 1);
 }
 
-/// nbdkit on a socket of the test, which it leaves behind when it is killed.
-fn nbdkit_at(nbdkit: &Path, socket: &Path, disk: &Path) -> Server {
-    // Not there the first time.
-    let _ = fs::remove_file(socket);
-    let mut command = Command::new(nbdkit);
-    command.arg("-f").arg("-U").arg(socket).arg("file").arg(disk);
-    Server::start(command, TempDir::new(), socket.to_owned())
-}
-
 #[test]
 fn a_server_that_is_killed_and_started_again_gets_all_of_the_disk() {
     let Some(nbdkit) = peer("nbdkit") else { return };
@@ -84,18 +71,16 @@ fn a_server_that_is_killed_and_started_again_gets_all_of_the_disk() {
     let bytes = pattern(3, 16 << 20);
     let source = temp.file("source", &bytes);
     let disk = temp.file("disk", &vec![0xee; bytes.len()]);
-    let socket = temp.join("socket");
-    let first = nbdkit_at(&nbdkit, &socket, &disk);
+    let (socket, words) = (temp.join("socket"), ["file", disk.to_str().unwrap()]);
+    let first = Server::nbdkit_at(&nbdkit, &socket, &words);
     let mut copy = ours(["copy", "--source-filter=rate?rate=64M"]);
     copy.arg("--target-filter=retry?retry-delay=50ms&retry-exponential=false&retries=1000");
     let job = Job::start(copy.arg(&source).arg(first.uri("")));
-    let begun = Instant::now();
-    while fs::read(&disk).unwrap().iter().filter(|b| **b != 0xee).count() < 4 << 20 {
-        assert!(begun.elapsed() < GUARD, "nothing is copied");
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_for("something is copied", || {
+        fs::read(&disk).unwrap().iter().filter(|b| **b != 0xee).count() >= 4 << 20
+    });
     first.kill();
-    let _again = nbdkit_at(&nbdkit, &socket, &disk);
+    let _again = Server::nbdkit_at(&nbdkit, &socket, &words);
     job.wait().succeeded();
     assert!(fs::read(&disk).unwrap() == bytes);
 }

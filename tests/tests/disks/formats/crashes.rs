@@ -173,7 +173,7 @@ fn a_server_that_goes_away_midway_is_an_error() {
     noise(&source, 6 << 20);
     for (format, options) in &TARGETS[..3] {
         let log = ground.path(&format!("log.{format}{}", options.len()));
-        let serve = Serve::file(&source).option("--filter=rate?rate=16M&burstiness=0.1");
+        let serve = Serve::file(&source).option("--filter=rate?rate=8M&burstiness=0.1");
         let server = serve.option(format!("--filter=log?logfile={log}")).start();
         let target = ground.temp.join("target");
         let mut command = ours(["convert", "-f", "raw", "-O", format]);

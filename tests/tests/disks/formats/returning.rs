@@ -2,55 +2,27 @@
 //! is known above it.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use blackbox::peers::{diskferry, peer};
+use blackbox::launch::Serve;
+use blackbox::peers::peer;
 use blackbox::run::{Job, ours, run};
-use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
-use blackbox::{GUARD, wait_for_lines};
+use blackbox::wait_for_lines;
 
 use super::ground::{ferry, text};
 
-/// A server at a name that is always the same.
-struct Server(Child);
-
-impl Server {
-    fn start(socket: &Path, words: &[&str]) -> Self {
-        let _ = std::fs::remove_file(socket);
-        let mut command = Command::new(diskferry());
-        command.args(["serve", "-f", "-U"]).arg(socket).args(words).stdin(Stdio::null());
-        let server = Self(command.stderr(Stdio::null()).spawn().unwrap());
-        let begun = Instant::now();
-        while Socket::unix(socket).is_err() {
-            assert!(begun.elapsed() < GUARD, "the server is not ready");
-            sleep(Duration::from_millis(5));
-        }
-        server
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs `words` while the server dies once, when it has done ten requests of a kind, and another
 /// comes.
-fn copy_meanwhile(socket: &Path, kind: &str, slow: &[&str], then: &[&str], words: &[&str]) {
+fn copy_meanwhile(socket: &Path, kind: &str, slow: &[&str], then: [&str; 2], words: &[&str]) {
     let log = socket.with_file_name("log");
     let _ = std::fs::remove_file(&log);
     let logged = format!("--filter=log?logfile={}", log.display());
-    let server = Server::start(socket, &[&[&*logged], slow].concat());
+    let server = Serve::device([&[&*logged], slow].concat()).start_at(socket);
     let job = Job::start(&mut ours(words));
     wait_for_lines(&log, &format!("...{kind} "), 10);
-    drop(server);
-    sleep(Duration::from_millis(100));
-    let _again = Server::start(socket, then);
+    server.kill();
+    let _again = Serve::device(then).start_at(socket);
     job.wait().succeeded();
 }
 
@@ -67,7 +39,7 @@ fn an_image_on_a_server_that_comes_back_is_read_to_its_end() {
         // Beneath the format, and above it, where it has to reopen through the format.
         for how in ["--reconnect-delay=30", "--source-filter=retry?retry-delay=1"] {
             let words = ["copy", "-q", how, "-C", "1", "-f", format, &uri, text(&back)];
-            copy_meanwhile(&socket, "Read", &slow, &["file", text(&image)], &words);
+            copy_meanwhile(&socket, "Read", &slow, ["file", text(&image)], &words);
             assert!(
                 std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap(),
                 "{format} {how}"
@@ -90,7 +62,7 @@ fn an_image_that_is_made_on_a_server_that_comes_back_is_whole() {
         // One at a time, so that it is far from the tables when the server dies.
         let words = ["copy", "-q", "--reconnect-delay=30", "-C", "1", "-R", "1", "-O", format];
         let words = [&words[..], &[text(&raw), &uri]].concat();
-        copy_meanwhile(&socket, "Write", &slow, &["file", text(&image)], &words);
+        copy_meanwhile(&socket, "Write", &slow, ["file", text(&image)], &words);
         let mut compare = Command::new(&qemu_img);
         compare.args(["compare", "-f", "raw", "-F", format, text(&raw), text(&image)]);
         run(&mut compare).succeeded();

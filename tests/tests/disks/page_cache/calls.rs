@@ -2,14 +2,14 @@
 
 use super::*;
 use blackbox::peers::{diskferry, strace};
-use blackbox::run::program;
+use blackbox::run::{program, whole_calls};
 
 /// A run of our binary under strace, and the calls.
 fn traced(temp: &TempDir, options: &[&str], words: &[OsString]) -> Option<(Outcome, String)> {
     let log = temp.join("trace");
     let mut command = program(&strace()?, ["-f", "-y", "-o", log.to_str().unwrap()]);
     let outcome = run(command.args(options).arg(diskferry()).args(words));
-    Some((outcome, std::fs::read_to_string(log).unwrap()))
+    Some((outcome, whole_calls(&std::fs::read_to_string(log).unwrap())))
 }
 
 /// A copy by short requests, which go through the page cache.
@@ -32,8 +32,7 @@ fn pages_are_sent_then_waited_for_then_let_go_and_all_is_flushed_at_the_end() {
         calls.iter().skip(from).position(|l| is(&l)).map(|i| i + from)
     };
     let window = ", 0, 4194304, ";
-    // As the first flag; the call may be written in two lines.
-    let sent = find(0, &["sync_file_range(", window, " SYNC_FILE_RANGE_WRITE"]);
+    let sent = find(0, &["sync_file_range(", window, " SYNC_FILE_RANGE_WRITE)"]);
     let waited = find(0, &["sync_file_range(", window, "SYNC_FILE_RANGE_WAIT_AFTER"]);
     let dropped = find(0, &["fadvise64(", window, "POSIX_FADV_DONTNEED"]);
     let order = [sent, waited, dropped].map(|found| found.unwrap_or_else(|| panic!("{log}")));

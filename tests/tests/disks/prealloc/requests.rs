@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use blackbox::peers::{diskferry, strace};
-use blackbox::run::{Outcome, run};
+use blackbox::run::{Outcome, run, whole_calls};
 use blackbox::storage::Mounted;
 use blackbox::temp::TempDir;
 
@@ -25,7 +25,7 @@ fn traced(words: &[&str], inject: &[&str]) -> Option<(Outcome, Vec<String>)> {
     }
     command.arg(diskferry()).args(words).stdin(std::process::Stdio::null());
     let outcome = run(&mut command);
-    let log = std::fs::read_to_string(&log).unwrap();
+    let log = whole_calls(&std::fs::read_to_string(&log).unwrap());
     Some((outcome, log.lines().map(str::to_owned).collect()))
 }
 

@@ -2,13 +2,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
 use blackbox::run::{Job, ours};
 use blackbox::storage::Mounted;
 use blackbox::temp::pattern;
+use blackbox::wait_for;
 use rustix::process::Signal;
 
 use super::extents::{all_written, map};
@@ -18,11 +16,7 @@ const MIB: u64 = 1 << 20;
 
 /// Waits until some of a file is written, but not all.
 fn wait_for_some(path: &std::path::Path) {
-    let begin = Instant::now();
-    while !path.exists() || map(path).written < 3 * MIB {
-        assert!(begin.elapsed() < GUARD, "nothing is written");
-        sleep(Duration::from_millis(20));
-    }
+    wait_for("something is written", || path.exists() && map(path).written >= 3 * MIB);
 }
 
 #[test]

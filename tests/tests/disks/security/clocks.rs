@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use blackbox::launch::Serve;
+use blackbox::on_time;
 use blackbox::peers::peer;
 use blackbox::run::{ours, run};
 use blackbox::session::Mode;
@@ -54,37 +55,39 @@ fn jumps(temp: &TempDir) -> Option<PathBuf> {
 fn a_server_closes_no_client_early_and_keeps_none_because_the_clock_jumps() {
     let temp = TempDir::new();
     let Some(library) = jumps(&temp) else { return };
-    let log = temp.join("log");
-    let server = Serve::memory("1M")
-        .environment("LD_PRELOAD", &library)
-        .option("-v")
-        .option(format!("--log={}", log.display()))
-        .option("--filter=delay?delay-read=100ms")
-        .option("--idle-timeout=3")
-        .option("--handshake-timeout=3")
-        .start();
-    let begun = Instant::now();
-    let mut silent = server.connect();
-    silent.receive(18, "the greeting");
-    let mut busy = server.session(Mode::Structured, "");
-    let mut idle = server.session(Mode::Structured, "");
-    // A client that asks stays, longer than any limit.
-    while begun.elapsed() < Duration::from_secs(7) {
-        busy.assert_alive();
-        sleep(Duration::from_millis(100));
-        if begun.elapsed() < Duration::from_millis(1500) {
-            idle.assert_alive();
+    on_time(Duration::from_secs(1), || {
+        let log = temp.join("log");
+        let server = Serve::memory("1M")
+            .environment("LD_PRELOAD", &library)
+            .option("-v")
+            .option(format!("--log={}", log.display()))
+            .option("--filter=delay?delay-read=100ms")
+            .option("--idle-timeout=3")
+            .option("--handshake-timeout=3")
+            .start();
+        let begun = Instant::now();
+        let mut silent = server.connect();
+        silent.receive(18, "the greeting");
+        let mut busy = server.session(Mode::Structured, "");
+        let mut idle = server.session(Mode::Structured, "");
+        // A client that asks stays, longer than any limit.
+        while begun.elapsed() < Duration::from_secs(7) {
+            busy.assert_alive();
+            sleep(Duration::from_millis(100));
+            if begun.elapsed() < Duration::from_millis(1500) {
+                idle.assert_alive();
+            }
         }
-    }
-    // The clients that should be closed are closed: otherwise the guard of a minute would fail.
-    silent.drain();
-    idle.socket.drain();
-    assert!(server.stop().success());
-    // The library did its work: lines of the log are years apart.
-    let log = std::fs::read_to_string(&log).unwrap();
-    let years: std::collections::BTreeSet<_> =
-        log.lines().filter_map(|line| line.get(..4)).collect();
-    assert!(years.len() > 1, "{log}");
+        // The clients that should be closed are closed: otherwise the guard of a minute would fail.
+        silent.drain();
+        idle.socket.drain();
+        assert!(server.stop().success());
+        // The library did its work: lines of the log are years apart.
+        let log = std::fs::read_to_string(&log).unwrap();
+        let years: std::collections::BTreeSet<_> =
+            log.lines().filter_map(|line| line.get(..4)).collect();
+        assert!(years.len() > 1, "{log}");
+    });
 }
 
 #[test]

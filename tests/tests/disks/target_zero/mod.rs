@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use blackbox::peers::{diskferry, strace};
-use blackbox::run::{Outcome, program, run};
+use blackbox::run::{Outcome, program, run, whole_calls};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
@@ -35,13 +35,13 @@ fn traced(strace: &PathBuf, options: &[&str], words: &[&str]) -> (Outcome, Strin
     let log = temp.join("trace");
     let mut command = program(strace, ["-f", "-y", "-s", "1", "-o", log.to_str().unwrap()]);
     let outcome = run(command.args(options).arg(diskferry()).args(words));
-    (outcome, fs::read_to_string(log).unwrap())
+    (outcome, whole_calls(&fs::read_to_string(log).unwrap()))
 }
 
 /// How many times a call was answered without an error, and the sum of the answers.
 fn answers(trace: &str, call: &str) -> (u64, u64) {
-    let (whole, resumed) = (format!(" {call}("), format!(" {call} resumed>"));
-    let lines = trace.lines().filter(|line| line.contains(&whole) || line.contains(&resumed));
+    let call = format!(" {call}(");
+    let lines = trace.lines().filter(|line| line.contains(&call));
     let numbers = lines.filter_map(|line| {
         let (_, answer) = line.rsplit_once(" = ")?;
         answer.split_whitespace().next()?.parse::<u64>().ok()

@@ -89,33 +89,6 @@ fn sizes_and_maps_are_printed_as_nbdinfo_prints_them() {
 }
 
 #[test]
-fn the_opposite_question_has_the_opposite_answer_and_a_mistake_neither() {
-    for (words, status) in [
-        (&["--can", "write"][..], 0),
-        (&["--cannot", "write"], 2),
-        (&["--isnt", "read-only"], 0),
-        (&["--has", "structured-reply"], 0),
-        (&["--is", "tls"], 2),
-        (&["--can", "write", "--can", "trim"], 0),
-        (&["--is", "tls", "--can", "write"], 2),
-        (&["--can", "write", "--is", "tls"], 2),
-        (&["--isnt", "tls", "--cannot", "write"], 2),
-        (&["--isnt", "tls", "--isnt", "read-only"], 0),
-        (&["--can", "fly"], 1),
-        (&["--can", "write", "--size"], 1),
-        (&["--content"], 1),
-    ] {
-        let ours = diskferry();
-        let server = ["[", text(&ours), "serve", "memory", "1M", "]"];
-        let outcome = ferry([&["info"], words, &server[..]].concat());
-        assert_eq!(outcome.status.code(), Some(status), "{words:?} {outcome:#?}");
-        assert!(outcome.stdout.is_empty(), "{outcome:#?}");
-        assert_eq!(outcome.stderr.is_empty(), status != 1, "{outcome:#?}");
-    }
-    assert_eq!(ferry(["info", "--can", "connect", "nbd://127.0.0.1:1/"]).status.code(), Some(75));
-}
-
-#[test]
 fn the_uri_of_an_export_can_be_asked_for_and_of_a_file_there_is_none() {
     let outcome = script(
         "\"$ferry\" serve -e disk memory 1M --run '\"$ferry\" info --uri \"$uri\"; echo \"$uri\"'",

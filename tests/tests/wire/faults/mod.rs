@@ -9,21 +9,15 @@ mod replies;
 mod returns;
 
 use std::path::Path;
-use std::process::Command;
 
 use blackbox::launch::{Serve, Server};
-use blackbox::peers::diskferry;
-use blackbox::temp::TempDir;
 
 /// Exit status of what failed because a way failed.
 const TRANSIENT: i32 = 75;
 
 /// Our server of a file, on a socket that it may be started on again.
 fn serve_at(socket: &Path, disk: &Path) -> Server {
-    let _ = std::fs::remove_file(socket);
-    let mut command = Command::new(diskferry());
-    command.args(Serve::file(disk).arguments(socket));
-    Server::start(command, TempDir::new(), socket.to_owned())
+    Serve::file(disk).start_at(socket)
 }
 
 /// The `nbd` device with parameters, as one word.

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use blackbox::MIB;
 use blackbox::launch::{Serve, Server};
 use blackbox::meddler::Meddler;
 use blackbox::nbd::{cflag, cmd};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::TempDir;
+use blackbox::{MIB, wait_for};
 
 use super::serve_at;
 
@@ -63,16 +63,9 @@ fn killing_one_of_four_connections_again_and_again_costs_no_failed_request() {
         let stopping = Stopping(stop);
         for round in 0..20 {
             // All four are there again.
-            let begun = std::time::Instant::now();
-            while meddler.count() < 4 + round {
-                assert!(begun.elapsed() < blackbox::GUARD, "it is not connected again");
-                thread::sleep(Duration::from_millis(2));
-            }
+            wait_for("it is connected again", || meddler.count() >= 4 + round);
             thread::sleep(Duration::from_millis(20));
-            while !meddler.cut(round % 4) {
-                assert!(begun.elapsed() < blackbox::GUARD, "there are fewer than four");
-                thread::sleep(Duration::from_millis(2));
-            }
+            wait_for("there are four", || meddler.cut(round % 4));
         }
         drop(stopping);
         for client in clients {

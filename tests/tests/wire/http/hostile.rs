@@ -2,16 +2,15 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
 use std::thread;
 
 use blackbox::peers::peer;
 use blackbox::run::{Job, ours, program, run};
 use blackbox::session::Mode;
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{MIB, eventually, index, launch::Serve};
+use blackbox::{MIB, index, launch::Serve};
 use rustix::process::Signal;
 
 /// A server whose answers are whatever `answer` makes of their number; each ends its connection.
@@ -116,16 +115,6 @@ fn two_objects_are_never_mixed_though_nothing_tells_them_apart_but_their_bytes()
     }
 }
 
-/// A process that ends with the test.
-struct Ending(Child);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn messages_of_tls_without_data_are_not_listened_to_for_ever() {
     let Some(openssl) = peer("openssl") else { return };
@@ -134,12 +123,11 @@ fn messages_of_tls_without_data_are_not_listened_to_for_ever() {
     let request = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 2 -keyout k -out c";
     run(program(&openssl, request.split(' ')).current_dir(temp.path())).succeeded();
     for (tickets, suffices) in [("2", true), ("5000", false)] {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let place = format!("127.0.0.1:{port}");
         let mut server = program(&openssl, ["s_server", "-WWW", "-cert", "c", "-key", "k"]);
-        server.args(["-accept", &place, "-num_tickets", tickets]).current_dir(temp.path());
-        let _server = Ending(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        eventually("openssl listens", || TcpStream::connect(&place).ok());
+        server.args(["-accept", "127.0.0.1:0", "-num_tickets", tickets]);
+        let server = Job::start(server.current_dir(temp.path()));
+        let line = server.line_with("ACCEPT ");
+        let place = line.strip_prefix("ACCEPT ").unwrap();
         let url = format!("http:?retry=0&noproxy=*&sslverify=false&url=https://{place}/disk");
         let outcome = run(&mut ours(["copy", &url, "null:"]));
         if suffices {

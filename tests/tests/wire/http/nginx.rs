@@ -1,14 +1,11 @@
-//! nginx with a configuration of the test's own, and a way to it that cuts and delays.
+//! nginx with a configuration of the test's own.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use blackbox::GUARD;
+use blackbox::eventually;
 use blackbox::peers::peer;
 use blackbox::run::{program, run};
 use blackbox::temp::TempDir;
@@ -71,17 +68,16 @@ impl Nginx {
             .spawn()
             .unwrap();
         let mut started = Self { child, temp, port };
-        let begun = Instant::now();
         // It writes its number down when it has the port.
-        while fs::read_to_string(started.temp.join("pid")).map_or(true, |pid| pid.is_empty()) {
-            if started.child.try_wait().unwrap().is_some() {
-                println!("nginx: {}", fs::read_to_string(&log).unwrap_or_default());
-                return None;
-            }
-            assert!(begun.elapsed() < GUARD, "nginx is not ready");
-            thread::sleep(Duration::from_millis(5));
+        let is_ready = eventually("nginx is ready", || {
+            let pid = fs::read_to_string(started.temp.join("pid")).unwrap_or_default();
+            let has_ended = started.child.try_wait().unwrap().is_some();
+            (has_ended || !pid.is_empty()).then_some(!has_ended)
+        });
+        if !is_ready {
+            println!("nginx: {}", fs::read_to_string(&log).unwrap_or_default());
         }
-        Some(started)
+        is_ready.then_some(started)
     }
 
     /// Puts a file where it is served.
@@ -153,37 +149,4 @@ fn certificate(temp: &TempDir) {
         ],
     );
     run(command.arg("-keyout").arg(key).arg("-out").arg(cert)).succeeded();
-}
-
-/// An unreliable link to `port`: each connection waits `delay` first, and is closed silently
-/// after `cut` bytes from the server. Gives its own port.
-pub(crate) fn unreliable(port: u16, cut: usize, delay: Duration) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let own = listener.local_addr().unwrap().port();
-    // The threads end with the process.
-    thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            thread::spawn(move || {
-                thread::sleep(delay);
-                let server = TcpStream::connect(("127.0.0.1", port)).unwrap();
-                let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                thread::spawn(move || std::io::copy(&mut from, &mut to));
-                let mut client = client;
-                let mut left = cut;
-                let mut buffer = [0; 16384];
-                let mut server = server;
-                while left > 0 {
-                    let len = left.min(buffer.len());
-                    let Ok(n @ 1..) = server.read(&mut buffer[..len]) else { break };
-                    if client.write_all(&buffer[..n]).is_err() {
-                        break;
-                    }
-                    left -= n;
-                }
-                let _ = client.shutdown(std::net::Shutdown::Both);
-                let _ = server.shutdown(std::net::Shutdown::Both);
-            });
-        }
-    });
-    own
 }

@@ -1,5 +1,6 @@
 //! Lines as people paste them, run by nbdkit and by us.
 
+use blackbox::eventually;
 use blackbox::peers::{diskferry, peer, skip_environment};
 use blackbox::temp::TempDir;
 
@@ -121,11 +122,18 @@ fn lines_for_nbdkit_do_the_same_here() {
             continue;
         }
         let results = [nbdkit.to_str().unwrap(), &ours].map(|server| {
-            let temp = TempDir::new();
-            let port = free_port().to_string();
-            let outcome = line(&text.replace("PORT", &port), server, temp.path());
-            let printed = outcome.stdout.replace(&port, "PORT");
-            (outcome, printed)
+            // A port that was just free may be taken by the time the server wants it.
+            let on_a_port = || {
+                let (temp, port) = (TempDir::new(), free_port().to_string());
+                let outcome = line(&text.replace("PORT", &port), server, temp.path());
+                let is_taken = ["already in use", "another program has the port"];
+                if text.contains("PORT") && is_taken.iter().any(|t| outcome.stderr.contains(t)) {
+                    return None;
+                }
+                let printed = outcome.stdout.replace(&port, "PORT");
+                Some((outcome, printed))
+            };
+            eventually("a free port", on_a_port)
         });
         let [(theirs, they_print), (mine, we_print)] = &results;
         // Not every nbdkit has every plugin, filter and option.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use blackbox::launch::Serve;
 use blackbox::peers::{diskferry, skip_environment};
-use blackbox::run::{Job, ours, run};
+use blackbox::run::{Job, ours, pid_in, run, runs};
 use blackbox::session::Mode;
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
@@ -53,16 +53,6 @@ fn a_debug_flag_is_named_as_ignored() {
 }
 
 #[test]
-fn sigusr1_harms_no_server() {
-    let mut server = Serve::memory("1M").start();
-    let mut session = server.session(Mode::Simple, "");
-    for _ in 0..3 {
-        server.signal(Signal::USR1);
-        session.assert_alive();
-    }
-}
-
-#[test]
 fn swap_locks_the_program_in_memory() {
     if !rustix::process::geteuid().is_root() {
         return skip_environment("locking memory may take root");
@@ -105,15 +95,7 @@ fn child_of_a_shell(temp: &TempDir, options: &str) -> (std::process::Child, Pid)
     );
     let mut shell = Command::new("sh");
     let shell = shell.args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
-    wait_for("the pid file", || fs::read_to_string(&pid).is_ok_and(|t| t.ends_with('\n')));
-    let id = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
-    (shell, Pid::from_raw(id).unwrap())
-}
-
-/// Whether it runs; a process that has ended and whose status was not taken does not.
-fn runs(pid: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    stat.is_ok_and(|s| !s.contains(") Z "))
+    (shell, pid_in(&pid))
 }
 
 #[test]
@@ -153,40 +135,20 @@ fn no_client_can_connect_before_the_disks_are_open() {
 }
 
 #[test]
-fn sigusr1_makes_a_filter_report_while_it_serves() {
-    let temp = TempDir::new();
-    let report = temp.join("stats");
-    let filter = format!("--filter=stats?statsfile={}", report.display());
-    let mut server = Serve::memory("1M").option(filter).start();
-    server.session(Mode::Simple, "").assert_alive();
-    server.signal(Signal::USR1);
-    wait_for("the report", || fs::read_to_string(&report).is_ok_and(|t| t.contains("ops")));
-}
-
-#[test]
 fn a_private_socket_without_a_command_is_named() {
-    let temp = TempDir::new();
-    let pidfile = temp.join("pid");
-    let job = Job::start(ours(["serve", "-U", "-", "-P"]).arg(&pidfile).args(["memory", "1M"]));
-    wait_for("the server is ready", || fs::read(&pidfile).is_ok_and(|pid| !pid.is_empty()));
-    job.signal(Signal::TERM);
-    let outcome = job.wait();
-    let uri = outcome.succeeded();
-    assert!(uri.starts_with("nbd+unix:///?socket=/") && uri.ends_with("/socket\n"), "{outcome:?}");
+    let job = Job::start(&mut ours(["serve", "-U", "-", "memory", "1M"]));
+    let uri = job.first_line();
+    assert!(uri.starts_with("nbd+unix:///?socket=/") && uri.ends_with("/socket"), "{uri}");
+    job.stop();
 }
 
 #[test]
-fn an_address_may_stand_in_the_brackets_of_a_uri() {
-    let words = ["serve", "-i", "[127.0.0.1]", "-p", "0", "memory", "1M", "--run", "echo $uri"];
-    let outcome = run(&mut ours(words));
-    assert!(outcome.succeeded().starts_with("nbd://127.0.0.1:"), "{outcome:?}");
-}
-
-#[test]
-fn the_uri_names_the_host_as_it_was_given() {
-    for host in ["localhost", "127.0.0.1"] {
+fn the_uri_names_the_host_as_it_was_given_and_without_brackets() {
+    for (host, named) in
+        [("localhost", "localhost"), ("127.0.0.1", "127.0.0.1"), ("[127.0.0.1]", "127.0.0.1")]
+    {
         let words = ["serve", "-i", host, "-p", "0", "memory", "1M", "--run", "echo $uri"];
         let outcome = run(&mut ours(words));
-        assert!(outcome.succeeded().starts_with(&format!("nbd://{host}:")), "{outcome:?}");
+        assert!(outcome.succeeded().starts_with(&format!("nbd://{named}:")), "{outcome:?}");
     }
 }

@@ -5,17 +5,15 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
 use blackbox::peers::{diskferry, peer};
-use blackbox::run::{Job, Outcome, ours, run};
+use blackbox::run::{Job, Outcome, ours, pid_in, run};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
-use blackbox::{GUARD, MIB, wait_for};
+use blackbox::{MIB, wait_for};
 use rustix::process::Signal;
 
 /// Runs a shell command beside a server of 1 MiB of memory.
@@ -38,17 +36,6 @@ fn run_has_the_variables() {
     assert_eq!(value("exportname"), "ex");
     // The socket was made for us, and is gone.
     assert!(!std::path::Path::new(&socket).exists(), "{socket} was left behind");
-}
-
-#[test]
-fn run_over_tcp_has_the_port() {
-    let outcome = beside(&["--port", "0", "--ipaddr", "127.0.0.1"], "echo $port; echo $uri");
-    let text = outcome.succeeded().to_owned();
-    let mut lines = text.lines();
-    let port: u16 = lines.next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {text}"));
-    assert_ne!(port, 0);
-    let uri = lines.next().unwrap();
-    assert!(uri.starts_with("nbd://") && uri.contains(&format!(":{port}")), "{uri}");
 }
 
 #[test]
@@ -85,16 +72,6 @@ fn run_with_spaces_and_quotes_in_the_export_name() {
 }
 
 #[test]
-fn a_pid_file_says_that_it_is_ready() {
-    let temp = TempDir::new();
-    let file = temp.join("pid");
-    let server = Serve::memory("1M").option("--pidfile").option(&file).start();
-    wait_for("the pid file", || fs::read_to_string(&file).is_ok_and(|t| t.ends_with('\n')));
-    let pid = fs::read_to_string(&file).unwrap();
-    assert_eq!(pid.trim().parse::<i32>().unwrap(), server.pid().as_raw_nonzero().get());
-}
-
-#[test]
 fn a_pid_file_is_only_written_when_it_listens() {
     let temp = TempDir::new();
     let file = temp.join("pid");
@@ -114,11 +91,11 @@ fn a_daemon_goes_away_and_is_ready_at_once() {
     command.args(["memory", "1M"]).stdin(Stdio::null()).stdout(Stdio::null());
     assert!(command.stderr(Stdio::null()).status().unwrap().success());
     // No waiting here: the parent returned, so it must be there.
-    let pid = fs::read_to_string(&file).unwrap().trim().parse::<i32>().unwrap();
+    assert!(fs::read_to_string(&file).unwrap().ends_with('\n'));
     let mut socket = Socket::unix(&socket).unwrap();
     assert_eq!(socket.receive(18, "the greeting").len(), 18);
     drop(socket);
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    let pid = pid_in(&file);
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     wait_for("the daemon's end", || rustix::process::test_kill_process(pid).is_err());
 }
@@ -193,18 +170,6 @@ fn sigterm_under_load_answers_what_is_in_flight() {
 }
 
 #[test]
-fn a_stopped_server_removes_its_socket() {
-    let server = Serve::memory("1M").start();
-    let path = server.socket().to_owned();
-    let copy = path.clone();
-    thread::scope(|_| {
-        let status = server.stop();
-        assert!(status.success());
-    });
-    assert!(!copy.exists(), "the socket was left behind");
-}
-
-#[test]
 fn a_socket_left_by_a_killed_server_is_taken_over() {
     // A server that was killed leaves its socket, without a listener.
     let temp = TempDir::new();
@@ -231,27 +196,14 @@ fn a_socket_that_is_in_use_is_not_stolen() {
 #[test]
 fn too_many_connections_are_refused_and_the_rest_are_served() {
     let server = Serve::memory("1M").option("--max-connections").option("3").start();
-    let mut sessions: Vec<_> = (0..3).map(|_| server.session(Mode::Simple, "")).collect();
-    // The fourth is closed at once or kept waiting without a greeting; both keep to the limit.
-    let mut fourth = server.connect();
-    fourth.set_timeout(Duration::from_millis(300));
-    let mut greeting = [0; 18];
-    assert!(fourth.read_exact(&mut greeting).is_err(), "a fourth was greeted");
+    let let_in = || server.session_with_room(Mode::Simple, "");
+    let mut sessions: Vec<_> = (0..3).map(|_| let_in()).collect();
+    assert!(server.admits(Mode::Simple, "").is_none(), "a fourth was greeted");
     for session in &mut sessions {
         session.assert_alive();
     }
-    drop(fourth);
     sessions.pop().unwrap().disconnect();
-    let begun = Instant::now();
-    loop {
-        let mut socket = server.connect();
-        socket.set_timeout(Duration::from_millis(300));
-        if socket.read_exact(&mut greeting).is_ok() {
-            break;
-        }
-        assert!(begun.elapsed() < GUARD, "no room although one left");
-        thread::sleep(Duration::from_millis(20));
-    }
+    let_in().assert_alive();
 }
 
 #[test]

@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::{peer, skip_environment};
@@ -56,17 +55,16 @@ fn further(program: Program, uri: &str) -> Option<Server> {
     })
 }
 
-/// Runs a script of nbdsh at the end of a chain over `device`. False if a program is missing.
-fn at_the_end(chain: &Chain, device: &[&str], seconds: u32, script: &str) -> bool {
+/// Runs a script of nbdsh at the end of a chain over `device`, where no program is missing.
+fn at_the_end(chain: &Chain, device: &[&str], seconds: u32, script: &str) {
     let [first, second, third] = chain.0;
-    let Some(python) = peer("nbdsh") else { return false };
-    let Some(first) = innermost(first, device, seconds) else { return false };
-    let Some(second) = further(second, &first.uri("")) else { return false };
-    let Some(third) = further(third, &second.uri("")) else { return false };
+    let Some(python) = peer("nbdsh") else { return };
+    let Some(first) = innermost(first, device, seconds) else { return };
+    let Some(second) = further(second, &first.uri("")) else { return };
+    let Some(third) = further(third, &second.uri("")) else { return };
     let connect = format!("h.connect_uri('{}')\n", third.uri(""));
     let outcome = run(&mut program(&python, ["-m", "nbd", "-c", &format!("{connect}{script}")]));
     assert!(outcome.status.success(), "{chain}: {outcome:#?}");
-    true
 }
 
 const FILLED: &[&str] = &["data", "0x55*1048576"];
@@ -97,11 +95,8 @@ for length, offset in (512, 0), (1 << 20, 0), (4096, 65536):
     else: raise AssertionError('a slow zero was called fast')
 assert h.pread(1 << 20, 0) == b'\x55' * (1 << 20)
 ";
-    let begun = Instant::now();
-    if at_the_end(&chain, FILLED, 30, script) {
-        // Three zeroes would have taken three times half a minute.
-        assert!(begun.elapsed() < Duration::from_secs(30), "{chain}: {:?}", begun.elapsed());
-    }
+    // A write takes ten minutes: the guard of a minute ends what waits for one.
+    at_the_end(&chain, FILLED, 600, script);
 }
 
 /// Where nothing is in the way, a fast zero is fast, and zeroes.

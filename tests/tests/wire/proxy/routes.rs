@@ -8,19 +8,14 @@ use blackbox::haggle::Haggler;
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
 use blackbox::peers::peer;
-use blackbox::run::{Job, ours, run};
+use blackbox::run::{Job, ours, pid_in, run, runs};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
 use blackbox::wait_for;
+use rustix::process::{Pid, Signal};
 
 use super::in_front_of;
-
-fn is_alive(pid: &str) -> bool {
-    // A zombie has ended, too.
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap_or_default();
-    status.lines().any(|l| l.starts_with("State:") && !l.contains("zombie"))
-}
 
 fn command_words(program: &Path, arguments: &[&str]) -> Vec<String> {
     let arguments = arguments.iter().map(|a| format!("arg={a}"));
@@ -43,10 +38,10 @@ fn a_server_started_by_a_command_serves_several_and_ends_with_ours() {
         for session in &mut sessions {
             assert_eq!(session.read(0, 6).unwrap(), b"shared", "{more:?}");
         }
-        let pid = fs::read_to_string(&pidfile).unwrap();
-        assert!(is_alive(&pid));
+        let command = pid_in(&pidfile);
+        assert!(runs(command));
         assert!(server.stop().success());
-        assert!(!is_alive(&pid), "the command outlives us: {more:?}");
+        assert!(!runs(command), "it outlives us: {more:?}");
     }
 }
 
@@ -104,9 +99,7 @@ fn a_command_that_dies_is_an_error_for_its_clients() {
     let server = Serve::device(command_words(&nbdkit, &arguments)).start();
     let mut session = server.session(Mode::Structured, "");
     session.assert_alive();
-    let pid: i32 = fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(pid_in(&pidfile), Signal::KILL).unwrap();
     wait_for("the client is not told", || session.read(0, 512).is_err());
 }
 
@@ -136,29 +129,14 @@ fn a_server_that_is_late_is_waited_for_as_often_as_asked() {
 }
 
 #[test]
-fn parameters_that_make_no_sense_are_refused() {
-    for (words, said) in [
-        (&["uri=nbd://a/", "hostnam=b"][..], "did you mean `hostname`"),
-        (&["uri=nbd://a/", "socket-fd=3"], "named twice"),
-        (&["uri=nbd://a/", "uri=nbd://b/"], "`uri` is given twice"),
-        (&["command=true", "socket=/s"], "named twice"),
-        (&["command=true", "command=false"], "`command` is given twice"),
-        (&["arg=x", "uri=nbd://a/"], "arg= needs command="),
-        (&["uri=nbd://a/", "retry=often"], "retry"),
-        (&["uri=nbd://a/", "shared=perhaps"], "shared"),
-        (&["vsock=here"], "vsock"),
-        (&["socket-fd=77"], "Bad file descriptor"),
-        (&["command=/nonexistent/server"], "`/nonexistent/server` has ended"),
-    ] {
-        let all = [&["serve", "-U", "-", "--run", "true", "nbd"], words].concat();
-        let outcome = run(&mut ours(&all));
-        assert!(!outcome.status.success(), "{words:?}");
-        assert!(outcome.stderr.contains(said), "{words:?}: {}", outcome.stderr);
-    }
+fn a_command_that_is_not_there_is_named() {
+    let outcome = run(&mut ours(["serve", "nbd", "command=/nonexistent/server"]));
+    let said = "`/nonexistent/server` has ended";
+    assert!(!outcome.status.success() && outcome.stderr.contains(said), "{outcome:?}");
 }
 
 /// A copy from a server that it starts, and that does not answer; and the server's pid.
-fn stuck_copy(temp: &TempDir, sandbox: &str) -> Option<(Job, String)> {
+fn stuck_copy(temp: &TempDir, sandbox: &str) -> Option<(Job, Pid)> {
     let (nbdkit, pidfile) = (peer("nbdkit")?, temp.join("pid"));
     let source = format!(
         "nbd:?command={}&arg=-f&arg=-P&arg={}&arg=--filter=delay&arg=memory&arg=1M&arg=delay-read=600",
@@ -167,8 +145,7 @@ fn stuck_copy(temp: &TempDir, sandbox: &str) -> Option<(Job, String)> {
     );
     let words = ["copy", sandbox, "--source-filter=noextents", &source];
     let job = Job::start(ours(words).arg(temp.join("target")));
-    wait_for("the server starts", || fs::read_to_string(&pidfile).is_ok_and(|pid| !pid.is_empty()));
-    Some((job, fs::read_to_string(&pidfile).unwrap()))
+    Some((job, pid_in(&pidfile)))
 }
 
 #[test]
@@ -177,12 +154,8 @@ fn a_command_ends_also_with_a_copy_that_is_interrupted_twice() {
     // It waits for an answer, and does not end when it is first asked to.
     let Some((job, pid)) = stuck_copy(&temp, "--sandbox=auto") else { return };
     // The signals before the copy has begun are the first; then there is a second.
-    wait_for("it ends", || {
-        let _ = rustix::process::kill_process(job.pid(), rustix::process::Signal::INT);
-        !job_runs(job.pid())
-    });
-    job.wait();
-    wait_for("the server ends", || !is_alive(&pid));
+    job.signal_until_it_ends(Signal::INT);
+    wait_for("the server ends", || !runs(pid));
 }
 
 /// The helper that started it sees that we are gone.
@@ -190,9 +163,9 @@ fn a_command_ends_also_with_a_copy_that_is_interrupted_twice() {
 fn a_command_ends_also_with_a_copy_that_is_killed() {
     let temp = TempDir::new();
     let Some((job, pid)) = stuck_copy(&temp, "--sandbox=require") else { return };
-    let _ = rustix::process::kill_process(job.pid(), rustix::process::Signal::KILL);
+    job.signal(Signal::KILL);
     job.wait();
-    wait_for("the server ends", || !is_alive(&pid));
+    wait_for("the server ends", || !runs(pid));
 }
 
 #[test]
@@ -205,21 +178,10 @@ fn a_command_ends_also_with_a_server_that_is_stopped_at_once() {
     words.push("arg=delay-read=600".into());
     let job = Job::start(ours(["serve", "-U"]).arg(&socket).args(&words));
     wait_for("the server listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
-    let pid = fs::read_to_string(&pidfile).unwrap();
+    let command = pid_in(&pidfile);
     // A client that waits for an answer, so that no stop is a quick one.
     let mut client = Haggler::new(Socket::unix(&socket).unwrap()).go("");
     client.send(&Request::new(cmd::READ, 0, 512));
-    wait_for("it ends", || {
-        let _ = rustix::process::kill_process(job.pid(), rustix::process::Signal::TERM);
-        !job_runs(job.pid())
-    });
-    let _ = job.wait();
-    wait_for("the command ends", || !is_alive(&pid));
-}
-
-/// Whether a child of this process still runs; one that has ended is a zombie until it is waited
-/// for.
-fn job_runs(pid: rustix::process::Pid) -> bool {
-    let status = format!("/proc/{}/stat", pid.as_raw_nonzero());
-    fs::read_to_string(status).is_ok_and(|stat| !stat.contains(") Z "))
+    job.signal_until_it_ends(Signal::TERM);
+    wait_for("the command ends", || !runs(command));
 }

@@ -26,17 +26,6 @@ fn a_configuration_without_mistakes_is_passed_in_silence_and_opens_nothing() {
 }
 
 #[test]
-fn a_command_line_can_be_checked_too() {
-    run(&mut ours(["serve", "--check", "memory", "1M"])).succeeded();
-    assert!(
-        run(&mut ours(["serve", "--check", "memory", "1M", "--log=relative"]))
-            .refused()
-            .contains("--log")
-    );
-    assert!(run(&mut ours(["serve", "--check"])).refused().contains("no disk"));
-}
-
-#[test]
 fn each_mistake_is_reported_with_its_line_and_the_nearest_right_word() {
     let temp = TempDir::new();
     let path = temp.join("config");

@@ -73,21 +73,3 @@ fn a_socket_has_the_mode_and_the_owner_that_were_asked_for() {
     let line = format!("620 {uid} {gid}\n");
     assert_eq!(outcome.succeeded(), line.repeat(2));
 }
-
-#[test]
-fn modes_and_owners_that_make_no_sense_are_refused() {
-    let temp = TempDir::new();
-    let socket = temp.join("s").display().to_string();
-    for (words, what) in [
-        (&["--socket-mode=rw", "-U", &socket][..], "octal"),
-        (&["--socket-mode=0660"], "-U PATH"),
-        (&["--socket-owner=0", "-p", "0"], "-U PATH"),
-        (&["--socket-owner=no such user", "-U", &socket], "no such user"),
-        (&["--socket-owner=", "-U", &socket], "USER:GROUP"),
-        (&["--vsock", "-i", "127.0.0.1"], "--vsock"),
-        (&["--single", "-U", &socket], "--single"),
-    ] {
-        let outcome = run(ours(["serve"]).args(words).args(["memory", "1M"]));
-        assert!(outcome.refused().contains(what), "{words:?}: {outcome:?}");
-    }
-}

@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-use blackbox::eventually;
 use blackbox::launch::Serve;
 use blackbox::peers::{diskferry, peer};
-use blackbox::run::{Job, ours, run};
+use blackbox::run::{Job, ours, pid_in, run};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::TempDir;
-use rustix::process::{Pid, Signal, kill_process};
+use blackbox::{eventually, wait_for_lines};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 /// The log while a client has an error, the client ends, and the server ends.
@@ -26,9 +26,7 @@ fn said(temp: &TempDir, options: &[&str]) -> String {
     let mut client = server.session(Mode::Simple, "a \"disk\"");
     assert_ne!(client.error_of(&Request::write(0, &[1; 512])), 0);
     client.disconnect();
-    eventually("the client's end", || {
-        fs::read_to_string(&log).unwrap().contains("ended").then_some(())
-    });
+    wait_for_lines(&log, "ended", 1);
     assert!(server.stop().success());
     fs::read_to_string(&log).unwrap()
 }
@@ -127,8 +125,7 @@ fn a_terminal_shows_what_is_served_where() {
         "serving memory:1536K (1.50 MiB, read-only) at nbd+unix:///b?socket={socket}; Ctrl-C ends"
     );
     assert!(shown.contains(&last), "{shown}");
-    let id = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
-    kill_process(Pid::from_raw(id).unwrap(), Signal::TERM).unwrap();
+    kill_process(pid_in(&pid), Signal::TERM).unwrap();
     job.wait().succeeded();
 }
 
