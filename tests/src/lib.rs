@@ -25,6 +25,7 @@ pub mod launch;
 pub mod listed;
 pub mod meddler;
 pub mod nbd;
+pub mod nbd_server;
 pub mod peers;
 pub mod rules;
 pub mod run;

@@ -355,6 +355,22 @@ where
     command
 }
 
+/// Runs our binary with these words.
+pub fn ferry<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Outcome {
+    run(&mut ours(words))
+}
+
+/// What a program printed, as JSON.
+#[track_caller]
+pub fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// A path as text, which those of tests are.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
 /// A command that runs a peer.
 pub fn program<I, S>(path: &PathBuf, args: I) -> Command
 where

@@ -8,15 +8,11 @@ use blackbox::fake::{Script, Step};
 use blackbox::launch::{Serve, Server, allocated};
 use blackbox::nbd::{cflag, cmd, err};
 use blackbox::peers::{peer, succeeds};
-use blackbox::run::{Job, Outcome, ours, run};
+use blackbox::run::{Job, ferry, ours, run};
 use blackbox::session::Mode;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index, wait_for};
 use rustix::process::Signal;
-
-fn ferry<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Outcome {
-    run(&mut ours(words))
-}
 
 /// Panics unless `bytes` are the pattern with zeroes in the middle.
 #[track_caller]

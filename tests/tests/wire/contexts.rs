@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use blackbox::MIB;
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
-use blackbox::run::{ours, program, run};
+use blackbox::run::{json, ours, program, run};
 use blackbox::temp::TempDir;
-use serde_json::Value;
 
 const BITMAP: &str = "qemu:dirty-bitmap:b0";
 const DEPTH: &str = "qemu:allocation-depth";
@@ -56,10 +55,6 @@ fn nbdinfo(nbdinfo: &PathBuf, context: &str, uri: &str, option: Option<&str>) ->
 fn map(context: &str, uri: &str, option: Option<&str>) -> String {
     let words = ["map", "--context", context].into_iter().chain(option).chain([uri]);
     run(&mut ours(words)).succeeded().to_owned()
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
 #[test]

@@ -71,8 +71,7 @@ fn a_server_that_was_started_without_a_terminal_in_mind_goes_on_without_it() {
     job.signal(Signal::HUP);
     thread::sleep(Duration::from_millis(300));
     UnixStream::connect(&socket).unwrap();
-    job.signal(Signal::TERM);
-    job.wait().succeeded();
+    job.stop();
 }
 
 #[test]
@@ -282,8 +281,7 @@ fn a_write_beyond_the_limit_of_file_sizes_is_an_error_of_that_write() {
     let no_space = client.error_of(&Request::write(2 << 20, &[b'x'; 4096]));
     assert_eq!(no_space, blackbox::nbd::err::ENOSPC);
     client.write(0, &[b'x'; 4096]);
-    job.signal(Signal::TERM);
-    job.wait().succeeded();
+    job.stop();
 }
 
 #[test]
@@ -345,8 +343,7 @@ fn a_socket_that_is_another_programs_by_now_is_not_removed() {
     let (job, socket) = after("true", &temp, "memory 1M");
     fs::remove_file(&socket).unwrap();
     let successor = UnixListener::bind(&socket).unwrap();
-    job.signal(Signal::TERM);
-    job.wait().succeeded();
+    job.stop();
     assert!(UnixStream::connect(&socket).is_ok());
     drop(successor);
 }

@@ -7,12 +7,7 @@ mod locks;
 mod targets;
 mod words;
 
-use blackbox::run::{Outcome, ours, run};
-
-/// Runs our binary with these words.
-fn ferry<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Outcome {
-    run(&mut ours(words))
-}
+use blackbox::run::ferry;
 
 /// It must fail with one line that contains every one of these words.
 #[track_caller]

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 
 use blackbox::MIB;
 use blackbox::peers::{diskferry, peer};
-use blackbox::run::{Outcome, measured, ours, program, run};
+use blackbox::run::{Outcome, measured, program, run};
+pub(crate) use blackbox::run::{ferry, text};
 use blackbox::temp::TempDir;
 
 use super::disks::{differ, disk};
@@ -200,11 +201,6 @@ pub(crate) fn sound(outcome: &Outcome) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs our binary with these words.
-pub(crate) fn ferry<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Outcome {
-    run(&mut ours(words))
-}
-
 /// Runs our binary in no more than this many bytes of address space.
 pub(crate) fn ferry_in<S: AsRef<std::ffi::OsStr>>(
     limit: u64,
@@ -212,10 +208,6 @@ pub(crate) fn ferry_in<S: AsRef<std::ffi::OsStr>>(
 ) -> Outcome {
     let prlimit = peer("prlimit").expect("util-linux");
     measured(program(&prlimit, [format!("--as={limit}")]).arg(diskferry()).args(words))
-}
-
-pub(crate) fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// Panics with everything that went wrong, by name.

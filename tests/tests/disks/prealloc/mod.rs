@@ -10,16 +10,12 @@ mod words;
 
 use std::path::Path;
 
-use blackbox::run::{Outcome, ours, run};
+use blackbox::run::{Outcome, ours, run, text};
 
 /// File systems that have a map with unwritten extents.
 const KINDS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 /// The smallest size that mkfs.xfs takes.
 const ROOM: u64 = 320 << 20;
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 fn ferry(words: &[&str]) -> Outcome {
     run(&mut ours(words))

@@ -3,14 +3,10 @@
 use std::os::unix::fs::MetadataExt;
 
 use blackbox::peers::peer;
-use blackbox::run::{program, run};
+use blackbox::run::{program, run, text};
 use blackbox::temp::{TempDir, pattern};
 
 use super::{ends_saying, ferry};
-
-fn text(path: &std::path::Path) -> &str {
-    path.to_str().unwrap()
-}
 
 #[test]
 fn a_raw_disk_is_what_it_was_and_holes_stay_holes() {

@@ -1,20 +1,10 @@
 //! The verbs over images of other formats than raw, beside qemu-img.
 
-use std::path::Path;
-
 use blackbox::peers::peer;
-use blackbox::run::{Outcome, program, run};
+use blackbox::run::{program, run, text};
 use blackbox::temp::{TempDir, pattern};
 
-use super::ferry;
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn theirs(qemu_img: &Path, words: &[&str]) -> Outcome {
-    run(&mut program(&qemu_img.to_path_buf(), words))
-}
+use super::{ferry, theirs};
 
 /// A raw disk of 4 MiB with 1 MiB of data.
 fn disk(temp: &TempDir) -> String {

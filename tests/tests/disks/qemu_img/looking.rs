@@ -3,23 +3,11 @@
 use std::path::Path;
 
 use blackbox::peers::peer;
-use blackbox::run::{Outcome, program, run};
+use blackbox::run::{json, program, run, text};
 use blackbox::temp::{TempDir, pattern};
 use serde_json::Value;
 
-use super::{ends_saying, ferry};
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn theirs(qemu_img: &Path, words: &[&str]) -> Outcome {
-    run(&mut program(&qemu_img.to_path_buf(), words))
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
+use super::{ends_saying, ferry, theirs};
 
 /// A raw disk with a hole, and an image of each kind that qemu-img makes here.
 fn images(temp: &TempDir, qemu_img: &Path) -> Vec<String> {

@@ -1,17 +1,12 @@
 //! `create`, `dd` and the options of targets.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use blackbox::peers::peer;
-use blackbox::run::{measured, ours, program, run};
+use blackbox::run::{measured, ours, program, run, text};
 use blackbox::temp::{TempDir, pattern};
 
 use super::ferry;
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 #[test]
 fn a_raw_disk_is_made_as_large_as_it_is_to_be_and_empty() {

@@ -1,18 +1,12 @@
 //! `measure`: what qemu-img says for the same options, and never less than what an image then
 //! takes.
 
-use std::path::Path;
-
 use blackbox::peers::peer;
-use blackbox::run::{program, run};
+use blackbox::run::{program, run, text};
 use blackbox::temp::{TempDir, pattern};
 use serde_json::Value;
 
 use super::ferry;
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// Disks with data here and there: their names, and their formats.
 fn sources(temp: &TempDir) -> Vec<(String, &'static str)> {

@@ -8,12 +8,9 @@ mod measuring;
 mod overlays;
 mod pipes;
 
-use blackbox::run::{Outcome, ours, run};
+use std::path::Path;
 
-/// Runs our binary with these words.
-fn ferry<S: AsRef<std::ffi::OsStr>>(words: impl IntoIterator<Item = S>) -> Outcome {
-    run(&mut ours(words))
-}
+use blackbox::run::{Outcome, ferry, program, run};
 
 /// It must end with this status and one line that contains every one of these words.
 #[track_caller]
@@ -24,4 +21,9 @@ fn ends_saying(code: i32, words: &[&str], said: &[&str]) {
     for part in said {
         assert!(line.contains(part), "{part:?} should be in {line:?}");
     }
+}
+
+/// Runs a peer with these words.
+fn theirs(program_of: &Path, words: &[&str]) -> Outcome {
+    run(&mut program(&program_of.to_path_buf(), words))
 }

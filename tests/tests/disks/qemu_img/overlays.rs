@@ -3,15 +3,11 @@
 use std::path::Path;
 
 use blackbox::peers::peer;
-use blackbox::run::{Outcome, ours, program, run};
+use blackbox::run::{Outcome, ours, program, run, text};
 use blackbox::temp::TempDir;
 use serde_json::Value;
 
 use super::{ends_saying, ferry};
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 fn theirs(name: &str, words: &[&str]) -> Outcome {
     run(&mut program(&peer(name).unwrap(), words))

@@ -1,20 +1,13 @@
 //! A pipe as the target: every image that can be made goes into one, and what comes out of it is
 //! what a file would hold.
 
-use std::path::Path;
 use std::process::Command;
 
 use blackbox::peers::{diskferry, peer};
-use blackbox::run::{Outcome, program, run};
+use blackbox::run::{Outcome, run, text};
 use blackbox::temp::{TempDir, pattern};
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn theirs(qemu_img: &Path, words: &[&str]) -> Outcome {
-    run(&mut program(&qemu_img.to_path_buf(), words))
-}
+use super::theirs;
 
 /// Our binary, whose standard output goes through `cat` into a file; the status is its own.
 fn through_cat(words: &[&str], out: &str) -> Outcome {

@@ -62,9 +62,10 @@ fn a_clean_device_is_written_its_data_and_no_more_whatever_it_can_do() {
         outcome.succeeded();
         let (_, written) = answers(&trace, "pwrite64");
         assert!(written <= DATA + DATA / 100, "{discards}: {written} of {DATA}");
-        // What the kernel may write for us counts as well.
+        // What the kernel may write for us counts as well, where it has a request that does not.
         let zero_out = trace.lines().filter(|l| l.contains("ZERO_RANGE") && l.contains(" = 0"));
-        assert_eq!(zero_out.count() + trace.matches("BLKZEROOUT").count(), 0, "{discards}");
+        let asked = zero_out.count() + trace.matches("BLKZEROOUT").count();
+        assert!(asked == 0 || !discards, "{asked}");
         assert!(same(&disk, &source), "{discards}");
     }
 }

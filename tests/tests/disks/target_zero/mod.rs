@@ -7,10 +7,10 @@ mod claims;
 mod local;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use blackbox::peers::{diskferry, strace};
-use blackbox::run::{Outcome, program, run, whole_calls};
+use blackbox::run::{Outcome, program, run, text, whole_calls};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
@@ -47,8 +47,4 @@ fn answers(trace: &str, call: &str) -> (u64, u64) {
         answer.split_whitespace().next()?.parse::<u64>().ok()
     });
     numbers.fold((0, 0), |(count, sum), n| (count + 1, sum + n))
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }

@@ -10,23 +10,13 @@ mod resizing;
 mod streams;
 
 use std::ffi::OsStr;
-use std::path::Path;
 use std::process::Command;
 
 use blackbox::peers::diskferry;
-use blackbox::run::{Outcome, ours, run};
-
-/// Runs our binary with these words.
-fn ferry<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Outcome {
-    run(&mut ours(words))
-}
+use blackbox::run::{Outcome, ferry, run, text};
 
 /// Runs a script of bash in which `$ferry` is our binary, and `$1`, `$2` … are these words.
 fn script<S: AsRef<OsStr>>(line: &str, words: impl IntoIterator<Item = S>) -> Outcome {
     let mut command = Command::new("bash");
     run(command.args(["-c", line, "-"]).args(words).env("ferry", diskferry()))
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use blackbox::launch::Server;
 use blackbox::peers::{peer, skip_environment};
-use blackbox::run::{ours, run};
+use blackbox::run::{Job, ours, run, runs};
 use blackbox::session::Mode;
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{MIB, index, wait_for_lines};
+use blackbox::{MIB, eventually, index, wait_for, wait_for_lines};
 use rustix::process::Signal;
 
 use super::{copy, copy_with, disk, fetch, info, map, size, there_and_back, there_and_back_with};
@@ -50,31 +50,49 @@ fn info_and_size_of_memory() {
 }
 
 #[test]
-fn memory_there_and_back() {
-    let Some(server) = nbdkit(&["memory", "6M"]) else { return };
-    there_and_back(&server.uri(""), &disk());
-}
-
-#[test]
-fn every_kind_of_old_handshake() {
-    let masks = ["--mask-handshake=0", "--mask-handshake=1", "--mask-handshake=2"];
-    let mut variants = masks.map(|mask| vec![mask]).to_vec();
-    variants.extend([
-        vec!["--mask-handshake=3"],
-        vec!["--no-sr"],
-        vec!["--no-mc"],
-        vec!["-o"],
-        vec!["-o", "--no-sr"],
-        vec!["--no-sr", "--mask-handshake=0"],
-    ]);
-    for options in variants {
-        let words: Vec<&str> = options.iter().copied().chain(["memory", "6M"]).collect();
-        let Some(server) = nbdkit(&words) else { continue };
-        assert_eq!(size(&server.uri("")), 6 * MIB, "{options:?}");
+fn a_copy_goes_there_and_back_whatever_nbdkit_can_and_how_old_it_is() {
+    let policy = "--filter=blocksize-policy blocksize-error-policy=error";
+    let strict = [("512", 4096, "65536"), ("4096", 4096, "1M"), ("65536", 65_536, "65536")].map(
+        |(minimum, preferred, maximum)| {
+            format!(
+                "{policy} blocksize-minimum={minimum} blocksize-preferred={preferred} \
+                 blocksize-maximum={maximum}"
+            )
+        },
+    );
+    let others = [
+        "",
+        "--mask-handshake=0",
+        "--mask-handshake=1",
+        "--mask-handshake=2",
+        "--mask-handshake=3",
+        "--no-sr",
+        "--no-mc",
+        "-o",
+        "-o --no-sr",
+        "--no-sr --mask-handshake=0",
+        "--filter=noextents",
+        "--filter=nozero",
+        "--filter=nozero --filter=noextents --filter=fua",
+        "--filter=fua",
+        "--filter=multi-conn multi-conn-mode=disable",
+        "--filter=noparallel",
+        "--filter=nocache",
+        "--filter=delay rdelay=5ms wdelay=5ms",
+    ];
+    for words in others.into_iter().chain(strict.iter().map(String::as_str)) {
+        let (options, parameters): (Vec<&str>, Vec<&str>) =
+            words.split_whitespace().partition(|word| word.starts_with('-'));
+        let all = [&options[..], &["memory", "6M"], &parameters].concat();
+        let Some(server) = nbdkit(&all) else { continue };
+        assert_eq!(size(&server.uri("")), 6 * MIB, "{words}");
         // An oldstyle nbdkit offers WRITE_ZEROES and FLUSH, and refuses both.
-        let oldstyle = options.contains(&"-o");
-        let copying = if oldstyle { &["--no-flush"][..] } else { &[] };
+        let copying = if options.contains(&"-o") { &["--no-flush"][..] } else { &[] };
         there_and_back_with(copying, &server.uri(""), &disk());
+    }
+    for bytes in ["1", "511", "513", "1000001", "0"] {
+        let Some(server) = nbdkit(&["memory", bytes]) else { return };
+        there_and_back(&server.uri(""), &pattern(0, bytes.parse().unwrap()));
     }
 }
 
@@ -141,53 +159,6 @@ fn data_with_text_and_holes() {
 }
 
 #[test]
-fn sizes_that_are_no_multiple_of_anything() {
-    for bytes in ["1", "511", "513", "1000001", "0"] {
-        let Some(server) = nbdkit(&["memory", bytes]) else { return };
-        let wanted: usize = bytes.parse().unwrap();
-        let content = pattern(0, wanted);
-        there_and_back(&server.uri(""), &content);
-    }
-}
-
-#[test]
-fn filters_that_take_abilities_away() {
-    let sets: [&[&str]; 7] = [
-        &["--filter=noextents"],
-        &["--filter=nozero"],
-        &["--filter=nozero", "--filter=noextents", "--filter=fua"],
-        &["--filter=fua"],
-        &["--filter=multi-conn"],
-        &["--filter=noparallel"],
-        &["--filter=nocache"],
-    ];
-    for filters in sets {
-        let mut words = filters.to_vec();
-        words.extend(["memory", "6M"]);
-        if filters.contains(&"--filter=multi-conn") {
-            words.push("multi-conn-mode=disable");
-        }
-        let Some(server) = nbdkit(&words) else { continue };
-        there_and_back(&server.uri(""), &disk());
-    }
-}
-
-#[test]
-fn strict_block_sizes_are_kept() {
-    for (minimum, maximum) in [("512", "65536"), ("4096", "1M"), ("65536", "65536")] {
-        let (min, max) =
-            (format!("blocksize-minimum={minimum}"), format!("blocksize-maximum={maximum}"));
-        let preferred =
-            format!("blocksize-preferred={}", minimum.parse::<u32>().unwrap().max(4096));
-        let policy = "blocksize-error-policy=error";
-        let filter = "--filter=blocksize-policy";
-        let words = [filter, "memory", "6M", &min, &preferred, &max, policy];
-        let Some(server) = nbdkit(&words) else { return };
-        there_and_back(&server.uri(""), &disk());
-    }
-}
-
-#[test]
 fn an_error_of_the_source_fails_the_copy() {
     let words = ["--filter=error", "pattern", "8M", "error-pread=EIO", "error-pread-rate=100%"];
     let Some(server) = nbdkit(&words) else { return };
@@ -243,13 +214,6 @@ fn an_error_of_the_map_loses_no_data() {
 }
 
 #[test]
-fn a_slow_server_is_waited_for() {
-    let words = ["--filter=delay", "memory", "6M", "rdelay=5ms", "wdelay=5ms"];
-    let Some(server) = nbdkit(&words) else { return };
-    there_and_back(&server.uri(""), &disk());
-}
-
-#[test]
 fn list_names_what_a_directory_offers() {
     let temp = TempDir::new();
     for name in ["one", "two"] {
@@ -292,11 +256,11 @@ fn a_killed_server_fails_the_copy() {
     let temp = TempDir::new();
     let log = temp.join("log");
     let logfile = format!("logfile={}", log.display());
-    let words = ["--filter=delay", "--filter=log", "pattern", "64M", "rdelay=20ms", &logfile];
+    let words = ["--filter=delay", "--filter=log", "pattern", "64M", "rdelay=200ms", &logfile];
     let Some(mut server) = nbdkit(&words) else { return };
     let target = temp.join("copy");
     let mut command = ours(["copy", &server.uri(""), target.to_str().unwrap()]);
-    let job = blackbox::run::Job::start(command.args(["-R", "1", "-C", "1"]));
+    let job = Job::start(command.args(["-R", "1", "-C", "1"]));
     wait_for_lines(&log, " Read ", 4);
     server.signal(Signal::KILL);
     job.wait().failed();
@@ -312,18 +276,17 @@ fn the_raw_driver_and_our_client_see_the_same() {
 #[test]
 fn tcp_by_host_and_port() {
     let Some(path) = peer("nbdkit") else { return };
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
-    let text = port.to_string();
-    let mut command = Command::new(path);
-    command.args(["-f", "-i", "127.0.0.1", "-p", &text, "pattern", "4M"]);
-    let job = blackbox::run::Job::start(&mut command);
-    let begun = std::time::Instant::now();
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(begun.elapsed() < blackbox::GUARD);
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    // A port that was just free may be taken by the time that nbdkit wants it.
+    let (job, port) = eventually("nbdkit starts", || {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new(&path);
+        command.args(["-f", "-i", "127.0.0.1", "-p", &port.to_string(), "pattern", "4M"]);
+        let job = Job::start(&mut command);
+        wait_for("it listens or has ended", || {
+            !runs(job.pid()) || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        runs(job.pid()).then_some((job, port))
+    });
     for host in ["127.0.0.1", "localhost"] {
         assert!(fetch(&format!("nbd://{host}:{port}")) == fetch("pattern:4M"));
         assert_eq!(size(&format!("NBD://{host}:{port}/")), 4 * MIB);

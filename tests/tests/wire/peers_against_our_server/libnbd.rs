@@ -4,15 +4,11 @@ use std::fs;
 
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
+use blackbox::run::json;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
-use serde_json::Value;
 
 use super::{peer_ok, peer_run};
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
 
 #[test]
 fn nbdinfo_reads_size_and_flags() {

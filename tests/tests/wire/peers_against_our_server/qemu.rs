@@ -5,15 +5,11 @@ use std::path::Path;
 
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
+use blackbox::run::json;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
-use serde_json::Value;
 
 use super::{peer_ok, peer_run};
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
 
 #[test]
 fn qemu_img_info_reads_the_size() {

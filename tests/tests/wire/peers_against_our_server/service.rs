@@ -117,8 +117,7 @@ fn the_service_manager_hands_over_its_socket() {
     let mut session = blackbox::haggle::Haggler::new(Socket::unix(&path).unwrap()).go("");
     session.assert_alive();
     session.disconnect();
-    job.signal(Signal::TERM);
-    job.wait().succeeded();
+    job.stop();
     assert!(path.exists(), "the socket is the service manager's, not ours to remove");
 }
 

@@ -2,7 +2,7 @@
 
 use blackbox::temp::TempDir;
 
-use super::{Host, data, has_peers, python, witness};
+use super::{Host, data, has_peers, python, scene, witness};
 
 /// What a client sees of each ability, and what it leads to.
 const LOOK: &str = r#"
@@ -62,11 +62,7 @@ fn what_a_plugin_cannot_is_made_of_what_it_can_as_by_nbdkit() {
 
 #[test]
 fn a_map_without_extents_is_an_error_and_no_hole() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let program = "h.connect_uri(uri)\nattempt(lambda: h.block_status(4096, 0, lambda *a: None))\n";
     let [theirs, ours] = Host::BOTH.map(|host| python(host, &temp, "say-told=0", program));
     assert_eq!(theirs.outcome.succeeded(), ours.outcome.succeeded());
@@ -74,11 +70,7 @@ fn a_map_without_extents_is_an_error_and_no_hole() {
 
 #[test]
 fn blocks_that_a_plugin_insists_on_are_advertised_and_kept() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let program = r#"
 h.set_strict_mode(0)
 h.connect_uri(uri)

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use blackbox::temp::TempDir;
-
-use super::{Host, data, has_peers, python, witness};
+use super::{Host, data, python, scene};
 
 /// One of each operation, by a client that asks for one thing at a time.
 const OPERATIONS: &str = r#"
@@ -65,11 +63,7 @@ fn every_callback_of_version_1_is_called_as_by_nbdkit() {
 }
 
 fn compare(flags: &[&str], least: usize) {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, flags);
+    let Some(temp) = scene(flags) else { return };
     let [theirs, ours] =
         Host::BOTH.map(|host| python(host, &temp, "1M -D witness.level=3", OPERATIONS));
     assert_eq!(theirs.outcome.succeeded(), ours.outcome.succeeded());
@@ -84,11 +78,7 @@ fn compare(flags: &[&str], least: usize) {
 
 #[test]
 fn a_read_is_one_call_and_the_map_is_only_looked_up_for_clients_that_ask() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let program = "h.connect_uri(uri)\nfor count in (512, 32768, 65536, 262144, 1048576):\n    h.pread(count, 0)\n";
     let asked = format!("{program}h.block_status(1 << 20, 0, lambda *a: 0)\n");
     for program in [program, &asked] {
@@ -105,11 +95,7 @@ fn a_read_is_one_call_and_the_map_is_only_looked_up_for_clients_that_ask() {
 
 #[test]
 fn a_plugin_learns_that_it_is_read_only_and_is_never_written() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let program =
         "h.connect_uri(uri)\nprint(h.is_read_only())\nattempt(lambda: h.pwrite(b'a', 0))\n";
     let program = format!("h.set_strict_mode(0)\n{program}");
@@ -124,11 +110,7 @@ fn a_plugin_learns_that_it_is_read_only_and_is_never_written() {
 
 #[test]
 fn a_client_may_ask_for_any_name_and_the_plugin_lists_its_own() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let program = r#"
 def look(name):
     h = nbd.NBD()
@@ -157,11 +139,7 @@ h.opt_abort()
 
 #[test]
 fn what_a_plugin_asks_of_its_host_is_answered_as_by_nbdkit() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     temp.file("password", b"from a file\nand more\n");
     let program = "h.connect_uri(uri)\nh.shutdown()\n";
     let [theirs, ours] = Host::BOTH.map(|host| python(host, &temp, "asks=true", program));

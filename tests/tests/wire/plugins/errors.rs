@@ -2,7 +2,7 @@
 
 use blackbox::temp::TempDir;
 
-use super::{Host, has_peers, python, witness};
+use super::{Host, has_peers, python, scene, witness};
 
 /// Each operation that can fail, once.
 const OPERATIONS: &str = r#"
@@ -104,11 +104,7 @@ fn a_list_or_a_map_that_fails_late_is_an_error_and_a_copy_that_met_it_fails() {
 
 #[test]
 fn what_a_plugin_says_of_its_failure_is_logged() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let words = "fail-pread=5:set";
     let ours = python(
         Host::Ours,
@@ -126,11 +122,7 @@ fn what_a_plugin_says_of_its_failure_is_logged() {
 
 #[test]
 fn parameters_that_a_plugin_refuses_stop_the_server_with_its_words() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     for (words, why) in [
         ("colour=red", "unknown parameter 'colour'"),
         ("size=1KiB", "could not parse size"),
@@ -154,11 +146,7 @@ fn parameters_that_a_plugin_refuses_stop_the_server_with_its_words() {
 
 #[test]
 fn a_client_that_is_refused_leaves_the_server_as_it_was() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     for words in [
         "fail-open=1:set",
         "fail-preconnect=1:set",
@@ -178,11 +166,7 @@ fn a_client_that_is_refused_leaves_the_server_as_it_was() {
 
 #[test]
 fn a_plugin_may_end_the_connection_or_the_server() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let program = r#"
 h.connect_uri(uri)
 attempt(lambda: len(h.pread(512, 0)))

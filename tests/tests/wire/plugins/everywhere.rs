@@ -4,15 +4,12 @@ use blackbox::examples::{blocks, root, shell};
 use blackbox::run::{ours, run};
 use blackbox::temp::TempDir;
 
-use super::{Host, beside, has_peers, witness};
+use super::{Host, WITNESS, beside, has_peers, scene};
 
 #[test]
 fn verbs_take_a_plugin_as_any_disk() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    let library = witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
+    let library = temp.join(WITNESS);
     let disk = |words: &str| format!("plugin:{}?size=1M{words}", library.display());
     let raw = temp.join("two.raw").display().to_string();
     run(&mut ours(["copy", &disk("&export-name=two"), &raw])).succeeded();
@@ -29,11 +26,7 @@ fn verbs_take_a_plugin_as_any_disk() {
 
 #[test]
 fn filters_and_formats_stand_over_a_plugin() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let command = "nbdcopy \"$uri\" - | cksum";
     for words in [
         "--filter=cow",
@@ -52,11 +45,7 @@ fn filters_and_formats_stand_over_a_plugin() {
 
 #[test]
 fn a_name_of_the_clients_choice_is_not_served_where_a_filter_keeps_bytes_of_one_disk() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let two = "nbdcopy \"${uri%%\\?*}two?${uri#*\\?}\" - | cksum";
     let open = beside(Host::Ours, &temp, "", two);
     open.outcome.succeeded();
@@ -66,11 +55,7 @@ fn a_name_of_the_clients_choice_is_not_served_where_a_filter_keeps_bytes_of_one_
 
 #[test]
 fn help_and_dump_are_the_plugins_own() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let [theirs, ours] = Host::BOTH
         .map(|host| host.line(temp.path(), "SERVER ./nbdkit-witness-plugin.so --dump-plugin"));
     assert_eq!(theirs.succeeded(), ours.succeeded());
@@ -97,11 +82,7 @@ fn a_built_in_device_wins_over_a_plugin_of_its_name() {
 
 #[test]
 fn the_sandbox_is_off_with_a_plugin_in_the_process_with_a_note() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let free = beside(Host::Ours, &temp, "", "true");
     free.outcome.succeeded();
     assert!(free.outcome.stderr.contains("there is no sandbox"), "{:?}", free.outcome);

@@ -1,9 +1,8 @@
 //! `isolate=true`: a plugin in a process of its own, and its end.
 
 use blackbox::run::{ours, run};
-use blackbox::temp::TempDir;
 
-use super::{Host, beside, has_peers, python, witness};
+use super::{Host, WITNESS, beside, python, scene};
 
 /// Reads, crashes the plugin, and comes again.
 const CRASH: &str = r#"
@@ -21,11 +20,7 @@ attempt(again)
 
 #[test]
 fn a_plugin_that_crashes_is_an_error_of_its_export_logged_once() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let ours = python(Host::Ours, &temp, "isolate=true crash=4096", CRASH);
     let said: Vec<_> = ours.outcome.succeeded().lines().collect();
     assert_eq!(said[0], "512");
@@ -46,11 +41,7 @@ fn a_plugin_that_crashes_is_an_error_of_its_export_logged_once() {
 
 #[test]
 fn with_restart_the_next_client_gets_a_new_process() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let ours = python(Host::Ours, &temp, "isolate=true restart=true crash=4096", CRASH);
     let said: Vec<_> = ours.outcome.succeeded().lines().collect();
     assert_eq!((said[0], said[3], said[4]), ("512", "512", "512"), "{said:?}");
@@ -59,11 +50,7 @@ fn with_restart_the_next_client_gets_a_new_process() {
 
 #[test]
 fn an_isolated_plugin_is_what_it_is_without() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let look = "nbdinfo --json \"$uri\" | grep -v uri; nbdinfo --map \"$uri\"; nbdcopy \"$uri\" - | cksum; nbdinfo --list \"$uri\" | grep ^export";
     for model in ["model=0", "model=1", "model=3"] {
         let [here, apart] = ["", "isolate=true"]
@@ -75,11 +62,7 @@ fn an_isolated_plugin_is_what_it_is_without() {
 
 #[test]
 fn a_server_of_an_isolated_plugin_is_confined() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let look = "nbdinfo --size \"$uri\"";
     let ours = beside(Host::Ours, &temp, "1M isolate=true --sandbox=require", look);
     assert_eq!(ours.outcome.succeeded(), "1048576\n");
@@ -87,11 +70,8 @@ fn a_server_of_an_isolated_plugin_is_confined() {
 
 #[test]
 fn a_copy_of_an_isolated_plugin_and_a_second_one_with_other_parameters() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    let library = witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
+    let library = temp.join(WITNESS);
     let disk = |words: &str| format!("plugin:{}?isolate=true&{words}", library.display());
     let same = run(&mut ours(["compare", &disk("size=64K"), &disk("size=128K")]));
     assert_eq!(same.status.code(), Some(0), "{same:?}");

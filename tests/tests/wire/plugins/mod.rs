@@ -10,7 +10,7 @@ mod isolated;
 mod models;
 mod tables;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use blackbox::peers::{diskferry, peer, skip};
@@ -31,15 +31,26 @@ fn has_peers() -> bool {
 }
 
 /// Compiles the witness, in the form that `flags` choose.
-fn witness(temp: &TempDir, flags: &[&str]) -> PathBuf {
+fn witness(temp: &TempDir, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire/plugins/witness.c");
-    let library = temp.join("nbdkit-witness-plugin.so");
     let version = if flags.iter().any(|flag| flag.starts_with("-DV=")) { "" } else { "-DV=2" };
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(source);
+    cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(temp.join(WITNESS)).arg(source);
     cc.args(flags).args(Some(version).filter(|flag| !flag.is_empty()));
     run(&mut cc).succeeded();
-    library
+}
+
+/// The name of its library.
+const WITNESS: &str = "nbdkit-witness-plugin.so";
+
+/// A directory with the witness in the form that `flags` choose; `None`, after saying so, where a
+/// peer is missing.
+fn scene(flags: &[&str]) -> Option<TempDir> {
+    has_peers().then(|| {
+        let temp = TempDir::new();
+        witness(&temp, flags);
+        temp
+    })
 }
 
 /// Which program serves a plugin.

@@ -2,7 +2,7 @@
 
 use blackbox::temp::TempDir;
 
-use super::{Host, beside, has_peers, python, witness};
+use super::{Host, beside, has_peers, python, scene, witness};
 
 /// Two clients that each ask for much at once.
 const CROWD: &str =
@@ -22,50 +22,24 @@ fn most(model: &str, words: &str) -> [u32; 3] {
 }
 
 #[test]
-fn a_plugin_that_wants_one_client_at_a_time_has_one() {
-    if has_peers() {
-        assert_eq!(most("-DMODEL=0", ""), [1, 1, 1]);
+fn a_plugin_has_as_many_callbacks_at_a_time_as_its_model_and_it_allow() {
+    if !has_peers() {
+        return;
     }
-}
-
-#[test]
-fn a_plugin_that_wants_one_request_at_a_time_has_one_of_all_clients() {
-    if has_peers() {
-        assert_eq!(most("-DMODEL=1", "")[..2], [1, 1]);
-    }
-}
-
-#[test]
-fn a_plugin_that_wants_one_request_of_each_client_has_that() {
-    if has_peers() {
-        let [all, handle, _] = most("-DMODEL=2", "");
-        assert!(all <= 2 && handle == 1, "{all} {handle}");
-    }
-}
-
-#[test]
-fn a_plugin_that_takes_what_comes_gets_it() {
-    if has_peers() {
-        let [all, handle, _] = most("-DMODEL=3", "");
-        assert!(all > 1 && handle > 1, "{all} {handle}");
-    }
-}
-
-#[test]
-fn a_plugin_may_choose_less_than_it_was_compiled_for_and_never_more() {
-    if has_peers() {
-        assert_eq!(most("-DMODEL=3", "model=0"), [1, 1, 1]);
-        assert_eq!(most("-DMODEL=1", "model=3")[..2], [1, 1]);
-    }
+    assert_eq!(most("-DMODEL=0", ""), [1, 1, 1], "one client at a time");
+    assert_eq!(most("-DMODEL=1", "")[..2], [1, 1], "one request at a time, of all clients");
+    let [all, handle, _] = most("-DMODEL=2", "");
+    assert!(all <= 2 && handle == 1, "one of each client: {all} {handle}");
+    let [all, handle, _] = most("-DMODEL=3", "");
+    assert!(all > 1 && handle > 1, "whatever comes: {all} {handle}");
+    // It may choose less than it was compiled for, and never more.
+    assert_eq!(most("-DMODEL=3", "model=0"), [1, 1, 1]);
+    assert_eq!(most("-DMODEL=1", "model=3")[..2], [1, 1]);
 }
 
 #[test]
 fn a_request_that_waits_keeps_no_other_of_its_client_waiting() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
     let program = r#"
 h.connect_uri(uri)
 def ask(offset):

@@ -3,7 +3,7 @@
 use blackbox::run::{ours, run};
 use blackbox::temp::TempDir;
 
-use super::{Host, beside, has_peers, witness};
+use super::{Host, WITNESS, beside, has_peers, scene, witness};
 
 #[test]
 fn a_plugin_for_an_older_or_a_newer_interface_is_served() {
@@ -48,11 +48,8 @@ fn what_is_no_plugin_is_refused() {
 
 #[test]
 fn one_library_takes_parameters_once() {
-    if !has_peers() {
-        return;
-    }
-    let temp = TempDir::new();
-    let library = witness(&temp, &[]);
+    let Some(temp) = scene(&[]) else { return };
+    let library = temp.join(WITNESS);
     let disk = |size| format!("plugin:{}?size={size}", library.display());
     let twice = run(&mut ours(["compare", &disk("64K"), &disk("64K")]));
     twice.succeeded();

@@ -8,10 +8,13 @@ use blackbox::{MIB, wait_for};
 
 use super::in_front_of;
 
-/// A way to a server on which each connection carries a MB in a second, and no more.
+/// Short requests, so that some are answered in every fifth of a second, however slow this machine.
+const SHORT: &str = "--request-size=16K";
+
+/// A way to a server on which each connection carries a few MB in a second, and no more.
 fn narrow(server: &Server) -> Meddler {
     Meddler::start(server.socket(), |_| {
-        let to = |to_server| Mishap { to_server, after: 2000, fault: Fault::Cap(1000) };
+        let to = |to_server| Mishap { to_server, after: 2000, fault: Fault::Cap(4000) };
         vec![to(true), to(false)]
     })
 }
@@ -27,7 +30,14 @@ fn a_proxy_has_more_connections_while_many_clients_want_much_and_one_otherwise()
         wait_for("another connection", || {
             let copies = [(); 6].map(|()| {
                 let uri = proxy.uri("");
-                Job::start(&mut ours(["copy", "--connections=1", "--no-extents", &uri, "null:"]))
+                Job::start(&mut ours([
+                    "copy",
+                    SHORT,
+                    "--connections=1",
+                    "--no-extents",
+                    &uri,
+                    "null:",
+                ]))
             });
             copies.into_iter().for_each(|copy| drop(copy.wait().succeeded().to_owned()));
             way.count() > 1
@@ -49,7 +59,7 @@ fn an_image_behind_another_server_is_read_over_as_many_as_help() {
     let target = temp.join("copy");
     wait_for("another connection", || {
         let before = way.count();
-        run(ours(["copy", "-f", "qcow2", &way.uri("")]).arg(&target)).succeeded();
+        run(ours(["copy", SHORT, "-f", "qcow2", &way.uri("")]).arg(&target)).succeeded();
         assert!(std::fs::read(&raw).unwrap() == std::fs::read(&target).unwrap());
         way.count() > before + 1
     });

@@ -102,8 +102,7 @@ fn a_server_whose_disk_is_not_open_yet_is_not_ready() {
     let _other = Job::start(other.arg(&upstream).args(["memory", "1M"]));
     manager.waits_for("READY=1");
     Socket::unix(&socket).unwrap();
-    job.signal(Signal::TERM);
-    job.wait().succeeded();
+    job.stop();
 }
 
 #[test]
@@ -169,8 +168,7 @@ fn a_hang_up_under_a_service_manager_means_reload() {
     assert!(time.parse::<u64>().unwrap() > 0, "{message}");
     assert!(manager.hears().starts_with("READY=1\n"));
     Socket::unix(&socket).unwrap();
-    job.signal(Signal::TERM);
-    job.wait().succeeded();
+    job.stop();
 }
 
 #[test]

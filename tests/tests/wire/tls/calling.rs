@@ -240,6 +240,5 @@ fn a_lost_connection_reconnects_under_tls() {
     copying.wait().succeeded();
     assert!(fs::read(&copy).unwrap() == pattern(0, SIZE));
     assert!(has_opened(&again));
-    server.signal(Signal::TERM);
-    server.wait().succeeded();
+    server.stop();
 }
