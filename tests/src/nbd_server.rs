@@ -1,53 +1,62 @@
 //! nbd-server, the protocol's reference: a daemon, which is stopped by its pid file.
 
-use std::path::Path;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Signal, kill_process};
 
-use crate::eventually;
 use crate::peers::peer;
-use crate::run::pid_in;
+use crate::run::{pid_in, runs};
 use crate::socket::Socket;
 use crate::temp::TempDir;
+use crate::{eventually, wait_for};
 
 /// It serves until it is dropped.
 #[derive(Debug)]
 pub struct NbdServer {
     /// Its directory, in which its Unix socket is `s`.
     pub temp: TempDir,
-    /// Its TCP port, on which it insists.
+    /// Its TCP port, which it wants to be named in any case.
     pub port: u16,
 }
 
 impl NbdServer {
-    /// Starts it with this configuration, in which `%T` is its directory; files are made by `files`.
-    /// `None`, after saying so, where it is missing.
-    pub fn start(general: &str, exports: &str, files: impl FnOnce(&TempDir)) -> Option<Self> {
+    /// Starts it on TCP or on a Unix socket with this configuration, in which `%T` is its directory;
+    /// files are made by `files`. `None`, after saying so, where it is missing.
+    pub fn start(
+        is_tcp: bool,
+        general: &str,
+        exports: &str,
+        files: impl FnOnce(&TempDir),
+    ) -> Option<Self> {
         let path = peer("nbd-server")?;
         let temp = TempDir::new();
         files(&temp);
+        let (socket, pid) = (temp.join("s"), temp.join("pid"));
+        let unix = if is_tcp { "" } else { "unixsock = %T/s\n" };
         // A port that was just free may be taken by the time it wants it.
         let port = eventually("nbd-server starts", || {
-            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let port = address.port();
             let config = format!(
-                "[generic]\nunixsock = %T/s\nlistenaddr = 127.0.0.1\nport = {}\nallowlist = true\n\
-                 {general}\n{exports}",
-                port.port()
+                "[generic]\n{unix}listenaddr = 127.0.0.1\nport = {port}\nallowlist = true\n\
+                 {general}\n{exports}"
             );
-            let config = temp.file("config", Self::place(&config, temp.path()).as_bytes());
+            let config = config.replace("%T", temp.path().to_str().unwrap());
+            let config = temp.file("config", config.as_bytes());
+            let _ = std::fs::remove_file(&pid);
             let mut command = Command::new(&path);
-            command.arg("-C").arg(config).arg("-p").arg(temp.join("pid"));
+            command.arg("-C").arg(config).arg("-p").arg(&pid);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command.status().unwrap().success().then_some(port)
+            assert!(command.status().unwrap().success(), "nbd-server does not start");
+            let daemon = pid_in(&pid);
+            wait_for("it listens or has ended", || {
+                let try_it = || if is_tcp { Socket::tcp(address) } else { Socket::unix(&socket) };
+                !runs(daemon) || try_it().is_ok()
+            });
+            runs(daemon).then_some(port)
         });
-        pid_in(&temp.join("pid"));
-        eventually("nbd-server listens", || Socket::tcp(port).ok());
-        Some(Self { temp, port: port.port() })
-    }
-
-    fn place(text: &str, directory: &Path) -> String {
-        text.replace("%T", directory.to_str().unwrap())
+        Some(Self { temp, port })
     }
 
     /// The URI of an export on the Unix socket.

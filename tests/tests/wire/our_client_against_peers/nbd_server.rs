@@ -14,7 +14,7 @@ use super::{disk, fetch, size, there_and_back};
 fn start() -> Option<NbdServer> {
     let exports = "[disk]\nexportname = %T/disk\nflush = true\nfua = true\ntrim = true\n\
                    [fixed]\nexportname = %T/fixed\nreadonly = true\n";
-    NbdServer::start("", exports, |temp| {
+    NbdServer::start(false, "", exports, |temp| {
         temp.sparse_file("disk", 6 * MIB);
         temp.file("fixed", &disk());
     })

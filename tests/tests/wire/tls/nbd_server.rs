@@ -20,7 +20,7 @@ fn start(credentials: &Credentials, general: &str) -> Option<NbdServer> {
     let general = format!("{shown}{general}");
     let general = general.replace("%D", credentials.directory().to_str().unwrap());
     let exports = "[disk]\nexportname = %T/disk\nflush = true\n";
-    NbdServer::start(&general, exports, |temp| {
+    NbdServer::start(true, &general, exports, |temp| {
         temp.file("disk", &pattern(0, SIZE));
     })
 }
