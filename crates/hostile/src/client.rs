@@ -6,8 +6,7 @@
 
 use wire::{
     Body, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, Fatal,
-    Framing, Goal, InFlight, Negotiated, PayloadEffect, PayloadSpan, PendingReply,
-    parse_reply_header,
+    Framing, InFlight, Negotiated, PayloadEffect, PayloadSpan, PendingReply, parse_reply_header,
 };
 
 use crate::line;
@@ -30,12 +29,7 @@ fn policy(wants: u8, more: u8) -> ClientPolicy {
     let has = |bit: u8| wants & bit != 0;
     ClientPolicy {
         export: if more & 4 == 0 { String::new() } else { "disk".into() },
-        goal: match wants & 3 {
-            0 => Goal::Go,
-            1 => Goal::Info,
-            2 => Goal::List { details: false },
-            _ => Goal::List { details: true },
-        },
+        lists: has(2),
         tls: match more & 3 {
             0 | 3 => ClientTls::Off,
             1 => ClientTls::Allow,
@@ -74,11 +68,10 @@ fn talk(policy: &ClientPolicy, input: &[u8], piece: usize) -> (Vec<u8>, String) 
                 return (said, e.to_string());
             }
             ClientStep::Listed(list) => return (said, format!("{list:?}")),
-            ClientStep::Ready(session) if policy.goal == Goal::Go => {
+            ClientStep::Ready(session) => {
                 let end = receive(&session, rest);
                 return (said, end);
             }
-            ClientStep::Ready(session) => return (said, format!("{session:?}")),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! not repeated in its test. A driver is a [`Target`]; whatever connects to it is a [`Haggler`] and
 //! a [`Session`], which hold every answer against the protocol besides.
 
+pub mod handshakes;
 pub mod options;
 pub mod replies;
 pub mod requests;

@@ -8,7 +8,7 @@ mod subprocess;
 mod target;
 
 use device::Result;
-use wire::{ClientPolicy, Goal, ListedExport, Negotiated};
+use wire::{ClientPolicy, ListedExport, Negotiated};
 
 pub use handshake::ReadyConnection;
 pub(crate) use handshake::connect;
@@ -26,7 +26,6 @@ pub use target::{ExportSpec, MOST_CONNECTIONS, ServerSpec};
 pub fn inspect(target: &ExportSpec) -> Result<Negotiated> {
     let policy = ClientPolicy {
         export: target.export.clone(),
-        goal: Goal::Go,
         describe: true,
         list_contexts: true,
         ..ClientPolicy::default()
@@ -40,7 +39,7 @@ pub fn inspect(target: &ExportSpec) -> Result<Negotiated> {
 /// The server cannot be reached, or does not list them.
 pub fn list(target: &ExportSpec) -> Result<Vec<ListedExport>> {
     let policy = ClientPolicy {
-        goal: Goal::List { details: true },
+        lists: true,
         describe: true,
         list_contexts: true,
         ..ClientPolicy::default()

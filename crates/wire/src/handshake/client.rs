@@ -1,4 +1,4 @@
-//! The client's side of the handshake: from the greeting to a session, a description or a list.
+//! The client's side of the handshake: from the greeting to a session or a list.
 //!
 //! [`ClientHandshake`] is fed what the server sent and appends what to send back. It falls back by
 //! itself: from extended headers to structured and simple replies, from GO to EXPORT_NAME, from
@@ -9,32 +9,15 @@
 
 use crate::codec::{Reader, put_u16, put_u32, put_u64, text};
 use crate::constants::{
-    Command, CommandFlags, Framing, IHAVEOPT, MAX_EXPORT_SIZE, MAX_STRING, NBDMAGIC,
-    OLDSTYLE_MAGIC, OPTION_REPLY_HEADER_LEN, OPTION_REPLY_MAGIC, TransmissionFlags,
-    handshake_flags, option,
+    Framing, IHAVEOPT, MAX_EXPORT_SIZE, MAX_STRING, NBDMAGIC, OLDSTYLE_MAGIC,
+    OPTION_REPLY_HEADER_LEN, OPTION_REPLY_MAGIC, TransmissionFlags, handshake_flags, option,
 };
 use crate::error::{HandshakeError, PeerIncompatible, PeerMisbehaved};
 use crate::handshake::client_options::{ExportInfo, Phase};
-use crate::request::encode_request;
 use crate::session::{BlockConstraints, Negotiated, Protocol};
 
 /// Longest reply to an option, in bytes: names and messages have 4096 at most.
 const MAX_REPLY: u32 = 64 << 10;
-
-/// What a client is after.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub enum Goal {
-    /// Use an export.
-    #[default]
-    Go,
-    /// Learn about an export, without using it.
-    Info,
-    /// Learn which exports there are.
-    List {
-        /// Also ask about each of them.
-        details: bool,
-    },
-}
 
 /// How a client deals with TLS.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -53,8 +36,8 @@ pub enum ClientTls {
 pub struct ClientPolicy {
     /// Name of the export; empty for the server's default one.
     pub export: String,
-    /// What to end with.
-    pub goal: Goal,
+    /// Learn which exports there are, and about each of them, instead of using one.
+    pub lists: bool,
     /// TLS.
     pub tls: ClientTls,
     /// Ask for structured replies.
@@ -77,7 +60,7 @@ impl Default for ClientPolicy {
     fn default() -> Self {
         Self {
             export: String::new(),
-            goal: Goal::Go,
+            lists: false,
             tls: ClientTls::Off,
             structured: true,
             extended: true,
@@ -95,12 +78,12 @@ impl Default for ClientPolicy {
 pub enum ClientStep {
     /// Send what was appended (if it can still be sent), then close.
     Failed(HandshakeError),
-    /// Send what was appended, then close: the goal was a list, and here it is.
+    /// Send what was appended, then close: a list was wanted, and here it is.
     Listed(Vec<ListedExport>),
     /// Send what was appended, then wait for more input.
     NeedMore,
-    /// Send what was appended. With [`Goal::Go`] the transmission phase begins, and input that was
-    /// not consumed belongs to it; with [`Goal::Info`] close.
+    /// Send what was appended. The transmission phase begins, and input that was not consumed
+    /// belongs to it.
     Ready(Box<Negotiated>),
     /// Send what was appended, run the TLS handshake, call [`ClientHandshake::tls_established`],
     /// and go on with what arrives through TLS. If TLS fails, close: never go on in plain text.
@@ -114,7 +97,7 @@ pub struct ListedExport {
     pub name: String,
     /// Text for people; may be empty.
     pub description: String,
-    /// What the server says about it, if that was asked for.
+    /// What the server says about it, once it was asked.
     pub details: Option<Result<Negotiated, HandshakeError>>,
 }
 
@@ -258,7 +241,7 @@ impl ClientHandshake {
             State::Magic => self.magic(reader)?,
             State::Kind => self.kind(reader)?,
             State::Newstyle => self.newstyle(reader, out)?,
-            State::Oldstyle => self.oldstyle(reader, out)?,
+            State::Oldstyle => self.oldstyle(reader)?,
             State::ReplyHeader(phase) => {
                 self.reply_header(phase, &mut reader)?;
                 ClientStep::NeedMore
@@ -267,7 +250,7 @@ impl ClientHandshake {
                 self.state = State::ReplyHeader(phase);
                 self.reply(phase, kind, &message, out)?
             }
-            State::ExportName => self.export_name_reply(reader, out)?,
+            State::ExportName => self.export_name_reply(reader)?,
             State::Tls | State::Over => ClientStep::NeedMore,
         };
         Ok(Some(step))
@@ -319,7 +302,7 @@ impl ClientHandshake {
             if self.policy.tls == ClientTls::Require {
                 return Err(PeerIncompatible::NoTls.into());
             }
-            if matches!(self.policy.goal, Goal::List { .. }) {
+            if self.policy.lists {
                 return Err(PeerIncompatible::NoFixedNewstyle.into());
             }
         }
@@ -331,16 +314,12 @@ impl ClientHandshake {
         Ok(ClientStep::NeedMore)
     }
 
-    fn oldstyle(
-        &mut self,
-        mut reader: Reader<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<ClientStep, HandshakeError> {
+    fn oldstyle(&mut self, mut reader: Reader<'_>) -> Result<ClientStep, HandshakeError> {
         self.protocol = Protocol::Oldstyle;
         if self.policy.tls == ClientTls::Require {
             return Err(PeerIncompatible::NoTls.into());
         }
-        if matches!(self.policy.goal, Goal::List { .. }) {
+        if self.policy.lists {
             return Err(PeerIncompatible::NoFixedNewstyle.into());
         }
         if !self.policy.export.is_empty() {
@@ -349,7 +328,7 @@ impl ClientHandshake {
         let size = reader.u64().unwrap_or_default();
         let flags = reader.u32().unwrap_or_default();
         let flags = u16::try_from(flags).map_err(|_| PeerMisbehaved::OldstyleFlags)?;
-        self.enter(size, flags, out)
+        self.enter(size, flags)
     }
 
     /// Sends EXPORT_NAME, which has no reply header and no way to say no.
@@ -358,31 +337,21 @@ impl ClientHandshake {
         self.state = State::ExportName;
     }
 
-    fn export_name_reply(
-        &mut self,
-        mut reader: Reader<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<ClientStep, HandshakeError> {
+    fn export_name_reply(&mut self, mut reader: Reader<'_>) -> Result<ClientStep, HandshakeError> {
         let size = reader.u64().unwrap_or_default();
         let flags = reader.u16().unwrap_or_default();
-        self.enter(size, flags, out)
+        self.enter(size, flags)
     }
 
-    /// Transmission has begun without options that describe the export. A client that only wanted
-    /// to know disconnects at once.
-    fn enter(
-        &mut self,
-        size: u64,
-        flags: u16,
-        out: &mut Vec<u8>,
-    ) -> Result<ClientStep, HandshakeError> {
+    /// Transmission has begun without options that describe the export.
+    fn enter(&mut self, size: u64, flags: u16) -> Result<ClientStep, HandshakeError> {
         let told = ExportInfo { size_and_flags: Some((size, flags)), ..ExportInfo::default() };
+        self.ready(told)
+    }
+
+    /// The export is described: transmission begins.
+    pub(super) fn ready(&mut self, told: ExportInfo) -> Result<ClientStep, HandshakeError> {
         let session = self.session(self.policy.export.clone(), told)?;
-        if self.policy.goal != Goal::Go {
-            let none = CommandFlags::NONE;
-            // A length of 0 fits every framing.
-            let _ = encode_request(session.mode, Command::Disconnect, none, 0, 0, 0, out);
-        }
         Ok(ClientStep::Ready(Box::new(session)))
     }
 

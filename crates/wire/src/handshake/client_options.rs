@@ -4,8 +4,8 @@ use crate::codec::Reader;
 use crate::constants::{Framing, info, option, reply};
 use crate::error::{HandshakeError, PeerIncompatible, PeerMisbehaved, cleaned};
 use crate::handshake::client::{
-    ClientHandshake, ClientStep, ClientTls, Goal, ListedExport, context_data, info_data,
-    put_option, received_name,
+    ClientHandshake, ClientStep, ClientTls, ListedExport, context_data, info_data, put_option,
+    received_name,
 };
 use crate::session::{BlockConstraints, Negotiated};
 
@@ -31,7 +31,6 @@ pub(crate) enum Phase {
     ListedContexts(usize),
     AvailableContexts,
     SelectContexts,
-    /// INFO or GO.
     Export,
 }
 
@@ -55,14 +54,12 @@ impl ClientHandshake {
             Phase::ListedInfo(_) => option::INFO,
             Phase::ListedContexts(_) | Phase::AvailableContexts => option::LIST_META_CONTEXT,
             Phase::SelectContexts => option::SET_META_CONTEXT,
-            Phase::Export if self.policy.goal == Goal::Go => option::GO,
-            Phase::Export => option::INFO,
+            Phase::Export => option::GO,
         }
     }
 
     /// Sends the option of `phase`, or of the first phase after it that applies.
     pub(super) fn begin(&mut self, mut phase: Phase, out: &mut Vec<u8>) -> ClientStep {
-        let listing = matches!(self.policy.goal, Goal::List { .. });
         loop {
             let data = match phase {
                 Phase::StartTls if self.policy.tls != ClientTls::Off => Some(Vec::new()),
@@ -70,7 +67,7 @@ impl ClientHandshake {
                 Phase::Structured if self.policy.structured && self.mode == Framing::Simple => {
                     Some(Vec::new())
                 }
-                Phase::List if listing => Some(Vec::new()),
+                Phase::List if self.policy.lists => Some(Vec::new()),
                 Phase::ListedInfo(at) => match self.listed.get(at) {
                     Some(listed) => Some(info_data(&listed.name, &self.info_ids())),
                     None => return self.finish_list(out),
@@ -103,14 +100,12 @@ impl ClientHandshake {
     }
 
     fn wants_contexts(&self) -> bool {
-        self.policy.goal == Goal::Go
-            && self.mode != Framing::Simple
-            && !self.policy.contexts.is_empty()
+        self.mode != Framing::Simple && !self.policy.contexts.is_empty()
     }
 
     fn info_ids(&self) -> Vec<u16> {
         let mut ids = Vec::new();
-        if self.policy.describe || matches!(self.policy.goal, Goal::List { .. }) {
+        if self.policy.describe || self.policy.lists {
             ids.extend([info::NAME, info::DESCRIPTION]);
         }
         if self.policy.block_sizes {
@@ -169,9 +164,6 @@ impl ClientHandshake {
             Phase::StartTls => return Ok(ClientStep::StartTls),
             Phase::Extended => self.mode = Framing::Extended,
             Phase::Structured => self.mode = Framing::Structured,
-            Phase::List if self.policy.goal != (Goal::List { details: true }) => {
-                return Ok(self.finish_list(out));
-            }
             Phase::ListedInfo(at) => {
                 let told = std::mem::take(&mut self.told);
                 let name = self.listed.get(at).map(|listed| listed.name.clone());
@@ -198,18 +190,12 @@ impl ClientHandshake {
             }
             Phase::List => return Ok(self.begin(Phase::ListedInfo(0), out)),
             Phase::SelectContexts => {}
-            Phase::Export => return self.finish_export(out),
+            Phase::Export => {
+                let told = std::mem::take(&mut self.told);
+                return self.ready(told);
+            }
         }
         Ok(self.begin(after(phase), out))
-    }
-
-    fn finish_export(&mut self, out: &mut Vec<u8>) -> Result<ClientStep, HandshakeError> {
-        let told = std::mem::take(&mut self.told);
-        let session = self.session(self.policy.export.clone(), told)?;
-        if self.policy.goal != Goal::Go {
-            put_option(option::ABORT, &[], out);
-        }
-        Ok(ClientStep::Ready(Box::new(session)))
     }
 
     /// An error reply: go on without what was refused, or fail.

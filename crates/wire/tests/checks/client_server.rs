@@ -1,8 +1,8 @@
 //! Both sides of this crate against each other: every negotiation, in pieces of every size.
 
 use wire::{
-    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Goal, Negotiated, Protocol,
-    ServerHandshake, ServerPolicy, ServerStep, ServerTls,
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Negotiated, Protocol, ServerHandshake,
+    ServerPolicy, ServerStep, ServerTls,
 };
 
 use crate::checks::model::Menu;
@@ -112,7 +112,7 @@ fn old_servers_are_understood() {
 
 #[test]
 fn a_list_of_our_own_server_has_every_detail() {
-    let client = ClientPolicy { goal: Goal::List { details: true }, ..ClientPolicy::default() };
+    let client = ClientPolicy { lists: true, ..ClientPolicy::default() };
     for piece in [1, 100_000] {
         let (client, server) = negotiate(client.clone(), ServerPolicy::default(), piece);
         let ClientStep::Listed(listed) = client else { panic!("{client:?}") };

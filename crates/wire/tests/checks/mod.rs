@@ -14,11 +14,12 @@ mod model;
 mod server;
 
 /// The sources that hold the checks, from the top of the repository.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "crates/wire/tests/checks/client_handshake.rs",
     "crates/wire/tests/checks/client_replies.rs",
     "crates/wire/tests/checks/client_requests.rs",
     "crates/wire/tests/checks/server.rs",
+    "tests/src/conformance/handshakes.rs",
     "tests/src/conformance/options.rs",
     "tests/src/conformance/replies.rs",
     "tests/src/conformance/requests.rs",

@@ -401,9 +401,11 @@ fn server_check_91_shutdown_is_reported_in_every_framing() {
 }
 
 #[test]
-fn messages_stay_below_the_length_that_kills_other_clients() {
+fn server_check_48_an_error_names_its_offset_below_the_length_that_kills_other_clients() {
     let mut out = Vec::new();
-    let reply = ReplyWriter::new(Framing::Structured, &request(cmd::READ, 512));
+    let request = Request { offset: 64, ..request(cmd::READ, 512) };
+    let reply = ReplyWriter::new(Framing::Structured, &request);
+    // The offset is that in the export.
     reply.error_at(ErrorCode::EIO, &"é".repeat(5000), 100, &mut out);
     assert!(out.len() < 1000);
     assert_eq!(out[6..8], 0x8002_u16.to_be_bytes());

@@ -1,151 +1,116 @@
-//! Checks 1 to 5: greetings, cut and old.
+//! Checks 1 to 21: the list of handshakes, over a socket.
+
+use std::io::Write;
+use std::sync::Arc;
 
 use blackbox::MIB;
-use blackbox::fake::{Peer, Script, Step, greeting, option_reply};
-use blackbox::nbd::{Message, NBDMAGIC, OLDSTYLE, opt, rep, tflag};
-use blackbox::session::Mode;
+use blackbox::conformance::handshakes::{self, Goal, Handshake, Then, Verdict};
+use blackbox::fake::{ALL_FLAGS, Fake, Peer, Script, Step, option_reply};
+use blackbox::nbd::{opt, rep, tflag};
+use blackbox::run::{measured, ours, run};
 
-use super::{copy_fails, copy_is_right, verb, verb_named};
+use super::{copy_fails, copy_is_right};
 
-#[test]
-fn client_check_01_a_greeting_cut_at_any_byte() {
-    for cut in 0..18 {
-        let fake = Script::new(MIB)
-            .on_connect(move |peer| {
-                peer.send(&greeting(3)[..cut]);
+/// A fake that answers as the row says, and honestly where the row says nothing.
+fn serves(row: &Arc<Handshake>) -> Fake {
+    let mut script = if row.size == MIB { Script::new(MIB) } else { Script::empty(row.size) };
+    let its = Arc::clone(row);
+    if !row.goes_on() || row.is_oldstyle() {
+        script = script.on_connect(move |peer| {
+            peer.send(&its.greeting);
+            peer.terms.flags = ALL_FLAGS & (tflag::HAS_FLAGS | tflag::SEND_FLUSH);
+            if its.is_oldstyle() { Step::Done } else { Step::Close }
+        });
+        return script.start();
+    }
+    script.handshake = u16::from_be_bytes(row.greeting[16..].try_into().unwrap());
+    let answer = move |peer: &mut Peer, option: u32, _: &[u8]| {
+        let Some((bytes, then)) = its.answer(option) else { return Step::Honest };
+        peer.send(&bytes);
+        match then {
+            Then::Repeats => {
+                // What is longer gets no more: the client must give up by itself.
+                let part = bytes.repeat(1 + 65_536 / bytes.len());
+                (0..(64 << 20) / part.len()).all(|_| peer.stream.write_all(&part).is_ok());
                 Step::Close
-            })
-            .start();
-        verb("info", &fake).failed();
-        fake.finish();
-    }
-}
-
-#[test]
-fn client_check_01_a_greeting_of_something_else() {
-    let greetings: [&[u8]; 4] =
-        [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n", &[0; 200], &[0xff; 200]];
-    for text in greetings {
-        let fake = Script::new(MIB)
-            .on_connect(move |peer| {
-                peer.send(text);
-                Step::Close
-            })
-            .start();
-        for name in ["info", "list"] {
-            verb(name, &fake).failed();
+            }
+            Then::Closes => Step::Close,
+            Then::Waits if !bytes.ends_with(&option_reply(opt::GO, rep::ACK, &[])) => Step::Done,
+            Then::Waits => {
+                peer.terms.flags = peer.flags();
+                Step::Transmission
+            }
         }
-        copy_fails(&fake);
-    }
+    };
+    script.on_option(answer).start()
 }
 
-#[test]
-fn client_check_01_a_server_that_hangs_up_after_any_option() {
-    for option in [opt::EXTENDED_HEADERS, opt::STRUCTURED_REPLY, opt::SET_META_CONTEXT, opt::GO] {
-        for cut in [0, 1, 8, 19] {
-            let fake = Script::new(MIB)
-                .mode(Mode::Structured)
-                .on_option(move |peer, asked, _| {
-                    // Ours may ask INFO where another asks GO.
-                    let asked = if asked == opt::INFO { opt::GO } else { asked };
-                    if asked != option {
-                        return Step::Honest;
-                    }
-                    peer.send(&option_reply(asked, rep::ACK, &[])[..cut]);
-                    Step::Close
-                })
-                .start();
-            copy_fails(&fake);
+/// Runs the program in each of these handshakes.
+fn run_each(rows: Vec<Handshake>) {
+    for row in rows {
+        let row = Arc::new(row);
+        let works = row.verdict == Verdict::Works;
+        eprintln!("{row:?}");
+        let fake = serves(&row);
+        let uri = fake.uri(row.export);
+        let secure = || uri.replace("nbd+unix", "nbds+unix") + "&tls-hostname=localhost";
+        let uri = if row.tls { secure() } else { uri };
+        let verb = match row.goal {
+            Goal::List => "list",
+            // `info` needs no contexts.
+            Goal::Use if row.answer(opt::SET_META_CONTEXT).is_some() => "map",
+            _ => "info",
+        };
+        let outcome = measured(&ours([verb, &uri]));
+        outcome.fits_in(128 * MIB);
+        assert!(
+            !outcome.stdout.contains('\x1b') && !outcome.stderr.contains('\x1b'),
+            "{outcome:?}"
+        );
+        if works {
+            outcome.succeeded();
+            assert_eq!(outcome.stderr, "", "nothing happened worth a word");
+        } else {
+            let line = outcome.failed();
+            assert!(line.contains(row.says), "it should say why: {line}");
         }
+        if row.goal == Goal::Use && row.export.is_empty() && !row.tls && row.size == MIB {
+            // Another one: the first may not have seen yet that its client has gone.
+            let fake = serves(&row);
+            if works { copy_is_right(&fake) } else { drop(copy_fails(&fake)) }
+        }
+        for option in &row.sends {
+            fake.wait_until("an option", |record| record.haggled(*option));
+        }
+        let record = fake.finish();
+        assert!(!row.never.iter().any(|option| record.haggled(*option)), "{record:?}");
+        assert!(row.goes_on() || record.options.is_empty(), "{record:?}");
     }
 }
 
 #[test]
-fn client_check_02_unknown_handshake_bits_are_ignored_and_not_echoed() {
-    let fake = Script { handshake: 0xfffc | 3, ..Script::new(MIB) }.start();
-    verb("info", &fake).succeeded();
-    copy_is_right(&fake);
-    let record = fake.finish();
-    assert!(record.client_flags.iter().all(|flags| flags & !3 == 0), "{:x?}", record.client_flags);
+fn greetings_are_understood_by_the_list() {
+    run_each(handshakes::greetings());
 }
 
 #[test]
-fn client_check_03_without_fixed_newstyle_only_export_name() {
-    // The fake blames any other option.
-    let fake = Script { handshake: 0, ..Script::new(MIB) }.mode(Mode::Simple).start();
-    verb("info", &fake).succeeded();
-    copy_is_right(&fake);
-    assert!(fake.finish().haggled(opt::EXPORT_NAME));
-    // There is no way to list: a clear failure.
-    verb("list", &fake).failed();
+fn refusals_are_understood_by_the_list() {
+    run_each(handshakes::refusals());
+}
+
+#[test]
+fn descriptions_are_understood_by_the_list() {
+    run_each(handshakes::descriptions());
+}
+
+#[test]
+fn client_check_13_read_only_and_rotational_are_reported() {
+    let flags = tflag::HAS_FLAGS | tflag::READ_ONLY | tflag::ROTATIONAL;
+    let fake = Script { flags, ..Script::new(MIB) }.start();
+    let outcome = run(&mut ours(["info", "--json", &fake.uri("")]));
+    let json: serde_json::Value = serde_json::from_str(outcome.succeeded()).unwrap();
+    let text = json.to_string();
+    assert!(text.contains("\"is_read_only\":true"), "{text}");
+    assert!(text.contains("\"is_rotational\":true"), "{text}");
     fake.finish();
-}
-
-#[test]
-fn client_check_03_tls_wanted_but_not_fixed_newstyle() {
-    let fake = Script { handshake: 0, ..Script::new(MIB) }.start();
-    let uri = fake.uri("").replace("nbd+unix", "nbds+unix");
-    blackbox::run::run(&mut blackbox::run::ours(["info", &uri])).failed();
-    // It failed before it sent the name, or anything else, in the clear.
-    assert_eq!(fake.finish().options, []);
-}
-
-/// Greets as a server of the oldest kind, with these bits in the high half of the flags.
-fn oldstyle(peer: &mut Peer, size: u64, high: u32) -> Step {
-    let flags = tflag::HAS_FLAGS | tflag::SEND_FLUSH;
-    let head = Message::new().u64(NBDMAGIC).u64(OLDSTYLE).u64(size);
-    peer.send(&head.u32(u32::from(flags) | high << 16).bytes(&[0; 124]).0);
-    peer.terms.flags = flags;
-    Step::Done
-}
-
-#[test]
-fn client_check_04_oldstyle_works_without_a_name() {
-    let start = || Script::new(MIB).on_connect(|peer| oldstyle(peer, MIB, 0)).start();
-    verb("info", &start()).succeeded();
-    // Another one: the first may not have seen yet that its client has gone.
-    copy_is_right(&start());
-}
-
-#[test]
-fn client_check_04_oldstyle_has_no_names_and_no_tls() {
-    let fake = Script::new(MIB).on_connect(|peer| oldstyle(peer, MIB, 0)).start();
-    verb_named("info", &fake, "name").failed();
-    let uri = fake.uri("").replace("nbd+unix", "nbds+unix");
-    blackbox::run::run(&mut blackbox::run::ours(["info", &uri])).failed();
-    verb("list", &fake).failed();
-    assert_eq!(fake.finish().options, []);
-}
-
-#[test]
-fn client_check_04_oldstyle_with_unknown_bits_is_refused() {
-    // As qemu and libnbd do: the high bits must be zero. Ignoring them is tolerated.
-    let fake = Script::new(MIB).on_connect(|peer| oldstyle(peer, MIB, 0x8000)).start();
-    super::copy_is_right_or_fails(&fake);
-}
-
-#[test]
-fn client_check_04_oldstyle_cut_at_any_byte() {
-    for cut in [17, 24, 27, 28, 100, 151] {
-        let fake = Script::new(MIB)
-            .on_connect(move |peer| {
-                let head = Message::new().u64(NBDMAGIC).u64(OLDSTYLE).u64(MIB);
-                peer.send(&head.u32(1).bytes(&[0; 124]).0[..cut]);
-                Step::Close
-            })
-            .start();
-        verb("info", &fake).failed();
-    }
-}
-
-#[test]
-fn client_check_05_without_no_zeroes_the_padding_is_read() {
-    // GO is unknown, so the size comes with EXPORT_NAME and 124 bytes of padding.
-    for handshake in [1, 3] {
-        let script = Script { handshake, go: rep::UNSUP, ..Script::new(MIB) };
-        let fake = script.mode(Mode::Structured).start();
-        verb("info", &fake).succeeded();
-        copy_is_right(&fake);
-        assert!(fake.finish().haggled(opt::EXPORT_NAME));
-    }
 }

@@ -9,7 +9,6 @@
 mod chunks;
 mod handshake;
 mod manners;
-mod options;
 mod replies;
 mod silence;
 mod status;
@@ -40,12 +39,7 @@ const MEMORY: u64 = 256 * MIB;
 
 /// Runs a verb of our binary on the fake's default export.
 fn verb(verb: &str, fake: &Fake) -> Outcome {
-    verb_named(verb, fake, "")
-}
-
-/// Runs a verb of our binary on a named export of the fake.
-fn verb_named(verb: &str, fake: &Fake, export: &str) -> Outcome {
-    let outcome = measured(&ours([verb, &fake.uri(export)]));
+    let outcome = measured(&ours([verb, &fake.uri("")]));
     outcome.fits_in(MEMORY);
     outcome
 }
