@@ -14,15 +14,13 @@
 //! shows then; a caller that cannot open it again (`Options::anew`) loses the copy.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use device::{Error, ErrorKind, Extent, Fault, Operation, Outcome, Result};
+use device::{Edge, Error, ErrorKind, Fault, Operation, Outcome, Result};
 
 use crate::Options;
-use crate::answer::confused;
+use crate::answer::{confused, heard};
 use crate::pair::Pair;
-use crate::path::{Path, heard};
 use crate::plan::{Span, within};
 use crate::progress::Cancel;
 use crate::sums::{SumPart, Sums};
@@ -58,7 +56,7 @@ pub(crate) fn check(
         asks: !options.no_extents && pair.source.info().abilities.extents,
         cancel,
     };
-    if !pair.source.keeps_bytes() {
+    if !pair.source.device().keeps_bytes() {
         return reader(pair.source.clone()).until_all_is_of_now();
     }
     let Some(anew) = &options.anew else { return Err(untold(&pair.source.info().name)) };
@@ -68,10 +66,9 @@ pub(crate) fn check(
         if source.info().size != pair.size {
             return Err(another(&pair.source.info().name));
         }
-        let source = pair.source.like(&source);
         let bytes = reader(source.clone()).pieces_of(&sums.all())?;
         // Nor lost while it was opened.
-        if source.epoch() == 0 && source.times() == 0 {
+        if source.device().epoch() == 0 {
             return Ok(bytes);
         }
     }
@@ -82,8 +79,8 @@ pub(crate) fn check(
 /// Whether there is something to compare: something was read before the source was lost. Where
 /// bytes are kept on the way, tables may have been, at any time since it was opened in epoch 0.
 pub(crate) fn is_due(pair: &Pair, sums: &Sums) -> bool {
-    let epoch = pair.source.epoch();
-    pair.source.keeps_bytes() && epoch > 0 || !sums.before(epoch).is_empty()
+    let epoch = pair.source_epoch();
+    pair.source.device().keeps_bytes() && epoch > 0 || !sums.before(epoch).is_empty()
 }
 
 fn untold(name: &str) -> Error {
@@ -99,7 +96,7 @@ fn another(name: &str) -> Error {
 }
 
 struct Rereading<'a> {
-    source: Arc<Path>,
+    source: Edge,
     /// Bytes in a request.
     request: u64,
     sums: &'a Sums,
@@ -114,7 +111,7 @@ impl Rereading<'_> {
     fn until_all_is_of_now(&self) -> Result<u64> {
         let (mut done, mut bytes) = (RangeSet::default(), 0);
         loop {
-            let left = self.sums.before(self.source.epoch()).without(&done);
+            let left = self.sums.before(self.source.device().epoch()).without(&done);
             if left.is_empty() {
                 return Ok(bytes);
             }
@@ -157,17 +154,14 @@ impl Rereading<'_> {
             if !self.asks {
                 return self.data(range, &mut take);
             }
-            let extents: Vec<Extent> = source
-                .ask(self.cancel, |edge| {
-                    let (tell, told) = channel();
-                    let map = Operation::Resolve { offset: start, len, max: EXTENTS };
-                    edge.submit(map, Box::new(move |outcome| drop(tell.send(outcome))));
-                    match heard(&told, self.cancel)? {
-                        Outcome::Extents(extents) => Ok(extents),
-                        _ => Err(confused("source's map")),
-                    }
-                })
-                .map_err(|e| e.at(start))?;
+            let (tell, told) = channel();
+            let map = Operation::Resolve { offset: start, len, max: EXTENTS };
+            source.submit(map, Box::new(move |outcome| drop(tell.send(outcome))));
+            let answer = heard(&told, self.cancel);
+            let extents = match answer.map_err(|e| e.on(&source.info().name).at(start))? {
+                Outcome::Extents(extents) => extents,
+                _ => return Err(confused("source's map")),
+            };
             for extent in &extents {
                 if !extent.kind.reads_zero() {
                     self.data(extent.start..extent.end().min(range.end), &mut take)?;

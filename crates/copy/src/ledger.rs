@@ -7,12 +7,10 @@
 //! sooner.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use device::Result;
+use device::{Edge, Result};
 
-use crate::path::Path;
 use crate::progress::Moved;
 use runtime::{Mutex, RangeSet};
 
@@ -23,7 +21,7 @@ const REQUEST: u64 = 4 << 10;
 
 /// The account of one target.
 pub(crate) struct Ledger {
-    target: Arc<Path>,
+    target: Edge,
     state: Mutex<State>,
     /// It is time for a flush.
     due: AtomicBool,
@@ -53,8 +51,8 @@ struct State {
 
 impl Ledger {
     /// `least`: bytes of data that are always worth a flush.
-    pub(crate) fn new(target: &Arc<Path>, least: u64) -> Self {
-        let state = Mutex::new(State::new(target.epoch(), least));
+    pub(crate) fn new(target: &Edge, least: u64) -> Self {
+        let state = Mutex::new(State::new(target.device().epoch(), least));
         Self { target: target.clone(), state, due: AtomicBool::new(false) }
     }
 
@@ -65,7 +63,7 @@ impl Ledger {
             Moved::Zeroed => REQUEST,
             Moved::Skipped => 0,
         };
-        if self.state.lock().written(range, cost, began, self.target.epoch()) {
+        if self.state.lock().written(range, cost, began, self.target.device().epoch()) {
             self.due.store(true, Relaxed);
         }
     }
@@ -82,7 +80,7 @@ impl Ledger {
 
     /// A flush begins; false if one is in flight.
     pub(crate) fn begin(&self) -> bool {
-        self.state.lock().begin(self.target.epoch())
+        self.state.lock().begin(self.target.device().epoch())
     }
 
     /// The flush has ended.
@@ -91,17 +89,14 @@ impl Ledger {
     /// The flush failed, unless writes were lost since the last one, which explains the failure.
     pub(crate) fn ended(&self, outcome: Result<()>) -> Result<()> {
         let vouched = outcome.is_ok();
-        let (durable, lost) = self.state.lock().ended(vouched, self.target.epoch());
-        if durable {
-            self.target.is_of_use();
-        }
+        let lost = self.state.lock().ended(vouched, self.target.device().epoch());
         if lost { Ok(()) } else { outcome }
     }
 
     /// The ranges to copy once more, in order and apart.
     pub(crate) fn take_lost(&self) -> RangeSet {
         let mut state = self.state.lock();
-        state.advance(self.target.epoch());
+        state.advance(self.target.device().epoch());
         let now = state.epoch;
         // From a flush whose result was never received.
         if let Some((flushing, _)) = state.flushing.take_if(|(_, epoch)| *epoch != now) {
@@ -160,10 +155,10 @@ impl State {
         true
     }
 
-    /// Whether the flushed ranges are durable, and whether they are lost.
-    fn ended(&mut self, vouched: bool, now: u64) -> (bool, bool) {
+    /// Whether the flushed ranges are lost.
+    fn ended(&mut self, vouched: bool, now: u64) -> bool {
         self.advance(now);
-        let Some((flushed, epoch)) = self.flushing.take() else { return (false, false) };
+        let Some((flushed, epoch)) = self.flushing.take() else { return false };
         let same = epoch == self.epoch;
         debug_assert!(epoch <= self.epoch, "a flush of a later epoch");
         // One that fails after a loss may fail because of that, or for another reason.
@@ -179,7 +174,7 @@ impl State {
             self.lost.add_all(&std::mem::take(&mut self.written));
         }
         self.grown &= !same;
-        (same && vouched, lost)
+        lost
     }
 }
 
@@ -197,7 +192,7 @@ mod tests {
         state.written(0..10, 10, 3, 3);
         assert!(state.begin(3) && !state.begin(3));
         state.written(10..20, 10, 3, 3);
-        assert_eq!(state.ended(true, 3), (true, false));
+        assert!(!state.ended(true, 3));
         state.written(20..30, 10, 3, 4);
         assert_eq!(lost(&mut state), [(10, 30)]);
         state.written(30..40, 10, 4, 4);
@@ -210,17 +205,17 @@ mod tests {
         let mut state = State::new(0, 1);
         state.written(0..10, 10, 0, 0);
         state.begin(0);
-        assert_eq!(state.ended(true, 1), (false, true));
+        assert!(state.ended(true, 1));
         assert_eq!(lost(&mut state), [(0, 10)]);
         state.begin(1);
-        assert_eq!(state.ended(true, 1), (true, false));
+        assert!(!state.ended(true, 1));
         // A failed flush proves nothing, and one in another epoch proves nothing about any write.
         state.written(0..10, 10, 1, 1);
         state.begin(1);
-        assert_eq!(state.ended(false, 1), (false, false));
+        assert!(!state.ended(false, 1));
         state.begin(1);
         state.written(10..20, 10, 2, 2);
-        assert_eq!(state.ended(false, 2), (false, true));
+        assert!(state.ended(false, 2));
         assert_eq!(lost(&mut state), [(0, 20)]);
     }
 
@@ -231,10 +226,10 @@ mod tests {
         state.advance(1);
         state.written(10..20, 10, 1, 1);
         state.begin(1);
-        assert_eq!(state.ended(false, 1), (false, true));
+        assert!(state.ended(false, 1));
         assert_eq!(lost(&mut state), [(0, 20)]);
         state.begin(1);
-        assert_eq!(state.ended(false, 1), (false, false));
+        assert!(!state.ended(false, 1));
     }
 
     #[test]
@@ -243,7 +238,7 @@ mod tests {
         assert!(!state.written(0..1 << 30, 1 << 30, 0, 0));
         assert!(state.written(0..1000, 1000, 1, 1), "at once after a loss");
         assert!(state.begin(1));
-        assert_eq!(state.ended(true, 1), (true, false));
+        assert!(!state.ended(true, 1));
         assert!(!state.written(0..1000, 1000, 1, 1));
         assert!(state.written(0..1 << 29, 1 << 29, 1, 1));
         state.advance(2);

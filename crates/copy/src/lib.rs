@@ -8,9 +8,8 @@
 //!
 //! It promises that a copy reported as done is complete: the first failure stops everything and is
 //! reported together with the ranges that are not known to be copied. It never takes a failed read
-//! for zeroes, and repeats only what is safe to repeat: what a target may have forgotten is copied
-//! once more, and what was in flight on a lane that broke is started again where nothing can be
-//! overtaken by its first try (see `path`; only where the caller allows it). What was read of a
+//! for zeroes. It reopens nothing, and repeats only what a device below that reconnects may have
+//! lost: what a target may have forgotten is copied once more (`ledger`), and what was read of a
 //! source that was then lost and came back is read again, and has to be the same (`again`). It
 //! changes nothing before the beginning of the source has been read, and in a target that may be
 //! the source itself only ranges that were read.
@@ -20,7 +19,6 @@
 // The files are in layers, one a paragraph: a file uses those of earlier paragraphs, and no others.
 // The same holds inside `zero`. `tests/copying/floors.rs` checks it.
 
-mod answer;
 mod depth;
 mod held;
 mod options;
@@ -28,7 +26,7 @@ mod plan;
 mod progress;
 mod report;
 
-mod path;
+mod answer;
 mod sums;
 mod unit;
 
@@ -41,7 +39,6 @@ mod queue;
 
 mod account;
 mod share;
-mod way;
 
 mod zero;
 

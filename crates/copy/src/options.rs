@@ -55,13 +55,6 @@ pub struct Options {
     pub no_extents: bool,
     /// Bytes that each worker may hold in flight; `None` for its share of what all may hold.
     pub queue_size: Option<u64>,
-    /// How often in a row the path to a device is reopened (`Device::reopen`) when it breaks before
-    /// anything was done over it; what was in flight is started again where that is safe. A path to
-    /// the target is reopened only if the target is made durable: otherwise it is not known what it
-    /// still holds. 0, the default: never; the first broken path ends the copy. A caller that sets
-    /// this has to accept that another server may answer next, and that a peer that has gone for
-    /// good is waited for.
-    pub renewals: usize,
     /// How the source is opened once more, with nothing kept of what was read of it. Without this a
     /// source that keeps bytes on the way (an image's tables, a cache) cannot be lost and come
     /// back.
@@ -132,7 +125,6 @@ impl Default for Options {
             apart: false,
             no_extents: false,
             queue_size: None,
-            renewals: 0,
             anew: None,
         }
     }
@@ -166,9 +158,6 @@ impl Options {
         }
         if self.wipe && self.reflink == Reflink::Always {
             return refuse("wipe: blocks that are shared are not written");
-        }
-        if self.renewals > 1000 {
-            return refuse("renewals: must be at most 1000");
         }
         if self.queue_size.is_some_and(|n| n == 0 || n > 1 << 40) {
             return refuse("queue-size: must be from 1 byte to 1T");

@@ -1,17 +1,14 @@
 //! The two ends of a copy, and the sizes that they come to.
 
-use std::sync::Arc;
-
 use device::{Edge, Error, ErrorKind, Fault, Info, Result, format_size};
 
 use crate::options::Sizes;
-use crate::path::Path;
 use crate::{Flush, Options};
 
 /// The two ends.
 pub(crate) struct Pair {
-    pub(crate) source: Arc<Path>,
-    pub(crate) target: Arc<Path>,
+    pub(crate) source: Edge,
+    pub(crate) target: Edge,
     /// The size of the source.
     pub(crate) size: u64,
     pub(crate) sizes: Sizes,
@@ -19,6 +16,8 @@ pub(crate) struct Pair {
     pub(crate) apart: bool,
     /// Whether the target is made durable in the end.
     pub(crate) flush: bool,
+    /// Whether the target reconnects by itself, and what it may have forgotten is copied once more.
+    comes_back: bool,
 }
 
 impl Pair {
@@ -28,22 +27,33 @@ impl Pair {
         options.check()?;
         check(source.info(), target.info(), options.flush == Flush::Must)?;
         let flush = options.flush != Flush::Never && target.info().abilities.flush;
-        let for_target = if flush { renewals(target, options) } else { 0 };
         Ok(Self {
-            source: Path::new(source, renewals(source, options)),
-            target: Path::new(target, for_target),
+            source: source.clone(),
+            target: target.clone(),
             size: source.info().size,
             sizes: Sizes::of(source, target, options),
             apart: options.apart,
             flush,
+            comes_back: flush && target.device().reconnects(),
         })
     }
-}
 
-/// How often in a row a path is reopened. Where the device does that by itself, a lane may still
-/// have to be replaced once, and a sweep must know that the copy goes on.
-fn renewals(edge: &Edge, options: &Options) -> usize {
-    options.renewals.max(usize::from(edge.device().reconnects()))
+    /// Whether an error of a fast zero says that it was lost with its connection, and the copy goes
+    /// on. It is the one request that a device that reconnects does not repeat: a server that is
+    /// still alive may execute it late, over data that was written meanwhile.
+    pub(crate) fn goes_on_after(&self, e: &Error) -> bool {
+        self.comes_back && matches!(e.kind(), ErrorKind::Disconnected | ErrorKind::Shutdown)
+    }
+
+    /// Grows when the target may have forgotten what was not durable.
+    pub(crate) fn target_epoch(&self) -> u64 {
+        self.target.device().epoch()
+    }
+
+    /// Grows when the source may be another disk.
+    pub(crate) fn source_epoch(&self) -> u64 {
+        self.source.device().epoch()
+    }
 }
 
 fn check(from: &Info, to: &Info, flush: bool) -> Result<()> {

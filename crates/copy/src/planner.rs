@@ -133,15 +133,13 @@ impl<'scope, 'env> Planner<'scope, 'env> {
             return Ok(true);
         }
         let max = if self.first { FIRST } else { MANY };
-        let (began, epoch) = (Instant::now(), source.epoch());
-        let answer = source.ask(&self.job.account.cancel, |edge| {
-            let mut extents = Vec::new();
-            edge.resolve(start, len, max, &mut extents).map(|()| extents)
-        });
-        let extents = answer.map_err(|e| e.at(start))?;
+        let (began, epoch) = (Instant::now(), source.device().epoch());
+        let mut extents: Vec<Extent> = Vec::new();
+        let asked = source.resolve(start, len, max, &mut extents);
+        asked.map_err(|e| e.on(&source.info().name).at(start))?;
         if let Some(sums) = &self.job.sums {
             let holes = extents.iter().filter(|extent| extent.kind.reads_zero());
-            holes.for_each(|hole| sums.saw(hole.start..hole.end(), epoch, source.epoch()));
+            holes.for_each(|hole| sums.saw(hole.start..hole.end(), epoch, source.device().epoch()));
         }
         self.cost.told(began.elapsed(), &extents);
         if self.cost.wants_rate()
@@ -157,10 +155,9 @@ impl<'scope, 'env> Planner<'scope, 'env> {
     fn measure(&self, data: &Extent) -> Result<()> {
         let len = data.len.min(SAMPLE);
         let began = Instant::now();
-        let read = self.job.pair.source.ask(&self.job.account.cancel, |edge| {
-            edge.read(&mut vec![0; usize::try_from(len).unwrap_or(0)], data.start)
-        });
-        read.map_err(|e| e.at(data.start))?;
+        let source = &self.job.pair.source;
+        let read = source.read(&mut vec![0; usize::try_from(len).unwrap_or(0)], data.start);
+        read.map_err(|e| e.on(&source.info().name).at(data.start))?;
         self.cost.read(len, began.elapsed());
         Ok(())
     }

@@ -10,6 +10,7 @@ use device::{Edge, Error, ErrorKind, Fault, Order, Result};
 use runtime::having_time;
 
 use crate::account::CopyAccount;
+use crate::answer::flush;
 use crate::job::Job;
 use crate::ledger::Ledger;
 use crate::pair::Pair;
@@ -112,10 +113,10 @@ impl<'a> Copy<'a> {
                           left alone";
             return Err(Error::invalid(action).on(&target.info().name));
         }
-        let forgets = pair.flush && (pair.target.may_forget() || options.renewals > 0);
+        let forgets = pair.flush && pair.target.device().session().is_some();
         let ledger = forgets.then(|| Arc::new(Ledger::new(&pair.target, pair.sizes.request)));
-        let sums = || Arc::new(Sums::new(pair.size, pair.source.epoch()));
-        let sums = pair.source.may_return().then(sums);
+        let sums = || Arc::new(Sums::new(pair.size, pair.source_epoch()));
+        let sums = pair.source.device().may_return().then(sums);
         Ok(Self { pair: Arc::new(pair), spans, whole, ledger, sums, options, progress, cancel })
     }
 
@@ -129,7 +130,7 @@ impl<'a> Copy<'a> {
             Err(e) => return (all(), Err(e)),
         }
         let (mut spans, mut whole, mut in_vain) = (self.spans.clone(), self.whole, 0);
-        let epoch = self.pair.target.epoch();
+        let epoch = self.pair.target_epoch();
         loop {
             let durable = self.durable();
             let (mut left, mut outcome) = self.pass(spans.clone(), whole);
@@ -146,7 +147,7 @@ impl<'a> Copy<'a> {
                 Ok(confirmed) => confirmed,
                 Err(e) => return (all(), Err(e)),
             };
-            if outcome.is_ok() && self.ledger.is_none() && self.pair.target.epoch() != epoch {
+            if outcome.is_ok() && self.ledger.is_none() && self.pair.target_epoch() != epoch {
                 return (all(), Err(self.forgotten()));
             }
             if done {
@@ -240,15 +241,15 @@ impl<'a> Copy<'a> {
     fn settle(&self) -> Result<()> {
         let Some(ledger) = &self.ledger else { return Ok(()) };
         ledger.begin();
-        ledger.ended(self.pair.target.flush(self.cancel))
+        ledger.ended(flush(&self.pair.target, self.cancel))
     }
 
     /// All is written, and so much of it confirmed.
     fn finish(&self, confirmed: u64) -> Result<u64> {
         let target = &self.pair.target;
-        target.edge().device().finish().map_err(|e| e.on(&target.info().name))?;
+        target.device().finish().map_err(|e| e.on(&target.info().name))?;
         if self.pair.flush {
-            target.flush(self.cancel)?;
+            flush(target, self.cancel)?;
         }
         Ok(confirmed)
     }

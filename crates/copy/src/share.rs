@@ -42,10 +42,10 @@ pub(crate) fn all(
     if pair.size == 0 {
         return Ok(true);
     }
-    let map = kinds(pair, cancel)?;
+    let map = kinds(pair)?;
     cancel.check()?;
     let touch = progress.touching();
-    let taken = pair.target.edge().take(0, pair.size, from, true)?;
+    let taken = pair.target.take(0, pair.size, from, true)?;
     if taken == 0 {
         touch.was_nothing();
     }
@@ -76,16 +76,15 @@ fn place(pair: &Pair, options: &Options) -> std::result::Result<Place, &'static 
 
 /// How many bytes are data and how many are not, by a few queries of the map; the rest counts as
 /// data.
-fn kinds(pair: &Pair, cancel: &Cancel) -> Result<[(Moved, u64); 2]> {
+fn kinds(pair: &Pair) -> Result<[(Moved, u64); 2]> {
     let (mut at, mut holes) = (0, 0);
     for _ in 0..QUESTIONS {
         if at >= pair.size {
             break;
         }
-        let extents: Vec<Extent> = pair.source.ask(cancel, |edge| {
-            let mut extents = Vec::new();
-            edge.resolve(at, pair.size - at, EXTENTS, &mut extents).map(|()| extents)
-        })?;
+        let mut extents: Vec<Extent> = Vec::new();
+        let asked = pair.source.resolve(at, pair.size - at, EXTENTS, &mut extents);
+        asked.map_err(|e| e.on(&pair.source.info().name))?;
         for extent in &extents {
             holes += if extent.kind.reads_zero() { extent.len } else { 0 };
             at = extent.end();

@@ -16,9 +16,8 @@ use device::{
     Slice, ZeroFlags, ZeroRuns, format_size,
 };
 
-use crate::answer::confused;
+use crate::answer::{confused, flush};
 use crate::options::HELD;
-use crate::path::Path;
 use crate::progress::{LOOK, Moved};
 use crate::{Cancel, FailedCopy, Flush, Options, Progress, Reflink, Report};
 use runtime::RangeSet;
@@ -75,7 +74,7 @@ pub fn stream(
 type Ended = (Range<u64>, Moved, Result<()>);
 
 struct Copy<'a> {
-    target: Arc<Path>,
+    target: Edge,
     options: &'a Options,
     progress: &'a Progress,
     cancel: &'a Cancel,
@@ -97,8 +96,7 @@ impl<'a> Copy<'a> {
         progress: &'a Progress,
         cancel: &'a Cancel,
     ) -> Self {
-        let target = Path::new(target, 0);
-        let epoch = target.epoch();
+        let (target, epoch) = (target.clone(), target.device().epoch());
         let pool = BufferPool::new(request(options).saturating_mul(width(options)));
         let (answers, done) = (channel(), RangeSet::default());
         Self { target, options, progress, cancel, pool, answers, in_flight: 0, at: 0, done, epoch }
@@ -218,7 +216,7 @@ impl<'a> Copy<'a> {
         self.progress.touch();
         self.in_flight += 1;
         let done = answering(self.answers.0.clone(), range, how);
-        self.target.edge().submit(operation, done);
+        self.target.submit(operation, done);
         Ok(())
     }
 
@@ -247,11 +245,11 @@ impl<'a> Copy<'a> {
         let named = |e: Error| e.on(&target.info().name);
         self.progress.begin(self.at);
         resize(self.at).map_err(named)?;
-        target.edge().device().finish().map_err(named)?;
+        target.device().finish().map_err(named)?;
         if self.options.flush != Flush::Never && target.info().abilities.flush {
-            target.flush(self.cancel)?;
+            flush(target, self.cancel)?;
         }
-        if target.epoch() == self.epoch {
+        if target.device().epoch() == self.epoch {
             return Ok(());
         }
         self.done = RangeSet::default();

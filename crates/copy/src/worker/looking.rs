@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use device::{Buffer, Error, Operation, Result};
+use device::{Buffer, Operation};
 
 use super::{Todo, Worker};
 use crate::progress::Moved;
@@ -102,15 +102,9 @@ impl Worker {
     }
 
     /// A piece could not be read.
-    pub(super) fn look_failed(&mut self, piece: Range<u64>, e: Error) -> Result<()> {
-        if self.job.pair.target.is_broken_by(&e) {
-            self.target_lost(e.at(piece.start))?;
-            self.zero_again(piece.start, piece.end - piece.start, ZeroBy::Reading);
-        } else {
-            self.is_dirty(piece);
-        }
+    pub(super) fn look_failed(&mut self, piece: Range<u64>) {
+        self.is_dirty(piece);
         self.clean_up();
-        Ok(())
     }
 }
 

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
-    Buffer, BufferPool, Completed, Error, ErrorKind, Operation, Outcome, Place, Result, Slice,
-    ZeroRuns,
+    Buffer, BufferPool, Completed, EdgeLane, Error, ErrorKind, Operation, Outcome, Place, Result,
+    Slice, ZeroRuns,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -28,7 +28,6 @@ use crate::queue::Next;
 use crate::sums::SumPart;
 use crate::tickets::{Task, Tickets};
 use crate::unit::{Stretch, Unit};
-use crate::way::Way;
 use crate::zero::{Coalescer, ZeroBy};
 
 /// Extents asked of the target at a time.
@@ -36,8 +35,8 @@ const TARGET_EXTENTS: usize = 256;
 
 pub(crate) struct Worker {
     job: Arc<Job>,
-    source: Way,
-    target: Way,
+    source: EdgeLane,
+    target: EdgeLane,
     tickets: Tickets,
     reads: Lead,
     writes: Lead,
@@ -76,8 +75,7 @@ impl Todo {
 
 impl Worker {
     pub(crate) fn open(job: Arc<Job>) -> Result<Self> {
-        let source = Way::open(&job.pair.source, &job.account.cancel)?;
-        let target = Way::open(&job.pair.target, &job.account.cancel)?;
+        let (source, target) = (job.pair.source.lane()?, job.pair.target.lane()?);
         let keep = usize::try_from(job.pair.sizes.queue).unwrap_or(usize::MAX);
         let request = usize::try_from(job.pair.sizes.request).unwrap_or(usize::MAX);
         let lead = || Lead::new(job.pair.sizes.requests, request);
@@ -113,8 +111,6 @@ impl Worker {
             moved |= self.harvest_source()?;
             moved |= self.start_backlog();
             moved |= self.harvest_target()?;
-            moved |= self.source.mend(&self.job.account.cancel)?;
-            moved |= self.target.mend(&self.job.account.cancel)?;
             if moved {
                 continue;
             }
@@ -152,8 +148,6 @@ impl Worker {
 
     fn has_room(&self) -> bool {
         self.backlog.is_empty()
-            && !self.source.is_broken()
-            && !self.target.is_broken()
             && self.tickets.len() < self.job.pair.sizes.requests
             && self.reads.has_room()
             && self.writes.has_room()
@@ -202,9 +196,8 @@ impl Worker {
     fn take_or_read(&mut self, mut stretch: Stretch, from: Place) -> Result<()> {
         let Job { pair, account, .. } = &*self.job;
         account.progress.touch();
-        let (epoch, share_only) = (pair.target.epoch(), pair.sizes.granularity.is_some());
-        let target = pair.target.edge();
-        let taken = target.take(stretch.start, stretch.len, from, share_only).unwrap_or(0);
+        let (epoch, share_only) = (pair.target_epoch(), pair.sizes.granularity.is_some());
+        let taken = pair.target.take(stretch.start, stretch.len, from, share_only).unwrap_or(0);
         if taken > 0 {
             self.retire(stretch.start..stretch.start + taken, Moved::Copied, epoch);
             if taken < stretch.len {
@@ -267,7 +260,7 @@ impl Worker {
         let len = to_usize(len)?;
         let buffer = self.pool.take(len);
         let load = self.held.take(buffer.capacity());
-        let epoch = self.job.pair.source.epoch();
+        let epoch = self.job.pair.source_epoch();
         let ticket = self.tickets.issue(Task::Read { offset, len }, epoch, Some(load));
         self.reads.started();
         self.source.start(ticket, Operation::Read { offset, buffer });
@@ -285,28 +278,17 @@ impl Worker {
             match completed.outcome {
                 Ok(outcome) => {
                     let buffer = read_outcome(outcome, len).ok_or_else(|| confused("source"))?;
-                    self.job.pair.source.is_of_use();
                     if let Some(sums) = &self.job.sums {
                         let range = offset..offset + len as u64;
-                        sums.saw(range, started.epoch, self.job.pair.source.epoch());
+                        sums.saw(range, started.epoch, self.job.pair.source_epoch());
                     }
                     self.arrived(buffer, offset, &load)?;
                 }
-                Err(e) => {
-                    let e = e.on(&self.job.pair.source.info().name).at(offset);
-                    self.source.failed(e).map_or(Ok(()), Err)?;
-                    self.read_again(offset, len);
-                }
+                Err(e) => return Err(e.on(&self.job.pair.source.info().name).at(offset)),
             }
         }
         self.ended = ended;
         Ok(moved)
-    }
-
-    /// Ranges lost with a lane are read once more, later.
-    fn read_again(&mut self, offset: u64, len: usize) {
-        let stretch = Stretch { start: offset, len: len as u64, zero: false, place: None };
-        self.stretches.push_front(stretch);
     }
 
     /// Searches what was read for zeroes, and has it written, or zeroed.
@@ -383,7 +365,7 @@ impl Worker {
     /// Sends the target what waits for it, up to the depth. Returns whether anything was sent.
     fn start_backlog(&mut self) -> bool {
         let mut started = false;
-        while !self.target.is_broken() && self.tickets.len() < self.job.pair.sizes.requests {
+        while self.tickets.len() < self.job.pair.sizes.requests {
             if self.job.account.ledger.as_ref().is_some_and(|ledger| ledger.is_due()) {
                 self.ask_target(Task::Flush, Operation::Flush, None);
             } else if let Some(todo) = self.next_todo() {
@@ -437,13 +419,13 @@ impl Worker {
         self.job.account.progress.touch();
         self.writes.started();
         let task = Task::Write { offset, len: data.len(), zeroes: load.is_none() };
-        let epoch = self.job.pair.target.epoch();
+        let epoch = self.job.pair.target_epoch();
         let ticket = self.tickets.issue_with(task, epoch, load, share);
         self.target.start(ticket, Operation::Write { offset, data, fua: false });
     }
 
     fn ask_target(&mut self, task: Task, operation: Operation, load: Option<Arc<Load>>) {
-        let ticket = self.tickets.issue(task, self.job.pair.target.epoch(), load);
+        let ticket = self.tickets.issue(task, self.job.pair.target_epoch(), load);
         self.target.start(ticket, operation);
     }
 
@@ -528,37 +510,22 @@ impl Worker {
             Task::Resolve { offset, len } if e.is_unsupported() => {
                 self.todo(Todo::Zero(offset..offset + len, self.job.zeroes.policy.do_it(len)));
             }
-            Task::Write { offset, len, zeroes: false } => {
-                self.target_lost(e.at(offset))?;
-                self.read_again(offset, len);
+            // Its first try may still be done, late: both zero the range, which gets nothing else.
+            Task::Zero { offset, len, fast: true } if self.job.pair.goes_on_after(&e) => {
+                self.zero_again(offset, len, self.job.zeroes.policy.do_it_unseen());
             }
-            Task::Write { offset, len, zeroes: true } => {
-                self.target_lost(e.at(offset))?;
-                self.zero_again(offset, len as u64, ZeroBy::Writing);
+            Task::Write { offset, .. }
+            | Task::Zero { offset, .. }
+            | Task::Resolve { offset, .. } => {
+                return Err(e.on(&self.job.pair.target.info().name).at(offset));
             }
-            Task::Zero { offset, len, .. } => {
-                self.target_lost(e.at(offset))?;
-                self.zero_again(offset, len, self.job.zeroes.policy.do_it(len));
-            }
-            Task::Look { offset, end, .. } => self.look_failed(offset..end, e)?,
-            Task::Resolve { offset, len } => {
-                self.target_lost(e.at(offset))?;
-                self.zero_again(offset, len, ZeroBy::Asking);
-            }
+            Task::Look { offset, end, .. } => self.look_failed(offset..end),
             Task::Flush => {
-                if let Err(e) = self.flushed(Err(e)) {
-                    self.target_lost(e)?;
-                }
+                self.flushed(Err(e.on(&self.job.pair.target.info().name)))?;
             }
             Task::Read { .. } => return Err(confused("target")),
         }
         Ok(())
-    }
-
-    /// An operation failed; no error if that was the path, and it may be reopened.
-    fn target_lost(&mut self, e: Error) -> Result<()> {
-        let e = e.on(&self.job.pair.target.info().name);
-        self.target.failed(e).map_or(Ok(()), Err)
     }
 
     fn zero_again(&mut self, offset: u64, len: u64, how: ZeroBy) {

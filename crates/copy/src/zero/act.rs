@@ -34,7 +34,7 @@ impl Zeroes {
         Self {
             policy: Policy::new(pair.target.info(), options, pair.sizes.request),
             waiting: Coalescer::default(),
-            epoch: pair.target.epoch(),
+            epoch: pair.target_epoch(),
             block: u64::from(pair.target.info().blocks.minimum),
             longest: pair.sizes.request,
             buffer: OnceLock::new(),

@@ -6,9 +6,8 @@ use std::sync::mpsc::{Receiver, channel};
 
 use device::{Buffer, Edge, Operation, Outcome, Result};
 
-use crate::answer::{confused, read_outcome};
+use crate::answer::{confused, heard, read_outcome};
 use crate::pair::Pair;
-use crate::path::{Path, heard};
 use crate::progress::Cancel;
 
 /// Bytes that are read to see that the source is readable.
@@ -21,16 +20,14 @@ pub(crate) fn read_first(pair: &Pair, cancel: &Cancel, data: Range<u64>) -> Resu
 }
 
 /// Reads all of them at the same time.
-pub(crate) fn read_all(path: &Path, cancel: &Cancel, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
-    path.ask(cancel, |edge| {
-        let under_way: Vec<_> = places.iter().map(|place| (place, start(edge, place))).collect();
-        let ended = under_way.into_iter().map(|(place, told)| {
-            let bytes = heard(&told, cancel)
-                .and_then(|o| read_outcome(o, len(place)).ok_or(confused("device")));
-            bytes.map_err(|e| e.at(place.start))
-        });
-        ended.collect()
-    })
+pub(crate) fn read_all(edge: &Edge, cancel: &Cancel, places: &[Range<u64>]) -> Result<Vec<Buffer>> {
+    let under_way: Vec<_> = places.iter().map(|place| (place, start(edge, place))).collect();
+    let ended = under_way.into_iter().map(|(place, told)| {
+        let bytes = heard(&told, cancel)
+            .and_then(|o| read_outcome(o, len(place)).ok_or(confused("device")));
+        bytes.map_err(|e| e.on(&edge.info().name).at(place.start))
+    });
+    ended.collect()
 }
 
 fn start(edge: &Edge, place: &Range<u64>) -> Receiver<Result<Outcome>> {

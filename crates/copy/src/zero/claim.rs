@@ -31,7 +31,7 @@ pub(crate) fn check(pair: &Pair, cancel: &Cancel, no_extents: bool) -> Result<()
     if pair.size == 0 || pair.target.info().order != Order::Any {
         return Ok(());
     }
-    let beside = if no_extents { Vec::new() } else { beside_data(pair, cancel)? };
+    let beside = if no_extents { Vec::new() } else { beside_data(pair)? };
     let places = places(pair.size, &beside);
     let read = canary::read_all(&pair.target, cancel, &places)?;
     for (place, bytes) in places.iter().zip(&read) {
@@ -45,19 +45,16 @@ pub(crate) fn check(pair: &Pair, cancel: &Cancel, no_extents: bool) -> Result<()
 }
 
 /// Where holes of the source touch its data.
-fn beside_data(pair: &Pair, cancel: &Cancel) -> Result<Vec<u64>> {
+fn beside_data(pair: &Pair) -> Result<Vec<u64>> {
     if !pair.source.info().abilities.extents {
         return Ok(Vec::new());
     }
-    let answer = pair.source.ask(cancel, |edge| {
-        let mut extents = Vec::new();
-        edge.resolve(0, pair.size, EXTENTS, &mut extents).map(|()| extents)
-    });
-    match answer {
-        Ok(extents) => Ok(edges(&extents)),
+    let mut extents = Vec::new();
+    match pair.source.resolve(0, pair.size, EXTENTS, &mut extents) {
+        Ok(()) => Ok(edges(&extents)),
         // Without a map, the other places must be enough.
         Err(e) if e.is_unsupported() => Ok(Vec::new()),
-        Err(e) => Err(e),
+        Err(e) => Err(e.on(&pair.source.info().name)),
     }
 }
 

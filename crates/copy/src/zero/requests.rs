@@ -74,13 +74,12 @@ impl<'a> Requests<'a> {
     /// overtake. One that is lost is never repeated; what it might zero late is copied once more.
     pub(super) fn run(&self, mut parts: VecDeque<Range<u64>>) -> Result<Swept> {
         let answers = Arc::<Answers>::default();
-        let (mut under_way, mut refused, mut failed) = (0, false, None);
-        let target = &self.pair.target;
-        let (mut lost, mut seen, epoch) = (None, target.times(), target.epoch());
+        let (mut under_way, mut refused, mut lost, mut failed) = (0, false, false, None);
+        let (target, epoch) = (&self.pair.target, self.pair.target_epoch());
         loop {
             while under_way < AT_ONCE
                 && !refused
-                && lost.is_none()
+                && !lost
                 && failed.is_none()
                 && let Some(part) = parts.pop_front()
             {
@@ -92,19 +91,19 @@ impl<'a> Requests<'a> {
             }
             for (part, outcome) in answers.take() {
                 under_way -= 1;
-                let broken = outcome.as_ref().is_err_and(|e| target.is_broken_by(e));
+                let is_lost = outcome.as_ref().is_err_and(|e| self.pair.goes_on_after(e));
                 // A device below may also have repeated it over another path.
                 if let Some(ledger) = &self.account.ledger
-                    && (broken || target.epoch() != epoch)
+                    && (is_lost || self.pair.target_epoch() != epoch)
                 {
                     ledger.doubt(part.clone());
                 }
                 match outcome {
                     Ok(_) => self.zeroes.policy.made(part),
                     Err(e) if is_refusal(&e) => refused = true,
+                    Err(_) if is_lost => lost = true,
                     Err(e) => {
-                        let slot = if broken { &mut lost } else { &mut failed };
-                        slot.get_or_insert(e.on(&target.info().name).at(part.start));
+                        failed.get_or_insert(e.on(&target.info().name).at(part.start));
                     }
                 }
             }
@@ -112,14 +111,11 @@ impl<'a> Requests<'a> {
                 return Err(cancelled());
             }
         }
-        match (failed, lost) {
-            (Some(e), _) => Err(e),
-            (None, Some(why)) => {
-                target.renew(&mut seen, why, &self.account.cancel)?;
-                Ok(Swept::Lost)
-            }
-            (None, None) if refused => Ok(Swept::Refused),
-            (None, None) => Ok(Swept::Done),
+        match failed {
+            Some(e) => Err(e),
+            None if lost => Ok(Swept::Lost),
+            None if refused => Ok(Swept::Refused),
+            None => Ok(Swept::Done),
         }
     }
 
@@ -128,7 +124,7 @@ impl<'a> Requests<'a> {
         let (offset, len) = (part.start, part.end - part.start);
         let (answers, alone) = (answers.clone(), self.alone.clone());
         let touch = self.account.progress.touching();
-        self.pair.target.edge().submit(
+        self.pair.target.submit(
             Operation::Zero { offset, len, flags },
             Box::new(move |outcome| {
                 // Held until that is recorded, so that no worker can have changed anything

@@ -253,16 +253,13 @@ fn survey(requests: &Requests<'_>) -> Result<()> {
         if at >= end || count >= MAP_EXTENTS {
             break;
         }
-        let answer = pair.target.ask(&requests.account.cancel, |edge| {
-            let mut extents = Vec::new();
-            edge.resolve(at, end - at, MAP_EXTENTS, &mut extents).map(|()| extents)
-        });
-        let extents: Vec<Extent> = match answer {
-            Ok(extents) => extents,
+        let mut extents: Vec<Extent> = Vec::new();
+        match pair.target.resolve(at, end - at, MAP_EXTENTS, &mut extents) {
+            Ok(()) => {}
             // A map that cannot be read proves nothing.
             Err(e) if e.is_unsupported() => break,
-            Err(e) => return Err(e.at(at)),
-        };
+            Err(e) => return Err(e.on(&info.name).at(at)),
+        }
         count += extents.len();
         for extent in &extents {
             policy.mapped(extent.start..extent.end(), extent.kind.reads_zero(), block);

@@ -1,5 +1,5 @@
-//! Paths that break, and targets that forget what was not durable: the copy goes on where it may,
-//! and what it calls done is there and durable.
+//! Paths that break, and targets that forget what was not durable: where the device below
+//! reconnects the copy goes on, and what it calls done is there and durable.
 
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,17 +22,17 @@ pub(crate) const BLOCK: usize = 16 << 10;
 pub(crate) struct Temper {
     /// Lanes that it gives; 0: none.
     pub(crate) lanes: usize,
-    /// Operations after which a connection breaks; 0: it never does. The first may end sooner.
+    /// Operations after which a connection breaks; 0: it never does.
     pub(crate) lives: u64,
-    pub(crate) first: u64,
     /// With its connection it may forget what was not flushed.
     pub(crate) forgets: bool,
-    /// It can only be told that the connection broke by the epoch, and by a flush that fails once.
+    /// It reconnects: that the connection broke shows in the epoch, and in a flush that fails once.
     pub(crate) mends_itself: bool,
-    /// It does a fast zero that was lost after so many operations over the next connection.
+    /// The connection breaks with the first fast zero, which is done after so many operations over
+    /// the next.
     pub(crate) late: u64,
-    /// It is gone for good when it is gone.
-    pub(crate) stays_away: bool,
+    /// It repeats that.
+    pub(crate) repeats: bool,
 }
 
 /// A disk behind a connection that breaks. No `TestDevice`: what such a server forgets, and when,
@@ -50,7 +50,7 @@ pub(crate) struct State {
     pub(crate) now: Vec<u8>,
     /// What is durable.
     pub(crate) kept: Vec<u8>,
-    connection: u64,
+    pub(crate) connection: u64,
     alive: bool,
     /// Operations that this connection still does.
     left: u64,
@@ -59,7 +59,6 @@ pub(crate) struct State {
     /// Something was changed and not flushed; a flush will not vouch for it.
     unflushed: bool,
     lost: bool,
-    pub(crate) reopened: usize,
     /// Fast zeroes, all and those that came after one was lost.
     fast_zeroes: usize,
     again: usize,
@@ -73,7 +72,7 @@ fn gone() -> Error {
 
 impl State {
     /// The connection is another; what was not durable may be gone.
-    fn connect(&mut self, temper: Temper) {
+    pub(crate) fn connect(&mut self, temper: Temper) {
         self.connection += 1;
         (self.alive, self.left) = (true, temper.lives);
         (self.lost, self.unflushed) = (self.lost || self.unflushed, false);
@@ -125,11 +124,10 @@ impl Server {
             now: bytes,
             connection: 0,
             alive: true,
-            left: if temper.first > 0 { temper.first } else { temper.lives },
+            left: temper.lives,
             late: None,
             unflushed: false,
             lost: false,
-            reopened: 0,
             fast_zeroes: 0,
             again: 0,
             zero_was_lost: false,
@@ -138,14 +136,18 @@ impl Server {
         Self(Arc::new(Inner { info, temper, state: Mutex::new(state) }))
     }
 
+    pub(crate) fn temper(&self) -> Temper {
+        self.0.temper
+    }
+
     pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.state.lock().unwrap()
     }
 
-    /// Does something over a connection, or over the one there is.
-    fn over<T>(&self, connection: Option<u64>, work: impl FnOnce(&mut State) -> T) -> Result<T> {
+    /// Does something over the connection there is.
+    fn over<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T> {
         let mut state = self.state();
-        if !state.alive || connection.is_some_and(|c| c != state.connection) {
+        if !state.alive {
             return Err(gone());
         }
         let (done, said) = state.arrives(self.0.temper);
@@ -156,24 +158,22 @@ impl Server {
         if said { Ok(answer) } else { Err(gone()) }
     }
 
-    fn run(&self, connection: Option<u64>, operation: Operation) -> Result<device::Outcome> {
+    fn run(&self, operation: Operation) -> Result<device::Outcome> {
         let range = |offset: u64, len: u64| offset as usize..(offset + len) as usize;
         match operation {
             Operation::Read { offset, mut buffer } => {
                 let range = range(offset, buffer.len() as u64);
-                self.over(connection, |s| buffer.copy_from_slice(&s.now[range]))?;
+                self.over(|s| buffer.copy_from_slice(&s.now[range]))?;
                 Ok(device::Outcome::Read(buffer))
             }
-            Operation::Write { offset, data, .. } => self.over(connection, |s| {
+            Operation::Write { offset, data, .. } => self.over(|s| {
                 s.now[range(offset, data.len() as u64)].copy_from_slice(&data);
                 s.unflushed = true;
                 device::Outcome::Done
             }),
-            Operation::Zero { offset, len, flags } => {
-                self.zeroed(connection, range(offset, len), flags)
-            }
+            Operation::Zero { offset, len, flags } => self.zeroed(range(offset, len), flags),
             Operation::Flush => {
-                let lost = self.over(connection, |s| {
+                let lost = self.over(|s| {
                     s.unflushed = false;
                     s.kept = s.now.clone();
                     std::mem::take(&mut s.lost)
@@ -183,7 +183,7 @@ impl Server {
                 }
                 Ok(device::Outcome::Done)
             }
-            Operation::Resolve { offset, len, max } => self.over(connection, |s| {
+            Operation::Resolve { offset, len, max } => self.over(|s| {
                 let mut extents: Vec<Extent> = Vec::new();
                 while extents.len() < max.min(40)
                     && extents.last().map_or(offset, Extent::end) < offset + len
@@ -200,27 +200,22 @@ impl Server {
         }
     }
 
-    fn zeroed(
-        &self,
-        connection: Option<u64>,
-        range: std::ops::Range<usize>,
-        flags: ZeroFlags,
-    ) -> Result<device::Outcome> {
-        let late = self.0.temper.late;
+    fn zeroed(&self, range: std::ops::Range<usize>, flags: ZeroFlags) -> Result<device::Outcome> {
+        let Temper { late, repeats, .. } = self.0.temper;
         let mut state = self.state();
         state.fast_zeroes += usize::from(flags.fast_only);
         state.again += usize::from(flags.fast_only && state.zero_was_lost);
-        if flags.fast_only && late > 0 && state.alive && state.left == 1 {
-            (state.alive, state.left, state.zero_was_lost) = (false, 0, true);
+        if flags.fast_only && late > 0 && !state.zero_was_lost {
+            state.zero_was_lost = true;
             state.late = Some((late, range.start, range.end));
-            if !self.0.temper.mends_itself {
+            state.connect(self.0.temper);
+            // One that is repeated is done now, and late too.
+            if !repeats {
                 return Err(gone());
             }
-            // The device below asks again: it is done now, and late too.
-            state.connect(self.0.temper);
         }
         drop(state);
-        self.over(connection, |s| {
+        self.over(|s| {
             s.now[range].fill(0);
             s.unflushed = true;
             device::Outcome::Done
@@ -233,17 +228,15 @@ impl Device for Server {
         &self.0.info
     }
     fn submit(&self, operation: Operation, done: device::Done) {
-        done(self.run(None, operation));
+        done(self.run(operation));
     }
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
         if self.0.temper.lanes == 0 {
             return Ok(None);
         }
         let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let mut state = self.state();
-        let (connection, seed) = (state.connection, state.random.below(1 << 30));
-        let (server, random, waiting) = (self.clone(), Random(seed), Vec::new());
-        Ok(Some(Box::new(Line { server, connection, waiting, random, always })))
+        let random = Random(self.state().random.below(1 << 30));
+        Ok(Some(Box::new(Line { server: self.clone(), waiting: Vec::new(), random, always })))
     }
     fn session(&self) -> Option<&dyn device::Session> {
         Some(self)
@@ -251,26 +244,17 @@ impl Device for Server {
 }
 
 impl device::Session for Server {
-    fn reopen(&self) -> Result<()> {
-        let mut state = self.state();
-        state.reopened += 1;
-        if self.0.temper.stays_away {
-            return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, "connect"));
-        }
-        if !state.alive {
-            state.connect(self.0.temper);
-        }
-        Ok(())
+    fn reconnects(&self) -> bool {
+        self.0.temper.mends_itself
     }
     fn epoch(&self) -> u64 {
         self.state().connection
     }
 }
 
-/// A lane over one connection, which ends its operations late and in any order.
+/// A lane that ends its operations late and in any order.
 struct Line {
     server: Server,
-    connection: u64,
     waiting: Vec<(u64, Operation)>,
     random: Random,
     always: OwnedFd,
@@ -288,11 +272,10 @@ impl Lane for Line {
         for _ in 0..=self.random.below(4).min(self.waiting.len() as u64 - 1) {
             let at = self.random.below(self.waiting.len() as u64) as usize;
             let (ticket, operation) = self.waiting.swap_remove(at);
-            let outcome = self.server.run(Some(self.connection), operation);
+            let outcome = self.server.run(operation);
             out.push(Completed { ticket, outcome });
         }
-        let state = self.server.state();
-        if !state.alive || state.connection != self.connection {
+        if !self.server.state().alive {
             let lost = |(ticket, _)| Completed { ticket, outcome: Err(gone()) };
             out.extend(self.waiting.drain(..).map(lost));
         }
@@ -331,7 +314,6 @@ fn options(random: &mut Random) -> Options {
         apart: true,
         test_fast_zero: random.below(2) == 0,
         skip_zeroes: random.below(2) == 0,
-        renewals: 30,
         ..Options::default()
     }
 }
@@ -355,13 +337,14 @@ fn go(
 }
 
 #[test]
-fn a_target_whose_connection_breaks_again_and_again_and_forgets_ends_equal() {
-    let mut random = Random(8);
+fn a_target_that_breaks_again_and_again_and_forgets_ends_equal() {
+    let mut random = Random(9);
     for round in 0..60 {
         let temper = Temper {
             lanes: [0, 2, 3][random.below(3) as usize],
-            lives: [25, 60, 300][random.below(3) as usize],
+            lives: [40, 100, 250][random.below(3) as usize],
             forgets: random.below(3) > 0,
+            mends_itself: true,
             ..Temper::default()
         };
         let source = Server::new(disk(round, 100), Temper::default(), round);
@@ -369,40 +352,7 @@ fn a_target_whose_connection_breaks_again_and_again_and_forgets_ends_equal() {
         let options = options(&mut random);
         let result = go(&source, &target, &options);
         result.unwrap_or_else(|e| panic!("round {round}: {temper:?} {options:?}: {e}"));
-        assert!(temper.lives > 60 || target.state().reopened > 0, "it never broke");
-    }
-}
-
-#[test]
-fn a_target_that_forgets_without_a_broken_lane_is_found_out_by_its_epoch() {
-    let mut random = Random(9);
-    for round in 0..60 {
-        let lives = [40, 100, 250][random.below(3) as usize];
-        let temper = Temper { lives, forgets: true, mends_itself: true, ..Temper::default() };
-        let source = Server::new(disk(round, 100), Temper::default(), round);
-        let target = Server::new(vec![0xee; 100 * BLOCK], temper, round);
-        // This needs no leave to reconnect: the device below does.
-        let options = Options { renewals: 0, ..options(&mut random) };
-        let result = go(&source, &target, &options);
-        result.unwrap_or_else(|e| panic!("round {round}: {temper:?} {options:?}: {e}"));
-    }
-}
-
-#[test]
-fn a_source_whose_connection_breaks_again_and_again_is_read_to_its_end() {
-    let mut random = Random(10);
-    for round in 0..40 {
-        let temper = Temper {
-            lanes: [0, 2][random.below(2) as usize],
-            lives: [3, 10, 30][random.below(3) as usize],
-            ..Temper::default()
-        };
-        let source = Server::new(disk(round, 100), temper, round);
-        let target = Server::new(vec![0xee; 100 * BLOCK], Temper::default(), round);
-        let options = options(&mut random);
-        let result = go(&source, &target, &options);
-        result.unwrap_or_else(|e| panic!("round {round}: {temper:?} {options:?}: {e}"));
-        assert!(source.state().reopened > 0);
+        assert!(temper.lives > 40 || target.state().connection > 0, "it never broke");
     }
 }
 
@@ -413,10 +363,10 @@ fn a_fast_zero_that_is_lost_is_never_repeated_and_loses_no_byte_when_it_comes_la
     for round in 0..60 {
         let temper = Temper {
             lanes: [0, 2][random.below(2) as usize],
-            first: 1,
             late: 1 + random.below(40),
             forgets: random.below(2) == 0,
-            mends_itself: random.below(3) == 0,
+            mends_itself: true,
+            repeats: random.below(3) == 0,
             ..Temper::default()
         };
         let source = Server::new(disk(round, 100), Temper::default(), round);
@@ -426,7 +376,7 @@ fn a_fast_zero_that_is_lost_is_never_repeated_and_loses_no_byte_when_it_comes_la
         go(&source, &target, &options).unwrap_or_else(|e| panic!("{temper:?} {options:?}: {e}"));
         let state = target.state();
         assert!(state.late.is_none(), "{temper:?}: it never came");
-        let again = if temper.mends_itself { 0 } else { state.again };
+        let again = if temper.repeats { 0 } else { state.again };
         assert_eq!(again, 0, "of {} fast zeroes", state.fast_zeroes);
         swept += usize::from(state.zero_was_lost);
     }
@@ -434,7 +384,7 @@ fn a_fast_zero_that_is_lost_is_never_repeated_and_loses_no_byte_when_it_comes_la
 }
 
 #[test]
-fn without_renewals_the_first_broken_path_is_the_end() {
+fn the_first_broken_path_is_the_end_where_the_device_does_not_reconnect() {
     for on_target in [true, false] {
         for lanes in [0, 2] {
             let breaks = Temper { lanes, lives: 20, ..Temper::default() };
@@ -442,47 +392,36 @@ fn without_renewals_the_first_broken_path_is_the_end() {
                 if on_target { (Temper::default(), breaks) } else { (breaks, Temper::default()) };
             let source = Server::new(disk(1, 100), from, 1);
             let target = Server::new(vec![0xee; 100 * BLOCK], to, 1);
-            let options = Options { renewals: 0, ..options(&mut Random(1)) };
-            let failure = go(&source, &target, &options).unwrap_err();
+            let failure = go(&source, &target, &options(&mut Random(1))).unwrap_err();
             assert_eq!(failure.error.kind(), ErrorKind::Disconnected);
-            assert_eq!(source.state().reopened + target.state().reopened, 0);
             assert!(!failure.report.left.is_empty());
         }
     }
 }
 
 #[test]
-fn a_target_that_is_not_flushed_is_not_reconnected() {
-    let breaks = Temper { lives: 20, forgets: true, ..Temper::default() };
-    let source = Server::new(disk(1, 100), Temper::default(), 1);
-    let target = Server::new(vec![0xee; 100 * BLOCK], breaks, 1);
-    let options = Options { flush: copy::Flush::Never, ..options(&mut Random(1)) };
-    let failure = go(&source, &target, &options).unwrap_err();
-    assert_eq!((failure.error.kind(), target.state().reopened), (ErrorKind::Disconnected, 0));
-}
-
-#[test]
-fn a_peer_that_stays_away_is_asked_a_few_times_and_the_first_error_stands() {
-    for on_target in [true, false] {
-        let breaks = Temper { lives: 30, lanes: 2, stays_away: true, ..Temper::default() };
-        let (from, to) =
-            if on_target { (Temper::default(), breaks) } else { (breaks, Temper::default()) };
-        let source = Server::new(disk(1, 100), from, 1);
-        let target = Server::new(vec![0xee; 100 * BLOCK], to, 1);
-        let options = Options { renewals: 3, ..options(&mut Random(1)) };
+fn a_target_that_is_not_flushed_and_may_forget_fails_the_copy() {
+    let disk = || disk(1, 100);
+    for temper in
+        [Temper { lives: 20, ..Temper::default() }, Temper { late: 5, ..Temper::default() }]
+    {
+        let temper = Temper { forgets: true, mends_itself: true, ..temper };
+        let source = Server::new(disk(), Temper::default(), 1);
+        let target = Server::new(vec![0xee; 100 * BLOCK], temper, 1);
+        let options =
+            Options { flush: copy::Flush::Never, skip_zeroes: false, ..options(&mut Random(1)) };
         let failure = go(&source, &target, &options).unwrap_err();
-        assert!(failure.to_string().contains("the server closed the connection"), "{failure}");
-        assert_eq!(source.state().reopened + target.state().reopened, 3);
+        assert_eq!(failure.error.kind(), ErrorKind::Disconnected);
+        assert!(target.state().connection > 0);
     }
 }
 
 #[test]
 fn a_target_that_never_lasts_until_a_flush_is_given_up() {
-    let breaks = Temper { lives: 3, forgets: true, ..Temper::default() };
+    let breaks = Temper { lives: 3, forgets: true, mends_itself: true, ..Temper::default() };
     let source = Server::new(vec![1; 100 * BLOCK], Temper::default(), 1);
     let target = Server::new(vec![0xee; 100 * BLOCK], breaks, 1);
-    let options =
-        Options { renewals: 6, requests: Some(16), threads: Some(2), ..options(&mut Random(1)) };
+    let options = Options { requests: Some(16), threads: Some(2), ..options(&mut Random(1)) };
     // It may come through, by luck; it must end, and not lie.
     if let Err(failure) = go(&source, &target, &options) {
         assert_eq!(failure.error.kind(), ErrorKind::Disconnected);

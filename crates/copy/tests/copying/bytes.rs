@@ -34,7 +34,6 @@ fn options(random: &mut Random) -> Options {
         apart: random.below(3) == 0,
         no_extents: random.below(4) == 0,
         queue_size: Some(pick(random, &[1, 100_000, 16 << 20])),
-        renewals: usize::try_from(random.below(2)).unwrap(),
         anew: None,
         written: random.below(4) == 0,
     }

@@ -18,7 +18,7 @@ fn hangs_up(server: &Server) -> Arc<TestDevice> {
     let device = TestDevice::blank(info).hooked(move |operation| {
         let disk: &dyn Device = &server;
         Fate::Answer(disk.run(operation).map_err(|_| {
-            disk.reopen().unwrap();
+            server.state().connect(server.temper());
             Error::new(ErrorKind::Dropped, Fault::Us, "hang up")
         }))
     });
@@ -48,6 +48,7 @@ fn serve(disk: &Server) -> (server::Server, PathBuf) {
 fn open(socket: &Path) -> Edge {
     let mut params = Params::parse(std::iter::empty::<&str>()).unwrap();
     params.add("socket", socket.to_str().unwrap());
+    params.add("reconnect-delay", "60");
     let named = devices::Named::new(devices::kind("nbd").unwrap(), params).unwrap();
     let device = named.open(&OpenOptions::read_write(), &runtime::Context::default()).unwrap();
     Edge::new(device, WorkPool::new(2))
@@ -55,16 +56,15 @@ fn open(socket: &Path) -> Edge {
 
 #[test]
 fn a_copy_between_servers_that_hang_up_and_forget_ends_equal() {
-    for (round, lives) in [(1, 20), (2, 35), (3, 50), (4, 60)] {
+    for (round, lives) in [(1, 90), (2, 110), (3, 130), (4, 150)] {
         let temper = Temper { lives, forgets: true, ..Temper::default() };
-        let source = Server::new(disk(round, 100), Temper { forgets: false, ..temper }, round);
-        let target = Server::new(vec![0xee; 100 * BLOCK], temper, round);
+        let source = Server::new(disk(round, 300), Temper { forgets: false, ..temper }, round);
+        let target = Server::new(vec![0xee; 300 * BLOCK], temper, round);
         let (from, to) = (serve(&source), serve(&target));
         let options = Options {
             apart: true,
             request_size: 16 << 10,
             requests: Some(4),
-            renewals: 30,
             ..Options::default()
         };
         let (progress, cancel) = (Progress::default(), Cancel::default());
@@ -74,6 +74,6 @@ fn a_copy_between_servers_that_hang_up_and_forget_ends_equal() {
         assert!(report.left.is_empty());
         let (bytes, state) = (source.state().now.clone(), target.state());
         assert!(state.now == bytes && state.kept == bytes, "{temper:?}: it is not there");
-        assert!(state.reopened > 0, "it never hung up");
+        assert!(state.connection > 0, "it never hung up");
     }
 }

@@ -256,9 +256,14 @@ fn a_target_that_forgets_while_the_source_is_lost_ends_as_the_source() {
             }
         };
         let (from, _) = losing(&disk, vec![7, 30], true, change);
-        let temper = crate::breaking::Temper { lives: 60, forgets: true, ..Default::default() };
+        let temper = crate::breaking::Temper {
+            lives: 60,
+            forgets: true,
+            mends_itself: true,
+            ..Default::default()
+        };
         let target = crate::breaking::Server::new(vec![0xee; SIZE], temper, seed);
-        let options = Options { renewals: 30, ..options(&mut random) };
+        let options = options(&mut random);
         let result = run(&from, &outside(Arc::new(target.clone())), &options);
         let state = target.state();
         match result {
