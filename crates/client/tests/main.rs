@@ -6,7 +6,6 @@ mod asking;
 mod growing;
 mod hostile;
 mod model;
-mod peers;
 mod proving;
 mod proxy;
 mod reconnecting;

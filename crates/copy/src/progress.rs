@@ -138,12 +138,6 @@ pub(crate) enum Moved {
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// A request in a flag that the caller already has (a signal handler sets it, say).
-    #[must_use]
-    pub fn with_flag(flag: Arc<AtomicBool>) -> Self {
-        Self(flag)
-    }
-
     /// Asks the copy to stop soon.
     pub fn cancel(&self) {
         self.0.store(true, Relaxed);

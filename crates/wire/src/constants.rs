@@ -23,10 +23,6 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 /// First field of an extended reply chunk.
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
-/// Bytes of a newstyle greeting.
-pub const GREETING_LEN: usize = 18;
-/// Bytes of an oldstyle greeting.
-pub const OLDSTYLE_GREETING_LEN: usize = 152;
 /// Bytes of an option's header, before its data.
 pub const OPTION_HEADER_LEN: usize = 16;
 /// Bytes of an option reply's header, before its data.

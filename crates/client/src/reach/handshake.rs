@@ -277,6 +277,19 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_says_whose_fault_it_is() {
+        for (reply, kind, fault) in [
+            (reply::ERR_UNKNOWN, ErrorKind::NotFound, Fault::User),
+            (reply::ERR_POLICY, ErrorKind::PermissionDenied, Fault::User),
+            (reply::ERR_SHUTDOWN, ErrorKind::Shutdown, Fault::Peer),
+            (reply::ERR_UNSUP, ErrorKind::Unsupported, Fault::Peer),
+        ] {
+            let error = failed(HandshakeError::Refused { option: 7, reply, message: "no".into() });
+            assert_eq!((error.kind(), error.fault()), (kind, fault));
+        }
+    }
+
+    #[test]
     fn a_client_that_must_encrypt_without_credentials_does_not_connect() {
         let uri: Uri = "nbds://nowhere.invalid/".parse().unwrap();
         let error = Route::open(&uri.into()).unwrap_err();

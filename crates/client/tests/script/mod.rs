@@ -293,13 +293,6 @@ pub(crate) fn data(cookie: u64, done: bool, offset: u64, bytes: &[u8]) -> Vec<u8
     chunk(cookie, done, 1, &payload)
 }
 
-/// A structured hole chunk.
-pub(crate) fn hole(cookie: u64, done: bool, offset: u64, len: u32) -> Vec<u8> {
-    let mut payload = offset.to_be_bytes().to_vec();
-    payload.extend(len.to_be_bytes());
-    chunk(cookie, done, 2, &payload)
-}
-
 /// A structured error chunk.
 pub(crate) fn error(cookie: u64, error: u32, message: &str) -> Vec<u8> {
     let mut payload = error.to_be_bytes().to_vec();

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use copy::{Cancel, FailedCopy, Options, Progress};
-use device::Blocking as _;
+use device::ErrorKind;
 use device::model::Model;
-use device::{Abilities, ErrorKind};
 use trial::{Fate, TestDevice};
 
 use crate::support::*;
@@ -151,28 +150,4 @@ fn a_copy_cancelled_before_it_begins_touches_nothing() {
     assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
     assert!(!failure.report.touched && target.log().is_empty());
     assert_eq!(failure.report.left, [0..1 << 20]);
-}
-
-#[test]
-fn a_target_that_cannot_zero_after_all_has_zeroes_written() {
-    let source = Arc::new(Model::new(3 << 20));
-    source.write_at_start();
-    // It says that it can zero, and then it cannot.
-    let abilities = Abilities { zero: false, extents: false, ..all_abilities() };
-    let target = Arc::new(Model::with(3 << 20, abilities, blocks(1, 4096, 32 << 20)));
-    fill(&target, 0xee);
-    let says = watching(target.clone(), 0).info_with(|info| info.abilities.zero = true);
-    let report = run(&edge(source.clone()), &edge(says.shared()), &Options::default()).unwrap();
-    assert_eq!(source.bytes(), target.bytes());
-    assert_eq!(report.zeroed, (3 << 20) - 4096);
-}
-
-trait Start {
-    fn write_at_start(&self);
-}
-
-impl Start for Model {
-    fn write_at_start(&self) {
-        self.write_at(&[9; 4096], 0, false).unwrap();
-    }
 }

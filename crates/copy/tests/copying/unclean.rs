@@ -8,9 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use copy::Options;
 use device::model::Model;
-use device::{
-    Abilities, BlockSizes, Blocking, Error, ErrorKind, Extent, Fault, Info, Result, ZeroFlags,
-};
+use device::{Abilities, Blocking, Error, ErrorKind, Extent, Fault, Info, Result, ZeroFlags};
 
 use crate::support::*;
 
@@ -291,19 +289,6 @@ fn a_claim_about_a_target_that_cannot_be_read_is_not_believed() {
     let claimed = Options { target_is_zero: true, check_zero: true, ..options() };
     let failed = run(&edge(source), &edge(target.clone()), &claimed).unwrap_err();
     assert!(!failed.report.touched, "{failed}");
-}
-
-#[test]
-fn a_target_of_blocks_is_read_in_blocks() {
-    let (source, _) = laid_out();
-    let size = source.bytes().len().next_multiple_of(1 << 16);
-    let blocks = BlockSizes { minimum: 1 << 16, preferred: 1 << 16, maximum: 1 << 20 };
-    let abilities = Abilities { zero: false, extents: false, ..all_abilities() };
-    let target = Arc::new(Model::with(size, abilities, blocks));
-    fill(&target, 0xaa);
-    run(&edge(source.clone()), &edge(target.clone()), &options()).unwrap();
-    let (a, b) = (source.bytes(), target.bytes());
-    assert!(a[..] == b[..a.len()] && b[a.len()..].iter().all(|byte| *byte == 0xaa));
 }
 
 /// A volume of a thin pool that does not clear its blocks: what was never written reads as zeroes,
