@@ -138,12 +138,6 @@ impl EdgeLane {
         !self.ended.is_empty()
     }
 
-    /// Gives the device's own lane back, so that its path can be reopened. What was in flight on it
-    /// is forgotten, and nothing more may be started.
-    pub fn close(&mut self) {
-        self.own = None;
-    }
-
     /// Starts an operation. Never blocks. What the device takes as it is goes there as it is, so
     /// that a refused zero comes back as `Unsupported`; what does not goes through the edge.
     pub fn start(&mut self, ticket: u64, operation: Operation) {
