@@ -5,17 +5,12 @@ use crate::script;
 
 use std::sync::Arc;
 
-use device::{Buffer, Device, ErrorKind, Fault, Operation, Outcome, ZeroFlags};
-use script::{Server, data, finish, offer, plain, simple, structured};
+use device::{Buffer, ErrorKind, Fault, Operation, Outcome, ZeroFlags};
+use script::{Server, data, finish, offer, plain, read, several, simple, structured};
 use trial::BlockingCalls;
 use wire::{Command, CommandFlags, ServerPolicy, TransmissionFlags};
 
 const SIZE: u64 = 1 << 20;
-
-fn read(device: &dyn Device, offset: u64, len: usize) -> device::Result<Vec<u8>> {
-    let mut bytes = vec![0xee; len];
-    device.read_at(&mut bytes, offset).map(|()| bytes)
-}
 
 /// Serves reads of zeroes and everything else with success, and notes what it was asked.
 fn notes(
@@ -94,14 +89,12 @@ fn check_40_a_second_connection_needs_multi_conn() {
 
 #[test]
 fn every_lane_has_a_connection_of_its_own_where_several_are_allowed() {
-    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
-    let server =
-        Server::start(wire::ExportOffer { flags, ..offer(SIZE) }, structured(), |mut client| {
-            while let Some((request, _)) = client.request() {
-                let number = u8::try_from(client.number).unwrap();
-                client.answer(&request, number);
-            }
-        });
+    let server = Server::start(several(SIZE), structured(), |mut client| {
+        while let Some((request, _)) = client.request() {
+            let number = u8::try_from(client.number).unwrap();
+            client.answer(&request, number);
+        }
+    });
     let device = server.try_open(3).unwrap();
     assert_eq!(device.info().lanes.map_or(0, std::num::NonZeroUsize::get), 3);
     let mut lanes: Vec<_> = (0..3).map(|_| device.lane().unwrap().unwrap()).collect();
@@ -116,8 +109,7 @@ fn every_lane_has_a_connection_of_its_own_where_several_are_allowed() {
 
 #[test]
 fn lanes_asked_for_at_once_are_all_given() {
-    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
-    let (server, _) = notes(wire::ExportOffer { flags, ..offer(SIZE) }, structured());
+    let (server, _) = notes(several(SIZE), structured());
     for _ in 0..10 {
         let device = server.try_open(8).unwrap();
         let lanes: Vec<_> = std::thread::scope(|scope| {
@@ -131,17 +123,9 @@ fn lanes_asked_for_at_once_are_all_given() {
 #[test]
 fn a_second_connection_to_another_size_is_refused() {
     // The listener is one, the exports are two: each client gets a new offer.
-    struct Growing(std::sync::atomic::AtomicU64);
-    let growing = Growing(std::sync::atomic::AtomicU64::new(SIZE));
-    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
-    let server = Server::start_with(
-        move || wire::ExportOffer {
-            flags,
-            ..offer(growing.0.fetch_add(512, std::sync::atomic::Ordering::Relaxed))
-        },
-        structured(),
-        |mut client| client.drain(),
-    );
+    let size = std::sync::atomic::AtomicU64::new(SIZE);
+    let offers = move || several(size.fetch_add(512, std::sync::atomic::Ordering::Relaxed));
+    let server = Server::start_with(offers, structured(), |mut client| client.drain());
     let device = server.try_open(2).unwrap();
     let _first = device.lane().unwrap().unwrap();
     assert_eq!(device.lane().err().unwrap().kind(), ErrorKind::Protocol);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use device::Device;
 use script::{Client, Server, offer, structured};
 use trial::BlockingCalls;
-use wire::{Command, ExportOffer, TransmissionFlags};
+use wire::Command;
 
 const SIZE: u64 = 8 << 20;
 
@@ -44,11 +44,8 @@ impl Count {
 fn serve(several: bool) -> (Count, Server) {
     let count = Count::default();
     let same = count.clone();
-    let flag = TransmissionFlags::CAN_MULTI_CONN;
-    let flags = if several { script::EVERYTHING.with(flag) } else { script::EVERYTHING };
-    let server = Server::start(ExportOffer { flags, ..offer(SIZE) }, structured(), move |client| {
-        same.serve(client);
-    });
+    let export = if several { script::several(SIZE) } else { offer(SIZE) };
+    let server = Server::start(export, structured(), move |client| same.serve(client));
     (count, server)
 }
 

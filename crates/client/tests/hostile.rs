@@ -9,17 +9,12 @@ use crate::script;
 use blackbox::conformance::replies::{self, Reply, Verdict};
 use blackbox::rules::Seen;
 use blackbox::session::Mode;
-use device::{Buffer, Device, Error, ErrorKind, Fault, Operation, Outcome};
-use script::{Server, chunk, data, error, finish, offer, plain, simple, structured};
+use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome};
+use script::{Server, chunk, data, error, finish, offer, plain, read, simple, structured};
 use trial::BlockingCalls;
 use wire::{Command, ServerPolicy};
 
 const SIZE: u64 = 1 << 20;
-
-fn read(device: &dyn Device, offset: u64, len: usize) -> device::Result<Vec<u8>> {
-    let mut bytes = vec![0xee; len];
-    device.read_at(&mut bytes, offset).map(|()| bytes)
-}
 
 /// The error of one read of 8 bytes at 4096, which the server answers with what `reply` makes of
 /// the cookie; and the error of a read after it.

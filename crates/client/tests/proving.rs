@@ -4,12 +4,13 @@ use crate::script;
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use blackbox::wait_for;
 use device::{Buffer, Device, Lane, Operation, Outcome, Result};
-use script::{Server, offer, structured};
+use script::{Server, several, structured};
 use trial::BlockingCalls;
-use wire::{Command, ExportOffer, TransmissionFlags};
+use wire::Command;
 
 const SIZE: u64 = 1 << 20;
 
@@ -18,13 +19,12 @@ fn a_connection_that_has_much_to_answer_is_not_given_up_while_it_does() {
     // The second client is let in when the test says so.
     let (let_in, waits) = mpsc::channel::<()>();
     let (number, served) = (AtomicUsize::new(0), Arc::new(Mutex::new(Vec::new())));
-    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
     let seen = served.clone();
     let offers = move || {
         if number.fetch_add(1, SeqCst) == 1 {
             waits.recv().unwrap();
         }
-        ExportOffer { flags, ..offer(SIZE) }
+        several(SIZE)
     };
     let server = Server::start_with(offers, structured(), move |mut client| {
         while let Some((request, _)) = client.request() {
@@ -78,12 +78,11 @@ impl Busy {
         let (let_in, waits) = mpsc::channel::<()>();
         let (go_on, goes_on) = mpsc::channel::<bool>();
         let (number, goes_on) = (AtomicUsize::new(0), Mutex::new(goes_on));
-        let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
         let offers = move || {
             if number.fetch_add(1, SeqCst) == 1 {
                 waits.recv().unwrap();
             }
-            ExportOffer { flags, ..offer(SIZE) }
+            several(SIZE)
         };
         let served = Arc::new(Mutex::new(Vec::new()));
         let seen = served.clone();
@@ -106,9 +105,7 @@ impl Busy {
     }
 
     fn start(&self, operation: Operation) -> mpsc::Receiver<Result<Outcome>> {
-        let (tell, told) = mpsc::channel();
-        self.device.submit(operation, Box::new(move |outcome| drop(tell.send(outcome))));
-        told
+        script::start(&*self.device, operation)
     }
 
     fn hold(&self) -> mpsc::Receiver<Result<Outcome>> {
@@ -119,7 +116,7 @@ impl Busy {
     fn wait_for_the_other(&self) {
         self.let_in.send(()).unwrap();
         let mut asked = Vec::new();
-        until(|| {
+        wait_for("the other connection is used", || {
             asked.push(self.start(read(8192)));
             asked.iter().any(|told| told.try_recv().is_ok())
         });
@@ -133,14 +130,6 @@ impl Busy {
 
 fn read(offset: u64) -> Operation {
     Operation::Read { offset, buffer: Buffer::zeroed(512) }
-}
-
-fn until(mut ready: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !ready() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to that");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -159,7 +148,7 @@ fn a_further_connection_waits_for_no_answer_of_the_others_but_no_flush_goes_over
     assert_eq!((busy.flushed(0), busy.flushed(1), busy.device.epoch()), (1, 0, 0));
     // By now it has replied to everything since, so both are alike: a flush goes where there is
     // less to do.
-    until(|| {
+    wait_for("a flush over the other connection", || {
         let (held, flush) = (busy.hold(), busy.start(Operation::Flush));
         busy.go_on.send(true).unwrap();
         assert!(held.recv().unwrap().is_ok() && flush.recv().unwrap().is_ok());

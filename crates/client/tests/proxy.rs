@@ -11,9 +11,9 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use trial::BlockingCalls;
 
-use device::{Device, Error, ErrorKind, Fault, Operation, Params, Peer};
+use device::{Device, Error, ErrorKind, Fault, Operation, Params};
 use devices::OpenOptions;
-use script::{Client, Server, offer, structured};
+use script::{Client, Server, greet, offer, several, structured};
 use wire::{Command, ExportOffer, TransmissionFlags};
 
 const SIZE: u64 = 1 << 20;
@@ -32,11 +32,6 @@ fn numbered(mut client: Client) {
             }
         }
     }
-}
-
-fn several(size: u64) -> ExportOffer {
-    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
-    ExportOffer { flags, ..offer(size) }
 }
 
 /// The number of the client that a read of `device` comes from.
@@ -253,42 +248,28 @@ fn many_requests_at_once_share_one_new_connection() {
 fn a_request_of_a_batch_does_not_lie_while_its_submitter_waits_for_another() {
     let server = Server::start(offer(SIZE), structured(), numbered);
     let device = server.open();
-    let (sender, answers) = mpsc::channel();
     let submit = || {
-        let (buffer, sender) = (device::Buffer::zeroed(8), sender.clone());
-        let done = Box::new(move |outcome: device::Result<_>| sender.send(outcome).unwrap());
-        device.submit(Operation::Read { offset: 0, buffer }, done);
+        let buffer = device::Buffer::zeroed(8);
+        script::start(&*device, Operation::Read { offset: 0, buffer })
     };
-    let answer = || answers.recv_timeout(Duration::from_secs(60)).expect("a request lies").unwrap();
-    runtime::batch(|| {
-        submit();
+    let answer = |told: mpsc::Receiver<device::Result<_>>| {
+        told.recv_timeout(Duration::from_secs(60)).expect("a request lies")
+    };
+    let last = runtime::batch(|| {
+        let first = submit();
         assert_eq!(number(&*device).unwrap(), 0);
-        answer();
-        submit();
+        answer(first).unwrap();
+        submit()
     });
-    answer();
+    answer(last).unwrap();
     // Nor when the connection was lost meanwhile.
-    runtime::batch(|| {
-        submit();
+    let (before, after) = runtime::batch(|| {
+        let before = submit();
         lose(&*device);
-        submit();
+        (before, submit())
     });
-    answers.recv_timeout(Duration::from_secs(60)).expect("a request lies").unwrap();
-    answers.recv_timeout(Duration::from_secs(60)).expect("a request lies").unwrap_err();
-}
-
-/// What a device gives a client of ours.
-fn greet(device: &dyn Device) -> device::Result<Option<Arc<dyn Device>>> {
-    let (sender, answer) = mpsc::channel();
-    let client = device::Client {
-        number: 1,
-        peer: Peer::Other,
-        export: String::new(),
-        tls: None,
-        presence: device::Presence::default(),
-    };
-    device.connect(&client, Box::new(move |result| sender.send(result).unwrap()));
-    answer.recv().unwrap()
+    answer(before).unwrap();
+    answer(after).unwrap_err();
 }
 
 #[test]

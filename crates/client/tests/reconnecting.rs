@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use trial::BlockingCalls;
 
-use device::{Device, ErrorClass, ErrorKind, Operation, Peer, ZeroFlags};
-use script::{Client, Server, chunk, data, error, offer, simple, structured};
-use wire::{Command, CommandFlags, ExportOffer, Request, TransmissionFlags};
+use blackbox::wait_for;
+use device::{Device, ErrorClass, ErrorKind, Operation, ZeroFlags};
+use script::{Client, Server, chunk, data, error, offer, several, simple, start, structured};
+use wire::{Command, CommandFlags, ExportOffer, Request};
 
 const SIZE: u64 = 1 << 20;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -125,11 +126,6 @@ impl Disk {
     }
 }
 
-fn several(size: u64) -> ExportOffer {
-    let flags = script::EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
-    ExportOffer { flags, ..offer(size) }
-}
-
 /// A server of `disk` whose actions depend on the client and the request.
 fn server(
     disk: &Arc<Disk>,
@@ -177,24 +173,6 @@ fn questions() -> Vec<(Command, fn() -> Operation)> {
 
 fn patient(server: &Server) -> Arc<dyn Device> {
     server.try_open_with(&["reconnect-delay=60"]).unwrap()
-}
-
-/// Runs it in a thread of its own.
-fn start(
-    device: &Arc<dyn Device>,
-    operation: Operation,
-) -> mpsc::Receiver<device::Result<device::Outcome>> {
-    let (tell, told) = mpsc::channel();
-    device.submit(operation, Box::new(move |outcome| drop(tell.send(outcome))));
-    told
-}
-
-fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < MINUTE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -261,7 +239,7 @@ fn a_change_that_we_gave_up_is_repeated_only_when_the_peer_has_closed() {
         });
         let words = ["reconnect-delay=60", "request-timeout=100ms"];
         let device = server.try_open_with(&words).unwrap();
-        let answer = start(&device, operation());
+        let answer = start(&*device, operation());
         // Others go on meanwhile.
         device.read_at(&mut [0; 512], 0).unwrap();
         assert_eq!(disk.clients_of(command), [0], "it may still be done");
@@ -286,20 +264,6 @@ fn a_change_that_we_gave_up_fails_if_the_peer_never_closes() {
     }
 }
 
-/// A client of our own server.
-fn greet(device: &Arc<dyn Device>) -> Arc<dyn Device> {
-    let (sender, answer) = mpsc::channel();
-    let client = device::Client {
-        number: 1,
-        peer: Peer::Other,
-        export: String::new(),
-        tls: None,
-        presence: device::Presence::default(),
-    };
-    device.connect(&client, Box::new(move |result| sender.send(result).unwrap()));
-    answer.recv().unwrap().unwrap().unwrap()
-}
-
 #[test]
 fn of_a_change_that_was_answered_the_first_flush_fails_once_for_each_client() {
     let lost = [Act::HangUp, Act::SaysNothing].into_iter();
@@ -310,7 +274,8 @@ fn of_a_change_that_was_answered_the_first_flush_fails_once_for_each_client() {
         let server = server(&disk, offer(SIZE), at_first(Command::Read, act));
         let words = ["reconnect-delay=60", "request-timeout=100ms"];
         let device = server.try_open_with(&words).unwrap();
-        let clients = [greet(&device), greet(&device)];
+        let greeted = || script::greet(&*device).unwrap().unwrap();
+        let clients = [greeted(), greeted()];
         clients[0].run(operation()).unwrap();
         clients[1].read_at(&mut [0; 512], 0).unwrap();
         assert_eq!(device.epoch(), 1, "{command:?}");
@@ -319,7 +284,7 @@ fn of_a_change_that_was_answered_the_first_flush_fails_once_for_each_client() {
             assert!(error.to_string().contains("may be lost"), "{error}");
             client.flush().unwrap();
         }
-        greet(&device).flush().unwrap();
+        greeted().flush().unwrap();
     }
 }
 
@@ -335,7 +300,7 @@ fn what_was_flushed_or_durable_by_itself_is_no_loss() {
     device.write_at(&[2; 4096], 4096, true).unwrap();
     let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
     device.zero(8192, 1, fast).unwrap_err();
-    eventually("a new connection", || device.epoch() == 1);
+    wait_for("a new connection", || device.epoch() == 1);
     device.flush().unwrap();
 }
 
@@ -583,7 +548,7 @@ fn a_connection_that_no_longer_answers_when_another_is_made_is_given_up() {
     first.start(1, Operation::Trim { offset: 0, len: 4096, fua: false });
     let ended = script::finish(&mut *first);
     assert!(ended.iter().all(|(_, outcome)| outcome.is_ok()), "{ended:?}");
-    eventually("the epoch grows", || device.epoch() == 1);
+    wait_for("the epoch grows", || device.epoch() == 1);
     device.flush().unwrap_err();
     device.flush().unwrap();
 }
@@ -636,12 +601,12 @@ fn what_a_server_that_shuts_down_still_owes_is_awaited() {
         let write = client.expect(Command::Write);
         client.send(&error(write.cookie, 108, "going"));
         // The others are with its successor by then.
-        eventually("the write is repeated", || ours.count(Command::Write) > 0);
+        wait_for("the write is repeated", || ours.count(Command::Write) > 0);
         client.send(&data(read.cookie, true, 0, &[9; 512]));
         client.drain();
     });
     let device = patient(&server);
-    let read = start(&device, Operation::Read { offset: 0, buffer: device::Buffer::zeroed(512) });
+    let read = start(&*device, Operation::Read { offset: 0, buffer: device::Buffer::zeroed(512) });
     device.write_at(&[5; 512], 4096, false).unwrap();
     let device::Outcome::Read(bytes) = read.recv_timeout(MINUTE).unwrap().unwrap() else {
         panic!("a read is answered otherwise")

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use blackbox::wait_for;
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome};
 use runtime::{Context, Mutex};
-use wire::{Command, ExportOffer, TransmissionFlags as Flags, Uri};
+use wire::{Command, Uri};
 
 use super::{Connections, Upstream};
 use crate::reach::ExportSpec;
-use script::{Client, Server, data, offer, simple, structured};
+use script::{Client, Server, data, offer, several, simple, structured};
 
 #[path = "../../tests/script/mod.rs"]
 mod script;
@@ -55,11 +56,8 @@ impl Disk {
 fn serve() -> (Arc<Disk>, Server) {
     let disk = Arc::new(Disk::default());
     *disk.bytes.lock() = vec![0; usize::try_from(SIZE).unwrap()];
-    let flags = script::EVERYTHING.with(Flags::CAN_MULTI_CONN);
     let same = disk.clone();
-    let server = Server::start(ExportOffer { flags, ..offer(SIZE) }, structured(), move |client| {
-        same.play(client);
-    });
+    let server = Server::start(several(SIZE), structured(), move |client| same.play(client));
     (disk, server)
 }
 
@@ -78,14 +76,6 @@ fn run(connections: &Connections, operation: Operation) -> device::Result<Outcom
     let (tell, told) = std::sync::mpsc::channel();
     connections.submit(operation, Box::new(move |outcome| tell.send(outcome).unwrap()), None);
     told.recv().unwrap()
-}
-
-fn until(ready: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !ready() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to that");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -118,7 +108,7 @@ fn whatever_is_asked_for_while_connections_are_left_and_made_is_done() {
                 // It may come as soon as it is asked for.
                 let mut before = shared.list().len();
                 while before < 4 && shared.want_more() {
-                    until(|| shared.list().len() > before);
+                    wait_for("it comes to that", || shared.list().len() > before);
                     before = shared.list().len();
                 }
                 shared.leave_all_but(1);
@@ -129,7 +119,9 @@ fn whatever_is_asked_for_while_connections_are_left_and_made_is_done() {
         assert!(clients > 40, "{clients}");
         // All connections that were closed had sent DISC.
         connections.0.leave_all_but(1);
-        until(|| disk.goodbyes.load(SeqCst) == disk.clients.load(SeqCst) - 1);
+        wait_for("it comes to that", || {
+            disk.goodbyes.load(SeqCst) == disk.clients.load(SeqCst) - 1
+        });
         assert_eq!(connections.epoch(), 0, "nothing can have been forgotten");
     }
 }
@@ -138,9 +130,7 @@ fn whatever_is_asked_for_while_connections_are_left_and_made_is_done() {
 fn a_connection_that_still_owes_something_is_left_when_it_has_answered() {
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let held = Mutex::new(Some(held));
-    let flags = script::EVERYTHING.with(Flags::CAN_MULTI_CONN);
-    let several = ExportOffer { flags, ..offer(SIZE) };
-    let server = Server::start(several, structured(), move |mut client| {
+    let server = Server::start(several(SIZE), structured(), move |mut client| {
         while let Some((request, _)) = client.request() {
             if request.kind() == Some(Command::Disconnect) {
                 return;
@@ -159,7 +149,7 @@ fn a_connection_that_still_owes_something_is_left_when_it_has_answered() {
     let read = |offset| Operation::Read { offset, buffer: Buffer::zeroed(512) };
     connections.submit(read(0), Box::new(move |outcome| tell.send(outcome).unwrap()), None);
     assert!(shared.want_more());
-    until(|| shared.list().len() == 2);
+    wait_for("it comes to that", || shared.list().len() == 2);
     // Only that one has something to do, and it is the one that stays. A flush may go over either.
     shared.list().reverse();
     shared.list().iter().for_each(|one| one.trust(true));
@@ -203,9 +193,7 @@ enum First {
 fn one_lost_after_a_write(first: First) -> (Connections, Server) {
     let (hang_up, told) = std::sync::mpsc::channel::<()>();
     let told = Mutex::new(Some(told));
-    let flags = script::EVERYTHING.with(Flags::CAN_MULTI_CONN);
-    let several = ExportOffer { flags, ..offer(SIZE) };
-    let server = Server::start(several, structured(), move |mut client| {
+    let server = Server::start(several(SIZE), structured(), move |mut client| {
         let answers = client.number > 0 || first == First::Answers;
         let told = told.lock().take();
         let stream = client.stream.try_clone().unwrap();
@@ -228,16 +216,16 @@ fn one_lost_after_a_write(first: First) -> (Connections, Server) {
     let old = shared.list().first().cloned().unwrap();
     let lose = || {
         hang_up.send(()).unwrap();
-        until(|| old.is_over());
+        wait_for("it comes to that", || old.is_over());
     };
     if first == First::GoneBefore {
         lose();
     }
     assert!(shared.want_more());
-    until(|| shared.list().len() == 2);
+    wait_for("it comes to that", || shared.list().len() == 2);
     let new = shared.list().last().cloned().unwrap();
     if first == First::Answers {
-        until(|| new.is_trusted());
+        wait_for("it comes to that", || new.is_trusted());
     }
     if first != First::GoneBefore {
         lose();
@@ -275,7 +263,7 @@ fn the_only_connection_that_a_flush_may_go_over_is_not_left() {
     let (connections, _server) = one_lost_after_a_write(First::Answers);
     connections.reopen().unwrap();
     let shared = &connections.0;
-    until(|| shared.list().iter().all(|one| one.is_trusted()));
+    wait_for("it comes to that", || shared.list().iter().all(|one| one.is_trusted()));
     let last = shared.list().last().cloned().unwrap();
     for one in shared.list().iter().filter(|one| !Arc::ptr_eq(one, &last)) {
         one.trust(false);

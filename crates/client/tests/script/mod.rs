@@ -9,6 +9,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 
 use devices::OpenOptions;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -34,6 +35,12 @@ pub(crate) fn offer(size: u64) -> ExportOffer {
         contexts: vec!["base:allocation".into()],
         ..ExportOffer::default()
     }
+}
+
+/// The same with several connections.
+pub(crate) fn several(size: u64) -> ExportOffer {
+    let flags = EVERYTHING.with(TransmissionFlags::CAN_MULTI_CONN);
+    ExportOffer { flags, ..offer(size) }
 }
 
 struct One(ExportOffer);
@@ -245,6 +252,42 @@ fn shake(
             }
         }
     }
+}
+
+/// The bytes of a read.
+pub(crate) fn read(
+    device: &dyn device::Device,
+    offset: u64,
+    len: usize,
+) -> device::Result<Vec<u8>> {
+    let mut bytes = vec![0xee; len];
+    trial::BlockingCalls::read_at(device, &mut bytes, offset).map(|()| bytes)
+}
+
+/// Starts an operation that another thread completes.
+pub(crate) fn start(
+    device: &dyn device::Device,
+    operation: device::Operation,
+) -> Receiver<device::Result<device::Outcome>> {
+    let (tell, told) = channel();
+    device.submit(operation, Box::new(move |outcome| drop(tell.send(outcome))));
+    told
+}
+
+/// What a device gives a client of a server of ours.
+pub(crate) fn greet(
+    device: &dyn device::Device,
+) -> device::Result<Option<Arc<dyn device::Device>>> {
+    let (sender, answer) = channel();
+    let client = device::Client {
+        number: 1,
+        peer: device::Peer::Other,
+        export: String::new(),
+        tls: None,
+        presence: device::Presence::default(),
+    };
+    device.connect(&client, Box::new(move |result| sender.send(result).unwrap()));
+    answer.recv().unwrap()
 }
 
 /// The operations that have ended, and their results.
