@@ -40,8 +40,6 @@ fn policy(wants: u8, more: u8) -> ClientPolicy {
         contexts: if has(0x10) { Vec::new() } else { vec!["base:allocation".into()] },
         all_contexts: has(0x20),
         list_contexts: has(0x40),
-        describe: has(0x80),
-        block_sizes: more & 8 == 0,
     }
 }
 

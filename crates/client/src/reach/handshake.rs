@@ -52,7 +52,6 @@ pub(crate) fn connect(
         export: target.export.clone(),
         contexts: map.into_iter().collect(),
         all_contexts: target.contexts,
-        describe: true,
         extended,
         ..ClientPolicy::default()
     };

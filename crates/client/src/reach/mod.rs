@@ -26,7 +26,6 @@ pub use target::{ExportSpec, MOST_CONNECTIONS, ServerSpec};
 pub fn inspect(target: &ExportSpec) -> Result<Negotiated> {
     let policy = ClientPolicy {
         export: target.export.clone(),
-        describe: true,
         list_contexts: true,
         ..ClientPolicy::default()
     };
@@ -38,11 +37,6 @@ pub fn inspect(target: &ExportSpec) -> Result<Negotiated> {
 /// # Errors
 /// The server cannot be reached, or does not list them.
 pub fn list(target: &ExportSpec) -> Result<Vec<ListedExport>> {
-    let policy = ClientPolicy {
-        lists: true,
-        describe: true,
-        list_contexts: true,
-        ..ClientPolicy::default()
-    };
+    let policy = ClientPolicy { lists: true, list_contexts: true, ..ClientPolicy::default() };
     persist(target, || handshake::list(&Route::open(target)?, policy.clone(), target.timeout))
 }

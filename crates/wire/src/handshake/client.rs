@@ -10,7 +10,7 @@
 use crate::codec::{Reader, put_u16, put_u32, put_u64, text};
 use crate::constants::{
     Framing, IHAVEOPT, MAX_EXPORT_SIZE, MAX_STRING, NBDMAGIC, OLDSTYLE_MAGIC,
-    OPTION_REPLY_HEADER_LEN, OPTION_REPLY_MAGIC, TransmissionFlags, handshake_flags, option,
+    OPTION_REPLY_HEADER_LEN, OPTION_REPLY_MAGIC, TransmissionFlags, handshake_flags, info, option,
 };
 use crate::error::{HandshakeError, PeerIncompatible, PeerMisbehaved};
 use crate::handshake::client_options::{ExportInfo, Phase};
@@ -31,7 +31,8 @@ pub enum ClientTls {
     Require,
 }
 
-/// What a client wants.
+/// What a client wants. It asks for block sizes, and so has to keep to them, and for the canonical
+/// name and the description.
 #[derive(Clone, Debug)]
 pub struct ClientPolicy {
     /// Name of the export; empty for the server's default one.
@@ -48,10 +49,6 @@ pub struct ClientPolicy {
     pub contexts: Vec<String>,
     /// Select the others that the server has as well, a few dozen at most.
     pub all_contexts: bool,
-    /// Ask for block sizes, and so promise to keep to them.
-    pub block_sizes: bool,
-    /// Ask for the canonical name and the description.
-    pub describe: bool,
     /// Ask which contexts there are.
     pub list_contexts: bool,
 }
@@ -66,8 +63,6 @@ impl Default for ClientPolicy {
             extended: true,
             contexts: Vec::new(),
             all_contexts: false,
-            block_sizes: true,
-            describe: false,
             list_contexts: false,
         }
     }
@@ -433,12 +428,12 @@ pub(super) fn put_option(option: u32, data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(data);
 }
 
-/// The data of INFO and GO.
-pub(super) fn info_data(name: &str, ids: &[u16]) -> Vec<u8> {
-    let mut data = Vec::with_capacity(6 + name.len() + 2 * ids.len());
+/// The data of INFO and GO, with the number and the ids of the information wanted.
+pub(super) fn info_data(name: &str) -> Vec<u8> {
+    let mut data = Vec::with_capacity(12 + name.len());
     crate::codec::put_counted(&mut data, name);
-    put_u16(&mut data, u16::try_from(ids.len()).unwrap_or(0));
-    ids.iter().for_each(|id| put_u16(&mut data, *id));
+    let wanted = [3, info::NAME, info::DESCRIPTION, info::BLOCK_SIZE];
+    wanted.iter().for_each(|field| put_u16(&mut data, *field));
     data
 }
 

@@ -69,7 +69,7 @@ impl ClientHandshake {
                 }
                 Phase::List if self.policy.lists => Some(Vec::new()),
                 Phase::ListedInfo(at) => match self.listed.get(at) {
-                    Some(listed) => Some(info_data(&listed.name, &self.info_ids())),
+                    Some(listed) => Some(info_data(&listed.name)),
                     None => return self.finish_list(out),
                 },
                 // Contexts mean nothing without chunks, and some servers refuse the question.
@@ -84,7 +84,7 @@ impl ClientHandshake {
                 Phase::SelectContexts if self.wants_contexts() => {
                     Some(context_data(&self.policy.export, &self.policy.contexts))
                 }
-                Phase::Export => Some(info_data(&self.policy.export, &self.info_ids())),
+                Phase::Export => Some(info_data(&self.policy.export)),
                 _ => None,
             };
             if let Some(data) = data {
@@ -101,17 +101,6 @@ impl ClientHandshake {
 
     fn wants_contexts(&self) -> bool {
         self.mode != Framing::Simple && !self.policy.contexts.is_empty()
-    }
-
-    fn info_ids(&self) -> Vec<u16> {
-        let mut ids = Vec::new();
-        if self.policy.describe || self.policy.lists {
-            ids.extend([info::NAME, info::DESCRIPTION]);
-        }
-        if self.policy.block_sizes {
-            ids.push(info::BLOCK_SIZE);
-        }
-        ids
     }
 
     fn finish_list(&mut self, out: &mut Vec<u8>) -> ClientStep {
@@ -227,10 +216,6 @@ impl ClientHandshake {
             Phase::Export if kind == reply::ERR_UNSUP && self.mode != Framing::Extended => {
                 self.send_export_name(out);
                 return Ok(ClientStep::NeedMore);
-            }
-            Phase::Export if kind == reply::ERR_BLOCK_SIZE_REQD && !self.policy.block_sizes => {
-                self.policy.block_sizes = true;
-                return Ok(self.begin(Phase::Export, out));
             }
             Phase::Export => return Err(refusal),
             Phase::SelectContexts => self.contexts.clear(),

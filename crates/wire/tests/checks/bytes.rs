@@ -2,7 +2,7 @@
 
 pub(crate) use blackbox::nbd::Cursor as Fields;
 pub(crate) use blackbox::nbd::rep::{
-    ACK, BLOCK_SIZE_REQD, INFO, INVALID, META_CONTEXT as META, POLICY, SERVER, UNSUP,
+    ACK, INFO, INVALID, META_CONTEXT as META, POLICY, SERVER, UNSUP,
 };
 use blackbox::nbd::{EXT_REQUEST, OPTION_REPLY, REQUEST};
 
