@@ -488,18 +488,6 @@ fn an_allocated_target_is_swept_without_making_holes() {
 }
 
 #[test]
-fn a_target_that_cannot_zero_is_written_to_and_one_without_fast_zero_is_not_swept() {
-    let source = source(&striped(30));
-    for (zero, plain) in [(false, 0), (true, 30)] {
-        let abilities = Abilities { extents: false, fast_zero: false, zero, ..all_abilities() };
-        let target = Arc::new(Target::with(60 * BLOCK, abilities));
-        copied(&source, &target, &options());
-        assert_eq!((target.plain().len(), target.fast().len()), (plain, 0));
-        assert_eq!(target.writes.lock().unwrap().len(), if zero { 30 } else { 60 });
-    }
-}
-
-#[test]
 fn it_never_takes_more_requests_or_bytes_than_the_best_of_the_three_ways() {
     let mut random = Random(11);
     for round in 0..150 {
@@ -522,7 +510,7 @@ fn it_never_takes_more_requests_or_bytes_than_the_best_of_the_three_ways() {
         copied(&source, &target, &options());
         // A refused request changes nothing, and there is one at most.
         let refused = if refuses { target.fast().len() } else { 0 };
-        assert!(refused <= 1);
+        assert!(refused <= 1 && (fast || target.fast().is_empty()));
         let zeroes = target.zeroes().len() - refused;
         let writes = target.writes.lock().unwrap().clone();
         let bytes: u64 = writes.iter().map(|w| w.end - w.start).sum();
