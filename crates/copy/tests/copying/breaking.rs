@@ -384,6 +384,22 @@ fn a_fast_zero_that_is_lost_is_never_repeated_and_loses_no_byte_when_it_comes_la
 }
 
 #[test]
+fn a_long_hole_whose_fast_zero_is_lost_is_zeroed_by_another_request() {
+    let hole = vec![0; 20 << 20];
+    let bytes = [disk(1, 50), hole, disk(2, 50)].concat();
+    for seed in 0..4 {
+        let source = Server::new(bytes.clone(), Temper::default(), seed);
+        let temper = Temper { late: 5, mends_itself: true, forgets: true, ..Temper::default() };
+        let target = Server::new(vec![0xee; bytes.len()], temper, seed);
+        // Nothing is swept, so a worker tries out whether zeroing is fast.
+        let options = Options { apart: false, skip_zeroes: false, ..options(&mut Random(seed)) };
+        go(&source, &target, &options).unwrap();
+        let state = target.state();
+        assert!(state.zero_was_lost && state.late.is_none());
+    }
+}
+
+#[test]
 fn the_first_broken_path_is_the_end_where_the_device_does_not_reconnect() {
     for on_target in [true, false] {
         for lanes in [0, 2] {
