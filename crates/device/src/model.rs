@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use runtime::Mutex;
+use runtime::{Mutex, to_usize};
 
 use crate::{
     Abilities, BlockSizes, Blocking, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Place,
@@ -96,7 +96,7 @@ impl Model {
         let end = offset + len;
         assert!(len.is_multiple_of(min) || end == self.info.size, "length {len} is not aligned");
         assert!(end <= self.info.size, "{offset}+{len} is outside");
-        usize::try_from(offset).unwrap_or(usize::MAX)..usize::try_from(end).unwrap_or(usize::MAX)
+        to_usize(offset)..to_usize(end)
     }
 }
 
@@ -165,8 +165,7 @@ impl Blocking for Model {
     }
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        let range =
-            usize::try_from(offset).unwrap_or(0)..usize::try_from(offset + len).unwrap_or(0);
+        let range = to_usize(offset)..to_usize(offset + len);
         let state = self.state.lock();
         let mut found = Vec::new();
         let mut at = range.start;
@@ -193,7 +192,7 @@ impl Blocking for Model {
         let range = offset..offset + len;
         let (state, mut runs) = (self.state.lock(), Vec::new());
         for at in range {
-            let at = usize::try_from(at).unwrap_or(usize::MAX);
+            let at = to_usize(at);
             merge_run(&mut runs, StatusRun { len: 1, value: u64::from(state.changed[at]) });
         }
         out.extend(runs.into_iter().take(max));
@@ -209,10 +208,10 @@ impl Blocking for Model {
         }
         let block = u64::from(self.info.blocks.minimum);
         let half = (len / 2).next_multiple_of(block).min(len);
-        let mut bytes = vec![0; usize::try_from(half).unwrap_or(usize::MAX)];
+        let mut bytes = vec![0; to_usize(half)];
         let n = rustix::io::pread(from.fd(), &mut bytes, from.offset());
         let n = n.map_err(|e| Error::os("take", e))?;
-        let n = n - n % usize::try_from(block).unwrap_or(1);
+        let n = n - n % to_usize(block);
         let range = range.start..range.start + n;
         let mut state = self.state.lock();
         state.bytes[range.clone()].copy_from_slice(&bytes[..n]);

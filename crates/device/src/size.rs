@@ -119,12 +119,12 @@ pub fn format_size(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
     }
-    let unit = ((63 - bytes.leading_zeros()) / 10).min(6);
+    let unit = (bytes.ilog2() / 10).min(6);
     let shift = unit * 10;
     let whole = bytes >> shift;
     // Two decimals by integer arithmetic: the remainder is below 2^60, so widen it first.
     let rest = (u128::from(bytes & ((1 << shift) - 1)) * 100) >> shift;
-    let name = usize::try_from(unit - 1).ok().and_then(|u| UNITS.get(u)).unwrap_or(&"EiB");
+    let name = UNITS.get(unit as usize - 1).unwrap_or(&"EiB");
     if rest == 0 { format!("{whole} {name}") } else { format!("{whole}.{rest:02} {name}") }
 }
 

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use runtime::to_usize;
+
 /// A file in memory, mapped from its beginning, shared with every program that has it open.
 #[derive(Debug)]
 pub struct Mapping {
@@ -46,7 +48,7 @@ impl Mapping {
     /// The window on `len` bytes from `offset`; `None` if they do not all lie in the mapping.
     #[must_use]
     pub fn window(self: &Arc<Self>, offset: u64, len: usize) -> Option<Window> {
-        let offset = usize::try_from(offset).ok()?;
+        let offset = to_usize(offset);
         let inside = offset <= self.len && len <= self.len - offset;
         inside.then(|| Window { mapping: self.clone(), offset, len })
     }

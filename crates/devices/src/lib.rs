@@ -4,7 +4,6 @@
 //! and compared with another. Each device is one file or folder here and one entry in [`table`]; no
 //! other code knows of it.
 
-mod checked;
 mod creation;
 mod data;
 pub mod file;

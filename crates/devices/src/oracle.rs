@@ -3,8 +3,8 @@
 
 use device::{Error, ErrorKind, Fault, Result};
 
-use crate::checked::{len, to_usize};
 use crate::words::first_difference;
+use runtime::to_usize;
 
 /// Compared at a time: small enough to stay in the first-level cache.
 const PIECE: usize = 4096;
@@ -27,7 +27,7 @@ pub(crate) fn verify(
         if let Some(i) = first_difference(piece, want) {
             return Err(mismatch(name, at + i));
         }
-        at += len(piece);
+        at += piece.len() as u64;
     }
     Ok(())
 }

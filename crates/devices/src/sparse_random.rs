@@ -15,11 +15,11 @@
 
 use device::{Blocking, Extent, ExtentKind, Info, Params, Result, ZeroFlags, merge_extent};
 
-use crate::checked::{len as len_of, to_usize};
 use crate::random::info;
 use crate::words::{Generator, first_difference, seed_from_clock};
 use crate::{OpenOptions, oracle};
 use device::values;
+use runtime::to_usize;
 
 const BLOCK: u64 = 4096;
 /// 2^63 bytes are so many blocks.
@@ -171,7 +171,7 @@ impl SparseRandom {
 
     fn fill(&self, buf: &mut [u8], offset: u64) {
         let mut rest = buf;
-        self.pieces(offset, len_of(rest), |kind, at, n| {
+        self.pieces(offset, rest.len() as u64, |kind, at, n| {
             let (piece, tail) = std::mem::take(&mut rest).split_at_mut(to_usize(n));
             if kind == ExtentKind::Data {
                 self.fill_data(piece, at);
@@ -202,7 +202,7 @@ impl SparseRandom {
         let (mut at, mut left) = (offset, len);
         let mut piece = [0; 4096];
         while left > 0 {
-            let n = left.min(len_of(&piece));
+            let n = left.min(piece.len() as u64);
             let bytes = &mut piece[..to_usize(n)];
             self.fill_data(bytes, at);
             if let Some(i) = first_difference(bytes, &[0; 4096][..to_usize(n)]) {

@@ -7,8 +7,6 @@
 
 use runtime::{SPREAD_STEP, spread_bits};
 
-use crate::checked::len;
-
 /// Fills `buf`, which begins at `offset` of the disk, with the bytes of the words that `word`
 /// computes from their numbers (offset / 8).
 #[inline]
@@ -93,7 +91,7 @@ pub(crate) fn first_difference(a: &[u8], b: &[u8]) -> Option<u64> {
         return None;
     }
     let at = a.iter().zip(b).position(|(x, y)| x != y);
-    Some(at.map_or_else(|| len(a).min(len(b)), |i| i as u64))
+    Some(at.map_or_else(|| a.len().min(b.len()) as u64, |i| i as u64))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use device::{
     Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
     Info, Now, Operation, Outcome, PathsBelow, Result, Session, below,
 };
-use runtime::{Context, spawn};
+use runtime::{Context, spawn, to_usize};
 
 /// A range of a disk, or zeroes.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ async fn read(spans: &[Span], offset: u64, mut buffer: Buffer) -> Result<Outcome
     let (mut at, mut rest) = (offset, &mut buffer[..]);
     while !rest.is_empty() {
         let found = piece(spans, at, rest.len() as u64).ok_or_else(Error::unanswered)?;
-        let len = usize::try_from(found.len).unwrap_or(usize::MAX).min(rest.len());
+        let len = to_usize(found.len).min(rest.len());
         let (now, later) = rest.split_at_mut(len);
         match found.disk {
             None => now.fill(0),

@@ -4,6 +4,7 @@
 //! The map of the source says it. A source without a map is read as a whole, to find its zeroes.
 
 use device::{Edge, Extent, ExtentKind, Result, ZeroRuns};
+use runtime::to_usize;
 
 /// What a disk will hold.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,7 @@ impl Map<'_> {
             disk.resolve(self.at, size - self.at, Self::MANY, &mut known)?;
             return Ok(known);
         }
-        let len = usize::try_from((size - self.at).min(Self::PIECE)).unwrap_or(0);
+        let len = to_usize((size - self.at).min(Self::PIECE));
         self.buffer.resize(len, 0);
         disk.read(&mut self.buffer, self.at)?;
         for (start, len, zero) in ZeroRuns::new(&self.buffer, self.at, Self::BLOCK) {

@@ -9,7 +9,7 @@ use device::{
     Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
     PathsBelow, Result, Session,
 };
-use runtime::{Context, Mutex, spawn};
+use runtime::{Context, Mutex, spawn, to_usize};
 
 /// The smallest piece that is given up: a sector.
 const SECTOR: u64 = 512;
@@ -72,7 +72,7 @@ async fn read(below: &Edge, gaps: &Gaps, offset: u64, mut whole: Buffer) -> Resu
             Err(_) => {
                 let middle = at.midpoint(end).next_multiple_of(size);
                 let middle = if middle < end { middle } else { end - (end - 1) % size - 1 };
-                let first = usize::try_from(middle - at).unwrap_or(len).clamp(1, len - 1);
+                let first = to_usize(middle - at).clamp(1, len - 1);
                 left.extend([(start + first, len - first), (start, first)]);
             }
         }

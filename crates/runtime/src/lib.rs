@@ -41,7 +41,7 @@ pub use control::{Complaint, Complaints, Control, Gauge};
 pub use each::{StepBudget, each};
 pub use gate::{Gate, Pass};
 pub use mailbox::Mailbox;
-pub use numbers::{SPREAD_STEP, TimeBuckets, spread_bits};
+pub use numbers::{SPREAD_STEP, TimeBuckets, spread_bits, to_usize};
 pub use pool::WorkPool;
 pub use ranges::{BlockAccess, RangeLock, RangeLocks, RangeSet};
 pub use sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -1,4 +1,13 @@
-//! Numbers that are spread, and times that are counted.
+//! Numbers that are converted or spread, and times that are counted.
+
+const _: () = assert!(usize::BITS == 64, "lengths on a disk are lengths in memory");
+
+/// A number of bytes as a length in memory: they have the same range.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "a usize has 64 bits")]
+pub const fn to_usize(n: u64) -> usize {
+    n as usize
+}
 
 /// A bijection that spreads every bit of a number (the output step of splitmix64). Numbers that
 /// come [`SPREAD_STEP`] after each other give numbers that look random.
@@ -43,7 +52,7 @@ impl TimeBuckets {
         };
         let part = bits & ((1 << self.bits) - 1);
         let before = u64::from(doublings - self.first) << self.bits;
-        usize::try_from(before + part).map_or(usize::MAX, |place| place.min(self.count() - 1))
+        to_usize(before + part).min(self.count() - 1)
     }
 
     /// The first time, in ns, that is too long for a bucket but the last; longer than its shortest

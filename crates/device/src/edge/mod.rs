@@ -10,7 +10,7 @@ mod pieces;
 
 use std::sync::Arc;
 
-use runtime::{Behalf, Gate, WorkPool, spawn_while_wanted};
+use runtime::{Behalf, Gate, WorkPool, spawn_while_wanted, to_usize};
 
 use crate::{
     Buffer, Device, Done, EdgeLane, Error, ErrorKind, Extent, Fault, Info, Now, Operation, Outcome,
@@ -292,11 +292,11 @@ impl Edge {
     }
 
     /// The smallest range of whole blocks around `offset..offset + len`.
-    fn widen(&self, offset: u64, len: u64) -> Result<(u64, usize)> {
+    fn widen(&self, offset: u64, len: u64) -> (u64, usize) {
         let min = self.block();
         let start = offset - offset % min;
         let end = (offset + len).next_multiple_of(min).min(self.info().size);
-        Ok((start, to_usize(end - start)?))
+        (start, to_usize(end - start))
     }
 
     /// Where a write of `len` bytes to `offset` may be received directly: see [`Device::window`].
@@ -474,8 +474,4 @@ impl Edge {
 fn confused(what: &str) -> Error {
     let action = format!("{what}: the device returned an invalid result; this is a defect");
     Error::new(ErrorKind::Io, Fault::Us, action)
-}
-
-fn to_usize(n: u64) -> Result<usize> {
-    usize::try_from(n).map_err(|_| Error::invalid(format!("{n} bytes do not fit in memory")))
 }

@@ -6,9 +6,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use runtime::{Mutex, Pass, each, promise, spawn};
+use runtime::{Mutex, Pass, each, promise, spawn, to_usize};
 
-use super::{Edge, confused, to_usize};
+use super::{Edge, confused};
 use crate::{Buffer, Done, Error, Operation, Outcome, Place, Result, Slice, ZeroFlags};
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
@@ -124,7 +124,7 @@ async fn read(edge: &Edge, offset: u64, buffer: Buffer) -> Result<Buffer> {
     if len == 0 {
         return Ok(buffer);
     }
-    let (start, whole) = edge.widen(offset, len as u64)?;
+    let (start, whole) = edge.widen(offset, len as u64);
     let pieces = cut(start, whole, edge.longest());
     read_over(edge, offset, buffer, pieces).await
 }
@@ -160,7 +160,7 @@ fn overlay(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
     let start = to_at.max(from_at);
     let end = (to_at + to.len() as u64).min(from_at + from.len() as u64);
     let range = |base: u64| -> Option<std::ops::Range<usize>> {
-        Some(usize::try_from(start.checked_sub(base)?).ok()?..usize::try_from(end - base).ok()?)
+        Some(to_usize(start.checked_sub(base)?)..to_usize(end - base))
     };
     if start < end
         && let (Some(into), Some(out)) = (range(to_at), range(from_at))
@@ -282,13 +282,11 @@ async fn put(edge: &Edge, offset: u64, data: Slice, fua: bool) -> Result<()> {
 
 /// Reads the blocks that are covered only in part, copies `data` over them, and writes them all.
 async fn rewrite(edge: &Edge, offset: u64, data: Slice, fua: bool) -> Result<()> {
-    let (start, len) = edge.widen(offset, data.len() as u64)?;
+    let (start, len) = edge.widen(offset, data.len() as u64);
     let (block, end) = (edge.block(), start + len as u64);
     let last = (end - 1) - (end - 1) % block;
     let ends = if last == start { vec![start] } else { vec![start, last] };
-    let touched = ends
-        .into_iter()
-        .map(move |at| (at, usize::try_from(block.min(end - at)).unwrap_or(usize::MAX)));
+    let touched = ends.into_iter().map(move |at| (at, to_usize(block.min(end - at))));
     let mut whole = read_over(edge, start, Buffer::zeroed(len), touched).await?;
     overlay(&mut whole, start, &data, offset);
     put(edge, start, whole.into(), fua).await
@@ -320,7 +318,7 @@ async fn zero_in_parts(edge: &Edge, offset: u64, len: u64, flags: ZeroFlags) -> 
     };
     for (at, n) in [head, tail] {
         if n > 0 {
-            write(edge, at, Buffer::zeroed(to_usize(n)?).into(), each).await?;
+            write(edge, at, Buffer::zeroed(to_usize(n)).into(), each).await?;
         }
     }
     if inner_len > 0 {
@@ -390,7 +388,7 @@ fn zero_pieces(
     let step = (longest.clamp(1, ZERO_PIECE) as u64).max(block);
     (0..len.div_ceil(step)).filter_map(move |i| {
         let at = i * step;
-        let n = usize::try_from(step.min(len - at)).ok()?;
+        let n = to_usize(step.min(len - at));
         Some(Operation::Write { offset: offset + at, data: zeroes(n)?, fua })
     })
 }

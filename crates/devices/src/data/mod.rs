@@ -14,7 +14,6 @@ mod value;
 use device::{Blocking, Error, Params, Reach, Result, Use, ZeroFlags};
 
 use crate::OpenOptions;
-use crate::checked::len as len_of;
 use crate::memory::Memory;
 use device::values;
 use parse::{Environment, SyntaxError};
@@ -99,8 +98,8 @@ struct Counted {
 
 impl Sink for Counted {
     fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
-        self.at = self.at.max(at + len_of(bytes));
-        self.left = self.left.saturating_sub(len_of(bytes));
+        self.at = self.at.max(at + bytes.len() as u64);
+        self.left = self.left.saturating_sub(bytes.len() as u64);
         self.left > 0
     }
 
@@ -181,7 +180,7 @@ impl Environment for Variables<'_> {
         let wanted = to.map_or(u64::MAX, |to| to.saturating_sub(from));
         let mut bytes = Vec::new();
         file.take(wanted.min(value::MOST_BYTES + 1)).read_to_end(&mut bytes).map_err(failed)?;
-        if len_of(&bytes) > value::MOST_BYTES {
+        if bytes.len() as u64 > value::MOST_BYTES {
             let most = device::format_size(value::MOST_BYTES);
             return Err(SyntaxError::new(
                 0,

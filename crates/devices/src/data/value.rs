@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::checked::to_usize;
+use runtime::to_usize;
 
 /// Bytes written for one disk at most.
 pub(crate) const MOST_BYTES: u64 = if cfg!(test) { 16 << 20 } else { 1 << 30 };

@@ -17,7 +17,7 @@ use device::{
     Abilities, Device, Done, Error, ErrorKind, Fault, Info, Operation, Order, Outcome, Params,
     Reach, Result, Simple, Slice, Use,
 };
-use runtime::{Context, Mutex, MutexGuard, WorkPool};
+use runtime::{Context, Mutex, MutexGuard, WorkPool, to_usize};
 use rustix::fs::fdatasync;
 
 use super::descriptor::{LONGEST, path_of, temporary};
@@ -179,7 +179,7 @@ impl Shared {
             Piece::Zeroes(len) => {
                 let mut left = *len;
                 while left > 0 {
-                    let n = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+                    let n = to_usize(left).min(PIECE);
                     self.outlet.write(zeroes.get(..n).unwrap_or_default())?;
                     left -= n as u64;
                 }
@@ -256,7 +256,7 @@ pub(super) fn pour(file: &OwnedFd, length: u64, outlet: &Outlet) -> Result<()> {
     let mut buffer = vec![0; PIECE];
     let mut at = 0;
     while at < length {
-        let n = usize::try_from(length - at).unwrap_or(PIECE).min(PIECE);
+        let n = to_usize(length - at).min(PIECE);
         let piece = buffer.get_mut(..n).unwrap_or_default();
         let read = transfer::read_exact(std::os::fd::AsFd::as_fd(file), piece, at);
         read.map_err(|e| Error::os("read the temporary file", e).on(outlet.name()).at(at))?;

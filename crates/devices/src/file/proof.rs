@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use device::samples;
 
-use crate::checked::to_usize;
 use crate::file::transfer;
+use runtime::to_usize;
 
 /// The first ranges, all of which are checked.
 const FIRST: u64 = 64;

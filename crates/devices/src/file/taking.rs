@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use device::Place;
+use runtime::to_usize;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
@@ -85,7 +86,7 @@ impl Taking {
             return 0;
         }
         let (mut at, mut into) = (from.offset(), offset);
-        let most = usize::try_from(len.min(KERNEL_COPY)).unwrap_or(usize::MAX);
+        let most = to_usize(len.min(KERNEL_COPY));
         let copied =
             rustix::fs::copy_file_range(from.fd(), Some(&mut at), fd, Some(&mut into), most);
         match copied {

@@ -30,13 +30,13 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatfs, seek};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use crate::checked::to_usize;
 use crate::file::long_punch::in_pieces;
 use crate::file::map::is_hole;
 use crate::file::prealloc::{PacedRun, Written};
 use crate::file::proof::{Proof, Verdict};
 use crate::file::{block, transfer};
 use crate::preallocation::PreallocationWatch;
+use runtime::to_usize;
 
 const XFS: u64 = 0x5846_5342;
 /// Larger "blocks" of filesystems other than xfs are preferred request sizes.

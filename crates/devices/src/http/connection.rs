@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::answer::keeps_alive;
 use super::pace::Pace;
 use super::transport::{HttpTransport, Line};
-use runtime::Bell;
+use runtime::{Bell, to_usize};
 
 /// Bytes of the head of an answer, at most.
 const HEAD: usize = 64 << 10;
@@ -433,7 +433,7 @@ fn straight(speech: Speech, mut body: Incoming, len: u64, keeps: bool) -> Result
     let parts = speech.driver.into_parts();
     begun.push(parts.read_buf);
     let mut begun = Bytes::from(begun.concat());
-    let most = usize::try_from(len).unwrap_or(usize::MAX);
+    let most = to_usize(len);
     // Unrequested bytes after an answer are not an answer.
     let keeps = keeps && begun.len() <= most;
     begun.truncate(most);

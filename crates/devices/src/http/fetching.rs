@@ -11,6 +11,7 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use device::{Buffer, Error, ErrorKind, Fault};
+use runtime::to_usize;
 
 use super::asking::{Answer, Asker, Trouble};
 use super::connection::unneeded;
@@ -198,13 +199,13 @@ impl<'a> Filling<'a> {
         let most = most.min(self.end.saturating_sub(self.at));
         let first = self.at / CHUNK;
         let wanted = (self.at % CHUNK + most).div_ceil(CHUNK);
-        for i in self.chunks.len()..AT_ONCE.min(usize::try_from(wanted).unwrap_or(AT_ONCE)) {
+        for i in self.chunks.len()..AT_ONCE.min(to_usize(wanted)) {
             let start = (first + i as u64) * CHUNK;
-            let len = usize::try_from((self.end - start).min(CHUNK)).unwrap_or(0);
+            let len = to_usize((self.end - start).min(CHUNK));
             self.chunks.push_back(self.shared.buffers.take(len));
         }
-        let mut skip = usize::try_from(self.at % CHUNK).unwrap_or(usize::MAX);
-        let mut left = usize::try_from(most).unwrap_or(usize::MAX);
+        let mut skip = to_usize(self.at % CHUNK);
+        let mut left = to_usize(most);
         let mut places = Vec::with_capacity(self.chunks.len());
         for chunk in &mut self.chunks {
             let place = chunk.get_mut(std::mem::take(&mut skip)..).unwrap_or_default();
@@ -221,7 +222,7 @@ impl<'a> Filling<'a> {
         let first = self.at / CHUNK;
         self.at += n;
         let full = if self.is_full() { self.chunks.len() as u64 } else { self.at / CHUNK - first };
-        let full = usize::try_from(full).unwrap_or(usize::MAX).min(self.chunks.len());
+        let full = to_usize(full).min(self.chunks.len());
         if full > 0 {
             let chunks: Vec<Buffer> = self.chunks.drain(..full).collect();
             if let Some(passed) = &mut self.passed {

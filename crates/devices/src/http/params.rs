@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use device::{Error, Params, Result, values};
 use net::tls::{CertificateFiles, TlsVersions, Trust};
+use runtime::to_usize;
 
 use super::credentials::{Header, HttpCredentials, Script, Secret, basic, header};
 use super::dial::Ways;
@@ -85,7 +86,7 @@ impl HttpParams {
 /// A number in a range.
 fn count(params: &Params, key: &str, least: usize, most: usize) -> Result<Option<usize>> {
     let Some(number) = values::number(params, key)? else { return Ok(None) };
-    match usize::try_from(number).ok().filter(|n| (least..=most).contains(n)) {
+    match Some(to_usize(number)).filter(|n| (least..=most).contains(n)) {
         Some(number) => Ok(Some(number)),
         None => {
             let range = format!("a number from {least} to {most}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::{Buffer, Done, Error, Outcome};
-use runtime::{Behalf, Mutex};
+use runtime::{Behalf, Mutex, to_usize};
 
 use super::window::CHUNK;
 
@@ -101,7 +101,7 @@ impl std::fmt::Debug for PendingRead {
 /// one is at `start`.
 pub(super) fn copy_overlap(buffer: &mut [u8], offset: u64, start: u64, bytes: &[u8]) {
     let from = offset.max(start);
-    let place = |base: u64| usize::try_from(from - base).unwrap_or(usize::MAX);
+    let place = |base: u64| to_usize(from - base);
     let Some(into) = buffer.get_mut(place(offset)..) else { return };
     let Some(source) = bytes.get(place(start)..) else { return };
     let len = into.len().min(source.len());

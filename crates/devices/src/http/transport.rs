@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use net::{Received, Stream};
+use runtime::to_usize;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -139,7 +140,7 @@ impl HttpTransport {
         into: &mut [IoSliceMut<'_>],
         most: u64,
     ) -> Poll<io::Result<usize>> {
-        let mut left = usize::try_from(most).unwrap_or(usize::MAX);
+        let mut left = to_usize(most);
         let fit = into.iter().take_while(|place| {
             let fits = place.len() <= left;
             left = left.saturating_sub(place.len());
@@ -150,7 +151,7 @@ impl HttpTransport {
             return self.line.receive_scattered(into);
         }
         let Some(place) = into.first_mut() else { return Poll::Ready(Ok(0)) };
-        let len = place.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        let len = place.len().min(to_usize(most));
         self.receive(place.get_mut(..len).unwrap_or_default())
     }
 }

@@ -17,7 +17,6 @@ use rustix::fs::{
 };
 
 use crate::OpenOptions;
-use crate::checked::len as len_of;
 use crate::file::long_punch::{LongPunches, in_pieces};
 use crate::file::map::Map;
 use crate::file::transfer;
@@ -117,9 +116,9 @@ impl Blocking for Memory {
 
     fn write_at(&self, data: &[u8], offset: u64, _fua: bool) -> Result<()> {
         transfer::write_all(self.file.as_fd(), data, offset)
-            .map_err(|e| self.error(format!("write {} bytes", len_of(data)), offset, e))?;
+            .map_err(|e| self.error(format!("write {} bytes", data.len() as u64), offset, e))?;
         if let Some(present) = &self.present {
-            present.remember(offset, len_of(data));
+            present.remember(offset, data.len() as u64);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use device::{Mapping, Window};
+use runtime::to_usize;
 
 /// Bytes that one bit stands for.
 const PART: u64 = 64 << 10;
@@ -25,14 +26,16 @@ pub(super) struct Present {
 impl Present {
     /// Nothing is present yet. `None` if the disk is too large or cannot be mapped.
     pub(super) fn of(file: impl AsFd, size: u64) -> Option<Self> {
-        let len = usize::try_from(size).ok().filter(|_| size > 0 && size <= LARGEST)?;
-        let mapping = Mapping::new(file, len).ok()?;
-        let words = usize::try_from(size.div_ceil(PART).div_ceil(64)).ok()?;
+        if size == 0 || size > LARGEST {
+            return None;
+        }
+        let mapping = Mapping::new(file, to_usize(size)).ok()?;
+        let words = to_usize(size.div_ceil(PART).div_ceil(64));
         Some(Self { mapping, parts: (0..words).map(|_| AtomicU64::new(0)).collect() })
     }
 
     fn word(&self, part: u64) -> Option<(&AtomicU64, u64)> {
-        let word = self.parts.get(usize::try_from(part / 64).ok()?)?;
+        let word = self.parts.get(to_usize(part / 64))?;
         Some((word, 1 << (part % 64)))
     }
 

@@ -21,7 +21,7 @@ use device::{
     Buffer, Device, Done, Error, Extent, Info, Lane, Now, Operation, Outcome, Result, Session,
     Simple, Slice, ZeroFlags,
 };
-use runtime::{Context, Gate, promise, spawn};
+use runtime::{Context, Gate, promise, spawn, to_usize};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::File;
@@ -107,7 +107,7 @@ impl Direct {
 
 /// Reads a block, to see whether the file has direct I/O at all.
 fn probe(fd: &OwnedFd) -> io::Result<()> {
-    let mut block = Buffer::zeroed(usize::try_from(block_of(fd)).unwrap_or(ALIGN));
+    let mut block = Buffer::zeroed(to_usize(block_of(fd)));
     super::transfer::retry(|| rustix::io::pread(fd, &mut *block, 0))
         .map(drop)
         .map_err(io::Error::from)
@@ -180,13 +180,12 @@ impl Inner {
 
     /// Reads `len` bytes, of whole blocks or up to the end of the file.
     async fn read_blocks(&self, offset: u64, len: u64, wanted: u64) -> Result<Buffer> {
-        let narrow = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let bounce = Buffer::zeroed(narrow(len));
+        let bounce = Buffer::zeroed(to_usize(len));
         let moved = self.transfer(Bytes::In(bounce), offset).await;
         // Only the wanted part has to be there.
-        let enough =
-            moved.map(|(bytes, came)| (bytes.truncated(narrow(wanted)), came.min(narrow(wanted))));
-        self.is_read(enough, offset, narrow(wanted))
+        let enough = moved
+            .map(|(bytes, came)| (bytes.truncated(to_usize(wanted)), came.min(to_usize(wanted))));
+        self.is_read(enough, offset, to_usize(wanted))
     }
 
     /// Reads any bytes.
@@ -195,7 +194,7 @@ impl Inner {
         let start = offset - offset % self.block;
         let stop = end.next_multiple_of(self.block);
         let blocks = self.read_blocks(start, stop - start, end - start).await?;
-        let skip = usize::try_from(offset - start).unwrap_or(usize::MAX);
+        let skip = to_usize(offset - start);
         match blocks.get(skip..) {
             Some(wanted) if wanted.len() == buffer.len() => buffer.copy_from_slice(wanted),
             _ => return Err(Error::unanswered().on(&self.info.name)),
@@ -224,7 +223,7 @@ impl Inner {
             return self.write_blocks(offset, data).await;
         }
         let _alone = self.gate.alone().await;
-        let cut = usize::try_from(self.whole.saturating_sub(offset).min(len)).unwrap_or(usize::MAX);
+        let cut = to_usize(self.whole.saturating_sub(offset).min(len));
         if let Some(tail) = data.share(cut, data.len() - cut).filter(|tail| !tail.is_empty()) {
             let offset = offset + cut as u64;
             self.ask(Operation::Write { offset, data: tail, fua: false }).await?;
@@ -242,7 +241,7 @@ impl Inner {
         let start = offset - offset % self.block;
         let stop = end.next_multiple_of(self.block);
         let last = stop - self.block;
-        let mut whole = Buffer::zeroed(usize::try_from(stop - start).unwrap_or(usize::MAX));
+        let mut whole = Buffer::zeroed(to_usize(stop - start));
         for at in [start, last].into_iter().take(if start == last { 1 } else { 2 }) {
             if at < offset || end < at + self.block {
                 let block = self.read_blocks(at, self.block, self.block).await?;
@@ -297,7 +296,7 @@ impl Inner {
 /// Copies from `from`, which begins at `from_at` of the disk, the part that lies in `to`, which
 /// begins at `to_at`.
 fn overlay(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
-    let at = usize::try_from(from_at.saturating_sub(to_at)).unwrap_or(usize::MAX);
+    let at = to_usize(from_at.saturating_sub(to_at));
     if let Some(part) = to.get_mut(at..at.saturating_add(from.len())) {
         part.copy_from_slice(from);
     }

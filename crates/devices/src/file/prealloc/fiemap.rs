@@ -56,7 +56,7 @@ pub(crate) fn extents(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<M
     while at < range.end {
         let question = ask(fd, at..range.end, flags)?;
         flags = 0;
-        let mapped = usize::try_from(question.mapped).unwrap_or(0).min(AT_ONCE);
+        let mapped = (question.mapped as usize).min(AT_ONCE);
         let (before, is_full) = (at, mapped == AT_ONCE);
         for extent in question.extents.iter().take(mapped) {
             let end = extent.logical.saturating_add(extent.length);

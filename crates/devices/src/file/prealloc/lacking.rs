@@ -15,8 +15,8 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::fiemap;
-use crate::checked::to_usize;
 use crate::file::transfer;
+use runtime::to_usize;
 
 /// Bytes that are read at a time to see whether they are zero.
 const LOOK: u64 = 64 << 10;

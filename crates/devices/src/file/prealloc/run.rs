@@ -12,13 +12,13 @@ use rustix::io::Errno;
 use super::lacking::{LackKind, lacking};
 use super::pace::Pace;
 use super::{PacedRun, Written};
-use crate::checked::to_usize;
 use crate::file::descriptor;
 use crate::file::open::{self, WritableFile};
 use crate::file::zero::Grain;
 use crate::file::{block, filling, transfer};
 use crate::preallocation::{Allocation, Preallocated, Preallocation, PreallocationWatch};
 use crate::{Made, OpenOptions};
+use runtime::to_usize;
 
 /// Bytes whose map is asked for at a time.
 const WINDOW: u64 = 256 << 20;

@@ -9,8 +9,8 @@ use device::Buffer;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat};
 use rustix::io::{Errno, Result, pwrite, pwritev};
 
-use crate::checked::to_usize;
 use crate::file::{block, zero};
+use runtime::to_usize;
 
 /// Linux 6.17. The fallocate(2) of older kernels refuses it.
 const FALLOC_FL_WRITE_ZEROES: u32 = 0x80;
