@@ -47,7 +47,7 @@ fn edge(abilities: [bool; 5], minimum: u32) -> (Arc<Model>, Edge) {
     };
     let blocks = BlockSizes { minimum, preferred: 4096, maximum: 8192 };
     let model = Arc::new(Model::with(SIZE, abilities, blocks));
-    let edge = Simple::edge(model.clone(), &WorkPool::new(2));
+    let edge = Simple::shared_edge(model.clone(), &WorkPool::new(2));
     (model, edge)
 }
 
@@ -108,7 +108,7 @@ fn zeroes_that_are_to_be_written_go_as_a_request_to_devices_that_support_it_and_
         let blocks = BlockSizes { minimum, ..BlockSizes::ANY };
         let model = Arc::new(Model::with(1 << 16, Abilities { written_zero, ..all }, blocks));
         let pool = WorkPool::new(1);
-        let edge = Edge::new(Simple::device(model.clone(), &pool), pool);
+        let edge = Edge::new(Simple::shared(model.clone(), &pool), pool);
         edge.write(&[7; 1 << 16], 0, false).unwrap();
         let before = model.log().len();
         edge.zero(512, 4096, flags).unwrap();
@@ -141,7 +141,7 @@ fn a_range_past_the_end_is_refused_however_it_overflows() {
 #[test]
 fn a_read_only_device_refuses_every_change() {
     let model = Arc::new(Model::with(SIZE, Abilities::READ, BlockSizes::ANY));
-    let edge = Simple::edge(model, &WorkPool::new(1));
+    let edge = Simple::shared_edge(model, &WorkPool::new(1));
     assert_eq!(edge.write(&[1], 0, false).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(edge.zero(0, 1, ZeroFlags::default()).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(edge.trim(0, 1, false).unwrap_err().kind(), ErrorKind::ReadOnly);
@@ -158,7 +158,7 @@ fn sevens() -> Place {
 fn only_whole_blocks_are_taken_and_none_that_a_range_only_touches() {
     let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
     let model = Arc::new(Model::with(SIZE, Model::new(1).info().abilities, blocks));
-    let edge = Simple::edge(model.clone(), &WorkPool::new(1));
+    let edge = Simple::shared_edge(model.clone(), &WorkPool::new(1));
     for (offset, len) in [(100, 2000), (512, 511), (512, 0), (SIZE as u64, 0)] {
         assert_eq!(edge.take(offset, len, sevens(), false).unwrap(), 0, "{offset}+{len}");
     }
@@ -328,7 +328,7 @@ fn a_fast_zero_to_the_end_of_a_disk_that_ends_within_a_block_is_fast() {
     let all = Model::new(1).info().abilities;
     let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
     let model = Arc::new(Model::with(5000, all, blocks));
-    let disk = Simple::edge(model.clone(), &WorkPool::new(1));
+    let disk = Simple::shared_edge(model.clone(), &WorkPool::new(1));
     disk.write(&[1; 5000], 0, false).unwrap();
     let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
     assert_eq!(disk.zero(1024, 3975, fast).unwrap_err().kind(), ErrorKind::NotFast);
@@ -416,7 +416,7 @@ fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
     let disk = TestDevice::blank(info).waiting().shared();
     disk.hold();
     let client = Arc::<Leaves>::default();
-    let edge = Simple::edge(disk.clone(), &WorkPool::new(1));
+    let edge = Simple::shared_edge(disk.clone(), &WorkPool::new(1));
     let (tx, rx) = std::sync::mpsc::channel();
     let submit = |operation, name: &'static str| {
         let tx = tx.clone();

@@ -226,7 +226,7 @@ mod tests {
 
     fn disk(context: &Context, size: usize, first: u8) -> Edge {
         let model = Arc::new(Model::new(size));
-        let edge = Simple::edge(model, &context.pool);
+        let edge = Simple::shared_edge(model, &context.pool);
         let bytes: Vec<u8> =
             (0..=255u8).cycle().map(|i| first.wrapping_add(i) | 1).take(size).collect();
         edge.write(&bytes, 0, false).unwrap();

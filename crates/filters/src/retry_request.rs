@@ -248,7 +248,7 @@ mod tests {
     fn invalid_numbers_are_refused() {
         for word in ["retry-request-retries=1001", "retry-request-delay=0", "retry-request-open=2"]
         {
-            let disk = Simple::device(Arc::new(Model::new(512)), &WorkPool::new(1));
+            let disk = Simple::shared(Arc::new(Model::new(512)), &WorkPool::new(1));
             assert!(put("retry-request", disk, &[word]).unwrap_err().is_usage(), "{word}");
         }
         put("retry-request", blank(512), &["retry-request-retries=0"]).unwrap();

@@ -70,7 +70,7 @@ pub(crate) fn container(bytes: &[u8]) -> (Edge, Arc<Looks>, Context) {
     let looks = Arc::new(Looks::default());
     let info = Info::new("bytes", bytes.len() as u64);
     let disk = Bytes { info, bytes: bytes.to_vec(), looks: looks.clone() };
-    (Simple::edge(Arc::new(disk), &context.pool), looks, context)
+    (Simple::shared_edge(Arc::new(disk), &context.pool), looks, context)
 }
 
 /// Whatever the bytes look like; also the contents of a compressed stream.

@@ -148,7 +148,7 @@ pub fn run(device: Arc<dyn Device>, ops: &[Op], trims: Trims) -> Result<(), Test
 /// They differ.
 pub fn run_on(left: &Edge, ops: &[Op], trims: Trims) -> Result<(), TestCaseError> {
     let model = Arc::new(Model::new(SIZE));
-    let right = Simple::edge(model.clone(), &WorkPool::new(2));
+    let right = Simple::shared_edge(model.clone(), &WorkPool::new(2));
     for op in ops {
         match *op {
             Op::Write(o, l, b, fua) => {

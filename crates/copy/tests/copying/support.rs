@@ -28,7 +28,7 @@ impl Random {
 }
 
 pub(crate) fn edge<B: Blocking>(disk: Arc<B>) -> Edge {
-    Simple::edge(disk, &WorkPool::undivided(8))
+    Simple::shared_edge(disk, &WorkPool::undivided(8))
 }
 
 pub(crate) fn outside(device: Arc<dyn Device>) -> Edge {

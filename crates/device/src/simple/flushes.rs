@@ -116,7 +116,7 @@ mod tests {
         let (tell, go) = mpsc::channel();
         let info = crate::model::Model::new(1).info().clone();
         let slow = Arc::new(Slow { info, begun: AtomicUsize::new(0), go: Mutex::new(go) });
-        (slow.clone(), Simple::edge(slow, &WorkPool::new(4)), tell)
+        (slow.clone(), Simple::shared_edge(slow, &WorkPool::new(4)), tell)
     }
 
     fn submit(edge: &Edge, n: usize, answers: &mpsc::Sender<(usize, Result<Outcome>)>) {

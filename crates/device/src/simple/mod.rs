@@ -171,70 +171,6 @@ pub trait Blocking: Send + Sync + 'static {
     }
 }
 
-impl<B: Blocking + ?Sized> Blocking for Arc<B> {
-    fn info(&self) -> &Info {
-        (**self).info()
-    }
-    fn waits(&self) -> bool {
-        (**self).waits()
-    }
-    fn writers(&self) -> usize {
-        (**self).writers()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        (**self).read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
-        (**self).write_at(data, offset, fua)
-    }
-    fn flush(&self) -> Result<()> {
-        (**self).flush()
-    }
-    fn now(&self, now: Now<'_>) -> Result<bool> {
-        (**self).now(now)
-    }
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        (**self).zero(offset, len, flags)
-    }
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        (**self).trim(offset, len, fua)
-    }
-    fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
-        (**self).prefetch(offset, len)
-    }
-    fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        (**self).resolve(offset, len, max, out)
-    }
-    fn status(
-        &self,
-        context: &str,
-        offset: u64,
-        len: u64,
-        max: usize,
-        out: &mut Vec<StatusRun>,
-    ) -> Result<()> {
-        (**self).status(context, offset, len, max, out)
-    }
-    fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
-        (**self).take(offset, len, from, share_only)
-    }
-    fn window(&self, offset: u64, len: usize) -> Option<Window> {
-        (**self).window(offset, len)
-    }
-    fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
-        (**self).lane()
-    }
-    fn session(&self) -> Option<&dyn Session> {
-        (**self).session()
-    }
-    fn resize(&self, size: u64) -> Result<()> {
-        (**self).resize(size)
-    }
-    fn finish(&self) -> Result<()> {
-        (**self).finish()
-    }
-}
-
 /// Does an operation, and returns when it is done.
 pub fn run<B: Blocking + ?Sized>(disk: &B, operation: Operation) -> Result<Outcome> {
     let done = |result: Result<()>| result.map(|()| Outcome::Done);
@@ -275,14 +211,24 @@ pub struct Simple<B> {
 impl<B: Blocking> Simple<B> {
     /// Makes a device of `disk`; what may wait, or is long, runs in `pool`.
     pub fn device(disk: B, pool: &WorkPool) -> Arc<dyn Device> {
+        Self::shared(Arc::new(disk), pool)
+    }
+
+    /// The same of a disk that is used in other ways, too.
+    pub fn shared(disk: Arc<B>, pool: &WorkPool) -> Arc<dyn Device> {
         let pool = if disk.waits() { pool.for_disk() } else { pool.for_computing() };
         let writers = pool.at_most(disk.writers());
-        Arc::new(Self { disk: Arc::new(disk), pool, writers, flushes: Arc::default() })
+        Arc::new(Self { disk, pool, writers, flushes: Arc::default() })
     }
 
     /// The same, with an edge in front.
     pub fn edge(disk: B, pool: &WorkPool) -> Edge {
-        Edge::new(Self::device(disk, pool), pool.clone())
+        Self::shared_edge(Arc::new(disk), pool)
+    }
+
+    /// The same of a disk that is used in other ways, too.
+    pub fn shared_edge(disk: Arc<B>, pool: &WorkPool) -> Edge {
+        Edge::new(Self::shared(disk, pool), pool.clone())
     }
 
     /// Reads what is in memory without a thread of the pool; gives back everything else.

@@ -389,7 +389,8 @@ fn nothing_of_a_file_in_memory_is_done_at_once_while_a_long_hole_is_punched_in_i
     let file = || Arc::new(open_path(&path, unlocked(), &options).unwrap());
     let (first, second) = (file(), file());
     let other = open(&scratch.file("other", &[1; 65536]), true).unwrap();
-    let [disk, again] = [&first, &second].map(|f| Simple::edge(f.clone(), &WorkPool::new(2)));
+    let [disk, again] =
+        [&first, &second].map(|f| Simple::shared_edge(f.clone(), &WorkPool::new(2)));
     let other = Simple::edge(other, &WorkPool::new(2));
     let at_once = |disk: &device::Edge| {
         let written = disk.write_now(&[2; 10], 5, false).unwrap();

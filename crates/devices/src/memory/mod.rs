@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn while_a_long_hole_is_punched_nothing_is_done_at_once_and_no_window_is_given() {
         let disk = Arc::new(Memory::new("memory".into(), 64 << 20, true).unwrap());
-        let edge = Simple::edge(disk.clone(), &WorkPool::new(2));
+        let edge = Simple::shared_edge(disk.clone(), &WorkPool::new(2));
         edge.write(&vec![1; 256 << 10], 0, false).unwrap();
         let is_free = || (edge.write_now(&[2; 10], 5, false).unwrap(), edge.window(0, 128 << 10));
         assert!(matches!(is_free(), (true, Some(_))));

@@ -12,8 +12,8 @@ use device::{
 use crate::table;
 
 /// A blocking disk, as a device.
-pub(crate) fn simple(disk: impl Blocking) -> Arc<dyn Device> {
-    Simple::device(disk, &WorkPool::new(2))
+pub(crate) fn simple(disk: Arc<impl Blocking>) -> Arc<dyn Device> {
+    Simple::shared(disk, &WorkPool::new(2))
 }
 
 /// A disk of zeroes that can do everything.

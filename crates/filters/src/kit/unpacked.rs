@@ -80,7 +80,7 @@ mod tests {
     fn below(word: &str, words: &[&str]) -> device::Edge {
         let model = Model::new(PACKED.len());
         model.write_at(PACKED, 0, false).unwrap();
-        put(word, simple(model), words).unwrap()
+        put(word, simple(std::sync::Arc::new(model)), words).unwrap()
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub(crate) fn waiting<B: Blocking>(disk: Arc<B>, wait: Wait, pool: &WorkPool) ->
         Fate::Answer(run_blocking(&*below, operation))
     });
     match wait {
-        Wait::Never => Simple::device(disk, pool),
+        Wait::Never => Simple::shared(disk, pool),
         Wait::Disk => Simple::device(blank.waiting(), pool),
         Wait::Outside => blank.late(1).shared(),
     }

@@ -11,7 +11,7 @@ use super::index::count;
 use super::{Kind, bz2, device as unpacked, gz, zstd};
 
 fn container(bytes: &[u8]) -> Edge {
-    let edge = Simple::edge(Arc::new(Model::new(bytes.len())), &WorkPool::new(2));
+    let edge = Simple::shared_edge(Arc::new(Model::new(bytes.len())), &WorkPool::new(2));
     edge.write(bytes, 0, false).unwrap();
     edge
 }

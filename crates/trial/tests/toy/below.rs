@@ -80,7 +80,7 @@ impl Below {
         ["a", "b"].map(|name| match kind {
             0 => self.memory(size),
             1 => self.file(name, size),
-            2 => self.served(Simple::edge(memory(size), &WorkPool::new(1))),
+            2 => self.served(Simple::shared_edge(memory(size), &WorkPool::new(1))),
             3 => self.filtered(self.file(name, size), "log", &["logfile=/dev/null"]),
             4 => self.filtered(self.file(name, size), "limit", &["limit=9"]),
             5 => self.filtered(self.memory(size), "error", &["error-rate=0"]),

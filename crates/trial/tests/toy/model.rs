@@ -26,7 +26,7 @@ fn settings() -> impl Strategy<Value = ToySettings> {
 fn backing(below: &Below, kind: usize) -> Option<Edge> {
     match kind {
         0 => None,
-        1 => Some(Simple::edge(Arc::new(Model::new(SIZE)), &WorkPool::new(1))),
+        1 => Some(Simple::shared_edge(Arc::new(Model::new(SIZE)), &WorkPool::new(1))),
         2 => Some(below.file("backing", SIZE as u64 / 3)),
         _ => {
             let files = [below.memory(ROOM), below.file("backing", ROOM)];

@@ -74,7 +74,7 @@ pub(super) fn context() -> &'static Context {
 }
 
 pub(super) fn edge(bytes: Arc<Bytes>) -> Edge {
-    Simple::edge(bytes, &context().pool)
+    Simple::shared_edge(bytes, &context().pool)
 }
 
 impl Blocking for Bytes {
