@@ -89,6 +89,21 @@ impl Abilities {
         whole_blocks: false,
         observed: false,
     };
+
+    /// Reading and flushing, and, if `write`, all that changes a disk: each at once and by the
+    /// device's own means.
+    #[must_use]
+    pub const fn all(write: bool) -> Self {
+        Self {
+            write,
+            flush: true,
+            fua: write,
+            trim: write,
+            zero: write,
+            fast_zero: write,
+            ..Self::READ
+        }
+    }
 }
 
 /// In which order a device is filled.

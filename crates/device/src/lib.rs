@@ -64,7 +64,7 @@ pub use reach::{Endpoint, Reach, Use};
 pub use samples::samples;
 pub use simple::{Blocking, Simple, run as run_blocking};
 pub use size::{SizeError, format_size, parse_size};
-pub use slice::Slice;
+pub use slice::{Slice, copy_overlap};
 pub use timestamp::timestamp;
 pub use window::{Mapping, Window};
 pub use zeroes::{ZeroRuns, is_zero};

@@ -7,6 +7,8 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use runtime::to_usize;
+
 use crate::Buffer;
 
 /// Bytes that do not change any more. `Buffer` becomes one by `into()`.
@@ -98,6 +100,16 @@ impl Deref for Slice {
     }
 }
 
+/// Copies into `to`, which begins at byte `to_at` of a disk, what lies in it of `from`, which begins
+/// at byte `from_at`.
+pub fn copy_overlap(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
+    let start = to_at.max(from_at);
+    let into = to.get_mut(to_usize(start - to_at)..).unwrap_or_default();
+    let from = from.get(to_usize(start - from_at)..).unwrap_or_default();
+    let len = into.len().min(from.len());
+    into[..len].copy_from_slice(&from[..len]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +133,22 @@ mod tests {
         assert_eq!(&*whole, b"abcdef");
         let pieces = Slice::part(&buffer, 1, 7).unwrap().into_pieces(3);
         assert_eq!(pieces.iter().map(|p| &**p).collect::<Vec<_>>(), [&b"123"[..], b"456", b"7"]);
+    }
+
+    #[test]
+    fn what_overlaps_is_copied_wherever_the_two_begin_and_end() {
+        let from: Vec<u8> = (0..10).collect();
+        for (to_at, len, from_at, wanted) in [
+            (0, 4, 0, &[0, 1, 2, 3][..]),
+            (5, 3, 0, &[5, 6, 7]),
+            (0, 4, 2, &[99, 99, 0, 1]),
+            (8, 4, 0, &[8, 9, 99, 99]),
+            (0, 4, 4, &[99; 4]),
+            (10, 4, 0, &[99; 4]),
+        ] {
+            let mut to = vec![99; len];
+            copy_overlap(&mut to, to_at, &from, from_at);
+            assert_eq!(to, wanted, "{to_at} {len} {from_at}");
+        }
     }
 }

@@ -34,6 +34,15 @@ pub struct Creation {
     pub options: OpenOptions,
 }
 
+impl Creation {
+    /// A new disk, all of which will be filled; a file has its name at once.
+    #[must_use]
+    pub fn of(size: u64, options: OpenOptions) -> Self {
+        let (grows, upwards, whole, appears, write_back) = (false, false, true, false, false);
+        Self { size, grows, upwards, whole, appears, write_back, options }
+    }
+}
+
 /// A target, open.
 #[derive(Debug)]
 pub struct Created {

@@ -16,18 +16,9 @@ pub(crate) struct Full {
 /// Opens `full`.
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Full> {
     let size = values::size(params, "size")?.unwrap_or(0);
-    let write = options.write;
     let info = Info {
         description: "a full disk: writes find no room".into(),
-        abilities: Abilities {
-            write,
-            flush: true,
-            fua: write,
-            zero: write,
-            fast_zero: write,
-            extents: true,
-            ..Abilities::READ
-        },
+        abilities: Abilities { trim: false, extents: true, ..Abilities::all(options.write) },
         ..Info::new(format!("full:{size}"), size)
     };
     Ok(Full { info })

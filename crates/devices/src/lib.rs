@@ -16,7 +16,6 @@ mod memory;
 mod named;
 mod nbd;
 mod null;
-mod ones;
 mod options;
 mod oracle;
 pub mod parsers;

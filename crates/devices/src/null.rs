@@ -1,52 +1,44 @@
-//! `null`: reads as zeroes, forgets what is written. `zero`: the same with no bytes at all.
+//! `null`: reads as zeroes, forgets what is written. `zero`: the same with no bytes at all. `ones`:
+//! the same with another byte.
 //!
-//! All of it is one hole, so a copy of it moves nothing. It never stores and never fails.
+//! Where it reads as zeroes, all of it is one hole, so a copy of it moves nothing. It never stores
+//! and never fails.
 
-use device::{Abilities, Blocking, Extent, ExtentKind, Info, Params, Result, ZeroFlags};
+use device::{Abilities, Blocking, Extent, ExtentKind, Info, Params, Result, ZeroFlags, values};
 
 use crate::{Creation, OpenOptions};
-use device::values;
 
 pub(crate) struct Null {
     info: Info,
+    /// What every byte reads as.
+    byte: u8,
 }
 
-/// Opens `null`.
-pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Null> {
-    let size = values::size(params, "size")?.unwrap_or(0);
-    Ok(Null { info: forgetful("null", size, options) })
+/// Opens the one that `word` names.
+pub(crate) fn open(word: &str, params: &Params, options: &OpenOptions) -> Result<Null> {
+    sized(word, params, 0, options)
 }
 
 /// Opens `null` as a target: without a size it is as large as it has to be.
 pub(crate) fn create(params: &Params, creation: &Creation) -> Result<Null> {
-    let size = values::size(params, "size")?.unwrap_or(creation.size);
-    Ok(Null { info: forgetful("null", size, &creation.options) })
+    sized("null", params, creation.size, &creation.options)
 }
 
-/// Opens `zero`.
-pub(crate) fn open_zero(params: &Params, options: &OpenOptions) -> Result<Null> {
-    let size = values::size(params, "size")?.unwrap_or(0);
-    Ok(Null { info: forgetful("zero", size, options) })
+/// Opens `ones`.
+pub(crate) fn open_ones(params: &Params, options: &OpenOptions) -> Result<Null> {
+    let byte = values::number(params, "byte")?.unwrap_or(0xff);
+    let byte = u8::try_from(byte)
+        .map_err(|_| values::not_a("byte", &byte.to_string(), "a byte: 0 to 255"))?;
+    Ok(Null { byte, ..open("ones", params, options)? })
 }
 
-/// The facts of a device that takes everything and keeps nothing.
-pub(crate) fn forgetful(word: &str, size: u64, options: &OpenOptions) -> Info {
-    let write = options.write;
-    Info {
-        abilities: Abilities {
-            write,
-            flush: true,
-            fua: write,
-            trim: write,
-            zero: write,
-            fast_zero: write,
-            multi_conn: true,
-            extents: true,
-            discards: true,
-            ..Abilities::READ
-        },
+fn sized(word: &str, params: &Params, default: u64, options: &OpenOptions) -> Result<Null> {
+    let size = values::size(params, "size")?.unwrap_or(default);
+    let info = Info {
+        abilities: Abilities { extents: true, discards: true, ..Abilities::all(options.write) },
         ..Info::new(format!("{word}:{size}"), size)
-    }
+    };
+    Ok(Null { info, byte: 0 })
 }
 
 impl Blocking for Null {
@@ -55,7 +47,7 @@ impl Blocking for Null {
     }
 
     fn read_at(&self, buf: &mut [u8], _offset: u64) -> Result<()> {
-        buf.fill(0);
+        buf.fill(self.byte);
         Ok(())
     }
 
@@ -72,7 +64,8 @@ impl Blocking for Null {
     }
 
     fn resolve(&self, offset: u64, len: u64, _max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        out.push(Extent::new(offset, len, ExtentKind::Hole));
+        let kind = if self.byte == 0 { ExtentKind::Hole } else { ExtentKind::Data };
+        out.push(Extent::new(offset, len, kind));
         Ok(())
     }
 }

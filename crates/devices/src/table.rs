@@ -16,8 +16,7 @@ use crate::creation::Created;
 use crate::kind::{Beside, DeviceKind, Foreign, KindNames, KindTarget, Unopened};
 use crate::storage::Storage;
 use crate::{
-    data, file, foreign, full, http, memory, nbd, null, ones, pattern, plugin, random,
-    sparse_random,
+    data, file, foreign, full, http, memory, nbd, null, pattern, plugin, random, sparse_random,
 };
 
 /// A device of a [`Blocking`] disk.
@@ -35,7 +34,7 @@ const OWN: DeviceKind = DeviceKind {
     any_param: false,
     example: "",
     names: KindNames::WORD,
-    open: |params, options, context| simple(null::open(params, options), context),
+    open: |params, options, context| simple(null::open("null", params, options), context),
     unopened: Unopened::OWN,
     stream: None,
     target: None,
@@ -125,7 +124,6 @@ static KINDS: &[DeviceKind] = &[
         word: "null",
         summary: "reads as zeroes and forgets what is written",
         example: "null:1T",
-        open: |params, options, context| simple(null::open(params, options), context),
         target: Some(KindTarget {
             create: |params, creation, context| {
                 let disk = simple(null::create(params, creation), context)?;
@@ -140,7 +138,7 @@ static KINDS: &[DeviceKind] = &[
         word: "zero",
         summary: "a disk of no bytes, or of zeroes that forgets what is written",
         example: "zero:",
-        open: |params, options, context| simple(null::open_zero(params, options), context),
+        open: |params, options, context| simple(null::open("zero", params, options), context),
         ..OWN
     },
     DeviceKind {
@@ -148,7 +146,7 @@ static KINDS: &[DeviceKind] = &[
         summary: "reads as one byte repeated and forgets what is written",
         params: &[SIZE, param("byte", "N", "the byte (default 0xff)")],
         example: "ones:1G?byte=0x55",
-        open: |params, options, context| simple(ones::open(params, options), context),
+        open: |params, options, context| simple(null::open_ones(params, options), context),
         ..OWN
     },
     DeviceKind {

@@ -9,7 +9,9 @@ use std::sync::{Arc, OnceLock};
 use runtime::{Mutex, Pass, each, promise, spawn, to_usize};
 
 use super::{Edge, confused};
-use crate::{Buffer, Done, Error, Operation, Outcome, Place, Result, Slice, ZeroFlags};
+use crate::{
+    Buffer, Done, Error, Operation, Outcome, Place, Result, Slice, ZeroFlags, copy_overlap,
+};
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
 const ZERO_PIECE: usize = 1 << 20;
@@ -144,7 +146,7 @@ async fn read_over(
         async move {
             let piece = edge.ask_read(at, n).await?;
             if let Some(buffer) = &mut *into.lock() {
-                overlay(buffer, offset, &piece, at);
+                copy_overlap(buffer, offset, &piece, at);
             }
             Result::Ok(())
         }
@@ -152,21 +154,6 @@ async fn read_over(
     each(edge.pool(), WIDTH, reads).await?;
     let buffer = target.lock().take();
     buffer.ok_or_else(|| confused("read"))
-}
-
-/// Copies from `from`, which begins at `from_at` of the disk, the part that lies in `to`, which
-/// begins at `to_at`.
-fn overlay(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
-    let start = to_at.max(from_at);
-    let end = (to_at + to.len() as u64).min(from_at + from.len() as u64);
-    let range = |base: u64| -> Option<std::ops::Range<usize>> {
-        Some(to_usize(start.checked_sub(base)?)..to_usize(end - base))
-    };
-    if start < end
-        && let (Some(into), Some(out)) = (range(to_at), range(from_at))
-    {
-        to[into].copy_from_slice(&from[out]);
-    }
 }
 
 /// The pieces of at most `longest` bytes of `len` bytes from `start`.
@@ -288,7 +275,7 @@ async fn rewrite(edge: &Edge, offset: u64, data: Slice, fua: bool) -> Result<()>
     let ends = if last == start { vec![start] } else { vec![start, last] };
     let touched = ends.into_iter().map(move |at| (at, to_usize(block.min(end - at))));
     let mut whole = read_over(edge, start, Buffer::zeroed(len), touched).await?;
-    overlay(&mut whole, start, &data, offset);
+    copy_overlap(&mut whole, start, &data, offset);
     put(edge, start, whole.into(), fua).await
 }
 

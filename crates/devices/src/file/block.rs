@@ -73,8 +73,7 @@ pub(crate) fn geometry(fd: BorrowedFd<'_>) -> Geometry {
 /// device mapper volumes with large blocks count.
 fn room(fd: BorrowedFd<'_>) -> u64 {
     let Ok(stat) = rustix::fs::fstat(fd) else { return 0 };
-    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
-    if !std::path::Path::new(&format!("/sys/dev/block/{major}:{minor}/dm")).exists() {
+    if !about(stat.st_rdev).join("dm").exists() {
         return 0;
     }
     queue_limit(fd, "discard_granularity").filter(|room| *room > SMALL_ROOM).unwrap_or(0)

@@ -205,22 +205,14 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
         blocks: geometry.map_or(BlockSizes::ANY, |g| g.blocks),
         room: geometry.map_or(0, |g| g.room),
         abilities: Abilities {
-            write,
-            flush: true,
-            fua: write,
-            trim: write,
-            zero: write,
-            // Whether a filesystem can do it shows only when it is asked to. If it cannot, a fast
-            // zero is refused at once, as it should be.
-            fast_zero: write,
             written_zero: write,
             prefetch: !in_memory,
             take: write && geometry.is_none(),
-            multi_conn: true,
             extents: geometry.is_none(),
             rotational: geometry.is_some_and(|g| g.rotational),
-            discards: false,
-            ..Abilities::READ
+            // Whether a filesystem can zero fast shows only when it is asked to. If it cannot, a
+            // fast zero is refused at once, as it should be.
+            ..Abilities::all(write)
         },
         ..Info::new(path.display().to_string(), size)
     };

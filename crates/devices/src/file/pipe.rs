@@ -315,15 +315,8 @@ mod tests {
         // So that it is opened once, and closed with the device.
         let _ = outlet.write(&[]);
         drop(write);
-        let creation = Creation {
-            size,
-            grows: false,
-            upwards: true,
-            whole: true,
-            appears: false,
-            write_back: false,
-            options: crate::OpenOptions::read_write(),
-        };
+        let options = crate::OpenOptions::read_write();
+        let creation = Creation { upwards: true, ..Creation::of(size, options) };
         let pool = WorkPool::new(4);
         (Edge::new(Pipe::device(outlet, &creation, &pool), pool), read.into())
     }

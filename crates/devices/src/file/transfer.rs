@@ -8,34 +8,25 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, pwritev2};
 
 /// Fills all of `buf` from `offset`.
 pub(crate) fn read_exact(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<()> {
-    let (mut rest, mut at) = (buf, offset);
-    while !rest.is_empty() {
-        match pread(fd, &mut *rest, at) {
-            Ok(0) => {
-                let text = "the file ends here; it is shorter than when it was opened";
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
-            }
-            Ok(n) => {
-                rest = rest.get_mut(n..).unwrap_or_default();
-                at += n as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
+    let text = "the file ends here; it is shorter than when it was opened";
+    match read_to_end(fd, buf, offset)? {
+        [] => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)),
     }
-    Ok(())
 }
 
 /// The same of a file that grows as it is written: what lies behind its end reads as zeroes, as it
 /// will when the file has its length.
 pub(crate) fn read_growing(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    read_to_end(fd, buf, offset).map(|rest| rest.fill(0))
+}
+
+/// Fills `buf` from `offset` up to the end of the file; what is left of it.
+fn read_to_end<'a>(fd: BorrowedFd<'_>, buf: &'a mut [u8], offset: u64) -> io::Result<&'a mut [u8]> {
     let (mut rest, mut at) = (buf, offset);
     while !rest.is_empty() {
         match pread(fd, &mut *rest, at) {
-            Ok(0) => {
-                rest.fill(0);
-                return Ok(());
-            }
+            Ok(0) => break,
             Ok(n) => {
                 rest = rest.get_mut(n..).unwrap_or_default();
                 at += n as u64;
@@ -44,7 +35,7 @@ pub(crate) fn read_growing(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> i
             Err(e) => return Err(e.into()),
         }
     }
-    Ok(())
+    Ok(rest)
 }
 
 /// Fills all of `buf` if that needs no waiting; returns whether it did. `Unsupported` if the file

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use device::{Buffer, Done, Error, Outcome};
-use runtime::{Behalf, Mutex, to_usize};
+use device::{Buffer, Done, Error, Outcome, copy_overlap};
+use runtime::{Behalf, Mutex};
 
 use super::window::CHUNK;
 
@@ -61,7 +61,7 @@ impl PendingRead {
     pub(super) fn copy(&self, index: u64, bytes: &[u8]) {
         let mut open = self.open.lock();
         if let Some((buffer, _)) = &mut *open {
-            copy_overlap(buffer, self.offset, index * CHUNK, bytes);
+            copy_overlap(buffer, self.offset, bytes, index * CHUNK);
         }
     }
 
@@ -94,40 +94,5 @@ impl PendingRead {
 impl std::fmt::Debug for PendingRead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PendingRead({} bytes at {})", self.len, self.offset)
-    }
-}
-
-/// Copies into `buffer`, whose first byte is at `offset`, the wanted part of `bytes`, whose first
-/// one is at `start`.
-pub(super) fn copy_overlap(buffer: &mut [u8], offset: u64, start: u64, bytes: &[u8]) {
-    let from = offset.max(start);
-    let place = |base: u64| to_usize(from - base);
-    let Some(into) = buffer.get_mut(place(offset)..) else { return };
-    let Some(source) = bytes.get(place(start)..) else { return };
-    let len = into.len().min(source.len());
-    if let (Some(into), Some(source)) = (into.get_mut(..len), source.get(..len)) {
-        into.copy_from_slice(source);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_overlaps_is_copied_wherever_a_chunk_begins_and_ends() {
-        let chunk: Vec<u8> = (0..10).collect();
-        for (offset, len, start, wanted) in [
-            (0, 4, 0, &[0, 1, 2, 3][..]),
-            (5, 3, 0, &[5, 6, 7]),
-            (0, 4, 2, &[99, 99, 0, 1]),
-            (8, 4, 0, &[8, 9, 99, 99]),
-            (0, 4, 4, &[99; 4]),
-            (10, 4, 0, &[99; 4]),
-        ] {
-            let mut buffer = vec![99; len];
-            copy_overlap(&mut buffer, offset, start, &chunk);
-            assert_eq!(buffer, wanted, "{offset} {len} {start}");
-        }
     }
 }

@@ -9,14 +9,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use device::{Buffer, BufferPool, Done, Error, ErrorKind, Fault, Outcome};
+use device::{Buffer, BufferPool, Done, Error, ErrorKind, Fault, Outcome, copy_overlap};
 
 use super::asking::{Asker, Trouble};
 use super::connection::{IDLE, unneeded};
 use super::dial::Dialer;
 use super::fetching::Begun;
 use super::origin::Origin;
-use super::read::{PendingRead, copy_overlap};
+use super::read::PendingRead;
 use super::window::{CHUNK, ObjectWindow, Run, fail};
 use super::{fetching, pass};
 use runtime::{Bell, Condvar, Mutex, MutexGuard};
@@ -101,7 +101,7 @@ impl Shared {
         let Some(chunks) = state.window.all_here(offset, buffer.len() as u64) else { return false };
         self.set_to_work(state);
         for (index, bytes) in chunks {
-            copy_overlap(buffer, offset, index * CHUNK, &bytes);
+            copy_overlap(buffer, offset, &bytes, index * CHUNK);
         }
         true
     }

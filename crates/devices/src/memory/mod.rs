@@ -64,17 +64,7 @@ impl Memory {
         let (file, map) = (Arc::new(made), Map::in_memory());
         let place = map.place(&file, 0);
         let info = Info {
-            abilities: Abilities {
-                write,
-                flush: true,
-                fua: write,
-                trim: write,
-                zero: write,
-                fast_zero: write,
-                multi_conn: true,
-                extents: true,
-                ..Abilities::READ
-            },
+            abilities: Abilities { extents: true, ..Abilities::all(write) },
             flat: Some(place),
             ..Info::new(name, size)
         };

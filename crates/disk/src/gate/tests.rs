@@ -158,15 +158,7 @@ fn a_file_that_is_made_appears_when_it_is_complete_and_goes_if_it_never_is() {
     let directory = Directory::new("appears");
     let path = directory.0.join("images/new");
     let named = Named::parse(path.to_str().unwrap()).unwrap();
-    let creation = Creation {
-        size: 4096,
-        grows: false,
-        upwards: false,
-        appears: true,
-        whole: true,
-        write_back: false,
-        options: OpenOptions::read_write(),
-    };
+    let creation = Creation { appears: true, ..Creation::of(4096, OpenOptions::read_write()) };
     let make = || named.create(&creation, &Context::default()).unwrap();
     drop(make());
     assert!(!path.exists());
@@ -192,15 +184,8 @@ fn a_container_is_emptied_grows_and_has_its_length_in_the_end() {
     let directory = Directory::new("grows");
     let path = directory.0.join("images/base");
     let named = Named::parse(path.to_str().unwrap()).unwrap();
-    let creation = Creation {
-        size: 1 << 40,
-        grows: true,
-        upwards: false,
-        appears: true,
-        whole: true,
-        write_back: false,
-        options: OpenOptions::read_write(),
-    };
+    let new = Creation::of(1 << 40, OpenOptions::read_write());
+    let creation = Creation { grows: true, appears: true, ..new };
     let created = named.create(&creation, &Context::default()).unwrap();
     assert_eq!((length(&path), created.holds), (0, devices::Holds::Zeroes));
     let edge = created.edge.clone();

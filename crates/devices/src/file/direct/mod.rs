@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use device::{
     Buffer, Device, Done, Error, Extent, Info, Lane, Now, Operation, Outcome, Result, Session,
-    Simple, Slice, ZeroFlags,
+    Simple, Slice, ZeroFlags, copy_overlap,
 };
 use runtime::{Context, Gate, promise, spawn, to_usize};
 use rustix::fs::{AtFlags, StatxFlags, statx};
@@ -245,10 +245,10 @@ impl Inner {
         for at in [start, last].into_iter().take(if start == last { 1 } else { 2 }) {
             if at < offset || end < at + self.block {
                 let block = self.read_blocks(at, self.block, self.block).await?;
-                overlay(&mut whole, start, &block, at);
+                copy_overlap(&mut whole, start, &block, at);
             }
         }
-        overlay(&mut whole, start, &data, offset);
+        copy_overlap(&mut whole, start, &data, offset);
         self.write_blocks(start, whole.into()).await
     }
 
@@ -290,15 +290,6 @@ impl Inner {
                 self.ask(operation).await
             }
         }
-    }
-}
-
-/// Copies from `from`, which begins at `from_at` of the disk, the part that lies in `to`, which
-/// begins at `to_at`.
-fn overlay(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
-    let at = to_usize(from_at.saturating_sub(to_at));
-    if let Some(part) = to.get_mut(at..at.saturating_add(from.len())) {
-        part.copy_from_slice(from);
     }
 }
 

@@ -2,11 +2,11 @@
 //! lacks some of them, and check which were made.
 
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use device::Buffer;
-use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::{Errno, Result, pwrite, pwritev};
 
 use crate::file::{block, zero};
@@ -77,9 +77,7 @@ impl System for Kernel<'_> {
 /// An opening of its own: the flag belongs to the opening, and others read and write through the
 /// cache.
 fn open_directly(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-    openat(CWD, path, flags, Mode::empty()).ok()
+    programs::names::reopen(fd, OFlags::WRONLY | OFlags::DIRECT).ok()
 }
 
 fn zeroes() -> &'static [u8] {
