@@ -44,6 +44,117 @@ const OWN: DeviceKind = DeviceKind {
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");
 const SEED: &str = "number that decides the content (default: taken from the clock)";
 
+#[rustfmt::skip] // a parameter a line
+const FILE: &[Param] = &[
+    param("file", "PATH", "the file or block device"),
+    param("dir", "DIR", "instead: the files of a directory, which clients choose by the export's name"),
+    param("fd", "N", "instead: a file that is already open, by the number of its descriptor"),
+    param("dirfd", "N", "the same for a directory"),
+    param("fadvise", "normal|random|sequential", "how the file will be read (default normal)"),
+    param("cache", "default|none|direct|auto",
+        "what stays in the page cache: what the system keeps, little, nothing (direct I/O), or an eighth of \
+         the free memory and 64M at most (default: auto for a copy, else default)"),
+    param("lock", "on|off|auto", "exclude other programs, as QEMU does (default auto: where the filesystem can)"),
+    param("no-hole", "allocated|written",
+        "what zeroes become that must not be a hole (default allocated: nothing is written)"),
+];
+
+#[rustfmt::skip] // a parameter a line
+const SPARSE_RANDOM: &[Param] = &[
+    SIZE,
+    param("seed", "N", SEED),
+    param("percent", "P", "how much of the disk is data (default 10)"),
+    param("runlength", "SIZE", "mean length of a run of data (default 16M)"),
+    param("random-content", "true|false", "random bytes, or (false, default) one random byte repeated in each 4096"),
+];
+
+#[rustfmt::skip] // a parameter a line
+const DATA: &[Param] = &[
+    param("data", "TEXT", "the content: bytes, \"strings\", (groups)*N, @OFFSET, as in nbdkit-data-plugin(1)"),
+    param("base64", "TEXT", "the content in base64"),
+    param("raw", "TEXT", "the content as it stands"),
+    param("size", "SIZE", "cut or fill with zeroes to this size (default: as long as the content)"),
+];
+
+#[rustfmt::skip] // a parameter a line
+const NBD: &[Param] = &[
+    param("uri", "URI", "nbd://host/export, nbd+unix:///export?socket=PATH, nbd+vsock://…"),
+    param("socket", "PATH", "the server's Unix socket, or @NAME for an abstract one"),
+    param("host", "HOST", "the server's name or address (also: hostname)"),
+    param("hostname", "HOST", "the same as host"),
+    param("vsock", "CID", "the virtual machine that the server runs in (2: the host)"),
+    param("port", "N", "the server's TCP or vsock port (default 10809)"),
+    param("socket-fd", "N", "a descriptor that is already connected to the server"),
+    param("command", "CMD", "a server to run, with socket activation; it ends with this program"),
+    repeated("arg", "ARG", "an argument for the command"),
+    param("export", "NAME", "the export (default: the server's default one)"),
+    param("connections", "N", "connections to a server that allows several, made at once (default: as many as help)"),
+    param("retry", "N", "how often to try again to connect at the start, a second apart (0)"),
+    param("open-timeout", "TIME", "how long to keep trying to connect at the start (0)"),
+    param("reconnect-delay", "TIME", "how long requests wait for a lost server to come back (0)"),
+    param("request-timeout", "TIME", "how long a server that owes a reply may be silent (default: for ever)"),
+    param("timeout", "TIME", "the same, and how long an attempt to connect may take (30)"),
+    param("shared", "true|false", "all clients use the same connections, or (false) have their own (default true)"),
+    param("tls", "WHEN", "require: encrypt (as nbds:// says); off: do not (the default)"),
+    param("tls-certificates", "DIR", "where ca-cert.pem, client-cert.pem, client-key.pem are"),
+    param("tls-hostname", "NAME", "the name that the server's certificate must be for"),
+    param("tls-psk", "FILE", "keys instead of certificates: lines USER:HEXADECIMAL (or -env:NAME)"),
+    param("tls-username", "USER", "the user whose key of that file to use"),
+    param("tls-verify", "true|false", "trust only a server whose certificate ca-cert.pem signed"),
+];
+
+#[rustfmt::skip] // a parameter a line
+const HTTP: &[Param] = &[
+    param("url", "URL", "https://HOST/PATH or http://HOST/PATH"),
+    param("bearer", "TOKEN", "a token to log in with: TOKEN, +FILE, -FD, -env:NAME, or - to be asked"),
+    param("cainfo", "FILE", "certificates to trust instead of the system's (empty: none)"),
+    param("capath", "DIR", "a directory of certificates to trust"),
+    param("connections", "N", "connections at most (default 8)"),
+    param("cookie", "COOKIE", "a cookie to send: COOKIE, +FILE, -FD, -env:NAME, or - to be asked"),
+    param("cookie-script", "COMMAND", "a command that prints the cookie"),
+    param("cookie-script-renew", "TIME", "when to run it again (default: when refused)"),
+    param("cookiefile", "FILE", "refused: cookies that servers set are not kept"),
+    param("cookiejar", "FILE", "refused: cookies that servers set are not kept"),
+    param("followlocation", "true|false", "follow redirects (default true)"),
+    repeated("header", "HEADER", "a header to send (`Name:` leaves it out), or +FILE, -FD, -env:NAME"),
+    param("header-script", "COMMAND", "a command that prints headers"),
+    param("header-script-renew", "TIME", "when to run it again (default: when refused)"),
+    param("http-version", "1.1", "the only version; others are refused"),
+    param("ipresolve", "WORD", "refused: resolve= fixes an address"),
+    param("netrc", "FILE", "take the login from this file (empty: ~/.netrc)"),
+    param("noproxy", "HOSTS", "hosts, with commas between, that need no proxy="),
+    param("password", "PASSWORD", "PASSWORD, +FILE, -FD, -env:NAME, or - to be asked"),
+    param("protocols", "PROTO,…", "schemes that a redirect may lead to (default: the URL's)"),
+    param("proxy", "PROXY", "http://HOST:PORT (default: the environment's; empty: none)"),
+    param("proxy-cainfo", "FILE", "refused: proxies are spoken to over plain HTTP"),
+    param("proxy-capath", "DIR", "refused: proxies are spoken to over plain HTTP"),
+    param("proxy-password", "PASSWORD", "for the proxy; in the forms of password="),
+    param("proxy-user", "USER", "the login at the proxy"),
+    repeated("resolve", "HOST:PORT:ADDRESS", "an address to use instead of looking it up"),
+    param("retry", "N", "failures in a row before a read fails (default 5)"),
+    param("ssl-cipher-list", "CIPHERS", "refused: all that are spoken are good"),
+    param("ssl-version", "tlsv1.2|tlsv1.3", "the oldest TLS to speak (default tlsv1.2)"),
+    param("sslcert", "FILE", "our own certificate"),
+    param("sslkey", "FILE", "its key (default: in the same file)"),
+    param("sslverify", "true|false", "whether to verify the server's certificate (default true)"),
+    param("tcp-keepalive", "true", "always on"),
+    param("tcp-nodelay", "true", "always on"),
+    param("timeout", "TIME", "how long a server that owes a reply may be silent (default 30)"),
+    param("tls13-ciphers", "CIPHERS", "refused: all that are spoken are good"),
+    param("unix-socket-path", "PATH", "the server's Unix socket, instead of TCP"),
+    param("user", "USER", "the login"),
+    param("user-agent", "TEXT", "the name of this program (default diskferry/VERSION)"),
+];
+
+#[rustfmt::skip] // a parameter a line
+const PLUGIN: &[Param] = &[
+    param("plugin", "NAME", "its name (nbdkit-NAME-plugin.so), or the path of its file"),
+    param("export-name", "NAME", "the export to open, whatever clients ask for (default: what they ask for)"),
+    param("isolate", "true|false", "run it in a process of its own (default false)"),
+    param("restart", "true|false",
+        "when that process has ended, start a new one for the next client (default false)"),
+];
+
 /// The word of the kind that plain paths lead to.
 const PATHS: &str = "file";
 
@@ -52,41 +163,7 @@ static KINDS: &[DeviceKind] = &[
         word: "file",
         summary: "a file or block device, byte for byte",
         magic: Some("file"),
-        params: &[
-            param("file", "PATH", "the file or block device"),
-            param(
-                "dir",
-                "DIR",
-                "instead: the files of a directory, which clients choose by the export's name",
-            ),
-            param(
-                "fd",
-                "N",
-                "instead: a file that is already open, by the number of its descriptor",
-            ),
-            param("dirfd", "N", "the same for a directory"),
-            param(
-                "fadvise",
-                "normal|random|sequential",
-                "how the file will be read (default normal)",
-            ),
-            param(
-                "cache",
-                "default|none|direct|auto",
-                "what stays in the page cache: what the system keeps, little, nothing (direct I/O), or an eighth of \
-                 the free memory and 64M at most (default: auto for a copy, else default)",
-            ),
-            param(
-                "lock",
-                "on|off|auto",
-                "exclude other programs, as QEMU does (default auto: where the filesystem can)",
-            ),
-            param(
-                "no-hole",
-                "allocated|written",
-                "what zeroes become that must not be a hole (default allocated: nothing is written)",
-            ),
-        ],
+        params: FILE,
         example: "file:/var/tmp/disk.img",
         open: file::open_any,
         stream: Some(file::stream),
@@ -174,17 +251,7 @@ static KINDS: &[DeviceKind] = &[
     DeviceKind {
         word: "sparse-random",
         summary: "a sparse disk of random runs, the same for the same seed; accepts only writes that match",
-        params: &[
-            SIZE,
-            param("seed", "N", SEED),
-            param("percent", "P", "how much of the disk is data (default 10)"),
-            param("runlength", "SIZE", "mean length of a run of data (default 16M)"),
-            param(
-                "random-content",
-                "true|false",
-                "random bytes, or (false, default) one random byte repeated in each 4096",
-            ),
-        ],
+        params: SPARSE_RANDOM,
         example: "sparse-random:1T?seed=7&percent=5",
         open: |params, options, context| simple(sparse_random::open(params, options), context),
         ..OWN
@@ -193,20 +260,7 @@ static KINDS: &[DeviceKind] = &[
         word: "data",
         summary: "a small disk written out on the command line; writes go to memory",
         magic: Some("data"),
-        params: &[
-            param(
-                "data",
-                "TEXT",
-                "the content: bytes, \"strings\", (groups)*N, @OFFSET, as in nbdkit-data-plugin(1)",
-            ),
-            param("base64", "TEXT", "the content in base64"),
-            param("raw", "TEXT", "the content as it stands"),
-            param(
-                "size",
-                "SIZE",
-                "cut or fill with zeroes to this size (default: as long as the content)",
-            ),
-        ],
+        params: DATA,
         any_param: true,
         example: "data:0x55*512 @1M",
         unopened: Unopened { reaches: |params, _| data::reaches(params), ..Unopened::OWN },
@@ -217,67 +271,7 @@ static KINDS: &[DeviceKind] = &[
         word: "nbd",
         summary: "an export of an NBD server",
         magic: Some("uri"),
-        params: &[
-            param("uri", "URI", "nbd://host/export, nbd+unix:///export?socket=PATH, nbd+vsock://…"),
-            param("socket", "PATH", "the server's Unix socket, or @NAME for an abstract one"),
-            param("host", "HOST", "the server's name or address (also: hostname)"),
-            param("hostname", "HOST", "the same as host"),
-            param("vsock", "CID", "the virtual machine that the server runs in (2: the host)"),
-            param("port", "N", "the server's TCP or vsock port (default 10809)"),
-            param("socket-fd", "N", "a descriptor that is already connected to the server"),
-            param(
-                "command",
-                "CMD",
-                "a server to run, with socket activation; it ends with this program",
-            ),
-            repeated("arg", "ARG", "an argument for the command"),
-            param("export", "NAME", "the export (default: the server's default one)"),
-            param(
-                "connections",
-                "N",
-                "connections to a server that allows several, made at once (default: as many as help)",
-            ),
-            param(
-                "retry",
-                "N",
-                "how often to try again to connect at the start, a second apart (0)",
-            ),
-            param("open-timeout", "TIME", "how long to keep trying to connect at the start (0)"),
-            param(
-                "reconnect-delay",
-                "TIME",
-                "how long requests wait for a lost server to come back (0)",
-            ),
-            param(
-                "request-timeout",
-                "TIME",
-                "how long a server that owes a reply may be silent (default: for ever)",
-            ),
-            param("timeout", "TIME", "the same, and how long an attempt to connect may take (30)"),
-            param(
-                "shared",
-                "true|false",
-                "all clients use the same connections, or (false) have their own (default true)",
-            ),
-            param("tls", "WHEN", "require: encrypt (as nbds:// says); off: do not (the default)"),
-            param(
-                "tls-certificates",
-                "DIR",
-                "where ca-cert.pem, client-cert.pem, client-key.pem are",
-            ),
-            param("tls-hostname", "NAME", "the name that the server's certificate must be for"),
-            param(
-                "tls-psk",
-                "FILE",
-                "keys instead of certificates: lines USER:HEXADECIMAL (or -env:NAME)",
-            ),
-            param("tls-username", "USER", "the user whose key of that file to use"),
-            param(
-                "tls-verify",
-                "true|false",
-                "trust only a server whose certificate ca-cert.pem signed",
-            ),
-        ],
+        params: NBD,
         example: "nbd://localhost/",
         open: nbd::open,
         names: KindNames {
@@ -305,71 +299,7 @@ static KINDS: &[DeviceKind] = &[
         word: "http",
         summary: "a file on an HTTP or HTTPS server; read-only",
         magic: Some("url"),
-        params: &[
-            param("url", "URL", "https://HOST/PATH or http://HOST/PATH"),
-            param(
-                "bearer",
-                "TOKEN",
-                "a token to log in with: TOKEN, +FILE, -FD, -env:NAME, or - to be asked",
-            ),
-            param("cainfo", "FILE", "certificates to trust instead of the system's (empty: none)"),
-            param("capath", "DIR", "a directory of certificates to trust"),
-            param("connections", "N", "connections at most (default 8)"),
-            param(
-                "cookie",
-                "COOKIE",
-                "a cookie to send: COOKIE, +FILE, -FD, -env:NAME, or - to be asked",
-            ),
-            param("cookie-script", "COMMAND", "a command that prints the cookie"),
-            param("cookie-script-renew", "TIME", "when to run it again (default: when refused)"),
-            param("cookiefile", "FILE", "refused: cookies that servers set are not kept"),
-            param("cookiejar", "FILE", "refused: cookies that servers set are not kept"),
-            param("followlocation", "true|false", "follow redirects (default true)"),
-            repeated(
-                "header",
-                "HEADER",
-                "a header to send (`Name:` leaves it out), or +FILE, -FD, -env:NAME",
-            ),
-            param("header-script", "COMMAND", "a command that prints headers"),
-            param("header-script-renew", "TIME", "when to run it again (default: when refused)"),
-            param("http-version", "1.1", "the only version; others are refused"),
-            param("ipresolve", "WORD", "refused: resolve= fixes an address"),
-            param("netrc", "FILE", "take the login from this file (empty: ~/.netrc)"),
-            param("noproxy", "HOSTS", "hosts, with commas between, that need no proxy="),
-            param("password", "PASSWORD", "PASSWORD, +FILE, -FD, -env:NAME, or - to be asked"),
-            param(
-                "protocols",
-                "PROTO,…",
-                "schemes that a redirect may lead to (default: the URL's)",
-            ),
-            param("proxy", "PROXY", "http://HOST:PORT (default: the environment's; empty: none)"),
-            param("proxy-cainfo", "FILE", "refused: proxies are spoken to over plain HTTP"),
-            param("proxy-capath", "DIR", "refused: proxies are spoken to over plain HTTP"),
-            param("proxy-password", "PASSWORD", "for the proxy; in the forms of password="),
-            param("proxy-user", "USER", "the login at the proxy"),
-            repeated("resolve", "HOST:PORT:ADDRESS", "an address to use instead of looking it up"),
-            param("retry", "N", "failures in a row before a read fails (default 5)"),
-            param("ssl-cipher-list", "CIPHERS", "refused: all that are spoken are good"),
-            param("ssl-version", "tlsv1.2|tlsv1.3", "the oldest TLS to speak (default tlsv1.2)"),
-            param("sslcert", "FILE", "our own certificate"),
-            param("sslkey", "FILE", "its key (default: in the same file)"),
-            param(
-                "sslverify",
-                "true|false",
-                "whether to verify the server's certificate (default true)",
-            ),
-            param("tcp-keepalive", "true", "always on"),
-            param("tcp-nodelay", "true", "always on"),
-            param(
-                "timeout",
-                "TIME",
-                "how long a server that owes a reply may be silent (default 30)",
-            ),
-            param("tls13-ciphers", "CIPHERS", "refused: all that are spoken are good"),
-            param("unix-socket-path", "PATH", "the server's Unix socket, instead of TCP"),
-            param("user", "USER", "the login"),
-            param("user-agent", "TEXT", "the name of this program (default diskferry/VERSION)"),
-        ],
+        params: HTTP,
         example: "https://example.com/disk.img",
         open: |params, options, _| http::open(params, options),
         names: KindNames { schemes: &["http", "https"], shown: http::shown, ..KindNames::WORD },
@@ -384,20 +314,7 @@ static KINDS: &[DeviceKind] = &[
         word: "plugin",
         summary: "a plugin of nbdkit, in this process or in one of its own",
         magic: Some("plugin"),
-        params: &[
-            param("plugin", "NAME", "its name (nbdkit-NAME-plugin.so), or the path of its file"),
-            param(
-                "export-name",
-                "NAME",
-                "the export to open, whatever clients ask for (default: what they ask for)",
-            ),
-            param("isolate", "true|false", "run it in a process of its own (default false)"),
-            param(
-                "restart",
-                "true|false",
-                "when that process has ended, start a new one for the next client (default false)",
-            ),
-        ],
+        params: PLUGIN,
         any_param: true,
         names: KindNames {
             foreign: Some(Foreign { means: plugins::is_plugin, about: plugin::about }),

@@ -171,10 +171,9 @@ fn part(headers: &HeaderMap, start: u64, end: u64) -> Result<Verdict> {
         return Err(protocol("GET: the Content-Range of the answer is none"));
     };
     if first != start || last >= end || size.is_some_and(|size| last >= size) {
-        return Err(protocol(&format!(
-            "GET: bytes {first}-{last} came, and {start}-{} were asked for",
-            end - 1
-        )));
+        let asked = end - 1;
+        let action = format!("GET: bytes {first}-{last} came, and {start}-{asked} were asked for");
+        return Err(protocol(action));
     }
     // Within the requested range, which is not empty: no overflow.
     let len = last - first + 1;
@@ -191,9 +190,9 @@ fn is_plain(headers: &HeaderMap) -> Result<()> {
         let coding = value.to_str().unwrap_or("an unknown coding").trim();
         if !coding.is_empty() && !coding.eq_ignore_ascii_case("identity") {
             let coding: String = coding.chars().take(40).collect();
-            return Err(protocol(&format!(
-                "GET: the answer is encoded ({coding}), though that was not allowed"
-            )));
+            let action =
+                format!("GET: the answer is encoded ({coding}), though that was not allowed");
+            return Err(protocol(action));
         }
     }
     Ok(())
@@ -209,10 +208,11 @@ fn is_chunked_at_most(headers: &HeaderMap) -> Result<()> {
         return Ok(());
     }
     let coding: String = coding.chars().take(40).collect();
-    Err(protocol(&format!("GET: the answer has transfer codings besides chunked ({coding})")))
+    Err(protocol(format!("GET: the answer has transfer codings besides chunked ({coding})")))
 }
 
-fn protocol(action: &str) -> Error {
+/// The server does not keep to the protocol.
+pub(super) fn protocol(action: impl Into<String>) -> Error {
     Error::new(ErrorKind::Protocol, Fault::Peer, action)
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use device::{Error, ErrorKind, Fault};
 use hyper::{Method, Response};
 
-use super::answer::{Validators, Verdict, content_length, is_throttled, judge};
+use super::answer::{Validators, Verdict, content_length, is_throttled, judge, protocol};
 use super::connection::{HttpConnection, Needed};
 use super::dial::Dialer;
 use super::origin::{HOPS, Origin, changed};
@@ -114,11 +114,7 @@ impl Asker {
                 Verdict::Part { .. } if whole => {
                     self.hang_up();
                     let action = "GET: a part came, and no range was asked for";
-                    return Err(Trouble::lasting(Error::new(
-                        ErrorKind::Protocol,
-                        Fault::Peer,
-                        action,
-                    )));
+                    return Err(Trouble::lasting(protocol(action)));
                 }
                 Verdict::Part { len, size } => {
                     found(self, size)?;
@@ -141,11 +137,8 @@ impl Asker {
                     hops += 1;
                     if hops > HOPS {
                         let action = format!("GET: more than {HOPS} redirects");
-                        return Err(Trouble::lasting(Error::new(
-                            ErrorKind::Limit,
-                            Fault::Peer,
-                            action,
-                        )));
+                        let error = Error::new(ErrorKind::Limit, Fault::Peer, action);
+                        return Err(Trouble::lasting(error));
                     }
                     let next = self.origin.follow(&url, &location).map_err(Trouble::lasting)?;
                     url = Arc::new(next);

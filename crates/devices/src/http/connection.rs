@@ -22,7 +22,7 @@ use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::answer::keeps_alive;
+use super::answer::{keeps_alive, protocol};
 use super::pace::Pace;
 use super::transport::{HttpTransport, Line};
 use runtime::{Bell, to_usize};
@@ -244,8 +244,7 @@ impl HttpConnection {
                 match body.transport.receive_at_most(into, body.left) {
                     Poll::Ready(Ok(n)) => break n,
                     Poll::Ready(Err(e)) => {
-                        let action = format!("{doing}: {e}");
-                        return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
+                        return Err(disconnected(format!("{doing}: {e}")));
                     }
                     Poll::Pending => self.wait_on(doing, patience)?,
                 }
@@ -256,8 +255,7 @@ impl HttpConnection {
             now
         };
         if n == 0 {
-            let action = format!("{doing}: it ended {} bytes early", body.left);
-            return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
+            return Err(disconnected(format!("{doing}: it ended {} bytes early", body.left)));
         }
         body.left = body.left.saturating_sub(n as u64);
         Ok(n)
@@ -343,15 +341,13 @@ impl HttpConnection {
                 return Ok(done);
             }
             if self.line.received() > self.head_ends {
-                let action = format!("{doing}: the server sends data, but no reply");
-                return Err(Error::new(ErrorKind::Protocol, Fault::Peer, action));
+                return Err(protocol(format!("{doing}: the server sends data, but no reply")));
             }
             if flag.0.load(Ordering::Acquire) {
                 continue;
             }
             if speech.over {
-                let action = format!("{doing}: the connection ended");
-                return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
+                return Err(disconnected(format!("{doing}: the connection ended")));
             }
             self.wait_on(doing, patience)?;
         }
@@ -382,6 +378,11 @@ impl HttpConnection {
         }
         Ok(())
     }
+}
+
+/// The server has gone, or its answer broke off.
+pub(super) fn disconnected(action: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Disconnected, Fault::Peer, action)
 }
 
 /// The result is not needed any more.
@@ -464,10 +465,8 @@ impl std::fmt::Debug for HttpConnection {
 /// hyper's error, as ours.
 fn broken(doing: &str, e: &hyper::Error) -> Error {
     if e.is_parse() {
-        let action = format!("{doing}: the server does not keep to HTTP/1.1: {e}");
-        return Error::new(ErrorKind::Protocol, Fault::Peer, action);
+        return protocol(format!("{doing}: the server does not keep to HTTP/1.1: {e}"));
     }
     let cause = std::error::Error::source(e).map_or(String::new(), |source| format!(": {source}"));
-    let action = format!("{doing}: {e}{cause}");
-    Error::new(ErrorKind::Disconnected, Fault::Peer, action)
+    disconnected(format!("{doing}: {e}{cause}"))
 }

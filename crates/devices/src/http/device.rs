@@ -13,7 +13,9 @@ use device::{
     Operation, Outcome, Result,
 };
 
+use super::answer::protocol;
 use super::asking::{Answer, Asker, Trouble};
+use super::connection::disconnected;
 use super::dial::Dialer;
 use super::fetching::{Begun, Filling};
 use super::origin::Origin;
@@ -176,8 +178,7 @@ fn find_once(
     first: u64,
     whole: &mut bool,
 ) -> std::result::Result<Option<(u64, First)>, Trouble> {
-    let lost =
-        |action: &str| Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action));
+    let lost = |action: &str| Trouble::lasting(protocol(action));
     match asker.ask(0, first, *whole)? {
         Answer::Part(len, Some(size)) if asker.has_length() => Ok(Some((size, First::Coming(len)))),
         Answer::Part(len, size) => {
@@ -185,11 +186,7 @@ fn find_once(
             if bytes.len() as u64 != len {
                 asker.hang_up();
                 let action = "receive the body: its length is not the announced one";
-                return Err(Trouble::passing(Error::new(
-                    ErrorKind::Disconnected,
-                    Fault::Peer,
-                    action,
-                )));
+                return Err(Trouble::passing(disconnected(action)));
             }
             let told = match size {
                 Some(size) => Some(size),
@@ -216,9 +213,8 @@ fn find_once(
             let bytes = receive(asker, WINDOW)?;
             if bytes.len() as u64 > WINDOW {
                 asker.hang_up();
-                return Err(lost(
-                    "open: the server does not tell the size, has no ranges, and sends more than 40 MiB",
-                ));
+                let action = "open: the server does not tell the size, has no ranges, and sends more than 40 MiB";
+                return Err(lost(action));
             }
             *whole = true;
             Ok(Some((bytes.len() as u64, First::Here(bytes))))

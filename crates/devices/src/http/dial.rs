@@ -7,6 +7,7 @@ use device::{Error, ErrorKind, Fault, Result};
 use net::tls::{CertificateFiles, Connector};
 use net::{Received, Stream, Tuning, Until};
 
+use super::answer::protocol;
 use super::connection::HttpConnection;
 use super::proxy::{Proxies, Proxy};
 use super::transport::HttpTransport;
@@ -124,6 +125,7 @@ fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()>
     let login = proxy.authorization().map(|login| format!("Proxy-Authorization: {login}\r\n"));
     let request =
         format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{}\r\n", login.unwrap_or_default());
+    let confused = || protocol("connect to the proxy: its reply makes no sense");
     let broken = |e: rustix::io::Errno| Error::os("talk to the proxy", e);
     let mut left = request.as_bytes();
     while !left.is_empty() {
@@ -138,10 +140,7 @@ fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()>
         match stream.receive(&mut byte).map_err(broken)? {
             Received::Bytes(_) if head.len() < HEAD => head.extend_from_slice(&byte),
             Received::Nothing => until.readable(stream)?,
-            Received::Bytes(_) | Received::End => {
-                let action = "connect to the proxy: its reply makes no sense";
-                return Err(Error::new(ErrorKind::Protocol, Fault::Peer, action));
-            }
+            Received::Bytes(_) | Received::End => return Err(confused()),
         }
     }
     let line = String::from_utf8_lossy(&head);
@@ -156,9 +155,6 @@ fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()>
             let action = format!("connect: the proxy answers {status}");
             Err(Error::new(ErrorKind::Io, Fault::Peer, action))
         }
-        _ => {
-            let action = "connect to the proxy: its reply makes no sense";
-            Err(Error::new(ErrorKind::Protocol, Fault::Peer, action))
-        }
+        _ => Err(confused()),
     }
 }

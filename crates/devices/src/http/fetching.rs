@@ -10,11 +10,12 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use device::{Buffer, Error, ErrorKind, Fault};
+use device::{Buffer, ErrorKind};
 use runtime::to_usize;
 
+use super::answer::protocol;
 use super::asking::{Answer, Asker, Trouble};
-use super::connection::unneeded;
+use super::connection::{disconnected, unneeded};
 use super::headway::Headway;
 use super::origin::changed;
 use super::passed::Passed;
@@ -85,7 +86,7 @@ fn try_once(asker: &mut Asker, filling: &mut Filling<'_>) -> Result<(), Trouble>
             // The beginning of the object is not the requested range.
             asker.hang_up();
             let action = "GET: the server sends the whole object for a range of it";
-            Err(Trouble::passing(Error::new(ErrorKind::Protocol, Fault::Peer, action)))
+            Err(Trouble::passing(protocol(action)))
         }
         Answer::Beyond(size) => {
             let size = size.map_or("fewer".into(), |size| size.to_string());
@@ -118,7 +119,7 @@ fn receive(asker: &mut Asker, filling: &mut Filling<'_>, len: u64) -> Result<(),
 pub(super) fn ended_early(asker: &mut Asker, left: u64) -> Trouble {
     asker.hang_up();
     let action = format!("receive the body: it ended {left} bytes early");
-    Trouble::passing(Error::new(ErrorKind::Disconnected, Fault::Peer, action))
+    Trouble::passing(disconnected(action))
 }
 
 /// An answer in order that brings next to nothing of what was asked for.
@@ -127,14 +128,14 @@ fn too_little(filling: &Filling<'_>, before: u64) -> Trouble {
     let action = format!(
         "GET: the server sends {came} of {asked} bytes that were asked for, again and again"
     );
-    Trouble::passing(Error::new(ErrorKind::Protocol, Fault::Peer, action))
+    Trouble::passing(protocol(action))
 }
 
 /// A body that continues after its end.
 pub(super) fn too_much(asker: &mut Asker) -> Trouble {
     asker.hang_up();
     let action = "receive the body: more came than was announced";
-    Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action))
+    Trouble::lasting(protocol(action))
 }
 
 /// Chunks that are being filled, one after the other.

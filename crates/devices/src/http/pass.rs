@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use device::{Error, ErrorKind, Fault};
 
+use super::answer::protocol;
 use super::asking::{Answer, Asker, Trouble};
 use super::fetching::{Filling, ended_early};
 use super::headway::Headway;
@@ -79,7 +80,7 @@ fn begin_again(
     let Answer::Whole(_) = asker.ask(0, filling.end, true)? else {
         asker.hang_up();
         let action = "GET: the server answers differently each time";
-        return Err(Trouble::lasting(Error::new(ErrorKind::Protocol, Fault::Peer, action)));
+        return Err(Trouble::lasting(protocol(action)));
     };
     pass_by(shared, asker, filling, headway)?;
     go_on(shared, asker, filling, headway)

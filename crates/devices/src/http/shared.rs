@@ -19,7 +19,7 @@ use super::origin::Origin;
 use super::read::PendingRead;
 use super::window::{CHUNK, ObjectWindow, Run, fail};
 use super::{fetching, pass};
-use runtime::{Bell, Condvar, Mutex, MutexGuard};
+use runtime::{Bell, Condvar, Mutex, MutexGuard, spread_bits};
 
 /// Buffers that are kept for reuse, in bytes.
 const KEPT: usize = 4 << 20;
@@ -361,10 +361,8 @@ impl Drop for FetchingThread {
 /// How long to wait after the `count`th failure in a row; `seed` makes it differ.
 fn back_off(count: u32, seed: u64) -> Duration {
     let whole = PAUSE.saturating_mul(1 << count.saturating_sub(1).min(10)).min(LONGEST_PAUSE);
-    let part = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
     // Between a half and the whole of it.
-    let part = u32::try_from(part).unwrap_or(0);
-    whole / 2 + whole / 512 * part
+    whole / 2 + whole / 512 * u32::from(spread_bits(seed).to_le_bytes()[0])
 }
 
 #[cfg(test)]

@@ -41,10 +41,8 @@ pub(super) type Run = Range<u64>;
 /// What is known of one chunk.
 #[derive(Debug)]
 enum Chunk {
-    /// It is wanted, and not being fetched.
-    Wanted(Owed),
-    /// A request is in flight that brings it.
-    Coming(Owed),
+    /// It is wanted, or on its way.
+    Owed(Owed),
     /// It is here.
     Here(Held),
 }
@@ -55,13 +53,11 @@ struct Owed {
     waiters: Waiters,
     /// It was asked for without waiting for it.
     anyway: bool,
+    /// A request is in flight that brings it.
+    comes: bool,
 }
 
 impl Owed {
-    fn to(read: &Arc<PendingRead>) -> Self {
-        Self { waiters: vec![read.clone()], anyway: false }
-    }
-
     /// Whether all that wanted it have gone.
     fn is_moot(&self) -> bool {
         !self.anyway && !self.waiters.iter().any(|read| read.is_wanted())
@@ -160,18 +156,19 @@ impl ObjectWindow {
                     here.extend(self.touch(index, offset, len).map(|bytes| (index, bytes)));
                     continue;
                 }
-                Some(Chunk::Coming(owed)) => {
+                Some(Chunk::Owed(owed)) => {
                     owed.waiters.push(read.clone());
-                    self.was_useful(index);
-                }
-                Some(Chunk::Wanted(owed)) => {
-                    owed.waiters.push(read.clone());
-                    // Its turn may come sooner for this client.
-                    self.wanted.push(read.client(), index);
+                    if owed.comes {
+                        self.was_useful(index);
+                    } else {
+                        // Its turn may come sooner for this client.
+                        self.wanted.push(read.client(), index);
+                    }
                 }
                 None => {
                     self.useful += 1;
-                    self.chunks.insert(index, Chunk::Wanted(Owed::to(read)));
+                    let owed = Owed { waiters: vec![read.clone()], ..Owed::default() };
+                    self.chunks.insert(index, Chunk::Owed(owed));
                     self.wanted.push(read.client(), index);
                 }
             }
@@ -190,7 +187,7 @@ impl ObjectWindow {
                 return;
             }
             if let std::collections::hash_map::Entry::Vacant(place) = self.chunks.entry(index) {
-                place.insert(Chunk::Wanted(Owed { anyway: true, ..Owed::default() }));
+                place.insert(Chunk::Owed(Owed { anyway: true, ..Owed::default() }));
                 self.wanted.push(client, index);
             }
         }
@@ -200,17 +197,21 @@ impl ObjectWindow {
     fn first_wanted(&mut self) -> Option<u64> {
         while let Some(index) = self.wanted.first() {
             match self.chunks.get(&index) {
-                Some(Chunk::Wanted(owed)) if !owed.is_moot() => return Some(index),
-                Some(Chunk::Wanted(_)) => {
-                    if let Some(Chunk::Wanted(owed)) = self.chunks.remove(&index) {
-                        self.gone.extend(owed.waiters);
-                    }
-                }
-                _ => {}
+                Some(Chunk::Owed(owed)) if owed.comes => {}
+                Some(Chunk::Owed(owed)) if !owed.is_moot() => return Some(index),
+                Some(Chunk::Owed(_)) => self.is_gone(index),
+                Some(Chunk::Here(_)) | None => {}
             }
             self.wanted.drop_first();
         }
         None
+    }
+
+    /// No client waits for a chunk any more.
+    fn is_gone(&mut self, index: u64) {
+        if let Some(Chunk::Owed(owed)) = self.chunks.remove(&index) {
+            self.gone.extend(owed.waiters);
+        }
     }
 
     /// Reads whose clients have gone and that nothing will be fetched for.
@@ -237,11 +238,7 @@ impl ObjectWindow {
     /// The first of the chunks from `from` on that a reader waits for.
     pub(super) fn first_awaited(&self, from: u64) -> Option<u64> {
         let awaited = self.chunks.iter().filter(|(index, chunk)| {
-            let waiting = match chunk {
-                Chunk::Wanted(owed) | Chunk::Coming(owed) => !owed.waiters.is_empty(),
-                Chunk::Here(_) => false,
-            };
-            waiting && **index >= from
+            **index >= from && matches!(chunk, Chunk::Owed(owed) if !owed.waiters.is_empty())
         });
         awaited.map(|(index, _)| *index).min()
     }
@@ -250,7 +247,7 @@ impl ObjectWindow {
     /// want soon. `helpers` others could share the work at once.
     pub(super) fn next(&mut self, helpers: u64) -> Option<Run> {
         if let Some(first) = self.first_wanted() {
-            let is_wanted = |index: &u64| matches!(self.chunks.get(index), Some(Chunk::Wanted(_)));
+            let is_wanted = |index: &u64| matches!(self.chunks.get(index), Some(Chunk::Owed(owed)) if !owed.comes);
             let longest = if self.wanted.is_shared() { IN_TURN } else { LONGEST };
             let most = first.saturating_add(longest / CHUNK).min(self.end());
             let len = (first..most).take_while(is_wanted).count() as u64;
@@ -277,8 +274,10 @@ impl ObjectWindow {
     /// Whether the chunks of this run that are in flight are still needed.
     pub(super) fn needs(&self, run: &Run) -> bool {
         run.clone().any(|index| match self.chunks.get(&index) {
-            Some(Chunk::Coming(_)) if self.ahead.contains(&index) => self.streams.may_reach(index),
-            Some(Chunk::Coming(owed)) => !owed.is_moot(),
+            Some(Chunk::Owed(owed)) if owed.comes => match self.ahead.contains(&index) {
+                true => self.streams.may_reach(index),
+                false => !owed.is_moot(),
+            },
             _ => false,
         })
     }
@@ -286,16 +285,15 @@ impl ObjectWindow {
     /// These chunks are no longer being fetched; those that a reader waits for are wanted again.
     pub(super) fn given_up(&mut self, run: &Run) {
         for index in self.known_of(run) {
-            let Some(Chunk::Coming(owed)) = self.chunks.get(&index) else { continue };
-            let moot = owed.is_moot();
-            let Some(Chunk::Coming(owed)) = self.chunks.remove(&index) else { continue };
-            if self.ahead.remove(&index) {
-                self.gambled -= 1;
+            let Some(Chunk::Owed(owed)) = self.chunks.get_mut(&index) else { continue };
+            if !std::mem::take(&mut owed.comes) {
+                continue;
             }
-            if moot {
-                self.gone.extend(owed.waiters);
+            let is_moot = owed.is_moot();
+            self.settle_gamble(index);
+            if is_moot {
+                self.is_gone(index);
             } else {
-                self.chunks.insert(index, Chunk::Wanted(owed));
                 self.wanted.push(0, index);
             }
         }
@@ -304,10 +302,14 @@ impl ObjectWindow {
 
     /// A chunk is read: if it was prefetched, that was useful.
     fn was_useful(&mut self, index: u64) {
-        if self.ahead.remove(&index) {
-            self.gambled -= 1;
-            self.useful += 1;
-        }
+        self.useful += u64::from(self.settle_gamble(index));
+    }
+
+    /// A chunk is no longer one that was fetched ahead and not read; whether it was one.
+    fn settle_gamble(&mut self, index: u64) -> bool {
+        let was_ahead = self.ahead.remove(&index);
+        self.gambled -= u64::from(was_ahead);
+        was_ahead
     }
 
     /// The chunks that sequential readers will want soon.
@@ -321,26 +323,20 @@ impl ObjectWindow {
     /// Says that a request is in flight for these chunks, wanted or not.
     fn begin(&mut self, run: Run) -> Run {
         for index in run.clone() {
-            let chunk = match self.chunks.remove(&index) {
-                Some(Chunk::Wanted(owed)) => Chunk::Coming(owed),
-                None => Chunk::Coming(Owed::default()),
-                Some(other) => other,
-            };
-            self.chunks.insert(index, chunk);
+            let chunk = self.chunks.entry(index).or_insert(Chunk::Owed(Owed::default()));
+            if let Chunk::Owed(owed) = chunk {
+                owed.comes = true;
+            }
         }
         run
     }
 
     /// Takes a chunk that has come, and returns the reads that waited for it. Makes room for it.
     pub(super) fn arrived(&mut self, index: u64, bytes: Arc<Buffer>) -> Waiters {
-        let before = self.chunks.remove(&index);
-        let waiters = match before {
-            Some(Chunk::Wanted(owed) | Chunk::Coming(owed)) => owed.waiters,
+        let waiters = match self.chunks.get_mut(&index) {
+            Some(Chunk::Owed(owed)) => std::mem::take(&mut owed.waiters),
             // Readers that came for it have it already.
-            Some(Chunk::Here(held)) => {
-                self.chunks.insert(index, Chunk::Here(held));
-                return Vec::new();
-            }
+            Some(Chunk::Here(_)) => return Vec::new(),
             None => Vec::new(),
         };
         while self.held() >= ROOM {
@@ -361,18 +357,10 @@ impl ObjectWindow {
     pub(super) fn failed(&mut self, run: &Run) -> Waiters {
         let mut all = Vec::new();
         for index in self.known_of(run) {
-            match self.chunks.remove(&index) {
-                Some(Chunk::Wanted(owed) | Chunk::Coming(owed)) => {
-                    if self.ahead.remove(&index) {
-                        self.gambled -= 1;
-                    }
-                    all.extend(owed.waiters);
-                }
-                Some(held) => {
-                    self.chunks.insert(index, held);
-                }
-                None => {}
-            }
+            let Some(Chunk::Owed(owed)) = self.chunks.get_mut(&index) else { continue };
+            all.append(&mut owed.waiters);
+            self.chunks.remove(&index);
+            self.settle_gamble(index);
         }
         self.streams.give_up();
         all
