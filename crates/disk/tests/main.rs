@@ -7,4 +7,5 @@ mod blocks;
 mod new_qcow2;
 mod opening;
 mod qcow2_of_qemu;
+mod support;
 mod vmdk;

@@ -1,125 +1,32 @@
 //! qcow2 images that are made here, checked by qemu-img: no error, no leak, and the bytes that were
 //! written, whatever the options, the order and the number of writers.
-//!
-//! Without qemu-img it is skipped; with `REQUIRE_PEERS=1` that fails.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use device::model::Model;
-use device::{Abilities, Edge, ErrorKind, Operation, Params, ZeroFlags};
-use disk::{Created, Creation, Holds, Image, Named, OpenOptions, Stack};
-use runtime::Context;
+use device::{Abilities, Edge, ErrorKind, Operation, Params, Simple, ZeroFlags};
+use disk::{Created, External, Holds, Image};
+use runtime::{Context, to_usize};
 use trial::{Fate, TestDevice};
 
-/// A directory that is removed with all that is in it.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let name = format!("diskferry-new-qcow2-{name}-{}", std::process::id());
-        let place = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&place);
-        std::fs::create_dir(&place).unwrap();
-        Self(place)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Whether qemu-img is installed.
-fn has_qemu() -> bool {
-    let here = Command::new("qemu-img").arg("--version").output().is_ok();
-    assert!(here || std::env::var_os("REQUIRE_PEERS").is_none_or(|v| v != "1"), "no qemu-img");
-    here
-}
-
-fn qemu(what: &str, words: &[&str]) -> String {
-    // The name of a data file is relative to the current directory.
-    let last = words.last().map_or(Path::new("/"), |word| Path::new(word));
-    let place = last.parent().filter(|_| last.is_absolute()).unwrap_or(Path::new("/"));
-    let mut run = Command::new(what).current_dir(place).args(words).output().unwrap();
-    // A thread of the pool may still be about to let go of the file.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while String::from_utf8_lossy(&run.stderr).contains("lock") && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(10));
-        run = Command::new(what).current_dir(place).args(words).output().unwrap();
-    }
-    let said = String::from_utf8_lossy(&run.stdout).into_owned();
-    let error = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{what} {words:?}: {said}{error}");
-    said
-}
+use crate::support::{Dice, Place, all, create_image, has_qemu, image};
 
 /// A new image, to be filled.
-fn create(path: &Path, size: u64, options: &[&str], compress: bool) -> device::Result<Created> {
-    let mut image = Image::of("qcow2").unwrap();
-    image.options = Params::parse(options.iter().copied()).unwrap();
-    image.compress = compress;
-    image.external = disk::External::Chain;
-    image.check()?;
-    let stack = Stack::parse([]).unwrap().over_image(image);
-    let named = Named::parse(path.to_str().unwrap()).unwrap();
-    let (options, write_back) = (OpenOptions::read_write(), false);
-    let creation = Creation {
-        size,
-        grows: false,
-        upwards: false,
-        appears: false,
-        whole: true,
-        write_back,
-        options,
-    };
-    disk::create(&named, &stack, &creation, &Context::default())
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-
-    /// Noise, or something that can be compressed.
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        if self.below(3) == 0 {
-            let noise = std::iter::repeat_with(|| self.next().to_le_bytes());
-            return noise.take(len.div_ceil(8)).flatten().take(len).collect();
-        }
-        let word = self.next() | 1;
-        let text = (0u64..).map(|i| word.wrapping_mul(i / 5 % 97).to_le_bytes());
-        text.flatten().take(len).collect()
-    }
+fn create(path: &str, size: u64, options: &[&str], compress: bool) -> device::Result<Created> {
+    let image = Image { compress, external: External::Chain, ..image("qcow2") };
+    create_image(path, image, options, size)
 }
 
 /// Fills about half of a disk by four threads, each in stretches of its own, in any order; some
 /// twice, some are zeroed. Returns the bytes that it holds then.
 fn fill(disk: &Edge, size: u64, seed: u64) -> Vec<u8> {
-    let len = usize::try_from(size).unwrap();
-    let mut bytes = vec![0; len];
+    let mut bytes = vec![0; to_usize(size)];
     fill_over(disk, &mut bytes, seed);
     bytes
 }
 
 fn fill_over(disk: &Edge, model: &mut [u8], seed: u64) {
-    let block = usize::try_from(disk.info().blocks.minimum).unwrap().max(1);
+    let block = (disk.info().blocks.minimum as usize).max(1);
     let stretch = (model.len() / 64).next_multiple_of(block.max(512)).max(block);
     let mut shares: Vec<Vec<(usize, &mut [u8])>> = (0..4).map(|_| Vec::new()).collect();
     for (i, part) in model.chunks_mut(stretch).enumerate() {
@@ -127,11 +34,11 @@ fn fill_over(disk: &Edge, model: &mut [u8], seed: u64) {
     }
     std::thread::scope(|scope| {
         for (i, mut share) in shares.into_iter().enumerate() {
-            let mut random = Random(seed * 4 + i as u64 + 1);
+            let mut random = Dice::new(seed * 4 + i as u64);
             scope.spawn(move || {
                 runtime::having_time(|| {
                     for _ in 0..share.len() {
-                        let at = usize::try_from(random.below(share.len() as u64)).unwrap();
+                        let at = random.below(share.len());
                         let (start, part) = &mut share[at];
                         change(disk, *start, part, block, &mut random);
                     }
@@ -141,11 +48,11 @@ fn fill_over(disk: &Edge, model: &mut [u8], seed: u64) {
     });
 }
 
-fn change(disk: &Edge, start: usize, part: &mut [u8], block: usize, random: &mut Random) {
-    let blocks = part.len().div_ceil(block) as u64;
-    let from = usize::try_from(random.below(blocks)).unwrap() * block;
+fn change(disk: &Edge, start: usize, part: &mut [u8], block: usize, random: &mut Dice) {
+    let blocks = part.len().div_ceil(block);
+    let from = random.below(blocks) * block;
     let most = part.len() - from;
-    let len = (usize::try_from(random.below(blocks)).unwrap() + 1).saturating_mul(block).min(most);
+    let len = (random.below(blocks) + 1).saturating_mul(block).min(most);
     let range = from..from + len;
     let at = (start + from) as u64;
     if random.below(5) == 0 {
@@ -159,32 +66,29 @@ fn change(disk: &Edge, start: usize, part: &mut [u8], block: usize, random: &mut
     }
 }
 
-/// qemu-img finds no error, and the same bytes.
-fn judge(place: &Place, image: &Path, bytes: &[u8]) -> String {
-    let (raw, image) = (place.file("model"), image.to_str().unwrap());
-    std::fs::write(&raw, bytes).unwrap();
-    let checked = qemu("qemu-img", &["check", "-f", "qcow2", image]);
+/// qemu-img finds no error in the image `image`, and the same bytes.
+fn judge(place: &Place, bytes: &[u8]) -> String {
+    place.write("model", bytes);
+    let checked = place.qemu_img("check -f qcow2 image");
     assert!(checked.contains("No errors were found"), "{checked}");
-    let raw = raw.to_str().unwrap();
-    qemu("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", raw, image]);
+    place.qemu_img("compare -f raw -F qcow2 model image");
     checked
 }
 
-fn round(name: &str, size: u64, options: &[&str], compress: bool, seed: u64) {
-    let place = Place::new(name);
-    let image = place.file("image");
-    let created = create(&image, size, options, compress).unwrap();
+fn round(size: u64, options: &[&str], compress: bool, seed: u64) {
+    let place = Place::on_disk();
+    let created = create(&place.path("image"), size, options, compress).unwrap();
     assert_eq!(created.holds, Holds::Zeroes);
     let whole = created.edge.info().size;
     assert_eq!(whole, size.next_multiple_of(512));
     let bytes = fill(&created.edge, whole, seed);
-    assert_eq!(std::fs::read(&image).unwrap_or_default().iter().take(512).max().unwrap_or(&0), &0);
+    assert!(place.read("image").iter().take(512).all(|b| *b == 0));
     created.edge.device().finish().unwrap();
     // The file is no longer locked.
     drop(created);
-    let checked = judge(&place, &image, &bytes);
+    let checked = judge(&place, &bytes);
     let end = checked.lines().find_map(|line| line.strip_prefix("Image end offset: "));
-    assert_eq!(end.unwrap(), std::fs::metadata(&image).unwrap().len().to_string(), "{checked}");
+    assert_eq!(end.unwrap(), place.read("image").len().to_string(), "{checked}");
 }
 
 const MIB: u64 = 1 << 20;
@@ -197,11 +101,11 @@ fn clusters_of_all_sizes_and_refcounts_of_all_widths() {
     for (i, bits) in (9..=21).enumerate() {
         let (cluster, width) = (format!("cluster_size={}", 1 << bits), 1 << (i % 7));
         let options = [cluster.as_str(), &format!("refcount_bits={width}")];
-        round("sizes", 2 * MIB + 512 * 3, &options, false, bits);
-        round("sizes-z", 2 * MIB + 512 * 3, &options, true, bits);
+        round(2 * MIB + 512 * 3, &options, false, bits);
+        round(2 * MIB + 512 * 3, &options, true, bits);
         let zstd = [options[0], options[1], "compression_type=zstd"];
         if i % 3 == 0 {
-            round("sizes-zstd", 2 * MIB + 512 * 3, &zstd, true, bits);
+            round(2 * MIB + 512 * 3, &zstd, true, bits);
         }
     }
 }
@@ -214,13 +118,13 @@ fn disks_of_all_lengths() {
     // The last needs more than one L1 entry, and more than a cluster of them.
     for (i, size) in [0, 1, 512, 1000, 65536, 65537, 5 * MIB + 1].into_iter().enumerate() {
         for compress in [false, true] {
-            round("lengths", size, &[], compress, i as u64 + 1);
-            round("lengths", size, &["compat=0.10"], compress, i as u64 + 1);
+            round(size, &[], compress, i as u64 + 1);
+            round(size, &["compat=0.10"], compress, i as u64 + 1);
         }
-        round("lengths", size, &["preallocation=metadata"], false, i as u64 + 1);
+        round(size, &["preallocation=metadata"], false, i as u64 + 1);
     }
-    round("l1", 5 * MIB, &["cluster_size=512"], false, 3);
-    round("l1-z", 5 * MIB, &["cluster_size=512"], true, 3);
+    round(5 * MIB, &["cluster_size=512"], false, 3);
+    round(5 * MIB, &["cluster_size=512"], true, 3);
 }
 
 #[test]
@@ -231,11 +135,11 @@ fn preallocated_images_and_those_with_subclusters() {
     for (i, how) in ["metadata", "falloc", "full"].into_iter().enumerate() {
         for more in ["compat=1.1", "compat=0.10", "cluster_size=4K", "extended_l2=on"] {
             let options = [&format!("preallocation={how}"), more];
-            round("preallocated", 3 * MIB + 512, &options, false, i as u64 + 9);
+            round(3 * MIB + 512, &options, false, i as u64 + 9);
         }
     }
-    round("extended", 3 * MIB, &["extended_l2=on", "lazy_refcounts=on"], false, 5);
-    round("extended-z", 3 * MIB, &["extended_l2=on", "cluster_size=16K"], true, 5);
+    round(3 * MIB, &["extended_l2=on", "lazy_refcounts=on"], false, 5);
+    round(3 * MIB, &["extended_l2=on", "cluster_size=16K"], true, 5);
 }
 
 #[test]
@@ -247,7 +151,7 @@ fn every_level_of_compression_and_the_fast_ones() {
         for (i, level) in levels.iter().enumerate() {
             let kind = format!("compression_type={kind}");
             let options = [kind.as_str(), &format!("compression_level={level}")];
-            round("levels", 2 * MIB, &options, true, i as u64 + 1);
+            round(2 * MIB, &options, true, i as u64 + 1);
         }
     }
 }
@@ -272,23 +176,20 @@ fn over_a_backing_image_zeroes_are_written_and_what_was_not_written_shows_throug
             if compress && options.len() == 2 {
                 continue;
             }
-            let place = Place::new("backing");
-            let mut random = Random(77 + i as u64);
+            let place = Place::on_disk();
             // It is shorter than the disk above it.
-            let below = random.bytes(2 * 1024 * 1024 + 512);
-            std::fs::write(place.file("below"), &below).unwrap();
-            let name = format!("backing_file={}", place.file("below").to_str().unwrap());
+            let below = Dice::new(77 + i as u64).bytes(2 * 1024 * 1024 + 512);
+            let name = format!("backing_file={}", place.write("below", &below));
             let options: Vec<&str> =
                 options.iter().copied().chain([name.as_str(), "backing_fmt=raw"]).collect();
-            let image = place.file("image");
-            let created = create(&image, size, &options, compress).unwrap();
+            let created = create(&place.path("image"), size, &options, compress).unwrap();
             assert_eq!(created.holds, Holds::Unknown, "it does not read as zeroes");
             let mut bytes = below;
-            bytes.resize(usize::try_from(size).unwrap(), 0);
+            bytes.resize(to_usize(size), 0);
             fill_over(&created.edge, &mut bytes, i as u64);
             created.edge.device().finish().unwrap();
             drop(created);
-            judge(&place, &image, &bytes);
+            judge(&place, &bytes);
         }
     }
 }
@@ -315,15 +216,9 @@ fn over(container: &Edge, size: u64, options: &[&str], compress: bool) -> device
 fn used(size: usize) -> Edge {
     let context = Context::default();
     let model = Model::new(size);
-    let edge = Edge::new(device::Simple::device(model, &context.pool), context.pool.clone());
+    let edge = Simple::edge(model, &context.pool);
     edge.write(&vec![0xA5; size], 0, false).unwrap();
     edge
-}
-
-fn all_of(container: &Edge) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(container.info().size).unwrap()];
-    container.read(&mut bytes, 0).unwrap();
-    bytes
 }
 
 #[test]
@@ -346,14 +241,14 @@ fn what_was_in_the_container_before_never_shows() {
             if compress && options.iter().any(|o| o.starts_with("prealloc")) {
                 continue;
             }
-            let place = Place::new("used");
+            let place = Place::on_disk();
             let container = used(5 << 20);
             let disk = over(&container, size, options, compress).unwrap();
             let bytes = fill(&disk, size, i as u64 + 11);
-            assert_eq!(all_of(&container)[..512], [0; 512], "no header before the end");
+            assert_eq!(all(&container)[..512], [0; 512], "no header before the end");
             disk.device().finish().unwrap();
-            std::fs::write(place.file("image"), all_of(&container)).unwrap();
-            judge(&place, &place.file("image"), &bytes);
+            place.write("image", &all(&container));
+            judge(&place, &bytes);
         }
     }
 }
@@ -363,16 +258,16 @@ fn a_lack_of_room_is_an_error_and_nothing_opens_as_an_image() {
     for compress in [false, true] {
         let container = used(1 << 20);
         let disk = over(&container, 4 * MIB, &[], compress).unwrap();
-        let noise = Random(5).bytes(4 << 20);
+        let noise = Dice::new(5).noise(4 << 20);
         let written = disk.write(&noise, 0, false).and_then(|()| disk.device().finish());
         assert_eq!(written.unwrap_err().kind(), device::ErrorKind::NoSpace);
-        assert_eq!(all_of(&container)[..512], [0; 512]);
+        assert_eq!(all(&container)[..512], [0; 512]);
         // It is full of data, and has no room for the tables.
         let container = used(1 << 20);
         let disk = over(&container, 4 * MIB, &["cluster_size=64K"], compress).unwrap();
         disk.write(&noise[..15 << 16], 0, false).unwrap();
         assert!(disk.device().finish().is_err());
-        assert_eq!(all_of(&container)[..512], [0; 512]);
+        assert_eq!(all(&container)[..512], [0; 512]);
     }
 }
 
@@ -382,11 +277,9 @@ fn a_range_that_is_written_again_is_right_and_nothing_leaks() {
         return;
     }
     for compress in [false, true] {
-        let (place, size) = (Place::new("again"), 4 * MIB);
-        let image = place.file("image");
-        let created = create(&image, size, &[], compress).unwrap();
-        let mut random = Random(99);
-        let mut bytes = vec![0; usize::try_from(size).unwrap()];
+        let (place, size) = (Place::on_disk(), 4 * MIB);
+        let created = create(&place.path("image"), size, &[], compress).unwrap();
+        let (mut random, mut bytes) = (Dice::new(99), vec![0; to_usize(size)]);
         for _ in 0..3 {
             for (i, cluster) in bytes.chunks_mut(65536).enumerate() {
                 cluster.copy_from_slice(&random.bytes(65536));
@@ -396,7 +289,7 @@ fn a_range_that_is_written_again_is_right_and_nothing_leaks() {
         }
         created.edge.device().finish().unwrap();
         drop(created);
-        judge(&place, &image, &bytes);
+        judge(&place, &bytes);
     }
 }
 
@@ -409,7 +302,7 @@ fn what_was_acknowledged_is_in_the_image_although_a_later_write_has_failed() {
     }
     const CLUSTER: usize = 4096;
     for options in [&["cluster_size=4k"][..], &["cluster_size=4k", "compression_type=zstd"]] {
-        let (place, size) = (Place::new("failing"), 24 * MIB);
+        let (place, size) = (Place::on_disk(), 24 * MIB);
         let context = Context::default();
         let abilities = Abilities { write: true, flush: true, ..Abilities::READ };
         let writes = AtomicU32::new(0);
@@ -422,7 +315,7 @@ fn what_was_acknowledged_is_in_the_image_although_a_later_write_has_failed() {
                 }
                 other => Fate::Pass(other),
             });
-        let container = device::Simple::edge(failing.clone(), &context.pool);
+        let container = Simple::edge(failing.clone(), &context.pool);
         let mut tried = 0;
         let disk = loop {
             match over(&container, size, options, true) {
@@ -431,13 +324,12 @@ fn what_was_acknowledged_is_in_the_image_although_a_later_write_has_failed() {
             }
             tried += 1;
         };
-        let (mut random, mut failed) = (Random(7), 0);
+        let (mut random, mut failed) = (Dice::new(7), 0);
         let mut bytes = Vec::new();
         for at in (0..size).step_by(2 * CLUSTER) {
             // One that does not become shorter, and waits to be written when the next one, which
             // does, is packed.
-            let noise = std::iter::repeat_with(|| random.next().to_le_bytes()).flatten();
-            let mut piece: Vec<u8> = noise.take(CLUSTER + CLUSTER / 2).collect();
+            let mut piece = random.noise(CLUSTER + CLUSTER / 2);
             piece.resize(2 * CLUSTER, 0);
             while disk.write(&piece, at, false).is_err() {
                 failed += 1;
@@ -448,10 +340,8 @@ fn what_was_acknowledged_is_in_the_image_although_a_later_write_has_failed() {
         assert!(failed > 0);
         failing.on(Fate::Pass);
         disk.device().finish().unwrap();
-        std::fs::write(place.file("image"), all_of(&container)).unwrap();
-        let raw = place.file("model");
-        std::fs::write(&raw, &bytes).unwrap();
-        let (raw, image) = (raw.to_str().unwrap().to_owned(), place.file("image"));
-        qemu("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", &raw, image.to_str().unwrap()]);
+        place.write("image", &all(&container));
+        place.write("model", &bytes);
+        place.qemu_img("compare -f raw -F qcow2 model image");
     }
 }

@@ -1,48 +1,13 @@
 //! The disks that names lead to, and what is left of a target that could not be used.
 
-use std::path::PathBuf;
-
 use device::ZeroFlags;
-use disk::{Creation, Holds, Named, OpenOptions, Relation, Scope, Stack};
+use disk::{Holds, Named, OpenOptions, Relation, Scope, Stack};
 use runtime::Context;
 
-/// A unique name in the file system; the file of that name is removed with it.
-struct Place(PathBuf);
+use crate::support::{Place, creation};
 
-impl Place {
-    fn new(name: &str) -> Self {
-        let name = format!("diskferry-opening-{name}-{}", std::process::id());
-        let place = Self(std::env::temp_dir().join(name));
-        let _ = std::fs::remove_file(&place.0);
-        place
-    }
-
-    fn named(&self) -> Named {
-        Named::parse(self.0.to_str().unwrap()).unwrap()
-    }
-
-    fn len(&self) -> u64 {
-        std::fs::metadata(&self.0).unwrap().len()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn creation(size: u64) -> Creation {
-    let options = OpenOptions::read_write();
-    Creation {
-        size,
-        grows: false,
-        upwards: false,
-        appears: false,
-        whole: true,
-        write_back: false,
-        options,
-    }
+fn named(path: &str) -> Named {
+    Named::parse(path).unwrap()
 }
 
 fn stack(words: &[&str]) -> Stack {
@@ -51,7 +16,7 @@ fn stack(words: &[&str]) -> Stack {
 
 #[test]
 fn disks_by_name_are_for_stacks_that_keep_nothing_of_one() {
-    let (disk, context) = (Named::parse("file:?dir=/").unwrap(), Context::default());
+    let (disk, context) = (named("file:?dir=/"), Context::default());
     let options = OpenOptions { by_name: true, ..OpenOptions::read_only() };
     for words in [&[][..], &["exportname"], &["readonly", "count"]] {
         let opened = disk::open(&disk, &stack(words), &options, &context).unwrap();
@@ -69,15 +34,14 @@ fn disks_by_name_are_for_stacks_that_keep_nothing_of_one() {
 
 #[test]
 fn all_ways_to_name_a_disk_lead_to_one_kind_and_one_storage() {
-    let place = Place::new("names");
-    std::fs::write(&place.0, [1; 512]).unwrap();
-    let path = place.0.to_str().unwrap();
-    let plain = place.named();
-    assert_eq!(plain.path(), Some(path));
+    let place = Place::new();
+    let path = place.write("disk", &[1; 512]);
+    let plain = named(&path);
+    assert_eq!(plain.path(), Some(&*path));
     for text in
         [format!("file:{path}"), format!("file:?file={path}"), format!("file:{path}?lock=off")]
     {
-        let other = Named::parse(&text).unwrap();
+        let other = named(&text);
         assert_eq!(other.kind().word, plain.kind().word);
         assert_eq!(other.path(), None, "it says what it means");
         assert_eq!(plain.storage().relation(&other.storage()), Relation::Same, "{text}");
@@ -86,25 +50,25 @@ fn all_ways_to_name_a_disk_lead_to_one_kind_and_one_storage() {
 
 #[test]
 fn what_was_made_is_gone_when_a_filter_refuses_it() {
-    let place = Place::new("refused");
-    let filters = stack(&["partition?partition=1"]);
-    disk::create(&place.named(), &filters, &creation(1 << 20), &Context::default()).unwrap_err();
-    assert!(!place.0.exists());
-    std::fs::write(&place.0, [0; 4096]).unwrap();
-    disk::create(&place.named(), &filters, &creation(1 << 20), &Context::default()).unwrap_err();
-    assert_eq!(place.len(), 4096, "what was there is not touched");
+    let (place, filters) = (Place::new(), stack(&["partition?partition=1"]));
+    let disk = named(&place.path("disk"));
+    disk::create(&disk, &filters, &creation(1 << 20), &Context::default()).unwrap_err();
+    assert!(!place.0.join("disk").exists());
+    place.write("disk", &[0; 4096]);
+    disk::create(&disk, &filters, &creation(1 << 20), &Context::default()).unwrap_err();
+    assert_eq!(place.read("disk").len(), 4096, "what was there is not touched");
 }
 
 #[test]
 fn a_file_is_known_to_be_zero_only_if_it_was_made_and_nothing_stands_over_it() {
-    let (place, context) = (Place::new("zero"), Context::default());
-    let create = |filters: &Stack, size| {
-        disk::create(&place.named(), filters, &creation(size), &context).unwrap()
-    };
+    let (place, context) = (Place::new(), Context::default());
+    let disk = named(&place.path("disk"));
+    let create =
+        |filters: &Stack, size| disk::create(&disk, filters, &creation(size), &context).unwrap();
     let made = create(&Stack::default(), 4096);
     assert_eq!(made.holds, Holds::Zeroes);
     let made = made.made.unwrap();
-    assert!(made.remove() && !made.remove() && !place.0.exists());
+    assert!(made.remove() && !made.remove() && !place.0.join("disk").exists());
     let made = create(&stack(&["noextents"]), 8192);
     assert_eq!(made.holds, Holds::Unknown);
     made.made.unwrap().keep();
@@ -113,27 +77,26 @@ fn a_file_is_known_to_be_zero_only_if_it_was_made_and_nothing_stands_over_it() {
     assert!(again.holds == Holds::Unknown && again.made.is_none());
     again.edge.zero(0, 512, ZeroFlags::default()).unwrap();
     again.edge.device().finish().unwrap();
-    assert_eq!(place.len(), 8192, "only a part of it may have been seen");
+    assert_eq!(place.read("disk").len(), 8192, "only a part of it may have been seen");
 }
 
 #[test]
 fn a_target_that_drops_bytes_is_as_large_as_needed_unless_its_size_is_named() {
     for (text, size) in [("null:", 12_345), ("null:1M", 1 << 20), ("null:?size=2M", 2 << 20)] {
-        let named = Named::parse(text).unwrap();
-        let made = disk::create(&named, &Stack::default(), &creation(12_345), &Context::default());
+        let made =
+            disk::create(&named(text), &Stack::default(), &creation(12_345), &Context::default());
         assert_eq!(made.unwrap().edge.info().size, size, "{text}");
     }
 }
 
 #[test]
 fn a_disk_that_is_only_read_is_not_opened_for_writing() {
-    let (place, context) = (Place::new("read"), Context::default());
-    std::fs::write(&place.0, [1; 4096]).unwrap();
-    let filters = stack(&["cow"]);
-    let options = OpenOptions::read_write();
-    let opened = disk::open(&place.named(), &filters, &options, &context).unwrap();
+    let (place, context) = (Place::new(), Context::default());
+    let disk = named(&place.write("disk", &[1; 4096]));
+    let (filters, options) = (stack(&["cow"]), OpenOptions::read_write());
+    let opened = disk::open(&disk, &filters, &options, &context).unwrap();
     assert!(!opened.below.info().abilities.write && opened.edge.info().abilities.write);
-    let other = disk::open(&place.named(), &filters, &options, &context).unwrap();
+    let other = disk::open(&disk, &filters, &options, &context).unwrap();
     opened.edge.write(&[2; 512], 0, false).unwrap();
     let mut bytes = [0; 512];
     other.edge.read(&mut bytes, 0).unwrap();
@@ -142,22 +105,21 @@ fn a_disk_that_is_only_read_is_not_opened_for_writing() {
 
 #[test]
 fn only_a_kind_that_can_tell_without_opening_is_asked() {
-    let memory = Named::parse("memory:1M").unwrap();
-    assert!(memory.inspect(Scope::All, &Context::default()).unwrap().is_none());
+    assert!(named("memory:1M").inspect(Scope::All, &Context::default()).unwrap().is_none());
 }
 
 #[test]
 fn an_invalid_option_leaves_an_existing_file_as_it_was() {
-    let place = Place::new("senseless");
+    let place = Place::new();
     for (format, key, value) in
         [("qcow2", "cluster_size", "3"), ("vmdk", "subformat", "x"), ("vhdx", "block_size", "3")]
     {
-        std::fs::write(&place.0, "kept").unwrap();
+        let disk = named(&place.write("disk", b"kept"));
         let mut image = disk::Image::of(format).unwrap();
         image.options.add(key, value);
         let filters = Stack::default().over_image(image);
         let context = Context::default();
-        assert!(disk::create(&place.named(), &filters, &creation(1 << 20), &context).is_err());
-        assert_eq!(std::fs::read(&place.0).unwrap(), b"kept", "{format}");
+        assert!(disk::create(&disk, &filters, &creation(1 << 20), &context).is_err());
+        assert_eq!(place.read("disk"), b"kept", "{format}");
     }
 }

@@ -1,69 +1,44 @@
 //! Images that qemu-img and qemu-io make, with all options, chains, snapshots and bitmaps, read
 //! back: the bytes are those that QEMU has, and the map says where they are.
-//!
-//! Without qemu these tests say that they are skipped; with `REQUIRE_PEERS=1` they fail.
 
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::process::Command;
-
-use device::{Edge, Error, Extent, Params, Result, Stored};
+use device::{Edge, Error, Params, Result, Stored};
 use disk::{Named, OpenOptions, Stack};
 use formats::{Files, Head, Opening, Reference, Role};
-use runtime::Context;
+use runtime::{Context, to_usize};
 
-/// A directory that is removed in the end, in which images are made.
+use crate::support::{Dice, Place, check_map, has_qemu, whole_map};
+
+/// A place in which images are made, with noise to fill them.
 #[derive(Debug)]
 struct Dir {
-    path: PathBuf,
+    place: Place,
     context: Context,
 }
 
 impl Dir {
     /// `None` where there is no qemu.
-    fn new(name: &str) -> Option<Self> {
-        let found = Command::new("qemu-img").arg("--version").output().is_ok();
-        let required = std::env::var("REQUIRE_PEERS").is_ok_and(|value| value == "1");
-        assert!(found || !required, "REQUIRE_PEERS is set, and there is no qemu-img");
-        if !found {
-            println!("SKIPPED: {name}: needs qemu-img");
+    fn new() -> Option<Self> {
+        if !has_qemu() {
             return None;
         }
-        let name = format!("diskferry-qcow2-{name}-{}", std::process::id());
-        // QEMU syncs often; in memory that costs nothing.
-        let memory = PathBuf::from("/dev/shm");
-        let above = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let path = above.join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
+        let place = Place::new();
         // It becomes half as long when it is compressed, and never the same twice.
-        let mut dice = Dice(3);
+        let mut dice = Dice::new(3);
         let noise: Vec<_> = (0..99_991).map(|_| u8::try_from(dice.below(16)).unwrap()).collect();
-        std::fs::write(path.join("noise"), noise).unwrap();
-        Some(Self { path, context: Context::default() })
-    }
-
-    fn run(&self, program: &str, args: &[&str]) -> String {
-        let out = Command::new(program).args(args).current_dir(&self.path).output().unwrap();
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{program} {args:?}: {text} {errors}");
-        text
+        place.write("noise", &noise);
+        Some(Self { place, context: Context::default() })
     }
 
     fn qemu_img(&self, words: &str) -> String {
-        self.run("qemu-img", &words.split_whitespace().collect::<Vec<_>>())
+        self.place.qemu_img(words)
     }
 
     fn qemu_io(&self, file: &str, commands: &[String]) {
-        let mut args = vec!["-f", "qcow2"];
-        commands.iter().for_each(|command| args.extend(["-c", command.as_str()]));
-        args.push(file);
-        self.run("qemu-io", &args);
+        self.place.qemu_io("qcow2", file, commands);
     }
 
     fn named(&self, name: &str) -> Named {
-        Named::parse(self.path.join(name).to_str().unwrap()).unwrap()
+        Named::parse(&self.place.path(name)).unwrap()
     }
 
     fn file(&self, name: &str) -> Result<Edge> {
@@ -91,13 +66,13 @@ impl Dir {
     /// The bytes of the disk as QEMU has them; `how` are options of `qemu-img convert`.
     fn bytes(&self, name: &str, how: &str) -> Vec<u8> {
         self.qemu_img(&format!("convert -f qcow2 -O raw {how} {name} expected.raw"));
-        std::fs::read(self.path.join("expected.raw")).unwrap()
+        self.place.read("expected.raw")
     }
 
     /// Reads the image in all ways, and its map; nothing of it stays open.
     fn compare(&self, name: &str) {
         self.compare_open(name);
-        let path = self.path.join(name);
+        let path = self.place.0.join(name);
         let is_open = || {
             let open = std::fs::read_dir("/proc/self/fd").unwrap();
             open.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok()).any(|to| to == path)
@@ -112,9 +87,8 @@ impl Dir {
     fn compare_open(&self, name: &str) {
         let (expected, edge) = (self.bytes(name, ""), self.open(name));
         check_bytes(&edge, &expected, name);
-        check_map(&edge, &expected, name);
-        let bytes = std::fs::read(self.path.join(name)).unwrap();
-        check_homes(&edge, &expected, &bytes, name);
+        check_maps(&edge, &expected, name);
+        check_homes(&edge, &expected, &self.place.read(name), name);
         check_map_of_qemu(&self.qemu_img(&format!("map --output=json {name}")), &edge, name);
         let format = formats::format("qcow2").unwrap();
         let container = self.file(name).unwrap();
@@ -127,8 +101,7 @@ impl Dir {
 
     /// Checks the image as `qemu-img check` does.
     fn compare_checks(&self, name: &str) {
-        let args = ["check", "--output=json", name];
-        let out = Command::new("qemu-img").args(args).current_dir(&self.path).output().unwrap();
+        let out = self.place.output("qemu-img", &["check", "--output=json", name]);
         let json = String::from_utf8(out.stdout).unwrap();
         let number = |key: &str| {
             let line = json.lines().find(|line| line.contains(&format!("\"{key}\":")));
@@ -156,12 +129,6 @@ impl Dir {
     }
 }
 
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
-}
-
 /// Opens whatever an image names beside it.
 impl Files for Dir {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
@@ -181,24 +148,9 @@ impl Files for Dir {
     }
 }
 
-/// Numbers that look random and are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n.max(1)
-    }
-}
-
-fn usize_of(n: u64) -> usize {
-    usize::try_from(n).unwrap()
-}
-
 fn check_bytes(edge: &Edge, expected: &[u8], name: &str) {
     assert_eq!(edge.info().size, expected.len() as u64, "{name}");
-    let mut dice = Dice(7);
+    let mut dice = Dice::new(7);
     for step in [1 << 20, 300_001] {
         for (i, piece) in expected.chunks(step).enumerate() {
             let mut bytes = vec![0xee; piece.len()];
@@ -213,39 +165,24 @@ fn check_bytes(edge: &Edge, expected: &[u8], name: &str) {
         }
     }
     for _ in 0..100 {
-        let at = dice.below(expected.len() as u64);
-        let len = usize_of(dice.below(9000)).min(expected.len() - usize_of(at));
+        let at = dice.below(expected.len());
+        let len = dice.below(9000).min(expected.len() - at);
         let mut bytes = vec![0xee; len];
-        edge.read(&mut bytes, at).unwrap();
-        assert!(bytes == expected[usize_of(at)..][..len], "{name}: {len} bytes at {at}");
+        edge.read(&mut bytes, at as u64).unwrap();
+        assert!(bytes == expected[at..][..len], "{name}: {len} bytes at {at}");
     }
 }
 
-fn whole_map(edge: &Edge, max: usize) -> Vec<Extent> {
-    let (mut all, mut at) = (Vec::<Extent>::new(), 0);
-    while at < edge.info().size {
-        edge.resolve(at, edge.info().size - at, max, &mut all).unwrap();
-        at = all.last().unwrap().end();
-    }
-    all
-}
-
-/// Holes are zero, and places have the bytes.
-fn check_map(edge: &Edge, expected: &[u8], name: &str) {
+/// Holes are zero, places have the bytes, and what lies as it is has a place.
+fn check_maps(edge: &Edge, expected: &[u8], name: &str) {
     for max in [1, 1000] {
-        for extent in whole_map(edge, max) {
-            let bytes = &expected[usize_of(extent.start)..usize_of(extent.end())];
-            assert!(!extent.kind.reads_zero() || device::is_zero(bytes), "{name}: {extent:?}");
-            if let Some(place) = extent.place {
-                let file = std::fs::File::from(place.fd().try_clone_to_owned().unwrap());
-                let mut there = vec![0; bytes.len()];
-                file.read_exact_at(&mut there, place.offset()).unwrap();
-                assert!(there == bytes, "{name}: at the place of {}", extent.start);
-            } else if extent.depth == 0
-                && extent.home.is_some_and(|home| home.stored == Stored::Plain)
-            {
-                assert!(extent.kind.reads_zero(), "{name}: no place: {extent:?}");
-            }
+        let found = whole_map(edge, max);
+        check_map(&found, expected);
+        let is_plain = |extent: &device::Extent| {
+            extent.depth == 0 && extent.home.is_some_and(|home| home.stored == Stored::Plain)
+        };
+        for extent in found.iter().filter(|extent| is_plain(extent) && extent.place.is_none()) {
+            assert!(extent.kind.reads_zero(), "{name}: no place: {extent:?}");
         }
     }
 }
@@ -257,8 +194,8 @@ fn check_homes(edge: &Edge, expected: &[u8], container: &[u8], name: &str) {
             continue;
         };
         if home.stored == Stored::Plain && !extent.kind.reads_zero() {
-            let bytes = &expected[usize_of(extent.start)..usize_of(extent.end())];
-            let there = &container[usize_of(home.offset)..][..bytes.len()];
+            let bytes = &expected[to_usize(extent.start)..to_usize(extent.end())];
+            let there = &container[to_usize(home.offset)..][..bytes.len()];
             assert!(there == bytes, "{name}: at the home of {}", extent.start);
         }
     }
@@ -295,13 +232,13 @@ fn check_map_of_qemu(json: &str, edge: &Edge, name: &str) {
 /// Commands for qemu-io that fill a disk of `size` bytes at random: what is compressed first, since
 /// QEMU writes that only where nothing is, and then anything over it.
 fn fill(size: u64, cluster: u64, options: &str, seed: u64) -> Vec<String> {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let zeroes = !options.contains("compat=0.10");
     let mut commands = Vec::new();
     for _ in 0..20 {
-        let byte = 1 + dice.below(250);
-        let start = dice.below(size) / 512 * 512;
-        let len = (512 + dice.below(200_000) / 512 * 512).min(size - start);
+        let byte = 1 + dice.below_u64(250);
+        let start = dice.below_u64(size) / 512 * 512;
+        let len = (512 + dice.below_u64(200_000) / 512 * 512).min(size - start);
         let whole = start / cluster * cluster;
         commands.push(match dice.below(5) {
             0 | 1 => format!("write -P {byte} {start} {len}"),
@@ -315,8 +252,8 @@ fn fill(size: u64, cluster: u64, options: &str, seed: u64) -> Vec<String> {
 
 /// Commands that write compressed clusters into an image that is empty.
 fn fill_packed(size: u64, cluster: u64, seed: u64) -> Vec<String> {
-    let mut dice = Dice(seed);
-    let mut clusters: Vec<_> = (0..12).map(|_| dice.below(size) / cluster * cluster).collect();
+    let mut dice = Dice::new(seed);
+    let mut clusters: Vec<_> = (0..12).map(|_| dice.below_u64(size) / cluster * cluster).collect();
     // Some that follow each other, over tables' ends too.
     clusters.extend(
         (0..8).map(|i| (1 << 20) / cluster * cluster + i * cluster).filter(|at| *at < size),
@@ -330,7 +267,7 @@ fn fill_packed(size: u64, cluster: u64, seed: u64) -> Vec<String> {
 fn make(dir: &Dir, name: &str, size: u64, cluster: u64, options: &str, seed: u64) {
     // A child that another test is just starting may still hold the one before, and with it its
     // lock.
-    let _ = std::fs::remove_file(dir.path.join(name));
+    let _ = std::fs::remove_file(dir.place.path(name));
     let options_all =
         format!("cluster_size={cluster}{}{options}", if options.is_empty() { "" } else { "," });
     dir.qemu_img(&format!("create -q -f qcow2 -o {options_all} {name} {size}"));
@@ -344,12 +281,12 @@ const SIZE: u64 = (5 << 20) + 3 * 512;
 
 #[test]
 fn images_of_all_clusters_and_versions_are_read() {
-    let Some(dir) = Dir::new("clusters") else { return };
+    let Some(dir) = Dir::new() else { return };
     let mut seed = 0;
     for cluster in [512, 2048, 4096, 65_536, 1 << 20, 2 << 20] {
         seed += 1;
         let all = ["", "compat=0.10", "compression_type=zstd", "lazy_refcounts=on"];
-        for options in all.into_iter().skip(usize_of(seed % 2)).step_by(2) {
+        for options in all.into_iter().skip(to_usize(seed % 2)).step_by(2) {
             seed += 1;
             make(&dir, "a.qcow2", SIZE, cluster, options, seed);
             dir.compare("a.qcow2");
@@ -359,7 +296,7 @@ fn images_of_all_clusters_and_versions_are_read() {
 
 #[test]
 fn images_with_subclusters_are_read() {
-    let Some(dir) = Dir::new("subclusters") else { return };
+    let Some(dir) = Dir::new() else { return };
     for (seed, cluster) in [16_384, 65_536, 1 << 20, 2 << 20].into_iter().enumerate() {
         for options in ["extended_l2=on", "extended_l2=on,compression_type=zstd"] {
             make(&dir, "a.qcow2", SIZE, cluster, options, 100 + seed as u64);
@@ -370,7 +307,7 @@ fn images_with_subclusters_are_read() {
 
 #[test]
 fn images_with_room_made_beforehand_and_with_any_refcounts_are_read() {
-    let Some(dir) = Dir::new("preallocated") else { return };
+    let Some(dir) = Dir::new() else { return };
     for how in ["metadata", "falloc", "full"] {
         make(&dir, "a.qcow2", SIZE, 65_536, &format!("preallocation={how}"), 200);
         dir.compare("a.qcow2");
@@ -387,7 +324,7 @@ fn images_with_room_made_beforehand_and_with_any_refcounts_are_read() {
 
 #[test]
 fn what_was_only_reserved_is_known_to_be_zero() {
-    let Some(dir) = Dir::new("reserved") else { return };
+    let Some(dir) = Dir::new() else { return };
     dir.qemu_img("create -q -f qcow2 -o preallocation=metadata a.qcow2 64M");
     dir.qemu_io("a.qcow2", &["write -P 5 20M 1M".to_owned()]);
     let map = whole_map(&dir.open("a.qcow2"), 1000);
@@ -397,25 +334,25 @@ fn what_was_only_reserved_is_known_to_be_zero() {
 
 #[test]
 fn images_whose_bytes_are_in_a_file_of_their_own_are_read() {
-    let Some(dir) = Dir::new("data-file") else { return };
+    let Some(dir) = Dir::new() else { return };
     for (seed, options) in ["", ",data_file_raw=on", ",extended_l2=on"].into_iter().enumerate() {
         let options = format!("data_file=d.raw{options}");
         make(&dir, "a.qcow2", SIZE, 65_536, &options, 400 + seed as u64);
         dir.compare("a.qcow2");
-        std::fs::remove_file(dir.path.join("d.raw")).unwrap();
+        std::fs::remove_file(dir.place.path("d.raw")).unwrap();
     }
 }
 
 #[test]
 fn chains_are_read_with_shorter_and_longer_backing_images_of_any_format() {
-    let Some(dir) = Dir::new("chains") else { return };
+    let Some(dir) = Dir::new() else { return };
     let mut seed = 500;
     for (low, high) in [(SIZE, SIZE), (SIZE - 700_000, SIZE), (SIZE + 700_160, SIZE)] {
         for options in ["", "extended_l2=on", "compat=0.10", "cluster_size=2M", "cluster_size=512"]
         {
             seed += 1;
             let raw: Vec<u8> = (0..low).map(|i| u8::try_from(i / 999 % 256).unwrap()).collect();
-            std::fs::write(dir.path.join("raw"), &raw[..usize_of(low / 2)]).unwrap();
+            dir.place.write("raw", &raw[..to_usize(low / 2)]);
             dir.qemu_img(&format!("create -q -f qcow2 -b raw -F raw low.qcow2 {low}"));
             dir.qemu_io("low.qcow2", &fill(low, 65_536, "", seed));
             let option = if options.is_empty() { String::new() } else { format!("-o {options}") };
@@ -442,7 +379,7 @@ fn runs_of_qemu(dir: &Dir, name: &str, context: &str, options: &[&str]) -> Vec<(
     let mut args = vec![map.as_str(), "--json", "--", "[", "qemu-nbd", "-r", "-f", "qcow2"];
     args.extend(options);
     args.extend([name, "]"]);
-    let json = dir.run("nbdinfo", &args);
+    let json = dir.place.run("nbdinfo", &args);
     let number = |line: &str, key: &str| {
         let rest = line.split_once(&format!("\"{key}\":"))?.1.trim_start();
         let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -488,7 +425,7 @@ fn check_depths(dir: &Dir, edge: &Edge, name: &str) {
 
 #[test]
 fn snapshots_are_listed_and_read() {
-    let Some(dir) = Dir::new("snapshots") else { return };
+    let Some(dir) = Dir::new() else { return };
     for options in ["", "compat=0.10", "extended_l2=on", "refcount_bits=64"] {
         make(&dir, "a.qcow2", SIZE, 65_536, options, 600);
         dir.qemu_img("snapshot -c first a.qcow2");
@@ -506,7 +443,7 @@ fn snapshots_are_listed_and_read() {
         {
             let edge = dir.open_snapshot("a.qcow2", name).unwrap();
             check_bytes(&edge, expected, name);
-            check_map(&edge, expected, name);
+            check_maps(&edge, expected, name);
         }
         let error = dir.open_snapshot("a.qcow2", "third").unwrap_err();
         assert!(error.to_string().contains("no snapshot `third`"), "{error}");
@@ -520,7 +457,7 @@ fn snapshots_are_listed_and_read() {
 
 #[test]
 fn bitmaps_are_listed_and_read() {
-    let Some(dir) = Dir::new("bitmaps") else { return };
+    let Some(dir) = Dir::new() else { return };
     for (cluster, granularity) in [(65_536, 65_536), (512, 512), (4096, 1 << 20), (65_536, 512)] {
         let size = 40 << 20;
         dir.qemu_img(&format!("create -q -f qcow2 -o cluster_size={cluster} a.qcow2 {size}"));
@@ -548,8 +485,8 @@ fn bitmaps_are_listed_and_read() {
 
 #[test]
 fn what_is_wrong_with_refcounts_is_found_as_qemu_finds_it() {
-    let Some(dir) = Dir::new("check") else { return };
-    let mut dice = Dice(800);
+    let Some(dir) = Dir::new() else { return };
+    let mut dice = Dice::new(800);
     for (bits, cluster) in [(1, 65_536), (4, 4096), (16, 65_536), (16, 512), (64, 4096)] {
         let options = format!("refcount_bits={bits}");
         make(&dir, "a.qcow2", SIZE, cluster, &options, 801 + bits);
@@ -558,17 +495,16 @@ fn what_is_wrong_with_refcounts_is_found_as_qemu_finds_it() {
             dir.qemu_io("a.qcow2", &fill(SIZE, cluster, &options, 802));
         }
         dir.compare_checks("a.qcow2");
-        let path = dir.path.join("a.qcow2");
-        let mut bytes = std::fs::read(&path).unwrap();
-        let table = usize_of(u64::from_be_bytes(bytes[48..56].try_into().unwrap()));
-        let block = usize_of(u64::from_be_bytes(bytes[table..table + 8].try_into().unwrap()));
+        let mut bytes = dir.place.read("a.qcow2");
+        let table = to_usize(u64::from_be_bytes(bytes[48..56].try_into().unwrap()));
+        let block = to_usize(u64::from_be_bytes(bytes[table..table + 8].try_into().unwrap()));
         // Those of the header and the tables stay right: without them QEMU stops.
-        let first = usize_of(8 * bits / 8);
+        let first = to_usize(8 * bits / 8);
         for _ in 0..6 {
-            let last = (bytes.len() / usize_of(cluster) * usize_of(bits) / 8).clamp(first + 1, 512);
-            let at = block + first + usize_of(dice.below((last - first) as u64));
-            bytes[at] ^= 1 << dice.below(3);
-            std::fs::write(&path, &bytes).unwrap();
+            let last = (bytes.len() / to_usize(cluster) * to_usize(bits) / 8).clamp(first + 1, 512);
+            let at = block + first + dice.below(last - first);
+            bytes[at] ^= 1u8 << dice.below(3);
+            dir.place.write("a.qcow2", &bytes);
             dir.compare_checks("a.qcow2");
         }
     }

@@ -1,6 +1,6 @@
 //! Images over a backing image, and those that are not read.
 
-use crate::blocks::support::{Place, all, image, map, must, open, open_image, pattern};
+use crate::support::{Place, all, image, map, must, open, open_image, pattern};
 
 #[test]
 fn what_is_not_in_an_image_is_in_its_backing_image() {

@@ -6,7 +6,7 @@ use device::{Buffer, Operation, ZeroFlags};
 use disk::Holds;
 use proptest::prelude::*;
 
-use crate::blocks::support::{Place, all, create, make, map, open};
+use crate::support::{Place, all, create, make, map, open};
 
 const KINDS: &[(&str, &[&str])] = &[
     ("vdi", &[]),

@@ -2,7 +2,7 @@
 
 use disk::{External, Image};
 
-use crate::blocks::support::{Dice, Place, all, image, make, map, open, open_image, pattern, put};
+use crate::support::{Dice, Place, all, image, make, map, open, open_image, pattern, put};
 
 /// VHD's checksum of `range`, but for the four bytes at `at`, which it is put into.
 fn vhd_sum(bytes: &mut [u8], (start, len): (usize, usize), at: usize) {

@@ -6,5 +6,4 @@ mod both_ways;
 mod creating;
 mod laid;
 mod packed;
-mod support;
 mod vhdx;

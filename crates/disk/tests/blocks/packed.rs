@@ -6,7 +6,7 @@ use std::process::Command;
 use device::{Edge, Params, Result};
 use disk::Image;
 
-use crate::blocks::support::{Dice, Place, all, image, make, open, open_image, pattern};
+use crate::support::{Dice, Place, all, image, make, open, open_image, pattern};
 
 /// Formats, and commands that pack their input.
 const PACKERS: &[(&str, &[&str])] = &[

@@ -2,7 +2,7 @@
 
 use disk::{External, Image};
 
-use crate::blocks::support::{
+use crate::support::{
     Dice, Place, all, image, make, map, must, open, open_image, pattern, peer, put,
 };
 
