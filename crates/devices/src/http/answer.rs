@@ -367,7 +367,9 @@ mod tests {
         assert_eq!(answer(200, &[]), "Whole(None)");
         assert_eq!(answer(416, &[("content-range", "bytes */7")]), "Beyond(Some(7))");
         assert_eq!(answer(416, &[]), "Beyond(None)");
-        assert_eq!(answer(302, &[("location", "/x")]), "Redirect(\"/x\")");
+        for status in [301, 302, 303, 307, 308] {
+            assert_eq!(answer(status, &[("location", "/x")]), "Redirect(\"/x\")", "{status}");
+        }
         assert!(answer(302, &[]).starts_with("No("));
         assert!(answer(412, &[]).starts_with("Changed("));
         for status in [401, 403, 404, 410] {

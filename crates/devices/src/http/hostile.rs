@@ -10,23 +10,8 @@ use net::{Received, Stream, Until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_send_buffer_size;
 
-use super::site::{Asked, Reply, Site, Step, content, good, plain};
+use super::site::{Asked, Reply, Site, Step, content, cut, good, plain, whole};
 use super::tests::{MIB, is_all, open, read};
-
-/// The answer of a server that has no ranges, no ETag and no date.
-fn whole(asked: &Asked, content: &[u8]) -> Reply {
-    good(&Asked { range: None, ..asked.clone() }, content, &[])
-}
-
-/// The first `len` bytes of the body, and what comes then.
-fn cut(mut reply: Reply, len: usize, then: Step) -> Reply {
-    if let Some(Step::Send(bytes)) = reply.first_mut() {
-        let head = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
-        bytes.truncate(head + len);
-    }
-    reply.push(then);
-    reply
-}
 
 #[track_caller]
 fn fails(disk: &Arc<dyn Device>, offset: usize, kind: ErrorKind) -> String {
@@ -98,7 +83,7 @@ fn a_server_that_falls_silent_after_a_few_bytes_each_time_is_given_up() {
     // Without ranges the first try brings a chunk, and each one after it a little more than the one
     // before.
     let pass = Site::new(move |asked| {
-        cut(whole(asked, &bytes), 100_000 + 1000 * asked.number, Step::Hang)
+        cut(whole(asked, &bytes, &[]), 100_000 + 1000 * asked.number, Step::Hang)
     });
     let disk = open(&pass.url("/"), &["retry=2", "timeout=0.2"]).unwrap();
     fails(&disk, MIB, ErrorKind::TimedOut);
@@ -114,8 +99,8 @@ fn a_pass_that_begins_again_with_other_bytes_is_an_error_and_never_a_mixture() {
             second[place] ^= 1;
         }
         let site = Site::new(move |asked| match asked.number {
-            0 => cut(whole(asked, &first), 5 * MIB + 77, Step::Close),
-            _ => whole(asked, &second),
+            0 => cut(whole(asked, &first, &[]), 5 * MIB + 77, Step::Close),
+            _ => whole(asked, &second, &[]),
         });
         let disk = open(&site.url("/"), &["retry=1"]).unwrap();
         if differs.is_none() {
@@ -131,28 +116,32 @@ fn a_pass_that_begins_again_with_other_bytes_is_an_error_and_never_a_mixture() {
 }
 
 #[test]
-fn an_answer_without_what_identified_the_object_before_is_about_another() {
+fn what_changes_meanwhile_or_is_not_identified_any_more_is_an_error_and_never_mixed() {
     let bytes = content(4 * MIB);
     const DATE: &str = "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT";
-    for (before, after, same) in [
-        (&["ETag: \"1\""][..], &[][..], false),
-        (&[DATE], &[], false),
-        (&["ETag: W/\"1\""], &[DATE], false),
-        (&["ETag: \"1\"", DATE], &[DATE], true),
-        (&["ETag: \"1\"", DATE], &["ETag: \"1\""], true),
-        (&[], &[DATE], true),
+    const LATER: &str = "Last-Modified: Mon, 07 Nov 1994 08:49:37 GMT";
+    let (without, other, modified) = ("comes without", "its ETag is another", "it was modified");
+    for (before, after, why) in [
+        (&["ETag: \"1\""][..], &[][..], without),
+        (&[DATE], &[], without),
+        (&["ETag: W/\"1\""], &[DATE], without),
+        (&["ETag: \"1\""], &["ETag: \"2\""], other),
+        (&["ETag: W/\"1\""], &["ETag: W/\"2\""], other),
+        (&[DATE], &[LATER], modified),
+        (&["ETag: \"1\"", DATE], &[DATE], ""),
+        (&["ETag: \"1\"", DATE], &["ETag: \"1\""], ""),
+        (&[], &[DATE], ""),
     ] {
         let all = bytes.clone();
         let site = Site::new(move |asked| {
             good(asked, &all, if asked.number == 0 { before } else { after })
         });
         let disk = open(&site.url("/"), &["retry=0"]).unwrap();
-        match same {
-            true => is_all(&disk, &bytes, MIB),
-            false => {
-                let said = fails(&disk, 3 * MIB, ErrorKind::Changed);
-                assert!(said.contains("comes without"), "{said}");
-            }
+        if why.is_empty() {
+            is_all(&disk, &bytes, MIB);
+        } else {
+            let said = fails(&disk, 3 * MIB, ErrorKind::Changed);
+            assert!(said.contains(why), "{said}");
         }
     }
 }
@@ -161,7 +150,7 @@ fn an_answer_without_what_identified_the_object_before_is_about_another() {
 fn an_object_is_not_sent_again_and_again_for_a_chunk_more_of_it() {
     let bytes = content(24 * MIB);
     let site = Site::new(move |asked| {
-        cut(whole(asked, &bytes), 16 * MIB + 70_000 * asked.number, Step::Close)
+        cut(whole(asked, &bytes, &[]), 16 * MIB + 70_000 * asked.number, Step::Close)
     });
     let disk = open(&site.url("/"), &["retry=2"]).unwrap();
     fails(&disk, 23 * MIB, ErrorKind::Disconnected);

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use runtime::Mutex;
+use runtime::{Mutex, spread_bits};
 
 /// A request as it came.
 #[derive(Clone, Debug, Default)]
@@ -167,15 +167,34 @@ pub(super) fn good(asked: &Asked, content: &[u8], headers: &[&str]) -> Reply {
     plain("206 Partial Content", &[&[&range[..], &length], headers].concat(), &content[start..end])
 }
 
+/// What a server answers that has no ranges.
+pub(super) fn whole(asked: &Asked, content: &[u8], headers: &[&str]) -> Reply {
+    good(&Asked { range: None, ..asked.clone() }, content, headers)
+}
+
+/// The first `len` bytes of the body, and what comes then.
+pub(super) fn cut(mut reply: Reply, len: usize, then: Step) -> Reply {
+    if let Some(Step::Send(bytes)) = reply.first_mut() {
+        let head = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+        bytes.truncate(head + len);
+    }
+    reply.push(then);
+    reply
+}
+
+/// A part of `content` in an answer that has a head and a frame of its own: the range, and its
+/// bytes.
+pub(super) fn part<'a>(asked: &Asked, content: &'a [u8]) -> (String, &'a [u8]) {
+    let (start, end) = asked.range.unwrap();
+    let end = end.min(content.len());
+    let range = format!("Content-Range: bytes {start}-{}/{}", end - 1, content.len());
+    (range, &content[start..end])
+}
+
 /// Bytes that differ everywhere.
 pub(super) fn content(size: usize) -> Vec<u8> {
-    let mut state = 1u64;
     let mut bytes = Vec::with_capacity(size + 8);
-    while bytes.len() < size {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
-    }
+    (1..=size.div_ceil(8) as u64).for_each(|i| bytes.extend(spread_bits(i).to_le_bytes()));
     bytes.truncate(size);
     bytes
 }
