@@ -42,17 +42,7 @@ impl Model {
     /// A model of `size` bytes that can do everything, all of it a hole.
     #[must_use]
     pub fn new(size: usize) -> Self {
-        let abilities = Abilities {
-            write: true,
-            flush: true,
-            fua: true,
-            trim: true,
-            zero: true,
-            fast_zero: true,
-            take: true,
-            extents: true,
-            ..Abilities::READ
-        };
+        let abilities = Abilities { take: true, extents: true, ..Abilities::all(true) };
         Self::with(size, abilities, BlockSizes::ANY)
     }
 

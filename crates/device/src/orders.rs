@@ -107,7 +107,7 @@ fn each_flush_is_answered_once_and_by_one_that_began_after_it_came() {
         let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let info = Model::new(1 << 16).info().clone();
         let counts = Arc::new(Counts { info, begun, ended });
-        let edge = Simple::edge(counts.clone(), &WorkPool::new(2));
+        let edge = Simple::shared_edge(counts.clone(), &WorkPool::new(2));
         let (tx, rx) = mpsc::channel();
         for _ in 0..3 {
             let (edge, counts, tx) = (edge.clone(), counts.clone(), tx.clone());

@@ -36,15 +36,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 fn edge(abilities: [bool; 5], minimum: u32) -> (Arc<Model>, Edge) {
     let [fua, trim, zero, fast, _] = abilities;
-    let abilities = Abilities {
-        write: true,
-        flush: true,
-        fua,
-        trim,
-        zero,
-        fast_zero: zero && fast,
-        ..Abilities::READ
-    };
+    let abilities = Abilities { fua, trim, zero, fast_zero: zero && fast, ..Abilities::all(true) };
     let blocks = BlockSizes { minimum, preferred: 4096, maximum: 8192 };
     let model = Arc::new(Model::with(SIZE, abilities, blocks));
     let edge = Simple::shared_edge(model.clone(), &WorkPool::new(2));

@@ -110,22 +110,10 @@ impl ImageGate {
             return Err(Error::new(ErrorKind::Limit, Fault::File, action));
         }
         let above = self.above.iter().cloned().chain([storage]).collect();
-        let (external, deeper) = (self.deeper.clone(), self.deeper.clone());
-        let (options, context) = (self.options.clone(), self.context.clone());
-        Ok(Self {
-            disk,
-            external,
-            deeper,
-            guess_backing: self.guess_backing,
-            options,
-            context,
-            above,
-            creation: None,
-            made: Mutex::default(),
-            spared: Vec::new(),
-            ignores_backing: false,
-            reached: self.reached.clone(),
-        })
+        let (external, guess_backing) = (self.deeper.clone(), self.guess_backing);
+        let image = Image { external, guess_backing, ..Image::default() };
+        let gate = Self::of(&disk, &image, &self.options, &self.context);
+        Ok(Self { above, reached: self.reached.clone(), ..gate })
     }
 
     /// Opens a file that an image names, as it is, if that is allowed.
