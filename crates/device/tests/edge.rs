@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use runtime::{Behalf, Wanted, WorkPool};
+use runtime::{Behalf, WorkPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -389,16 +389,6 @@ fn of_many_pieces_no_more_than_the_width_are_in_flight_and_all_of_those_are_wait
     assert_eq!((device.held().len(), rx.try_recv().ok()), (0, Some(true)));
 }
 
-/// A client that leaves.
-#[derive(Default)]
-struct Leaves(AtomicBool);
-
-impl Wanted for Leaves {
-    fn is_wanted(&self) -> bool {
-        !self.0.load(Ordering::SeqCst)
-    }
-}
-
 /// A client that was given up may have come back, and asked for something else since.
 #[test]
 fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
@@ -407,7 +397,7 @@ fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
     let info = Info { abilities, blocks, ..Info::new("left", 1 << 20) };
     let disk = TestDevice::blank(info).waiting().shared();
     disk.hold();
-    let client = Arc::<Leaves>::default();
+    let client = Arc::new(AtomicBool::new(true));
     let edge = Simple::shared_edge(disk.clone(), &WorkPool::new(1));
     let (tx, rx) = std::sync::mpsc::channel();
     let submit = |operation, name: &'static str| {
@@ -422,7 +412,7 @@ fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
         submit(Operation::Zero { offset: 4096, len: 4096, flags }, "zero");
         submit(Operation::Write { offset: 9000, data: buffer().into(), fua: false }, "write");
     });
-    client.0.store(true, Ordering::SeqCst);
+    client.store(false, Ordering::SeqCst);
     disk.wait_for_held(1);
     disk.release();
     submit(Operation::Flush, "flush");

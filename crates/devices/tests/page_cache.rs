@@ -13,7 +13,7 @@ use std::sync::Arc;
 use device::residency::pages;
 use device::{Buffer, Device, Edge, Operation, Outcome, ZeroFlags};
 use devices::OpenOptions;
-use runtime::{Context, WorkPool};
+use runtime::{Context, WorkPool, spread_bits};
 use scratch::Scratch;
 
 const MIB: usize = 1 << 20;
@@ -24,17 +24,14 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
+        self.0 = spread_bits(self.0.wrapping_add(1));
+        self.0 as usize % n
     }
 }
 
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
-    let mut all = vec![0; len.next_multiple_of(8)];
-    for (i, word) in (seed << 32..).zip(all.chunks_exact_mut(8)) {
-        word.copy_from_slice(&(i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes());
-    }
+    let mut all = Vec::with_capacity(len + 8);
+    (seed << 32..).take(len.div_ceil(8)).for_each(|i| all.extend(spread_bits(i).to_ne_bytes()));
     all.truncate(len);
     all
 }

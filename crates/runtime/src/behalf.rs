@@ -12,6 +12,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(shuttle)]
 use crate::sync::RefCellKey;
@@ -28,6 +29,13 @@ pub struct Behalf {
 pub trait Wanted: Send + Sync {
     /// Whether it is still wanted.
     fn is_wanted(&self) -> bool;
+}
+
+/// One that is wanted while it is true.
+impl Wanted for AtomicBool {
+    fn is_wanted(&self) -> bool {
+        self.load(Ordering::SeqCst)
+    }
 }
 
 thread_local! {
@@ -97,18 +105,10 @@ mod tests {
     use super::*;
     use crate::contained::contained;
 
-    struct Gone;
-
-    impl Wanted for Gone {
-        fn is_wanted(&self) -> bool {
-            false
-        }
-    }
-
     #[test]
     fn a_step_within_another_has_its_own_behalf_and_the_other_gets_its_own_back() {
         let now = || (Behalf::current().client(), Behalf::current().is_wanted());
-        Behalf::of_client(1).wanted_by(Arc::new(Gone)).run(|| {
+        Behalf::of_client(1).wanted_by(Arc::new(AtomicBool::new(false))).run(|| {
             assert_eq!(Behalf::of_client(2).run(now), (2, true));
             let ended = contained("a step", || Behalf::of_client(3).run(|| panic!("on purpose")));
             assert!(ended.is_err());

@@ -1,7 +1,7 @@
 //! The device against servers of all kinds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ::device::{Buffer, Device, ErrorKind, Operation, Outcome, Params, Result};
@@ -538,15 +538,6 @@ fn it_is_never_opened_for_writing() {
     assert!(!super::open(&params, &options).unwrap().info().abilities.write);
 }
 
-/// A client that may leave.
-struct Requester(std::sync::atomic::AtomicBool);
-
-impl runtime::Wanted for Requester {
-    fn is_wanted(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// Starts a read on behalf of a client, and reports the result later.
 fn begin_read(
     disk: &Arc<dyn Device>,
@@ -613,13 +604,13 @@ fn what_a_client_wanted_that_has_gone_is_not_waited_for() {
     });
     // Reads end here only because the client has gone.
     let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
-    let requester = Arc::new(Requester(true.into()));
+    let requester = Arc::new(AtomicBool::new(true));
     let behalf = Behalf::of_client(1).wanted_by(requester.clone());
     let wanted = begin_read(&disk, behalf, 20 * MIB, MIB);
     while hung.load(Ordering::SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    requester.0.store(false, Ordering::Relaxed);
+    requester.store(false, Ordering::Relaxed);
     assert_eq!(wanted.recv().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
     // The only connection is free again, and a request for the same bytes gets it.
     assert!(read(&disk, 20 * MIB, MIB).unwrap() == bytes[20 * MIB..21 * MIB]);
@@ -637,11 +628,11 @@ fn a_client_that_wants_the_same_bytes_gets_them_when_the_first_one_leaves() {
         None
     });
     let disk = open(&site.url("/disk"), &["connections=1", "timeout=3600"]).unwrap();
-    let requester = Arc::new(Requester(true.into()));
+    let requester = Arc::new(AtomicBool::new(true));
     let behalf = Behalf::of_client(1).wanted_by(requester.clone());
     let gone = begin_read(&disk, behalf, 20 * MIB, 4 * MIB);
     let stays = begin_read(&disk, Behalf::of_client(2), 22 * MIB, 1000);
-    requester.0.store(false, Ordering::Relaxed);
+    requester.store(false, Ordering::Relaxed);
     barrier.open();
     let Ok(Outcome::Read(buffer)) = stays.recv().unwrap() else { panic!("it stays") };
     assert!(*buffer == bytes[22 * MIB..22 * MIB + 1000]);

@@ -437,7 +437,9 @@ pub(super) fn fail(waiters: Waiters, error: &Error) {
 #[cfg(test)]
 mod tests {
 
-    use runtime::{Behalf, Mutex};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use runtime::{Behalf, Mutex, to_usize};
 
     use super::*;
 
@@ -556,25 +558,19 @@ mod tests {
     }
 
     /// A client that may leave.
-    struct Requester(std::sync::atomic::AtomicBool);
+    struct Requester(Arc<AtomicBool>);
 
     impl Requester {
-        fn new() -> Arc<Self> {
-            Arc::new(Self(true.into()))
+        fn new() -> Self {
+            Self(Arc::new(AtomicBool::new(true)))
         }
 
-        fn wants(self: &Arc<Self>, window: &mut ObjectWindow, offset: u64, len: u64) {
-            Behalf::default().wanted_by(self.clone()).run(|| want(window, offset, len));
+        fn wants(&self, window: &mut ObjectWindow, offset: u64, len: u64) {
+            Behalf::default().wanted_by(self.0.clone()).run(|| want(window, offset, len));
         }
 
         fn leaves(&self) {
-            self.0.store(false, std::sync::atomic::Ordering::Relaxed);
-        }
-    }
-
-    impl runtime::Wanted for Requester {
-        fn is_wanted(&self) -> bool {
-            self.0.load(std::sync::atomic::Ordering::Relaxed)
+            self.0.store(false, Ordering::SeqCst);
         }
     }
 
@@ -660,13 +656,8 @@ mod tests {
         let count = 8192;
         let in_order: Vec<u64> = (0..count).collect();
         assert_eq!(fetched(count * CHUNK, &in_order), count);
-        let mut state = 7u64;
-        let mut random = |n: usize| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(state >> 33).unwrap() % n
-        };
+        let mut numbers = (0..).map(runtime::spread_bits);
+        let mut random = |n: usize| to_usize(numbers.next().unwrap()) % n;
         // Shuffled locally, in runs at random places, and one by one.
         let mut near = in_order.clone();
         for i in 0..near.len() - 64 {
