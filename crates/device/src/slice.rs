@@ -100,8 +100,8 @@ impl Deref for Slice {
     }
 }
 
-/// Copies into `to`, which begins at byte `to_at` of a disk, what lies in it of `from`, which begins
-/// at byte `from_at`.
+/// Copies into `to`, which begins at byte `to_at` of a disk, what lies in it of `from`, which
+/// begins at byte `from_at`.
 pub fn copy_overlap(to: &mut [u8], to_at: u64, from: &[u8], from_at: u64) {
     let start = to_at.max(from_at);
     let into = to.get_mut(to_usize(start - to_at)..).unwrap_or_default();

@@ -29,8 +29,8 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Random> {
 
 /// The facts of a disk that accepts only writes that match.
 pub(crate) fn info(name: String, description: String, size: u64, options: &OpenOptions) -> Info {
-    // A zero is compared, not made: zeroing in advance is useless, and a copier that tried would get
-    // a mismatch.
+    // A zero is compared, not made: zeroing in advance is useless, and a copier that tried would
+    // get a mismatch.
     let abilities = Abilities { fast_zero: false, ..Abilities::all(options.write) };
     Info { description, abilities, ..Info::new(name, size) }
 }

@@ -92,7 +92,7 @@ fn an_image_over_an_old_one_has_nothing_of_it_and_is_none_until_it_is_finished()
         let created = create(&path, format, options, SIZE as u64).unwrap();
         assert_eq!(created.holds, Holds::Zeroes);
         // The file itself is locked.
-        let seen = || open(&place.write("seen", &std::fs::read(&path).unwrap()), format);
+        let seen = || open(place.write("seen", &std::fs::read(&path).unwrap()), format);
         assert!(seen().is_err(), "{format}: the old image is still there");
         created.edge.write(&[5; 512], 1 << 20, false).unwrap();
         assert!(seen().is_err(), "{format}: it is not complete");

@@ -85,7 +85,7 @@ fn a_fixed_vhd_with_an_image_in_it_is_the_disk_that_its_footer_says() {
         let mut longer = std::fs::read(&path).unwrap();
         let at = longer.len() - 512;
         longer.splice(at..at, [0; 512]);
-        let error = open(&place.write("longer", &longer), "vpc").unwrap_err().to_string();
+        let error = open(place.write("longer", &longer), "vpc").unwrap_err().to_string();
         assert!(error.contains("of another length"), "{kind}: {error}");
         std::fs::remove_file(&inner).unwrap();
         std::fs::remove_file(&path).unwrap();

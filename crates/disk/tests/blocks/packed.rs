@@ -90,7 +90,7 @@ fn streams_that_follow_each_other_are_one_disk() {
             let Some(packed) = packed(packer, piece) else { return };
             all_packed.extend(packed);
         }
-        let disk = open(&place.write("packed", &all_packed), format).unwrap();
+        let disk = open(place.write("packed", &all_packed), format).unwrap();
         assert!(all(&disk) == bytes, "{packer:?}");
         read_at_random(&disk, &bytes, &mut Dice::new(1));
     }
@@ -115,13 +115,13 @@ fn the_table_of_the_seekable_format_leads_to_each_frame() {
     stream.extend(count.to_le_bytes());
     stream.push(0);
     stream.extend(0x8f92_eab1_u32.to_le_bytes());
-    let disk = open(&place.write("packed", &stream), "zstd").unwrap();
+    let disk = open(place.write("packed", &stream), "zstd").unwrap();
     assert!(all(&disk) == bytes);
     read_at_random(&disk, &bytes, &mut Dice::new(1));
     // A wrong table is noticed where it is wrong.
     let mut lies = stream;
     lies[entries + 4] -= 1;
-    let disk = open(&place.write("packed", &lies), "zstd").unwrap();
+    let disk = open(place.write("packed", &lies), "zstd").unwrap();
     assert!(whole(&disk).is_err());
 }
 

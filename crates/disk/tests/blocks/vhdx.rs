@@ -111,21 +111,21 @@ fn a_file_that_was_cut_off_behind_its_log_is_refused() {
     let place = Place::new();
     let bytes = pattern(5 << 20, 4);
     let good = dirty(&place, &bytes, 0);
-    let error = open(&place.write("cut", &good[..good.len() - (1 << 20)]), "vhdx").unwrap_err();
+    let error = open(place.write("cut", &good[..good.len() - (1 << 20)]), "vhdx").unwrap_err();
     assert!(error.to_string().contains("cut off"), "{error}");
     let mut longer = good.clone();
     longer.resize(good.len() + (1 << 20), 0);
-    assert!(all(&open(&place.write("longer", &longer), "vhdx").unwrap()) == bytes);
+    assert!(all(&open(place.write("longer", &longer), "vhdx").unwrap()) == bytes);
     // The file may be longer than it was for certain: what the newest entry says counts, and
     // nothing before it.
     let mut grown = good.clone();
     put(&mut grown, LOG + 56, &(good.len() as u64 + (4 << 20)).to_le_bytes());
     sum(&mut grown, LOG, 8192);
-    assert!(all(&open(&place.write("grown", &grown), "vhdx").unwrap()) == bytes);
+    assert!(all(&open(place.write("grown", &grown), "vhdx").unwrap()) == bytes);
     let mut sure = good.clone();
     put(&mut sure, LOG + 48, &(good.len() as u64 + 1).to_le_bytes());
     sum(&mut sure, LOG, 8192);
-    assert!(open(&place.write("sure", &sure), "vhdx").is_err());
+    assert!(open(place.write("sure", &sure), "vhdx").is_err());
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_block_at_the_end_of_all_numbers_is_refused() {
     let mut bytes = std::fs::read(&path).unwrap();
     for place_of in [(1_u64 << 44) - 1, (1 << 44) - 8, (1 << 43) - 1] {
         put(&mut bytes, BAT + 8, &(place_of << 20 | 6).to_le_bytes());
-        let disk = open(&place.write("bad", &bytes), "vhdx").unwrap();
+        let disk = open(place.write("bad", &bytes), "vhdx").unwrap();
         let mut sector = [0; 512];
         assert!(disk.read(&mut sector, 9 << 20).is_err(), "{place_of:#x}");
         assert!(disk.resolve(9 << 20, 512, 1, &mut Vec::new()).is_err(), "{place_of:#x}");
@@ -161,7 +161,7 @@ fn a_log_that_is_not_complete_is_refused() {
     // Where the newest is not whole, the one before counts, and here says that nothing is there.
     let mut older = good;
     older[entry + 4] ^= 1;
-    let disk = open(&place.write("older", &older), "vhdx").unwrap();
+    let disk = open(place.write("older", &older), "vhdx").unwrap();
     assert!(all(&disk).iter().all(|b| *b == 0));
 }
 
