@@ -45,6 +45,7 @@ pub(super) struct Shared {
     pub(super) retries: u32,
 }
 
+#[derive(Default)]
 pub(super) struct State {
     pub(super) window: ObjectWindow,
     /// Threads, and those of them that have nothing to do.
@@ -73,19 +74,7 @@ impl Shared {
         retries: u32,
         (origin, dialer, bell): (Arc<Origin>, Arc<Dialer>, Arc<Bell>),
     ) -> Arc<Self> {
-        let state = State {
-            window,
-            workers: 0,
-            idle: 0,
-            told: 0,
-            limit: most.min(FEW),
-            most,
-            paused: None,
-            closing: false,
-            pass: None,
-            broken: None,
-            failures: 0,
-        };
+        let state = State { window, limit: most.min(FEW), most, ..State::default() };
         let (state, work, closed) = (Mutex::new(state), Condvar::new(), Condvar::new());
         let buffers = BufferPool::new(KEPT);
         Arc::new(Self { state, work, closed, origin, dialer, buffers, bell, retries })

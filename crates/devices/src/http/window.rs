@@ -76,7 +76,7 @@ struct Held {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ObjectWindow {
     size: u64,
     chunks: HashMap<u64, Chunk>,
@@ -101,19 +101,7 @@ pub(super) struct ObjectWindow {
 impl ObjectWindow {
     /// A window on an object of `size` bytes.
     pub(super) fn new(size: u64) -> Self {
-        Self {
-            size,
-            chunks: HashMap::new(),
-            wanted: Turns::default(),
-            gone: Vec::new(),
-            done: BTreeMap::new(),
-            unread: BTreeMap::new(),
-            clock: 0,
-            streams: Streams::default(),
-            ahead: HashSet::new(),
-            gambled: 0,
-            useful: 0,
-        }
+        Self { size, ..Self::default() }
     }
 
     /// The chunks that hold `len` (> 0) bytes from `offset`.

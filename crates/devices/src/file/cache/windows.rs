@@ -86,7 +86,7 @@ struct State {
     loss: Option<i32>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct CacheWindow {
     number: u64,
     before: Before,
@@ -114,8 +114,9 @@ struct CacheWindow {
 }
 
 /// Which of its pages were in memory when a window was first touched.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Debug, Default, Eq, PartialEq)]
 enum Before {
+    #[default]
     None,
     All,
     Some(Box<[bool]>),
@@ -421,21 +422,7 @@ impl State {
 
 impl CacheWindow {
     fn new(number: u64, before: Before) -> Self {
-        Self {
-            number,
-            before,
-            looked: 0,
-            users: 0,
-            leaving: false,
-            touched: 0,
-            kept: 0,
-            tried: 0,
-            through: false,
-            unsent: 0,
-            dirty: false,
-            used: 0,
-            wrote: 0,
-        }
+        Self { number, before, ..Self::default() }
     }
 
     fn is_idle(&self) -> bool {
