@@ -165,34 +165,9 @@ mod tests {
 
     #[test]
     fn invalid_and_overflowing_sizes_are_refused() {
-        for text in [
-            "",
-            "K",
-            "-1",
-            "1KB",
-            "1kb",
-            "1BiB",
-            "1siB",
-            "1iB",
-            "1.5",
-            "1.5b",
-            ".5G",
-            "1.G",
-            "1.5.5M",
-            "1,5G",
-            " 1",
-            "1 ",
-            "0x",
-            "0x1K",
-            "0x1.5",
-            "0xg",
-            "8E",
-            "16E",
-            "7.9999999999999999999E9",
-            "0x8000000000000000",
-            "1e3",
-            "é",
-        ] {
+        let wrong = "K -1 1KB 1kb 1BiB 1siB 1iB 1.5 1.5b .5G 1.G 1.5.5M 1,5G 0x 0x1K 0x1.5 0xg 8E \
+             16E 7.9999999999999999999E9 0x8000000000000000 1e3 é";
+        for text in wrong.split(' ').chain(["", " 1", "1 "]) {
             assert!(parse_size(text).is_err(), "{text}");
         }
         assert!(parse_size("99999999999999999999").is_err());

@@ -18,28 +18,8 @@ const DEVICES: &[(&[&str], &str)] = &[
 ];
 
 /// nbdkit's plugins, of which some are packaged apart.
-const PLUGINS: &[&str] = &[
-    "S3",
-    "blkio",
-    "cdi",
-    "floppy",
-    "gcs",
-    "guestfs",
-    "iso",
-    "libvirt",
-    "linuxdisk",
-    "lua",
-    "ocaml",
-    "ondemand",
-    "perl",
-    "python",
-    "ruby",
-    "ssh",
-    "tcl",
-    "tmpdisk",
-    "torrent",
-    "vddk",
-];
+const PLUGINS: &str = "S3 blkio cdi floppy gcs guestfs iso libvirt linuxdisk lua ocaml ondemand \
+     perl python ruby ssh tcl tmpdisk torrent vddk";
 const PLUGIN: &str = "nbdkit's plugin of that name was not found where nbdkit has them: install it, or name its \
                       directory in NBDKIT_PLUGINDIR";
 
@@ -56,7 +36,7 @@ const SCHEMES: &[(&[&str], &str)] = &[
 /// What to use instead of a device that is not here.
 pub(crate) fn device(word: &str) -> Option<&'static str> {
     let cure = DEVICES.iter().find(|(words, _)| words.contains(&word)).map(|(_, cure)| *cure);
-    cure.or_else(|| PLUGINS.contains(&word).then_some(PLUGIN))
+    cure.or_else(|| PLUGINS.split(' ').any(|plugin| plugin == word).then_some(PLUGIN))
 }
 
 /// What to use instead of a scheme that is not here.

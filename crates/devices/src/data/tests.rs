@@ -241,41 +241,11 @@ proptest::proptest! {
 
 fn token() -> impl proptest::strategy::Strategy<Value = String> {
     use proptest::prelude::*;
-    let words = [
-        "1",
-        " ",
-        "0x",
-        "ff",
-        "(",
-        ")",
-        "*",
-        "3",
-        "[",
-        ":",
-        "]",
-        "->",
-        "\\a",
-        "\\",
-        "$v",
-        "$",
-        "\"",
-        "@",
-        "@+",
-        "@-",
-        "@^",
-        "4",
-        "le16:",
-        "#",
-        "\n",
-        "<",
-        "9999999999",
-        "1M",
-        "1E",
-        "é",
-        "-",
-    ];
+    let words =
+        r#"1 0x ff ( ) * 3 [ : ] -> \a \ $v $ " @ @+ @- @^ 4 le16: # < 9999999999 1M 1E é -"#;
+    let words: Vec<_> = words.split(' ').chain([" ", "\n"]).collect();
     prop_oneof![
-        8 => proptest::sample::select(words.to_vec()).prop_map(String::from),
+        8 => proptest::sample::select(words).prop_map(String::from),
         1 => "\\PC{0,3}",
     ]
 }

@@ -355,34 +355,15 @@ mod tests {
 
     #[test]
     fn every_parameter_of_nbdkits_curl_is_taken_or_refused_with_a_reason() {
-        for word in [
-            "cainfo=",
-            "capath=/etc/ssl/certs",
-            "connections=16",
-            "cookie=a=b",
-            "cookie-script=echo a=b",
-            "followlocation=false",
-            "header=X-Token: 1",
-            "header-script=echo X-Token: 1",
-            "http-version=none",
-            "http-version=1.1",
-            "protocols=http,https",
-            "proxy=http://proxy:3128",
-            "resolve=host.example:443:127.0.0.1",
-            "resolve=host.example:443:[::1]",
-            "sslverify=false",
-            "ssl-version=tlsv1.2",
-            "ssl-version=tlsv1.3",
-            "ssl-version=max-tlsv1.2",
-            "tcp-keepalive=true",
-            "tcp-nodelay=true",
-            "timeout=5",
-            "timeout=0",
-            "unix-socket-path=/run/http",
-            "user=me",
-            "user-agent=other/1",
-            "user-agent=",
-        ] {
+        let taken = "cainfo=; capath=/etc/ssl/certs; connections=16; cookie=a=b; \
+             cookie-script=echo a=b; followlocation=false; header=X-Token: 1; \
+             header-script=echo X-Token: 1; http-version=none; http-version=1.1; \
+             protocols=http,https; proxy=http://proxy:3128; resolve=host.example:443:127.0.0.1; \
+             resolve=host.example:443:[::1]; sslverify=false; ssl-version=tlsv1.2; \
+             ssl-version=tlsv1.3; ssl-version=max-tlsv1.2; tcp-keepalive=true; \
+             tcp-nodelay=true; timeout=5; timeout=0; unix-socket-path=/run/http; user=me; \
+             user-agent=other/1; user-agent=";
+        for word in taken.split("; ") {
             parse(&[word]).unwrap_or_else(|e| panic!("{word}: {e}"));
         }
         for words in [
