@@ -16,7 +16,7 @@ use runtime::Context;
 
 use crate::kit::fields::{array, be32, be64, corrupt, foreign, lies_inside, load};
 use crate::kit::numbers::text;
-use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table};
+use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info};
 use crate::{Description, Format, NamedFile, Opening, Reference, Role};
 
 pub(crate) const FORMAT: Format = Format {
@@ -107,8 +107,8 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     if entries > 0 && header.first < HEADER as u64 {
         return Err(corrupt("the qcow image is broken: its first table lies in its header"));
     }
-    let (size, below) = (header.size, container.clone());
-    Ok(Layered::device(Scattered::new(size, below, backing, Map { header, first, container })))
+    let info = disk_info(&container, header.size);
+    Ok(Scattered::device(info, opening.context, backing, Map { header, first, container }))
 }
 
 fn describe(container: &Edge, _: &Context) -> Result<Description> {
@@ -157,5 +157,9 @@ impl Atlas for Map {
         }
         lies_inside(&self.container, "cluster", entry, within + len)?;
         Ok(Some(Run { len, lies: Lies::At(entry + within) }))
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.container))
     }
 }

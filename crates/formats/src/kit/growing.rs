@@ -12,7 +12,7 @@ use device::{
 };
 use runtime::{Gate, Mutex};
 
-use crate::DiskMap;
+use crate::{DiskMap, Making};
 
 use super::fields::corrupt;
 use super::layer::Layer;
@@ -62,6 +62,7 @@ impl Shape {
 /// The slot of each block, in the order of their first writes.
 pub(crate) struct Slots {
     shape: Shape,
+    below: Edge,
     inner: Mutex<Inner>,
 }
 
@@ -82,10 +83,6 @@ struct Entry {
 }
 
 impl Slots {
-    fn new(shape: Shape) -> Self {
-        Self { shape, inner: Mutex::default() }
-    }
-
     /// The number of slots.
     pub(crate) fn used(&self) -> u64 {
         self.inner.lock().used
@@ -167,14 +164,15 @@ impl Atlas for Slots {
         };
         Ok(Some(Run { len, lies }))
     }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.below))
+    }
 }
 
 /// An image that grows, block by block.
 pub(crate) struct Growing {
-    info: Info,
-    below: Edge,
-    slots: Arc<Slots>,
-    reader: Scattered<Arc<Slots>>,
+    disk: Arc<Scattered<Slots>>,
     gates: Vec<Arc<Gate>>,
     close: Close,
     /// Whether unwritten ranges of the container read as zeroes.
@@ -198,17 +196,25 @@ fn info_of(below: &Edge, size: u64) -> Info {
 }
 
 impl Growing {
-    pub(crate) fn new(below: Edge, shape: Shape, zeroed: bool, close: Close) -> Self {
+    pub(crate) fn new(below: Edge, making: &Making<'_>, shape: Shape, close: Close) -> Self {
         let info = info_of(&below, shape.size);
-        let slots = Arc::new(Slots::new(shape));
-        let reader = Scattered::new(info.size, below.clone(), None, slots.clone());
+        let slots = Slots { shape, below, inner: Mutex::default() };
+        let disk = Arc::new(Scattered::new(info, making.context, None, slots));
         let gates = (0..GATES).map(|_| Arc::default()).collect();
-        Self { info, below, slots, reader, gates, close, zeroed }
+        Self { disk, gates, close, zeroed: making.zeroed }
+    }
+
+    fn slots(&self) -> &Slots {
+        &self.disk.atlas
+    }
+
+    fn container(&self) -> &Edge {
+        &self.slots().below
     }
 
     /// The block at `at`, the offset in it, and how much of `len` lies in it.
     fn cut(&self, at: u64, len: u64) -> (u64, u64, u64) {
-        let block = self.slots.shape.block;
+        let block = self.slots().shape.block;
         (at / block, at % block, len.min(block - at % block))
     }
 
@@ -219,28 +225,28 @@ impl Growing {
         (block, within, len): (u64, u64, u64),
         fill: impl AsyncFnOnce(u64) -> Result<T>,
     ) -> Result<T> {
-        let shape = &self.slots.shape;
-        if let Some(room) = self.slots.get(block) {
+        let shape = &self.slots().shape;
+        if let Some(room) = self.slots().get(block) {
             return fill(shape.place(room) + within).await;
         }
         let gate = usize::try_from(block % GATES).ok().and_then(|gate| self.gates.get(gate));
         let alone = gate.ok_or_else(confused)?.alone().await;
-        let room = self.slots.room(block)?;
-        if self.slots.get(block).is_none() {
+        let room = self.slots().room(block)?;
+        if self.slots().get(block).is_none() {
             if len < shape.block && !self.zeroed {
-                clear(&self.below, shape.place(room), shape.block).await?;
+                clear(self.container(), shape.place(room), shape.block).await?;
             }
             if !shape.prefix.is_empty() {
                 let prefix = Buffer::copy_of(&shape.prefix);
                 let at = shape.place(room) - shape.prefix.len() as u64;
-                write(&self.below, at, prefix.into(), false).await?;
+                write(self.container(), at, prefix.into(), false).await?;
             }
             if len == shape.block {
                 let done = fill(shape.place(room) + within).await?;
-                self.slots.set_ready(block);
+                self.slots().set_ready(block);
                 return Ok(done);
             }
-            self.slots.set_ready(block);
+            self.slots().set_ready(block);
         }
         drop(alone);
         fill(shape.place(room) + within).await
@@ -253,7 +259,7 @@ impl Growing {
             let (block, within, len) = self.cut(at, (data.len() - done) as u64);
             let n = usize::try_from(len).map_err(|_| confused())?;
             let piece = data.share(done, n).ok_or_else(confused)?;
-            let below = &self.below;
+            let below = self.container();
             self.put((block, within, len), async |there| write(below, there, piece, false).await)
                 .await?;
             done += n;
@@ -266,13 +272,13 @@ impl Growing {
         let (mut at, end, mut flags) = (offset, offset + len, flags);
         while at < end {
             let (block, within, len) = self.cut(at, end - at);
-            if flags.may_unmap && self.slots.get(block).is_none() {
-                let last = end.div_ceil(self.slots.shape.block);
-                let next = self.slots.skip(block, last).max(block + 1);
-                at = (next * self.slots.shape.block).min(end);
+            if flags.may_unmap && self.slots().get(block).is_none() {
+                let last = end.div_ceil(self.slots().shape.block);
+                let next = self.slots().skip(block, last).max(block + 1);
+                at = (next * self.slots().shape.block).min(end);
                 continue;
             }
-            let below = &self.below;
+            let below = self.container();
             let zeroed = self
                 .put((block, within, len), async |offset| zero(below, offset, len, flags).await);
             zeroed.await?;
@@ -287,10 +293,10 @@ impl Growing {
         let mut done = 0;
         while done < len {
             let (block, within, len) = self.cut(offset + done, len - done);
-            let (below, from) = (&self.below, from.advanced(done));
+            let (below, from) = (self.container(), from.advanced(done));
             // If only a part of a new block could be shared, the rest is not known to be zero.
             // `put` handles that, if told that the block may not be filled.
-            let part = len.min(self.slots.shape.block - 1);
+            let part = len.min(self.slots().shape.block - 1);
             let piece = (block, within, if len > part { part } else { len });
             let taken = self
                 .put(piece, async |there| take(below, (there, len), from, share_only).await)
@@ -306,24 +312,16 @@ impl Growing {
 
 impl Layer for Growing {
     fn info(&self) -> &Info {
-        &self.info
+        self.disk.info()
     }
 
     fn below(&self) -> Vec<&Edge> {
-        vec![&self.below]
+        self.disk.below()
     }
 
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
-            Operation::Flush => ask(&self.below, Operation::Flush).await,
-            Operation::Prefetch { .. } => Ok(Outcome::Done),
-            Operation::Read { offset, buffer } => {
-                self.reader.read(offset, buffer).await.map(Outcome::Read)
-            }
-            Operation::Resolve { offset, len, max } => {
-                let found = self.reader.resolve((offset, len), max, true).await?;
-                found.map(Outcome::Extents).ok_or_else(confused)
-            }
+            Operation::Flush => ask(self.container(), Operation::Flush).await,
             Operation::Take { offset, len, from, share_only } => {
                 self.take(offset, len, from, share_only).await.map(Outcome::Taken)
             }
@@ -333,14 +331,16 @@ impl Layer for Growing {
             Operation::Zero { offset, len, flags } => {
                 self.zero(offset, len, flags).await.map(|()| Outcome::Done)
             }
-            Operation::Status { .. } | Operation::Trim { .. } => {
-                Err(device::Error::unsupported(operation.kind().name()))
-            }
+            Operation::Read { .. }
+            | Operation::Resolve { .. }
+            | Operation::Prefetch { .. }
+            | Operation::Status { .. }
+            | Operation::Trim { .. } => self.disk.clone().run(operation).await,
         }
     }
 
     async fn finish(self: Arc<Self>) -> Result<()> {
-        finish(&self.below, |below| (self.close)(below, &self.slots))
+        finish(self.container(), |below| (self.close)(below, self.slots()))
     }
 }
 

@@ -17,7 +17,7 @@ use device::{Device, Edge, Result};
 use runtime::Context;
 
 use crate::kit::fields::{corrupt, foreign, le32, le64, lies_inside, load};
-use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table};
+use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info};
 use crate::{Description, Format, Opening};
 
 pub(crate) const FORMAT: Format = Format {
@@ -91,8 +91,8 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         Table::new((&container, opening.context), "table", HEADER as u64, shape, |b, at| {
             le32(b, at).into()
         })?;
-    let (size, below) = (header.size, container.clone());
-    Ok(Layered::device(Scattered::new(size, below, None, Map { header, table, container })))
+    let info = disk_info(&container, header.size);
+    Ok(Scattered::device(info, opening.context, None, Map { header, table, container }))
 }
 
 fn describe(container: &Edge, _: &Context) -> Result<Description> {
@@ -115,5 +115,9 @@ impl Atlas for Map {
         }
         lies_inside(&self.container, "block", start.saturating_add(within), len)?;
         Ok(Some(Run { len, lies: Lies::At(start + within) }))
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.container))
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use device::{Result, StatusRun, merge_run};
+use runtime::{StepBudget, WorkPool};
 
 use super::bitmap::Bitmap;
 use super::corrupt;
 use super::entry::OFFSET;
-use super::map::Walk;
 use super::tables::{TableSlice, Tables};
 use crate::kit::confused;
 
@@ -41,12 +41,13 @@ pub(super) async fn runs(
     dirty: &Dirty,
     (offset, len): (u64, u64),
     max: usize,
-    walk: &mut Walk<'_>,
+    pool: &WorkPool,
 ) -> Result<Vec<StatusRun>> {
     let (mut at, end, mut found) = (offset, offset + len, Vec::new());
+    let mut budget = StepBudget::default();
     let bits = u32::from(dirty.bitmap.granularity_bits);
     while at < end && found.len() <= max {
-        walk.step().await;
+        budget.spend(pool).await;
         let first = at >> bits;
         let (known, until) = bits_at(tables, &dirty.bitmap, first).await?;
         for bit in first..until {

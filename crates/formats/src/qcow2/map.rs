@@ -1,155 +1,74 @@
-//! The places of the bytes of the disk, as runs that are as long as possible.
+//! Where the bytes of the disk lie: its L1 table, and the L2 tables that it names.
 
-use device::Result;
+use device::{Edge, Result, StatusRun};
 use runtime::WorkPool;
 
 use super::corrupt;
+use super::dirty::{self, Dirty};
 use super::entry::{Entry, Geometry, Parts, l2_offset};
+use super::header::Compression;
 use super::region::Region;
 use super::tables::{TableSlice, Tables};
+use super::unpack::unpack;
+use crate::kit::{Asks, Atlas, Lies, Packed, Run};
 
-/// The most steps on a thread with other work, or for a caller that may not wait. A step is a
-/// slice, or as many L1 entries.
-const ROW: usize = 64;
+/// L1 entries that are looked at in one step.
 const L1_STEP: u64 = 4096;
 
-/// Bytes of the disk that are all in one state.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Run {
-    /// First byte, as an offset into the disk.
-    pub(super) start: u64,
-    /// Bytes; never 0.
-    pub(super) len: u64,
-    pub(super) what: What,
-}
-
-/// Where they are.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum What {
-    /// Not in this image.
-    Absent,
-    /// They are zeroes.
-    Zero,
-    /// Zeroes, with space allocated at this offset.
-    ZeroAt(u64),
-    /// At this offset, as they are.
-    Plain(u64),
-    /// In a compressed cluster, which begins at `cluster` of the disk and is decompressed as a
-    /// whole.
-    Packed {
-        cluster: u64,
-        /// Where it is.
-        offset: u64,
-        /// Bytes there.
-        len: u64,
-    },
-}
-
-impl Run {
-    /// The first byte after it.
-    pub(super) fn end(&self) -> u64 {
-        self.start + self.len
-    }
-
-    /// Extends it by `next`, if that continues it.
-    fn extend(&mut self, next: Self) -> bool {
-        let goes_on = match (self.what, next.what) {
-            (What::Absent, What::Absent) | (What::Zero, What::Zero) => true,
-            (What::ZeroAt(a), What::ZeroAt(b)) | (What::Plain(a), What::Plain(b)) => {
-                a + self.len == b
-            }
-            _ => false,
-        };
-        if goes_on {
-            self.len += next.len;
-        }
-        goes_on
-    }
-}
-
-/// One map query: whether it may wait, and its steps so far.
-pub(super) struct Walk<'a> {
-    /// Where to continue long queries; `None`: they must answer now, or not at all.
-    pool: Option<&'a WorkPool>,
-    steps: usize,
-}
-
-impl<'a> Walk<'a> {
-    /// One that waits.
-    pub(super) fn waiting(pool: &'a WorkPool) -> Self {
-        Self { pool: Some(pool), steps: 0 }
-    }
-
-    /// One that does not.
-    pub(super) fn at_once() -> Self {
-        Self { pool: None, steps: 0 }
-    }
-
-    pub(super) fn may_wait(&self) -> bool {
-        self.pool.is_some()
-    }
-
-    /// Whether one more step may be made.
-    pub(super) async fn step(&mut self) -> bool {
-        self.steps += 1;
-        if self.steps <= ROW {
-            return true;
-        }
-        let Some(pool) = self.pool else { return false };
-        self.steps = 0;
-        runtime::where_there_is_time(pool).await;
-        true
-    }
-}
-
-/// The map of an image: its L1 table, and the L2 tables that it names.
+/// The map of an image. It is read-only, so nothing in it moves.
 pub(super) struct Map {
     pub(super) l1: Box<[u64]>,
     pub(super) tables: Tables,
-    /// Bytes of the file with the uncompressed clusters.
-    pub(super) data_size: u64,
+    /// The file with the uncompressed clusters: the container or a data file.
+    pub(super) data: Edge,
+    pub(super) compression: Compression,
+    pub(super) bitmaps: Vec<Dirty>,
+    /// For long looks at bitmaps.
+    pub(super) pool: WorkPool,
+}
+
+impl Atlas for Map {
+    /// A step is a slice of a table.
+    const STEPS_NOW: usize = 64;
+
+    async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
+        let end = at + len;
+        let Some(table) = self.table_at(at)? else { return self.nothing(at, end).map(Some) };
+        let wanted = self.wanted(at, end);
+        let Some(slice) = self.tables.slice(table, wanted, may_wait).await? else {
+            return Ok(None);
+        };
+        self.checked(at, self.run_in(&slice, at, end)?).map(Some)
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((self.geometry().data_file.into(), &self.data))
+    }
+
+    fn files(&self) -> Vec<&Edge> {
+        let data = Some(&self.data).filter(|_| self.geometry().data_file);
+        std::iter::once(&self.tables.container).chain(data).collect()
+    }
+
+    fn asks(&self, _: u64) -> Asks {
+        Asks::Long
+    }
+
+    fn unpack(&self, _: u64, packed: &[u8], unpacked: &mut [u8]) -> Result<()> {
+        unpack(self.compression, packed, unpacked)
+    }
+
+    async fn status(&self, context: &str, range: (u64, u64), max: usize) -> Result<Vec<StatusRun>> {
+        let bitmap = self.bitmaps.iter().find(|bitmap| *bitmap.context == *context);
+        let bitmap =
+            bitmap.ok_or_else(|| device::Error::unsupported("status of another context"))?;
+        dirty::runs(&self.tables, bitmap, range, max, &self.pool).await
+    }
 }
 
 impl Map {
     fn geometry(&self) -> Geometry {
         self.tables.geometry
-    }
-
-    /// The run that begins at `at`, up to `end` or as far as a few steps reach. `None`: that would
-    /// have to wait.
-    ///
-    /// # Errors
-    /// A table cannot be read, or is invalid.
-    pub(super) async fn run(&self, at: u64, end: u64, walk: &mut Walk<'_>) -> Result<Option<Run>> {
-        let mut found: Option<Run> = None;
-        let mut at = at;
-        while at < end {
-            if !walk.step().await {
-                break;
-            }
-            let (next, is_over) = match self.table_at(at)? {
-                None => (self.nothing(at, end)?, false),
-                Some(table) => {
-                    let wanted = self.wanted(at, end);
-                    let slice = self.tables.slice(table, wanted, walk.may_wait()).await?;
-                    let Some(slice) = slice else { break };
-                    self.run_in(&slice, at, end)?
-                }
-            };
-            match &mut found {
-                None => found = Some(next),
-                Some(run) => {
-                    if !run.extend(next) {
-                        break;
-                    }
-                }
-            }
-            if is_over {
-                break;
-            }
-            at = next.end();
-        }
-        found.map(|run| self.checked(run)).transpose()
     }
 
     /// The L2 table for `at`, if there is one.
@@ -169,7 +88,7 @@ impl Map {
             }
             at = (at - at % covers).saturating_add(covers);
         }
-        Ok(Run { start, len: at.min(end) - start, what: What::Absent })
+        Ok(Run { len: at.min(end) - start, lies: Lies::Beneath })
     }
 
     /// The bytes of its table for `at` up to `end`.
@@ -181,12 +100,11 @@ impl Map {
         (first, first.saturating_add(clusters.saturating_mul(geometry.entry_len())))
     }
 
-    /// The run that begins at `at`, as far as the slice reaches; and whether another run follows in
-    /// it.
-    fn run_in(&self, slice: &TableSlice, at: u64, end: u64) -> Result<(Run, bool)> {
+    /// The run that begins at `at`, as far as the slice reaches.
+    fn run_in(&self, slice: &TableSlice, start: u64, end: u64) -> Result<Run> {
         let geometry = self.geometry();
         let cluster = geometry.cluster();
-        let (mut found, mut at): (Option<Run>, _) = (None, at);
+        let (mut found, mut at): (Option<Run>, _) = (None, start);
         while at < end {
             let place = at % geometry.l2_covers() / cluster * geometry.entry_len();
             let has_passed = found.is_some() && place == 0;
@@ -201,20 +119,20 @@ impl Map {
                 None => found = Some(next),
                 Some(run) => {
                     if !run.extend(next) {
-                        return Ok((*run, true));
+                        break;
                     }
                 }
             }
-            at = next.end();
+            at += next.len;
         }
-        found.map(|run| (run, false)).ok_or_else(|| corrupt("a table is cut off"))
+        found.ok_or_else(|| corrupt("a table is cut off"))
     }
 
     /// The run, cut at the end of the file that it lies in.
-    fn checked(&self, run: Run) -> Result<Run> {
-        match run.what {
-            What::Absent | What::Zero | What::ZeroAt(_) => Ok(run),
-            What::Packed { offset, len, .. } => {
+    fn checked(&self, start: u64, run: Run) -> Result<Run> {
+        match run.lies {
+            Lies::Beneath | Lies::Hole | Lies::Zero(_) => Ok(run),
+            Lies::Packed(Packed { offset, len, .. }) => {
                 let size = self.tables.container.info().size;
                 if offset >= size {
                     return Err(beyond(offset, size));
@@ -222,15 +140,14 @@ impl Map {
                 self.tables.check_free("a compressed cluster", Region { offset, len })?;
                 Ok(run)
             }
-            What::Plain(offset) => self.checked_plain(run, offset),
+            Lies::At(offset) => self.checked_plain(start, run, offset),
         }
     }
 
-    fn checked_plain(&self, run: Run, offset: u64) -> Result<Run> {
+    fn checked_plain(&self, start: u64, run: Run, offset: u64) -> Result<Run> {
         let geometry = self.geometry();
-        let cluster = geometry.cluster();
         if geometry.data_file {
-            if offset != run.start {
+            if offset != start {
                 let action = "a cluster lies elsewhere in the data file than on the disk";
                 return Err(corrupt(action).at(offset));
             }
@@ -238,9 +155,10 @@ impl Map {
             self.tables.check_free("data", Region { offset, len: run.len })?;
         }
         // The last cluster of a file may be cut off.
-        let begun = self.data_size.next_multiple_of(cluster);
+        let size = self.data.info().size;
+        let begun = size.next_multiple_of(geometry.cluster());
         let there = begun.checked_sub(offset).filter(|there| *there > 0);
-        let there = there.ok_or_else(|| beyond(offset, self.data_size))?;
+        let there = there.ok_or_else(|| beyond(offset, size))?;
         Ok(Run { len: run.len.min(there), ..run })
     }
 }
@@ -252,31 +170,33 @@ fn beyond(offset: u64, size: u64) -> device::Error {
 /// The run that an entry gives from `at` on, in its cluster and before `end`.
 fn piece(entry: Entry, at: u64, end: u64, geometry: Geometry) -> Run {
     let within = at % geometry.cluster();
-    let cluster = at - within;
-    let run = |what, to: u64| Run { start: at, len: (cluster + to).min(end) - at, what };
-    let whole = |what| run(what, geometry.cluster());
+    let start = at - within;
+    let run = |lies, to: u64| Run { len: (start + to).min(end) - at, lies };
+    let whole = |lies| run(lies, geometry.cluster());
     match entry {
-        Entry::Absent => whole(What::Absent),
-        Entry::Zero => whole(What::Zero),
-        Entry::ZeroAt(offset) => whole(What::ZeroAt(offset + within)),
-        Entry::Plain(offset) => whole(What::Plain(offset + within)),
-        Entry::Packed { offset, len } => whole(What::Packed { cluster, offset, len }),
+        Entry::Absent => whole(Lies::Beneath),
+        Entry::Zero => whole(Lies::Hole),
+        Entry::ZeroAt(offset) => whole(Lies::Zero(offset + within)),
+        Entry::Plain(offset) => whole(Lies::At(offset + within)),
+        Entry::Packed { offset, len } => {
+            whole(Lies::Packed(Packed { start, size: geometry.cluster(), offset, len }))
+        }
         Entry::Parts(parts) => {
             let first = within / geometry.part();
             let state = |part: u64| (parts.here >> part & 1, parts.zero >> part & 1);
             let last = (first..u64::from(super::entry::SUBCLUSTERS))
                 .find(|part| state(*part) != state(first));
             let to = last.map_or(geometry.cluster(), |part| part * geometry.part());
-            run(what_of(parts, state(first), within), to)
+            run(lies(parts, state(first), within), to)
         }
     }
 }
 
-fn what_of(parts: Parts, state: (u32, u32), within: u64) -> What {
+fn lies(parts: Parts, state: (u32, u32), within: u64) -> Lies {
     match (parts.offset, state) {
-        (Some(offset), (1, _)) => What::Plain(offset + within),
-        (Some(offset), (_, 1)) => What::ZeroAt(offset + within),
-        (None, (_, 1)) => What::Zero,
-        _ => What::Absent,
+        (Some(offset), (1, _)) => Lies::At(offset + within),
+        (Some(offset), (_, 1)) => Lies::Zero(offset + within),
+        (None, (_, 1)) => Lies::Hole,
+        _ => Lies::Beneath,
     }
 }

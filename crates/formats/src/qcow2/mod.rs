@@ -2,10 +2,9 @@
 //! compression and dirty bitmaps. Versions 2 and 3.
 //!
 //! The parts: [`header`] and [`region`] (checks before anything else is read), [`entry`] (table
-//! entries), [`snapshot`] and [`bitmap`] (their lists), [`describe`]; [`open`] makes an [`image`]
-//! of them, with its [`map`] over slices of its [`tables`], [`read`], [`unpack`], and its contexts
-//! ([`resolve`], [`dirty`]). [`check`] compares references with [`refcounts`]. [`create`] makes new
-//! images.
+//! entries), [`snapshot`] and [`bitmap`] (their lists), [`describe`]; [`open`] makes a disk of
+//! them, with its [`map`] over slices of its [`tables`], [`unpack`], and its contexts ([`dirty`]).
+//! [`check`] compares references with [`refcounts`]. [`create`] makes new images.
 
 mod bitmap;
 mod check;
@@ -14,13 +13,10 @@ mod describe;
 mod dirty;
 mod entry;
 mod header;
-mod image;
 mod map;
 mod open;
-mod read;
 mod refcounts;
 mod region;
-mod resolve;
 mod snapshot;
 mod stream;
 mod tables;

@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use device::{Abilities, BlockSizes, Device, Edge, Error, Info, MapCost, Result};
+use device::{Abilities, BlockSizes, Device, Edge, Error, Info, Result};
 
 use super::corrupt;
 use super::dirty::Dirty;
 use super::header::{Encryption, Header, incompatible};
-use super::image::Qcow2Image;
 use super::map::Map;
 use super::region::Region;
-use super::resolve::DEPTH;
 use super::snapshot::{self, SnapshotEntry};
 use super::tables::Tables;
 use super::{SNAPSHOT, bitmap};
-use crate::kit::Layered;
 use crate::kit::cache::Cache;
 use crate::kit::numbers::be64;
+use crate::kit::{DEPTH, Scattered};
 use crate::{Opening, Reference, Role};
 
 /// The most bitmaps that become contexts.
@@ -38,26 +36,17 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let bitmaps = if snapshot.is_some() { Vec::new() } else { contexts(&container, &header)? };
     let size = snapshot.as_ref().map_or(header.size, |snapshot| snapshot.known.virtual_size);
     let data = data_file(&header, opening)?.unwrap_or_else(|| container.clone());
-    let cache = Cache::of(opening.context);
     let tables = Tables {
         geometry: header.geometry(),
         taken: taken(&header, snapshot.as_ref(), container.info().size)?,
-        slices: cache.shelf(),
+        slices: Cache::of(opening.context).shelf(),
         container: container.clone(),
     };
     let l1 = l1(&container, &header, snapshot.as_ref(), size)?;
-    let map = Map { l1, tables, data_size: data.info().size };
-    Ok(Layered::device(Qcow2Image {
-        info: info(&container, &header, size, &bitmaps),
-        map,
-        compression: header.compression,
-        data,
-        backing: backing(&header, opening)?,
-        unpacked: cache.shelf(),
-        pool: opening.context.pool.for_computing(),
-        bitmaps,
-        below: MapCost::default(),
-    }))
+    let info = info(&container, &header, size, &bitmaps);
+    let pool = opening.context.pool.for_computing();
+    let map = Map { l1, tables, data, compression: header.compression, bitmaps, pool };
+    Ok(Scattered::device(info, opening.context, backing(&header, opening)?, map))
 }
 
 fn encrypted(how: &str) -> Error {

@@ -17,7 +17,7 @@ use runtime::Context;
 
 use crate::kit::fields::{corrupt, foreign, le32, le64, lies_inside, load};
 use crate::kit::numbers::text;
-use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table};
+use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info};
 use crate::{Description, Format, NamedFile, Opening, Reference, Role};
 
 pub(crate) const FORMAT: Format = Format {
@@ -118,8 +118,8 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let shape = (header.table / 8, 8);
     let first =
         Table::new((&container, opening.context), "first table", header.first, shape, le64)?;
-    let (size, below) = (header.size, container.clone());
-    Ok(Layered::device(Scattered::new(size, below, backing, Map { header, first, container })))
+    let info = disk_info(&container, header.size);
+    Ok(Scattered::device(info, opening.context, backing, Map { header, first, container }))
 }
 
 fn describe(container: &Edge, _: &Context) -> Result<Description> {
@@ -168,5 +168,9 @@ impl Atlas for Map {
             }
         };
         Ok(Some(Run { len, lies }))
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.container))
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn open(
             below.write(&header.encode(), 0, false)?;
             Ok(header.data + slots.used() * BLOCK)
         };
-        Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)))
+        Layered::device(Growing::new(container, making, shape, Box::new(close)))
     };
     Ok(disk)
 }

@@ -16,7 +16,7 @@ use device::{Device, Edge, Result, param};
 use runtime::Context;
 
 use crate::kit::fields::{corrupt, le32, lies_inside};
-use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table};
+use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info};
 use crate::{Creator, Description, Format, Head, Opening};
 
 use header::{Header, Kind};
@@ -50,8 +50,7 @@ const GIVEN_UP: u64 = 0xffff_fffe;
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let header = Header::read(&container)?;
     let map = Map::new((&container, opening.context), header.clone())?;
-    let disk = Scattered::new(header.size, container, None, map);
-    Ok(Layered::device(disk))
+    Ok(Scattered::device(disk_info(&container, header.size), opening.context, None, map))
 }
 
 fn describe(container: &Edge, _: &Context) -> Result<Description> {
@@ -96,6 +95,10 @@ impl Atlas for Map {
             }
         };
         Ok(Some(Run { len, lies }))
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.container))
     }
 }
 

@@ -114,7 +114,7 @@ pub(super) fn open(
             plan.write(below, durable, |block| slots.get(block).map(|room| plan.end(room)))?;
             Ok(plan.end(slots.used()))
         };
-        Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)))
+        Layered::device(Growing::new(container, making, shape, Box::new(close)))
     };
     Ok(disk)
 }

@@ -20,7 +20,7 @@ use device::{Device, Edge, Result, param};
 use runtime::Context;
 
 use crate::kit::fields::{corrupt, le64, lies_inside};
-use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
+use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info, read};
 use crate::{Creator, Description, Format, NamedFile, Opening};
 
 use header::{Guid, Header, MIB, Regions};
@@ -103,8 +103,9 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         Some(parent) => Some(parent.open(FORMAT.word, opening.files, id_of)?),
         None => None,
     };
-    let (size, map) = (metadata.size, Map::new((&container, opening.context), regions, metadata)?);
-    Ok(Layered::device(Scattered::new(size, container, backing, map)))
+    let info = disk_info(&container, metadata.size);
+    let map = Map::new((&container, opening.context), regions, metadata)?;
+    Ok(Scattered::device(info, opening.context, backing, map))
 }
 
 /// The identifier of an image's data, by which one over it knows it.
@@ -231,5 +232,9 @@ impl Atlas for Map {
             lies_inside(&self.container, "block", there, len)?;
         }
         Ok(Some(Run { len, lies }))
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.container))
     }
 }

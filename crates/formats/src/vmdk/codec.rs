@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use device::Result;
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 
-use super::header::{Fields, broken};
+use super::header::broken;
 use super::sparse::MARKER;
+use crate::kit::fields::{le32, le64};
 
 thread_local! {
     static UNPACKER: RefCell<Decompressor> = RefCell::new(Decompressor::new());
@@ -25,12 +26,11 @@ pub(super) fn payload(stored: &[u8], markers: bool, sector: u64) -> Result<&[u8]
     let head = usize::try_from(MARKER).unwrap_or(12);
     let (marker, rest) =
         stored.split_at_checked(head).ok_or_else(|| broken("a marker is cut off"))?;
-    let fields = Fields(marker);
-    if fields.u64(0) != sector {
-        let action = format!("the grain of sector {sector} has the marker of {}", fields.u64(0));
+    if le64(marker, 0) != sector {
+        let action = format!("the grain of sector {sector} has the marker of {}", le64(marker, 0));
         return Err(broken(action));
     }
-    let len = usize::try_from(fields.u32(8)).unwrap_or(usize::MAX);
+    let len = usize::try_from(le32(marker, 8)).unwrap_or(usize::MAX);
     let payload = rest.get(..len).filter(|payload| !payload.is_empty());
     payload.ok_or_else(|| broken(format!("a compressed grain of {len} bytes")))
 }

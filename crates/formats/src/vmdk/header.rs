@@ -7,7 +7,7 @@
 use device::{Edge, Error, ErrorKind, Fault, Result};
 
 use super::descriptor::SECTOR;
-use crate::kit::fields::foreign;
+use crate::kit::fields::{foreign, le16, le32, le64};
 
 pub(super) const KDMV: &[u8] = b"KDMV";
 pub(super) const COWD: &[u8] = b"COWD";
@@ -101,31 +101,9 @@ pub(super) enum FirstBytes {
     Only((u64, u64)),
 }
 
-/// Numbers in bytes; 0 beyond their end.
-#[derive(Clone, Copy)]
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
-
-impl Fields<'_> {
-    fn array<const N: usize>(self, at: usize) -> [u8; N] {
-        self.0.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
-    }
-
-    pub(super) fn u16(self, at: usize) -> u16 {
-        u16::from_le_bytes(self.array(at))
-    }
-
-    pub(super) fn u32(self, at: usize) -> u32 {
-        u32::from_le_bytes(self.array(at))
-    }
-
-    pub(super) fn u64(self, at: usize) -> u64 {
-        u64::from_le_bytes(self.array(at))
-    }
-
-    /// A number of sectors, in bytes.
-    fn bytes(self, at: usize, what: &str) -> Result<u64> {
-        sectors(self.u64(at), what)
-    }
+/// A number of sectors, in bytes.
+fn bytes(header: &[u8], at: usize, what: &str) -> Result<u64> {
+    sectors(le64(header, at), what)
 }
 
 fn sectors(n: u64, what: &str) -> Result<u64> {
@@ -142,14 +120,13 @@ pub(super) fn read(container: &Edge) -> Result<Option<FirstBytes>> {
     let mut first = [0; HEADER];
     let there = usize::try_from(size).unwrap_or(HEADER).min(HEADER);
     container.read(first.get_mut(..there).unwrap_or_default(), 0)?;
-    let fields = Fields(&first);
     if there == HEADER && first.starts_with(KDMV) {
-        return kdmv(container, fields).map(Some);
+        return kdmv(container, &first).map(Some);
     }
     let layout = if there == HEADER && first.starts_with(COWD) {
-        cowd(fields)?
-    } else if there == HEADER && fields.u64(0) == SESPARSE {
-        sesparse(container, fields)?
+        cowd(&first)?
+    } else if there == HEADER && le64(&first, 0) == SESPARSE {
+        sesparse(container, &first)?
     } else {
         return Ok(None);
     };
@@ -157,26 +134,25 @@ pub(super) fn read(container: &Edge) -> Result<Option<FirstBytes>> {
     Ok(Some(FirstBytes::Sparse(layout)))
 }
 
-fn kdmv(container: &Edge, fields: Fields<'_>) -> Result<FirstBytes> {
+fn kdmv(container: &Edge, fields: &[u8]) -> Result<FirstBytes> {
     let size = container.info().size;
-    let descriptor = |fields: Fields<'_>| -> Result<Option<(u64, u64)>> {
-        let at = fields.bytes(28, "a descriptor at the end")?;
-        let len = fields.bytes(36, "a descriptor")?;
+    let descriptor = |fields: &[u8]| -> Result<Option<(u64, u64)>> {
+        let at = bytes(fields, 28, "a descriptor at the end")?;
+        let len = bytes(fields, 36, "a descriptor")?;
         Ok((at > 0 && len > 0).then_some((at, len)))
     };
-    if fields.u64(12) == 0
+    if le64(fields, 12) == 0
         && let Some(found) = descriptor(fields)?
     {
         return Ok(FirstBytes::Only(found));
     }
-    let layout = if fields.u64(56) == AT_END {
+    let layout = if le64(fields, 56) == AT_END {
         let footer = footer(container)?;
-        let end = Fields(&footer);
-        if [12, 20].iter().any(|at| end.u64(*at) != fields.u64(*at)) {
+        if [12, 20].iter().any(|at| le64(&footer, *at) != le64(fields, *at)) {
             return Err(broken("the footer does not belong to the header"));
         }
         // The descriptor of a stream comes first.
-        Layout { descriptor: descriptor(fields)?, ..hosted(end)? }
+        Layout { descriptor: descriptor(fields)?, ..hosted(&footer)? }
     } else {
         Layout { descriptor: descriptor(fields)?, ..hosted(fields)? }
     };
@@ -194,59 +170,59 @@ fn footer(container: &Edge) -> Result<[u8; HEADER]> {
     container.read(&mut end, at)?;
     let (marker, rest) = end.split_at(HEADER);
     let (footer, last) = rest.split_at(HEADER);
-    let marks = |bytes: &[u8], kind| Fields(bytes).u32(8) == 0 && Fields(bytes).u32(12) == kind;
-    let ends = marks(last, END_OF_STREAM) && Fields(last).u64(0) == 0;
+    let marks = |bytes: &[u8], kind| le32(bytes, 8) == 0 && le32(bytes, 12) == kind;
+    let ends = marks(last, END_OF_STREAM) && le64(last, 0) == 0;
     if !footer.starts_with(KDMV) || !marks(marker, FOOTER) || !ends {
         return Err(broken("it has no footer: it was not written to its end"));
     }
-    if Fields(footer).u64(56) == AT_END {
+    if le64(footer, 56) == AT_END {
         return Err(broken("the footer does not say where the grain directory is"));
     }
     footer.try_into().map_err(|_| broken("the footer"))
 }
 
-fn hosted(fields: Fields<'_>) -> Result<Layout> {
-    let (version, flags) = (fields.u32(4), fields.u32(8));
+fn hosted(fields: &[u8]) -> Result<Layout> {
+    let (version, flags) = (le32(fields, 4), le32(fields, 8));
     if !(1..=3).contains(&version) {
         return Err(Error::unfit(format!("version {version} of the format is not known")));
     }
-    if flags & NEWLINES != 0 && fields.0.get(73..77) != Some(b"\n \r\n") {
+    if flags & NEWLINES != 0 && fields.get(73..77) != Some(b"\n \r\n") {
         return Err(broken("its bytes were changed on the way, as text (ftp without `binary`?)"));
     }
-    let packed = match fields.u16(77) {
+    let packed = match le16(fields, 77) {
         0 if flags & COMPRESSED == 0 => false,
         1 => true,
         other => return Err(Error::unfit(format!("compression {other} is not known"))),
     };
-    let entries = u64::from(fields.u32(44));
+    let entries = u64::from(le32(fields, 44));
     if !(1..=512).contains(&entries) {
         return Err(broken(format!("grain tables of {entries} entries")));
     }
     Ok(Layout {
-        capacity: fields.bytes(12, "a disk")?,
-        grain: fields.bytes(20, "a grain")?,
+        capacity: bytes(fields, 12, "a disk")?,
+        grain: bytes(fields, 20, "a grain")?,
         entries,
-        directory: fields.bytes(56, "a grain directory at the end")?,
+        directory: bytes(fields, 56, "a grain directory at the end")?,
         entry: Entry::Sector,
         packed,
         markers: flags & MARKERS != 0,
         zero_grains: flags & ZERO_GRAINS != 0,
         descriptor: None,
-        dirty: fields.0.get(72).is_some_and(|unclean| *unclean != 0),
+        dirty: fields.get(72).is_some_and(|unclean| *unclean != 0),
         version,
     })
 }
 
-fn cowd(fields: Fields<'_>) -> Result<Layout> {
-    let version = fields.u32(4);
+fn cowd(fields: &[u8]) -> Result<Layout> {
+    let version = le32(fields, 4);
     if version != 1 {
         return Err(Error::unfit(format!("version {version} of COWD is not known")));
     }
     let layout = Layout {
-        capacity: sectors(u64::from(fields.u32(12)), "a disk")?,
-        grain: sectors(u64::from(fields.u32(16)), "a grain")?,
+        capacity: sectors(u64::from(le32(fields, 12)), "a disk")?,
+        grain: sectors(u64::from(le32(fields, 16)), "a grain")?,
         entries: COWD_ENTRIES,
-        directory: sectors(u64::from(fields.u32(20)), "a directory at the end")?,
+        directory: sectors(u64::from(le32(fields, 20)), "a directory at the end")?,
         entry: Entry::Sector,
         packed: false,
         markers: false,
@@ -255,43 +231,43 @@ fn cowd(fields: Fields<'_>) -> Result<Layout> {
         dirty: false,
         version,
     };
-    if layout.tables()? > u64::from(fields.u32(24)) {
+    if layout.tables()? > u64::from(le32(fields, 24)) {
         return Err(broken("the grain directory is shorter than the disk needs"));
     }
     Ok(layout)
 }
 
-fn sesparse(container: &Edge, fields: Fields<'_>) -> Result<Layout> {
-    let version = fields.u64(8);
+fn sesparse(container: &Edge, fields: &[u8]) -> Result<Layout> {
+    let version = le64(fields, 8);
     if version != SESPARSE_VERSION {
         return Err(Error::unfit(format!("version {version:#x} of seSparse is not known")));
     }
-    let reserved = fields.0.get(40..80).into_iter().chain(fields.0.get(208..));
+    let reserved = fields.get(40..80).into_iter().chain(fields.get(208..));
     if !reserved.flatten().all(|b| *b == 0) {
         return Err(Error::unfit("flags of seSparse that are not known"));
     }
-    let (grain, table) = (fields.u64(24), fields.u64(32));
+    let (grain, table) = (le64(fields, 24), le64(fields, 32));
     if (grain, table) != (8, 64) {
         let action = format!("grains of {grain} and tables of {table} sectors are not known");
         return Err(Error::unfit(action));
     }
     let layout = Layout {
-        capacity: fields.bytes(16, "a disk")?,
+        capacity: bytes(fields, 16, "a disk")?,
         grain: sectors(grain, "a grain")?,
         entries: table * SECTOR / 8,
-        directory: fields.bytes(128, "a grain directory at the end")?,
+        directory: bytes(fields, 128, "a grain directory at the end")?,
         entry: Entry::Numbered {
-            tables: fields.bytes(144, "tables at the end")?,
-            grains: fields.bytes(192, "grains at the end")?,
+            tables: bytes(fields, 144, "tables at the end")?,
+            grains: bytes(fields, 192, "grains at the end")?,
         },
         packed: false,
         markers: false,
         zero_grains: true,
         descriptor: None,
-        dirty: is_dirty(container, fields.bytes(80, "a volatile header at the end")?)?,
+        dirty: is_dirty(container, bytes(fields, 80, "a volatile header at the end")?)?,
         version: 0,
     };
-    if layout.tables()? > fields.bytes(136, "a directory")? / 8 {
+    if layout.tables()? > bytes(fields, 136, "a directory")? / 8 {
         return Err(broken("the grain directory is shorter than the disk needs"));
     }
     if layout.dirty {
@@ -307,11 +283,10 @@ fn is_dirty(container: &Edge, at: u64) -> Result<bool> {
     let mut volatile = [0; HEADER];
     container.check("read the volatile header", at, HEADER as u64).map_err(truncated)?;
     container.read(&mut volatile, at)?;
-    let fields = Fields(&volatile);
-    if fields.u64(0) != SESPARSE_VOLATILE {
+    if le64(&volatile, 0) != SESPARSE_VOLATILE {
         return Err(broken("the volatile header is not one"));
     }
-    Ok(fields.u64(24) != 0)
+    Ok(le64(&volatile, 24) != 0)
 }
 
 impl Layout {

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use device::{Abilities, BlockSizes, Device, Edge, Error, Info, Result};
-use runtime::WorkPool;
+use runtime::Context;
 
 use super::descriptor::{Descriptor, LONGEST, Line, LineKind, is_one};
 use super::header::{self, FirstBytes, Layout, broken};
-use super::pages::Kept;
-use super::read::Reader;
+use super::map::{Kind, Map, Part};
 use super::sparse::Sparse;
-use crate::kit::Layered;
+use crate::kit::Scattered;
 use crate::{Files, Opening, Reference, Role};
 
 /// The preferred length of reads, in whole grains, if grains are compressed.
@@ -21,24 +20,6 @@ pub(super) struct Top {
     pub(super) descriptor: Descriptor,
     /// Its layout, if it is a sparse extent itself.
     pub(super) layout: Option<Layout>,
-}
-
-/// A part of the disk.
-pub(super) struct Part {
-    /// In bytes of the disk.
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) kind: Kind,
-}
-
-/// The kind of a part.
-pub(super) enum Kind {
-    /// Zeroes.
-    Zero,
-    /// Plain bytes: the file of the image, and the offset in it.
-    Flat(Edge, u16, u64),
-    /// Grains: the file of the image.
-    Sparse(Box<Sparse>, u16),
 }
 
 impl Top {
@@ -117,18 +98,16 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let size = top.size()?;
     let backing = parent(&top.descriptor, opening.files)?;
     let name = container.info().name.clone();
-    let pool = opening.context.pool.for_disk().for_computing();
     let parts = match top.layout {
         Some(layout) => {
             let end = layout.capacity;
-            let sparse = Box::new(Sparse::new(layout, container, 0));
+            let sparse = Box::new(Sparse::new(layout, container, opening.context));
             vec![Part { start: 0, end, kind: Kind::Sparse(sparse, 0) }]
         }
-        None => open_parts(&top.descriptor.extents, opening.files)?,
+        None => open_parts(&top.descriptor.extents, opening)?,
     };
     let info = info(name, size, &parts, backing.is_some());
-    let kept = Kept::new(opening.context);
-    Ok(Layered::device(Reader { info, parts, backing, kept, pool }))
+    Ok(Scattered::device(info, opening.context, backing, Map { parts }))
 }
 
 fn info(name: String, size: u64, parts: &[Part], has_parent: bool) -> Info {
@@ -150,7 +129,7 @@ fn info(name: String, size: u64, parts: &[Part], has_parent: bool) -> Info {
 }
 
 /// The extents that a descriptor names, each file opened once.
-fn open_parts(lines: &[Line], files: &dyn Files) -> Result<Vec<Part>> {
+fn open_parts(lines: &[Line], opening: &Opening<'_>) -> Result<Vec<Part>> {
     let mut opened: Vec<(&Line, Edge)> = Vec::new();
     let (mut parts, mut start) = (Vec::new(), 0u64);
     for line in lines {
@@ -164,14 +143,14 @@ fn open_parts(lines: &[Line], files: &dyn Files) -> Result<Vec<Part>> {
             let at = match known {
                 Some(at) => at,
                 None => {
-                    opened.push((line, open_file(line, files)?));
+                    opened.push((line, open_file(line, opening.files)?));
                     opened.len() - 1
                 }
             };
             let number = u16::try_from(at + 1).unwrap_or(u16::MAX);
             let file = opened.get(at).map(|(_, file)| file.clone());
             let file = file.ok_or_else(|| broken("an extent"))?;
-            part(line, file, number, parts.len()).map_err(|e| e.on(&line.name))?
+            part(line, file, number, opening.context).map_err(|e| e.on(&line.name))?
         };
         parts.push(Part { start, end, kind });
         start = end;
@@ -184,7 +163,7 @@ fn open_file(line: &Line, files: &dyn Files) -> Result<Edge> {
     files.open(&Reference { name: &line.name, role, format: None })
 }
 
-fn part(line: &Line, file: Edge, number: u16, index: usize) -> Result<Kind> {
+fn part(line: &Line, file: Edge, number: u16, context: &Context) -> Result<Kind> {
     if line.kind.is_flat() {
         let size = file.info().size;
         if size.checked_sub(line.offset).is_none_or(|after| line.len > after) {
@@ -206,7 +185,7 @@ fn part(line: &Line, file: Edge, number: u16, index: usize) -> Result<Kind> {
             format!("the extent has {} bytes, and its header says {}", line.len, layout.capacity);
         return Err(broken(action));
     }
-    Ok(Kind::Sparse(Box::new(Sparse::new(layout, file, index)), number))
+    Ok(Kind::Sparse(Box::new(Sparse::new(layout, file, context)), number))
 }
 
 /// The parent, which must not have changed since the image was made over it.
@@ -229,6 +208,3 @@ pub(super) fn parent_cid(name: &str, files: &dyn Files) -> Result<u32> {
     let container = files.open(&Reference { name, role: Role::Part, format: None })?;
     Ok(Top::of(&container).map_err(|e| e.on(name))?.descriptor.cid)
 }
-
-/// The pool where a reader computes.
-pub(super) type Pool = WorkPool;

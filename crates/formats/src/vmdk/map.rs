@@ -1,76 +1,97 @@
-//! The map of an image: kind and layer of each range.
+//! Where the bytes of the disk lie: in extents, each a file or zeroes.
 
-use device::{Extent, ExtentKind, Home, Result, Stored, merge_extent};
+use device::{Edge, Result};
 
-use super::read::{Piece, Reader, What};
-use crate::kit;
+use super::codec;
+use super::header::broken;
+use super::sparse::Sparse;
+use crate::kit::{Asks, Atlas, Lies, Packed, Run, confused};
 
-/// The most pieces for one answer, which may then be shorter than the range.
-const PIECES: usize = 4096;
+/// The extents, in the order of the disk.
+pub(super) struct Map {
+    pub(super) parts: Vec<Part>,
+}
 
-impl Reader {
-    /// The map of a range, at most `max` extents; `None` if that would have to wait and `may_wait`
-    /// is false.
-    pub(super) async fn resolve(
-        &self,
-        (offset, len): (u64, u64),
-        max: usize,
-        may_wait: bool,
-    ) -> Result<Option<Vec<Extent>>> {
-        let (mut found, end, mut at) = (Vec::new(), offset + len, offset);
-        for _ in 0..PIECES {
-            if at >= end || found.len() > max {
-                break;
-            }
-            let Some(piece) = self.piece(at, end - at, may_wait).await? else {
-                return Ok(None);
-            };
-            at += piece.len;
-            let Some(known) = self.extents(piece, max, may_wait).await? else { return Ok(None) };
-            at = known.last().map_or(at, Extent::end);
-            known.into_iter().for_each(|extent| merge_extent(&mut found, extent));
+/// A part of the disk.
+pub(super) struct Part {
+    /// In bytes of the disk.
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) kind: Kind,
+}
+
+/// The kind of a part.
+pub(super) enum Kind {
+    /// Zeroes.
+    Zero,
+    /// Plain bytes: the file of the image, and the offset in it.
+    Flat(Edge, u16, u64),
+    /// Grains: the file of the image.
+    Sparse(Box<Sparse>, u16),
+}
+
+impl Kind {
+    fn file(&self) -> Option<(u16, &Edge)> {
+        match self {
+            Self::Zero => None,
+            Self::Flat(file, number, _) => Some((*number, file)),
+            Self::Sparse(sparse, number) => Some((*number, &sparse.file)),
         }
-        found.truncate(max);
-        Ok(Some(found))
+    }
+}
+
+impl Map {
+    fn part(&self, at: u64) -> Option<&Part> {
+        self.parts.get(self.parts.partition_point(|part| part.end <= at))
+    }
+}
+
+impl Atlas for Map {
+    /// A step is a page of a table.
+    const STEPS_NOW: usize = 64;
+
+    async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
+        let part = self.part(at).ok_or_else(|| broken("a hole between extents").at(at))?;
+        let (within, len) = (at - part.start, len.min(part.end - at));
+        let lies = match &part.kind {
+            Kind::Zero => Lies::Hole,
+            Kind::Flat(.., offset) => Lies::At(offset + within),
+            Kind::Sparse(sparse, _) => {
+                let run = sparse.run(within, len, may_wait).await?;
+                let Some(mut run) = run else { return Ok(None) };
+                if let Lies::Packed(Packed { start, .. }) = &mut run.lies {
+                    *start = start.saturating_add(part.start);
+                }
+                return Ok(Some(run));
+            }
+        };
+        Ok(Some(Run { len, lies }))
     }
 
-    async fn extents(
-        &self,
-        piece: Piece<'_>,
-        max: usize,
-        may_wait: bool,
-    ) -> Result<Option<Vec<Extent>>> {
-        let Piece { at, len, what } = piece;
-        let one = |kind| Extent::new(at, len, kind);
-        let home = |file, offset, stored| Some(Home { file, offset, stored });
-        match what {
-            What::Zero { present } => Ok(Some(vec![Extent { present, ..one(ExtentKind::Hole) }])),
-            What::Backing(backing) => {
-                let found = kit::resolve(backing, (at, len), max, may_wait).await?;
-                Ok(found.map(|found| found.into_iter().map(Extent::deeper).collect()))
-            }
-            What::Packed(packed) => {
-                // An upper bound: only the marker before it has its length.
-                let len = u32::try_from(packed.longest).unwrap_or(u32::MAX);
-                let home = home(packed.file, packed.at, Stored::Packed { len });
-                Ok(Some(vec![Extent { home, ..one(ExtentKind::Data) }]))
-            }
-            What::Plain(file, number, offset, false) => {
-                let place = file.info().flat.as_ref().map(|flat| flat.advanced(offset));
-                let home = home(number, offset, Stored::Plain);
-                Ok(Some(vec![Extent { home, ..one(ExtentKind::Data) }.at(place)]))
-            }
-            What::Plain(file, number, offset, true) => {
-                // Like raw: only the file knows its holes.
-                let found = kit::resolve(file, (offset, len), max, may_wait).await?;
-                let above = |e: Extent| Extent {
-                    start: at + (e.start - offset),
-                    depth: 0,
-                    home: home(number, e.start, Stored::Plain),
-                    ..e
-                };
-                Ok(found.map(|found| found.into_iter().map(above).collect()))
-            }
+    fn file(&self, at: u64) -> Option<(u16, &Edge)> {
+        self.part(at)?.kind.file()
+    }
+
+    fn files(&self) -> Vec<&Edge> {
+        self.parts.iter().filter_map(|part| Some(part.kind.file()?.1)).collect()
+    }
+
+    fn asks(&self, at: u64) -> Asks {
+        let is_flat = self.part(at).is_some_and(|part| matches!(part.kind, Kind::Flat(..)));
+        if is_flat { Asks::AsItIs } else { Asks::Never }
+    }
+
+    fn unpack(&self, start: u64, packed: &[u8], unpacked: &mut [u8]) -> Result<()> {
+        let part = self.part(start).ok_or_else(confused)?;
+        let Kind::Sparse(sparse, _) = &part.kind else { return Err(confused()) };
+        let (layout, start) = (&sparse.layout, start - part.start);
+        let payload = codec::payload(packed, layout.markers, start / 512)?;
+        let found = codec::unpack(payload, unpacked)?;
+        // It must cover its whole range of the disk.
+        let needed = layout.capacity.saturating_sub(start).min(layout.grain);
+        if (found as u64) < needed {
+            return Err(broken(format!("a grain holds {found} bytes instead of {needed}")));
         }
+        Ok(())
     }
 }

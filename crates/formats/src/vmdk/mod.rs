@@ -13,8 +13,6 @@ mod descriptor;
 mod header;
 mod image;
 mod map;
-mod pages;
-mod read;
 mod sparse;
 #[cfg(test)]
 mod tests;

@@ -111,7 +111,7 @@ pub(super) fn open(
         below.write(&footer, 0, false)?;
         Ok(end + FOOTER as u64)
     };
-    let disk = Layered::device(Growing::new(container, shape, making.zeroed, Box::new(close)));
+    let disk = Layered::device(Growing::new(container, making, shape, Box::new(close)));
     Ok(disk)
 }
 

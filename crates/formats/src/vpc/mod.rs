@@ -15,7 +15,7 @@ use device::{Device, Edge, Result, param};
 use runtime::Context;
 
 use crate::kit::fields::{be32, corrupt, lies_inside};
-use crate::kit::{Atlas, Layered, Lies, Run, Scattered, Table, read};
+use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info, read};
 use crate::{Creator, Description, Format, NamedFile, Opening};
 
 use header::{Dynamic, Footer, Kind, SECTOR};
@@ -52,8 +52,11 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let footer = Footer::read(&container)?;
     if footer.kind == Kind::Fixed {
         lies_inside(&container, "disk", 0, footer.size)?;
-        let disk = Scattered::new(footer.size, container, None, Whole).flat(0);
-        return Ok(Layered::device(disk));
+        let mut info = disk_info(&container, footer.size);
+        if !container.info().abilities.observed {
+            info.flat = container.info().flat.clone();
+        }
+        return Ok(Scattered::device(info, opening.context, None, Whole { container }));
     }
     let dynamic = Dynamic::read(&container, &footer)?;
     let backing = match footer.kind {
@@ -61,7 +64,8 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         Kind::Fixed | Kind::Dynamic => None,
     };
     let map = Map::new((&container, opening.context), dynamic, footer.kind)?;
-    Ok(Layered::device(Scattered::new(footer.size, container, backing, map)))
+    let info = disk_info(&container, footer.size);
+    Ok(Scattered::device(info, opening.context, backing, map))
 }
 
 fn describe(container: &Edge, _: &Context) -> Result<Description> {
@@ -79,11 +83,17 @@ fn describe(container: &Edge, _: &Context) -> Result<Description> {
 }
 
 /// A fixed disk: all of it, at the beginning.
-struct Whole;
+struct Whole {
+    container: Edge,
+}
 
 impl Atlas for Whole {
     async fn run(&self, at: u64, len: u64, _may_wait: bool) -> Result<Option<Run>> {
         Ok(Some(Run { len, lies: Lies::At(at) }))
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.container))
     }
 }
 
@@ -160,5 +170,9 @@ impl Atlas for Map {
             }
         }
         Ok(Some(Run { len, lies: Lies::At(there) }))
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.container))
     }
 }

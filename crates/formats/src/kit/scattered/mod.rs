@@ -1,0 +1,298 @@
+//! A disk whose bytes are scattered over the files of an image, some of them packed: reading it,
+//! and its map.
+//!
+//! A format says where bytes lie ([`Atlas`]), and unpacks what it packed. All else is here: what
+//! continues in the disk and in its file is one read and one extent, what is packed close together
+//! is read at once, and what is known without waiting is answered at once.
+
+mod read;
+mod resolve;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use device::{
+    Abilities, Device, Edge, Error, Extent, Info, MapCost, Operation, Outcome, Result, StatusRun,
+};
+use runtime::{Context, StepBudget, WorkPool};
+
+use super::cache::{Cache, Shelf};
+use super::confused;
+use super::layer::{Layer, Layered, at_once};
+
+pub(crate) use resolve::DEPTH;
+
+/// The most steps of one map query for a caller that waits. A map may end early.
+const STEPS: usize = 1 << 20;
+/// The most extents of one for a caller that does not.
+const EXTENTS_NOW: usize = 64;
+
+/// The place of a run of bytes of the disk.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Lies {
+    /// Plain bytes, from this offset of a file of the image ([`Atlas::file`]); zeroes beyond its
+    /// end.
+    At(u64),
+    /// Zeroes, with space allocated from this offset of the file.
+    Zero(u64),
+    /// In a cluster or grain that is unpacked as a whole.
+    Packed(Packed),
+    /// In the backing disk, at the same offset; zeroes beyond its end, or if there is none.
+    Beneath,
+    /// Nowhere: zeroes.
+    Hole,
+}
+
+/// A compressed cluster or grain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Packed {
+    /// Where it begins in the disk.
+    pub(crate) start: u64,
+    /// Its bytes unpacked.
+    pub(crate) size: u64,
+    /// Where it begins in the file.
+    pub(crate) offset: u64,
+    /// The most bytes that it takes there.
+    pub(crate) len: u64,
+}
+
+/// A run of bytes with the same kind of place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Run {
+    /// At least one byte.
+    pub(crate) len: u64,
+    pub(crate) lies: Lies,
+}
+
+impl Run {
+    /// Extends it by the run after it, if that continues it in the same file.
+    pub(crate) fn extend(&mut self, next: Self) -> bool {
+        let goes_on = match (self.lies, next.lies) {
+            (Lies::At(a), Lies::At(b)) | (Lies::Zero(a), Lies::Zero(b)) => {
+                a.checked_add(self.len) == Some(b)
+            }
+            (Lies::Beneath, Lies::Beneath) | (Lies::Hole, Lies::Hole) => true,
+            _ => false,
+        };
+        self.len += if goes_on { next.len } else { 0 };
+        goes_on
+    }
+}
+
+/// What the map of a file below says of plain bytes in it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Asks {
+    /// Where they are zeroes, with space allocated.
+    Always,
+    /// The same, for stretches that are worth a request.
+    Long,
+    /// Nothing that is asked for.
+    Never,
+    /// All, as of a raw disk.
+    AsItIs,
+}
+
+/// The places of the bytes of a disk.
+pub(crate) trait Atlas: Send + Sync + 'static {
+    /// The most steps for a caller that may not wait: a step is one call of [`run`](Self::run).
+    const STEPS_NOW: usize = 4096;
+
+    /// The place of `at`, and how far it goes: at most `len` (≥ 1) bytes. `None` if that would have
+    /// to wait and `may_wait` is false.
+    fn run(
+        &self,
+        at: u64,
+        len: u64,
+        may_wait: bool,
+    ) -> impl Future<Output = Result<Option<Run>>> + Send;
+
+    /// The file where the run at `at` lies, and its number in the image: 0 for the container.
+    fn file(&self, at: u64) -> Option<(u16, &Edge)>;
+
+    /// All files of the image.
+    fn files(&self) -> Vec<&Edge> {
+        self.file(0).into_iter().map(|(_, file)| file).collect()
+    }
+
+    /// What the map of the file where the run at `at` lies is asked for.
+    fn asks(&self, at: u64) -> Asks {
+        let _ = at;
+        Asks::Always
+    }
+
+    /// Unpacks the cluster or grain that begins at `start` of the disk into `unpacked`, which has
+    /// room for all of it; `packed` may be longer than it is. Computes for long.
+    fn unpack(&self, start: u64, packed: &[u8], unpacked: &mut [u8]) -> Result<()> {
+        let _ = (start, packed, unpacked);
+        Err(confused())
+    }
+
+    /// The status of a range in a context of the format's own, at most `max` (≥ 1) runs.
+    fn status(
+        &self,
+        context: &str,
+        range: (u64, u64),
+        max: usize,
+    ) -> impl Future<Output = Result<Vec<StatusRun>>> + Send {
+        let _ = (context, range, max);
+        async { Err(Error::unsupported("status of another context")) }
+    }
+}
+
+/// The disk.
+pub(crate) struct Scattered<A> {
+    info: Info,
+    backing: Option<Edge>,
+    pub(crate) atlas: A,
+    /// What was unpacked and not all wanted, by its offset in the disk.
+    unpacked: Shelf,
+    /// For computations.
+    pool: WorkPool,
+    /// The cost of asking files for holes, where that is optional.
+    cost: MapCost,
+}
+
+/// One request: whether it may wait, and how far it may look.
+struct Walk {
+    may_wait: bool,
+    /// Steps left.
+    left: usize,
+    budget: StepBudget,
+    /// The run that was found behind the last one, and where it begins.
+    ahead: Option<(u64, Run)>,
+}
+
+impl Walk {
+    fn new(may_wait: bool, left: usize) -> Self {
+        Self { may_wait, left, budget: StepBudget::default(), ahead: None }
+    }
+}
+
+/// The description of a disk of `size` bytes in a container, which can be read and has a map.
+pub(crate) fn disk_info(container: &Edge, size: u64) -> Info {
+    let abilities = Abilities { extents: true, ..Abilities::READ };
+    let Info { name, lanes, .. } = container.info();
+    Info { abilities, lanes: *lanes, ..Info::new(name.clone(), size) }
+}
+
+impl<A: Atlas> Scattered<A> {
+    /// The disk that `info` describes.
+    pub(crate) fn device(
+        info: Info,
+        context: &Context,
+        backing: Option<Edge>,
+        atlas: A,
+    ) -> Arc<dyn Device> {
+        Layered::device(Self::new(info, context, backing, atlas))
+    }
+
+    /// The same, for what writes to it.
+    pub(crate) fn new(info: Info, context: &Context, backing: Option<Edge>, atlas: A) -> Self {
+        let (unpacked, pool) = (Cache::of(context).shelf(), context.pool.for_computing());
+        Self { info, backing, atlas, unpacked, pool, cost: MapCost::default() }
+    }
+
+    /// The file where the run at `at` lies.
+    fn file(&self, at: u64) -> Result<&Edge> {
+        self.atlas.file(at).map(|(_, file)| file).ok_or_else(confused)
+    }
+
+    /// The backing disk, and how much of a range lies in it, if any does.
+    fn backed(&self, at: u64, len: u64) -> Option<(&Edge, u64)> {
+        let backing = self.backing.as_ref()?;
+        let there = backing.info().size.checked_sub(at).filter(|there| *there > 0)?;
+        Some((backing, there.min(len)))
+    }
+
+    /// The run at `at`, merged with the runs that continue it. `None`: that would have to wait, or
+    /// there were too many steps.
+    async fn run(&self, at: u64, len: u64, walk: &mut Walk) -> Result<Option<Run>> {
+        let known = walk.ahead.take().filter(|(start, _)| *start == at);
+        let first = match known {
+            Some((_, run)) => Some(run),
+            None => self.step(at, len, walk.may_wait, walk).await?,
+        };
+        let Some(mut run) = first else { return Ok(None) };
+        while run.len < len && !matches!(run.lies, Lies::Packed(_)) {
+            let next = at + run.len;
+            // An error there is reported when that range is requested.
+            let Ok(Some(found)) = self.step(next, len - run.len, false, walk).await else { break };
+            if !(self.is_in_same_file(at, next, run.lies) && run.extend(found)) {
+                walk.ahead = Some((next, found));
+                break;
+            }
+        }
+        Ok(Some(run))
+    }
+
+    async fn step(
+        &self,
+        at: u64,
+        len: u64,
+        may_wait: bool,
+        walk: &mut Walk,
+    ) -> Result<Option<Run>> {
+        let Some(left) = walk.left.checked_sub(1) else { return Ok(None) };
+        walk.left = left;
+        if walk.may_wait {
+            walk.budget.spend(&self.pool).await;
+        }
+        self.atlas.run(at, len, may_wait).await
+    }
+
+    fn is_in_same_file(&self, at: u64, next: u64, lies: Lies) -> bool {
+        let number = |at| self.atlas.file(at).map(|(number, _)| number);
+        !matches!(lies, Lies::At(_) | Lies::Zero(_)) || number(at) == number(next)
+    }
+}
+
+/// How many of `len` bytes at `offset` a file has.
+fn stored(file: &Edge, offset: u64, len: u64) -> u64 {
+    file.info().size.saturating_sub(offset).min(len)
+}
+
+impl<A: Atlas> Layer for Scattered<A> {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn below(&self) -> Vec<&Edge> {
+        self.atlas.files().into_iter().chain(&self.backing).collect()
+    }
+
+    async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
+        match operation {
+            // Nothing was written.
+            Operation::Flush | Operation::Prefetch { .. } => Ok(Outcome::Done),
+            Operation::Read { offset, buffer } => {
+                self.read(offset, buffer).await.map(Outcome::Read)
+            }
+            Operation::Resolve { offset, len, max } => {
+                let mut walk = Walk::new(true, STEPS);
+                let found = self.resolve((offset, len), max, &mut walk).await?;
+                found.map(Outcome::Extents).ok_or_else(confused)
+            }
+            Operation::Status { context, offset, len, max } => {
+                self.status(&context, (offset, len), max).await.map(Outcome::Status)
+            }
+            Operation::Take { .. } => Ok(Outcome::Taken(0)),
+            Operation::Trim { .. } | Operation::Write { .. } | Operation::Zero { .. } => {
+                Err(Error::unsupported("write to an image in place"))
+            }
+        }
+    }
+
+    fn read_now(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
+        let mut walk = Walk::new(false, A::STEPS_NOW);
+        at_once(self.fill(offset, buffer, &mut walk)).unwrap_or(Ok(false))
+    }
+
+    fn resolve_now(&self, range: (u64, u64), max: usize, out: &mut Vec<Extent>) -> Result<bool> {
+        let mut walk = Walk::new(false, A::STEPS_NOW);
+        let found = at_once(self.resolve(range, max.min(EXTENTS_NOW), &mut walk));
+        let found = found.transpose()?.flatten();
+        let is_known = found.is_some();
+        out.extend(found.into_iter().flatten());
+        Ok(is_known)
+    }
+}
