@@ -1,5 +1,5 @@
 //! A new image of equal blocks, each of which gets the next slot in the container at its first
-//! write; and one whose bytes all lie in order.
+//! write, or has it from the start, in the order of the disk.
 //!
 //! The format writes the metadata at the end. Until then, nothing in the container says where a
 //! block is.
@@ -7,16 +7,16 @@
 use std::sync::Arc;
 
 use device::{
-    Abilities, BlockSizes, Buffer, Edge, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
-    Place, Result, Slice, ZeroFlags,
+    Abilities, BlockSizes, Buffer, Device, Edge, ErrorKind, Extent, ExtentKind, Info, Operation,
+    Outcome, Place, Result, Slice, ZeroFlags,
 };
 use runtime::{Gate, Mutex};
 
 use crate::{DiskMap, Making};
 
 use super::fields::corrupt;
-use super::layer::Layer;
-use super::scattered::{Atlas, Lies, Run, Scattered};
+use super::layer::{Layer, Layered};
+use super::scattered::{Asks, Atlas, Lies, Run, Scattered};
 use super::{ask, confused, resolve, take, write, zero};
 
 /// Entries in a chunk.
@@ -28,7 +28,7 @@ const GATES: u64 = 64;
 
 /// Writes the tables and, last, the header into a container with these blocks. Returns the final
 /// length of the container.
-pub(crate) type Close = Box<dyn Fn(&Edge, &Slots) -> Result<u64> + Send + Sync>;
+type Close = Box<dyn Fn(&Edge, &Slots) -> Result<u64> + Send + Sync>;
 
 /// The layout that all blocks share.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub(crate) struct Shape {
     pub(crate) start: u64,
     /// Bytes of the disk.
     pub(crate) size: u64,
+    /// All blocks have their slots, without a prefix, and read as zeroes.
+    pub(crate) fixed: bool,
 }
 
 impl Shape {
@@ -85,11 +87,15 @@ struct Entry {
 impl Slots {
     /// The number of slots.
     pub(crate) fn used(&self) -> u64 {
-        self.inner.lock().used
+        let Shape { size, block, fixed, .. } = self.shape;
+        if fixed { size.div_ceil(block) } else { self.inner.lock().used }
     }
 
     /// The slot of a block that was written to.
     pub(crate) fn get(&self, block: u64) -> Option<u64> {
+        if self.shape.fixed {
+            return Some(block);
+        }
         let entry = self.entry(block);
         if entry.ready { u64::from(entry.room).checked_sub(1) } else { None }
     }
@@ -151,6 +157,9 @@ fn within(block: u64) -> usize {
 
 impl Atlas for Slots {
     async fn run(&self, at: u64, len: u64, _may_wait: bool) -> Result<Option<Run>> {
+        if self.shape.fixed {
+            return Ok(Some(Run { len, lies: Lies::At(self.shape.start + at) }));
+        }
         let (block, within) = (at / self.shape.block, at % self.shape.block);
         let (lies, len) = match self.get(block) {
             Some(room) => {
@@ -168,6 +177,10 @@ impl Atlas for Slots {
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.below))
     }
+
+    fn asks(&self, _: u64) -> Asks {
+        if self.shape.fixed { Asks::AsItIs } else { Asks::Always }
+    }
 }
 
 /// An image that grows, block by block.
@@ -179,29 +192,29 @@ pub(crate) struct Growing {
     zeroed: bool,
 }
 
-/// The abilities of an image being made in this container.
-fn info_of(below: &Edge, size: u64) -> Info {
-    let container = below.info();
-    let abilities = Abilities {
-        write: true,
-        flush: true,
-        zero: true,
-        fast_zero: container.abilities.fast_zero,
-        take: container.abilities.take,
-        extents: true,
-        ..Abilities::READ
-    };
-    let blocks = BlockSizes { preferred: container.blocks.preferred, ..BlockSizes::ANY };
-    Info { abilities, blocks, ..Info::new(container.name.clone(), size) }
-}
-
 impl Growing {
-    pub(crate) fn new(below: Edge, making: &Making<'_>, shape: Shape, close: Close) -> Self {
-        let info = info_of(&below, shape.size);
+    pub(crate) fn device(
+        below: Edge,
+        making: &Making<'_>,
+        shape: Shape,
+        close: impl Fn(&Edge, &Slots) -> Result<u64> + Send + Sync + 'static,
+    ) -> Arc<dyn Device> {
+        let container = below.info();
+        let abilities = Abilities {
+            write: true,
+            flush: true,
+            zero: true,
+            fast_zero: container.abilities.fast_zero,
+            take: container.abilities.take,
+            extents: true,
+            ..Abilities::READ
+        };
+        let blocks = BlockSizes { preferred: container.blocks.preferred, ..BlockSizes::ANY };
+        let info = Info { abilities, blocks, ..Info::new(container.name.clone(), shape.size) };
         let slots = Slots { shape, below, inner: Mutex::default() };
         let disk = Arc::new(Scattered::new(info, making.context, None, slots));
         let gates = (0..GATES).map(|_| Arc::default()).collect();
-        Self { disk, gates, close, zeroed: making.zeroed }
+        Layered::device(Self { disk, gates, close: Box::new(close), zeroed: making.zeroed })
     }
 
     fn slots(&self) -> &Slots {
@@ -214,8 +227,8 @@ impl Growing {
 
     /// The block at `at`, the offset in it, and how much of `len` lies in it.
     fn cut(&self, at: u64, len: u64) -> (u64, u64, u64) {
-        let block = self.slots().shape.block;
-        (at / block, at % block, len.min(block - at % block))
+        let Shape { block, fixed, .. } = self.slots().shape;
+        if fixed { (0, at, len) } else { (at / block, at % block, len.min(block - at % block)) }
     }
 
     /// Makes room for a block. `fill`, given its place, then writes all or a part of it; the rest
@@ -339,61 +352,15 @@ impl Layer for Growing {
         }
     }
 
-    async fn finish(self: Arc<Self>) -> Result<()> {
-        finish(self.container(), |below| (self.close)(below, self.slots()))
-    }
-}
-
-/// A new image whose bytes lie in order, from an offset on.
-pub(crate) struct Fixed {
-    info: Info,
-    below: Edge,
-    offset: u64,
-    close: CloseFixed,
-}
-
-/// As [`Close`].
-pub(crate) type CloseFixed = Box<dyn Fn(&Edge) -> Result<u64> + Send + Sync>;
-
-impl Fixed {
-    /// An image of `size` bytes at `offset`, which read as zeroes.
-    pub(crate) fn new(below: Edge, (offset, size): (u64, u64), close: CloseFixed) -> Self {
-        let info = info_of(&below, size);
-        Self { info, below, offset, close }
-    }
-
-    fn back(&self, extent: Extent) -> Extent {
-        Extent { start: extent.start.saturating_sub(self.offset), ..extent }
-    }
-}
-
-impl Layer for Fixed {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn below(&self) -> Vec<&Edge> {
-        vec![&self.below]
-    }
-
-    async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
-        if matches!(operation, Operation::Status { .. } | Operation::Trim { .. }) {
-            return Err(device::Error::unsupported(operation.kind().name()));
-        }
-        match ask(&self.below, operation.moved(self.offset)).await? {
-            Outcome::Extents(found) => {
-                Ok(Outcome::Extents(found.into_iter().map(|e| self.back(e)).collect()))
-            }
-            other => Ok(other),
-        }
-    }
-
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
-        self.below.read_now(buffer, offset + self.offset)
+        self.disk.read_now(offset, buffer)
     }
 
     async fn finish(self: Arc<Self>) -> Result<()> {
-        finish(&self.below, |below| (self.close)(below))
+        let below = self.container();
+        let len = (self.close)(below, self.slots())?;
+        below.device().resize(len)?;
+        below.device().finish()
     }
 }
 
@@ -417,13 +384,6 @@ pub(crate) fn write_table<const WIDTH: usize>(
         }
     }
     Ok(())
-}
-
-/// Writes the last part, and sets the length of the container.
-fn finish(below: &Edge, close: impl FnOnce(&Edge) -> Result<u64>) -> Result<()> {
-    let len = close(below)?;
-    below.device().resize(len)?;
-    below.device().finish()
 }
 
 /// If wanted, all data is durable now: the part that makes the image valid comes next.

@@ -13,10 +13,8 @@ mod taken;
 
 pub(crate) use device::below::{ask, confused, flush, take, write, zero};
 pub(crate) use device::below::{read_or_wait as read, resolve_or_wait as resolve};
-pub(crate) use growing::{
-    Fixed, Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
-};
-pub(crate) use layer::{Layer, Layered};
+pub(crate) use growing::{Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table};
+pub(crate) use layer::{Layer, Layered, at_once};
 pub(crate) use parent::Parent;
 pub(crate) use scattered::{Asks, Atlas, DEPTH, Lies, Packed, Run, Scattered, disk_info};
 pub(crate) use table::Table;

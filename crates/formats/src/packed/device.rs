@@ -13,7 +13,7 @@ use device::{
 };
 use runtime::{Gate, Mutex, where_there_is_time};
 
-use crate::kit::{Layer, Layered, confused};
+use crate::kit::{Layer, Layered, at_once, confused};
 
 use super::Kind;
 use super::cursor::Cursor;
@@ -96,15 +96,22 @@ impl Unpacked {
         known.chunks.insert(at, (now, chunk));
     }
 
-    async fn chunk(&self, section: usize, chunk: u64) -> Result<Arc<Buffer>> {
-        if let Some(found) = self.remembered((section, chunk)) {
+    /// `None`: it would have to wait or be computed, and `may_wait` is false.
+    async fn chunk(
+        &self,
+        section: usize,
+        chunk: u64,
+        may_wait: bool,
+    ) -> Result<Option<Arc<Buffer>>> {
+        let found = self.remembered((section, chunk));
+        if found.is_some() || !may_wait {
             return Ok(found);
         }
         let decoder = self.decoders.get(section % self.decoders.len().max(1));
         let (gate, standing) = decoder.ok_or_else(confused)?;
         let _alone = gate.alone().await;
         if let Some(found) = self.remembered((section, chunk)) {
-            return Ok(found);
+            return Ok(Some(found));
         }
         where_there_is_time(self.below.pool()).await;
         let last = standing.lock().take();
@@ -114,7 +121,7 @@ impl Unpacked {
         };
         let found = self.advance(&mut last, chunk).await?;
         *standing.lock() = Some(last);
-        Ok(found)
+        Ok(Some(found))
     }
 
     fn start(&self, section: usize) -> Result<Cursor> {
@@ -151,18 +158,20 @@ impl Unpacked {
         }
     }
 
-    async fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    /// Fills all of `bytes`; false if that would have to wait.
+    async fn fill(&self, offset: u64, bytes: &mut [u8], may_wait: bool) -> Result<bool> {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
             let (section, chunk, within) = self.place(at);
-            let found = self.chunk(section, chunk).await.map_err(|e| e.on(&self.info.name))?;
+            let found = self.chunk(section, chunk, may_wait).await;
+            let Some(found) = found.map_err(|e| e.on(&self.info.name))? else { return Ok(false) };
             let from = found.get(within..).filter(|from| !from.is_empty()).ok_or_else(confused)?;
             let n = from.len().min(rest.len());
             let (piece, after) = rest.split_at_mut(n);
             piece.copy_from_slice(from.get(..n).unwrap_or_default());
             (at, rest) = (at + n as u64, after);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -178,7 +187,7 @@ impl Layer for Unpacked {
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Read { offset, mut buffer } => {
-                self.read(offset, &mut buffer).await?;
+                self.fill(offset, &mut buffer, true).await?;
                 Ok(Outcome::Read(buffer))
             }
             Operation::Resolve { offset, len, .. } => {
@@ -194,17 +203,7 @@ impl Layer for Unpacked {
     }
 
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
-        let (mut at, mut rest) = (offset, buffer);
-        while !rest.is_empty() {
-            let (section, chunk, within) = self.place(at);
-            let Some(found) = self.remembered((section, chunk)) else { return Ok(false) };
-            let from = found.get(within..).filter(|from| !from.is_empty()).ok_or_else(confused)?;
-            let n = from.len().min(rest.len());
-            let (piece, after) = rest.split_at_mut(n);
-            piece.copy_from_slice(from.get(..n).unwrap_or_default());
-            (at, rest) = (at + n as u64, after);
-        }
-        Ok(true)
+        at_once(self.fill(offset, buffer, false)).unwrap_or(Ok(false))
     }
 
     fn resolve_now(

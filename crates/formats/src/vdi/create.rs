@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Result, values};
 
-use crate::kit::{Fixed, Growing, Layered, Shape, Slots, clear_now, settle, write_table};
+use crate::kit::{Growing, Shape, Slots, clear_now, settle, write_table};
 use crate::{DiskMap, Making, Measure};
 
 use super::header::{self, BLOCKS_MAX, Header, Kind};
@@ -46,27 +46,14 @@ pub(super) fn open(
     let fixed = header.kind == Kind::Static;
     let end = if fixed { start + header.blocks * BLOCK } else { start };
     clear_now(&container, 0, end)?;
-    let disk = if fixed {
-        let close = move |below: &Edge| {
-            write_table(below, header.map, header.blocks, |block| entry(Some(block)))?;
-            settle(below, durable)?;
-            let header = Header { allocated: header.blocks, ..header.clone() };
-            below.write(&header.encode(), 0, false)?;
-            Ok(end)
-        };
-        Layered::device(Fixed::new(container, (start, size), Box::new(close)))
-    } else {
-        let shape = Shape { block: BLOCK, prefix: Vec::new(), start, size };
-        let close = move |below: &Edge, slots: &Slots| {
-            write_table(below, header.map, header.blocks, |block| entry(slots.get(block)))?;
-            settle(below, durable)?;
-            let header = Header { allocated: slots.used(), ..header.clone() };
-            below.write(&header.encode(), 0, false)?;
-            Ok(header.data + slots.used() * BLOCK)
-        };
-        Layered::device(Growing::new(container, making, shape, Box::new(close)))
-    };
-    Ok(disk)
+    let shape = Shape { block: BLOCK, prefix: Vec::new(), start, size, fixed };
+    Ok(Growing::device(container, making, shape, move |below: &Edge, slots: &Slots| {
+        write_table(below, header.map, header.blocks, |block| entry(slots.get(block)))?;
+        settle(below, durable)?;
+        let header = Header { allocated: slots.used(), ..header.clone() };
+        below.write(&header.encode(), 0, false)?;
+        Ok(header.data + slots.used() * BLOCK)
+    }))
 }
 
 /// An entry of the map; a block without a slot is absent.

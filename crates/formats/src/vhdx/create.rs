@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use device::{Device, Edge, Error, Result, values};
 
-use crate::kit::{
-    Fixed, Growing, Layered, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
-};
+use crate::kit::{Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table};
 use crate::{DiskMap, Making, Measure};
 
 use super::header::{MIB, Region, Regions};
@@ -100,23 +98,13 @@ pub(super) fn open(
 ) -> Result<Arc<dyn Device>> {
     let (plan, durable) = (plan(making)?, making.durable);
     let (size, start, blocks) = (plan.metadata.size, plan.start, plan.metadata.blocks());
-    let disk = if plan.metadata.fixed {
-        clear_now(&container, 0, plan.end(blocks))?;
-        let close = move |below: &Edge| {
-            plan.write(below, durable, |block| Some(plan.end(block)))?;
-            Ok(plan.end(blocks))
-        };
-        Layered::device(Fixed::new(container, (start, size), Box::new(close)))
-    } else {
-        clear_now(&container, 0, start)?;
-        let shape = Shape { block: plan.metadata.block, prefix: Vec::new(), start, size };
-        let close = move |below: &Edge, slots: &Slots| {
-            plan.write(below, durable, |block| slots.get(block).map(|room| plan.end(room)))?;
-            Ok(plan.end(slots.used()))
-        };
-        Layered::device(Growing::new(container, making, shape, Box::new(close)))
-    };
-    Ok(disk)
+    let Metadata { block, fixed, .. } = plan.metadata;
+    clear_now(&container, 0, if fixed { plan.end(blocks) } else { start })?;
+    let shape = Shape { block, prefix: Vec::new(), start, size, fixed };
+    Ok(Growing::device(container, making, shape, move |below: &Edge, slots: &Slots| {
+        plan.write(below, durable, |block| slots.get(block).map(|room| plan.end(room)))?;
+        Ok(plan.end(slots.used()))
+    }))
 }
 
 pub(super) fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {

@@ -6,7 +6,7 @@ use device::{
     Abilities, Device, Edge, Error, Extent, ExtentKind, Info, Operation, Outcome, Result,
 };
 
-use crate::kit::{Layer, Layered, confused, read};
+use crate::kit::{Layer, Layered, at_once, read};
 
 use super::log::{Changes, SECTOR};
 
@@ -26,10 +26,19 @@ pub(super) fn open(below: Edge, changes: Changes) -> Arc<dyn Device> {
 }
 
 impl Replayed {
-    /// How many of `len` bytes the file itself has.
-    fn there(&self, offset: u64, len: usize) -> usize {
+    /// Fills all of `bytes`; false if that would have to wait.
+    async fn fill(&self, offset: u64, bytes: &mut [u8], may_wait: bool) -> Result<bool> {
         let there = self.below.info().size.saturating_sub(offset);
-        usize::try_from(there).unwrap_or(usize::MAX).min(len)
+        let there = usize::try_from(there).unwrap_or(usize::MAX).min(bytes.len());
+        let (lies, beyond) = bytes.split_at_mut(there);
+        beyond.fill(0);
+        if there > 0 && !self.below.read_now(lies, offset)? {
+            let found = read(&self.below, offset, there, may_wait).await?;
+            let Some(found) = found else { return Ok(false) };
+            lies.copy_from_slice(&found);
+        }
+        self.change(offset, bytes);
+        Ok(true)
     }
 
     fn change(&self, offset: u64, bytes: &mut [u8]) {
@@ -68,14 +77,7 @@ impl Layer for Replayed {
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
             Operation::Read { offset, mut buffer } => {
-                let there = self.there(offset, buffer.len());
-                let (lies, beyond) = buffer.split_at_mut(there);
-                beyond.fill(0);
-                if there > 0 {
-                    let found = read(&self.below, offset, there, true).await?;
-                    lies.copy_from_slice(&found.filter(|f| f.len() == there).ok_or_else(confused)?);
-                }
-                self.change(offset, &mut buffer);
+                self.fill(offset, &mut buffer, true).await?;
                 Ok(Outcome::Read(buffer))
             }
             Operation::Resolve { offset, len, .. } => {
@@ -91,13 +93,6 @@ impl Layer for Replayed {
     }
 
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> Result<bool> {
-        let there = self.there(offset, buffer.len());
-        let (lies, beyond) = buffer.split_at_mut(there);
-        beyond.fill(0);
-        if there > 0 && !self.below.read_now(lies, offset)? {
-            return Ok(false);
-        }
-        self.change(offset, buffer);
-        Ok(true)
+        at_once(self.fill(offset, buffer, false)).unwrap_or(Ok(false))
     }
 }

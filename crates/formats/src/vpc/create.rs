@@ -6,9 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use device::{Device, Edge, Error, Result, values};
 
 use crate::kit::fields::new_uuid;
-use crate::kit::{
-    Fixed, Growing, Layered, Shape, Slots, blocks_with_data, clear_now, settle, write_table,
-};
+use crate::kit::{Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table};
 use crate::{DiskMap, Making, Measure};
 
 use super::header::{
@@ -83,21 +81,20 @@ pub(super) fn open(
             return Err(Error::unfit(action));
         }
         clear_now(&container, 0, end)?;
-        let close = move |below: &Edge| {
+        let shape = Shape { block: BLOCK, prefix: Vec::new(), start: 0, size, fixed: true };
+        return Ok(Growing::device(container, making, shape, move |below: &Edge, _: &Slots| {
             settle(below, durable)?;
             below.write(&footer, size, false)?;
             Ok(end)
-        };
-        let disk = Layered::device(Fixed::new(container, (0, size), Box::new(close)));
-        return Ok(disk);
+        }));
     };
     let start = start(&dynamic);
     clear_now(&container, 0, start)?;
     // Every sector of a block counts as written.
     let prefix = vec![0xff; usize::try_from(dynamic.bitmap()).unwrap_or(FOOTER)];
-    let shape = Shape { block: BLOCK, prefix, start, size };
+    let shape = Shape { block: BLOCK, prefix, start, size, fixed: false };
     let ends = shape.clone();
-    let close = move |below: &Edge, slots: &Slots| {
+    Ok(Growing::device(container, making, shape, move |below: &Edge, slots: &Slots| {
         let end = ends.end(slots.used());
         // The table is padded to a sector.
         let entries = (start - dynamic.table) / 4;
@@ -110,9 +107,7 @@ pub(super) fn open(
         settle(below, durable)?;
         below.write(&footer, 0, false)?;
         Ok(end + FOOTER as u64)
-    };
-    let disk = Layered::device(Growing::new(container, making, shape, Box::new(close)));
-    Ok(disk)
+    }))
 }
 
 pub(super) fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {

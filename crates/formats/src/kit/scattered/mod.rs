@@ -142,7 +142,7 @@ pub(crate) trait Atlas: Send + Sync + 'static {
 /// The disk.
 pub(crate) struct Scattered<A> {
     info: Info,
-    backing: Option<Edge>,
+    pub(crate) backing: Option<Edge>,
     pub(crate) atlas: A,
     /// What was unpacked and not all wanted, by its offset in the disk.
     unpacked: Shelf,

@@ -12,16 +12,18 @@ use crate::qcow2::entry::{COMPRESSED, COPIED, ZERO};
 /// Bytes of tables in one write.
 const STEP: usize = 1 << 20;
 
-/// A sequential writer.
+/// A sequential writer of tables.
 pub(super) struct SequentialWriter<'a> {
     edge: &'a Edge,
+    shape: Shape,
     at: u64,
     bytes: Vec<u8>,
 }
 
 impl<'a> SequentialWriter<'a> {
-    pub(super) fn new(edge: &'a Edge, at: u64) -> Self {
-        Self { edge, at, bytes: Vec::new() }
+    /// One that begins at a cluster of `edge`.
+    pub(super) fn new(edge: &'a Edge, shape: Shape, cluster: u64) -> Self {
+        Self { edge, shape, at: cluster << shape.geometry.cluster_bits, bytes: Vec::new() }
     }
 
     pub(super) async fn add(&mut self, bytes: &[u8]) -> Result<()> {
@@ -36,6 +38,37 @@ impl<'a> SequentialWriter<'a> {
             self.bytes.clear();
         }
         Ok(())
+    }
+
+    /// Pads what was added to the end of its last cluster.
+    pub(super) async fn pad(&mut self) -> Result<()> {
+        let len = self.at + self.bytes.len() as u64;
+        let rest = len.next_multiple_of(self.shape.geometry.cluster()) - len;
+        self.add(&vec![0; usize::try_from(rest).unwrap_or(0)]).await
+    }
+
+    /// Adds the L1 table; `is_there` says which L2 tables there are, from `layout.l2` on.
+    pub(super) async fn add_l1(
+        &mut self,
+        layout: Layout,
+        is_there: impl Fn(u64) -> bool,
+    ) -> Result<()> {
+        let mut next = layout.l2;
+        for table in 0..self.shape.l1_entries() {
+            let there = is_there(table);
+            let entry = if there { COPIED | next << self.shape.geometry.cluster_bits } else { 0 };
+            next += u64::from(there);
+            self.add(&entry.to_be_bytes()).await?;
+        }
+        self.pad().await
+    }
+
+    /// Adds the table of refcount blocks.
+    pub(super) async fn add_refcount_table(&mut self, layout: Layout) -> Result<()> {
+        for block in layout.blocks..layout.blocks + layout.refcounts.blocks {
+            self.add(&(block << self.shape.geometry.cluster_bits).to_be_bytes()).await?;
+        }
+        self.pad().await
     }
 }
 
@@ -88,7 +121,11 @@ impl NewImage {
         }
         let cluster = self.shape.geometry.cluster();
         let end = if self.data.is_some() { self.shape.size } else { self.shape.disk() * cluster };
-        let mut stream = SequentialWriter::new(self.home(), base);
+        let mut stream = SequentialWriter::new(
+            self.home(),
+            self.shape,
+            base >> self.shape.geometry.cluster_bits,
+        );
         let zeroes = vec![0; usize::try_from(cluster).unwrap_or(0)];
         for c in 0..self.shape.disk() {
             if self.state().clusters.get(c) & COPIED != 0 {
@@ -184,28 +221,13 @@ impl NewImage {
     }
 
     async fn write_l1(&self, layout: Layout) -> Result<()> {
-        let bits = self.shape.geometry.cluster_bits;
         let mut stream = self.stream(layout.l1);
-        let mut next = layout.l2;
-        for table in 0..self.shape.l1_entries() {
-            let there = self.has_all() || self.state().clusters.tables().contains_key(&table);
-            let entry = if there { COPIED | next << bits } else { 0 };
-            next += u64::from(there);
-            stream.add(&entry.to_be_bytes()).await?;
-        }
-        let len = self.shape.l1_entries() * 8;
-        self.pad(&mut stream, len).await
-    }
-
-    /// Pads a write of `len` bytes to the end of its last cluster.
-    async fn pad(&self, stream: &mut SequentialWriter<'_>, len: u64) -> Result<()> {
-        let rest = len.next_multiple_of(self.shape.geometry.cluster()) - len;
-        stream.add(&vec![0; usize::try_from(rest).unwrap_or(0)]).await?;
+        let is_known = |table| self.state().clusters.tables().contains_key(&table);
+        stream.add_l1(layout, |table| self.has_all() || is_known(table)).await?;
         stream.end().await
     }
 
     async fn write_refcounts(&self, layout: Layout) -> Result<()> {
-        let bits = self.shape.geometry.cluster_bits;
         let counts = self.count(layout)?;
         let mut stream = self.stream(layout.blocks);
         let per_block = usize::try_from(self.shape.counts()).unwrap_or(usize::MAX);
@@ -214,10 +236,8 @@ impl NewImage {
         }
         stream.end().await?;
         let mut stream = self.stream(layout.table);
-        for block in 0..layout.refcounts.blocks {
-            stream.add(&((layout.blocks + block) << bits).to_be_bytes()).await?;
-        }
-        self.pad(&mut stream, layout.refcounts.blocks * 8).await
+        stream.add_refcount_table(layout).await?;
+        stream.end().await
     }
 
     /// The refcount of each cluster of the image.
@@ -238,14 +258,14 @@ impl NewImage {
     }
 
     async fn write_header(&self, layout: Layout) -> Result<()> {
-        let header = self.heading(layout).encode();
         let mut stream = self.stream(0);
-        stream.add(&header).await?;
-        self.pad(&mut stream, header.len() as u64).await
+        stream.add(&self.heading(layout).encode()).await?;
+        stream.pad().await?;
+        stream.end().await
     }
 
     fn stream(&self, cluster: u64) -> SequentialWriter<'_> {
-        SequentialWriter::new(&self.container, cluster << self.shape.geometry.cluster_bits)
+        SequentialWriter::new(&self.container, self.shape, cluster)
     }
 }
 

@@ -129,22 +129,15 @@ impl Upwards {
         if self.begun.swap(true, SeqCst) {
             return Ok(());
         }
-        let mut stream = SequentialWriter::new(&self.container, 0);
-        let header = heading::heading(&self.options, self.shape, Some(self.layout)).encode();
-        stream.add(&header).await?;
-        self.pad(&mut stream, header.len() as u64).await?;
-        let (bits, mut next) = (self.shape.geometry.cluster_bits, self.layout.l2);
-        for table in 0..self.shape.l1_entries() {
-            let there = self.runs.meet(self.shape.clusters_of(table));
-            let entry = if there { COPIED | next << bits } else { 0 };
-            next += u64::from(there);
-            stream.add(&entry.to_be_bytes()).await?;
-        }
-        self.pad(&mut stream, self.shape.l1_entries() * 8).await?;
-        for table in 0..self.shape.l1_entries() {
-            if self.runs.meet(self.shape.clusters_of(table)) {
-                stream.add(&self.encode_l2(table)).await?;
-            }
+        let mut stream = SequentialWriter::new(&self.container, self.shape, 0);
+        stream
+            .add(&heading::heading(&self.options, self.shape, Some(self.layout)).encode())
+            .await?;
+        stream.pad().await?;
+        let is_there = |table: &u64| self.runs.meet(self.shape.clusters_of(*table));
+        stream.add_l1(self.layout, |table| is_there(&table)).await?;
+        for table in (0..self.shape.l1_entries()).filter(is_there) {
+            stream.add(&self.encode_l2(table)).await?;
         }
         let (mut left, counts) = (self.layout.end, self.shape.counts());
         let ones = vec![1; usize::try_from(counts).unwrap_or(0)];
@@ -153,16 +146,8 @@ impl Upwards {
             stream.add(&encode_counts(ones.get(..n).unwrap_or_default(), self.shape)).await?;
             left -= n as u64;
         }
-        for block in 0..self.layout.refcounts.blocks {
-            stream.add(&((self.layout.blocks + block) << bits).to_be_bytes()).await?;
-        }
-        self.pad(&mut stream, self.layout.refcounts.blocks * 8).await?;
+        stream.add_refcount_table(self.layout).await?;
         stream.end().await
-    }
-
-    async fn pad(&self, stream: &mut SequentialWriter<'_>, len: u64) -> Result<()> {
-        let rest = len.next_multiple_of(self.shape.geometry.cluster()) - len;
-        stream.add(&vec![0; usize::try_from(rest).unwrap_or(0)]).await
     }
 
     fn encode_l2(&self, table: u64) -> Vec<u8> {

@@ -8,9 +8,10 @@ mod text;
 
 use std::sync::Arc;
 
-use device::{Device, Edge, Error, ExtentKind, Param, Params, Result, param, values};
+use device::{Device, Edge, Error, Param, Params, Result, param, values};
 
 use super::header::GRAIN_TABLE_ENTRIES;
+use crate::kit::blocks_with_data;
 use crate::{Creator, DiskMap, Making, Measure};
 
 /// Bytes of a grain.
@@ -184,22 +185,15 @@ pub(super) fn grains(size: u64) -> u64 {
 
 fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {
     let settings = Settings::of(making)?;
-    let (mut data, mut next) = (0, 0);
-    for extent in map {
-        let extent = extent?;
-        if extent.kind == ExtentKind::Data {
-            // A grain that two extents touch counts once.
-            let first = (extent.start / GRAIN).max(next);
-            next = extent.end().div_ceil(GRAIN).max(next);
-            data += next - first.min(next);
-        }
-    }
     let size = |grains: u64| match settings.kind {
         Subformat::Sparse => sparse::overhead(making.size) + grains * GRAIN,
         Subformat::Flat => making.size.next_multiple_of(512),
         Subformat::Stream => stream::at_most(making.size, grains),
     };
-    Ok(Measure { required: size(data), fully_allocated: size(grains(making.size)) })
+    Ok(Measure {
+        required: size(blocks_with_data(map, GRAIN)?),
+        fully_allocated: size(grains(making.size)),
+    })
 }
 
 #[cfg(test)]

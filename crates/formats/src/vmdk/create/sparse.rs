@@ -12,9 +12,10 @@ use device::{
 };
 use runtime::{Mutex, MutexGuard};
 
+use super::front::Front;
 use super::text::{DESCRIPTOR, DESCRIPTOR_AT, Header, Text, own_name};
 use super::{GRAIN, Making, SPAN, Settings, grains};
-use crate::kit::{self, Layer, Layered, confused};
+use crate::kit::{self, Atlas, Layer, Layered, Lies, Run, Scattered, confused};
 use crate::vmdk::descriptor::SECTOR;
 use crate::vmdk::header::{GRAIN_TABLE_ENTRIES, HEADER};
 use crate::vmdk::image::parent_cid;
@@ -28,38 +29,20 @@ const AT_ONCE: usize = 512;
 /// The entry for zeroes, whatever the parent has.
 const ZERO: u32 = 1;
 
-/// The layout of the file, in sectors.
-#[derive(Clone, Copy, Debug)]
-struct Places {
-    /// Of each directory.
-    directory_len: u64,
-    redundant: u64,
-    directory: u64,
-    grains: u64,
-}
-
-impl Places {
-    fn of(size: u64) -> Self {
-        let tables = size.div_ceil(SPAN).max(1);
-        let directory_len = (tables * 4).div_ceil(SECTOR);
-        let tables_len = tables * TABLE / SECTOR;
-        let redundant = DESCRIPTOR_AT + DESCRIPTOR;
-        let directory = redundant + directory_len + tables_len;
-        let grains = (directory + directory_len + tables_len).next_multiple_of(GRAIN / SECTOR);
-        Self { directory_len, redundant, directory, grains }
-    }
+/// The redundant directory, and the other one.
+fn fronts(size: u64) -> [Front; 2] {
+    let redundant = Front::of(size, DESCRIPTOR_AT + DESCRIPTOR);
+    [redundant, redundant.twin(size)]
 }
 
 /// Bytes before the grains.
 pub(super) fn overhead(size: u64) -> u64 {
-    Places::of(size).grains * SECTOR
+    let [_, front] = fronts(size);
+    front.grains() * SECTOR
 }
 
 struct Sparse {
-    info: Info,
-    container: Edge,
-    backing: Option<Edge>,
-    places: Places,
+    disk: Arc<Scattered<Grains>>,
     header: Header,
     descriptor: Vec<u8>,
     zeroed_grain: bool,
@@ -67,6 +50,11 @@ struct Sparse {
     /// The container may hold another image.
     stale: AtomicBool,
     takes: AtomicBool,
+}
+
+/// Where the grains are.
+struct Grains {
+    container: Edge,
     state: Mutex<State>,
 }
 
@@ -93,7 +81,7 @@ pub(super) fn open(
     let name = own_name(making.files.name());
     let text = Text { settings, size: making.size, parent_cid: cid, extent: ("SPARSE", &name) };
     let descriptor = text.embedded()?;
-    let places = Places::of(making.size);
+    let [redundant, front] = fronts(making.size);
     let tables = usize::try_from(making.size.div_ceil(SPAN)).map_err(|_| confused())?;
     let below = container.info();
     let grain = u32::try_from(GRAIN).unwrap_or(u32::MAX);
@@ -114,28 +102,23 @@ pub(super) fn open(
         size: making.size,
         stream: false,
         zeroed_grain: settings.zeroed_grain,
-        redundant: places.redundant,
-        directory: places.directory,
-        grains: places.grains,
+        redundant: redundant.directory,
+        directory: front.directory,
+        grains: front.grains(),
     };
-    let sparse = Sparse {
-        stale: AtomicBool::new(!making.zeroed),
-        takes: AtomicBool::new(info.abilities.take),
-        info,
-        container,
-        backing,
-        places,
+    let takes = AtomicBool::new(info.abilities.take);
+    let tables = vec![None; tables];
+    let state = Mutex::new(State { tables, end: front.grains(), free: Vec::new() });
+    let grains = Grains { container, state };
+    Ok(Layered::device(Sparse {
+        disk: Arc::new(Scattered::new(info, making.context, backing, grains)),
         header,
         descriptor,
         zeroed_grain: settings.zeroed_grain,
         durable: making.durable,
-        state: Mutex::new(State {
-            tables: vec![None; tables],
-            end: places.grains,
-            free: Vec::new(),
-        }),
-    };
-    Ok(Layered::device(sparse))
+        stale: AtomicBool::new(!making.zeroed),
+        takes,
+    }))
 }
 
 impl State {
@@ -198,24 +181,40 @@ fn place(grain: u64) -> (usize, usize) {
     (split(grain / GRAIN_TABLE_ENTRIES), split(grain % GRAIN_TABLE_ENTRIES))
 }
 
+impl Atlas for Grains {
+    async fn run(&self, at: u64, len: u64, _may_wait: bool) -> Result<Option<Run>> {
+        let (first, within) = (at / GRAIN, at % GRAIN);
+        let (sector, n) = self.state.lock().run(first, grains(within + len));
+        let lies = match sector {
+            0 => Lies::Beneath,
+            ZERO => Lies::Hole,
+            sector => Lies::At(u64::from(sector) * SECTOR + within),
+        };
+        Ok(Some(Run { len: (n * GRAIN - within).min(len), lies }))
+    }
+
+    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
+        Some((0, &self.container))
+    }
+}
+
 impl Layer for Sparse {
     fn info(&self) -> &Info {
-        &self.info
+        self.disk.info()
     }
 
     fn below(&self) -> Vec<&Edge> {
-        vec![&self.container]
+        vec![self.container()]
     }
 
     async fn run(self: Arc<Self>, operation: Operation) -> Result<Outcome> {
         match operation {
-            Operation::Flush => kit::flush(&self.container).await?,
-            Operation::Prefetch { .. } | Operation::Trim { .. } => {}
-            Operation::Read { offset, buffer } => {
-                return self.read(offset, buffer).await.map(Outcome::Read);
+            Operation::Flush => kit::flush(self.container()).await?,
+            Operation::Trim { .. } => {}
+            Operation::Read { .. } | Operation::Prefetch { .. } | Operation::Status { .. } => {
+                return self.disk.clone().run(operation).await;
             }
             Operation::Resolve { .. } => return Err(Error::unsupported("map a new image")),
-            Operation::Status { .. } => return Err(Error::unsupported("status")),
             Operation::Take { offset, len, from, share_only } => {
                 return self.take((offset, len), from, share_only).await.map(Outcome::Taken);
             }
@@ -228,31 +227,31 @@ impl Layer for Sparse {
     async fn finish(self: Arc<Self>) -> Result<()> {
         self.forget().await?;
         let size = self.state().end * SECTOR;
-        for (directory, tables) in [
-            (self.places.redundant, self.places.redundant + self.places.directory_len),
-            (self.places.directory, self.places.directory + self.places.directory_len),
-        ] {
-            self.write_directory(directory, tables).await?;
-            self.write_tables(tables).await?;
+        for front in fronts(self.info().size) {
+            front.write_directory(self.container(), self.info().size).await?;
+            self.write_tables(front.tables).await?;
         }
-        let mut first = self.descriptor.clone();
-        self.put(DESCRIPTOR_AT * SECTOR, std::mem::take(&mut first)).await?;
-        self.container.device().resize(size)?;
-        if self.durable && self.container.info().abilities.flush {
-            kit::flush(&self.container).await?;
+        self.put(DESCRIPTOR_AT * SECTOR, self.descriptor.clone()).await?;
+        self.container().device().resize(size)?;
+        if self.durable && self.container().info().abilities.flush {
+            kit::flush(self.container()).await?;
         }
         self.put(0, self.header.bytes().to_vec()).await?;
-        self.container.device().finish()
+        self.container().device().finish()
     }
 }
 
 impl Sparse {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+        self.disk.atlas.state.lock()
+    }
+
+    fn container(&self) -> &Edge {
+        &self.disk.atlas.container
     }
 
     async fn put(&self, offset: u64, bytes: Vec<u8>) -> Result<()> {
-        kit::write(&self.container, offset, Buffer::copy_of(&bytes).into(), false).await
+        kit::write(self.container(), offset, Buffer::copy_of(&bytes).into(), false).await
     }
 
     /// Grains of a range, which begins with one.
@@ -302,7 +301,7 @@ impl Sparse {
         } else {
             part
         };
-        kit::write(&self.container, at * SECTOR, part, false).await
+        kit::write(self.container(), at * SECTOR, part, false).await
     }
 
     /// Notes that grains are written.
@@ -313,36 +312,6 @@ impl Sparse {
             state.set(grain + i, sector);
         }
         Ok(())
-    }
-
-    async fn read(&self, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
-        let (mut grain, mut left) = self.range(offset, buffer.len() as u64);
-        let mut done = 0;
-        while left > 0 {
-            let (at, n) = self.state().run(grain, left);
-            let len = usize::try_from(n * GRAIN).map_err(|_| confused())?.min(buffer.len() - done);
-            let slot = buffer.get_mut(done..done + len).ok_or_else(confused)?;
-            match (at, &self.backing) {
-                (0, Some(backing)) => {
-                    let there = backing.info().size.saturating_sub(grain * GRAIN);
-                    let there = usize::try_from(there).unwrap_or(usize::MAX).min(len);
-                    slot.fill(0);
-                    if there > 0 {
-                        let read = kit::read(backing, grain * GRAIN, there, true).await?;
-                        let slot = slot.get_mut(..there).ok_or_else(confused)?;
-                        slot.copy_from_slice(&read.ok_or_else(confused)?);
-                    }
-                }
-                (0 | ZERO, _) => slot.fill(0),
-                (at, _) => {
-                    let read =
-                        kit::read(&self.container, u64::from(at) * SECTOR, len, true).await?;
-                    slot.copy_from_slice(&read.ok_or_else(confused)?);
-                }
-            }
-            (grain, left, done) = (grain + n, left - n, done + len);
-        }
-        Ok(buffer)
     }
 
     /// Shares whole grains; grains that cannot be shared are written.
@@ -360,7 +329,7 @@ impl Sparse {
                 _ => return Ok(0),
             }
         };
-        let taken = kit::take(&self.container, (at * SECTOR, n * GRAIN), from, share_only).await;
+        let taken = kit::take(self.container(), (at * SECTOR, n * GRAIN), from, share_only).await;
         let taken = taken.inspect_err(|_| self.state().free.push((at, n)))?;
         if taken == 0 {
             self.takes.store(false, Relaxed);
@@ -374,7 +343,7 @@ impl Sparse {
     }
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
-        let zero = match (&self.backing, self.zeroed_grain) {
+        let zero = match (&self.disk.backing, self.zeroed_grain) {
             (None, _) => 0,
             (Some(_), true) => ZERO,
             (Some(_), false) => return Err(Error::unsupported("zero over a parent")),
@@ -402,19 +371,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// A directory: the places of its tables, all of which exist.
-    async fn write_directory(&self, at: u64, tables: u64) -> Result<()> {
-        let mut bytes = Vec::new();
-        for table in 0..self.state().tables.len() as u64 {
-            let sector = u32::try_from(tables + table * TABLE / SECTOR).map_err(|_| confused())?;
-            bytes.extend(sector.to_le_bytes());
-        }
-        let room = usize::try_from(self.places.directory_len * SECTOR).map_err(|_| confused())?;
-        bytes.resize(room, 0);
-        self.put(at * SECTOR, bytes).await
-    }
-
-    /// The tables after it. Those without a grain are zeroed, since the old contents may be
+    /// The tables after a directory. Those without a grain are zeroed, since the old contents may be
     /// anything.
     async fn write_tables(&self, at: u64) -> Result<()> {
         let count = self.state().tables.len();
@@ -437,7 +394,7 @@ impl Sparse {
                 self.put(offset, bytes).await?;
             } else {
                 let zero = Operation::Zero { offset, len: n as u64 * TABLE, flags };
-                kit::ask(&self.container, zero).await?;
+                kit::ask(self.container(), zero).await?;
             }
             first += n;
         }

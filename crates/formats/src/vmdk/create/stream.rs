@@ -23,7 +23,7 @@ use device::{
 use runtime::{Mutex, MutexGuard, Promise, RangeSet, WorkPool, promise, where_there_is_time};
 
 use super::front::{Front, TABLE};
-use super::text::{DESCRIPTOR_AT, Header, Text, own_name};
+use super::text::{DESCRIPTOR, DESCRIPTOR_AT, Header, Text, own_name};
 use super::{GRAIN, Making, SPAN, Settings, grains};
 use crate::kit::{self, Layer, Layered, clear_now, confused};
 use crate::vmdk::codec;
@@ -40,6 +40,8 @@ const AT_ONCE: usize = 1 << 20;
 /// Fewer bytes are not worth a write.
 const ENOUGH: usize = 256 << 10;
 const SECTOR_LEN: usize = 512;
+/// The sector of a directory in front.
+const FRONT: u64 = DESCRIPTOR_AT + DESCRIPTOR;
 /// Sectors before the grains of a stream alone.
 const HEAD: u64 = 128;
 /// A container that grows has this size, as a bound.
@@ -103,7 +105,7 @@ pub(super) fn open(
             "a stream ends where its file does: it cannot be made on a disk of a fixed size";
         return Err(Error::unsupported(action));
     }
-    let front = (below.order == Order::Any).then(|| Front::of(making.size));
+    let front = (below.order == Order::Any).then(|| Front::of(making.size, FRONT));
     let name = own_name(making.files.name());
     let text = Text { settings, size: making.size, parent_cid: None, extent: ("SPARSE", &name) };
     let header = Header {
@@ -112,7 +114,7 @@ pub(super) fn open(
         zeroed_grain: settings.zeroed_grain,
         redundant: 0,
         directory: 0,
-        grains: front.map_or(HEAD, |front| front.grains),
+        grains: front.map_or(HEAD, Front::grains),
     };
     let mut batch = header.before_the_footer().to_vec();
     batch.resize(usize::try_from(DESCRIPTOR_AT * SECTOR).unwrap_or(512), 0);
@@ -122,7 +124,7 @@ pub(super) fn open(
         None => batch.resize(usize::try_from(HEAD * SECTOR).unwrap_or(0), 0),
         Some(front) => {
             container.write(&std::mem::take(&mut batch), 0, false)?;
-            at = front.grains * SECTOR;
+            at = front.grains() * SECTOR;
             if !making.zeroed {
                 let start = front.directory * SECTOR;
                 clear_now(&container, start, at - start)?;
@@ -179,7 +181,7 @@ pub(super) fn at_most(size: u64, grains: u64) -> u64 {
     let grain = (MARKER + GRAIN + 64).next_multiple_of(SECTOR);
     let table = SECTOR + GRAIN_TABLE_ENTRIES * 4;
     let directory = SECTOR + (tables * 4).next_multiple_of(SECTOR);
-    Front::of(size).grains * SECTOR
+    Front::of(size, FRONT).grains() * SECTOR
         + grains * grain
         + grains.min(tables) * table
         + directory
