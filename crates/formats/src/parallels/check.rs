@@ -4,7 +4,7 @@
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use runtime::Context;
 
-use super::{HEADER, Header};
+use super::header::{HEADER, Header};
 use crate::Findings;
 use crate::kit::Taken;
 use crate::kit::fields::{le32, load};

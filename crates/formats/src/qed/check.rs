@@ -5,7 +5,8 @@
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use runtime::Context;
 
-use super::{Header, ZERO};
+use super::header::Header;
+use super::map::ZERO;
 use crate::Findings;
 use crate::kit::Taken;
 use crate::kit::fields::{le64, load};

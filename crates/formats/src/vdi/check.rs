@@ -7,7 +7,7 @@ use runtime::Context;
 use crate::Findings;
 
 use super::header::Header;
-use super::{ABSENT, GIVEN_UP, Map};
+use super::map::{ABSENT, GIVEN_UP, Map};
 
 pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
     let header = Header::read(container)?;
@@ -17,7 +17,7 @@ pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
     let mut taken = vec![0_u64; usize::try_from(rooms.div_ceil(64)).unwrap_or(0)];
     let (mut findings, mut allocated) = (Findings::default(), 0);
     for block in 0..header.blocks {
-        let index = entry(&map, block)?;
+        let index = map.table.entry_now(block)?;
         if index == ABSENT || index == GIVEN_UP {
             continue;
         }
@@ -36,9 +36,4 @@ pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
         findings.wrong(format!("the header counts {says} blocks, and there are {allocated}"));
     }
     Ok(findings)
-}
-
-/// An entry of the map; blocks.
-fn entry(map: &Map, block: u64) -> Result<u64> {
-    map.table.entry_now(block)
 }

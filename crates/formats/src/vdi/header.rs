@@ -49,6 +49,19 @@ pub(super) struct Header {
     pub(super) allocated: u64,
 }
 
+impl Kind {
+    fn of(number: u32) -> Result<Self> {
+        match number {
+            1 => Ok(Self::Dynamic),
+            2 => Ok(Self::Static),
+            other => Err(foreign(format!(
+                "a VDI image of kind {other} stands over others, which it names by identifiers only; \
+                 flatten it with VBoxManage clonemedium"
+            ))),
+        }
+    }
+}
+
 impl Header {
     pub(super) fn read(container: &Edge) -> Result<Self> {
         let bytes = load(container, "header", 0, usize::try_from(LEN).unwrap_or(512))?;

@@ -8,7 +8,9 @@ use crate::Findings;
 use crate::kit::Taken;
 use crate::kit::fields::lies_inside;
 
-use super::{MIB, Map, PARTLY, PRESENT, VhdxImage};
+use super::VhdxImage;
+use super::header::MIB;
+use super::map::{Map, PARTLY, PRESENT};
 
 /// Checks the table of blocks.
 pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {

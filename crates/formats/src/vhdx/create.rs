@@ -7,9 +7,10 @@ use device::{Device, Edge, Error, Result, values};
 use crate::kit::{Growing, Shape, Slots, blocks_with_data, clear_now, settle, write_table};
 use crate::{DiskMap, Making, Measure};
 
+use super::SIZE_MAX;
 use super::header::{MIB, Region, Regions};
+use super::map::{ABSENT, PRESENT, ZERO};
 use super::metadata::Metadata;
-use super::{ABSENT, PRESENT, SIZE_MAX, ZERO};
 
 #[derive(Clone)]
 struct Plan {

@@ -4,7 +4,7 @@
 use device::{Edge, Error, ErrorKind, Params, Result};
 use runtime::Context;
 
-use super::image::{self, Top};
+use super::open::{self, Top};
 use crate::{Closed, Findings, Opening};
 
 /// Extents asked for at a time.
@@ -18,7 +18,7 @@ pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
     }
     let params = Params::default();
     let opening = Opening { params: &params, files: &Closed, context };
-    let disk = Edge::new(image::open(container.clone(), &opening)?, context.pool.clone());
+    let disk = Edge::new(open::open(container.clone(), &opening)?, context.pool.clone());
     let (mut at, mut extents, size) = (0, Vec::new(), disk.info().size);
     while at < size {
         match disk.resolve(at, size - at, MANY, &mut extents) {

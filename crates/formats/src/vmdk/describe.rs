@@ -5,7 +5,7 @@ use runtime::Context;
 use serde_json::{Map, Value, json};
 
 use super::descriptor::LineKind;
-use super::image::Top;
+use super::open::Top;
 use crate::{Description, NamedFile};
 
 pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {

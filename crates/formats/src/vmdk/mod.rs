@@ -11,8 +11,8 @@ mod create;
 mod describe;
 mod descriptor;
 mod header;
-mod image;
 mod map;
+mod open;
 mod sparse;
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ pub(crate) const FORMAT: Format = Format {
     is_packing: false,
     params: &[],
     recognises,
-    open: image::open,
+    open: open::open,
     describe: describe::describe,
     create: Some(create::CREATOR),
     check: Some(check::check),

@@ -5,6 +5,7 @@
 
 mod create;
 mod header;
+mod map;
 mod parent;
 #[cfg(test)]
 mod tests;
@@ -14,11 +15,12 @@ use std::sync::Arc;
 use device::{Device, Edge, Result, param};
 use runtime::Context;
 
-use crate::kit::fields::{be32, corrupt, lies_inside};
-use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info, read};
+use crate::kit::fields::lies_inside;
+use crate::kit::{Scattered, disk_info};
 use crate::{Creator, Description, Format, NamedFile, Opening};
 
-use header::{Dynamic, Footer, Kind, SECTOR};
+use header::{Dynamic, Footer, Kind};
+use map::{Map, Whole};
 
 pub(crate) const FORMAT: Format = Format {
     word: "vpc",
@@ -44,9 +46,6 @@ pub(crate) const FORMAT: Format = Format {
     }),
     check: None,
 };
-
-/// A missing block.
-const ABSENT: u64 = 0xffff_ffff;
 
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let footer = Footer::read(&container)?;
@@ -80,99 +79,4 @@ fn describe(container: &Edge, _: &Context) -> Result<Description> {
         }
     }
     Ok(told)
-}
-
-/// A fixed disk: all of it, at the beginning.
-struct Whole {
-    container: Edge,
-}
-
-impl Atlas for Whole {
-    async fn run(&self, at: u64, len: u64, _may_wait: bool) -> Result<Option<Run>> {
-        Ok(Some(Run { len, lies: Lies::At(at) }))
-    }
-
-    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
-        Some((0, &self.container))
-    }
-}
-
-/// Where the blocks lie, each behind a bitmap of its sectors.
-struct Map {
-    dynamic: Dynamic,
-    table: Table,
-    container: Edge,
-    /// Whether the bitmaps decide what is in the parent. Without a parent, unwritten sectors are
-    /// zeroes in the block itself.
-    differs: bool,
-}
-
-impl Map {
-    fn new((container, context): (&Edge, &Context), dynamic: Dynamic, kind: Kind) -> Result<Self> {
-        let shape = (dynamic.entries, 4);
-        let table = Table::new((container, context), "table", dynamic.table, shape, |b, at| {
-            be32(b, at).into()
-        })?;
-        let differs = kind == Kind::Differencing;
-        Ok(Self { dynamic, table, container: container.clone(), differs })
-    }
-
-    /// The run of sectors from `sector` on that are all here, or all in the parent.
-    async fn sectors(
-        &self,
-        bitmap: u64,
-        sector: u64,
-        may_wait: bool,
-    ) -> Result<Option<(u64, bool)>> {
-        let len = usize::try_from(self.dynamic.bitmap()).unwrap_or(0);
-        let Some(bits) = read(&self.container, bitmap, len, may_wait).await? else {
-            return Ok(None);
-        };
-        // The highest bit of a byte is the first sector.
-        let bit = |sector: u64| {
-            let byte = usize::try_from(sector / 8).ok().and_then(|at| bits.get(at));
-            byte.is_some_and(|byte| byte & (0x80 >> (sector % 8)) != 0)
-        };
-        let (first, all) = (bit(sector), self.dynamic.block / SECTOR);
-        let end = (sector..all).find(|s| bit(*s) != first).unwrap_or(all);
-        Ok(Some((end - sector, first)))
-    }
-}
-
-impl Atlas for Map {
-    async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
-        let (block, within) = (at / self.dynamic.block, at % self.dynamic.block);
-        let mut len = len.min(self.dynamic.block - within);
-        let Some(entry) = self.table.entry(block, may_wait).await? else { return Ok(None) };
-        if entry == ABSENT {
-            let lies = if self.differs { Lies::Beneath } else { Lies::Hole };
-            return Ok(Some(Run { len, lies }));
-        }
-        let start = entry * SECTOR;
-        let there = start + self.dynamic.bitmap() + within;
-        let (table, table_len) = self.table.range();
-        // A block that overlaps the headers or the table would expose these as data.
-        let overlaps = |(other, n): (u64, u64)| {
-            start < other + n && other < start + self.dynamic.bitmap() + self.dynamic.block
-        };
-        if overlaps((0, SECTOR)) || overlaps(self.dynamic.range()) || overlaps((table, table_len)) {
-            return Err(corrupt(format!("its block {block} lies over its headers")).at(start));
-        }
-        lies_inside(&self.container, "block", there, len)?;
-        if self.differs {
-            let Some((sectors, here)) = self.sectors(start, within / SECTOR, may_wait).await?
-            else {
-                return Ok(None);
-            };
-            len = len.min(sectors * SECTOR - within % SECTOR);
-            if !here {
-                return Ok(Some(Run { len, lies: Lies::Beneath }));
-            }
-        }
-        Ok(Some(Run { len, lies: Lies::At(there) }))
-    }
-
-    fn file(&self, _: u64) -> Option<(u16, &Edge)> {
-        Some((0, &self.container))
-    }
 }

@@ -18,7 +18,7 @@ use super::{GRAIN, Making, SPAN, Settings, grains};
 use crate::kit::{self, Atlas, Layer, Layered, Lies, Run, Scattered, confused};
 use crate::vmdk::descriptor::SECTOR;
 use crate::vmdk::header::{GRAIN_TABLE_ENTRIES, HEADER};
-use crate::vmdk::image::parent_cid;
+use crate::vmdk::open::parent_cid;
 use crate::{Reference, Role};
 
 const PER_TABLE: usize = 512;
