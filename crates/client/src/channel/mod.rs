@@ -8,21 +8,19 @@
 mod failure;
 mod habits;
 mod incoming;
-mod outgoing;
 mod work;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice};
-use net::{Received, Stream};
+use net::{Outgoing, Received, Stream};
 use wire::{
     Command, CommandFlags, InFlight, Negotiated, PeerMisbehaved, PendingReply, StatusQuery,
 };
 
 pub(crate) use habits::Habits;
 use incoming::{Awaiting, Incoming, SMALL};
-use outgoing::Outgoing;
 use work::{Ask, Step, Work};
 
 /// Requests on the wire at a time; more wait here.
@@ -105,7 +103,7 @@ pub(crate) struct Channel<T> {
     habits: Habits,
     flights: InFlight<Flight<T>>,
     waiting: VecDeque<WaitingRequests<T>>,
-    outgoing: Outgoing,
+    outgoing: Outgoing<Slice>,
     incoming: Incoming,
     /// Reads on the wire that are too long for the inbox.
     large: usize,

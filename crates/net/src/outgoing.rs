@@ -1,32 +1,32 @@
-//! Sending requests: headers gathered in runs, payloads sent from their buffers.
+//! Sending messages: headers gathered in runs, payloads sent from their buffers.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 
-use device::Slice;
-use net::Stream;
+use crate::Stream;
 
 /// How many empty header buffers are kept.
 const SPARE: usize = 16;
 
 #[derive(Debug)]
-enum Piece {
+enum Piece<P> {
     Heads(Vec<u8>),
-    Payload(Slice),
+    Payload(P),
 }
 
-impl Piece {
+impl<P: Deref<Target = [u8]>> Piece<P> {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Heads(bytes) => bytes,
-            Self::Payload(slice) => slice,
+            Self::Payload(payload) => payload,
         }
     }
 }
 
-/// Bytes to be sent, in order.
-#[derive(Debug, Default)]
-pub(crate) struct Outgoing {
-    pieces: VecDeque<Piece>,
+/// Bytes to be sent, in order. A payload is dropped as soon as all of it is sent.
+#[derive(Debug)]
+pub struct Outgoing<P> {
+    pieces: VecDeque<Piece<P>>,
     /// Bytes of the first piece that are sent.
     sent: usize,
     /// Bytes ever appended, and bytes ever sent.
@@ -35,31 +35,43 @@ pub(crate) struct Outgoing {
     spare: Vec<Vec<u8>>,
 }
 
-impl Outgoing {
-    pub(crate) fn is_empty(&self) -> bool {
+impl<P> Default for Outgoing<P> {
+    fn default() -> Self {
+        let (pieces, spare) = (VecDeque::new(), Vec::new());
+        Self { pieces, sent: 0, appended: 0, gone: 0, spare }
+    }
+}
+
+impl<P: Deref<Target = [u8]>> Outgoing<P> {
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// Bytes that wait.
-    pub(crate) fn unsent(&self) -> u64 {
+    #[must_use]
+    pub fn unsent(&self) -> u64 {
         self.appended - self.gone
     }
 
-    /// The end of the stream of requests, for [`Outgoing::has_sent`].
-    pub(crate) fn end(&self) -> u64 {
+    /// The end of what was appended, for [`Outgoing::has_sent`].
+    #[must_use]
+    pub fn end(&self) -> u64 {
         self.appended
     }
 
     /// Whether all before `end` is sent: the peer can know it.
-    pub(crate) fn has_sent(&self, end: u64) -> bool {
+    #[must_use]
+    pub fn has_sent(&self, end: u64) -> bool {
         self.gone >= end
     }
 
     /// Appends what `encode` appends, all of it or nothing: a header, and what belongs to it.
-    pub(crate) fn head<E>(
-        &mut self,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ///
+    /// # Errors
+    /// Those of `encode`.
+    pub fn head<E>(&mut self, encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         if let Some(Piece::Heads(heads)) = self.pieces.back_mut() {
             let before = heads.len();
             let encoded = encode(heads);
@@ -78,22 +90,25 @@ impl Outgoing {
     }
 
     /// The payload that belongs to the header appended last.
-    pub(crate) fn payload(&mut self, slice: Slice) {
-        if !slice.is_empty() {
-            self.appended += slice.len() as u64;
-            self.pieces.push_back(Piece::Payload(slice));
+    pub fn payload(&mut self, payload: P) {
+        if !payload.is_empty() {
+            self.appended += payload.len() as u64;
+            self.pieces.push_back(Piece::Payload(payload));
         }
     }
 
     /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.pieces.clear();
         self.sent = 0;
         self.gone = self.appended;
     }
 
     /// Sends what the socket takes. Returns whether it took anything.
-    pub(crate) fn send(&mut self, stream: &Stream) -> rustix::io::Result<bool> {
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn send(&mut self, stream: &Stream) -> rustix::io::Result<bool> {
         let mut moved = false;
         while !self.pieces.is_empty() {
             let pieces = self.pieces.iter().map(Piece::bytes);
