@@ -72,7 +72,9 @@ mod uri;
 pub use constants::{Command, CommandFlags, ErrorCode, Framing, TransmissionFlags};
 pub use coverage::ReadCoverage;
 pub use error::{Fatal, HandshakeError, PeerIncompatible, PeerMisbehaved};
-pub use handshake::client::{ClientHandshake, ClientPolicy, ClientStep, ClientTls, ListedExport};
+pub use handshake::client::{
+    ClientHandshake, ClientPolicy, ClientStep, ClientTls, ListedExport, put_option,
+};
 pub use handshake::server::{
     CloseReason, ExportCatalog, ExportOffer, OptionRefusal, ServerHandshake, ServerPolicy,
     ServerStep, ServerTls,

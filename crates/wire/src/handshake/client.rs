@@ -420,8 +420,8 @@ impl ClientHandshake {
     }
 }
 
-/// Appends an option. Data are names and queries, which were checked to be short.
-pub(super) fn put_option(option: u32, data: &[u8], out: &mut Vec<u8>) {
+/// Appends an option of a client. Data are names and queries, which were checked to be short.
+pub fn put_option(option: u32, data: &[u8], out: &mut Vec<u8>) {
     put_u64(out, IHAVEOPT);
     put_u32(out, option);
     put_u32(out, crate::codec::len32(data.len()));
