@@ -170,7 +170,7 @@ impl Disk {
     ) -> PyResult<()> {
         let view = View::of(data, false)?;
         let memory = view.memory();
-        self.run(py, move |edge| edge.write(memory.bytes(), offset, fua))
+        self.run(py, move |edge| edge.write(&memory, offset, fua))
     }
 
     /// Makes bytes read as zeroes. `punch`: they may become a hole. `fast`: fail if it would be as

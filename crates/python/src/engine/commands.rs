@@ -5,7 +5,7 @@ use wire::constants::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC};
 use wire::{Command as Kind, CommandFlags, Framing, ReadCoverage, TransmissionFlags};
 
 use super::settings::strict;
-use super::{Engine, EngineError, Event, Out, PythonMemory, State, When};
+use super::{Engine, EngineError, Event, PythonMemory, State, When};
 
 /// Longest read or write, in bytes.
 const MAX_PAYLOAD: u64 = 64 << 20;
@@ -34,24 +34,33 @@ pub(crate) struct CommandSpec<K> {
     pub(crate) keep: K,
 }
 
+impl<K: Default> CommandSpec<K> {
+    /// A command without payload, callbacks or special wishes.
+    pub(crate) fn new(kind: Kind, count: u64, offset: u64, flags: u32) -> Self {
+        Self {
+            kind,
+            flags,
+            offset,
+            count,
+            memory: PythonMemory::none(),
+            only: None,
+            chunks: false,
+            completion: false,
+            fresh: false,
+            keep: K::default(),
+        }
+    }
+}
+
 /// A command that was accepted.
 #[derive(Debug)]
 pub(crate) struct Submitted<K> {
-    pub(super) kind: Kind,
-    pub(super) offset: u64,
-    pub(super) count: u64,
-    memory: PythonMemory,
-    pub(crate) keep: K,
-    pub(super) chunks: bool,
-    completion: bool,
-    fresh: bool,
+    pub(super) ask: CommandSpec<K>,
     /// The first error; 0 if there was none.
     pub(super) errno: i32,
     pub(super) coverage: ReadCoverage,
-    /// Its payload is not sent yet.
-    is_sending: bool,
-    /// The server has replied.
-    is_answered: bool,
+    /// Where its payload ends in what is sent.
+    end: u64,
     pub(super) progress: CommandProgress,
 }
 
@@ -65,14 +74,9 @@ pub(crate) enum CommandProgress {
 }
 
 impl<K> Submitted<K> {
-    /// Its payload.
-    pub(super) fn bytes(&self) -> &[u8] {
-        if self.is_sending { self.memory.bytes() } else { &[] }
-    }
-
     /// Part of the memory that a read goes into.
     pub(super) fn part(&mut self, start: usize, len: usize) -> Option<&mut [u8]> {
-        if self.kind == Kind::Read { self.memory.part(start, len) } else { None }
+        if self.ask.kind == Kind::Read { self.ask.memory.part(start, len) } else { None }
     }
 
     /// Notes the first error.
@@ -131,38 +135,23 @@ impl<K> Engine<K> {
         };
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        let length = payload.as_ref().map_or(ask.count, |payload| payload.len() as u64);
-        self.put_request(&ask, cookie, length);
-        let is_write = ask.kind == Kind::Write;
-        let coverage = ReadCoverage::new(if ask.kind == Kind::Read { ask.count } else { 0 });
-        if let Some(payload) = payload {
-            self.put(&payload);
+        self.put_request(&ask, cookie, payload.as_deref());
+        let (mut end, mut coverage) = (0, ReadCoverage::new(0));
+        match ask.kind {
+            Kind::Disconnect => {
+                (self.disconnecting, self.is_last) = (true, true);
+                self.send_or_die();
+                return Ok(cookie);
+            }
+            Kind::Write => {
+                self.outgoing.payload(ask.memory.same());
+                end = self.outgoing.end();
+            }
+            Kind::Read => coverage = ReadCoverage::new(ask.count),
+            _ => {}
         }
-        if is_write {
-            self.outbox.push_back(Out::Payload(cookie));
-        }
-        if ask.kind == Kind::Disconnect {
-            self.disconnecting = true;
-            self.outbox.push_back(Out::End);
-            self.send_or_die();
-            return Ok(cookie);
-        }
-        let command = Submitted {
-            kind: ask.kind,
-            offset: ask.offset,
-            count: ask.count,
-            memory: ask.memory,
-            keep: ask.keep,
-            chunks: ask.chunks,
-            completion: ask.completion,
-            fresh: ask.fresh,
-            errno: 0,
-            coverage,
-            is_sending: is_write,
-            is_answered: false,
-            progress: CommandProgress::Flying,
-        };
-        self.commands.insert(cookie, command);
+        let progress = CommandProgress::Flying;
+        self.commands.insert(cookie, Submitted { ask, errno: 0, coverage, end, progress });
         self.in_flight += 1;
         self.send_or_die();
         Ok(cookie)
@@ -173,22 +162,27 @@ impl<K> Engine<K> {
         let _ = self.or_die(Self::send);
     }
 
-    fn put_request(&mut self, ask: &CommandSpec<K>, cookie: u64, length: u64) {
+    /// Not by `wire`, which sends no wrong flags.
+    fn put_request(&mut self, ask: &CommandSpec<K>, cookie: u64, payload: Option<&[u8]>) {
+        let wide = self.mode == Framing::Extended;
         let flags = u16::try_from(ask.flags).unwrap_or_default();
-        let mut header = Vec::with_capacity(32);
-        let magic =
-            if self.mode == Framing::Extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
-        header.extend_from_slice(&magic.to_be_bytes());
-        header.extend_from_slice(&flags.to_be_bytes());
-        header.extend_from_slice(&ask.kind.to_wire().to_be_bytes());
-        header.extend_from_slice(&cookie.to_be_bytes());
-        header.extend_from_slice(&ask.offset.to_be_bytes());
-        if self.mode == Framing::Extended {
-            header.extend_from_slice(&length.to_be_bytes());
-        } else {
-            header.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+        let length = payload.map_or(ask.count, |payload| payload.len() as u64);
+        let magic = if wide { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
+        self.put(|out| {
+            out.extend_from_slice(&magic.to_be_bytes());
+            out.extend_from_slice(&flags.to_be_bytes());
+            out.extend_from_slice(&ask.kind.to_wire().to_be_bytes());
+            out.extend_from_slice(&cookie.to_be_bytes());
+            out.extend_from_slice(&ask.offset.to_be_bytes());
+            if wide {
+                out.extend_from_slice(&length.to_be_bytes());
+            } else {
+                out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+            }
+        });
+        if let Some(payload) = payload {
+            self.put(|out| out.extend_from_slice(payload));
         }
-        self.put(&header);
     }
 
     /// Refuses what strict mode forbids; returns the payload of a block status.
@@ -356,11 +350,7 @@ impl<K> Engine<K> {
 
     /// What is kept with a command that was not retired.
     pub(crate) fn keep(&mut self, cookie: u64) -> Option<&mut K> {
-        Some(&mut self.commands.get_mut(&cookie)?.keep)
-    }
-
-    pub(super) fn command_mut(&mut self, cookie: u64) -> Option<&mut Submitted<K>> {
-        self.commands.get_mut(&cookie)
+        Some(&mut self.commands.get_mut(&cookie)?.ask.keep)
     }
 
     /// A callback of a command has failed.
@@ -377,7 +367,7 @@ impl<K> Engine<K> {
 
     /// Where on the disk a command begins, in bytes.
     pub(crate) fn offset_of(&self, cookie: u64) -> u64 {
-        self.commands.get(&cookie).map_or(0, |command| command.offset)
+        self.commands.get(&cookie).map_or(0, |command| command.ask.offset)
     }
 
     /// Whether a command is over, its completion was called, and it was not retired.
@@ -400,31 +390,30 @@ impl<K> Engine<K> {
         !self.commands.is_empty()
     }
 
-    pub(super) fn payload_sent(&mut self, cookie: u64) {
-        let Some(command) = self.commands.get_mut(&cookie) else { return };
-        command.is_sending = false;
-        if command.is_answered {
-            self.finish(cookie);
-        }
+    /// A command whose last reply has not come.
+    pub(super) fn flying(&mut self, cookie: u64) -> Option<&mut Submitted<K>> {
+        let flying = CommandProgress::Flying;
+        self.commands.get_mut(&cookie).filter(|command| command.progress == flying)
     }
 
     /// The last reply to a command has come.
     pub(super) fn finish(&mut self, cookie: u64) {
-        let Some(command) = self.commands.get_mut(&cookie) else { return };
-        command.is_answered = true;
-        if command.is_sending {
+        let command = self.commands.get_mut(&cookie);
+        let flying = CommandProgress::Flying;
+        let Some(command) = command.filter(|c| c.progress == flying) else { return };
+        if !self.outgoing.has_sent(command.end) {
             // Its memory is still needed.
-            return;
+            return self.early.push(cookie);
         }
-        if command.kind == Kind::Read && !command.coverage.is_complete() {
+        if command.ask.kind == Kind::Read && !command.coverage.is_complete() {
             // The replies do not cover all of it, although the server calls it done.
             command.fail(Errno::PROTO.raw_os_error());
         }
-        if command.fresh && command.errno != 0 {
-            let len = command.memory.len();
+        if command.ask.fresh && command.errno != 0 {
+            let len = command.ask.memory.len();
             command.part(0, len).unwrap_or_default().fill(0);
         }
-        let (errno, tell) = (command.errno, command.completion);
+        let (errno, tell) = (command.errno, command.ask.completion);
         command.progress = if tell { CommandProgress::Telling } else { CommandProgress::Ended };
         self.in_flight -= 1;
         self.progressed = true;
@@ -470,11 +459,11 @@ impl<K> Engine<K> {
         let result = match command.errno {
             0 => Ok(()),
             errno => {
-                let text = format!("{}: command failed", name(command.kind));
+                let text = format!("{}: command failed", name(command.ask.kind));
                 Err(EngineError::number(errno, text))
             }
         };
-        Some((result, command.keep))
+        Some((result, command.ask.keep))
     }
 
     /// Fails all commands that are not over.
@@ -484,7 +473,6 @@ impl<K> Engine<K> {
         flying.sort_unstable();
         for cookie in flying {
             if let Some(command) = self.commands.get_mut(&cookie) {
-                command.is_sending = false;
                 command.fail(Errno::NOTCONN.raw_os_error());
             }
             self.finish(cookie);

@@ -4,6 +4,7 @@
 //! buffer that belongs to a Python object while other Python threads run.
 #![expect(unsafe_code, reason = "see above")]
 
+use std::ops::Deref;
 use std::ptr::NonNull;
 
 /// A range of memory that Python keeps.
@@ -35,15 +36,9 @@ impl PythonMemory {
         Self { start, len }
     }
 
-    /// The number of bytes.
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// All of it, to be sent.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: as `new` was promised.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    /// The same memory once more, to be dropped before this.
+    pub(crate) const fn same(&self) -> Self {
+        Self { start: self.start, len: self.len }
     }
 
     /// A part of it, to be received into; `None` if it is not within.
@@ -54,5 +49,15 @@ impl PythonMemory {
         // SAFETY: as `new` was promised; the part is within, and this is borrowed for as long as it
         // is used.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(start), len) })
+    }
+}
+
+/// All of it, to be sent.
+impl Deref for PythonMemory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as `new` was promised.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -27,19 +27,21 @@ mod state;
 mod talk;
 
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::Arc;
 
-use net::{Received, Stream};
+use net::{Outgoing, Received, Stream};
 use rustix::io::Errno;
 use wire::{Framing, TransmissionFlags};
 
-pub(crate) use commands::{CommandProgress, CommandSpec, Submitted};
+pub(crate) use commands::{CommandSpec, Submitted};
 pub(crate) use fault::EngineError;
-pub(crate) use given::{lend as lent_descriptor, take as take_descriptor};
+pub(crate) use given::lend as lent_descriptor;
 use inbox::Inbox;
 pub(crate) use memory::PythonMemory;
-use process::Process;
+pub(crate) use process::Process;
 use reach::Dialling;
+pub(crate) use reach::Way;
 use replies::Reading;
 pub(crate) use settings::{HANDSHAKE_MASK, Settings, strict, transport};
 pub(crate) use state::{State, When};
@@ -86,14 +88,6 @@ pub(crate) struct Stats {
     pub(crate) chunks_received: u64,
 }
 
-/// Where a connection leads, for `get_uri`.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum PeerAddress {
-    #[default]
-    None,
-    Known(wire::Transport),
-}
-
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Engine<K> {
@@ -105,7 +99,8 @@ pub(crate) struct Engine<K> {
     pub(crate) contexts: Vec<(u32, String)>,
     pub(crate) contexts_valid: bool,
     pub(crate) protocol: &'static str,
-    pub(crate) place: PeerAddress,
+    /// Where it leads, if that has an address.
+    pub(crate) place: Option<wire::Transport>,
     pub(crate) process: Option<Process>,
     state: State,
     mode: Framing,
@@ -113,12 +108,14 @@ pub(crate) struct Engine<K> {
     dialling: Option<Dialling>,
     talk: Talk,
     inbox: Inbox,
-    outbox: VecDeque<Out>,
-    /// Bytes of the first piece of `outbox` that were sent.
-    sent: usize,
+    outgoing: Outgoing<PythonMemory>,
+    /// Nothing more will be sent.
+    is_last: bool,
     commands: HashMap<u64, Submitted<K>>,
     /// Those that have ended and were not retired, in the order in which they ended.
     ended: VecDeque<u64>,
+    /// Writes with a reply that came before all of the payload was sent.
+    early: Vec<u64>,
     in_flight: usize,
     next_cookie: u64,
     disconnecting: bool,
@@ -130,16 +127,6 @@ pub(crate) struct Engine<K> {
     progressed: bool,
 }
 
-/// A piece of the bytes to send.
-#[derive(Debug)]
-enum Out {
-    Bytes(Vec<u8>),
-    /// The payload of a command.
-    Payload(u64),
-    /// Nothing more will be sent.
-    End,
-}
-
 impl<K> Engine<K> {
     pub(crate) fn new(name: String) -> Self {
         Self {
@@ -149,7 +136,7 @@ impl<K> Engine<K> {
             contexts: Vec::new(),
             contexts_valid: false,
             protocol: "",
-            place: PeerAddress::None,
+            place: None,
             process: None,
             state: State::Created,
             mode: Framing::Simple,
@@ -157,10 +144,11 @@ impl<K> Engine<K> {
             dialling: None,
             talk: Talk::default(),
             inbox: Inbox::new(),
-            outbox: VecDeque::new(),
-            sent: 0,
+            outgoing: Outgoing::default(),
+            is_last: false,
             commands: HashMap::new(),
             ended: VecDeque::new(),
+            early: Vec::new(),
             in_flight: 0,
             next_cookie: 1,
             disconnecting: false,
@@ -182,7 +170,7 @@ impl<K> Engine<K> {
 
     /// Whether a command or reply is partly sent or received.
     pub(crate) fn is_processing(&self) -> bool {
-        self.state == State::Ready && (!self.outbox.is_empty() || self.reading.is_begun())
+        self.state == State::Ready && (!self.outgoing.is_empty() || self.reading.is_begun())
     }
 
     /// Whether a disconnect request was sent.
@@ -204,7 +192,7 @@ impl<K> Engine<K> {
 
     /// The events of the socket to wait for: bit 0 readable, bit 1 writable.
     pub(crate) fn direction(&self) -> u32 {
-        let out = !self.outbox.is_empty();
+        let out = !self.outgoing.is_empty();
         match self.state {
             State::Created | State::Negotiating | State::Closed | State::Dead => 0,
             State::Connecting => 2,
@@ -307,9 +295,8 @@ impl<K> Engine<K> {
             stream.close();
         }
         self.dialling = None;
-        self.outbox.clear();
+        self.outgoing.clear();
         self.inbox.clear();
-        self.sent = 0;
         self.reading = Reading::default();
         self.fail_all();
     }
@@ -326,73 +313,30 @@ impl<K> Engine<K> {
         }
     }
 
-    /// Queues a message to be sent.
-    fn put(&mut self, message: &[u8]) {
+    /// Queues a message to be sent, which `write` appends.
+    fn put(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         self.stats.chunks_sent += 1;
-        match self.outbox.back_mut() {
-            Some(Out::Bytes(bytes)) => bytes.extend_from_slice(message),
-            _ => self.outbox.push_back(Out::Bytes(message.to_vec())),
-        }
+        let Ok(()) = self.outgoing.head(|out| {
+            write(out);
+            Ok::<(), Infallible>(())
+        });
     }
 
     /// Sends as much of the queue as the socket takes.
     fn send(&mut self) -> Result<(), EngineError> {
-        while !self.outbox.is_empty() {
-            if matches!(self.outbox.front(), Some(Out::End)) {
-                if let Some(stream) = &self.stream {
-                    stream.end();
-                }
-                self.outbox.clear();
-                return Ok(());
-            }
-            let Some(stream) = self.stream.clone() else { return Ok(()) };
-            let commands = &self.commands;
-            let pieces = self.outbox.iter().map_while(|piece| match piece {
-                Out::Bytes(bytes) => Some(bytes.as_slice()),
-                Out::Payload(cookie) => {
-                    Some(commands.get(cookie).map_or(&[][..], Submitted::bytes))
-                }
-                Out::End => None,
-            });
-            let sent = stream.send_gathered(pieces, self.sent, self.outbox.len());
-            let count = sent.map_err(|e| EngineError::new(e, "send"))?;
-            if count == 0 && !self.skip_empty() {
-                return Ok(());
-            }
-            self.stats.bytes_sent += count as u64;
-            self.was_sent(count);
+        let Some(stream) = self.stream.clone() else { return Ok(()) };
+        let before = self.outgoing.unsent();
+        let sent = self.outgoing.send(&stream);
+        self.stats.bytes_sent += before - self.outgoing.unsent();
+        sent.map_err(|e| EngineError::new(e, "send"))?;
+        for cookie in std::mem::take(&mut self.early) {
+            self.finish(cookie);
+        }
+        if self.is_last && self.outgoing.is_empty() {
+            self.is_last = false;
+            stream.end();
         }
         Ok(())
-    }
-
-    /// Passes over pieces without bytes; whether there were any.
-    fn skip_empty(&mut self) -> bool {
-        let is_empty = self.front_len().is_some_and(|len| len == self.sent);
-        if is_empty {
-            self.was_sent(0);
-        }
-        is_empty
-    }
-
-    fn front_len(&self) -> Option<usize> {
-        Some(match self.outbox.front()? {
-            Out::Bytes(bytes) => bytes.len(),
-            Out::Payload(cookie) => self.commands.get(cookie).map_or(0, |c| c.bytes().len()),
-            Out::End => return None,
-        })
-    }
-
-    fn was_sent(&mut self, count: usize) {
-        self.sent += count;
-        while let Some(len) = self.front_len() {
-            if self.sent < len {
-                return;
-            }
-            self.sent -= len;
-            if let Some(Out::Payload(cookie)) = self.outbox.pop_front() {
-                self.payload_sent(cookie);
-            }
-        }
     }
 
     /// Receives into the inbox; false: there are no bytes now, or the connection has ended (the

@@ -34,38 +34,42 @@ fn os(what: &str, e: &std::io::Error) -> EngineError {
     EngineError::number(e.raw_os_error().unwrap_or(0), what)
 }
 
-fn first(words: &[String]) -> Result<(), EngineError> {
-    let missing = || EngineError::new(Errno::INVAL, "missing command name in argv list");
-    words.first().map(|_| ()).ok_or_else(missing)
+/// The program of `words`, which `script` becomes.
+fn program(script: &str, hidden: &[&str], words: &[String]) -> Program {
+    let mut program = Program::script(script, hidden);
+    program.words.push("sh".to_owned());
+    program.words.extend(words.iter().cloned());
+    program
 }
 
 impl Process {
-    /// Starts a server that speaks on its standard input and output.
-    pub(super) fn on_socket(words: &[String]) -> Result<(Self, Stream), EngineError> {
-        first(words)?;
-        let say = |what: &'static str| move |e: Errno| EngineError::new(e, what);
+    /// Starts a server that speaks on its standard input and output; or, with the name of the
+    /// socket, one that is started by systemd's socket activation.
+    pub(super) fn start(
+        words: &[String],
+        listens: Option<&str>,
+    ) -> Result<(Self, Stream), EngineError> {
+        listens.map_or_else(|| Self::on_socket(words), |name| Self::activated(words, name))
+    }
+
+    fn on_socket(words: &[String]) -> Result<(Self, Stream), EngineError> {
+        let say = |e: Errno| EngineError::new(e, "socketpair");
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-        let (ours, theirs) = pair.map_err(say("socketpair"))?;
+        let (ours, theirs) = pair.map_err(say)?;
         let copy: OwnedFd = theirs.try_clone().map_err(|e| os("socketpair", &e))?;
         let streams = StandardStreams { input: Some(theirs), output: Some(copy) };
         // A program that cannot be started looks like one that exits at once, as it does with a
         // shell.
-        let mut program = Program::script("exec \"$@\"", &[]);
-        program.words.push("sh".to_owned());
-        program.words.extend(words.iter().cloned());
+        let program = program("exec \"$@\"", &[], words);
         let running = programs::start(&program, &[], streams).map_err(|e| os("fork", &e))?;
-        let stream = Stream::new(ours).map_err(say("socketpair"))?;
+        let stream = Stream::new(ours).map_err(say)?;
         Ok((Self { running, name: None }, stream))
     }
 
-    /// Starts a server by systemd's socket activation, and connects to it.
-    pub(super) fn activated(words: &[String], name: &str) -> Result<(Self, Stream), EngineError> {
-        first(words)?;
+    fn activated(words: &[String], name: &str) -> Result<(Self, Stream), EngineError> {
         let refused = |e: device::Error| EngineError::plain(e.to_string());
         let (listener, place) = SocketName::private().map_err(refused)?;
-        let mut program = Program::script(BECOME, &[LISTEN_FDS, LISTEN_FDNAMES]);
-        program.words.push("sh".to_owned());
-        program.words.extend(words.iter().cloned());
+        let program = program(BECOME, &[LISTEN_FDS, LISTEN_FDNAMES], words);
         let streams = StandardStreams { input: Some(listener), output: None };
         let name = if name.is_empty() { "unknown" } else { name };
         let told = [(LISTEN_FDS, "1"), (LISTEN_FDNAMES, name)];

@@ -1,22 +1,45 @@
 //! Ways to a socket that is connected to a server.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use net::{Stream, Tuning, Until};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 use wire::Transport;
 
 use super::process::Process;
-use super::{Engine, EngineError, PeerAddress, State, When};
+use super::{Engine, EngineError, State, When, given};
 
-/// How long connecting to a port of a virtual machine may take.
-const VSOCK: Duration = Duration::from_secs(60);
+/// How long a socket may take that is connected while the caller waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A way to a server, before anything is connected.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// By a host's addresses, in turn.
+    Tcp { host: String, port: String, addresses: Vec<SocketAddr> },
+    /// By an address of another kind; this waits until it answers.
+    Other(Transport),
+    /// Over a connected socket, which is taken over.
+    Socket(RawFd),
+    /// To a program that speaks on its standard input and output, or listens as systemd has it
+    /// listen.
+    Program { words: Vec<String>, listens: bool },
+}
+
+impl From<Transport> for Way {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Tcp { host, port } => {
+                Self::Tcp { host, port: port.to_string(), addresses: Vec::new() }
+            }
+            other => Self::Other(other),
+        }
+    }
+}
 
 /// A TCP connection that is being made to a host, by its addresses in turn.
 #[derive(Debug)]
@@ -33,6 +56,18 @@ impl Dialling {
     }
 }
 
+fn dial(transport: &Transport) -> Result<Stream, EngineError> {
+    let until = Until::within(PATIENCE);
+    let dialled = match transport {
+        Transport::Tcp { host, port } => Stream::dial_tcp(host, *port, until),
+        Transport::Unix { path } => Stream::dial_unix(path, until),
+        Transport::UnixAbstract { name } => Stream::dial_abstract(name, until),
+        Transport::Vsock { cid, port } => Stream::dial_vsock(*cid, *port, until),
+    };
+    dialled
+        .map_err(|e| EngineError::number(e.raw_os_error().unwrap_or(e.kind().errno().0), "connect"))
+}
+
 /// Begins to connect; the socket does not block.
 fn begin(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -45,45 +80,42 @@ fn begin(address: SocketAddr) -> Result<OwnedFd, Errno> {
 }
 
 impl<K> Engine<K> {
-    /// To a Unix socket.
-    pub(crate) fn connect_unix(
-        &mut self,
-        path: &[u8],
-        place: Transport,
-    ) -> Result<(), EngineError> {
+    /// Connects, or begins to.
+    pub(crate) fn connect(&mut self, way: Way) -> Result<(), EngineError> {
         When::Created.check(self.state)?;
-        self.place = PeerAddress::Known(place);
-        self.or_die(|engine| {
-            let say = |e| EngineError::new(e, "connect");
-            let address = match path {
-                [0, name @ ..] => SocketAddrUnix::new_abstract_name(name),
-                path => SocketAddrUnix::new(path),
-            };
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-            let socket = socket.map_err(|e| EngineError::new(e, "socket"))?;
-            connect(&socket, &address.map_err(say)?).map_err(say)?;
-            engine.begin(Stream::new(socket).map_err(say)?)
-        })
-    }
-
-    /// To the addresses of a host, in turn.
-    pub(crate) fn connect_tcp(
-        &mut self,
-        host: &str,
-        port: &str,
-        mut addresses: Vec<SocketAddr>,
-    ) -> Result<(), EngineError> {
-        When::Created.check(self.state)?;
-        if let Some(first) = addresses.first() {
-            let place = Transport::Tcp { host: host.to_owned(), port: first.port() };
-            self.place = PeerAddress::Known(place);
+        match way {
+            Way::Tcp { host, port, mut addresses } => {
+                if let Some(first) = addresses.first() {
+                    let place = Transport::Tcp { host: host.clone(), port: first.port() };
+                    self.place = Some(place);
+                }
+                addresses.reverse();
+                self.settings.tls_hostname.get_or_insert_with(|| host.clone());
+                self.or_die(|engine| engine.next_address(host, port, addresses, None))
+            }
+            Way::Other(transport) => {
+                let dialled = dial(&transport);
+                self.place = Some(transport);
+                self.or_die(|engine| engine.begin(dialled?))
+            }
+            Way::Socket(number) => {
+                let stream = Stream::new(given::take(number)?);
+                let say = |e| EngineError::new(e, "fcntl: set O_NONBLOCK");
+                self.or_die(|engine| engine.begin(stream.map_err(say)?))
+            }
+            Way::Program { words, listens } => {
+                if words.is_empty() {
+                    let text = "missing command name in argv list";
+                    return Err(EngineError::new(Errno::INVAL, text));
+                }
+                self.or_die(|engine| {
+                    let name = listens.then_some(&*engine.settings.activation_name);
+                    let (process, stream) = Process::start(&words, name)?;
+                    engine.process = Some(process);
+                    engine.begin(stream)
+                })
+            }
         }
-        addresses.reverse();
-        if self.settings.tls_hostname.is_none() {
-            self.settings.tls_hostname = Some(host.to_owned());
-        }
-        self.or_die(|engine| engine.next_address(host.into(), port.into(), addresses, None))
     }
 
     fn next_address(
@@ -117,48 +149,6 @@ impl<K> Engine<K> {
             Ok(Ok(())) => self.begin_shared(socket),
             Ok(Err(e)) | Err(e) => self.next_address(host, port, addresses, Some(e)),
         }
-    }
-
-    /// To a port of a virtual machine or its host; waits until it answers.
-    pub(crate) fn connect_vsock(&mut self, cid: u32, port: u32) -> Result<(), EngineError> {
-        When::Created.check(self.state)?;
-        self.place = PeerAddress::Known(Transport::Vsock { cid, port });
-        self.or_die(|engine| {
-            let dialled = Stream::dial_vsock(cid, port, Until::within(VSOCK));
-            engine.begin(dialled.map_err(|e| EngineError::number(e.kind().errno().0, "connect"))?)
-        })
-    }
-
-    /// Over a connected socket.
-    pub(crate) fn connect_socket(&mut self, socket: OwnedFd) -> Result<(), EngineError> {
-        When::Created.check(self.state)?;
-        self.or_die(|engine| {
-            let stream =
-                Stream::new(socket).map_err(|e| EngineError::new(e, "fcntl: set O_NONBLOCK"))?;
-            engine.begin(stream)
-        })
-    }
-
-    /// To a program that speaks on its standard input and output, or listens as systemd has it
-    /// listen.
-    pub(crate) fn connect_program(
-        &mut self,
-        words: &[String],
-        listens: bool,
-    ) -> Result<(), EngineError> {
-        When::Created.check(self.state)?;
-        if words.is_empty() {
-            return Err(EngineError::new(Errno::INVAL, "missing command name in argv list"));
-        }
-        self.or_die(|engine| {
-            let (process, stream) = if listens {
-                Process::activated(words, &engine.settings.activation_name)?
-            } else {
-                Process::on_socket(words)?
-            };
-            engine.process = Some(process);
-            engine.begin(stream)
-        })
     }
 
     fn begin(&mut self, stream: Stream) -> Result<(), EngineError> {

@@ -32,10 +32,8 @@ pub(super) enum Reading {
     /// Bytes of a read; `start` and `len` are those of the chunk in its memory, `at` where the next
     /// one goes.
     Data { cookie: u64, start: usize, len: usize, at: usize, last: bool },
-    /// Any other payload, which is parsed as a whole.
-    Payload { cookie: u64, kind: u16, left: usize, bytes: Vec<u8>, last: bool },
-    /// An invalid payload of a known length.
-    Skipping { cookie: u64, left: u64, last: bool },
+    /// Any other payload, which is parsed as a whole; one without a kind is skipped.
+    Payload { cookie: u64, kind: Option<u16>, left: usize, bytes: Vec<u8>, last: bool },
 }
 
 impl Reading {
@@ -113,9 +111,11 @@ impl<K> Engine<K> {
                 self.chunk_done(cookie, last);
                 Ok(true)
             }
-            Reading::Payload { left, bytes, .. } => {
+            Reading::Payload { kind, left, bytes, .. } => {
                 let some = (*left).min(self.inbox.len());
-                bytes.extend_from_slice(self.inbox.filled().get(..some).unwrap_or_default());
+                if kind.is_some() {
+                    bytes.extend_from_slice(self.inbox.filled().get(..some).unwrap_or_default());
+                }
                 self.inbox.take(some);
                 *left -= some;
                 if *left > 0 {
@@ -123,21 +123,9 @@ impl<K> Engine<K> {
                 }
                 let read = std::mem::take(&mut self.reading);
                 if let Reading::Payload { cookie, kind, bytes, last, .. } = read {
-                    self.payload(cookie, kind, &bytes)?;
+                    kind.map_or(Ok(()), |kind| self.payload(cookie, kind, &bytes))?;
                     self.chunk_done(cookie, last);
                 }
-                Ok(true)
-            }
-            Reading::Skipping { cookie, left, last } => {
-                let some = self.inbox.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                self.inbox.take(some);
-                *left -= some as u64;
-                if *left > 0 {
-                    return Ok(false);
-                }
-                let (cookie, last) = (*cookie, *last);
-                self.reading = Reading::Header;
-                self.chunk_done(cookie, last);
                 Ok(true)
             }
         }
@@ -191,21 +179,15 @@ impl<K> Engine<K> {
         let command = self.flying(cookie).ok_or_else(|| Self::unknown(cookie))?;
         if error != 0 {
             command.fail(ErrorCode(error).to_errno());
-        } else if command.kind == Kind::Read && structured {
+        } else if command.ask.kind == Kind::Read && structured {
             return Err(EngineError::plain("server sent unexpected simple reply for read"));
-        } else if command.kind == Kind::Read && command.count > 0 {
-            let len = usize::try_from(command.count).unwrap_or(usize::MAX);
+        } else if command.ask.kind == Kind::Read && command.ask.count > 0 {
+            let len = usize::try_from(command.ask.count).unwrap_or(usize::MAX);
             self.reading = Reading::Data { cookie, start: 0, len, at: 0, last: true };
             return Ok(());
         }
         self.finish(cookie);
         Ok(())
-    }
-
-    /// A command whose last reply has not come.
-    fn flying(&mut self, cookie: u64) -> Option<&mut super::Submitted<K>> {
-        let flying = super::CommandProgress::Flying;
-        self.command_mut(cookie).filter(|command| command.progress == flying)
     }
 
     fn chunk(
@@ -217,13 +199,16 @@ impl<K> Engine<K> {
     ) -> Result<(), EngineError> {
         let wide = self.mode == Framing::Extended;
         let command = self.flying(cookie).ok_or_else(|| Self::unknown(cookie))?;
+        let asked = (command.ask.offset, command.ask.count);
         let fits = match kind {
             chunk::NONE => length == 0 && last,
-            chunk::OFFSET_DATA => command.kind == Kind::Read && length >= 8,
-            chunk::OFFSET_HOLE => command.kind == Kind::Read && length == 12,
-            chunk::BLOCK_STATUS => !wide && command.kind == Kind::BlockStatus && length <= MAX_KEPT,
+            chunk::OFFSET_DATA => command.ask.kind == Kind::Read && length >= 8,
+            chunk::OFFSET_HOLE => command.ask.kind == Kind::Read && length == 12,
+            chunk::BLOCK_STATUS => {
+                !wide && command.ask.kind == Kind::BlockStatus && length <= MAX_KEPT
+            }
             chunk::BLOCK_STATUS_EXT => {
-                wide && command.kind == Kind::BlockStatus && length <= MAX_KEPT
+                wide && command.ask.kind == Kind::BlockStatus && length <= MAX_KEPT
             }
             kind => kind & chunk::ERROR_BIT != 0 && (6..=64 << 10).contains(&length),
         };
@@ -235,16 +220,15 @@ impl<K> Engine<K> {
                          {cookie}, this is probably a server bug"
                 )
             });
-            self.reading = Reading::Skipping { cookie, left: length, last };
-            return Ok(());
         }
-        if kind != chunk::OFFSET_DATA {
+        if !fits || kind != chunk::OFFSET_DATA {
             let left = usize::try_from(length).unwrap_or(usize::MAX);
+            let kind = fits.then_some(kind);
             self.reading = Reading::Payload { cookie, kind, left, bytes: Vec::new(), last };
             return Ok(());
         }
         let len = length - 8;
-        let start = Self::within((command.offset, command.count), offset, len)?;
+        let start = Self::within(asked, offset, len)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         self.inbox.take(8);
         self.reading = Reading::Data { cookie, start, len, at: start, last };
@@ -266,12 +250,12 @@ impl<K> Engine<K> {
 
     /// Content of a read has arrived.
     fn content(&mut self, cookie: u64, (start, len): (usize, usize), status: u32) {
-        let Some(command) = self.command_mut(cookie) else { return };
+        let Some(command) = self.commands.get_mut(&cookie) else { return };
         // Bytes that were sent twice do not make up for missing ones.
         if len > 0 && command.coverage.add(start as u64, len as u64).is_err() {
             command.fail(Errno::PROTO.raw_os_error());
         }
-        if command.chunks {
+        if command.ask.chunks {
             self.events.push_back(Event::Chunk { cookie, start, len, status, errno: 0 });
             self.progressed = true;
         }
@@ -280,7 +264,7 @@ impl<K> Engine<K> {
     fn payload(&mut self, cookie: u64, kind: u16, bytes: &[u8]) -> Result<(), EngineError> {
         let parsed = parse_chunk_payload(self.mode, kind, bytes);
         let Some(command) = self.commands.get_mut(&cookie) else { return Ok(()) };
-        let asked = (command.offset, command.count);
+        let asked = (command.ask.offset, command.ask.count);
         match parsed {
             Ok(ChunkPayload::Hole { offset, length }) => {
                 let start = Self::within(asked, offset, length)?;
@@ -292,7 +276,7 @@ impl<K> Engine<K> {
                 let errno = error.code.to_errno();
                 let start =
                     error.offset.map(|offset| Self::within(asked, offset, 1)).transpose()?;
-                if let (Some(start), true) = (start, command.chunks) {
+                if let (Some(start), true) = (start, command.ask.chunks) {
                     let status = ERROR;
                     let chunk = Event::Chunk { cookie, start, len: 0, status, errno };
                     self.events.push_back(chunk);

@@ -31,69 +31,52 @@ pub(crate) mod transport {
 /// Handshake flags that are known.
 pub(crate) const HANDSHAKE_MASK: u32 = 3;
 
-#[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent switches, as libnbd has them")]
-pub(crate) struct Settings {
-    pub(crate) debug: bool,
-    pub(crate) name: String,
-    pub(crate) private_data: u64,
-    pub(crate) export: String,
-    pub(crate) request_block_size: bool,
-    pub(crate) full_info: bool,
-    pub(crate) tls: i32,
-    pub(crate) tls_certificates: Option<PathBuf>,
-    pub(crate) tls_verify_peer: bool,
-    pub(crate) tls_username: Option<String>,
-    pub(crate) tls_hostname: Option<String>,
-    pub(crate) tls_psk_file: Option<PathBuf>,
-    pub(crate) tls_priority: Option<String>,
-    pub(crate) request_extended: bool,
-    pub(crate) request_structured: bool,
-    pub(crate) request_meta: bool,
-    pub(crate) handshake_flags: u32,
-    pub(crate) pread_initialize: bool,
-    pub(crate) strict: u32,
-    pub(crate) opt_mode: bool,
-    pub(crate) contexts: Vec<String>,
-    pub(crate) uri_transports: u32,
-    pub(crate) uri_tls: i32,
-    pub(crate) uri_tls_priority: bool,
-    pub(crate) uri_local_file: bool,
-    pub(crate) activation_name: String,
+macro_rules! settings {
+    ($($field:ident: $type:ty = $default:expr,)*) => {
+        #[derive(Debug)]
+        #[expect(clippy::struct_excessive_bools, reason = "independent switches of libnbd")]
+        pub(crate) struct Settings {
+            pub(crate) name: String,
+            $(pub(crate) $field: $type,)*
+        }
+
+        impl Settings {
+            pub(crate) fn new(name: String) -> Self {
+                Self { name, $($field: $default,)* }
+            }
+        }
+    };
+}
+
+settings! {
+    debug: bool = std::env::var_os("LIBNBD_DEBUG").is_some_and(|value| value == "1"),
+    private_data: u64 = 0,
+    export: String = String::new(),
+    request_block_size: bool = true,
+    full_info: bool = false,
+    tls: i32 = tls::DISABLE,
+    tls_certificates: Option<PathBuf> = None,
+    tls_verify_peer: bool = true,
+    tls_username: Option<String> = None,
+    tls_hostname: Option<String> = None,
+    tls_psk_file: Option<PathBuf> = None,
+    tls_priority: Option<String> = None,
+    request_extended: bool = true,
+    request_structured: bool = true,
+    request_meta: bool = true,
+    handshake_flags: u32 = HANDSHAKE_MASK,
+    pread_initialize: bool = true,
+    strict: u32 = strict::MASK,
+    opt_mode: bool = false,
+    contexts: Vec<String> = Vec::new(),
+    uri_transports: u32 = transport::MASK,
+    uri_tls: i32 = 1,
+    uri_tls_priority: bool = true,
+    uri_local_file: bool = false,
+    activation_name: String = String::new(),
 }
 
 impl Settings {
-    pub(crate) fn new(name: String) -> Self {
-        Self {
-            debug: std::env::var_os("LIBNBD_DEBUG").is_some_and(|value| value == "1"),
-            name,
-            private_data: 0,
-            export: String::new(),
-            request_block_size: true,
-            full_info: false,
-            tls: tls::DISABLE,
-            tls_certificates: None,
-            tls_verify_peer: true,
-            tls_username: None,
-            tls_hostname: None,
-            tls_psk_file: None,
-            tls_priority: None,
-            request_extended: true,
-            request_structured: true,
-            request_meta: true,
-            handshake_flags: HANDSHAKE_MASK,
-            pread_initialize: true,
-            strict: strict::MASK,
-            opt_mode: false,
-            contexts: Vec::new(),
-            uri_transports: transport::MASK,
-            uri_tls: 1,
-            uri_tls_priority: true,
-            uri_local_file: false,
-            activation_name: String::new(),
-        }
-    }
-
     /// Whether all of these checks are made before a command is sent.
     pub(crate) const fn is_strict(&self, bits: u32) -> bool {
         self.strict & bits == bits

@@ -21,6 +21,7 @@ pub(crate) enum State {
 /// When a call makes sense: any of these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
+    Always,
     Created,
     CreatedOrNegotiating,
     Negotiating,
@@ -36,59 +37,49 @@ pub(crate) enum When {
 }
 
 impl When {
-    const fn has(self, state: State) -> bool {
+    /// The states, and in libnbd's words.
+    const fn states(self) -> (&'static [State], &'static str) {
         use State::{Closed, Connecting, Created, Dead, Negotiating, Ready, Talking};
         match self {
-            Self::Created => matches!(state, Created),
-            Self::CreatedOrNegotiating => matches!(state, Created | Negotiating),
-            Self::Negotiating => matches!(state, Negotiating),
-            Self::Known => matches!(state, Negotiating | Ready | Closed),
-            Self::Open => matches!(state, Negotiating | Ready),
-            Self::Connected => matches!(state, Ready),
-            Self::Used => matches!(state, Ready | Closed | Dead),
-            Self::Begun => {
-                matches!(state, Connecting | Talking | Negotiating | Ready | Closed | Dead)
+            Self::Always => {
+                (&[Created, Connecting, Talking, Negotiating, Ready, Closed, Dead], "there")
             }
-        }
-    }
-
-    const fn words(self) -> &'static str {
-        match self {
-            Self::Created => "newly created",
-            Self::CreatedOrNegotiating => "newly created, or negotiating",
-            Self::Negotiating => "negotiating",
-            Self::Known => "negotiating, or connected with the server, or shut down",
-            Self::Open => "negotiating, or connected with the server",
-            Self::Connected => "connected with the server",
-            Self::Used => "connected with the server, or shut down, or dead",
-            Self::Begun => {
-                "connecting, or negotiating, or connected with the server, or shut down, or dead"
+            Self::Created => (&[Created], "newly created"),
+            Self::CreatedOrNegotiating => {
+                (&[Created, Negotiating], "newly created, or negotiating")
             }
+            Self::Negotiating => (&[Negotiating], "negotiating"),
+            Self::Known => (
+                &[Negotiating, Ready, Closed],
+                "negotiating, or connected with the server, or shut down",
+            ),
+            Self::Open => (&[Negotiating, Ready], "negotiating, or connected with the server"),
+            Self::Connected => (&[Ready], "connected with the server"),
+            Self::Used => {
+                (&[Ready, Closed, Dead], "connected with the server, or shut down, or dead")
+            }
+            Self::Begun => (
+                &[Connecting, Talking, Negotiating, Ready, Closed, Dead],
+                "connecting, or negotiating, or connected with the server, or shut down, or dead",
+            ),
         }
     }
 
     /// Refuses a call that makes no sense now.
     pub(crate) fn check(self, state: State) -> Result<(), EngineError> {
-        if self.has(state) {
+        let (states, words) = self.states();
+        if states.contains(&state) {
             return Ok(());
         }
         let errno = if state == State::Created { Errno::NOTCONN } else { Errno::INVAL };
-        let (name, words) = (state.name(), self.words());
+        let name = state.name();
         Err(EngineError::new(errno, format!("invalid state: {name}: the handle must be {words}")))
     }
 }
 
 impl State {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Created => "START",
-            Self::Connecting => "CONNECT_TCP.CONNECTING",
-            Self::Talking => "NEWSTYLE.START",
-            Self::Negotiating => "NEGOTIATING",
-            Self::Ready => "READY",
-            Self::Closed => "CLOSED",
-            Self::Dead => "DEAD",
-        }
+    pub(crate) fn name(self) -> &'static str {
+        self.described().split(':').next().unwrap_or_default()
     }
 
     /// The name, and what it means.

@@ -4,41 +4,22 @@ use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 use wire::Command as Kind;
 
-use super::NBD;
-use crate::engine::{CommandSpec, PythonMemory};
-use crate::nbd::buffer::{self, View};
-use crate::nbd::shared::{CallError, Core, KeptObjects};
-use crate::nbd::telling::callback;
+use super::buffer::{self, View};
+use super::shared::{CallError, Core, KeptObjects};
+use super::telling::callback;
+use super::{NBD, Object};
+use crate::engine::CommandSpec;
 
 /// Longest read, in bytes; the engine refuses more.
 const MOST: usize = 64 << 20;
 
-/// A command without payload, callbacks or special wishes.
-fn plain(kind: Kind, count: u64, offset: u64, flags: u32) -> CommandSpec<KeptObjects> {
-    CommandSpec {
-        kind,
-        flags,
-        offset,
-        count,
-        memory: PythonMemory::none(),
-        only: None,
-        chunks: false,
-        completion: false,
-        fresh: false,
-        keep: KeptObjects::default(),
-    }
-}
+type Spec = CommandSpec<KeptObjects>;
 
-fn read(view: View, object: Py<PyAny>, offset: u64, flags: u32) -> CommandSpec<KeptObjects> {
+/// A read into, or a write from, the memory of an object.
+fn transfer(kind: Kind, (view, object): (View, Py<PyAny>), offset: u64, flags: u32) -> Spec {
     let (count, memory) = (view.len() as u64, view.memory());
     let keep = KeptObjects { _view: Some(view), object: Some(object), ..KeptObjects::default() };
-    CommandSpec { memory, keep, ..plain(Kind::Read, count, offset, flags) }
-}
-
-fn write(view: View, object: Py<PyAny>, offset: u64, flags: u32) -> CommandSpec<KeptObjects> {
-    let (count, memory) = (view.len() as u64, view.memory());
-    let keep = KeptObjects { _view: Some(view), object: Some(object), ..KeptObjects::default() };
-    CommandSpec { memory, keep, ..plain(Kind::Write, count, offset, flags) }
+    CommandSpec { memory, keep, ..Spec::new(kind, count, offset, flags) }
 }
 
 /// A read into a bytearray of its own; one that is too long, which is refused, has no room.
@@ -47,24 +28,31 @@ fn read_fresh<'py>(
     count: usize,
     offset: u64,
     flags: u32,
-) -> PyResult<(Bound<'py, PyByteArray>, CommandSpec<KeptObjects>)> {
+) -> PyResult<(Bound<'py, PyByteArray>, Spec)> {
     let room = if count > MOST { 0 } else { count };
     let bytes = buffer::fresh(py, room)?;
     let view = View::of(bytes.as_any(), true)?;
     let object = bytes.clone().into_any().unbind();
-    let ask = read(view, object, offset, flags);
+    let ask = transfer(Kind::Read, (view, object), offset, flags);
     Ok((bytes, CommandSpec { count: count as u64, fresh: true, ..ask }))
+}
+
+/// A read whose pieces are reported as they arrive.
+fn in_pieces(mut ask: Spec, chunk: Object<'_, '_>) -> PyResult<Spec> {
+    ask.chunks = true;
+    ask.keep.chunk = callback(Some(chunk), "chunk")?;
+    Ok(ask)
 }
 
 fn status(
     (count, offset): (u64, u64),
-    extent: &Bound<'_, PyAny>,
+    extent: Object<'_, '_>,
     pairs: bool,
     flags: u32,
-) -> PyResult<CommandSpec<KeptObjects>> {
+) -> PyResult<Spec> {
     let keep =
         KeptObjects { extent: callback(Some(extent), "extent")?, pairs, ..KeptObjects::default() };
-    Ok(CommandSpec { keep, ..plain(Kind::BlockStatus, count, offset, flags) })
+    Ok(CommandSpec { keep, ..Spec::new(Kind::BlockStatus, count, offset, flags) })
 }
 
 impl NBD {
@@ -73,8 +61,8 @@ impl NBD {
         &self,
         py: Python<'_>,
         call: &str,
-        mut ask: CommandSpec<KeptObjects>,
-        completion: Option<&Bound<'_, PyAny>>,
+        mut ask: Spec,
+        completion: Option<Object<'_, '_>>,
     ) -> PyResult<u64> {
         ask.keep.completion = callback(completion, "completion")?;
         ask.completion = ask.keep.completion.is_some();
@@ -86,7 +74,7 @@ impl NBD {
     }
 
     /// Sends a command, and waits for its end.
-    fn command(&self, py: Python<'_>, call: &str, ask: CommandSpec<KeptObjects>) -> PyResult<()> {
+    fn command(&self, py: Python<'_>, call: &str, ask: Spec) -> PyResult<()> {
         let cookie = self.issue(py, call, ask, None)?;
         let look = |core: &mut Core| match core.engine() {
             Ok(engine) => engine.retire(cookie).map(Ok),
@@ -110,8 +98,7 @@ impl NBD {
         flags: u32,
     ) -> PyResult<Bound<'py, PyByteArray>> {
         let (bytes, ask) = read_fresh(py, count, offset, flags)?;
-        self.command(py, "pread", ask)?;
-        Ok(bytes)
+        self.command(py, "pread", ask).map(|()| bytes)
     }
 
     /// Reads into the memory of an object: a bytearray, a memoryview, a NumPy array. Not in libnbd.
@@ -119,12 +106,11 @@ impl NBD {
     fn pread_into(
         &self,
         py: Python<'_>,
-        buf: &Bound<'_, PyAny>,
+        buf: Object<'_, '_>,
         offset: u64,
         flags: u32,
     ) -> PyResult<()> {
-        let (view, object) = buffer::target(buf)?;
-        self.command(py, "pread", read(view, object, offset, flags))
+        self.command(py, "pread", transfer(Kind::Read, buffer::target(buf)?, offset, flags))
     }
 
     /// Reads, and calls `chunk(bytes, offset, status, error)` for each piece as it arrives:
@@ -135,109 +121,11 @@ impl NBD {
         py: Python<'py>,
         count: usize,
         offset: u64,
-        chunk: &Bound<'py, PyAny>,
+        chunk: Object<'_, '_>,
         flags: u32,
     ) -> PyResult<Bound<'py, PyByteArray>> {
-        let (bytes, mut ask) = read_fresh(py, count, offset, flags)?;
-        ask.chunks = true;
-        ask.keep.chunk = callback(Some(chunk), "chunk")?;
-        self.command(py, "pread_structured", ask)?;
-        Ok(bytes)
-    }
-
-    /// Writes bytes at `offset`; with CMD_FLAG_FUA they are durable before this returns.
-    #[pyo3(signature = (buf, offset, flags=0))]
-    fn pwrite(
-        &self,
-        py: Python<'_>,
-        buf: &Bound<'_, PyAny>,
-        offset: u64,
-        flags: u32,
-    ) -> PyResult<()> {
-        let view = View::of(buf, false)?;
-        self.command(py, "pwrite", write(view, buf.clone().unbind(), offset, flags))
-    }
-
-    /// Flushes: makes earlier writes durable.
-    #[pyo3(signature = (flags=0))]
-    fn flush(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
-        self.command(py, "flush", plain(Kind::Flush, 0, 0, flags))
-    }
-
-    /// Trims bytes: they are not needed any more, and their contents are then undefined.
-    #[pyo3(signature = (count, offset, flags=0))]
-    fn trim(&self, py: Python<'_>, count: u64, offset: u64, flags: u32) -> PyResult<()> {
-        self.command(py, "trim", plain(Kind::Trim, count, offset, flags))
-    }
-
-    /// Has the server prefetch bytes.
-    #[pyo3(signature = (count, offset, flags=0))]
-    fn cache(&self, py: Python<'_>, count: u64, offset: u64, flags: u32) -> PyResult<()> {
-        self.command(py, "cache", plain(Kind::Cache, count, offset, flags))
-    }
-
-    /// Makes bytes read as zeroes. CMD_FLAG_NO_HOLE keeps them allocated; with CMD_FLAG_FAST_ZERO
-    /// this fails if it would be as slow as writing.
-    #[pyo3(signature = (count, offset, flags=0))]
-    fn zero(&self, py: Python<'_>, count: u64, offset: u64, flags: u32) -> PyResult<()> {
-        self.command(py, "zero", plain(Kind::WriteZeroes, count, offset, flags))
-    }
-
-    /// Calls `extent(context, offset, entries, error)` for each context: entries are lengths and
-    /// flags in turn.
-    #[pyo3(signature = (count, offset, extent, flags=0))]
-    fn block_status(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        extent: &Bound<'_, PyAny>,
-        flags: u32,
-    ) -> PyResult<()> {
-        self.command(py, "block_status", status((count, offset), extent, false, flags)?)
-    }
-
-    /// The same, with entries that are pairs of length and flags.
-    #[pyo3(signature = (count, offset, extent64, flags=0))]
-    fn block_status_64(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        extent64: &Bound<'_, PyAny>,
-        flags: u32,
-    ) -> PyResult<()> {
-        self.command(py, "block_status_64", status((count, offset), extent64, true, flags)?)
-    }
-
-    /// The same, for some of the selected contexts.
-    #[pyo3(signature = (count, offset, contexts, extent64, flags=0))]
-    fn block_status_filter(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        contexts: Vec<String>,
-        extent64: &Bound<'_, PyAny>,
-        flags: u32,
-    ) -> PyResult<()> {
-        let ask = status((count, offset), extent64, true, flags)?;
-        self.command(py, "block_status_filter", CommandSpec { only: Some(contexts), ..ask })
-    }
-
-    /// Starts a read into a Buffer, or the memory of an object. Returns a cookie. Calls
-    /// `completion(error)` at the end; if that returns 1, the command is retired.
-    #[pyo3(signature = (buf, offset, completion=None, flags=0))]
-    fn aio_pread(
-        &self,
-        py: Python<'_>,
-        buf: &Bound<'_, PyAny>,
-        offset: u64,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        let (view, object) = buffer::target(buf)?;
-        self.issue(py, "aio_pread", read(view, object, offset, flags), completion)
+        let (bytes, ask) = read_fresh(py, count, offset, flags)?;
+        self.command(py, "pread_structured", in_pieces(ask, chunk)?).map(|()| bytes)
     }
 
     /// Starts a read into a bytearray of its own, which holds any bytes until the read is over: for
@@ -248,141 +136,108 @@ impl NBD {
         py: Python<'py>,
         count: usize,
         offset: u64,
-        completion: &Bound<'_, PyAny>,
+        completion: Object<'_, '_>,
         flags: u32,
     ) -> PyResult<Bound<'py, PyByteArray>> {
         let (bytes, ask) = read_fresh(py, count, offset, flags)?;
-        self.issue(py, "aio_pread", ask, Some(completion))?;
-        Ok(bytes)
+        self.issue(py, "aio_pread", ask, Some(completion)).map(|_| bytes)
     }
+}
+
+methods! {
+    /// Writes bytes at `offset`; with CMD_FLAG_FUA they are durable before this returns.
+    pwrite(buf: Object<'_, '_>, offset: u64, flags: u32 = 0) -> () = command({
+        let memory = (View::of(buf, false)?, buf.clone().unbind());
+        transfer(Kind::Write, memory, offset, flags)
+    });
+
+    /// Flushes: makes earlier writes durable.
+    flush(flags: u32 = 0) -> () = command(Spec::new(Kind::Flush, 0, 0, flags));
+
+    /// Trims bytes: they are not needed any more, and their contents are then undefined.
+    trim(count: u64, offset: u64, flags: u32 = 0) -> ()
+        = command(Spec::new(Kind::Trim, count, offset, flags));
+
+    /// Has the server prefetch bytes.
+    cache(count: u64, offset: u64, flags: u32 = 0) -> ()
+        = command(Spec::new(Kind::Cache, count, offset, flags));
+
+    /// Makes bytes read as zeroes. CMD_FLAG_NO_HOLE keeps them allocated; with CMD_FLAG_FAST_ZERO
+    /// this fails if it would be as slow as writing.
+    zero(count: u64, offset: u64, flags: u32 = 0) -> ()
+        = command(Spec::new(Kind::WriteZeroes, count, offset, flags));
+
+    /// Calls `extent(context, offset, entries, error)` for each context: entries are lengths and
+    /// flags in turn.
+    block_status(count: u64, offset: u64, extent: Object<'_, '_>, flags: u32 = 0) -> ()
+        = command(status((count, offset), extent, false, flags)?);
+
+    /// The same, with entries that are pairs of length and flags.
+    block_status_64(count: u64, offset: u64, extent64: Object<'_, '_>, flags: u32 = 0) -> ()
+        = command(status((count, offset), extent64, true, flags)?);
+
+    /// The same, for some of the selected contexts.
+    block_status_filter(
+        count: u64, offset: u64, contexts: Vec<String>, extent64: Object<'_, '_>, flags: u32 = 0
+    ) -> () = command({
+        CommandSpec { only: Some(contexts), ..status((count, offset), extent64, true, flags)? }
+    });
+
+    /// Starts a read into a Buffer, or the memory of an object. Returns a cookie. Calls
+    /// `completion(error)` at the end; if that returns 1, the command is retired.
+    aio_pread(
+        buf: Object<'_, '_>, offset: u64, completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue(transfer(Kind::Read, buffer::target(buf)?, offset, flags), completion);
 
     /// The same as `aio_pread`, and calls `chunk` like `pread_structured`.
-    #[pyo3(signature = (buf, offset, chunk, completion=None, flags=0))]
-    fn aio_pread_structured(
-        &self,
-        py: Python<'_>,
-        buf: &Bound<'_, PyAny>,
-        offset: u64,
-        chunk: &Bound<'_, PyAny>,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        let (view, object) = buffer::target(buf)?;
-        let mut ask = read(view, object, offset, flags);
-        ask.chunks = true;
-        ask.keep.chunk = callback(Some(chunk), "chunk")?;
-        self.issue(py, "aio_pread_structured", ask, completion)
-    }
+    aio_pread_structured(
+        buf: Object<'_, '_>, offset: u64, chunk: Object<'_, '_>,
+        completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue({
+        in_pieces(transfer(Kind::Read, buffer::target(buf)?, offset, flags), chunk)?
+    }, completion);
 
     /// Starts a write. The bytes must not change until its end.
-    #[pyo3(signature = (buf, offset, completion=None, flags=0))]
-    fn aio_pwrite(
-        &self,
-        py: Python<'_>,
-        buf: &Bound<'_, PyAny>,
-        offset: u64,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        let (view, object) = buffer::source(buf)?;
-        self.issue(py, "aio_pwrite", write(view, object, offset, flags), completion)
-    }
+    aio_pwrite(
+        buf: Object<'_, '_>, offset: u64, completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue(transfer(Kind::Write, buffer::source(buf)?, offset, flags), completion);
 
     /// Starts a flush.
-    #[pyo3(signature = (completion=None, flags=0))]
-    fn aio_flush(
-        &self,
-        py: Python<'_>,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        self.issue(py, "aio_flush", plain(Kind::Flush, 0, 0, flags), completion)
-    }
+    aio_flush(completion: Option<Object<'_, '_>> = None, flags: u32 = 0) -> u64
+        = issue(Spec::new(Kind::Flush, 0, 0, flags), completion);
 
     /// Starts a trim.
-    #[pyo3(signature = (count, offset, completion=None, flags=0))]
-    fn aio_trim(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        self.issue(py, "aio_trim", plain(Kind::Trim, count, offset, flags), completion)
-    }
+    aio_trim(
+        count: u64, offset: u64, completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue(Spec::new(Kind::Trim, count, offset, flags), completion);
 
     /// Starts a prefetch.
-    #[pyo3(signature = (count, offset, completion=None, flags=0))]
-    fn aio_cache(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        self.issue(py, "aio_cache", plain(Kind::Cache, count, offset, flags), completion)
-    }
+    aio_cache(
+        count: u64, offset: u64, completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue(Spec::new(Kind::Cache, count, offset, flags), completion);
 
     /// Starts a zero.
-    #[pyo3(signature = (count, offset, completion=None, flags=0))]
-    fn aio_zero(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        self.issue(py, "aio_zero", plain(Kind::WriteZeroes, count, offset, flags), completion)
-    }
+    aio_zero(
+        count: u64, offset: u64, completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue(Spec::new(Kind::WriteZeroes, count, offset, flags), completion);
 
     /// Starts a block status request, like `block_status`.
-    #[pyo3(signature = (count, offset, extent, completion=None, flags=0))]
-    fn aio_block_status(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        extent: &Bound<'_, PyAny>,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        let ask = status((count, offset), extent, false, flags)?;
-        self.issue(py, "aio_block_status", ask, completion)
-    }
+    aio_block_status(
+        count: u64, offset: u64, extent: Object<'_, '_>,
+        completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue(status((count, offset), extent, false, flags)?, completion);
 
     /// Starts a block status request, like `block_status_64`.
-    #[pyo3(signature = (count, offset, extent64, completion=None, flags=0))]
-    fn aio_block_status_64(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        extent64: &Bound<'_, PyAny>,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        let ask = status((count, offset), extent64, true, flags)?;
-        self.issue(py, "aio_block_status_64", ask, completion)
-    }
+    aio_block_status_64(
+        count: u64, offset: u64, extent64: Object<'_, '_>,
+        completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue(status((count, offset), extent64, true, flags)?, completion);
 
     /// Starts a block status request, like `block_status_filter`.
-    #[pyo3(signature = (count, offset, contexts, extent64, completion=None, flags=0))]
-    #[expect(clippy::too_many_arguments, reason = "libnbd's")]
-    fn aio_block_status_filter(
-        &self,
-        py: Python<'_>,
-        count: u64,
-        offset: u64,
-        contexts: Vec<String>,
-        extent64: &Bound<'_, PyAny>,
-        completion: Option<&Bound<'_, PyAny>>,
-        flags: u32,
-    ) -> PyResult<u64> {
-        let ask = status((count, offset), extent64, true, flags)?;
-        let ask = CommandSpec { only: Some(contexts), ..ask };
-        self.issue(py, "aio_block_status_filter", ask, completion)
-    }
+    aio_block_status_filter(
+        count: u64, offset: u64, contexts: Vec<String>, extent64: Object<'_, '_>,
+        completion: Option<Object<'_, '_>> = None, flags: u32 = 0
+    ) -> u64 = issue({
+        CommandSpec { only: Some(contexts), ..status((count, offset), extent64, true, flags)? }
+    }, completion);
 }

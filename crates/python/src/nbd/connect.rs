@@ -1,6 +1,6 @@
 //! Ways to a server.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,52 +11,51 @@ use pyo3::types::PyList;
 use rustix::io::Errno;
 use wire::{Transport, Uri};
 
-use super::NBD;
-use crate::engine::{Engine, EngineError, Settings, State, When, take_descriptor, transport};
-use crate::nbd::shared::{CallError, Core, KeptObjects};
+use super::shared::{CallError, Core};
+use super::{NBD, Object};
+use crate::engine::When::Created;
+use crate::engine::{EngineError, Settings, State, Way, transport};
 
-/// A way to a server, before anything is connected.
-enum Way {
-    Unix(Vec<u8>, Transport),
-    Tcp { host: String, port: String, addresses: Vec<SocketAddr> },
-    Vsock { cid: u32, port: u32 },
-    Socket(RawFd),
-    Program { words: Vec<String>, listens: bool },
+fn unix(path: &Path) -> Way {
+    Transport::Unix { path: path.as_os_str().as_bytes().to_vec() }.into()
 }
 
-impl Way {
-    fn unix(path: &Path) -> Self {
-        let bytes = path.as_os_str().as_bytes().to_vec();
-        Self::Unix(bytes.clone(), Transport::Unix { path: bytes })
-    }
+fn vsock(cid: u32, port: u32) -> Way {
+    Transport::Vsock { cid, port }.into()
+}
 
-    /// To a host, by its name: the lookup may take long.
-    fn tcp(host: &str, port: &str) -> Result<Self, CallError> {
-        let say = |why: &str| {
-            let text = format!("getaddrinfo: hostname \"{host}\" port \"{port}\": {why}");
-            CallError::Engine(EngineError::plain(text))
-        };
-        let number = service(port);
-        let number = number.ok_or_else(|| say("Servname not supported for ai_socktype"))?;
-        let addresses = (host, number).to_socket_addrs().map_err(|e| {
-            let text = e.to_string();
-            say(text.rsplit(": ").next().unwrap_or_default())
-        })?;
-        let (host, port) = (host.to_owned(), port.to_owned());
-        Ok(Self::Tcp { host, port, addresses: addresses.collect() })
-    }
+fn tcp(host: &str, port: &str) -> Way {
+    Way::Tcp { host: host.to_owned(), port: port.to_owned(), addresses: Vec::new() }
+}
 
-    fn connect(self, engine: &mut Engine<KeptObjects>) -> Result<(), CallError> {
-        When::Created.check(engine.state())?;
-        match self {
-            Self::Unix(path, place) => engine.connect_unix(&path, place)?,
-            Self::Tcp { host, port, addresses } => engine.connect_tcp(&host, &port, addresses)?,
-            Self::Vsock { cid, port } => engine.connect_vsock(cid, port)?,
-            Self::Socket(number) => engine.connect_socket(take_descriptor(number)?)?,
-            Self::Program { words, listens } => engine.connect_program(&words, listens)?,
-        }
-        Ok(())
+fn program(argv: Object<'_, '_>, listens: bool) -> PyResult<Way> {
+    let list = argv.cast::<PyList>();
+    let list = list.map_err(|_| PyTypeError::new_err("expecting a list parameter"))?;
+    Ok(Way::Program { words: list.extract()?, listens })
+}
+
+/// An address as in Python's socket module: a path, or a host and a port.
+fn address(given: Object<'_, '_>) -> PyResult<Way> {
+    if let Ok((host, port)) = given.extract::<(String, u16)>() {
+        return Ok(tcp(&host, &port.to_string()));
     }
+    Ok(unix(&given.extract::<PathBuf>()?))
+}
+
+/// Looks the addresses of a host up, by its name: that may take long.
+fn look_up(mut way: Way) -> Result<Way, EngineError> {
+    let Way::Tcp { host, port, addresses } = &mut way else { return Ok(way) };
+    let say = |why: &str| {
+        EngineError::plain(format!("getaddrinfo: hostname \"{host}\" port \"{port}\": {why}"))
+    };
+    let number = service(port);
+    let number = number.ok_or_else(|| say("Servname not supported for ai_socktype"))?;
+    let found = (&**host, number).to_socket_addrs().map_err(|e| {
+        let text = e.to_string();
+        say(text.rsplit(": ").next().unwrap_or_default())
+    })?;
+    addresses.extend(found);
+    Ok(way)
 }
 
 /// A port by its number, or by its name in /etc/services.
@@ -158,11 +157,6 @@ fn apply(uri: &Uri, settings: &mut Settings) -> Result<(), CallError> {
     Ok(())
 }
 
-fn words(argv: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    let list = argv.cast::<PyList>();
-    list.map_err(|_| PyTypeError::new_err("expecting a list parameter"))?.extract()
-}
-
 /// Whether a connection is there, for calls that wait for it.
 fn connected(core: &mut Core) -> Option<Result<(), CallError>> {
     let engine = match core.engine() {
@@ -181,145 +175,82 @@ fn connected(core: &mut Core) -> Option<Result<(), CallError>> {
 }
 
 impl NBD {
-    fn begin(
-        &self,
-        py: Python<'_>,
-        call: &str,
-        way: impl FnOnce() -> Result<Way, CallError> + Send,
-    ) -> PyResult<()> {
-        self.shared.with(py, call, |core| Ok(When::Created.check(core.engine()?.state())?))?;
+    fn begin(&self, py: Python<'_>, call: &str, way: Way) -> PyResult<()> {
+        self.know(py, call, Created, |_| Ok(()))?;
         // The name is looked up before the lock is taken.
-        let way = py.detach(way).map_err(|failure| failure.raise(py, call))?;
-        self.shared.detached(py, call, |engine| way.connect(engine))
+        let way = py.detach(|| look_up(way));
+        let way = way.map_err(|fault| CallError::Engine(fault).raise(py, call))?;
+        self.shared.detached(py, call, |engine| Ok(engine.connect(way)?))
     }
 
-    fn connect(
-        &self,
-        py: Python<'_>,
-        call: &str,
-        way: impl FnOnce() -> Result<Way, CallError> + Send,
-    ) -> PyResult<()> {
+    fn connect(&self, py: Python<'_>, call: &str, way: Way) -> PyResult<()> {
         self.begin(py, call, way)?;
         self.shared.wait(py, call, connected)
     }
 
     fn begin_uri(&self, py: Python<'_>, call: &str, uri: &str) -> PyResult<()> {
-        let parsed = self.shared.with(py, call, |core| {
+        let transport = self.shared.with(py, call, |core| {
             let engine = core.engine()?;
-            When::Created.check(engine.state())?;
+            Created.check(engine.state())?;
             let uri = parse(uri)?;
             apply(&uri, &mut engine.settings)?;
-            Ok(uri)
+            Ok(uri.transport)
         })?;
-        self.begin(py, call, || match parsed.transport {
-            Transport::Tcp { host, port } => Way::tcp(&host, &port.to_string()),
-            Transport::Unix { path } => Ok(Way::Unix(path.clone(), Transport::Unix { path })),
-            Transport::UnixAbstract { name } => {
-                let path = [&[0], &*name].concat();
-                Ok(Way::Unix(path, Transport::UnixAbstract { name }))
-            }
-            Transport::Vsock { cid, port } => Ok(Way::Vsock { cid, port }),
-        })
+        self.begin(py, call, transport.into())
+    }
+
+    fn through_uri(&self, py: Python<'_>, call: &str, uri: &str) -> PyResult<()> {
+        self.begin_uri(py, call, uri)?;
+        self.shared.wait(py, call, connected)
     }
 }
 
-#[pymethods]
-impl NBD {
+methods! {
     /// Connects to an NBD URI (nbd, nbds, nbd+unix, nbds+unix, nbd+vsock, nbds+vsock), and waits
     /// until it can be used.
-    fn connect_uri(&self, py: Python<'_>, uri: &str) -> PyResult<()> {
-        self.begin_uri(py, "connect_uri", uri)?;
-        self.shared.wait(py, "connect_uri", connected)
-    }
+    connect_uri(uri: &str) -> () = through_uri(uri);
 
     /// Connects to a Unix socket by its path.
-    fn connect_unix(&self, py: Python<'_>, unixsocket: PathBuf) -> PyResult<()> {
-        self.connect(py, "connect_unix", || Ok(Way::unix(&unixsocket)))
-    }
+    connect_unix(unixsocket: PathBuf) -> () = connect(unix(&unixsocket));
 
     /// Connects to a port of a virtual machine, or of its host (2).
-    #[pyo3(signature = (cid, port))]
-    fn connect_vsock(&self, py: Python<'_>, cid: u32, port: u32) -> PyResult<()> {
-        self.connect(py, "connect_vsock", || Ok(Way::Vsock { cid, port }))
-    }
+    connect_vsock(cid: u32, port: u32) -> () = connect(vsock(cid, port));
 
     /// Connects to a host by its name or address, and a port by its number or name.
-    fn connect_tcp(&self, py: Python<'_>, hostname: &str, port: &str) -> PyResult<()> {
-        self.connect(py, "connect_tcp", || Way::tcp(hostname, port))
-    }
+    connect_tcp(hostname: &str, port: &str) -> () = connect(tcp(hostname, port));
 
     /// Takes over a connected socket by its descriptor, and closes it at the end.
-    fn connect_socket(&self, py: Python<'_>, sock: RawFd) -> PyResult<()> {
-        self.connect(py, "connect_socket", || Ok(Way::Socket(sock)))
-    }
+    connect_socket(sock: RawFd) -> () = connect(Way::Socket(sock));
 
     /// Starts a server that speaks on its standard input and output (`nbdkit -s`); it ends with
     /// this.
-    fn connect_command(&self, py: Python<'_>, argv: &Bound<'_, PyAny>) -> PyResult<()> {
-        let words = words(argv)?;
-        self.connect(py, "connect_command", || Ok(Way::Program { words, listens: false }))
-    }
+    connect_command(argv: Object<'_, '_>) -> () = connect(program(argv, false)?);
 
     /// Starts a server by systemd's socket activation (qemu-nbd, nbdkit), and connects to it; it
     /// ends with this.
-    fn connect_systemd_socket_activation(
-        &self,
-        py: Python<'_>,
-        argv: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let words = words(argv)?;
-        let call = "connect_systemd_socket_activation";
-        self.connect(py, call, || Ok(Way::Program { words, listens: true }))
-    }
+    connect_systemd_socket_activation(argv: Object<'_, '_>) -> () = connect(program(argv, true)?);
 
     /// Starts to connect to a URI.
-    fn aio_connect_uri(&self, py: Python<'_>, uri: &str) -> PyResult<()> {
-        self.begin_uri(py, "aio_connect_uri", uri)
-    }
+    aio_connect_uri(uri: &str) -> () = begin_uri(uri);
 
     /// Starts to connect to an address as in Python's socket module: a path, or a host and a port.
-    fn aio_connect(&self, py: Python<'_>, addr: &Bound<'_, PyAny>) -> PyResult<()> {
-        if let Ok((host, port)) = addr.extract::<(String, u16)>() {
-            return self.begin(py, "aio_connect", || Way::tcp(&host, &port.to_string()));
-        }
-        let path: PathBuf = addr.extract()?;
-        self.begin(py, "aio_connect", || Ok(Way::unix(&path)))
-    }
+    aio_connect(addr: Object<'_, '_>) -> () = begin(address(addr)?);
 
     /// Starts to connect to a Unix socket.
-    fn aio_connect_unix(&self, py: Python<'_>, unixsocket: PathBuf) -> PyResult<()> {
-        self.begin(py, "aio_connect_unix", || Ok(Way::unix(&unixsocket)))
-    }
+    aio_connect_unix(unixsocket: PathBuf) -> () = begin(unix(&unixsocket));
 
     /// Connects to a port of a virtual machine; this waits until the machine answers.
-    fn aio_connect_vsock(&self, py: Python<'_>, cid: u32, port: u32) -> PyResult<()> {
-        self.begin(py, "aio_connect_vsock", || Ok(Way::Vsock { cid, port }))
-    }
+    aio_connect_vsock(cid: u32, port: u32) -> () = begin(vsock(cid, port));
 
     /// Starts to connect to a host.
-    fn aio_connect_tcp(&self, py: Python<'_>, hostname: &str, port: &str) -> PyResult<()> {
-        self.begin(py, "aio_connect_tcp", || Way::tcp(hostname, port))
-    }
+    aio_connect_tcp(hostname: &str, port: &str) -> () = begin(tcp(hostname, port));
 
     /// Takes over a connected socket.
-    fn aio_connect_socket(&self, py: Python<'_>, sock: RawFd) -> PyResult<()> {
-        self.begin(py, "aio_connect_socket", || Ok(Way::Socket(sock)))
-    }
+    aio_connect_socket(sock: RawFd) -> () = begin(Way::Socket(sock));
 
     /// Starts a server that speaks on its standard input and output.
-    fn aio_connect_command(&self, py: Python<'_>, argv: &Bound<'_, PyAny>) -> PyResult<()> {
-        let words = words(argv)?;
-        self.begin(py, "aio_connect_command", || Ok(Way::Program { words, listens: false }))
-    }
+    aio_connect_command(argv: Object<'_, '_>) -> () = begin(program(argv, false)?);
 
     /// Starts a server by systemd's socket activation.
-    fn aio_connect_systemd_socket_activation(
-        &self,
-        py: Python<'_>,
-        argv: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let words = words(argv)?;
-        let call = "aio_connect_systemd_socket_activation";
-        self.begin(py, call, || Ok(Way::Program { words, listens: true }))
-    }
+    aio_connect_systemd_socket_activation(argv: Object<'_, '_>) -> () = begin(program(argv, true)?);
 }

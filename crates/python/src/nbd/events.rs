@@ -8,25 +8,16 @@ use rustix::io::Errno;
 use wire::Command as Kind;
 
 use super::NBD;
-use crate::engine::{CommandSpec, Engine, EngineError, PythonMemory, State, When, lent_descriptor};
-use crate::nbd::shared::{CallError, Core, KeptObjects};
+use super::shared::{CallError, Core, KeptObjects};
+use crate::engine::When::{Always, Open, Used};
+use crate::engine::{CommandSpec, Engine, EngineError, State, lent_descriptor};
 
 /// Makes `shutdown` abandon commands in flight.
 const ABANDON_PENDING: u32 = 0x10000;
 
-fn disconnect(flags: u32) -> CommandSpec<KeptObjects> {
-    CommandSpec {
-        kind: Kind::Disconnect,
-        flags,
-        offset: 0,
-        count: 0,
-        memory: PythonMemory::none(),
-        only: None,
-        chunks: false,
-        completion: false,
-        fresh: false,
-        keep: KeptObjects::default(),
-    }
+fn disconnect(engine: &mut Engine<KeptObjects>, flags: u32) -> Result<(), CallError> {
+    let ask = CommandSpec::new(Kind::Disconnect, 0, 0, flags);
+    engine.issue(ask).map(|_| ()).map_err(|(fault, _)| fault.into())
 }
 
 /// Whether a connection has ended, for `shutdown`.
@@ -38,13 +29,53 @@ fn over(core: &mut Core) -> Option<Result<(), CallError>> {
 }
 
 impl NBD {
-    fn is_state(
-        &self,
-        py: Python<'_>,
-        wanted: impl Fn(&Engine<KeptObjects>) -> bool,
-    ) -> PyResult<bool> {
-        self.shared.with(py, "connection_state", |core| Ok(wanted(core.engine()?)))
+    fn is_in(&self, py: Python<'_>, call: &str, state: impl Fn(State) -> bool) -> PyResult<bool> {
+        self.know(py, call, Always, |engine| Ok(state(engine.state())))
     }
+}
+
+methods! {
+    /// The descriptor of the socket, only for polling in the direction of `aio_get_direction`.
+    aio_get_fd() -> RawFd = know(Always, |engine| Ok(engine.socket()?.as_fd().as_raw_fd()));
+
+    /// The direction to poll: AIO_DIRECTION_READ, AIO_DIRECTION_WRITE, both, or 0.
+    aio_get_direction() -> u32 = know(Always, |engine| Ok(engine.direction()));
+
+    /// Whether the handle is new and not connected yet.
+    aio_is_created() -> bool = is_in(|state| state == State::Created);
+
+    /// Whether it is connecting, or an option is in flight.
+    aio_is_connecting() -> bool
+        = is_in(|state| matches!(state, State::Connecting | State::Talking));
+
+    /// Whether options may be sent.
+    aio_is_negotiating() -> bool = is_in(|state| state == State::Negotiating);
+
+    /// Whether commands may be sent and no message is partly sent or received.
+    aio_is_ready() -> bool
+        = know(Always, |engine| Ok(engine.state() == State::Ready && !engine.is_processing()));
+
+    /// Whether a command or reply is partly sent or received; commands may be sent.
+    aio_is_processing() -> bool = know(Always, |engine| Ok(engine.is_processing()));
+
+    /// Whether an error has ended the connection.
+    aio_is_dead() -> bool = is_in(|state| state == State::Dead);
+
+    /// Whether the connection was closed normally.
+    aio_is_closed() -> bool = is_in(|state| state == State::Closed);
+
+    /// The cookie of a command that has ended and was not retired; 0 if all are in flight.
+    aio_peek_command_completed() -> u64 = know(Always, |engine| match engine.first_ended() {
+        Some(cookie) => Ok(cookie),
+        None if engine.has_commands() => Ok(0),
+        None => Err(EngineError::new(Errno::INVAL, "no commands are in flight")),
+    });
+
+    /// The number of commands in flight.
+    aio_in_flight() -> usize = know(Used, |engine| Ok(engine.in_flight()));
+
+    /// The state, in words.
+    connection_state() -> &'static str = know(Always, |engine| Ok(engine.state().described()));
 }
 
 #[pymethods]
@@ -61,19 +92,6 @@ impl NBD {
         self.shared.poll_beside(py, "poll2", beside, timeout).map(i32::from)
     }
 
-    /// The descriptor of the socket, only for polling in the direction of `aio_get_direction`.
-    fn aio_get_fd(&self, py: Python<'_>) -> PyResult<RawFd> {
-        self.shared.with(py, "aio_get_fd", |core| {
-            let socket = core.engine()?.socket()?;
-            Ok(socket.as_fd().as_raw_fd())
-        })
-    }
-
-    /// The direction to poll: AIO_DIRECTION_READ, AIO_DIRECTION_WRITE, both, or 0.
-    fn aio_get_direction(&self, py: Python<'_>) -> PyResult<u32> {
-        self.shared.with(py, "aio_get_direction", |core| Ok(core.engine()?.direction()))
-    }
-
     /// Call this when the socket is readable.
     fn aio_notify_read(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.notify(py, "aio_notify_read", true)
@@ -82,41 +100,6 @@ impl NBD {
     /// Call this when the socket is writable.
     fn aio_notify_write(&self, py: Python<'_>) -> PyResult<()> {
         self.shared.notify(py, "aio_notify_write", false)
-    }
-
-    /// Whether the handle is new and not connected yet.
-    fn aio_is_created(&self, py: Python<'_>) -> PyResult<bool> {
-        self.is_state(py, |engine| engine.state() == State::Created)
-    }
-
-    /// Whether it is connecting, or an option is in flight.
-    fn aio_is_connecting(&self, py: Python<'_>) -> PyResult<bool> {
-        self.is_state(py, |engine| matches!(engine.state(), State::Connecting | State::Talking))
-    }
-
-    /// Whether options may be sent.
-    fn aio_is_negotiating(&self, py: Python<'_>) -> PyResult<bool> {
-        self.is_state(py, |engine| engine.state() == State::Negotiating)
-    }
-
-    /// Whether commands may be sent and no message is partly sent or received.
-    fn aio_is_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        self.is_state(py, |engine| engine.state() == State::Ready && !engine.is_processing())
-    }
-
-    /// Whether a command or reply is partly sent or received; commands may be sent.
-    fn aio_is_processing(&self, py: Python<'_>) -> PyResult<bool> {
-        self.is_state(py, Engine::is_processing)
-    }
-
-    /// Whether an error has ended the connection.
-    fn aio_is_dead(&self, py: Python<'_>) -> PyResult<bool> {
-        self.is_state(py, |engine| engine.state() == State::Dead)
-    }
-
-    /// Whether the connection was closed normally.
-    fn aio_is_closed(&self, py: Python<'_>) -> PyResult<bool> {
-        self.is_state(py, |engine| engine.state() == State::Closed)
     }
 
     /// Whether a command has ended; if so, it is retired. A failed one raises its error.
@@ -135,45 +118,17 @@ impl NBD {
         }
     }
 
-    /// The cookie of a command that has ended and was not retired; 0 if all are in flight.
-    fn aio_peek_command_completed(&self, py: Python<'_>) -> PyResult<u64> {
-        self.shared.with(py, "aio_peek_command_completed", |core| {
-            let engine = core.engine()?;
-            match engine.first_ended() {
-                Some(cookie) => Ok(cookie),
-                None if engine.has_commands() => Ok(0),
-                None => Err(EngineError::new(Errno::INVAL, "no commands are in flight").into()),
-            }
-        })
-    }
-
-    /// The number of commands in flight.
-    fn aio_in_flight(&self, py: Python<'_>) -> PyResult<usize> {
-        self.shared.with(py, "aio_in_flight", |core| {
-            let engine = core.engine()?;
-            When::Used.check(engine.state())?;
-            Ok(engine.in_flight())
-        })
-    }
-
-    /// The state, in words.
-    fn connection_state(&self, py: Python<'_>) -> PyResult<&'static str> {
-        self.shared.with(py, "connection_state", |core| Ok(core.engine()?.state().described()))
-    }
-
     /// Tells the server that no more commands come. It answers those in flight first.
     #[pyo3(signature = (flags=0))]
     fn aio_disconnect(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
-        self.shared.detached(py, "aio_disconnect", |engine| {
-            engine.issue(disconnect(flags)).map(|_| ()).map_err(|(fault, _)| fault.into())
-        })
+        self.shared.detached(py, "aio_disconnect", |engine| disconnect(engine, flags))
     }
 
     /// Disconnects, and waits until the connection is closed.
     #[pyo3(signature = (flags=0))]
     fn shutdown(&self, py: Python<'_>, flags: u32) -> PyResult<()> {
         self.shared.detached(py, "shutdown", |engine| {
-            When::Open.check(engine.state())?;
+            Open.check(engine.state())?;
             if flags & !ABANDON_PENDING != 0 {
                 let text = format!("flags: invalid value for flag: {flags:#x}");
                 return Err(EngineError::new(Errno::INVAL, text).into());
@@ -188,7 +143,7 @@ impl NBD {
             if engine.is_leaving() {
                 return Ok(());
             }
-            engine.issue(disconnect(0)).map(|_| ()).map_err(|(fault, _)| fault.into())
+            disconnect(engine, 0)
         })?;
         self.shared.wait(py, "shutdown", over)
     }

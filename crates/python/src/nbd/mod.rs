@@ -8,6 +8,24 @@
 //!   of `NBD`.
 //! - `buffer.rs`: Python's memory.
 
+/// Methods of `NBD`: `name(parameters) -> result = call(values)` calls `self.call(py, "name",
+/// values)`, so that errors name the method. A parameter may have a default.
+macro_rules! methods {
+    ($($(#[$doc:meta])*
+      $name:ident($($arg:ident: $type:ty $(= $default:tt)?),*) -> $result:ty
+          = $call:ident($($value:expr),*);)*) => {
+        #[pyo3::pymethods]
+        #[allow(clippy::too_many_arguments, reason = "libnbd's")]
+        impl NBD {
+            $($(#[$doc])*
+            #[pyo3(signature = ($($arg $(= $default)?),*))]
+            fn $name(&self, py: Python<'_> $(, $arg: $type)*) -> PyResult<$result> {
+                self.$call(py, stringify!($name) $(, $value)*)
+            })*
+        }
+    };
+}
+
 mod buffer;
 mod commands;
 mod connect;
@@ -24,6 +42,9 @@ use pyo3::prelude::*;
 
 pub(crate) use buffer::{AioBuffer, View, fresh};
 use shared::Shared;
+
+/// An argument of any type.
+type Object<'a, 'py> = &'a Bound<'py, PyAny>;
 
 /// A connection to an NBD server.
 ///

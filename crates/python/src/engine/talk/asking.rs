@@ -1,7 +1,7 @@
 //! Options, one after the other: those that lead to an export, and those that a user asks for.
 
-use wire::Framing;
-use wire::constants::{IHAVEOPT, info, option};
+use wire::constants::{info, option};
+use wire::{Framing, put_option};
 
 use super::{Asker, Option, Phase, counted};
 use crate::engine::{Engine, EngineError, State, When};
@@ -82,11 +82,7 @@ impl<K> Engine<K> {
     }
 
     pub(super) fn ask(&mut self, option: u32, data: &[u8]) {
-        let mut message = IHAVEOPT.to_be_bytes().to_vec();
-        message.extend_from_slice(&option.to_be_bytes());
-        message.extend_from_slice(&u32::try_from(data.len()).unwrap_or(u32::MAX).to_be_bytes());
-        message.extend_from_slice(data);
-        self.put(&message);
+        self.put(|out| put_option(option, data, out));
         self.talk.option = option;
         self.talk.replies = 0;
         self.talk.phase = Phase::ReplyHeader;

@@ -251,7 +251,8 @@ impl<K> Engine<K> {
             return Err(EngineError::new(Errno::NOTSUP, text));
         }
         self.protocol = if self.talk.is_fixed() { "newstyle-fixed" } else { "newstyle" };
-        self.put(&self.talk.flags.to_be_bytes());
+        let flags = self.talk.flags.to_be_bytes();
+        self.put(|out| out.extend_from_slice(&flags));
         self.talk.asker = Asker::Engine;
         match (self.talk.is_fixed(), self.settings.opt_mode) {
             (true, _) if self.settings.tls != DISABLE => {
