@@ -133,8 +133,8 @@ impl<K> Engine<K> {
             Ok(payload) => payload,
             Err(fault) => return Err((fault, ask.keep)),
         };
-        let cookie = self.next_cookie;
-        self.next_cookie += 1;
+        self.count += 1;
+        let cookie = self.count;
         self.put_request(&ask, cookie, payload.as_deref());
         let (mut end, mut coverage) = (0, ReadCoverage::new(0));
         match ask.kind {

@@ -3,7 +3,7 @@
 /// How many bytes are received ahead of need. A longer payload goes into its buffer directly.
 const ROOM: usize = 64 << 10;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
@@ -11,10 +11,6 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new() -> Self {
-        Self { bytes: Box::default(), start: 0, end: 0 }
-    }
-
     pub(super) fn filled(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
@@ -46,6 +42,6 @@ impl Inbox {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::new();
+        *self = Self::default();
     }
 }

@@ -89,7 +89,7 @@ pub(crate) struct Stats {
 }
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Engine<K> {
     pub(crate) settings: Settings,
     pub(crate) export: ExportFacts,
@@ -117,7 +117,8 @@ pub(crate) struct Engine<K> {
     /// Writes with a reply that came before all of the payload was sent.
     early: Vec<u64>,
     in_flight: usize,
-    next_cookie: u64,
+    /// How many there were; the last one's cookie.
+    count: u64,
     disconnecting: bool,
     reading: Reading,
     events: VecDeque<Event>,
@@ -128,35 +129,13 @@ pub(crate) struct Engine<K> {
 }
 
 impl<K> Engine<K> {
-    pub(crate) fn new(name: String) -> Self {
-        Self {
-            settings: Settings::new(name),
-            export: ExportFacts::default(),
-            stats: Stats::default(),
-            contexts: Vec::new(),
-            contexts_valid: false,
-            protocol: "",
-            place: None,
-            process: None,
-            state: State::Created,
-            mode: Framing::Simple,
-            stream: None,
-            dialling: None,
-            talk: Talk::default(),
-            inbox: Inbox::new(),
-            outgoing: Outgoing::default(),
-            is_last: false,
-            commands: HashMap::new(),
-            ended: VecDeque::new(),
-            early: Vec::new(),
-            in_flight: 0,
-            next_cookie: 1,
-            disconnecting: false,
-            reading: Reading::default(),
-            events: VecDeque::new(),
-            death: None,
-            progressed: false,
-        }
+    pub(crate) fn new(name: String) -> Self
+    where
+        K: Default,
+    {
+        let mut engine = Self::default();
+        engine.settings.name = name;
+        engine
     }
 
     pub(crate) const fn state(&self) -> State {

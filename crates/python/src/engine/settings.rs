@@ -36,19 +36,19 @@ macro_rules! settings {
         #[derive(Debug)]
         #[expect(clippy::struct_excessive_bools, reason = "independent switches of libnbd")]
         pub(crate) struct Settings {
-            pub(crate) name: String,
             $(pub(crate) $field: $type,)*
         }
 
-        impl Settings {
-            pub(crate) fn new(name: String) -> Self {
-                Self { name, $($field: $default,)* }
+        impl Default for Settings {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
             }
         }
     };
 }
 
 settings! {
+    name: String = String::new(),
     debug: bool = std::env::var_os("LIBNBD_DEBUG").is_some_and(|value| value == "1"),
     private_data: u64 = 0,
     export: String = String::new(),

@@ -4,8 +4,9 @@ use rustix::io::Errno;
 
 use super::fault::EngineError;
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum State {
+    #[default]
     Created,
     /// Over TCP, to the next of the addresses.
     Connecting,

@@ -1,11 +1,15 @@
 //! Options, one by one, in option mode.
 
 use pyo3::prelude::*;
+use wire::constants::option::{
+    EXTENDED_HEADERS, LIST, LIST_META_CONTEXT, SET_META_CONTEXT, STARTTLS, STRUCTURED_REPLY,
+};
 
 use super::shared::{Asking, CallError, Core};
 use super::telling::callback;
 use super::{NBD, Object};
 use crate::engine::When::Negotiating;
+use crate::engine::TalkOption::{Contexts, Go, Info, Plain};
 use crate::engine::{EngineError, State, TalkOption};
 
 impl NBD {
@@ -91,88 +95,90 @@ impl NBD {
 
 methods! {
     /// Opens the export and ends option mode.
-    opt_go() -> () = demand(TalkOption::Go, "opt_go");
+    opt_go() -> () = demand(Go, "opt_go");
 
     /// Disconnects from the server.
     opt_abort() -> () = leave();
 
     /// Asks for TLS; returns whether the server agreed.
-    opt_starttls() -> bool = ask_whether(TalkOption::StartTls);
+    opt_starttls() -> bool = ask_whether(Plain(STARTTLS));
 
     /// Asks for extended headers; returns whether the server agreed.
-    opt_extended_headers() -> bool = ask_whether(TalkOption::ExtendedHeaders);
+    opt_extended_headers() -> bool = ask_whether(Plain(EXTENDED_HEADERS));
 
     /// Asks for structured replies; returns whether the server agreed.
-    opt_structured_reply() -> bool = ask_whether(TalkOption::StructuredReply);
+    opt_structured_reply() -> bool = ask_whether(Plain(STRUCTURED_REPLY));
 
     /// Calls `list(name, description)` for each export; returns how many there are.
-    opt_list(list: Object<'_, '_>) -> usize = demand_each(TalkOption::List, Some(list), "list");
+    opt_list(list: Object<'_, '_>) -> usize = demand_each(Plain(LIST), Some(list), "list");
 
     /// Asks about the export without opening it.
-    opt_info() -> () = demand(TalkOption::Info, "opt_info");
+    opt_info() -> () = demand(Info, "opt_info");
 
     /// Calls `context(name)` for each context of the server that `add_meta_context` names, or for
     /// all.
     opt_list_meta_context(context: Object<'_, '_>) -> usize
-        = demand_each(TalkOption::ListContexts(None), Some(context), "list meta context");
+        = demand_each(Contexts(LIST_META_CONTEXT, None), Some(context), "list meta context");
 
     /// The same, for the given queries.
     opt_list_meta_context_queries(queries: Vec<String>, context: Object<'_, '_>) -> usize
-        = demand_each(TalkOption::ListContexts(Some(queries)), Some(context), "list meta context");
+        = demand_each(
+            Contexts(LIST_META_CONTEXT, Some(queries)), Some(context), "list meta context"
+        );
 
     /// Selects the contexts of `add_meta_context`, and calls `context(name)` for each that the
     /// server accepts.
     opt_set_meta_context(context: Object<'_, '_>) -> usize
-        = demand_each(TalkOption::SetContexts(None), Some(context), "meta context");
+        = demand_each(Contexts(SET_META_CONTEXT, None), Some(context), "meta context");
 
     /// The same, for the given queries.
     opt_set_meta_context_queries(queries: Vec<String>, context: Object<'_, '_>) -> usize
-        = demand_each(TalkOption::SetContexts(Some(queries)), Some(context), "meta context");
+        = demand_each(Contexts(SET_META_CONTEXT, Some(queries)), Some(context), "meta context");
 
     /// As `opt_go`; calls `completion(error)` at its end.
     aio_opt_go(completion: Option<Object<'_, '_>> = None) -> ()
-        = ask(TalkOption::Go, None, completion);
+        = ask(Go, None, completion);
 
     /// As `opt_abort`.
     aio_opt_abort() -> () = leave();
 
     /// As `opt_starttls`; calls `completion(error)` at its end.
     aio_opt_starttls(completion: Option<Object<'_, '_>> = None) -> ()
-        = ask(TalkOption::StartTls, None, completion);
+        = ask(Plain(STARTTLS), None, completion);
 
     /// As `opt_extended_headers`; calls `completion(error)` at its end.
     aio_opt_extended_headers(completion: Option<Object<'_, '_>> = None) -> ()
-        = ask(TalkOption::ExtendedHeaders, None, completion);
+        = ask(Plain(EXTENDED_HEADERS), None, completion);
 
     /// As `opt_structured_reply`; calls `completion(error)` at its end.
     aio_opt_structured_reply(completion: Option<Object<'_, '_>> = None) -> ()
-        = ask(TalkOption::StructuredReply, None, completion);
+        = ask(Plain(STRUCTURED_REPLY), None, completion);
 
     /// As `opt_list`; calls `completion(error)` at its end.
     aio_opt_list(list: Object<'_, '_>, completion: Option<Object<'_, '_>> = None) -> ()
-        = ask(TalkOption::List, Some(list), completion);
+        = ask(Plain(LIST), Some(list), completion);
 
     /// As `opt_info`; calls `completion(error)` at its end.
     aio_opt_info(completion: Option<Object<'_, '_>> = None) -> ()
-        = ask(TalkOption::Info, None, completion);
+        = ask(Info, None, completion);
 
     /// As `opt_list_meta_context`; calls `completion(error)` at its end.
     aio_opt_list_meta_context(
         context: Object<'_, '_>, completion: Option<Object<'_, '_>> = None
-    ) -> () = ask(TalkOption::ListContexts(None), Some(context), completion);
+    ) -> () = ask(Contexts(LIST_META_CONTEXT, None), Some(context), completion);
 
     /// As `opt_list_meta_context_queries`; calls `completion(error)` at its end.
     aio_opt_list_meta_context_queries(
         queries: Vec<String>, context: Object<'_, '_>, completion: Option<Object<'_, '_>> = None
-    ) -> () = ask(TalkOption::ListContexts(Some(queries)), Some(context), completion);
+    ) -> () = ask(Contexts(LIST_META_CONTEXT, Some(queries)), Some(context), completion);
 
     /// As `opt_set_meta_context`; calls `completion(error)` at its end.
     aio_opt_set_meta_context(
         context: Object<'_, '_>, completion: Option<Object<'_, '_>> = None
-    ) -> () = ask(TalkOption::SetContexts(None), Some(context), completion);
+    ) -> () = ask(Contexts(SET_META_CONTEXT, None), Some(context), completion);
 
     /// As `opt_set_meta_context_queries`; calls `completion(error)` at its end.
     aio_opt_set_meta_context_queries(
         queries: Vec<String>, context: Object<'_, '_>, completion: Option<Object<'_, '_>> = None
-    ) -> () = ask(TalkOption::SetContexts(Some(queries)), Some(context), completion);
+    ) -> () = ask(Contexts(SET_META_CONTEXT, Some(queries)), Some(context), completion);
 }

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use wire::Framing;
 use wire::constants::{MAX_STRING, OPTION_REPLY_MAGIC, option, reply};
 
-use super::{Asker, Fields, Phase, Talk, text};
+use super::{Fields, Phase, Talk, text};
 use crate::engine::settings::tls::REQUIRE;
 use crate::engine::{Engine, EngineError, Event, State};
 
@@ -80,37 +80,20 @@ impl<K> Engine<K> {
     }
 
     pub(super) fn acknowledged(&mut self) -> Result<(), EngineError> {
-        let by_user = self.talk.asker == Asker::User;
-        match self.talk.option {
+        let (option, simple) = (self.talk.option, self.mode == Framing::Simple);
+        match option {
             option::STARTTLS => return self.start_tls(),
-            option::EXTENDED_HEADERS | option::STRUCTURED_REPLY => {
-                let extended = self.talk.option == option::EXTENDED_HEADERS;
-                if extended {
-                    self.mode = Framing::Extended;
-                } else if self.mode == Framing::Simple {
-                    self.mode = Framing::Structured;
-                }
-                if by_user {
-                    self.option_done(0);
-                } else {
-                    self.ask_for_export();
-                }
-            }
-            option::SET_META_CONTEXT => {
-                self.contexts_valid = true;
-                if self.talk.goal == option::SET_META_CONTEXT {
-                    self.option_done(0);
-                } else {
-                    self.ask_with_infos();
-                }
-            }
-            option::GO => {
-                self.contexts_valid |= self.settings.request_meta;
-                return self.enter();
-            }
-            option::INFO => {
-                self.contexts_valid |= self.settings.request_meta;
-                self.option_done(0);
+            option::EXTENDED_HEADERS => self.mode = Framing::Extended,
+            option::STRUCTURED_REPLY if simple => self.mode = Framing::Structured,
+            option::SET_META_CONTEXT => self.contexts_valid = true,
+            option::GO | option::INFO => self.contexts_valid |= self.settings.request_meta,
+            _ => {}
+        }
+        match option {
+            option::GO => return self.enter(),
+            option::SET_META_CONTEXT if self.talk.goal != option => self.ask_with_infos(),
+            option::EXTENDED_HEADERS | option::STRUCTURED_REPLY if !self.talk.by_user => {
+                self.go_on(option);
             }
             _ => self.option_done(0),
         }
@@ -120,23 +103,25 @@ impl<K> Engine<K> {
     /// The option in flight was refused.
     pub(super) fn refused(&mut self, kind: u32) -> Result<(), EngineError> {
         let fault = refusal(kind, &self.settings.export);
-        let by_user = self.talk.asker == Asker::User;
-        match self.talk.option {
+        let (option, by_user) = (self.talk.option, self.talk.by_user);
+        match option {
             option::STARTTLS if !by_user && self.settings.tls == REQUIRE => {
                 let text = "handshake: server refused TLS, \
                             but handle TLS setting is 'require' (2)";
                 return Err(EngineError::new(Errno::NOTSUP, text));
             }
-            option::STARTTLS if !by_user => {
-                self.debug(|| {
-                    let why = if kind == reply::ERR_POLICY { "policy" } else { "not supported" };
-                    format!("server refused TLS ({why}), continuing with unencrypted connection")
-                });
-                self.ask_for_headers();
+            option::STARTTLS | option::EXTENDED_HEADERS | option::STRUCTURED_REPLY if !by_user => {
+                let why = if kind == reply::ERR_POLICY { "policy" } else { "not supported" };
+                if option == option::STARTTLS {
+                    self.debug(|| {
+                        format!(
+                            "server refused TLS ({why}), continuing with unencrypted connection"
+                        )
+                    });
+                }
+                self.go_on(option);
             }
-            option::EXTENDED_HEADERS if !by_user => self.ask_for_structure(),
-            option::STRUCTURED_REPLY if !by_user => self.ask_for_export(),
-            option::SET_META_CONTEXT if self.talk.goal != option::SET_META_CONTEXT => {
+            option::SET_META_CONTEXT if self.talk.goal != option => {
                 self.debug(|| {
                     format!(
                         "handshake: ignoring unexpected error from \
@@ -183,7 +168,7 @@ impl<K> Engine<K> {
                 "handshake: server did not tell the size of the export",
             ));
         }
-        if self.talk.asker == Asker::User {
+        if self.talk.by_user {
             self.option_done(0);
         }
         self.talk = Talk { flags: self.talk.flags, ..Talk::default() };
@@ -194,6 +179,8 @@ impl<K> Engine<K> {
 
 /// An error reply in words, with the number that it stands for.
 fn refusal(kind: u32, export: &str) -> EngineError {
+    let unknown = format!("the server has no export named '{export}'");
+    let other = format!("handshake: unknown reply from the server: {kind:#x}");
     let (errno, text) = match kind {
         reply::ERR_UNSUP => (Errno::NOTSUP, "the operation is not supported by the server"),
         reply::ERR_POLICY => (Errno::PERM, "server policy prevents the operation"),
@@ -203,16 +190,10 @@ fn refusal(kind: u32, export: &str) -> EngineError {
         reply::ERR_INVALID => (Errno::INVAL, "the server rejected this operation as invalid"),
         reply::ERR_TOO_BIG => (Errno::INVAL, "the operation is too large to process"),
         reply::ERR_TLS_REQD => (Errno::NOTSUP, "the server requires TLS encryption first"),
-        reply::ERR_UNKNOWN => {
-            let text = format!("the server has no export named '{export}'");
-            return EngineError::new(Errno::NOENT, text);
-        }
+        reply::ERR_UNKNOWN => (Errno::NOENT, &*unknown),
         reply::ERR_SHUTDOWN => (Errno::SHUTDOWN, "the server is shutting down"),
         reply::ERR_BLOCK_SIZE_REQD => (Errno::INVAL, "the server requires specific block sizes"),
-        _ => {
-            let text = format!("handshake: unknown reply from the server: {kind:#x}");
-            return EngineError::new(Errno::NOTSUP, text);
-        }
+        _ => (Errno::NOTSUP, &*other),
     };
     EngineError::new(errno, text)
 }

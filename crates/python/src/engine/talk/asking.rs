@@ -3,51 +3,44 @@
 use wire::constants::{info, option};
 use wire::{Framing, put_option};
 
-use super::{Asker, Option, Phase, counted};
+use super::{Option, Phase, counted};
 use crate::engine::{Engine, EngineError, State, When};
 use rustix::io::Errno;
 
 impl<K> Engine<K> {
-    /// After TLS, or without it.
-    pub(super) fn ask_for_headers(&mut self) {
-        if self.settings.request_extended {
-            self.ask(option::EXTENDED_HEADERS, &[]);
-        } else {
-            self.ask_for_structure();
+    /// Asks for what comes after one of the options on the way to an export.
+    pub(super) fn go_on(&mut self, after: u32) {
+        let settings = &self.settings;
+        let structured = settings.request_structured && self.mode == Framing::Simple;
+        match after {
+            option::STARTTLS if settings.request_extended => {
+                self.ask(option::EXTENDED_HEADERS, &[]);
+            }
+            option::STARTTLS | option::EXTENDED_HEADERS if structured => {
+                self.ask(option::STRUCTURED_REPLY, &[]);
+            }
+            _ if settings.opt_mode => self.state = State::Negotiating,
+            _ => self.ask_for_contexts(option::GO),
         }
     }
 
-    pub(super) fn ask_for_structure(&mut self) {
-        if self.settings.request_structured && self.mode == Framing::Simple {
-            self.ask(option::STRUCTURED_REPLY, &[]);
-        } else {
-            self.ask_for_export();
-        }
+    pub(super) fn forget_contexts(&mut self) {
+        self.contexts.clear();
+        self.contexts_valid = false;
     }
 
-    pub(super) fn ask_for_export(&mut self) {
-        if self.settings.opt_mode {
-            self.state = State::Negotiating;
-        } else {
-            self.talk.goal = option::GO;
-            self.ask_for_contexts();
-        }
-    }
-
-    /// The contexts, if some are wanted, and then the export.
-    pub(super) fn ask_for_contexts(&mut self) {
+    /// The contexts, if some are wanted, and then `goal`, GO or INFO.
+    pub(super) fn ask_for_contexts(&mut self, goal: u32) {
+        self.talk.goal = goal;
         self.forget_export();
-        let wanted = self.mode != Framing::Simple && !self.settings.contexts.is_empty();
         if self.settings.request_meta {
-            self.contexts.clear();
-            self.contexts_valid = false;
+            self.forget_contexts();
+            if self.mode != Framing::Simple && !self.settings.contexts.is_empty() {
+                let queries = self.settings.contexts.clone();
+                return self.ask_contexts(option::SET_META_CONTEXT, &queries);
+            }
         }
-        if self.settings.request_meta && wanted {
-            let queries = self.settings.contexts.clone();
-            self.ask_contexts(option::SET_META_CONTEXT, &queries);
-        } else {
-            self.ask_with_infos();
-        }
+        self.ask_with_infos();
     }
 
     pub(super) fn ask_contexts(&mut self, option: u32, queries: &[String]) {
@@ -98,51 +91,29 @@ impl<K> Engine<K> {
                 "server is not using fixed newstyle protocol",
             ));
         }
-        self.talk.asker = Asker::User;
-        let queries = |own: std::option::Option<Vec<String>>, all: &[String]| {
-            own.unwrap_or_else(|| all.to_vec())
-        };
+        self.talk.by_user = true;
         match wanted {
             Option::Go if self.protocol == "oldstyle" => {
                 self.talk.goal = option::GO;
                 self.enter()?;
             }
             Option::Go if !self.talk.is_fixed() => self.ask_by_name(),
-            Option::Go => {
-                self.talk.goal = option::GO;
-                self.ask_for_contexts();
+            Option::Go => self.ask_for_contexts(option::GO),
+            Option::Info => self.ask_for_contexts(option::INFO),
+            Option::Plain(option) => {
+                self.talk.goal = option;
+                self.ask(option, &[]);
             }
-            Option::Info => {
-                self.talk.goal = option::INFO;
-                self.ask_for_contexts();
-            }
-            Option::List => self.ask_alone(option::LIST),
-            Option::StartTls => self.ask_alone(option::STARTTLS),
-            Option::ExtendedHeaders => self.ask_alone(option::EXTENDED_HEADERS),
-            Option::StructuredReply => self.ask_alone(option::STRUCTURED_REPLY),
-            Option::ListContexts(own) => {
-                let queries = queries(own, &self.settings.contexts);
-                self.talk.goal = option::LIST_META_CONTEXT;
-                self.ask_contexts(option::LIST_META_CONTEXT, &queries);
-            }
-            Option::SetContexts(own) => {
-                let queries = queries(own, &self.settings.contexts);
-                self.contexts.clear();
-                self.contexts_valid = false;
-                self.talk.goal = option::SET_META_CONTEXT;
-                self.ask_contexts(option::SET_META_CONTEXT, &queries);
+            Option::Contexts(option, own) => {
+                let queries = own.unwrap_or_else(|| self.settings.contexts.clone());
+                if option == option::SET_META_CONTEXT {
+                    self.forget_contexts();
+                }
+                self.talk.goal = option;
+                self.ask_contexts(option, &queries);
             }
         }
-        self.or_die(Self::talk_on_if_talking)
-    }
-
-    pub(super) fn talk_on_if_talking(&mut self) -> Result<(), EngineError> {
-        if self.state == State::Talking { self.talk_on() } else { Ok(()) }
-    }
-
-    pub(super) fn ask_alone(&mut self, option: u32) {
-        self.talk.goal = option;
-        self.ask(option, &[]);
+        self.or_die(|engine| if engine.state == State::Talking { engine.talk_on() } else { Ok(()) })
     }
 
     /// Aborts the handshake in option mode.

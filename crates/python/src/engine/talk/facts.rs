@@ -16,38 +16,29 @@ impl<K> Engine<K> {
     }
 
     pub(super) fn info(&mut self, mut fields: Fields<'_>) -> Result<(), EngineError> {
-        let wrong = |name: &str| {
-            Err(EngineError::plain(format!("handshake: incorrect {name} option reply length")))
-        };
         let kind = fields.u16();
         let len = fields.0.len();
-        match kind {
-            info::EXPORT if len != 10 => wrong("NBD_INFO_EXPORT"),
-            info::EXPORT => {
-                let (size, flags) = (fields.number(8), fields.u16());
-                self.set_size_and_flags(size, flags)
-            }
-            info::BLOCK_SIZE if len != 12 => wrong("NBD_INFO_BLOCK_SIZE"),
-            info::BLOCK_SIZE => {
-                let blocks = [fields.u32(), fields.u32(), fields.u32()];
-                self.set_blocks(blocks);
-                Ok(())
-            }
-            info::NAME if len > MAX_STRING => wrong("NBD_INFO_NAME"),
-            info::NAME => {
-                self.export.canonical = Some(text(fields.0));
-                Ok(())
-            }
-            info::DESCRIPTION if len > MAX_STRING => wrong("NBD_INFO_DESCRIPTION"),
-            info::DESCRIPTION => {
-                self.export.description = Some(text(fields.0));
-                Ok(())
-            }
+        let (name, right) = match kind {
+            info::EXPORT => ("EXPORT", len == 10),
+            info::BLOCK_SIZE => ("BLOCK_SIZE", len == 12),
+            info::NAME => ("NAME", len <= MAX_STRING),
+            info::DESCRIPTION => ("DESCRIPTION", len <= MAX_STRING),
             _ => {
                 self.debug(|| format!("skipping unknown NBD_REP_INFO type {kind}"));
-                Ok(())
+                return Ok(());
             }
+        };
+        if !right {
+            let text = format!("handshake: incorrect NBD_INFO_{name} option reply length");
+            return Err(EngineError::plain(text));
         }
+        match kind {
+            info::EXPORT => return self.set_size_and_flags(fields.number(8), fields.u16()),
+            info::BLOCK_SIZE => self.set_blocks([fields.u32(), fields.u32(), fields.u32()]),
+            info::NAME => self.export.canonical = Some(text(fields.0)),
+            _ => self.export.description = Some(text(fields.0)),
+        }
+        Ok(())
     }
 
     pub(super) fn set_size_and_flags(&mut self, size: u64, flags: u16) -> Result<(), EngineError> {
@@ -57,25 +48,27 @@ impl<K> Engine<K> {
             return Err(EngineError::new(Errno::INVAL, text));
         }
         let mut flags = TransmissionFlags(flags);
-        let mut ignore = |engine: &mut Self, flag: TransmissionFlags, why: &str| {
-            if flags.contains(flag) {
-                engine.debug(|| why.to_owned());
+        for (lacks, flag, what) in [
+            (
+                self.mode == Framing::Simple,
+                TransmissionFlags::SEND_DF,
+                "structured replies, ignoring claim of df",
+            ),
+            (
+                self.mode != Framing::Extended,
+                TransmissionFlags::BLOCK_STATUS_PAYLOAD,
+                "extended headers, ignoring claim of block status payload",
+            ),
+            (
+                !flags.contains(TransmissionFlags::SEND_WRITE_ZEROES),
+                TransmissionFlags::SEND_FAST_ZERO,
+                "write zeroes, ignoring claim of fast zero",
+            ),
+        ] {
+            if lacks && flags.contains(flag) {
+                self.debug(|| format!("server lacks {what}"));
                 flags = flags.without(flag);
             }
-            flags
-        };
-        if self.mode == Framing::Simple {
-            let why = "server lacks structured replies, ignoring claim of df";
-            ignore(self, TransmissionFlags::SEND_DF, why);
-        }
-        if self.mode != Framing::Extended {
-            let why = "server lacks extended headers, ignoring claim of block status payload";
-            ignore(self, TransmissionFlags::BLOCK_STATUS_PAYLOAD, why);
-        }
-        let zeroes = TransmissionFlags::SEND_WRITE_ZEROES;
-        if !ignore(self, TransmissionFlags(0x8000), "").contains(zeroes) {
-            let why = "server lacks write zeroes, ignoring claim of fast zero";
-            ignore(self, TransmissionFlags::SEND_FAST_ZERO, why);
         }
         self.export.known = Some((size, flags));
         Ok(())
@@ -109,8 +102,7 @@ impl<K> Engine<K> {
         if fields.0.len() > MAX_STRING {
             return self.debug(|| "skipping too large meta context".to_owned());
         }
-        if self.talk.goal == option::LIST_META_CONTEXT || self.talk.goal == option::SET_META_CONTEXT
-        {
+        if matches!(self.talk.goal, option::LIST_META_CONTEXT | option::SET_META_CONTEXT) {
             self.events.push_back(Event::Context(name.clone()));
         }
         if self.talk.option == option::SET_META_CONTEXT && self.contexts.len() < MOST_CONTEXTS {

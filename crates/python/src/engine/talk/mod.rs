@@ -42,28 +42,15 @@ enum Phase {
     Tls(Box<Handshake>, bool),
 }
 
-/// Whether the engine or the user asked for an option.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Asker {
-    /// The engine itself, on the way to an export.
-    #[default]
-    Engine,
-    /// The user, in option mode.
-    User,
-}
-
 /// An option that a user may ask for.
 #[derive(Clone, Debug)]
 pub(crate) enum Option {
     Go,
     Info,
-    List,
-    StartTls,
-    ExtendedHeaders,
-    StructuredReply,
-    /// The queries; none: those of the settings.
-    ListContexts(std::option::Option<Vec<String>>),
-    SetContexts(std::option::Option<Vec<String>>),
+    /// One without data, by its number.
+    Plain(u32),
+    /// One about contexts: its number, and the queries; none: those of the settings.
+    Contexts(u32, std::option::Option<Vec<String>>),
 }
 
 #[derive(Debug, Default)]
@@ -71,9 +58,10 @@ pub(super) struct Talk {
     phase: Phase,
     /// Handshake flags that both sides have.
     flags: u32,
-    /// The option in flight, and what asked for it.
+    /// The option in flight.
     option: u32,
-    asker: Asker,
+    /// The user asked for it, in option mode; else the engine did, on the way to an export.
+    by_user: bool,
     /// What the user asked for, of which that option is a part.
     goal: u32,
     replies: u32,
@@ -92,7 +80,7 @@ impl Talk {
 
     /// Whether a user waits for the end of an option.
     pub(super) fn is_asking(&self) -> bool {
-        self.asker == Asker::User && self.goal != 0
+        self.by_user && self.goal != 0
     }
 
     const fn is_fixed(&self) -> bool {
@@ -144,6 +132,11 @@ fn text(bytes: &[u8]) -> String {
 fn counted(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
+}
+
+fn no_tls(what: &str) -> EngineError {
+    let text = format!("handshake: server is {what}, but handle TLS setting is 'require' (2)");
+    EngineError::new(Errno::NOTSUP, text)
 }
 
 impl<K> Engine<K> {
@@ -213,12 +206,10 @@ impl<K> Engine<K> {
         if magic != NBDMAGIC {
             return Err(EngineError::plain("handshake: server did not send expected NBD magic"));
         }
+        let requires = self.settings.tls == REQUIRE;
         self.talk.phase = match version {
             IHAVEOPT => Phase::Flags,
-            OLDSTYLE_MAGIC if self.settings.tls == REQUIRE => {
-                let text = "handshake: server is oldstyle, but handle TLS setting is 'require' (2)";
-                return Err(EngineError::new(Errno::NOTSUP, text));
-            }
+            OLDSTYLE_MAGIC if requires => return Err(no_tls("oldstyle")),
             OLDSTYLE_MAGIC => Phase::Oldstyle,
             _ => {
                 let text =
@@ -246,19 +237,15 @@ impl<K> Engine<K> {
     fn server_flags(&mut self, flags: u16) -> Result<(), EngineError> {
         self.talk.flags = self.settings.handshake_flags & u32::from(flags);
         if !self.talk.is_fixed() && self.settings.tls == REQUIRE {
-            let text = "handshake: server is not using fixed newstyle, \
-                        but handle TLS setting is 'require' (2)";
-            return Err(EngineError::new(Errno::NOTSUP, text));
+            return Err(no_tls("not using fixed newstyle"));
         }
         self.protocol = if self.talk.is_fixed() { "newstyle-fixed" } else { "newstyle" };
         let flags = self.talk.flags.to_be_bytes();
         self.put(|out| out.extend_from_slice(&flags));
-        self.talk.asker = Asker::Engine;
+        self.talk.by_user = false;
         match (self.talk.is_fixed(), self.settings.opt_mode) {
-            (true, _) if self.settings.tls != DISABLE => {
-                self.ask(option::STARTTLS, &[]);
-            }
-            (true, _) => self.ask_for_headers(),
+            (true, _) if self.settings.tls != DISABLE => self.ask(option::STARTTLS, &[]),
+            (true, _) => self.go_on(option::STARTTLS),
             (false, true) => self.state = State::Negotiating,
             (false, false) => self.ask_by_name(),
         }

@@ -2,8 +2,9 @@
 
 use net::tls::{Calling, Connector, HandshakeProgress};
 use wire::Framing;
+use wire::constants::option;
 
-use super::{Asker, Phase};
+use super::Phase;
 use crate::engine::{Engine, EngineError};
 
 impl<K> Engine<K> {
@@ -44,13 +45,12 @@ impl<K> Engine<K> {
             Ok(HandshakeProgress::Done) => {
                 // What was negotiated in clear text is void.
                 self.mode = Framing::Simple;
-                self.contexts.clear();
-                self.contexts_valid = false;
+                self.forget_contexts();
                 self.forget_export();
-                if self.talk.asker == Asker::User {
+                if self.talk.by_user {
                     self.option_done(0);
                 } else {
-                    self.ask_for_headers();
+                    self.go_on(option::STARTTLS);
                 }
                 Ok(true)
             }
