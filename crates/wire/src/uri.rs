@@ -163,6 +163,19 @@ impl fmt::Display for UriError {
 impl std::error::Error for UriError {}
 
 impl Uri {
+    /// The URI of an export of a server, with the scheme that goes with both.
+    pub fn to(transport: Transport, tls: bool, export: String) -> Self {
+        let scheme = match (&transport, tls) {
+            (Transport::Tcp { .. }, false) => Scheme::Nbd,
+            (Transport::Tcp { .. }, true) => Scheme::Nbds,
+            (Transport::Unix { .. } | Transport::UnixAbstract { .. }, false) => Scheme::NbdUnix,
+            (Transport::Unix { .. } | Transport::UnixAbstract { .. }, true) => Scheme::NbdsUnix,
+            (Transport::Vsock { .. }, false) => Scheme::NbdVsock,
+            (Transport::Vsock { .. }, true) => Scheme::NbdsVsock,
+        };
+        Self { scheme, transport, tls, export, user: None, params: Vec::new() }
+    }
+
     /// Whether `text` begins as one of the URIs that [`Uri::parse`] takes.
     pub fn has_known_scheme(text: &str) -> bool {
         text.split_once("://").is_some_and(|(scheme, _)| Scheme::parse(scheme).is_some())
