@@ -1,5 +1,6 @@
 //! A disk that is open.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use device::{Edge, Extent, ExtentKind, ZeroFlags, merge_extent};
@@ -214,8 +215,7 @@ impl Disk {
         if len > rest {
             return Err(wrong("map: ends after the end"));
         }
-        let state =
-            Walk { at: offset, end: offset + len, waiting: Vec::new().into_iter(), next: None };
+        let state = Walk { at: offset, end: offset + len, waiting: VecDeque::new() };
         Ok(Extents { edge: open.edge.clone(), walk: Mutex::new(state) })
     }
 
@@ -252,37 +252,34 @@ impl std::fmt::Debug for Extents {
 struct Walk {
     at: u64,
     end: u64,
-    waiting: std::vec::IntoIter<Extent>,
-    /// The extent that may still grow.
-    next: Option<Extent>,
+    waiting: VecDeque<Extent>,
 }
 
 impl Walk {
     /// The next extent, as long as possible.
     fn next(&mut self, edge: &Edge) -> device::Result<Option<Extent>> {
-        loop {
-            let Some(extent) = self.waiting.next() else {
-                if self.at >= self.end {
-                    return Ok(self.next.take());
-                }
-                let mut found = Vec::new();
-                edge.resolve(self.at, self.end - self.at, MANY, &mut found)?;
-                let Some(last) = found.last() else { return Ok(self.next.take()) };
-                self.at = last.end();
-                self.waiting = found.into_iter();
+        let mut grown = Vec::with_capacity(2);
+        while grown.len() < 2 {
+            if let Some(extent) = self.waiting.pop_front() {
+                // Its place does not matter here, and would keep extents from merging.
+                merge_extent(&mut grown, Extent { home: None, place: None, ..extent });
                 continue;
-            };
-            // Its place does not matter here, and would keep extents from merging.
-            let extent = Extent { home: None, place: None, ..extent };
-            let Some(before) = self.next.replace(extent.clone()) else { continue };
-            let mut both = vec![before];
-            merge_extent(&mut both, extent);
-            match (both.pop(), both.pop()) {
-                (Some(grown), None) => self.next = Some(grown),
-                (Some(_), Some(before)) => return Ok(Some(before)),
-                (None, _) => {}
             }
+            let mut found = Vec::new();
+            if self.at < self.end
+                && let Err(e) = edge.resolve(self.at, self.end - self.at, MANY, &mut found)
+            {
+                self.waiting.extend(grown);
+                return Err(e);
+            }
+            let Some(last) = found.last() else { return Ok(grown.pop()) };
+            self.at = last.end();
+            self.waiting = found.into();
         }
+        if let Some(next) = grown.pop() {
+            self.waiting.push_front(next);
+        }
+        Ok(grown.pop())
     }
 }
 

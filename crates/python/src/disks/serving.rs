@@ -1,12 +1,13 @@
 //! A disk over NBD, from this process.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use disk::{Content, OpenOptions};
 use pyo3::prelude::*;
 use runtime::{Context, Mutex, WorkPool};
 use server::{Allowed, Export, Exports, Family, ListenAddress, Listener, Options, ServerLog};
-use wire::{Scheme, Transport, Uri};
+use wire::{Transport, Uri};
 
 use super::naming::Handling;
 use super::{Naming, raise, wrong};
@@ -41,21 +42,15 @@ fn listen(unix: Option<&PathBuf>, tcp: Option<(String, u16)>) -> device::Result<
 }
 
 fn uri(place: &ListenAddress, export: &str) -> String {
-    let (scheme, transport) = match place {
-        ListenAddress::Unix(path) => {
-            use std::os::unix::ffi::OsStrExt;
-            let path = path.as_os_str().as_bytes().to_vec();
-            (Scheme::NbdUnix, Transport::Unix { path })
-        }
+    let transport = match place {
+        ListenAddress::Unix(path) => Transport::Unix { path: path.as_os_str().as_bytes().to_vec() },
         ListenAddress::Tcp(address) => {
-            let (host, port) = (address.ip().to_string(), address.port());
-            (Scheme::Nbd, Transport::Tcp { host, port })
+            Transport::Tcp { host: address.ip().to_string(), port: address.port() }
         }
-        ListenAddress::Vsock(port) => (Scheme::NbdVsock, Transport::Vsock { cid: 1, port: *port }),
+        ListenAddress::Vsock(port) => Transport::Vsock { cid: 1, port: *port },
         ListenAddress::Activated => return String::new(),
     };
-    let export = export.to_owned();
-    Uri { scheme, transport, tls: false, export, user: None, params: Vec::new() }.to_string()
+    Uri::to(transport, false, export.to_owned()).to_string()
 }
 
 #[pymethods]

@@ -55,9 +55,9 @@ impl<K: Default> CommandSpec<K> {
 /// A command that was accepted.
 #[derive(Debug)]
 pub(crate) struct Submitted<K> {
-    pub(super) ask: CommandSpec<K>,
+    pub(crate) ask: CommandSpec<K>,
     /// The first error; 0 if there was none.
-    pub(super) errno: i32,
+    pub(crate) errno: i32,
     pub(super) coverage: ReadCoverage,
     /// Where its payload ends in what is sent.
     end: u64,
@@ -80,7 +80,7 @@ impl<K> Submitted<K> {
     }
 
     /// Notes the first error.
-    pub(super) fn fail(&mut self, errno: i32) {
+    pub(crate) fn fail(&mut self, errno: i32) {
         if self.errno == 0 {
             self.errno = errno;
         }
@@ -191,8 +191,7 @@ impl<K> Engine<K> {
         self.check_flags(ask)?;
         self.check_kind(ask)?;
         if self.disconnecting {
-            let text = "cannot request more commands after NBD_CMD_DISC";
-            return Err(EngineError::new(Errno::INVAL, text));
+            return Err(EngineError::invalid("cannot request more commands after NBD_CMD_DISC"));
         }
         let ranged = !matches!(ask.kind, Kind::Flush | Kind::Disconnect);
         if ranged {
@@ -214,8 +213,7 @@ impl<K> Engine<K> {
         if ask.flags & !known == 0 {
             return Ok(());
         }
-        let text = format!("flags: invalid value for flag: {:#x}", ask.flags);
-        Err(EngineError::new(Errno::INVAL, text))
+        Err(EngineError::invalid(format!("flags: invalid value for flag: {:#x}", ask.flags)))
     }
 
     /// Whether the server has advertised the command, and its flags.
@@ -270,68 +268,64 @@ impl<K> Engine<K> {
             ask.flags = ask.flags & !payload | right;
         }
         if self.settings.is_strict(strict::FLAGS) && ask.flags & payload != right {
-            return Err(EngineError::new(Errno::INVAL, "incorrect setting for PAYLOAD_LEN flag"));
+            return Err(EngineError::invalid("incorrect setting for PAYLOAD_LEN flag"));
         }
         Ok(())
     }
 
     fn check_status(&self, filtered: bool) -> Result<(), EngineError> {
-        let refuse = |errno, what: &str| Err(EngineError::new(errno, what));
-        if filtered && self.mode != Framing::Extended {
-            return refuse(Errno::NOTSUP, "server does not support extended headers");
-        }
-        if filtered && !self.has(TransmissionFlags::BLOCK_STATUS_PAYLOAD) {
-            let text = "server does not support the block status payload flag";
-            return refuse(Errno::INVAL, text);
-        }
-        if self.mode == Framing::Simple {
-            return refuse(Errno::NOTSUP, "server does not support structured replies");
-        }
-        if !self.contexts_valid || self.contexts.is_empty() {
+        let narrow = self.mode != Framing::Extended;
+        let takes_payload = self.has(TransmissionFlags::BLOCK_STATUS_PAYLOAD);
+        let has_contexts = self.contexts_valid && !self.contexts.is_empty();
+        let (errno, text) = if filtered && narrow {
+            (Errno::NOTSUP, "server does not support extended headers")
+        } else if filtered && !takes_payload {
+            (Errno::INVAL, "server does not support the block status payload flag")
+        } else if self.mode == Framing::Simple {
+            (Errno::NOTSUP, "server does not support structured replies")
+        } else if !has_contexts {
             let text = "did not negotiate any metadata contexts, either you did not call \
                         nbd_add_meta_context before connecting or the server does not support it";
-            return refuse(Errno::NOTSUP, text);
-        }
-        Ok(())
+            (Errno::NOTSUP, text)
+        } else {
+            return Ok(());
+        };
+        Err(EngineError::new(errno, text))
     }
 
     fn check_range(&self, ask: &CommandSpec<K>) -> Result<(), EngineError> {
-        let settings = &self.settings;
-        if settings.is_strict(strict::ZERO_SIZE) && ask.count == 0 {
-            return Err(EngineError::new(Errno::INVAL, "count cannot be 0"));
-        }
+        let checks = |bit| self.settings.is_strict(bit);
         let size = self.export.known.map_or(0, |(size, _)| size);
         let outside = ask.offset > size || ask.count > size - ask.offset;
-        if settings.is_strict(strict::BOUNDS) && outside {
-            let changes = matches!(ask.kind, Kind::Write | Kind::WriteZeroes | Kind::Trim);
-            let errno = if changes { Errno::NOSPC } else { Errno::INVAL };
-            return Err(EngineError::new(errno, "request out of bounds"));
-        }
         let block = self.export.blocks.map_or(1, |[minimum, ..]| u64::from(minimum)).max(1);
         let aligned = ask.offset.is_multiple_of(block) && ask.count.is_multiple_of(block);
-        if settings.is_strict(strict::ALIGN) && !aligned {
-            return Err(EngineError::new(Errno::INVAL, "request is unaligned"));
-        }
-        Ok(())
+        let changes = matches!(ask.kind, Kind::Write | Kind::WriteZeroes | Kind::Trim);
+        let (errno, text) = if ask.count == 0 && checks(strict::ZERO_SIZE) {
+            (Errno::INVAL, "count cannot be 0")
+        } else if outside && checks(strict::BOUNDS) {
+            (if changes { Errno::NOSPC } else { Errno::INVAL }, "request out of bounds")
+        } else if !aligned && checks(strict::ALIGN) {
+            (Errno::INVAL, "request is unaligned")
+        } else {
+            return Ok(());
+        };
+        Err(EngineError::new(errno, text))
     }
 
     fn check_length(&self, ask: &CommandSpec<K>) -> Result<(), EngineError> {
-        let too_large = |what: &str, most: u64| {
-            let text = format!("request too large: maximum {what} size is {most}");
-            Err(EngineError::new(Errno::RANGE, text))
+        let payload = self.payload_maximum().into();
+        let strict = self.settings.is_strict(strict::PAYLOAD);
+        let (what, most) = match ask.kind {
+            Kind::Read | Kind::Write if strict && ask.count > payload => ("payload", payload),
+            Kind::Read | Kind::Write => ("request", MAX_PAYLOAD),
+            _ if self.mode == Framing::Extended => return Ok(()),
+            _ => ("request", u32::MAX.into()),
         };
-        if matches!(ask.kind, Kind::Read | Kind::Write) {
-            let most = self.payload_maximum().into();
-            if self.settings.is_strict(strict::PAYLOAD) && ask.count > most {
-                return too_large("payload", most);
-            }
-            if ask.count > MAX_PAYLOAD {
-                return too_large("request", MAX_PAYLOAD);
-            }
-        } else if self.mode != Framing::Extended && ask.count > u32::MAX.into() {
-            return too_large("request", u32::MAX.into());
+        if ask.count <= most {
+            return Ok(());
         }
-        Ok(())
+        let text = format!("request too large: maximum {what} size is {most}");
+        Err(EngineError::new(Errno::RANGE, text))
     }
 
     /// The payload that limits a block status to some contexts.
@@ -340,34 +334,16 @@ impl<K> Engine<K> {
         for wanted in only {
             let found = self.contexts.iter().find(|(_, name)| name == wanted);
             let Some((id, _)) = found else {
-                let text = format!("context {wanted} not negotiated");
-                return Err(EngineError::new(Errno::INVAL, text));
+                return Err(EngineError::invalid(format!("context {wanted} not negotiated")));
             };
             payload.extend_from_slice(&id.to_be_bytes());
         }
         Ok(payload)
     }
 
-    /// What is kept with a command that was not retired.
-    pub(crate) fn keep(&mut self, cookie: u64) -> Option<&mut K> {
-        Some(&mut self.commands.get_mut(&cookie)?.ask.keep)
-    }
-
-    /// A callback of a command has failed.
-    pub(crate) fn fail_command(&mut self, cookie: u64, errno: i32) {
-        if let Some(command) = self.commands.get_mut(&cookie) {
-            command.fail(errno);
-        }
-    }
-
-    /// The error of a command so far; 0 for none.
-    pub(crate) fn errno_of(&self, cookie: u64) -> i32 {
-        self.commands.get(&cookie).map_or(0, |command| command.errno)
-    }
-
-    /// Where on the disk a command begins, in bytes.
-    pub(crate) fn offset_of(&self, cookie: u64) -> u64 {
-        self.commands.get(&cookie).map_or(0, |command| command.ask.offset)
+    /// A command that was not retired.
+    pub(crate) fn command(&mut self, cookie: u64) -> Option<&mut Submitted<K>> {
+        self.commands.get_mut(&cookie)
     }
 
     /// Whether a command is over, its completion was called, and it was not retired.

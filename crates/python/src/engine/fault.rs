@@ -15,6 +15,11 @@ impl EngineError {
         Self { errno: errno.raw_os_error(), text: text.into() }
     }
 
+    /// Something that makes no sense, or not now.
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self::new(Errno::INVAL, text)
+    }
+
     /// A failure without an errno.
     pub(crate) fn plain(text: impl Into<String>) -> Self {
         Self { errno: 0, text: text.into() }

@@ -165,7 +165,7 @@ impl<K> Engine<K> {
     /// The socket, while there is one.
     pub(crate) fn socket(&self) -> Result<Arc<Stream>, EngineError> {
         let dialled = self.dialling.as_ref().map(Dialling::socket);
-        let none = || EngineError::new(Errno::INVAL, "connection is not in a connected state");
+        let none = || EngineError::invalid("connection is not in a connected state");
         self.stream.clone().or(dialled).ok_or_else(none)
     }
 
@@ -235,8 +235,10 @@ impl<K> Engine<K> {
         if busy || self.direction() & bit != 0 {
             return Ok(());
         }
-        let text = format!("external event {event} is invalid in state {}", now.name());
-        Err(EngineError::new(Errno::INVAL, text))
+        Err(EngineError::invalid(format!(
+            "external event {event} is invalid in state {}",
+            now.name()
+        )))
     }
 
     /// Runs a step after whose failure the connection cannot be used any more.

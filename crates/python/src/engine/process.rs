@@ -88,7 +88,7 @@ impl Process {
     /// Sends it a signal.
     pub(crate) fn signal(&self, number: i32) -> Result<(), EngineError> {
         let number = if number == 0 { Signal::TERM.as_raw() } else { number };
-        let unknown = || EngineError::new(Errno::INVAL, format!("invalid signal number: {number}"));
+        let unknown = || EngineError::invalid(format!("invalid signal number: {number}"));
         let signal = Signal::from_named_raw(number).ok_or_else(unknown)?;
         self.running.signal(signal).map_err(|e| os("kill", &e))
     }

@@ -105,8 +105,7 @@ impl<K> Engine<K> {
             }
             Way::Program { words, listens } => {
                 if words.is_empty() {
-                    let text = "missing command name in argv list";
-                    return Err(EngineError::new(Errno::INVAL, text));
+                    return Err(EngineError::invalid("missing command name in argv list"));
                 }
                 self.or_die(|engine| {
                     let name = listens.then_some(&*engine.settings.activation_name);

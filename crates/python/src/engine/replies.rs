@@ -171,7 +171,7 @@ impl<K> Engine<K> {
         let text = format!(
             "no matching cookie {cookie} found for server reply, this is probably a server bug"
         );
-        EngineError::new(Errno::INVAL, text)
+        EngineError::invalid(text)
     }
 
     fn simple(&mut self, cookie: u64, error: u32) -> Result<(), EngineError> {

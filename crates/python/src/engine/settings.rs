@@ -34,7 +34,6 @@ pub(crate) const HANDSHAKE_MASK: u32 = 3;
 macro_rules! settings {
     ($($field:ident: $type:ty = $default:expr,)*) => {
         #[derive(Debug)]
-        #[expect(clippy::struct_excessive_bools, reason = "independent switches of libnbd")]
         pub(crate) struct Settings {
             $(pub(crate) $field: $type,)*
         }

@@ -75,7 +75,7 @@ fn service(port: &str) -> Option<u16> {
 }
 
 fn invalid(text: impl Into<String>) -> CallError {
-    EngineError::new(Errno::INVAL, text).into()
+    EngineError::invalid(text).into()
 }
 
 fn denied(text: impl Into<String>) -> CallError {

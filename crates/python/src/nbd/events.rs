@@ -4,7 +4,6 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use pyo3::prelude::*;
-use rustix::io::Errno;
 use wire::Command as Kind;
 
 use super::NBD;
@@ -68,7 +67,7 @@ methods! {
     aio_peek_command_completed() -> u64 = know(Always, |engine| match engine.first_ended() {
         Some(cookie) => Ok(cookie),
         None if engine.has_commands() => Ok(0),
-        None => Err(EngineError::new(Errno::INVAL, "no commands are in flight")),
+        None => Err(EngineError::invalid("no commands are in flight")),
     });
 
     /// The number of commands in flight.
@@ -83,13 +82,13 @@ impl NBD {
     /// Waits for the socket, at most `timeout` milliseconds (for ever with -1), and makes progress.
     /// Returns 0 on timeout, else 1.
     fn poll(&self, py: Python<'_>, timeout: i32) -> PyResult<i32> {
-        self.shared.poll(py, "poll", timeout).map(i32::from)
+        self.shared.poll(py, "poll", None, timeout).map(i32::from)
     }
 
     /// The same, and also returns when the other descriptor `fd` is readable.
     fn poll2(&self, py: Python<'_>, fd: RawFd, timeout: i32) -> PyResult<i32> {
         let beside = (fd >= 0).then(|| lent_descriptor(fd));
-        self.shared.poll_beside(py, "poll2", beside, timeout).map(i32::from)
+        self.shared.poll(py, "poll2", beside, timeout).map(i32::from)
     }
 
     /// Call this when the socket is readable.
@@ -105,7 +104,7 @@ impl NBD {
     /// Whether a command has ended; if so, it is retired. A failed one raises its error.
     fn aio_command_completed(&self, py: Python<'_>, cookie: i64) -> PyResult<bool> {
         let retired = self.shared.with(py, "aio_command_completed", |core| {
-            let wrong = || EngineError::new(Errno::INVAL, format!("invalid aio cookie {cookie}"));
+            let wrong = || EngineError::invalid(format!("invalid aio cookie {cookie}"));
             let known = u64::try_from(cookie).ok().filter(|cookie| *cookie > 0);
             Ok(core.engine()?.retire(known.ok_or_else(wrong)?))
         })?;
@@ -131,7 +130,7 @@ impl NBD {
             Open.check(engine.state())?;
             if flags & !ABANDON_PENDING != 0 {
                 let text = format!("flags: invalid value for flag: {flags:#x}");
-                return Err(EngineError::new(Errno::INVAL, text).into());
+                return Err(EngineError::invalid(text).into());
             }
             if engine.state() == State::Negotiating {
                 return Ok(engine.opt_abort()?);

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use rustix::io::Errno;
-use wire::{Framing, Scheme, TransmissionFlags as Flags, Transport, Uri};
+use wire::{Framing, TransmissionFlags as Flags, Uri};
 
 use super::NBD;
 use super::shared::{CallError, KeptObjects};
@@ -42,12 +42,12 @@ impl NBD {
 
 fn known(engine: &Engine<KeptObjects>) -> Result<(u64, Flags), EngineError> {
     let text = "server has not returned export flags, you need to connect to the server first";
-    engine.export.known.ok_or_else(|| EngineError::new(Errno::INVAL, text))
+    engine.export.known.ok_or_else(|| EngineError::invalid(text))
 }
 
 fn size(engine: &Engine<KeptObjects>) -> Result<u64, EngineError> {
     let text = "server has not returned export size, you need to connect to the server first";
-    let none = || EngineError::new(Errno::INVAL, text);
+    let none = || EngineError::invalid(text);
     let (size, _) = engine.export.known.ok_or_else(none)?;
     let text = || format!("server claims size {size} which does not fit in signed result");
     let fits = i64::try_from(size).is_ok();
@@ -62,8 +62,9 @@ fn block_size(engine: &Engine<KeptObjects>, size_type: i64) -> Result<u32, Engin
         MAXIMUM => maximum,
         PAYLOAD => engine.payload_maximum(),
         _ => {
-            let text = format!("size_type: invalid value for parameter: {size_type}");
-            return Err(EngineError::new(Errno::INVAL, text));
+            return Err(EngineError::invalid(format!(
+                "size_type: invalid value for parameter: {size_type}"
+            )));
         }
     };
     known(engine).map(|_| found)
@@ -88,20 +89,10 @@ fn process(engine: &Engine<KeptObjects>) -> Result<&Process, EngineError> {
 /// The URI that leads to the same export.
 fn uri(engine: &Engine<KeptObjects>) -> Result<String, EngineError> {
     let Some(transport) = engine.place.clone() else {
-        let text = "cannot construct a URI for this connection type";
-        return Err(EngineError::new(Errno::INVAL, text));
+        return Err(EngineError::invalid("cannot construct a URI for this connection type"));
     };
-    let tls = engine.settings.tls == 2;
-    let scheme = match (&transport, tls) {
-        (Transport::Tcp { .. }, false) => Scheme::Nbd,
-        (Transport::Tcp { .. }, true) => Scheme::Nbds,
-        (Transport::Unix { .. } | Transport::UnixAbstract { .. }, false) => Scheme::NbdUnix,
-        (Transport::Unix { .. } | Transport::UnixAbstract { .. }, true) => Scheme::NbdsUnix,
-        (Transport::Vsock { .. }, false) => Scheme::NbdVsock,
-        (Transport::Vsock { .. }, true) => Scheme::NbdsVsock,
-    };
-    let export = engine.settings.export.clone();
-    Ok(Uri { scheme, transport, tls, export, user: None, params: Vec::new() }.to_string())
+    let settings = &engine.settings;
+    Ok(Uri::to(transport, settings.tls == 2, settings.export.clone()).to_string())
 }
 
 methods! {
@@ -141,8 +132,7 @@ methods! {
     /// Whether a context was selected.
     can_meta_context(metacontext: &str) -> bool = know(Known, |engine| {
         if !engine.contexts_valid {
-            let text = "need a successful server meta context request first";
-            return Err(EngineError::new(Errno::INVAL, text));
+            return Err(EngineError::invalid("need a successful server meta context request first"));
         }
         Ok(engine.contexts.iter().any(|(_, name)| name == metacontext))
     });

@@ -8,8 +8,8 @@ use wire::constants::option::{
 use super::shared::{Asking, CallError, Core};
 use super::telling::callback;
 use super::{NBD, Object};
-use crate::engine::When::Negotiating;
 use crate::engine::TalkOption::{Contexts, Go, Info, Plain};
+use crate::engine::When::Negotiating;
 use crate::engine::{EngineError, State, TalkOption};
 
 impl NBD {

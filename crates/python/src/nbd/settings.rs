@@ -74,13 +74,13 @@ impl NBD {
 fn tls_mode(value: i32) -> Result<i32, EngineError> {
     let wrong = || format!("tls: invalid value for parameter: {value}");
     let known = (0..=2).contains(&value);
-    if known { Ok(value) } else { Err(EngineError::new(Errno::INVAL, wrong())) }
+    if known { Ok(value) } else { Err(EngineError::invalid(wrong())) }
 }
 
 /// A sum of bits that are all in `mask`.
 fn bits(parameter: &str, value: u32, mask: u32) -> Result<u32, EngineError> {
     let wrong = || format!("{parameter}: invalid value for flag: {value:#x}");
-    if value & !mask == 0 { Ok(value) } else { Err(EngineError::new(Errno::INVAL, wrong())) }
+    if value & !mask == 0 { Ok(value) } else { Err(EngineError::invalid(wrong())) }
 }
 
 /// A name that fits into a message.
@@ -98,8 +98,9 @@ fn activation_name(name: String) -> Result<String, EngineError> {
         return Err(EngineError::new(Errno::NAMETOOLONG, text));
     }
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        let text = "socket activation name should contain only alphanumeric ASCII characters";
-        return Err(EngineError::new(Errno::INVAL, text));
+        return Err(EngineError::invalid(
+            "socket activation name should contain only alphanumeric ASCII characters",
+        ));
     }
     Ok(name)
 }
@@ -255,7 +256,7 @@ methods! {
 
     /// One of the contexts to select.
     get_meta_context(i: usize) -> String = know(Always, |engine| {
-        let none = || EngineError::new(Errno::INVAL, "meta context request out of range");
+        let none = || EngineError::invalid("meta context request out of range");
         engine.settings.contexts.get(i).cloned().ok_or_else(none)
     });
 

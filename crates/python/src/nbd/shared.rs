@@ -85,7 +85,6 @@ pub(crate) enum CallError {
     /// The handle was closed.
     Closed,
     Engine(EngineError),
-    Python(PyErr),
 }
 
 impl From<EngineError> for CallError {
@@ -94,17 +93,10 @@ impl From<EngineError> for CallError {
     }
 }
 
-impl From<PyErr> for CallError {
-    fn from(e: PyErr) -> Self {
-        Self::Python(e)
-    }
-}
-
 impl CallError {
     /// The exception, for the call of that name.
     pub(crate) fn raise(self, py: Python<'_>, call: &str) -> PyErr {
         match self {
-            Self::Python(e) => e,
             Self::Engine(fault) => {
                 let args = (fault.said_by(call), fault.errno);
                 errors(py, "Error", args).unwrap_or_else(|e| e)
@@ -225,13 +217,8 @@ impl Shared {
     }
 
     /// Waits for the socket once, for this many milliseconds at most (for ever, if negative);
-    /// whether it had an event.
-    pub(crate) fn poll(&self, py: Python<'_>, call: &str, timeout: i32) -> PyResult<bool> {
-        self.poll_beside(py, call, None, timeout)
-    }
-
-    /// The same, and also returns when another descriptor is readable.
-    pub(crate) fn poll_beside(
+    /// whether it had an event. Also returns when another descriptor is readable.
+    pub(crate) fn poll(
         &self,
         py: Python<'_>,
         call: &str,
@@ -314,7 +301,7 @@ impl Shared {
             let direction = engine.direction();
             if direction == 0 {
                 let text = format!("nothing to poll for in state {}", engine.state().name());
-                return Err(EngineError::new(Errno::INVAL, text).into());
+                return Err(EngineError::invalid(text).into());
             }
             let mut seen = if engine.has_received() { Seen::Readable } else { Seen::Nothing };
             if seen == Seen::Nothing {

@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList, PyTuple};
 use rustix::io::Errno;
 
-use crate::engine::{Engine, Event};
+use crate::engine::{Engine, Event, Submitted};
 use crate::nbd::buffer;
 use crate::nbd::shared::{KeptObjects, Shared};
 
@@ -38,11 +38,11 @@ impl Shared {
     }
 
     fn tell_completion(&self, py: Python<'_>, cookie: u64, errno: i32) {
-        let completion = self.keep(cookie, |keep| keep.completion.take());
         // The callback for a chunk or an extent may have failed it meanwhile.
-        let known = self.lock().engine.as_ref().map_or(errno, |engine| engine.errno_of(cookie));
+        let found = self.command(cookie, |c| Some((c.ask.keep.completion.take(), c.errno)));
+        let (completion, known) = found.unwrap_or((None, errno));
         let answer = match &completion {
-            Some(completion) => call_back(py, completion, (), known),
+            Some(completion) => call_back(py, completion, Ok(()), known),
             None => Answer { value: 0, errno: known },
         };
         let replaced = (answer.value == -1 && answer.errno != 0).then_some(answer.errno);
@@ -55,8 +55,13 @@ impl Shared {
         drop(retired);
     }
 
-    fn keep<T>(&self, cookie: u64, work: impl FnOnce(&mut KeptObjects) -> Option<T>) -> Option<T> {
-        self.lock().engine.as_mut().and_then(|engine| engine.keep(cookie)).and_then(work)
+    /// What `work` finds of a command that was not retired.
+    fn command<T>(
+        &self,
+        cookie: u64,
+        work: impl FnOnce(&mut Submitted<KeptObjects>) -> Option<T>,
+    ) -> Option<T> {
+        self.lock().engine.as_mut().and_then(|engine| engine.command(cookie)).and_then(work)
     }
 
     fn tell_chunk(
@@ -67,21 +72,15 @@ impl Shared {
         status: u32,
         errno: i32,
     ) {
-        let known = self.keep(cookie, |keep| {
-            let chunk = keep.chunk.as_ref()?.clone_ref(py);
-            Some((chunk, keep.object.as_ref()?.clone_ref(py)))
+        let known = self.command(cookie, |command| {
+            let KeptObjects { chunk, object, .. } = &command.ask.keep;
+            let (chunk, object) = (chunk.as_ref()?.clone_ref(py), object.as_ref()?.clone_ref(py));
+            Some((chunk, object, command.ask.offset))
         });
-        let Some((chunk, object)) = known else { return };
-        let offset = self.lock().engine.as_ref().map_or(0, |engine| engine.offset_of(cookie));
-        let offset = offset + start as u64;
-        let answer = match buffer::part(object.bind(py), start, len) {
-            Ok(part) => call_back(py, &chunk, (part, offset, status), errno),
-            Err(e) => {
-                e.print(py);
-                Answer { value: -1, errno: 0 }
-            }
-        };
-        self.apply(cookie, answer);
+        let Some((chunk, object, offset)) = known else { return };
+        let part = buffer::part(object.bind(py), start, len);
+        let part = part.map(|part| (part, offset + start as u64, status));
+        self.apply(cookie, call_back(py, &chunk, part, errno));
     }
 
     fn tell_extents(
@@ -92,23 +91,18 @@ impl Shared {
         offset: u64,
         extents: &[(u64, u64)],
     ) {
-        let known =
-            self.keep(cookie, |keep| Some((keep.extent.as_ref()?.clone_ref(py), keep.pairs)));
-        let Some((extent, pairs)) = known else { return };
+        let known = self.command(cookie, |command| {
+            let keep = &command.ask.keep;
+            Some((keep.extent.as_ref()?.clone_ref(py), keep.pairs, command.errno))
+        });
+        let Some((extent, pairs, errno)) = known else { return };
         let list = if pairs {
             PyList::new(py, extents.iter().copied())
         } else {
             PyList::new(py, extents.iter().flat_map(|(len, flags)| [*len, *flags]))
         };
-        let errno = self.lock().engine.as_ref().map_or(0, |engine| engine.errno_of(cookie));
-        let answer = match list {
-            Ok(list) => call_back(py, &extent, (context, offset, list), errno),
-            Err(e) => {
-                e.print(py);
-                Answer { value: -1, errno: 0 }
-            }
-        };
-        self.apply(cookie, answer);
+        let list = list.map(|list| (context, offset, list));
+        self.apply(cookie, call_back(py, &extent, list, errno));
     }
 
     /// The result of a callback for a part of a reply.
@@ -117,10 +111,7 @@ impl Shared {
             return;
         }
         let errno = if answer.errno == 0 { Errno::PROTO.raw_os_error() } else { answer.errno };
-        let mut core = self.lock();
-        if let Some(engine) = core.engine.as_mut() {
-            engine.fail_command(cookie, errno);
-        }
+        self.command(cookie, |command| Some(command.fail(errno)));
     }
 
     fn tell_each<'py>(&self, py: Python<'py>, args: impl pyo3::call::PyCallArgs<'py>) {
@@ -141,7 +132,7 @@ impl Shared {
             (core.asking.each.take(), core.asking.completion.take())
         };
         if let (_, Some(completion)) = &asking {
-            call_back(py, completion, (), errno);
+            call_back(py, completion, Ok(()), errno);
         }
     }
 
@@ -176,14 +167,14 @@ struct Answer {
 
 /// Calls a user back with `args` and an error that it may set. An exception is printed, and counts
 /// as -1.
-fn call_back<'py, A>(py: Python<'py>, callback: &Py<PyAny>, args: A, errno: i32) -> Answer
+fn call_back<'py, A>(py: Python<'py>, callback: &Py<PyAny>, args: PyResult<A>, errno: i32) -> Answer
 where
     A: IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>>,
     A::Error: Into<PyErr>,
 {
     let called = || -> PyResult<Answer> {
         let error = c_int(py)?.call1((errno,))?;
-        let args = args.into_pyobject(py).map_err(Into::into)?;
+        let args = args?.into_pyobject(py).map_err(Into::into)?;
         let args = if args.is_empty() {
             PyTuple::new(py, [&error])?
         } else {

@@ -1,6 +1,5 @@
 //! What the server's replies say of an export.
 
-use rustix::io::Errno;
 use wire::constants::{MAX_STRING, info, option};
 use wire::{Framing, TransmissionFlags};
 
@@ -44,8 +43,7 @@ impl<K> Engine<K> {
     pub(super) fn set_size_and_flags(&mut self, size: u64, flags: u16) -> Result<(), EngineError> {
         self.debug(|| format!("exportsize: {size} eflags: {flags:#x}"));
         if flags == 0 {
-            let text = "handshake: invalid eflags == 0 from server";
-            return Err(EngineError::new(Errno::INVAL, text));
+            return Err(EngineError::invalid("handshake: invalid eflags == 0 from server"));
         }
         let mut flags = TransmissionFlags(flags);
         for (lacks, flag, what) in [
