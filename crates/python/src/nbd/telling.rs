@@ -111,7 +111,10 @@ impl Shared {
             return;
         }
         let errno = if answer.errno == 0 { Errno::PROTO.raw_os_error() } else { answer.errno };
-        self.command(cookie, |command| Some(command.fail(errno)));
+        let mut core = self.lock();
+        if let Some(command) = core.engine.as_mut().and_then(|engine| engine.command(cookie)) {
+            command.fail(errno);
+        }
     }
 
     fn tell_each<'py>(&self, py: Python<'py>, args: impl pyo3::call::PyCallArgs<'py>) {
