@@ -16,9 +16,9 @@ use super::{Engine, EngineError, State, When, given};
 /// How long a socket may take that is connected while the caller waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A way to a server, before anything is connected.
+/// What leads to a server, before anything is connected.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum Destination {
     /// By a host's addresses, in turn.
     Tcp { host: String, port: String, addresses: Vec<SocketAddr> },
     /// By an address of another kind; this waits until it answers.
@@ -30,7 +30,7 @@ pub(crate) enum Way {
     Program { words: Vec<String>, listens: bool },
 }
 
-impl From<Transport> for Way {
+impl From<Transport> for Destination {
     fn from(transport: Transport) -> Self {
         match transport {
             Transport::Tcp { host, port } => {
@@ -81,10 +81,10 @@ fn begin(address: SocketAddr) -> Result<OwnedFd, Errno> {
 
 impl<K> Engine<K> {
     /// Connects, or begins to.
-    pub(crate) fn connect(&mut self, way: Way) -> Result<(), EngineError> {
+    pub(crate) fn connect(&mut self, way: Destination) -> Result<(), EngineError> {
         When::Created.check(self.state)?;
         match way {
-            Way::Tcp { host, port, mut addresses } => {
+            Destination::Tcp { host, port, mut addresses } => {
                 if let Some(first) = addresses.first() {
                     let place = Transport::Tcp { host: host.clone(), port: first.port() };
                     self.place = Some(place);
@@ -93,17 +93,17 @@ impl<K> Engine<K> {
                 self.settings.tls_hostname.get_or_insert_with(|| host.clone());
                 self.or_die(|engine| engine.next_address(host, port, addresses, None))
             }
-            Way::Other(transport) => {
+            Destination::Other(transport) => {
                 let dialled = dial(&transport);
                 self.place = Some(transport);
                 self.or_die(|engine| engine.begin(dialled?))
             }
-            Way::Socket(number) => {
+            Destination::Socket(number) => {
                 let stream = Stream::new(given::take(number)?);
                 let say = |e| EngineError::new(e, "fcntl: set O_NONBLOCK");
                 self.or_die(|engine| engine.begin(stream.map_err(say)?))
             }
-            Way::Program { words, listens } => {
+            Destination::Program { words, listens } => {
                 if words.is_empty() {
                     return Err(EngineError::invalid("missing command name in argv list"));
                 }

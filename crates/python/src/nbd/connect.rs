@@ -14,28 +14,28 @@ use wire::{Transport, Uri};
 use super::shared::{CallError, Core};
 use super::{NBD, Object};
 use crate::engine::When::Created;
-use crate::engine::{EngineError, Settings, State, Way, transport};
+use crate::engine::{Destination, EngineError, Settings, State, transport};
 
-fn unix(path: &Path) -> Way {
+fn unix(path: &Path) -> Destination {
     Transport::Unix { path: path.as_os_str().as_bytes().to_vec() }.into()
 }
 
-fn vsock(cid: u32, port: u32) -> Way {
+fn vsock(cid: u32, port: u32) -> Destination {
     Transport::Vsock { cid, port }.into()
 }
 
-fn tcp(host: &str, port: &str) -> Way {
-    Way::Tcp { host: host.to_owned(), port: port.to_owned(), addresses: Vec::new() }
+fn tcp(host: &str, port: &str) -> Destination {
+    Destination::Tcp { host: host.to_owned(), port: port.to_owned(), addresses: Vec::new() }
 }
 
-fn program(argv: Object<'_, '_>, listens: bool) -> PyResult<Way> {
+fn program(argv: Object<'_, '_>, listens: bool) -> PyResult<Destination> {
     let list = argv.cast::<PyList>();
     let list = list.map_err(|_| PyTypeError::new_err("expecting a list parameter"))?;
-    Ok(Way::Program { words: list.extract()?, listens })
+    Ok(Destination::Program { words: list.extract()?, listens })
 }
 
 /// An address as in Python's socket module: a path, or a host and a port.
-fn address(given: Object<'_, '_>) -> PyResult<Way> {
+fn address(given: Object<'_, '_>) -> PyResult<Destination> {
     if let Ok((host, port)) = given.extract::<(String, u16)>() {
         return Ok(tcp(&host, &port.to_string()));
     }
@@ -43,8 +43,8 @@ fn address(given: Object<'_, '_>) -> PyResult<Way> {
 }
 
 /// Looks the addresses of a host up, by its name: that may take long.
-fn look_up(mut way: Way) -> Result<Way, EngineError> {
-    let Way::Tcp { host, port, addresses } = &mut way else { return Ok(way) };
+fn look_up(mut way: Destination) -> Result<Destination, EngineError> {
+    let Destination::Tcp { host, port, addresses } = &mut way else { return Ok(way) };
     let say = |why: &str| {
         EngineError::plain(format!("getaddrinfo: hostname \"{host}\" port \"{port}\": {why}"))
     };
@@ -175,7 +175,7 @@ fn connected(core: &mut Core) -> Option<Result<(), CallError>> {
 }
 
 impl NBD {
-    fn begin(&self, py: Python<'_>, call: &str, way: Way) -> PyResult<()> {
+    fn begin(&self, py: Python<'_>, call: &str, way: Destination) -> PyResult<()> {
         self.know(py, call, Created, |_| Ok(()))?;
         // The name is looked up before the lock is taken.
         let way = py.detach(|| look_up(way));
@@ -183,7 +183,7 @@ impl NBD {
         self.shared.detached(py, call, |engine| Ok(engine.connect(way)?))
     }
 
-    fn connect(&self, py: Python<'_>, call: &str, way: Way) -> PyResult<()> {
+    fn connect(&self, py: Python<'_>, call: &str, way: Destination) -> PyResult<()> {
         self.begin(py, call, way)?;
         self.shared.wait(py, call, connected)
     }
@@ -220,7 +220,7 @@ methods! {
     connect_tcp(hostname: &str, port: &str) -> () = connect(tcp(hostname, port));
 
     /// Takes over a connected socket by its descriptor, and closes it at the end.
-    connect_socket(sock: RawFd) -> () = connect(Way::Socket(sock));
+    connect_socket(sock: RawFd) -> () = connect(Destination::Socket(sock));
 
     /// Starts a server that speaks on its standard input and output (`nbdkit -s`); it ends with
     /// this.
@@ -246,7 +246,7 @@ methods! {
     aio_connect_tcp(hostname: &str, port: &str) -> () = begin(tcp(hostname, port));
 
     /// Takes over a connected socket.
-    aio_connect_socket(sock: RawFd) -> () = begin(Way::Socket(sock));
+    aio_connect_socket(sock: RawFd) -> () = begin(Destination::Socket(sock));
 
     /// Starts a server that speaks on its standard input and output.
     aio_connect_command(argv: Object<'_, '_>) -> () = begin(program(argv, false)?);
