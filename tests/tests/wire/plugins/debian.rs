@@ -200,7 +200,15 @@ fn every_plugin_of_the_distribution_serves_the_same_under_both() {
             skip(&format!("needs the plugin {}", example.plugin));
             continue;
         }
-        let [theirs, ours] = Host::BOTH.map(|host| printed(host, example));
+        // A floppy says when its files were made, to two seconds: once they may be made at
+        // different ones, but not three times.
+        let both = || Host::BOTH.map(|host| printed(host, example));
+        let [theirs, ours] = match both() {
+            [theirs, ours] if theirs != ours && example.plugin == "floppy" => {
+                Some(both()).filter(|[theirs, ours]| theirs == ours).unwrap_or_else(both)
+            }
+            printed => printed,
+        };
         assert!(!theirs.is_empty(), "{} {}", example.plugin, example.words);
         assert_eq!(theirs, ours, "{} {}", example.plugin, example.words);
     }
