@@ -21,8 +21,8 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Starts it on TCP or on a Unix socket with this configuration, in which `%T` is its directory;
-    /// files are made by `files`. `None`, after saying so, where it is missing.
+    /// Starts it on TCP or on a Unix socket with this configuration, in which `%T` is its
+    /// directory; files are made by `files`. `None`, after saying so, where it is missing.
     pub fn start(
         is_tcp: bool,
         general: &str,

@@ -239,8 +239,8 @@ pub(crate) fn memory_of(process: Pid, field: &str) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// The calls in a trace of strace's, each in one line: where another thread interrupts a call, strace
-/// writes its end on a line of its own.
+/// The calls in a trace of strace's, each in one line: where another thread interrupts a call,
+/// strace writes its end on a line of its own.
 pub fn whole_calls(trace: &str) -> String {
     let (mut begun, mut whole) = (HashMap::new(), String::new());
     for line in trace.lines() {

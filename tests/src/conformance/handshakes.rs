@@ -1,5 +1,5 @@
-//! Checks 1 to 21 of a client: what a server may say in the handshake, and what the client must make
-//! of it. What a row leaves out an honest server says.
+//! Checks 1 to 21 of a client: what a server may say in the handshake, and what the client must
+//! make of it. What a row leaves out an honest server says.
 //!
 //! Two drivers: `wire` on bytes alone, and the program.
 

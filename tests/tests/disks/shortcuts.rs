@@ -1,5 +1,5 @@
-//! The shortcuts on the server's data path, each in the case in which it must not be taken. What they
-//! are for, `alone/syscalls.rs` counts.
+//! The shortcuts on the server's data path, each in the case in which it must not be taken. What
+//! they are for, `alone/syscalls.rs` counts.
 //!
 //! Long reads leave a file by sendfile, long writes are received straight into memory that was
 //! written before, holes are not sent, and the map is remembered. All of it only as long as no

@@ -1,5 +1,5 @@
-//! A directory and its tables that lie in front of the grains, as QEMU and VMware's tools make them:
-//! with room for every grain, so that one can be added in place.
+//! A directory and its tables that lie in front of the grains, as QEMU and VMware's tools make
+//! them: with room for every grain, so that one can be added in place.
 
 use device::{Buffer, Edge, Result};
 

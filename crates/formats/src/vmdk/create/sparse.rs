@@ -371,8 +371,8 @@ impl Sparse {
         Ok(())
     }
 
-    /// The tables after a directory. Those without a grain are zeroed, since the old contents may be
-    /// anything.
+    /// The tables after a directory. Those without a grain are zeroed, since the old contents may
+    /// be anything.
     async fn write_tables(&self, at: u64) -> Result<()> {
         let count = self.state().tables.len();
         let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
