@@ -96,7 +96,8 @@ pub struct Over {
     pub info: Info,
     /// The device below. Its edge takes any range inside it.
     pub below: Edge,
-    passes: Passes,
+    /// Which operations need not come to [`Filter::run`]. Constant.
+    pub passes: Passes,
     /// The admission of the client; free for a filter of all clients. It is given back when the
     /// device below is free.
     pub admission: Admission,
@@ -105,9 +106,12 @@ pub struct Over {
 impl Over {
     /// What `filter` has over `below`.
     pub fn new<F: Filter>(filter: &F, below: Edge) -> Self {
-        let (info, passes) = (filter.info(&below), filter.passes(&below));
-        let flat = passes.reads(0).and_then(|at| Some(below.info().flat.as_ref()?.advanced(at)));
-        Self { info: Info { flat, ..info }, below, passes, admission: Admission::free() }
+        let (info, passes, admission) = (Info::over(&below), Passes::Nothing, Admission::free());
+        let mut over = Self { info, below, passes, admission };
+        filter.describe(&mut over);
+        let (at, below) = (over.passes.reads(0), over.below.info());
+        over.info.flat = at.and_then(|at| Some(below.flat.as_ref()?.advanced(at)));
+        over
     }
 
     /// Where `offset` lies below, if reads pass.
@@ -146,9 +150,11 @@ pub struct Arrival<'a> {
 /// A device over a device. What is not said here is as below: a filter that says nothing changes
 /// nothing, but sees all.
 pub trait Filter: Send + Sync + Sized + 'static {
-    /// What is known of it over `below`, usually [`Info::over`] with some changes. Constant.
-    fn info(&self, below: &Edge) -> Info {
-        Info::over(below)
+    /// Says in what its disk differs from the one below, and what need not come to
+    /// [`run`](Self::run): changes `over`, where the facts are those of [`Info::over`], and nothing
+    /// passes. The same each time.
+    fn describe(&self, over: &mut Over) {
+        let _ = over;
     }
 
     /// Runs an operation; `done` is called exactly once, now or later, from any thread. Ranges
@@ -156,12 +162,6 @@ pub trait Filter: Send + Sync + Sized + 'static {
     /// must not call a blocking method of the edge below.
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         over.below.submit(operation, done);
-    }
-
-    /// Which operations need not come to [`Filter::run`]. Constant.
-    fn passes(&self, below: &Edge) -> Passes {
-        let _ = below;
-        Passes::Nothing
     }
 
     /// The filter of one client; `None`: this one, with its state, serves this client too.
@@ -236,21 +236,18 @@ impl Info {
         Self { lanes: None, order, abilities, ..info }
     }
 
-    /// The facts of a filter that is to see operations as clients sent them: of any range, and
-    /// durable ones as one operation. The edge below adapts them to the device, unless that takes
-    /// only whole blocks.
-    #[must_use]
-    pub fn observing(below: &Edge) -> Self {
-        let mut info = Self::over(below);
-        if !info.abilities.whole_blocks {
-            info.blocks.minimum = 1;
+    /// Makes them those of a filter that is to see operations as clients sent them: of any range,
+    /// and durable ones as one operation. The edge below adapts them to the device, unless that
+    /// takes only whole blocks.
+    pub fn observe(&mut self) {
+        if !self.abilities.whole_blocks {
+            self.blocks.minimum = 1;
         }
-        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
-        info.abilities.fua |= info.abilities.flush;
-        info.abilities.observed = true;
+        self.blocks.maximum = self.blocks.maximum.max(BlockSizes::ANY.maximum);
+        self.abilities.fua |= self.abilities.flush;
+        self.abilities.observed = true;
         // It is to see the writes.
-        info.abilities.take = false;
-        info
+        self.abilities.take = false;
     }
 }
 

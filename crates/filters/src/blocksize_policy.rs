@@ -5,8 +5,8 @@
 //! requests as the client sent them, before anything is split or widened.
 
 use device::{
-    BlockSizes, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome,
-    Over, Params, Passes, Result, param, values,
+    BlockSizes, Done, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome, Over,
+    Params, Passes, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -167,9 +167,10 @@ impl BlockSizePolicy {
 }
 
 impl Filter for BlockSizePolicy {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info { advertised: Some(self.sizes), ..Info::over(below) };
-        if self.sizes.minimum > below.info().blocks.minimum {
+    fn describe(&self, over: &mut Over) {
+        let info = &mut over.info;
+        info.advertised = Some(self.sizes);
+        if self.sizes.minimum > info.blocks.minimum {
             // Answers in whole blocks, to clients that were told of larger ones, are for the map
             // only.
             info.contexts.clear();
@@ -177,8 +178,9 @@ impl Filter for BlockSizePolicy {
         if self.judges() {
             // Requests arrive unsplit.
             info.blocks = BlockSizes { minimum: 1, maximum: u32::MAX, ..info.blocks };
+        } else {
+            over.passes = Passes::ALL;
         }
-        info
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -190,10 +192,6 @@ impl Filter for BlockSizePolicy {
             Ok(()) => over.below.submit(operation, done),
             Err(e) => done(Err(e.on(&over.info.name))),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        if self.judges() { Passes::Nothing } else { Passes::ALL }
     }
 }
 

@@ -5,8 +5,8 @@
 //! whether they are holes or not: a copy may be more or less sparse than its source.
 
 use device::{
-    Abilities, Buffer, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Over, Passes, Result, Slice, is_zero,
+    Abilities, Buffer, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome,
+    Over, Passes, Result, Slice, is_zero,
 };
 use runtime::spawn;
 
@@ -96,9 +96,8 @@ async fn must_be_zero(below: &Edge, what: &str, start: u64, end: u64) -> Result<
 }
 
 impl Filter for CheckWrite {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities = Abilities {
+    fn describe(&self, over: &mut Over) {
+        over.info.abilities = Abilities {
             write: true,
             flush: true,
             fua: true,
@@ -110,10 +109,10 @@ impl Filter for CheckWrite {
             multi_conn: true,
             hides_zero: false,
             hides_fua: false,
-            ..info.abilities
+            ..over.info.abilities
         };
-        info.longest_effect = u64::MAX;
-        info
+        over.info.longest_effect = u64::MAX;
+        over.passes = Passes::READS;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -137,10 +136,6 @@ impl Filter for CheckWrite {
             | Operation::Resolve { .. }
             | Operation::Status { .. }) => below.submit(other, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::READS
     }
 }
 

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use device::{Done, Edge, Filter, Filtered, Info, Operation, OperationKind, Outcome, Over, text};
+use device::{Done, Filter, Filtered, Operation, OperationKind, Outcome, Over, text};
 use runtime::{Context, Mutex, OperatorLog};
 
 use crate::FilterKind;
@@ -97,8 +97,8 @@ impl Counts {
 struct Count(Counts);
 
 impl Filter for Count {
-    fn info(&self, below: &Edge) -> Info {
-        Info::observing(below)
+    fn describe(&self, over: &mut Over) {
+        over.info.observe();
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {

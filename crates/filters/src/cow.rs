@@ -9,7 +9,7 @@ use runtime::{WorkPool, spawn};
 use std::sync::Arc;
 
 use device::{
-    Abilities, Arrival, BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Filter, Filtered, Info,
+    Abilities, Arrival, BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Filter, Filtered,
     Operation, Outcome, Over, Params, Result, param, values,
 };
 
@@ -152,11 +152,12 @@ impl Overlay {
 }
 
 impl Filter for Cow {
-    fn info(&self, below: &Edge) -> Info {
-        let over = Info::over(below);
+    fn describe(&self, over: &mut Over) {
+        let info = &mut over.info;
         let block = u32::try_from(self.store.block()).unwrap_or(BlockSizes::ANY.maximum);
-        let blocks = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
-        let abilities = Abilities {
+        let preferred = info.blocks.preferred.max(block);
+        info.blocks = BlockSizes { preferred, ..BlockSizes::ANY };
+        info.abilities = Abilities {
             write: true,
             flush: true,
             fua: true,
@@ -165,17 +166,18 @@ impl Filter for Cow {
             fast_zero: true,
             multi_conn: !self.apart,
             extents: true,
-            prefetch: self.settings.on_cache || over.abilities.prefetch,
-            observed: over.abilities.observed || self.settings.on_read.is_ever_on(),
+            prefetch: self.settings.on_cache || info.abilities.prefetch,
+            observed: info.abilities.observed || self.settings.on_read.is_ever_on(),
             take: false,
             discards: false,
             hides_zero: false,
             hides_fua: false,
-            ..over.abilities
+            ..info.abilities
         };
+        info.longest_effect = u64::MAX;
         // The contexts of the disk below are wrong for data written here, and nothing can say
         // where.
-        Info { blocks, abilities, longest_effect: u64::MAX, contexts: Vec::new(), ..over }
+        info.contexts.clear();
     }
 
     fn keeps_bytes(&self) -> bool {

@@ -5,8 +5,8 @@
 //! returns no bytes. The map calls such ranges data, never holes. The disk is read-only.
 
 use device::{
-    Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Over, Params, Result, param,
+    Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Operation, Outcome,
+    Over, Params, Result, param,
 };
 
 use crate::FilterKind;
@@ -107,13 +107,11 @@ impl Rescued {
 }
 
 impl Filter for Rescued {
-    fn info(&self, below: &Edge) -> Info {
+    fn describe(&self, over: &mut Over) {
         // Exactly as requested: rounding a read up to blocks may touch bytes that were not rescued.
-        let mut info = Info::observing(below);
-        info.abilities.write = false;
-        info.abilities.prefetch = false;
-        info.abilities.extents = true;
-        info
+        over.info.observe();
+        let a = &mut over.info.abilities;
+        (a.write, a.prefetch, a.extents) = (false, false, true);
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Admission, Admitted, Arrival, Client, Done, Edge, Error, Filter, Filtered, Info, Operation,
-    Outcome, Over, Params, Result, param, values,
+    Admission, Admitted, Arrival, Client, Done, Edge, Error, Filter, Filtered, Operation, Outcome,
+    Over, Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -117,12 +117,10 @@ impl Delay {
 }
 
 impl Filter for Delay {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        let a = &mut info.abilities;
+    fn describe(&self, over: &mut Over) {
+        let a = &mut over.info.abilities;
         // Always refused, at once: a device may always say so.
         a.fast_zero |= a.write && self.settings.refuses_fast_zeroes();
-        info
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {

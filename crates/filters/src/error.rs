@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome, Over, Params,
-    Result, param, values,
+    Done, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome, Over, Params, Result,
+    param, values,
 };
 
 use crate::FilterKind;
@@ -158,8 +158,8 @@ fn code(params: &Params, key: &str) -> Result<Option<(&'static str, ErrorKind)>>
 }
 
 impl Filter for Failing {
-    fn info(&self, below: &Edge) -> Info {
-        Info::observing(below)
+    fn describe(&self, over: &mut Over) {
+        over.info.observe();
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -187,6 +187,7 @@ mod tests {
     use super::*;
     use crate::kit::tested::simple;
     use crate::table;
+    use device::Edge;
 
     fn failing(words: &[&str]) -> Result<(Edge, Arc<Model>)> {
         let context = Context::new(WorkPool::new(2));

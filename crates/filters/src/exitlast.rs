@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Admission, Arrival, Edge, Error, Filter, Filtered, Over, Passes};
+use device::{Admission, Arrival, Error, Filter, Filtered, Over, Passes};
 
 use crate::FilterKind;
 
@@ -65,14 +65,14 @@ impl Drop for AdmittedClient {
 struct ExitLast(Arc<Counts>);
 
 impl Filter for ExitLast {
+    fn describe(&self, over: &mut Over) {
+        over.passes = Passes::ALL;
+    }
+
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
         // Only now: one that the device below refuses was never here.
         arrival.admission = Admission::of(AdmittedClient::new(&self.0));
         None
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 
@@ -85,6 +85,7 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::{self, blank, put_in};
+    use device::Edge;
 
     fn connect(disk: &Edge, number: u64) -> Arc<dyn Device> {
         tested::connect(disk, &tested::client(number)).unwrap().unwrap()

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use device::{
-    Admission, Admitted, Client, Edge, Error, ErrorKind, Fault, Filter, Filtered, Params, Passes,
+    Admission, Admitted, Client, Error, ErrorKind, Fault, Filter, Filtered, Over, Params, Passes,
     Reach, Result, param, repeated, text, values,
 };
 use programs::{Program, StandardStreams};
@@ -288,15 +288,15 @@ impl Drop for AdmittedClient {
 struct ExitWhen(Arc<Watch>);
 
 impl Filter for ExitWhen {
+    fn describe(&self, over: &mut Over) {
+        over.passes = Passes::ALL;
+    }
+
     fn admit(&self, _client: &Client, then: Admitted) {
         if self.0.events.is_empty() {
             return then(Ok(Admission::free()));
         }
         self.0.look_soon(Some(then));
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 
@@ -309,6 +309,7 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::{blank, client, put_in};
+    use device::Edge;
 
     /// A disk, and the receiver of its request to stop the server.
     fn watching(words: &[&str]) -> Result<(Edge, Receiver<()>, Context)> {

@@ -9,8 +9,8 @@ use std::io::Read;
 use std::sync::Arc;
 
 use device::{
-    Arrival, Client, Connected, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Listed,
-    Over, Params, Passes, Reach, Result, param, repeated, text, values,
+    Arrival, Client, Connected, Edge, Error, ErrorKind, Fault, Filter, Filtered, Listed, Over,
+    Params, Passes, Reach, Result, param, repeated, text, values,
 };
 use programs::{Program, StandardStreams};
 use runtime::{Mutex, OperatorLog, WorkPool};
@@ -244,12 +244,15 @@ impl ExportName {
 }
 
 impl Filter for ExportName {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        let Told { description, export } = &self.told;
-        info.description = description.clone().unwrap_or(info.description);
-        info.export = export.as_deref().map(Into::into).or(info.export);
-        info
+    fn describe(&self, over: &mut Over) {
+        let (Told { description, export }, info) = (&self.told, &mut over.info);
+        if let Some(description) = description {
+            info.description.clone_from(description);
+        }
+        if let Some(export) = export {
+            info.export = Some(export.as_str().into());
+        }
+        over.passes = Passes::ALL;
     }
 
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
@@ -321,10 +324,6 @@ impl Filter for ExportName {
             pool.run(describe);
         });
         self.names(&over.below, client, then);
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 

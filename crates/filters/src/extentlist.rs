@@ -5,8 +5,8 @@
 //! disk is read-only.
 
 use device::{
-    Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Info, Operation,
-    Outcome, Over, Params, Passes, Result, merge_extent, param, parse_size,
+    Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered, Operation, Outcome,
+    Over, Params, Passes, Result, merge_extent, param, parse_size,
 };
 
 use crate::FilterKind;
@@ -94,11 +94,10 @@ impl ExtentList {
 }
 
 impl Filter for ExtentList {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities.write = false;
-        info.abilities.extents = true;
-        info
+    fn describe(&self, over: &mut Over) {
+        let a = &mut over.info.abilities;
+        (a.write, a.extents) = (false, true);
+        over.passes = Passes::READS;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -120,10 +119,6 @@ impl Filter for ExtentList {
             | Operation::Read { .. }
             | Operation::Status { .. }) => over.below.submit(other, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::READS
     }
 
     fn resolve_now(

@@ -110,9 +110,9 @@ impl Fua {
 }
 
 impl Filter for Fua {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        let a = &mut info.abilities;
+    fn describe(&self, over: &mut Over) {
+        let a = &mut over.info.abilities;
+        over.passes = Passes::ALL;
         match self.settings.mode {
             Mode::None => (a.fua, a.hides_fua) = (false, true),
             // The edge above flushes.
@@ -123,7 +123,9 @@ impl Filter for Fua {
             }
             Mode::Pass => {}
         }
-        info
+        if self.settings.mode == Mode::Force {
+            over.passes = Passes::READS;
+        }
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -158,10 +160,6 @@ impl Filter for Fua {
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
         let (settings, path) = (self.settings.clone(), Some(arrival.below.clone()));
         self.settings.flush_on_close.then(|| Self { settings, path })
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        if self.settings.mode == Mode::Force { Passes::READS } else { Passes::ALL }
     }
 }
 

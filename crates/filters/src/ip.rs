@@ -6,7 +6,7 @@
 
 use device::access::Rules;
 use device::{
-    Admission, Admitted, Client, Edge, Error, ErrorKind, Fault, Filter, Filtered, Params, Passes,
+    Admission, Admitted, Client, Error, ErrorKind, Fault, Filter, Filtered, Over, Params, Passes,
     Result, repeated,
 };
 
@@ -57,14 +57,14 @@ impl Ip {
 }
 
 impl Filter for Ip {
+    fn describe(&self, over: &mut Over) {
+        over.passes = Passes::ALL;
+    }
+
     fn admit(&self, client: &Client, then: Admitted) {
         let action = "client not permitted to connect because of source address restriction";
         let refused = || Error::new(ErrorKind::PermissionDenied, Fault::User, action);
         then(if self.lets_in(client) { Ok(Admission::free()) } else { Err(refused()) });
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 

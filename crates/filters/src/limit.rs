@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use device::{
-    Admission, Admitted, Client, Edge, Error, ErrorKind, Fault, Filter, Filtered, Params, Passes,
+    Admission, Admitted, Client, Error, ErrorKind, Fault, Filter, Filtered, Over, Params, Passes,
     Result, param, values,
 };
 use runtime::Mutex;
@@ -78,13 +78,13 @@ impl Drop for AdmittedClient {
 struct Limit(Arc<Clients>);
 
 impl Filter for Limit {
+    fn describe(&self, over: &mut Over) {
+        over.passes = Passes::ALL;
+    }
+
     fn admit(&self, client: &Client, then: Admitted) {
         let (clients, number) = (self.0.clone(), client.number);
         then(self.0.enter(number).map(|()| Admission::of(AdmittedClient { clients, number })));
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 
@@ -96,6 +96,7 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::{self, blank, put};
+    use device::Edge;
 
     fn connect(disk: &Edge, number: u64) -> Result<Option<Arc<dyn Device>>> {
         tested::connect(disk, &tested::client(number))

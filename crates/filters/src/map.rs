@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use device::{
-    Buffer, Done, Edge, Error, Extent, Filter, Filtered, Info, Operation, Outcome, Over, Params,
-    Result, Slice, ZeroFlags, merge_extent, param, parse_size, repeated, values,
+    Buffer, Done, Edge, Error, Extent, Filter, Filtered, Operation, Outcome, Over, Params, Result,
+    Slice, ZeroFlags, merge_extent, param, parse_size, repeated, values,
 };
 use runtime::{StepBudget, spawn};
 
@@ -231,8 +231,9 @@ impl Places {
 }
 
 impl Filter for Mapped {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info { size: self.size, ..Info::over(below) };
+    fn describe(&self, over: &mut Over) {
+        let info = &mut over.info;
+        info.size = self.size;
         // Ranges may begin and end anywhere, even inside blocks.
         info.blocks.minimum = 1;
         info.advertised = None;
@@ -241,7 +242,6 @@ impl Filter for Mapped {
         // Two bytes may share one place, and a fast zero that has begun must be finished.
         info.abilities.fast_zero = false;
         info.abilities.take = false;
-        info
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {

@@ -3,8 +3,8 @@
 //! For tests of clients. It changes no data; `emulate` reads the range and discards the bytes.
 
 use device::{
-    Buffer, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes, Result,
-    param, values,
+    Buffer, Done, Edge, Filter, Filtered, Operation, Outcome, Over, Params, Passes, Result, param,
+    values,
 };
 
 use crate::FilterKind;
@@ -58,10 +58,9 @@ fn read_and_drop(below: &Edge, offset: u64, len: u64, done: Done) {
 }
 
 impl Filter for NoCache {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities.prefetch = self.0 != Mode::None;
-        info
+    fn describe(&self, over: &mut Over) {
+        over.info.abilities.prefetch = self.0 != Mode::None;
+        over.passes = Passes::ALL;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -79,10 +78,6 @@ impl Filter for NoCache {
             | Operation::Write { .. }
             | Operation::Zero { .. }) => over.below.submit(other, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 

@@ -4,8 +4,8 @@
 //! disk, never its data.
 
 use device::{
-    Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over,
-    Passes, Result,
+    Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Operation, Outcome, Over, Passes,
+    Result,
 };
 
 use crate::FilterKind;
@@ -29,11 +29,10 @@ fn all(below: &Edge, offset: u64, len: u64) -> Extent {
 }
 
 impl Filter for NoExtents {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities.extents = false;
-        info.contexts.clear();
-        info
+    fn describe(&self, over: &mut Over) {
+        over.info.abilities.extents = false;
+        over.info.contexts.clear();
+        over.passes = Passes::ALL;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -50,10 +49,6 @@ impl Filter for NoExtents {
             | Operation::Write { .. }
             | Operation::Zero { .. }) => over.below.submit(other, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 
     fn resolve_now(

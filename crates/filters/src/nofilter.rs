@@ -1,6 +1,6 @@
 //! `nofilter`: passes everything unchanged. For tests, and to measure the cost of a filter itself.
 
-use device::{Edge, Filter, Filtered, Passes};
+use device::{Filter, Filtered, Over, Passes};
 
 use crate::FilterKind;
 
@@ -18,7 +18,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
 struct NoFilter;
 
 impl Filter for NoFilter {
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
+    fn describe(&self, over: &mut Over) {
+        over.passes = Passes::ALL;
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{
-    Admission, Admitted, Arrival, Client, Done, Edge, Filter, Filtered, Info, Operation, Over,
-    Params, Result, param, values,
+    Admission, Admitted, Arrival, Client, Done, Filter, Filtered, Operation, Over, Params, Result,
+    param, values,
 };
 
 use crate::FilterKind;
@@ -78,10 +78,8 @@ impl NoParallel {
 }
 
 impl Filter for NoParallel {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities.multi_conn &= self.shared.mode != Mode::Connections;
-        info
+    fn describe(&self, over: &mut Over) {
+        over.info.abilities.multi_conn &= self.shared.mode != Mode::Connections;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -133,6 +131,7 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::{blank, client, connect, put, start, write};
+    use device::Edge;
 
     /// Holds its operations until they are released.
     fn busy(refuses: bool) -> Arc<TestDevice> {

@@ -4,8 +4,8 @@
 //! promise of a fast zero on purpose; the others are honest.
 
 use device::{
-    Done, Edge, Error, Filter, Filtered, Info, Operation, Over, Params, Passes, Result, ZeroFlags,
-    param, values,
+    Done, Edge, Error, Filter, Filtered, Operation, Over, Params, Passes, Result, ZeroFlags, param,
+    values,
 };
 
 use crate::FilterKind;
@@ -94,9 +94,8 @@ impl NoZero {
 }
 
 impl Filter for NoZero {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        let a = &mut info.abilities;
+    fn describe(&self, over: &mut Over) {
+        let a = &mut over.info.abilities;
         a.hides_zero = self.mode == Mode::None || a.hides_zero;
         a.zero = match self.mode {
             Mode::None | Mode::Emulate => false,
@@ -108,7 +107,7 @@ impl Filter for NoZero {
             Fast::Slow | Fast::Ignore => a.write,
             Fast::Default => a.fast_zero,
         };
-        info
+        over.passes = Passes::ALL;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -125,10 +124,6 @@ impl Filter for NoZero {
             | Operation::Trim { .. }
             | Operation::Write { .. }) => over.below.submit(other, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 

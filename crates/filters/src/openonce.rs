@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use device::{
-    Client, Connected, Device, Edge, Error, ErrorKind, Fault, Filter, Filtered, Over, Passes,
-    Presence, Result,
+    Client, Connected, Device, Error, ErrorKind, Fault, Filter, Filtered, Over, Passes, Presence,
+    Result,
 };
 use runtime::{Mutex, MutexGuard};
 
@@ -114,6 +114,10 @@ impl Drop for Owed {
 struct OpenOnce(Arc<OpenDevices>);
 
 impl Filter for OpenOnce {
+    fn describe(&self, over: &mut Over) {
+        over.passes = Passes::ALL;
+    }
+
     fn connect(&self, over: &Over, client: &Client, done: Connected) {
         let device = over.below.device();
         let name = if device.is_chosen_by_name() { client.export.clone() } else { String::new() };
@@ -124,10 +128,6 @@ impl Filter for OpenOnce {
         let first = Client { presence: Presence::default(), ..client.clone() };
         let owed = Owed { opened: self.0.clone(), name, is_answered: false };
         device.connect(&first, Box::new(move |answer| owed.answer(&answer)));
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 
@@ -141,6 +141,7 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::{client, put};
+    use device::Edge;
 
     /// Has disks by name, and opens each when the test says so.
     #[derive(Default)]

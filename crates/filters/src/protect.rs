@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{
-    BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered, Info,
-    Operation, Outcome, Over, Params, Passes, Result, Slice, SubOperation, ZeroFlags, is_zero,
-    repeated, values,
+    BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered, Operation,
+    Outcome, Over, Params, Passes, Result, Slice, SubOperation, ZeroFlags, is_zero, repeated,
+    values,
 };
 use runtime::{Mutex, RangeSet};
 
@@ -255,12 +255,12 @@ fn refusal(what: &str, below: &Edge, at: u64) -> Error {
 }
 
 impl Filter for Protect {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
+    fn describe(&self, over: &mut Over) {
         // The edge above must not carry out parts of a request that is then refused.
-        info.blocks.minimum = 1;
-        info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
-        info
+        let blocks = &mut over.info.blocks;
+        blocks.minimum = 1;
+        blocks.maximum = blocks.maximum.max(BlockSizes::ANY.maximum);
+        over.passes = Passes::READS;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -285,10 +285,6 @@ impl Filter for Protect {
             | Operation::Status { .. }
             | Operation::Take { .. }) => over.below.submit(other, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::READS
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use device::{Arrival, Done, Edge, Filter, Filtered, Info, Operation, Over, Passes};
+use device::{Arrival, Done, Filter, Filtered, Info, Operation, Over, Passes};
 use runtime::Mutex;
 
 use crate::FilterKind;
@@ -97,6 +97,12 @@ impl ReadAhead {
 }
 
 impl Filter for ReadAhead {
+    fn describe(&self, over: &mut Over) {
+        if !over.info.abilities.prefetch {
+            over.passes = Passes::ALL;
+        }
+    }
+
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         match operation {
             Operation::Read { offset, buffer } => {
@@ -126,10 +132,6 @@ impl Filter for ReadAhead {
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
         arrival.below.info().abilities.prefetch.then(Self::new)
     }
-
-    fn passes(&self, below: &Edge) -> Passes {
-        if below.info().abilities.prefetch { Passes::Nothing } else { Passes::ALL }
-    }
 }
 
 #[cfg(test)]
@@ -141,6 +143,7 @@ mod tests {
     use crate::kit::tested::{bytes, client, connect, put, read, simple, start};
     use crate::table;
     use device::Blocking as _;
+    use device::Edge;
     use trial::TestDevice;
 
     const SIZE: usize = 16 << 20;

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::{
-    Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Over, Passes, Result,
-    param,
+    Done, Error, ErrorKind, Fault, Filter, Filtered, Operation, Over, Passes, Result, param,
 };
 
 use crate::FilterKind;
@@ -63,10 +62,9 @@ fn refusal(name: &str) -> Error {
 }
 
 impl Filter for ReadOnly {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities.write &= self.file.is_some();
-        info
+    fn describe(&self, over: &mut Over) {
+        over.info.abilities.write &= self.file.is_some();
+        over.passes = Passes::READS;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -81,10 +79,6 @@ impl Filter for ReadOnly {
             | Operation::Resolve { .. }
             | Operation::Status { .. }) => over.below.submit(other, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::READS
     }
 }
 

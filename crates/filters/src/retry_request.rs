@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Again, Client, Connected, Done, Edge, Error, ErrorClass, ErrorKind, Filter, Filtered, Info,
+    Again, Client, Connected, Done, Edge, Error, ErrorClass, ErrorKind, Filter, Filtered,
     Operation, OperationKind, Outcome, Over, Params, Result, param, values,
 };
 use runtime::Timers;
@@ -75,12 +75,12 @@ fn is_worth_another(error: &Error) -> bool {
 struct RetryRequest(Arc<Settings>);
 
 impl Filter for RetryRequest {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::observing(below);
+    fn describe(&self, over: &mut Over) {
         // Where durable means a flush below, the flush is an operation by itself: as part of a
         // write it would be tried again.
-        info.abilities.fua = below.info().abilities.fua;
-        info
+        let fua = over.info.abilities.fua;
+        over.info.observe();
+        over.info.abilities.fua = fua;
     }
 
     fn run(&self, over: &Over, mut operation: Operation, done: Done) {

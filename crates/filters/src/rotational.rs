@@ -1,7 +1,7 @@
 //! `rotational`: sets whether clients see a rotational disk, whose seeks cost time. Bytes pass as
 //! if the filter were not there.
 
-use device::{Edge, Filter, Filtered, Info, Passes, param, values};
+use device::{Filter, Filtered, Over, Passes, param, values};
 
 use crate::FilterKind;
 
@@ -22,14 +22,9 @@ pub(crate) const KIND: FilterKind = FilterKind {
 struct Rotational(bool);
 
 impl Filter for Rotational {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities.rotational = self.0;
-        info
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
+    fn describe(&self, over: &mut Over) {
+        over.info.abilities.rotational = self.0;
+        over.passes = Passes::ALL;
     }
 }
 

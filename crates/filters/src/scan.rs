@@ -156,6 +156,12 @@ impl Scan {
 }
 
 impl Filter for Scan {
+    fn describe(&self, over: &mut Over) {
+        if !over.info.abilities.prefetch || !self.shared.settings.ahead {
+            over.passes = Passes::ALL;
+        }
+    }
+
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         match &operation {
             Operation::Read { offset, buffer } if self.shared.settings.ahead => {
@@ -189,11 +195,6 @@ impl Filter for Scan {
         client.presence.on_leaving(move || left.store(true, Ordering::Release));
         spawn(scan(below.clone(), self.shared.clone(), gone));
         Some(Self { shared: self.shared.clone(), visit: Some(visit) })
-    }
-
-    fn passes(&self, below: &Edge) -> Passes {
-        let sees_reads = below.info().abilities.prefetch && self.shared.settings.ahead;
-        if sees_reads { Passes::Nothing } else { Passes::ALL }
     }
 }
 

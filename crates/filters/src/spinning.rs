@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{
-    Arrival, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result, param,
-    values,
+    Arrival, Done, Filter, Filtered, Operation, Outcome, Over, Params, Result, param, values,
 };
 use runtime::{Mutex, Timers};
 
@@ -143,10 +142,8 @@ impl Spinning {
 }
 
 impl Filter for Spinning {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities.rotational = true;
-        info
+    fn describe(&self, over: &mut Over) {
+        over.info.abilities.rotational = true;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {

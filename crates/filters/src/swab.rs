@@ -5,7 +5,7 @@
 //! written past the filter. What does not fill a word at the end of the disk is not shown.
 
 use device::{
-    BlockSizes, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation,
+    BlockSizes, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Operation,
     Outcome, Over, Params, Passes, Result, merge_extent, param, values,
 };
 use runtime::{spawn, where_there_is_time};
@@ -94,20 +94,21 @@ fn in_words(found: Vec<Extent>, word: u64) -> Vec<Extent> {
 }
 
 impl Filter for Swab {
-    fn info(&self, below: &Edge) -> Info {
-        let (mut info, word) = (Info::over(below), self.0);
+    fn describe(&self, over: &mut Over) {
+        let (info, word) = (&mut over.info, self.0);
         info.size -= info.size % u64::from(word);
         // If zeroes have to be written, the edge below does it: they need no swapping.
         info.abilities.zero = info.abilities.write;
-        let BlockSizes { minimum, maximum, .. } = info.blocks;
-        info.blocks.minimum = minimum.max(word);
-        info.blocks.maximum = (maximum - maximum % word).max(info.blocks.minimum);
-        info.blocks.preferred = info.blocks.preferred.max(info.blocks.minimum);
+        let BlockSizes { minimum, maximum, preferred } = info.blocks;
+        let minimum = minimum.max(word);
+        let maximum = (maximum - maximum % word).max(minimum);
+        info.blocks = BlockSizes { minimum, maximum, preferred: preferred.max(minimum) };
         if word > 1 {
             // What changed below may be shown in another place.
             info.contexts.clear();
+        } else {
+            over.passes = Passes::ALL;
         }
-        info
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -143,10 +144,6 @@ impl Filter for Swab {
             | Operation::Trim { .. }
             | Operation::Zero { .. }) => below.submit(other, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        if self.0 == 1 { Passes::ALL } else { Passes::Nothing }
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{
-    Arrival, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info, Operation, Outcome, Over,
-    Params, Result, param, values,
+    Arrival, Done, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome, Over, Params,
+    Result, param, values,
 };
 
 use crate::FilterKind;
@@ -52,8 +52,8 @@ impl TimeLimit {
 }
 
 impl Filter for TimeLimit {
-    fn info(&self, below: &Edge) -> Info {
-        Info::observing(below)
+    fn describe(&self, over: &mut Over) {
+        over.info.observe();
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {

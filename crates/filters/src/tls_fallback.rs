@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use device::{
-    Abilities, Blocking, Client, Connected, Device, Edge, Error, ErrorKind, Fault, Filter,
-    Filtered, Info, Listed, Over, Passes, Result, Simple, param,
+    Abilities, Blocking, Client, Connected, Device, Error, ErrorKind, Fault, Filter, Filtered,
+    Info, Listed, Over, Passes, Result, Simple, param,
 };
 use runtime::WorkPool;
 
@@ -76,6 +76,10 @@ impl Blocking for Message {
 struct TlsFallback(Arc<dyn Device>);
 
 impl Filter for TlsFallback {
+    fn describe(&self, over: &mut Over) {
+        over.passes = Passes::ALL;
+    }
+
     /// The device below does not learn of clients without TLS.
     fn connect(&self, over: &Over, client: &Client, done: Connected) {
         match client.tls {
@@ -90,10 +94,6 @@ impl Filter for TlsFallback {
             Some(_) => over.below.device().list(client, done),
             None => done(Ok(vec![(String::new(), String::new())])),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 

@@ -6,8 +6,7 @@
 
 use device::{
     BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Filter, Filtered,
-    Info, Operation, Outcome, Over, Params, Passes, Result, Slice, is_zero, merge_extent, param,
-    values,
+    Operation, Outcome, Over, Params, Passes, Result, Slice, is_zero, merge_extent, param, values,
 };
 
 use crate::FilterKind;
@@ -149,16 +148,18 @@ impl Truncate {
 }
 
 impl Filter for Truncate {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info { size: self.0, ..Info::over(below) };
-        if self.is_longer(below) {
+    fn describe(&self, over: &mut Over) {
+        let info = &mut over.info;
+        info.size = self.0;
+        if self.is_longer(&over.below) {
             info.abilities.extents = true;
             // Nothing is known for the part that does not exist below.
             info.contexts.clear();
+        } else {
+            over.passes = Passes::ALL;
         }
         // The edge above must not split a write that is then refused.
         info.blocks.maximum = info.blocks.maximum.max(BlockSizes::ANY.maximum);
-        info
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -186,10 +187,6 @@ impl Filter for Truncate {
                 shown.on_inside(offset, len, done, |len| Operation::Zero { offset, len, flags });
             }
         }
-    }
-
-    fn passes(&self, below: &Edge) -> Passes {
-        if self.is_longer(below) { Passes::Nothing } else { Passes::ALL }
     }
 }
 

@@ -4,8 +4,8 @@
 //! zeroes are written as data, and a trim, which may leave anything, is not passed on.
 
 use device::{
-    Abilities, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation,
-    Outcome, Over, Params, Result, param, values,
+    Abilities, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Operation, Outcome,
+    Over, Params, Result, param, values,
 };
 use runtime::{spawn, where_there_is_time};
 
@@ -71,18 +71,16 @@ async fn read(below: Edge, key: Key, offset: u64, buffer: Buffer) -> Result<Outc
 }
 
 impl Filter for Xor {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        info.abilities = Abilities {
+    fn describe(&self, over: &mut Over) {
+        over.info.abilities = Abilities {
             trim: false,
             zero: false,
             fast_zero: false,
             take: false,
             extents: false,
             discards: false,
-            ..info.abilities
+            ..over.info.abilities
         };
-        info
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use device::{
-    BlockSizes, Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over,
-    Params, Passes, Result, StatusRun, ZeroFlags, param, values,
+    Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over, Params,
+    Passes, Result, StatusRun, ZeroFlags, param, values,
 };
 
 use crate::FilterKind;
@@ -267,20 +267,15 @@ fn clip_runs(runs: Vec<StatusRun>, mut skip: u64, mut len: u64, max: usize) -> V
 }
 
 impl Filter for BlockSize {
-    fn info(&self, below: &Edge) -> Info {
-        let over = Info::over(below);
-        let block = self.0.min_block;
-        Info {
-            size: over.size - over.size % u64::from(block),
-            blocks: BlockSizes {
-                minimum: block,
-                preferred: over.blocks.preferred.max(block),
-                maximum: self.0.max_data,
-            },
-            // The filter takes any request, whatever block sizes the device below has.
-            advertised: None,
-            ..over
-        }
+    fn describe(&self, over: &mut Over) {
+        let (info, block) = (&mut over.info, self.0.min_block);
+        info.size -= info.size % u64::from(block);
+        info.blocks.minimum = block;
+        info.blocks.preferred = info.blocks.preferred.max(block);
+        info.blocks.maximum = self.0.max_data;
+        // The filter takes any request, whatever block sizes the device below has.
+        info.advertised = None;
+        over.passes = Passes::ALL;
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -302,10 +297,6 @@ impl Filter for BlockSize {
                 over.below.submit(other, done);
             }
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 
     /// Maps are asked for in whole blocks, and not for more than is allowed.

@@ -8,6 +8,7 @@ use trial::{Fate, TestDevice};
 
 use super::*;
 use crate::kit::tested::{blank, put, simple};
+use device::BlockSizes;
 
 #[test]
 fn requests_reach_the_device_in_whole_blocks_and_no_longer_than_asked() {

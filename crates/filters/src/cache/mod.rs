@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 
 use device::{
-    Abilities, Arrival, BlockSizes, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Info,
+    Abilities, Arrival, BlockSizes, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered,
     Operation, Outcome, Over, Params, Result, ZeroFlags, format_size, param, values,
 };
 
@@ -272,14 +272,14 @@ fn lost(below: &Edge, dirty: u64) -> Error {
 }
 
 impl Filter for Cache {
-    fn info(&self, below: &Edge) -> Info {
-        let Inner { settings, blocks, .. } = &self.inner;
-        let over = Info::over(below);
+    fn describe(&self, over: &mut Over) {
+        let (Inner { settings, blocks, .. }, info) = (&self.inner, &mut over.info);
         let block = u32::try_from(blocks.store().block()).unwrap_or(BlockSizes::ANY.maximum);
-        let sizes = BlockSizes { preferred: over.blocks.preferred.max(block), ..BlockSizes::ANY };
-        let can = over.abilities;
+        let preferred = info.blocks.preferred.max(block);
+        info.blocks = BlockSizes { preferred, ..BlockSizes::ANY };
+        let can = info.abilities;
         let is_unsafe = settings.mode == Mode::Unsafe && can.write;
-        let abilities = Abilities {
+        info.abilities = Abilities {
             flush: can.flush || is_unsafe,
             // Written through, and made durable below by whatever means the device has.
             fua: can.fua || (can.flush && can.write) || is_unsafe,
@@ -289,7 +289,6 @@ impl Filter for Cache {
             multi_conn: can.multi_conn && !matches!(self.standing, Standing::Apart),
             ..can
         };
-        Info { blocks: sizes, abilities, ..over }
     }
 
     fn keeps_bytes(&self) -> bool {

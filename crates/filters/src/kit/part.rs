@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use device::{
-    Device, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Passes, Result,
+    Device, Done, Edge, Error, Filter, Filtered, Operation, Outcome, Over, Passes, Result,
 };
 
 /// A part of the disk below.
@@ -30,8 +30,9 @@ pub(crate) fn open(below: Edge, start: u64, len: u64) -> Result<Arc<dyn Device>>
 }
 
 impl Filter for Part {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info { size: self.len, ..Info::over(below) };
+    fn describe(&self, over: &mut Over) {
+        let info = &mut over.info;
+        info.size = self.len;
         let block = info.blocks.minimum.max(1);
         if !self.start.is_multiple_of(u64::from(block)) {
             // Blocks here are not blocks there. The edge below takes any range.
@@ -42,7 +43,7 @@ impl Filter for Part {
             // The bounds of the device's groups cannot be shifted.
             info.room = u64::MAX;
         }
-        info
+        over.passes = Passes::All { shift: self.start };
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -62,10 +63,6 @@ impl Filter for Part {
             | Operation::Write { .. }
             | Operation::Zero { .. } => over.below.submit(moved, done),
         }
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::All { shift: self.start }
     }
 }
 

@@ -30,6 +30,10 @@ struct Unpacked {
 }
 
 impl Filter for Unpacked {
+    fn describe(&self, over: &mut Over) {
+        over.passes = Passes::ALL;
+    }
+
     fn connect(&self, over: &Over, client: &Client, done: Connected) {
         let disk = over.below.device().clone();
         let admitted = move |own| {
@@ -38,10 +42,6 @@ impl Filter for Unpacked {
         };
         let then: Connected = Box::new(move |answer| done(answer.map(|own| own.map(admitted))));
         self.stream.device().connect(client, then);
-    }
-
-    fn passes(&self, _: &Edge) -> Passes {
-        Passes::ALL
     }
 }
 

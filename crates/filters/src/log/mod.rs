@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Arrival, Client, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params,
-    Result, param, values,
+    Arrival, Client, Done, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result,
+    param, values,
 };
 
 use crate::FilterKind;
@@ -131,8 +131,8 @@ fn about(client: &Client, info: &Info) -> Fields {
 struct Log(Arc<LoggedClient>);
 
 impl Filter for Log {
-    fn info(&self, below: &Edge) -> Info {
-        Info::observing(below)
+    fn describe(&self, over: &mut Over) {
+        over.info.observe();
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -169,6 +169,7 @@ mod tests {
     use crate::kit::tested::{self, blank, simple};
     use crate::table;
     use device::Blocking as _;
+    use device::Edge;
 
     fn file(name: &str) -> String {
         let name = format!("diskferry-log-{name}-{}", std::process::id());

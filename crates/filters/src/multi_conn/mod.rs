@@ -246,9 +246,8 @@ impl MultiConn {
 }
 
 impl Filter for MultiConn {
-    fn info(&self, below: &Edge) -> Info {
-        let mut info = Info::over(below);
-        let a = &mut info.abilities;
+    fn describe(&self, over: &mut Over) {
+        let a = &mut over.info.abilities;
         match self.shared.mode {
             // Other clients must see FUA writes too, so the edge above uses a flush.
             Mode::Emulate => (a.multi_conn, a.fua) = (true, false),
@@ -256,7 +255,10 @@ impl Filter for MultiConn {
             Mode::Plugin => {}
             Mode::Unsafe => a.multi_conn = true,
         }
-        info
+        if over.below.info().flat.is_some() {
+            // Bytes in a file are in no connection's cache.
+            over.passes = Passes::READS;
+        }
     }
 
     fn run(&self, _: &Over, operation: Operation, done: Done) {
@@ -277,12 +279,6 @@ impl Filter for MultiConn {
         let each = self.shared.mode == Mode::Emulate || self.shared.track != Track::Off;
         (each || arrival.has_own_path)
             .then(|| Self::new(self.shared.clone(), arrival.below.clone(), true))
-    }
-
-    /// Bytes in a file are in no connection's cache.
-    fn passes(&self, below: &Edge) -> Passes {
-        let is_flat = below.info().flat.is_some();
-        if is_flat { Passes::READS } else { Passes::Nothing }
     }
 }
 

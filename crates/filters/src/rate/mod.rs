@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Arrival, Done, Edge, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result, param,
-    values,
+    Arrival, Done, Edge, Filter, Filtered, Operation, Outcome, Over, Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -115,8 +114,8 @@ impl Rate {
 }
 
 impl Filter for Rate {
-    fn info(&self, below: &Edge) -> Info {
-        Info::observing(below)
+    fn describe(&self, over: &mut Over) {
+        over.info.observe();
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use device::losses::{LossAccount, Mark};
 use device::{
-    Again, Arrival, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered, Info,
-    Operation, OperationKind, Outcome, Over, Params, Result, param, values,
+    Again, Arrival, Done, Edge, Error, ErrorClass, ErrorKind, Fault, Filter, Filtered, Operation,
+    OperationKind, Outcome, Over, Params, Result, param, values,
 };
 
 use crate::FilterKind;
@@ -115,8 +115,8 @@ impl Retry {
 }
 
 impl Filter for Retry {
-    fn info(&self, below: &Edge) -> Info {
-        Info::observing(below)
+    fn describe(&self, over: &mut Over) {
+        over.info.observe();
     }
 
     fn reopens(&self) -> bool {

@@ -11,8 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use device::{
-    Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result, param,
-    values,
+    Done, Error, Filter, Filtered, Operation, Outcome, Over, Params, Result, param, values,
 };
 
 use crate::kit::outlet::Outlet;
@@ -149,8 +148,8 @@ impl Reporter {
 struct Stats(Arc<All>);
 
 impl Filter for Stats {
-    fn info(&self, below: &Edge) -> Info {
-        Info::observing(below)
+    fn describe(&self, over: &mut Over) {
+        over.info.observe();
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
@@ -181,6 +180,7 @@ mod tests {
     use super::*;
     use crate::kit::tested::{blank, put_in, simple};
     use crate::table;
+    use device::Edge;
     use runtime::WorkPool;
 
     struct Disk {
