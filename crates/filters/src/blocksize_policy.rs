@@ -16,7 +16,6 @@ const POLICIES: &str = "allow|error|strict-error";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "blocksize-policy",
     summary: "which block sizes are advertised, and what happens to requests that ignore them",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("blocksize-minimum", "SIZE", "a power of two up to 64K (default the device's)"),
@@ -25,12 +24,12 @@ pub(crate) const KIND: FilterKind = FilterKind {
         param("blocksize-error-policy", POLICIES, "what to do with others (default allow)"),
         param("blocksize-write-disconnect", "SIZE", "drop a client that writes more at once"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=blocksize-policy memory 1M blocksize-preferred=64K \
               --run 'nbdinfo \"$uri\" | grep preferred'",
     open: |params, below, _| {
         Ok(Filtered::device(BlockSizePolicy::read(params, below.info())?, below))
     },
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -10,9 +10,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "bzip2",
     summary: "unpacks what bzip2 packed; read-only",
     reads_only: true,
-    keeps_disk: true,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=bzip2 file disk.img.bz2 --run 'nbdinfo --size \"$uri\"'",
     open: |_, below, context| unpacked::open("bz2", below, context),
+    ..FilterKind::PLAIN
 };

@@ -18,11 +18,10 @@ pub(crate) const KIND: FilterKind = FilterKind {
     summary: "accepts only writes of what is there already; writes nothing",
     reads_only: true,
     keeps_disk: false,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=checkwrite random 10M seed=1 \
               --run 'diskferry copy \"random:10M?seed=1\" \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(CheckWrite, below)),
+    ..FilterKind::PLAIN
 };
 
 /// Bytes compared at a time.

@@ -16,15 +16,13 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "count",
     summary: "counts the bytes read, written, zeroed and trimmed, and reports them at the end",
-    reads_only: false,
     keeps_disk: false,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=count memory 1M --run 'nbdcopy \"$uri\" null:'",
     open: |_, below, context| {
         let counts = All::of(context).add(&below.info().name);
         Ok(Filtered::device(Count(counts), below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// The counts of all such filters of the program, with the names of their disks, in the order in

@@ -22,7 +22,6 @@ pub(crate) const KIND: FilterKind = FilterKind {
     summary: "makes a disk writable without changing it: writes go to an overlay, which is gone \
               at the end",
     reads_only: true,
-    keeps_disk: true,
     params: &[
         param("cow-block-size", "SIZE", "block of the overlay, a power of two (default 64K)"),
         param("cow-on-cache", "true|false", "keep what is prefetched (default false)"),
@@ -37,6 +36,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         cow.store.file.make()?;
         Ok(Filtered::device(cow, below))
     },
+    ..FilterKind::PLAIN
 };
 
 struct Settings {

@@ -18,12 +18,12 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "ddrescue",
     summary: "fails reads of what GNU ddrescue's mapfile does not mark as rescued",
     reads_only: true,
-    keeps_disk: true,
     params: &[param(KEY, "FILE", "the mapfile that ddrescue wrote")],
     reaches: |params| device::Reach::named(params, &[KEY], device::Use::Read),
     example: "serve --filter=ddrescue file disk.img ddrescue-mapfile=disk.map \
               --run 'nbdinfo --map \"$uri\"'",
     open: |params, below, _| Ok(Filtered::device(Rescued(read(params)?), below)),
+    ..FilterKind::PLAIN
 };
 
 /// The ranges that were rescued.

@@ -20,7 +20,6 @@ const TIME: &str = "TIME";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "delay",
     summary: "makes operations take longer, each kind by a time of its own",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("rdelay", TIME, "delay of reads: 1.5 (seconds), 100ms, 20us"),
@@ -39,12 +38,12 @@ pub(crate) const KIND: FilterKind = FilterKind {
             "delay fast zeroes as others; false: refuse them at once (default true)",
         ),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=delay memory 1M rdelay=100ms --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = Arc::new(Settings::read(params)?);
         Ok(Filtered::device(Delay::new(settings, context.timers.clone(), None), below))
     },
+    ..FilterKind::PLAIN
 };
 
 #[derive(Debug)]

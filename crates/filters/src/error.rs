@@ -21,7 +21,6 @@ const CODE: &str = "EPERM|EIO|ENOMEM|EINVAL|ENOSPC|ESHUTDOWN";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "error",
     summary: "makes operations fail, each kind at a rate of its own",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("error", CODE, "the error (default EIO)"),
@@ -50,10 +49,10 @@ pub(crate) const KIND: FilterKind = FilterKind {
         param("error-flush-file", "FILE", "no flush fails unless this file exists"),
         param("error-seed", "N", "fail in the same places each time (default: chance)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=error memory 1M error=ENOSPC error-pwrite-rate=100% \
               --run 'nbdsh -u \"$uri\" -c \"h.pread(1, 0)\"'",
     open: |params, below, _| Ok(Filtered::device(Failing::read(params)?, below)),
+    ..FilterKind::PLAIN
 };
 
 /// When and how operations of one kind fail.

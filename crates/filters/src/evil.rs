@@ -19,7 +19,6 @@ use crate::kit::chance::{Dice, Gaps, probability, seed_from_clock};
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "evil",
     summary: "corrupts what is read, silently: bits that are stuck, or flip now and then",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("evil", "stuck-bits|cosmic-rays|stuck-wires", "what is broken (default stuck-bits)"),
@@ -27,9 +26,9 @@ pub(crate) const KIND: FilterKind = FilterKind {
         param("evil-stuck-probability", "P", "of a stuck bit being read as such (default 1)"),
         param("evil-seed", "N", "decides which bits are bad (default: another each time)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=evil random 10M evil-probability=1e-6 --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, _| Ok(Filtered::device(Evil::read(params)?, below)),
+    ..FilterKind::PLAIN
 };
 
 /// Bytes of the disk that have a random sequence of their own.

@@ -18,10 +18,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitlast",
     summary: "the server stops when the last client has gone",
-    reads_only: false,
     keeps_disk: false,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
     open: |params, below, context| {
         let (control, timers) = (context.control.clone(), context.timers.clone());
@@ -29,6 +26,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let counts = context.common(params, make)?;
         Ok(Filtered::device(ExitLast(counts), below))
     },
+    ..FilterKind::PLAIN
 };
 
 struct Counts {

@@ -28,7 +28,6 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitwhen",
     summary: "the server stops when a file, a pipe, a process or a script says so",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         repeated("exit-when-file-created", "FILE", "when there is such a file"),
@@ -49,6 +48,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         watch.begin();
         Ok(Filtered::device(ExitWhen(watch), below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// The exit status of a script when its event has happened.

@@ -22,7 +22,6 @@ const LIST: &str = "keep|error|empty|defaultonly|explicit";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "exportname",
     summary: "decides which export names there are, and what each of them means",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("default-export", "NAME", "the export of clients that ask for the empty name"),
@@ -46,6 +45,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let (settings, told) = (Arc::new(settings), Told::default());
         Ok(Filtered::device(ExportName { settings, told }, below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// The longest name or description in NBD, in bytes.

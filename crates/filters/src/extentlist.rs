@@ -18,7 +18,6 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "extentlist",
     summary: "shows the map that a file lists; read-only",
     reads_only: true,
-    keeps_disk: true,
     params: &[param(
         KEY,
         "FILE",
@@ -27,6 +26,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     reaches: |params| device::Reach::named(params, &[KEY], device::Use::Read),
     example: "serve --filter=extentlist memory 1M extentlist=/dev/null --run 'diskferry map \"$uri\"'",
     open: |params, below, _| Ok(Filtered::device(ExtentList(read(params)?), below)),
+    ..FilterKind::PLAIN
 };
 
 fn read(params: &Params) -> Result<Vec<Range<ExtentKind>>> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Device, Edge, Param, Params, Result};
+use device::{Device, Edge, Param, Params, Reach, Result};
 use runtime::Context;
 
 /// A kind of filter.
@@ -22,9 +22,24 @@ pub struct FilterKind {
     pub params: &'static [Param],
     /// The system resources that it uses. Files that it only looks for, and does not open, are not
     /// in it.
-    pub reaches: fn(&Params) -> device::Reach,
+    pub reaches: fn(&Params) -> Reach,
     /// A command that runs as it is, after `diskferry`.
     pub example: &'static str,
     /// Puts it over a device. The keys of the parameters are known ones.
     pub open: fn(&Params, Edge, &Context) -> Result<Arc<dyn Device>>,
+}
+
+impl FilterKind {
+    /// What a kind is where it says nothing of it: it has no parameters, needs no resources, writes
+    /// what it is given to write, and, to be on the safe side, keeps the disk.
+    pub(crate) const PLAIN: Self = Self {
+        word: "",
+        summary: "",
+        reads_only: false,
+        keeps_disk: true,
+        params: &[],
+        reaches: Reach::nothing,
+        example: "",
+        open: |_, below, _| Ok(below.device().clone()),
+    };
 }

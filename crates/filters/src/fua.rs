@@ -18,20 +18,19 @@ const MODES: &str = "none|emulate|native|force|pass|discard";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "fua",
     summary: "how FUA (a write that must be durable at once) appears: hidden, by flush, always",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("fuamode", MODES, "what to do (default none: FUA is not offered)"),
         param("fua-mode", MODES, "the same"),
         param("flush-on-close", "true|false", "flush when a client leaves (default false)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=fua memory 1M --run 'nbdinfo --can fua \"$uri\" || echo hidden'",
     open: |params, below, context| {
         let settings = Settings::read(params, below.info(), context)?;
         flush_at_the_end(&settings, &below, context);
         Ok(Filtered::device(Fua { settings, path: None }, below))
     },
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

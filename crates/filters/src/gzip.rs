@@ -10,9 +10,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "gzip",
     summary: "unpacks what gzip packed; read-only",
     reads_only: true,
-    keeps_disk: true,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=gzip file disk.img.gz --run 'nbdinfo --size \"$uri\"'",
     open: |_, below, context| unpacked::open("gz", below, context),
+    ..FilterKind::PLAIN
 };

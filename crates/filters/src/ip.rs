@@ -17,7 +17,6 @@ const LIST: &str = "RULE[,RULE...]";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "ip",
     summary: "allows or denies clients by address, user, TLS key or certificate",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         repeated(
@@ -27,9 +26,9 @@ pub(crate) const KIND: FilterKind = FilterKind {
         ),
         repeated("deny", LIST, "clients that are refused unless allowed"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=ip memory 1M allow=anyunix deny=all --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| Ok(Filtered::device(Ip::read(params)?, below)),
+    ..FilterKind::PLAIN
 };
 
 #[derive(Debug)]

@@ -17,16 +17,15 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "limit",
     summary: "limits how many clients are served at a time",
-    reads_only: false,
     keeps_disk: false,
     params: &[param("limit", "N", "most clients at a time (default 1; 0: no limit)")],
-    reaches: device::Reach::nothing,
     example: "serve --filter=limit memory 1M limit=1 --run 'nbdcopy --connections=1 \"$uri\" null:'",
     open: |params, below, context| {
         let make = || Ok::<_, Error>(Clients { most: most(params)?, served: Mutex::default() });
         let clients = context.common(params, make)?;
         Ok(Filtered::device(Limit(clients), below))
     },
+    ..FilterKind::PLAIN
 };
 
 fn most(params: &Params) -> Result<u64> {

@@ -22,8 +22,6 @@ const MOST: usize = 4096;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "map",
     summary: "moves ranges of the disk elsewhere",
-    reads_only: false,
-    keeps_disk: true,
     params: &[
         repeated(
             "map",
@@ -32,7 +30,6 @@ pub(crate) const KIND: FilterKind = FilterKind {
         ),
         param("map-size", "SIZE", "how large the disk is (default: as the one below)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=map memory 1M map=0-511:512 map=512-1023:0 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
         let (map, size) = (Map::read(params)?, values::size(params, "map-size")?);
@@ -40,6 +37,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         map.check(size, below.info().size)?;
         Ok(Filtered::device(Mapped { map: Arc::new(map), size }, below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// A mapped piece: `start` to `end` (exclusive) here, from `to` on below. Pieces are sorted and do

@@ -17,16 +17,15 @@ const WIDTH: usize = 4;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "nocache",
     summary: "how requests to prefetch appear: not at all, done by reading, or ignored",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("cachemode", "none|emulate|nop", "what to do (default none: not offered)"),
         param("cache-mode", "none|emulate|nop", "the same"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=nocache memory 1M cachemode=nop \
               --run 'nbdinfo --can cache \"$uri\"'",
     open: |params, below, _| Ok(Filtered::device(NoCache(mode(params)?), below)),
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -13,12 +13,10 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "noextents",
     summary: "hides the map of the disk: all of it is reported as data",
-    reads_only: false,
     keeps_disk: false,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=noextents memory 1M --run 'diskferry map \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(NoExtents, below)),
+    ..FilterKind::PLAIN
 };
 
 struct NoExtents;

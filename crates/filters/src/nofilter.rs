@@ -7,12 +7,10 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "nofilter",
     summary: "lets everything pass as it is",
-    reads_only: false,
     keeps_disk: false,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=nofilter memory 1M --run 'nbdinfo --size \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(NoFilter, below)),
+    ..FilterKind::PLAIN
 };
 
 struct NoFilter;

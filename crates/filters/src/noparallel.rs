@@ -18,17 +18,16 @@ use crate::kit::outlet::left;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "noparallel",
     summary: "runs one request at a time, or serves one client at a time",
-    reads_only: false,
     keeps_disk: false,
     params: &[param(
         "serialize",
         "requests|all-requests|connections",
         "one request for each client, one for all, or one client (default requests)",
     )],
-    reaches: device::Reach::nothing,
     example: "serve --filter=noparallel memory 1M serialize=connections \
               --run 'nbdinfo --can multi-conn \"$uri\" || echo one at a time'",
     open: |params, below, _| Ok(Filtered::device(NoParallel::new(Shared::new(params)?), below)),
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

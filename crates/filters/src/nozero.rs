@@ -13,7 +13,6 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "nozero",
     summary: "how zero requests appear: not at all, written as data, never trimmed, never fast",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("zeromode", "none|emulate|notrim|plugin", "how to zero (default none: not offered)"),
@@ -23,10 +22,10 @@ pub(crate) const KIND: FilterKind = FilterKind {
             "how to answer fast zeroes (default: slow with emulate, else the device's own)",
         ),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=nozero memory 1M zeromode=emulate \
               --run 'nbdinfo --can fast-zero \"$uri\"'",
     open: |params, below, _| Ok(Filtered::device(NoZero::read(params)?, below)),
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

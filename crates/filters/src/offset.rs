@@ -8,13 +8,10 @@ use crate::kit::part;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "offset",
     summary: "shows a range of the disk as a disk",
-    reads_only: false,
-    keeps_disk: true,
     params: &[
         param("offset", "SIZE", "where it starts (default 0)"),
         param("range", "SIZE", "how long it is (default up to the end)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=offset memory 1M offset=64K range=100 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
         let start = values::size(params, "offset")?.unwrap_or(0);
@@ -22,6 +19,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let len = values::size(params, "range")?.unwrap_or(rest);
         part::open(below, start, len)
     },
+    ..FilterKind::PLAIN
 };
 
 #[cfg(test)]

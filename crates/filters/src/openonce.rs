@@ -21,12 +21,10 @@ const MOST: usize = 1024;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "openonce",
     summary: "opens the device below once for all clients",
-    reads_only: false,
     keeps_disk: false,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=openonce memory 1M --run 'nbdinfo --size \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(OpenOnce(Arc::default()), below)),
+    ..FilterKind::PLAIN
 };
 
 /// The open devices, by name.

@@ -29,20 +29,19 @@ const EXTENTS: usize = 256;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "protect",
     summary: "refuses changes to ranges of the disk, unless they change nothing there",
-    reads_only: false,
     keeps_disk: false,
     params: &[repeated(
         KEY,
         "START-END",
         "protect these bytes, both included; ~START-END: all others",
     )],
-    reaches: device::Reach::nothing,
     example: "serve --filter=protect memory 1M protect=0-511 \
               --run 'diskferry zero --offset=0 --length=4096 \"$uri\" && echo zero already'",
     open: |params, below, _| {
         let ranges = Ranges::read(params, below.info().size)?;
         Ok(Filtered::device(Protect(ranges), below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// The protected ranges.

@@ -15,10 +15,7 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "readahead",
     summary: "prefetches what a client that reads forward will ask for next",
-    reads_only: false,
     keeps_disk: false,
-    params: &[],
-    reaches: device::Reach::nothing,
     example: "serve --filter=readahead --filter=cache random 10M \
               --run 'nbdcopy \"$uri\" null:'",
     open: |_, below, context| {
@@ -30,6 +27,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         }
         Ok(Filtered::device(ReadAhead::new(), below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// The shortest and the longest way to look ahead, in bytes.

@@ -16,16 +16,15 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "readonly",
     summary: "refuses changes, always or while a file exists",
-    reads_only: false,
     keeps_disk: false,
     params: &[param("readonly-file", "PATH", "refuse only while this exists (default always)")],
-    reaches: device::Reach::nothing,
     example: "serve --filter=readonly memory 1M \
               --run 'nbdinfo --is read-only \"$uri\" && echo read-only'",
     open: |params, below, context| {
         let file = params.get("readonly-file").map(absolute).transpose()?;
         Ok(Filtered::device(ReadOnly { file, pool: context.pool.clone() }, below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// The program may change its working directory later.

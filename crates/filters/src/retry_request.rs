@@ -18,7 +18,6 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "retry-request",
     summary: "tries single requests again when they fail",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("retry-request-retries", "N", "how often to try again, up to 1000 (default 2)"),
@@ -29,13 +28,13 @@ pub(crate) const KIND: FilterKind = FilterKind {
             "the same for clients that are refused (default true)",
         ),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=retry-request --filter=error memory 1M error-rate=10% \
               retry-request-retries=9 retry-request-delay=10ms --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = Settings::read(params, &context.timers)?;
         Ok(Filtered::device(RetryRequest(Arc::new(settings)), below))
     },
+    ..FilterKind::PLAIN
 };
 
 struct Settings {

@@ -8,15 +8,14 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "rotational",
     summary: "tells clients that the disk spins, or that it does not",
-    reads_only: false,
     keeps_disk: false,
     params: &[param("rotational", "true|false", "whether seeking costs time (default true)")],
-    reaches: device::Reach::nothing,
     example: "serve --filter=rotational memory 1M --run 'nbdinfo --is rotational \"$uri\"'",
     open: |params, below, _| {
         let rotational = values::flag(params, "rotational")?.unwrap_or(true);
         Ok(Filtered::device(Rotational(rotational), below))
     },
+    ..FilterKind::PLAIN
 };
 
 struct Rotational(bool);

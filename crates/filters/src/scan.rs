@@ -20,7 +20,6 @@ use crate::kit::below;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "scan",
     summary: "prefetches the whole disk while clients are connected",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("scan-ahead", "true|false", "go on behind what a client reads (default true)"),
@@ -28,7 +27,6 @@ pub(crate) const KIND: FilterKind = FilterKind {
         param("scan-forever", "true|false", "start again at the end (default false)"),
         param("scan-size", "SIZE", "bytes of a prefetch, a power of two, 512 to 32M (default 2M)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=scan --filter=cache random 10M --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = Settings::read(params)?;
@@ -43,6 +41,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let shared = Arc::new(Shared { settings, at, clients, timers });
         Ok(Filtered::device(Scan { shared, visit: None }, below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// Between the end of a scan and the beginning of the next.

@@ -20,7 +20,6 @@ const TIME: &str = "TIME";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "spinning",
     summary: "makes seeking take as long as on a spinning disk, and longer",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param(
@@ -37,13 +36,13 @@ pub(crate) const KIND: FilterKind = FilterKind {
         param("half-seek-time", TIME, "half across (default 200ms)"),
         param("max-seek-time", TIME, "all across (default 500ms)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=spinning memory 1G --run 'nbdinfo --is rotational \"$uri\"'",
     open: |params, below, context| {
         let settings = Settings::read(params)?;
         let arms = Arc::new(Arms::new(settings, below.info().size));
         Ok(Filtered::device(Spinning::new(arms, context.timers.clone()), below))
     },
+    ..FilterKind::PLAIN
 };
 
 /// Moves over less than this, in bytes, take no time.

@@ -16,16 +16,15 @@ use crate::kit::below;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "swab",
     summary: "swaps the bytes of words of 16, 32 or 64 bits",
-    reads_only: false,
     keeps_disk: false,
     params: &[param(
         "swab-bits",
         "8|16|32|64",
         "bits of a word (default 16; 8: nothing is swapped)",
     )],
-    reaches: device::Reach::nothing,
     example: "serve --filter=swab pattern 1K swab-bits=64 --run 'nbdcopy \"$uri\" - | od -A d -t x8'",
     open: |params, below, _| Ok(Filtered::device(Swab(word(params)?), below)),
+    ..FilterKind::PLAIN
 };
 
 /// More bytes than this are not swapped on a thread that has other work.

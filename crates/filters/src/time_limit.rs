@@ -17,16 +17,15 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "time-limit",
     summary: "closes connections that have lasted too long",
-    reads_only: false,
     keeps_disk: false,
     params: &[param(
         "time-limit",
         "TIME",
         "how long a client is served (default 60 seconds; 0: for ever)",
     )],
-    reaches: device::Reach::nothing,
     example: "serve --filter=time-limit memory 1M time-limit=10 --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, _| Ok(Filtered::device(TimeLimit::new(limit(params)?, None), below)),
+    ..FilterKind::PLAIN
 };
 
 fn limit(params: &Params) -> Result<Duration> {

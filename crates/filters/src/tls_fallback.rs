@@ -17,15 +17,14 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "tls-fallback",
     summary: "shows clients without TLS a message instead of the disk",
-    reads_only: false,
     keeps_disk: false,
     params: &[param("tlsreadme", "TEXT", "the message (default: to use TLS)")],
-    reaches: device::Reach::nothing,
     example: "serve --filter=tls-fallback memory 1M --run 'nbdcopy \"$uri\" - | head -n 1'",
     open: |params, below, context| {
         let text = params.get("tlsreadme").unwrap_or(README);
         Ok(Filtered::device(TlsFallback(message(text, &context.pool)), below))
     },
+    ..FilterKind::PLAIN
 };
 
 const README: &str =

@@ -14,18 +14,16 @@ use crate::FilterKind;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "truncate",
     summary: "shows the disk shorter or longer than it is",
-    reads_only: false,
-    keeps_disk: true,
     params: &[
         param("truncate", "SIZE", "the size to show (default the disk's own)"),
         param("round-up", "SIZE", "round the size up to a multiple of this"),
         param("round-down", "SIZE", "round the size down to a multiple of this"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=truncate memory 1000 round-up=512 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
         Ok(Filtered::device(Truncate(size(params, below.info().size)?), below))
     },
+    ..FilterKind::PLAIN
 };
 
 fn size(params: &Params, own: u64) -> Result<u64> {

@@ -15,15 +15,14 @@ use crate::kit::below;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "xor",
     summary: "mixes a key into every byte, and out of it again; no encryption",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("xor", "VALUE", "the key, a number: 0xDEADBEEF"),
         param("xorlen", "N", "bytes of the key, 1 to 8"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=xor memory 1M xor=0xDEADBEEF xorlen=4 --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, _| Ok(Filtered::device(Xor(Key::read(params)?), below)),
+    ..FilterKind::PLAIN
 };
 
 /// More bytes than this are not XORed on a thread that has other work.

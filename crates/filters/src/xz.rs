@@ -12,17 +12,16 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "xz",
     summary: "unpacks what xz packed; read-only",
     reads_only: true,
-    keeps_disk: true,
     params: &[
         device::param("xz-max-block", "SIZE", "accepted; blocks of any size are read, in pieces"),
         device::param("xz-max-depth", "N", "accepted; 32 MiB of what was unpacked are remembered"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=xz file disk.img.xz --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, context| {
         check(params)?;
         unpacked::open("xz", below, context)
     },
+    ..FilterKind::PLAIN
 };
 
 /// What is accepted must make sense all the same.

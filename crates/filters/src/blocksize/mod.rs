@@ -26,18 +26,17 @@ const WIDTH: usize = 4;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "blocksize",
     summary: "aligns requests to whole blocks, and splits long ones",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("minblock", "SIZE", "block, a power of two up to 64K (default the device's)"),
         param("maxdata", "SIZE", "longest read or write (default 64M or the device's, if less)"),
         param("maxlen", "SIZE", "longest zero, trim, prefetch or block status (default 4G-block)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=blocksize memory 1000 minblock=512 --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, _| {
         Ok(Filtered::device(BlockSize(Settings::read(params, below.info())?), below))
     },
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug)]

@@ -30,8 +30,6 @@ use blocks::{Blocks, Limits};
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "cache",
     summary: "keeps blocks of a slow disk in a temporary file: what is written, prefetched or read",
-    reads_only: false,
-    keeps_disk: true,
     params: &[
         param("cache", "writeback|writethrough|unsafe", "when to write below (default writeback)"),
         param("cache-min-block-size", "SIZE", "block of the cache, a power of two (default 64K)"),
@@ -52,6 +50,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         cache.save_at_the_end(&context.control);
         Ok(Filtered::device(cache, below))
     },
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -23,7 +23,6 @@ use sink::Sink;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "log",
     summary: "writes a line for each request and each answer",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("logfile", "FILE", "where to write: a file, /dev/stderr, a pipe"),
@@ -39,6 +38,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let sink = context.common(params, || open_sink(params, context))?;
         Ok(Filtered::device(Log(LoggedClient::none((*sink).clone())), below))
     },
+    ..FilterKind::PLAIN
 };
 
 fn open_sink(params: &Params, context: &runtime::Context) -> Result<Sink> {

@@ -28,7 +28,6 @@ const TRACKS: &str = "connection|conn|fast|off";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "multi-conn",
     summary: "lets clients use several connections: a flush on one covers all",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("multi-conn-mode", MODES, "what is advertised, and how it is kept (default auto)"),
@@ -43,13 +42,13 @@ pub(crate) const KIND: FilterKind = FilterKind {
             "accepted: all connections to a disk belong together, whatever export name they use",
         ),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=multi-conn memory 1M multi-conn-mode=disable \
               --run 'nbdinfo --can multi-conn \"$uri\" || echo one connection each'",
     open: |params, below, _| {
         let shared = Shared::new(params, below.info())?;
         Ok(Filtered::device(MultiConn::new(shared, below.clone(), false), below))
     },
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -18,8 +18,6 @@ use crate::kit::part;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "partition",
     summary: "shows one partition of the disk (MBR or GPT) as a disk",
-    reads_only: false,
-    keeps_disk: true,
     params: &[
         param("partition", "N", "which partition, from 1; logical ones of an MBR from 5"),
         param(
@@ -28,12 +26,12 @@ pub(crate) const KIND: FilterKind = FilterKind {
             "the unit of the table (default: the block of the disk if it is 4096, else 512)",
         ),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=partition file disk.img partition=1 --run 'nbdinfo \"$uri\"'",
     open: |params, below, _| {
         let (start, len) = find(params, &below)?;
         part::open(below, start, len)
     },
+    ..FilterKind::PLAIN
 };
 
 /// The disk that both kinds of table are read from.

@@ -25,7 +25,6 @@ use control::ControlSocket;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "pause",
     summary: "holds requests back while a control socket says so",
-    reads_only: false,
     keeps_disk: false,
     params: &[param("pause-control", "SOCKET", "a Unix socket to create, which takes `p` and `r`")],
     reaches,
@@ -34,6 +33,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let control = context.common(params, || open(params, context))?;
         Ok(Filtered::device(Pause::new(control), below))
     },
+    ..FilterKind::PLAIN
 };
 
 fn reaches(params: &Params) -> Reach {

@@ -22,7 +22,6 @@ const BITS: &str = "BITSPERSEC";
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "rate",
     summary: "limits the bits per second that are read and written",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("rate", BITS, "for all clients together: 1M (1024·1024 bits a second)"),
@@ -47,6 +46,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let settings = context.common(params, || Settings::read(params, context))?;
         Ok(Filtered::device(Rate::new(settings, 0), below))
     },
+    ..FilterKind::PLAIN
 };
 
 struct Settings {

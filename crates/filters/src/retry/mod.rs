@@ -27,7 +27,6 @@ const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "retry",
     summary: "reopens the device and tries again when an operation fails",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("retries", "N", "how often to try again (default 5)"),
@@ -35,7 +34,6 @@ pub(crate) const KIND: FilterKind = FilterKind {
         param("retry-exponential", "true|false", "wait twice as long each time (default true)"),
         param("retry-readonly", "true|false", "write no more after a failure (default false)"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=retry --filter=error memory 1M error-rate=10% retry-delay=10ms \
               --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
@@ -45,6 +43,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let account = LossAccount::new(reopening.path());
         Ok(Filtered::device(Retry::new(settings, around, reopening, account), below))
     },
+    ..FilterKind::PLAIN
 };
 
 #[derive(Clone, Copy, Debug)]

@@ -21,7 +21,6 @@ use runtime::{Context, OperatorLog};
 pub(crate) const KIND: crate::FilterKind = crate::FilterKind {
     word: "stats",
     summary: "counts operations, their sizes and their times, and reports at the end",
-    reads_only: false,
     keeps_disk: false,
     params: &[
         param("statsfile", "FILE", "where to write the report: a file, /dev/stderr, a pipe"),
@@ -45,6 +44,7 @@ pub(crate) const KIND: crate::FilterKind = crate::FilterKind {
         })?;
         Ok(Filtered::device(Stats(reporter.all.clone()), below))
     },
+    ..crate::FilterKind::PLAIN
 };
 
 /// The kinds of operations that are counted.

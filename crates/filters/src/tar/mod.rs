@@ -19,8 +19,6 @@ use header::{Attributes, BLOCK, Header, Type, goes_on};
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "tar",
     summary: "shows one file of a tar archive as a disk",
-    reads_only: false,
-    keeps_disk: true,
     params: &[
         param("tar-entry", "PATH", "which file, named as in the archive (`tar tf`)"),
         param(
@@ -30,12 +28,12 @@ pub(crate) const KIND: FilterKind = FilterKind {
         ),
         param("tar", "PROGRAM", "accepted, as nbdkit has it; no program is needed"),
     ],
-    reaches: device::Reach::nothing,
     example: "serve --filter=tar file disks.tar tar-entry=disk.img --run 'nbdinfo \"$uri\"'",
     open: |params, below, _| {
         let (start, len) = find(params, &below)?;
         part::open(below, start, len)
     },
+    ..FilterKind::PLAIN
 };
 
 /// Bytes to read at a time.
