@@ -37,8 +37,24 @@ impl Admission {
         Self { held: Some(Arc::new(held)) }
     }
 
+    /// One that calls `leave` when it is given back.
+    #[must_use]
+    pub fn until(leave: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self::of(Leaving(Some(leave)))
+    }
+
     fn is_free(&self) -> bool {
         self.held.is_none()
+    }
+}
+
+struct Leaving<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for Leaving<F> {
+    fn drop(&mut self) {
+        if let Some(leave) = self.0.take() {
+            leave();
+        }
     }
 }
 
@@ -289,9 +305,14 @@ impl<F: Filter> Device for Filtered<F> {
 
     fn submit(&self, operation: Operation, done: Done) {
         let Inner { filter, over } = &*self.0;
-        let Operation::Resolve { .. } = &operation else {
-            return filter.run(over, operation, done);
-        };
+        match operation {
+            Operation::Resolve { .. } => {}
+            // The writes that replace it come to the filter.
+            Operation::Take { .. } if !over.info.abilities.take => {
+                return done(Ok(Outcome::Taken(0)));
+            }
+            other => return filter.run(over, other, done),
+        }
         let inner = self.0.clone();
         let then: Done = Box::new(move |mut result| {
             if let Ok(Outcome::Extents(extents)) = &mut result {

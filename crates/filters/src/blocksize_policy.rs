@@ -10,6 +10,7 @@ use device::{
 };
 
 use crate::FilterKind;
+use crate::kit::params::meaning;
 
 const POLICIES: &str = "allow|error|strict-error";
 
@@ -50,12 +51,9 @@ struct BlockSizePolicy {
 
 impl BlockSizePolicy {
     fn read(params: &Params, below: &Info) -> Result<Self> {
-        let policies: Vec<_> = POLICIES.split('|').collect();
-        let policy = match values::choice(params, "blocksize-error-policy", &policies)? {
-            Some(1) => Policy::Error,
-            Some(2) => Policy::StrictError,
-            _ => Policy::Allow,
-        };
+        let policies = [Policy::Allow, Policy::Error, Policy::StrictError];
+        let policy = meaning(params, "blocksize-error-policy", POLICIES, policies)?;
+        let policy = policy.unwrap_or(Policy::Allow);
         let write_disconnect = values::size(params, "blocksize-write-disconnect")?;
         let write_disconnect = write_disconnect.filter(|n| *n > 0);
         Ok(Self { sizes: sizes(params, below)?, policy, write_disconnect })

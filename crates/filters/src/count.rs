@@ -8,10 +8,11 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use device::{Done, Filter, Filtered, Operation, OperationKind, Outcome, Over, text};
+use device::{Done, Filter, Filtered, Operation, Over, text};
 use runtime::{Context, Mutex, OperatorLog};
 
 use crate::FilterKind;
+use crate::kit::kind::{ByKind, Kind};
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "count",
@@ -65,30 +66,13 @@ impl All {
 
 /// Bytes of the operations that succeeded.
 #[derive(Clone, Default)]
-struct Counts(Arc<[AtomicU64; 4]>);
+struct Counts(Arc<ByKind<AtomicU64>>);
 
 impl Counts {
-    const WORDS: [&str; 4] = ["read", "written", "zeroed", "trimmed"];
-
-    fn of_kind(&self, kind: OperationKind) -> Option<&AtomicU64> {
-        let at = match kind {
-            OperationKind::Read => 0,
-            OperationKind::Write => 1,
-            OperationKind::Zero => 2,
-            OperationKind::Trim => 3,
-            OperationKind::Flush
-            | OperationKind::Prefetch
-            | OperationKind::Resolve
-            | OperationKind::Status
-            | OperationKind::Take => return None,
-        };
-        self.0.get(at)
-    }
-
     fn line(&self) -> String {
-        let words = Self::WORDS.iter().zip(self.0.iter());
-        let words: Vec<_> = words.map(|(word, n)| format!("{word} {}", n.load(Relaxed))).collect();
-        format!("count bytes: {}", words.join(", "))
+        let [read, written, zeroed, trimmed] = [Kind::Read, Kind::Write, Kind::Zero, Kind::Trim]
+            .map(|kind| self.0[kind].load(Relaxed));
+        format!("count bytes: read {read}, written {written}, zeroed {zeroed}, trimmed {trimmed}")
     }
 }
 
@@ -100,19 +84,11 @@ impl Filter for Count {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        let kind = operation.kind();
-        if kind == OperationKind::Take {
-            // The write that replaces it is counted.
-            return done(Ok(Outcome::Taken(0)));
-        }
-        let counted = self.0.of_kind(kind).is_some();
-        let Some((_, len)) = operation.range().filter(|_| counted) else {
-            return over.below.submit(operation, done);
-        };
-        let counts = self.0.clone();
+        let Some((_, len)) = operation.range() else { return over.below.submit(operation, done) };
+        let (counts, kind) = (self.0.clone(), Kind::of(&operation));
         let then: Done = Box::new(move |result| {
-            if let (Ok(_), Some(count)) = (&result, counts.of_kind(kind)) {
-                count.fetch_add(len, Relaxed);
+            if result.is_ok() {
+                counts.0[kind].fetch_add(len, Relaxed);
             }
             done(result);
         });

@@ -80,24 +80,43 @@ struct Overlay {
 }
 
 impl Overlay {
-    async fn read(self, offset: u64, buffer: Buffer) -> Result<Outcome> {
+    async fn run(self, operation: Operation) -> Result<Outcome> {
+        let Self { below, settings, store } = &self;
+        match operation {
+            Operation::Flush => {}
+            Operation::Prefetch { offset, len } if settings.on_cache => {
+                store.prefetch(below, offset, len).await?;
+            }
+            prefetch @ Operation::Prefetch { .. } => return below::ask(below, prefetch).await,
+            Operation::Read { offset, buffer } => {
+                return self.read(offset, buffer).await.map(Outcome::Read);
+            }
+            Operation::Resolve { offset, len, max } => {
+                return store.resolve(below, offset, len, max).await.map(Outcome::Extents);
+            }
+            Operation::Status { .. } => {
+                return Err(Error::unsupported("status: there is none of an overlay"));
+            }
+            Operation::Take { .. } => return Ok(Outcome::Taken(0)),
+            Operation::Trim { offset, len, .. } => self.trim(offset, len).await?,
+            Operation::Write { offset, data, .. } => store.write(below, offset, data).await?,
+            Operation::Zero { offset, len, flags } => {
+                self.zero(offset, len, flags.fast_only).await?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn read(&self, offset: u64, buffer: Buffer) -> Result<Buffer> {
         if self.settings.on_read.is_on() {
             // Keeping needs whole blocks, more than was asked for; if that fails, the plain read
             // may still succeed.
             let _ = self.store.fill(&self.below, offset, buffer.len() as u64).await;
         }
-        self.store.read(&self.below, offset, buffer).await.map(Outcome::Read)
+        self.store.read(&self.below, offset, buffer).await
     }
 
-    async fn prefetch(self, offset: u64, len: u64) -> Result<Outcome> {
-        if self.settings.on_cache {
-            self.store.prefetch(&self.below, offset, len).await?;
-            return Ok(Outcome::Done);
-        }
-        below::ended(below::submit(&self.below, Operation::Prefetch { offset, len })).await
-    }
-
-    async fn zero(self, offset: u64, len: u64, fast: bool) -> Result<Outcome> {
+    async fn zero(&self, offset: u64, len: u64, fast: bool) -> Result<()> {
         let refused = || Err(Error::not_fast().on(&self.below.info().name).at(offset));
         // Checked before too: a request that must wait for others is not answered at once.
         if fast && !self.is_fast(offset, len) {
@@ -109,7 +128,7 @@ impl Overlay {
         if fast && !self.is_fast(offset, len) {
             return refused();
         }
-        self.clear(offset, len).await.map(|()| Outcome::Done)
+        self.clear(offset, len).await
     }
 
     /// Makes a range, whose blocks the caller holds exclusively, read as zeroes.
@@ -138,15 +157,15 @@ impl Overlay {
 
     /// What is trimmed reads as zeroes, parts of blocks too. A hint: where a block finds no room,
     /// or its state would cost too much memory, it stays as it is.
-    async fn trim(self, offset: u64, len: u64) -> Result<Outcome> {
+    async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         let blocks = self.store.touched(offset, len);
         if self.store.admit(&blocks).is_err() {
-            return Ok(Outcome::Done);
+            return Ok(());
         }
         let _held = self.store.locks.take(blocks, BlockAccess::Own).await;
         match self.clear(offset, len).await {
             Err(e) if e.kind() != ErrorKind::NoSpace => Err(e),
-            _ => Ok(Outcome::Done),
+            _ => Ok(()),
         }
     }
 }
@@ -187,31 +206,7 @@ impl Filter for Cow {
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         let (settings, store) = (self.settings.clone(), self.store.clone());
         let me = Overlay { below: over.below.clone(), settings, store };
-        match operation {
-            Operation::Flush => done(Ok(Outcome::Done)),
-            Operation::Prefetch { offset, len } => {
-                spawn(async move { done(me.prefetch(offset, len).await) });
-            }
-            Operation::Read { offset, buffer } => {
-                spawn(async move { done(me.read(offset, buffer).await) });
-            }
-            Operation::Resolve { offset, len, max } => spawn(async move {
-                done(me.store.resolve(&me.below, offset, len, max).await.map(Outcome::Extents));
-            }),
-            Operation::Status { .. } => {
-                done(Err(Error::unsupported("status: there is none of an overlay")));
-            }
-            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
-            Operation::Trim { offset, len, .. } => {
-                spawn(async move { done(me.trim(offset, len).await) });
-            }
-            Operation::Write { offset, data, .. } => spawn(async move {
-                done(me.store.write(&me.below, offset, data).await.map(|()| Outcome::Done));
-            }),
-            Operation::Zero { offset, len, flags } => {
-                spawn(async move { done(me.zero(offset, len, flags.fast_only).await) });
-            }
-        }
+        spawn(async move { done(me.run(operation).await) });
     }
 
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {

@@ -11,6 +11,7 @@ use device::{
 
 use crate::FilterKind;
 use crate::kit::listing::{self, Range};
+use crate::kit::params::c_number;
 
 const KEY: &str = "ddrescue-mapfile";
 
@@ -66,14 +67,7 @@ fn range(line: &str) -> std::result::Result<Option<(u64, u64, bool)>, String> {
 
 /// As C writes them: decimal, `0x…` or octal.
 fn number(word: &str) -> std::result::Result<u64, String> {
-    let (digits, radix) = match word.strip_prefix("0x").or(word.strip_prefix("0X")) {
-        Some(digits) => (digits, 16),
-        None if word.len() > 1 && word.starts_with('0') => (word, 8),
-        None => (word, 10),
-    };
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
-    let number = plain.then(|| u64::from_str_radix(digits, radix).ok()).flatten();
-    number.ok_or_else(|| format!("`{word}` is not a number"))
+    c_number(&word.replacen("0X", "0x", 1)).ok_or_else(|| format!("`{word}` is not a number"))
 }
 
 /// The ranges that were rescued.
@@ -130,15 +124,12 @@ impl Filter for Rescued {
             Operation::Resolve { offset, len, max } => {
                 self.resolve(&over.below, (offset, len), max, done);
             }
-            Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. } => {
+            change if change.changes() => {
                 let action = "change refused: the filter `ddrescue` only reads";
                 done(Err(refused(ErrorKind::ReadOnly, action)));
             }
             Operation::Prefetch { .. } => done(Ok(Outcome::Done)),
-            other @ (Operation::Flush | Operation::Status { .. }) => over.below.submit(other, done),
+            other => over.below.submit(other, done),
         }
     }
 }

@@ -13,6 +13,7 @@ use device::{
 };
 
 use crate::FilterKind;
+use crate::kit::kind::{ByKind, Kind};
 use crate::kit::waiting::Waiting;
 
 const TIME: &str = "TIME";
@@ -48,12 +49,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
 
 #[derive(Debug)]
 struct Settings {
-    read: Duration,
-    write: Duration,
-    zero: Duration,
-    trim: Duration,
-    extents: Duration,
-    cache: Duration,
+    times: ByKind<Duration>,
     open: Duration,
     close: Duration,
     fast_zero: bool,
@@ -71,12 +67,15 @@ impl Settings {
             Ok(found)
         };
         Ok(Self {
-            read: time(&["rdelay", "delay-read"])?,
-            write: time(&["wdelay", "delay-write"])?,
-            zero: time(&["wdelay", "delay-zero"])?,
-            trim: time(&["wdelay", "delay-trim"])?,
-            extents: time(&["delay-extents"])?,
-            cache: time(&["delay-cache"])?,
+            times: ByKind::new(|kind| match kind {
+                Kind::Read => time(&["rdelay", "delay-read"]),
+                Kind::Write => time(&["wdelay", "delay-write"]),
+                Kind::Zero => time(&["wdelay", "delay-zero"]),
+                Kind::Trim => time(&["wdelay", "delay-trim"]),
+                Kind::Extents => time(&["delay-extents"]),
+                Kind::Cache => time(&["delay-cache"]),
+                Kind::Flush => Ok(Duration::ZERO),
+            })?,
             open: time(&["delay-open"])?,
             close: time(&["delay-close"])?,
             fast_zero: values::flag(params, "delay-fast-zero")?.unwrap_or(true),
@@ -85,19 +84,7 @@ impl Settings {
 
     /// As in nbdkit, operations that are not delayed are not refused either.
     fn refuses_fast_zeroes(&self) -> bool {
-        !self.fast_zero && !self.zero.is_zero()
-    }
-
-    fn of(&self, operation: &Operation) -> Duration {
-        match operation {
-            Operation::Flush => Duration::ZERO,
-            Operation::Prefetch { .. } => self.cache,
-            Operation::Read { .. } => self.read,
-            Operation::Resolve { .. } | Operation::Status { .. } => self.extents,
-            Operation::Trim { .. } => self.trim,
-            Operation::Take { .. } | Operation::Write { .. } => self.write,
-            Operation::Zero { .. } => self.zero,
-        }
+        !self.fast_zero && !self.times[Kind::Zero].is_zero()
     }
 }
 
@@ -129,7 +116,7 @@ impl Filter for Delay {
         {
             return done(Err(Error::not_fast()));
         }
-        let wait = self.settings.of(&operation);
+        let wait = self.settings.times[Kind::of(&operation)];
         if wait.is_zero() {
             return over.below.submit(operation, done);
         }
@@ -137,15 +124,7 @@ impl Filter for Delay {
             // Each write that replaces it is delayed.
             return done(Ok(Outcome::Taken(0)));
         }
-        let (below, waiting) = (over.below.clone(), self.waiting.clone());
-        match waiting.put(operation, done) {
-            Ok(number) => self.timers.after(wait, move || {
-                if let Some((operation, done)) = waiting.take(number) {
-                    below.submit(operation, done);
-                }
-            }),
-            Err((operation, done)) => below.submit(operation, done),
-        }
+        self.waiting.submit_after(&self.timers, wait, &over.below, operation, done);
     }
 
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {

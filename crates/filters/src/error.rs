@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Done, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome, Over, Params, Result,
-    param, values,
+    Done, Error, ErrorKind, Fault, Filter, Filtered, Operation, Over, Params, Result, param, values,
 };
 
 use crate::FilterKind;
 use crate::kit::chance::{Dice, probability};
+use crate::kit::kind::{ByKind, Kind};
+use crate::kit::params::absolute;
 
 const RATE: &str = "10%|0.1|1:10";
 const CODE: &str = "EPERM|EIO|ENOMEM|EINVAL|ENOSPC|ESHUTDOWN";
@@ -58,7 +59,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
 /// When and how operations of one kind fail.
 #[derive(Debug)]
 struct Injection {
-    kind: ErrorKind,
+    error: ErrorKind,
     code: &'static str,
     /// The probability: from 0 (never) to 1 (always).
     rate: f64,
@@ -67,13 +68,7 @@ struct Injection {
 
 #[derive(Debug)]
 struct Failing {
-    read: Injection,
-    write: Injection,
-    trim: Injection,
-    zero: Injection,
-    extents: Injection,
-    cache: Injection,
-    flush: Injection,
+    rules: ByKind<Injection>,
     /// Decides by the number of each operation that may fail.
     seed: u64,
     count: AtomicU64,
@@ -83,13 +78,7 @@ impl Failing {
     fn read(params: &Params) -> Result<Self> {
         let seed = values::number(params, "error-seed")?;
         Ok(Self {
-            read: Injection::read(params, "pread")?,
-            write: Injection::read(params, "pwrite")?,
-            trim: Injection::read(params, "trim")?,
-            zero: Injection::read(params, "zero")?,
-            extents: Injection::read(params, "extents")?,
-            cache: Injection::read(params, "cache")?,
-            flush: Injection::read(params, "flush")?,
+            rules: ByKind::new(|kind| Injection::read(params, kind))?,
             seed: seed.unwrap_or_else(|| RandomState::new().hash_one("error")),
             count: AtomicU64::new(0),
         })
@@ -99,33 +88,21 @@ impl Failing {
     fn throw(&self) -> f64 {
         Dice::of(self.seed, self.count.fetch_add(1, Ordering::Relaxed)).fraction()
     }
-
-    fn rule(&self, operation: &Operation) -> &Injection {
-        match operation {
-            Operation::Flush => &self.flush,
-            Operation::Prefetch { .. } => &self.cache,
-            Operation::Read { .. } => &self.read,
-            Operation::Resolve { .. } | Operation::Status { .. } => &self.extents,
-            Operation::Trim { .. } => &self.trim,
-            Operation::Take { .. } | Operation::Write { .. } => &self.write,
-            Operation::Zero { .. } => &self.zero,
-        }
-    }
 }
 
 impl Injection {
-    /// The rule for operations of the kind `word`: its own, or the one for all.
-    fn read(params: &Params, word: &str) -> Result<Self> {
-        let own = format!("error-{word}");
+    /// The rule for operations of a kind: its own, or the one for all.
+    fn read(params: &Params, kind: Kind) -> Result<Self> {
+        let own = match kind {
+            Kind::Read | Kind::Write => format!("error-p{}", kind.name()),
+            other => format!("error-{}", other.name()),
+        };
         let code = code(params, &own)?.map_or_else(|| code(params, "error"), |c| Ok(Some(c)))?;
-        let (code, kind) = code.unwrap_or(("EIO", ErrorKind::Io));
-        let common = if word == "flush" { None } else { probability(params, "error-rate")? };
+        let (code, error) = code.unwrap_or(("EIO", ErrorKind::Io));
+        let common = if kind == Kind::Flush { None } else { probability(params, "error-rate")? };
         let rate = probability(params, &format!("{own}-rate"))?.or(common).unwrap_or(0.0);
         let file = params.get(&format!("{own}-file")).or_else(|| params.get("error-file"));
-        let absolute = |name: &str| {
-            std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
-        };
-        Ok(Self { kind, code, rate, file: file.map(absolute).transpose()? })
+        Ok(Self { error, code, rate, file: file.map(absolute).transpose()? })
     }
 
     fn strikes(&self, throw: impl FnOnce() -> f64) -> bool {
@@ -137,7 +114,7 @@ impl Injection {
 
     fn error(&self, what: &str, offset: Option<u64>) -> Error {
         let action = format!("{what}: {} is injected by the filter `error`", self.code);
-        let error = Error::new(self.kind, Fault::User, action);
+        let error = Error::new(self.error, Fault::User, action);
         offset.into_iter().fold(error, Error::at)
     }
 }
@@ -162,11 +139,7 @@ impl Filter for Failing {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        if let Operation::Take { .. } = operation {
-            // Some of the writes that replace it may fail.
-            return done(Ok(Outcome::Taken(0)));
-        }
-        let rule = self.rule(&operation);
+        let rule = &self.rules[Kind::of(&operation)];
         if rule.strikes(|| self.throw()) {
             let (what, offset) = (operation.kind().name(), operation.range().map(|(at, _)| at));
             return done(Err(rule.error(what, offset).on(&over.info.name)));

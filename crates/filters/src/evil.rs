@@ -15,13 +15,16 @@ use device::{
 use crate::FilterKind;
 use crate::kit::below;
 use crate::kit::chance::{Dice, Gaps, probability, seed_from_clock};
+use crate::kit::params::meaning;
+
+const MODES: &str = "stuck-bits|cosmic-rays|stuck-wires";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "evil",
     summary: "corrupts what is read, silently: bits that are stuck, or flip now and then",
     keeps_disk: false,
     params: &[
-        param("evil", "stuck-bits|cosmic-rays|stuck-wires", "what is broken (default stuck-bits)"),
+        param("evil", MODES, "what is broken (default stuck-bits)"),
         param("evil-probability", "P", "of a bit being bad (default 1e-8; stuck-wires: 1e-6)"),
         param("evil-stuck-probability", "P", "of a stuck bit being read as such (default 1)"),
         param("evil-seed", "N", "decides which bits are bad (default: another each time)"),
@@ -60,12 +63,8 @@ struct Evil {
 
 impl Evil {
     fn read(params: &Params) -> Result<Self> {
-        let modes = ["stuck-bits", "cosmic-rays", "stuck-wires"];
-        let (mode, usual) = match values::choice(params, "evil", &modes)? {
-            Some(1) => (Mode::Rays, 1e-8),
-            Some(2) => (Mode::Wires, 1e-6),
-            _ => (Mode::Bits, 1e-8),
-        };
+        let modes = [(Mode::Bits, 1e-8), (Mode::Rays, 1e-8), (Mode::Wires, 1e-6)];
+        let (mode, usual) = meaning(params, "evil", MODES, modes)?.unwrap_or((Mode::Bits, 1e-8));
         let p = probability(params, "evil-probability")?.unwrap_or(usual);
         Ok(Self {
             mode,
@@ -177,22 +176,13 @@ async fn read(below: Edge, passage: Passage, offset: u64, buffer: Buffer) -> Res
 
 impl Filter for Evil {
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        match operation {
-            Operation::Read { offset, buffer } => {
-                let (below, passage) = (over.below.clone(), self.begin(offset));
-                spawn(async move {
-                    done(read(below, passage, offset, buffer).await.map(Outcome::Read));
-                });
-            }
-            other @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => over.below.submit(other, done),
-        }
+        let Operation::Read { offset, buffer } = operation else {
+            return over.below.submit(operation, done);
+        };
+        let (below, passage) = (over.below.clone(), self.begin(offset));
+        spawn(async move {
+            done(read(below, passage, offset, buffer).await.map(Outcome::Read));
+        });
     }
 }
 

@@ -36,25 +36,15 @@ struct Counts {
     timers: Timers,
 }
 
-/// A client, until it has left.
-struct AdmittedClient(Arc<Counts>);
-
-impl AdmittedClient {
-    fn new(counts: &Arc<Counts>) -> Self {
-        counts.here.fetch_add(1, Ordering::AcqRel);
-        Self(counts.clone())
-    }
-}
-
-impl Drop for AdmittedClient {
-    fn drop(&mut self) {
-        if self.0.here.fetch_sub(1, Ordering::AcqRel) > 1 {
+impl Counts {
+    fn leave(self: Arc<Self>) {
+        if self.here.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        let counts = self.0.clone();
-        self.0.timers.after(MOMENT, move || {
-            if counts.here.load(Ordering::Acquire) == 0 {
-                counts.control.stop();
+        let timers = self.timers.clone();
+        timers.after(MOMENT, move || {
+            if self.here.load(Ordering::Acquire) == 0 {
+                self.control.stop();
             }
         });
     }
@@ -69,7 +59,9 @@ impl Filter for ExitLast {
 
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
         // Only now: one that the device below refuses was never here.
-        arrival.admission = Admission::of(AdmittedClient::new(&self.0));
+        let counts = self.0.clone();
+        counts.here.fetch_add(1, Ordering::AcqRel);
+        arrival.admission = Admission::until(move || counts.leave());
         None
     }
 }

@@ -10,8 +10,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use device::{
@@ -19,7 +19,7 @@ use device::{
     Reach, Result, param, repeated, text, values,
 };
 use programs::{Program, StandardStreams};
-use runtime::{Context, Control, Mutex, MutexGuard, OperatorLog, Timers, WorkPool, contained};
+use runtime::{Context, Control, Mutex, OperatorLog, Timers, WorkPool, contained};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -179,10 +179,6 @@ fn read(params: &Params, context: &Context) -> Result<Watch> {
 }
 
 impl Watch {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Checks now, and from then on.
     fn begin(self: &Arc<Self>) {
         if !self.events.is_empty() && !self.begun.swap(true, Ordering::AcqRel) {
@@ -194,8 +190,9 @@ impl Watch {
     /// Checks, and stops the server if the event has happened and no client is connected. May
     /// block.
     fn look(&self) {
-        let happened = self.lock().happened || self.events.iter().any(|event| self.is_over(event));
-        let mut state = self.lock();
+        let happened =
+            self.state.lock().happened || self.events.iter().any(|event| self.is_over(event));
+        let mut state = self.state.lock();
         state.happened |= happened;
         if state.happened && state.here == 0 {
             drop(state);
@@ -214,7 +211,7 @@ impl Watch {
     fn look_again(self: &Arc<Self>) {
         let watch = Arc::downgrade(self);
         let later = move || {
-            let Some(found) = watch.upgrade().filter(|watch| !watch.lock().happened) else {
+            let Some(found) = watch.upgrade().filter(|watch| !watch.state.lock().happened) else {
                 return;
             };
             found.look_soon(None);
@@ -225,7 +222,7 @@ impl Watch {
 
     /// Has a thread look from now on, and then let this client in, or not.
     fn look_soon(self: &Arc<Self>, client: Option<Admitted>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.waiting.extend(client);
         state.again = true;
         if std::mem::replace(&mut state.looks, true) {
@@ -239,7 +236,7 @@ impl Watch {
     /// Looks for all that have come, until none has come meanwhile. May block.
     fn look_for_all(self: &Arc<Self>) {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if !std::mem::take(&mut state.again) {
                 state.looks = false;
                 return;
@@ -256,32 +253,26 @@ impl Watch {
 
     /// Lets a client in, unless something has happened.
     fn enter(self: &Arc<Self>) -> Result<Admission> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.happened {
             let action = "the server stops: what `exitwhen` waits for has happened";
             return Err(Error::new(ErrorKind::Shutdown, Fault::User, action));
         }
         state.here += 1;
         drop(state);
-        Ok(Admission::of(AdmittedClient(Arc::downgrade(self))))
+        let watch = Arc::downgrade(self);
+        Ok(Admission::until(move || {
+            if let Some(watch) = watch.upgrade() {
+                watch.leave();
+            }
+        }))
     }
 
     fn leave(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.here = state.here.saturating_sub(1);
         drop(state);
         self.look_soon(None);
-    }
-}
-
-/// A client that was admitted.
-struct AdmittedClient(Weak<Watch>);
-
-impl Drop for AdmittedClient {
-    fn drop(&mut self) {
-        if let Some(watch) = self.0.upgrade() {
-            watch.leave();
-        }
     }
 }
 

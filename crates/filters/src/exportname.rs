@@ -16,6 +16,7 @@ use programs::{Program, StandardStreams};
 use runtime::{Mutex, OperatorLog, WorkPool};
 
 use crate::FilterKind;
+use crate::kit::params::meaning;
 
 const LIST: &str = "keep|error|empty|defaultonly|explicit";
 
@@ -114,6 +115,7 @@ struct Settings {
 
 impl Settings {
     fn read(params: &Params, pool: &WorkPool, log: &OperatorLog) -> Result<Self> {
+        use Listing::{DefaultOnly, Empty, Explicit, Keep};
         let default = params.get("default-export").unwrap_or_default().to_owned();
         valid("default-export", &default)?;
         let mut names: Vec<String> = Vec::new();
@@ -126,18 +128,16 @@ impl Settings {
                 names.push(name.to_owned());
             }
         }
-        let words: Vec<_> = LIST.split('|').chain(["default-only"]).collect();
-        let listing = match values::choice(params, "exportname-list", &words)? {
-            Some(1) => Listing::Error,
-            Some(2) => Listing::Empty,
-            Some(3 | 5) => Listing::DefaultOnly,
-            Some(4) => Listing::Explicit,
-            _ => Listing::Keep,
-        };
+        let listing = meaning(
+            params,
+            "exportname-list",
+            &format!("{LIST}|default-only"),
+            [Keep, Listing::Error, Empty, DefaultOnly, Explicit, DefaultOnly],
+        )?;
         Ok(Self {
             default,
             names,
-            listing,
+            listing: listing.unwrap_or(Keep),
             strict: values::flag(params, "exportname-strict")?.unwrap_or(false),
             description: DescriptionSource::read(params)?,
             pool: pool.clone(),
@@ -168,10 +168,6 @@ impl Settings {
                 String::new()
             }),
         }
-    }
-
-    fn said(&self) -> runtime::MutexGuard<'_, HashMap<u64, String>> {
-        self.said.lock()
     }
 }
 
@@ -260,7 +256,7 @@ impl Filter for ExportName {
         let settings = self.settings.clone();
         let is_default = export.is_empty() && !settings.default.is_empty();
         let told = Told {
-            description: settings.said().remove(number),
+            description: settings.said.lock().remove(number),
             export: is_default.then(|| settings.default.clone()),
         };
         Some(Self { settings, told })
@@ -277,7 +273,7 @@ impl Filter for ExportName {
         let forget = settings.clone();
         let then: Connected = Box::new(move |answer| {
             if answer.is_err() {
-                forget.said().remove(&number);
+                forget.said.lock().remove(&number);
             }
             done(answer);
         });
@@ -285,7 +281,7 @@ impl Filter for ExportName {
         match &self.settings.description {
             DescriptionSource::Keep => go(),
             DescriptionSource::Fixed(text) => {
-                settings.said().insert(number, text.clone());
+                settings.said.lock().insert(number, text.clone());
                 go();
             }
             DescriptionSource::Script(_) => {
@@ -293,7 +289,7 @@ impl Filter for ExportName {
                 let pool = settings.pool.clone();
                 pool.run(move || {
                     let text = settings.describe(&name, "");
-                    settings.said().insert(number, text);
+                    settings.said.lock().insert(number, text);
                     go();
                 });
             }

@@ -105,19 +105,13 @@ impl Filter for ExtentList {
             Operation::Resolve { offset, len, max } => {
                 done(Ok(Outcome::Extents(self.extents(&over.below, (offset, len), max))));
             }
-            Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. } => {
+            change if change.changes() => {
                 let action =
                     "change refused: the map would no longer be that of the file `extentlist`";
                 let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
                 done(Err(error.on(&over.info.name)));
             }
-            other @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Status { .. }) => over.below.submit(other, done),
+            other => over.below.submit(other, done),
         }
     }
 

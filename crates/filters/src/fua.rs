@@ -12,6 +12,7 @@ use device::{
 use runtime::{Behalf, Context, OperatorLog};
 
 use crate::FilterKind;
+use crate::kit::params::meaning;
 
 const MODES: &str = "none|emulate|native|force|pass|discard";
 
@@ -52,21 +53,15 @@ struct Settings {
 
 impl Settings {
     fn read(params: &Params, below: &Info, context: &Context) -> Result<Self> {
-        let words: Vec<_> = MODES.split('|').collect();
-        let short = values::choice(params, "fuamode", &words)?;
-        let mode = match values::choice(params, "fua-mode", &words)?.or(short) {
-            Some(1) => Mode::Emulate,
-            Some(2) => Mode::Native,
-            Some(3) => Mode::Force,
-            Some(4) => Mode::Pass,
-            Some(5) => Mode::Discard,
-            _ => Mode::None,
-        };
+        use Mode::{Discard, Emulate, Force, Native, Pass};
+        let modes = [Mode::None, Emulate, Native, Force, Pass, Discard];
+        let short = meaning(params, "fuamode", MODES, modes)?;
+        let mode = meaning(params, "fua-mode", MODES, modes)?.or(short).unwrap_or(Mode::None);
         let a = below.abilities;
         let can = match mode {
-            Mode::None | Mode::Pass | Mode::Discard => true,
-            Mode::Emulate => a.flush,
-            Mode::Native | Mode::Force => a.flush || a.fua,
+            Mode::None | Pass | Discard => true,
+            Emulate => a.flush,
+            Native | Force => a.flush || a.fua,
         };
         if a.write && !can {
             return Err(Error::unfit("fuamode: the device below can neither flush nor FUA"));

@@ -62,18 +62,6 @@ impl Clients {
     }
 }
 
-/// A client that was admitted.
-struct AdmittedClient {
-    clients: Arc<Clients>,
-    number: u64,
-}
-
-impl Drop for AdmittedClient {
-    fn drop(&mut self) {
-        self.clients.leave(self.number);
-    }
-}
-
 struct Limit(Arc<Clients>);
 
 impl Filter for Limit {
@@ -83,7 +71,8 @@ impl Filter for Limit {
 
     fn admit(&self, client: &Client, then: Admitted) {
         let (clients, number) = (self.0.clone(), client.number);
-        then(self.0.enter(number).map(|()| Admission::of(AdmittedClient { clients, number })));
+        let entered = self.0.enter(number);
+        then(entered.map(|()| Admission::until(move || clients.leave(number))));
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use device::{
     Buffer, Done, Edge, Error, Extent, Filter, Filtered, Operation, Outcome, Over, Params, Result,
-    Slice, ZeroFlags, merge_extent, param, parse_size, repeated, values,
+    Slice, merge_extent, param, parse_size, repeated, values,
 };
 use runtime::{StepBudget, spawn};
 
@@ -151,7 +151,54 @@ impl Places {
         })
     }
 
-    async fn read(self, offset: u64, mut buffer: Buffer) -> Result<Outcome> {
+    async fn run(self, operation: Operation) -> Result<Outcome> {
+        match operation {
+            Operation::Flush => return below::ask(&self.below, Operation::Flush).await,
+            Operation::Read { offset, buffer } => {
+                return self.read(offset, buffer).await.map(Outcome::Read);
+            }
+            Operation::Resolve { offset, len, max } => {
+                return self.resolve(offset, len, max).await.map(Outcome::Extents);
+            }
+            Operation::Status { .. } => {
+                return Err(Error::unsupported("status: ranges lie elsewhere"));
+            }
+            // The writes that replace it go to their mapped places.
+            Operation::Take { .. } => return Ok(Outcome::Taken(0)),
+            Operation::Write { offset, data, fua } => self.write(offset, data, fua).await?,
+            Operation::Zero { offset, flags, .. } if flags.fast_only => {
+                return Err(Error::not_fast().on(&self.below.info().name).at(offset));
+            }
+            Operation::Prefetch { offset, len } => {
+                self.each(offset, len, |offset, len| Operation::Prefetch { offset, len }).await?;
+            }
+            Operation::Trim { offset, len, fua } => {
+                self.each(offset, len, |offset, len| Operation::Trim { offset, len, fua }).await?;
+            }
+            Operation::Zero { offset, len, flags } => {
+                self.each(offset, len, |offset, len| Operation::Zero { offset, len, flags })
+                    .await?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Runs what `make` makes of each piece, its offset below and its length.
+    async fn each(
+        &self,
+        offset: u64,
+        len: u64,
+        make: impl Fn(u64, u64) -> Operation,
+    ) -> Result<()> {
+        let mut budget = StepBudget::default();
+        for (_, to, len) in self.pieces(offset, len) {
+            budget.spend(self.below.pool()).await;
+            below::ask(&self.below, make(to, len)).await?;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
         let (mut at, mut budget) = (0, StepBudget::default());
         for (_, to, len) in self.pieces(offset, buffer.len() as u64) {
             budget.spend(self.below.pool()).await;
@@ -162,10 +209,10 @@ impl Places {
             }
             at += piece.len();
         }
-        Ok(Outcome::Read(buffer))
+        Ok(buffer)
     }
 
-    async fn write(self, offset: u64, mut data: Slice, fua: bool) -> Result<Outcome> {
+    async fn write(&self, offset: u64, mut data: Slice, fua: bool) -> Result<()> {
         let (mut at, mut budget) = (0, StepBudget::default());
         for (_, to, len) in self.pieces(offset, data.len() as u64) {
             budget.spend(self.below.pool()).await;
@@ -174,40 +221,10 @@ impl Places {
             below::write(&self.below, to, piece, fua).await?;
             at += len;
         }
-        Ok(Outcome::Done)
+        Ok(())
     }
 
-    async fn zero(self, offset: u64, len: u64, flags: ZeroFlags) -> Result<Outcome> {
-        if flags.fast_only {
-            return Err(Error::not_fast().on(&self.below.info().name).at(offset));
-        }
-        let mut budget = StepBudget::default();
-        for (_, to, len) in self.pieces(offset, len) {
-            budget.spend(self.below.pool()).await;
-            below::zero(&self.below, to, len, flags).await?;
-        }
-        Ok(Outcome::Done)
-    }
-
-    async fn trim(self, offset: u64, len: u64, fua: bool) -> Result<Outcome> {
-        let mut budget = StepBudget::default();
-        for (_, to, len) in self.pieces(offset, len) {
-            budget.spend(self.below.pool()).await;
-            below::trim(&self.below, to, len, fua).await?;
-        }
-        Ok(Outcome::Done)
-    }
-
-    async fn prefetch(self, offset: u64, len: u64) -> Result<Outcome> {
-        let mut budget = StepBudget::default();
-        for (_, offset, len) in self.pieces(offset, len) {
-            budget.spend(self.below.pool()).await;
-            below::ended(below::submit(&self.below, Operation::Prefetch { offset, len })).await?;
-        }
-        Ok(Outcome::Done)
-    }
-
-    async fn resolve(self, offset: u64, len: u64, max: usize) -> Result<Outcome> {
+    async fn resolve(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>> {
         let mut found: Vec<Extent> = Vec::new();
         let mut budget = StepBudget::default();
         for (at, to, len) in self.pieces(offset, len) {
@@ -220,11 +237,11 @@ impl Places {
                 }
                 if found.len() > max {
                     found.truncate(max);
-                    return Ok(Outcome::Extents(found));
+                    return Ok(found);
                 }
             }
         }
-        Ok(Outcome::Extents(found))
+        Ok(found)
     }
 }
 
@@ -244,32 +261,7 @@ impl Filter for Mapped {
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         let me = Places { map: self.map.clone(), below: over.below.clone() };
-        match operation {
-            Operation::Flush => over.below.submit(Operation::Flush, done),
-            Operation::Prefetch { offset, len } => {
-                spawn(async move { done(me.prefetch(offset, len).await) });
-            }
-            Operation::Read { offset, buffer } => {
-                spawn(async move { done(me.read(offset, buffer).await) });
-            }
-            Operation::Resolve { offset, len, max } => {
-                spawn(async move { done(me.resolve(offset, len, max).await) });
-            }
-            Operation::Status { .. } => {
-                done(Err(Error::unsupported("status: ranges lie elsewhere")))
-            }
-            // The writes that replace it go to their mapped places.
-            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
-            Operation::Trim { offset, len, fua } => {
-                spawn(async move { done(me.trim(offset, len, fua).await) });
-            }
-            Operation::Write { offset, data, fua } => {
-                spawn(async move { done(me.write(offset, data, fua).await) });
-            }
-            Operation::Zero { offset, len, flags } => {
-                spawn(async move { done(me.zero(offset, len, flags).await) });
-            }
-        }
+        spawn(async move { done(me.run(operation).await) });
     }
 }
 
@@ -280,6 +272,7 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::{put, simple};
+    use device::ZeroFlags;
 
     fn mapped(size: usize, words: &[&str]) -> Result<(Edge, Arc<Model>)> {
         let model = Arc::new(Model::new(size));

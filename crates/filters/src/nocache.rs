@@ -4,23 +4,25 @@
 
 use device::{
     Buffer, Done, Edge, Filter, Filtered, Operation, Outcome, Over, Params, Passes, Result, param,
-    values,
 };
 
 use crate::FilterKind;
+use crate::kit::params::meaning;
 
 /// Bytes of one read of `emulate`.
 const PIECE: u64 = 256 << 10;
 /// Reads of one request that are in flight at a time.
 const WIDTH: usize = 4;
 
+const MODES: &str = "none|emulate|nop";
+
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "nocache",
     summary: "how requests to prefetch appear: not at all, done by reading, or ignored",
     keeps_disk: false,
     params: &[
-        param("cachemode", "none|emulate|nop", "what to do (default none: not offered)"),
-        param("cache-mode", "none|emulate|nop", "the same"),
+        param("cachemode", MODES, "what to do (default none: not offered)"),
+        param("cache-mode", MODES, "the same"),
     ],
     example: "serve --filter=nocache memory 1M cachemode=nop \
               --run 'nbdinfo --can cache \"$uri\"'",
@@ -36,13 +38,9 @@ enum Mode {
 }
 
 fn mode(params: &Params) -> Result<Mode> {
-    let words = ["none", "emulate", "nop"];
-    let short = values::choice(params, "cachemode", &words)?;
-    Ok(match values::choice(params, "cache-mode", &words)?.or(short) {
-        Some(1) => Mode::Emulate,
-        Some(2) => Mode::Nop,
-        _ => Mode::None,
-    })
+    let modes = [Mode::None, Mode::Emulate, Mode::Nop];
+    let short = meaning(params, "cachemode", MODES, modes)?;
+    Ok(meaning(params, "cache-mode", MODES, modes)?.or(short).unwrap_or(Mode::None))
 }
 
 struct NoCache(Mode);
@@ -63,19 +61,12 @@ impl Filter for NoCache {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        match operation {
-            Operation::Prefetch { offset, len } => match self.0 {
-                Mode::Emulate => read_and_drop(&over.below, offset, len, done),
-                Mode::None | Mode::Nop => done(Ok(Outcome::Done)),
-            },
-            other @ (Operation::Flush
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => over.below.submit(other, done),
+        match (operation, self.0) {
+            (Operation::Prefetch { offset, len }, Mode::Emulate) => {
+                read_and_drop(&over.below, offset, len, done);
+            }
+            (Operation::Prefetch { .. }, Mode::None | Mode::Nop) => done(Ok(Outcome::Done)),
+            (other, _) => over.below.submit(other, done),
         }
     }
 }

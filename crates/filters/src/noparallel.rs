@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{
     Admission, Admitted, Arrival, Client, Done, Filter, Filtered, Operation, Over, Params, Result,
-    param, values,
+    param,
 };
 
 use crate::FilterKind;
 use crate::kit::outlet::left;
+use crate::kit::params::meaning;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "noparallel",
@@ -48,12 +49,9 @@ struct Shared {
 
 impl Shared {
     fn new(params: &Params) -> Result<Arc<Self>> {
-        let modes = ["requests", "all-requests", "all_requests", "connections"];
-        let mode = match values::choice(params, "serialize", &modes)? {
-            Some(1 | 2) => Mode::AllRequests,
-            Some(3) => Mode::Connections,
-            _ => Mode::Requests,
-        };
+        let words = "requests|all-requests|all_requests|connections";
+        let modes = [Mode::Requests, Mode::AllRequests, Mode::AllRequests, Mode::Connections];
+        let mode = meaning(params, "serialize", words, modes)?.unwrap_or(Mode::Requests);
         let (requests, door) = Default::default();
         Ok(Arc::new(Self { mode, requests, door }))
     }

@@ -5,20 +5,23 @@
 
 use device::{
     Done, Edge, Error, Filter, Filtered, Operation, Over, Params, Passes, Result, ZeroFlags, param,
-    values,
 };
 
 use crate::FilterKind;
+use crate::kit::params::meaning;
+
+const MODES: &str = "none|emulate|notrim|plugin";
+const FAST_MODES: &str = "none|slow|ignore|default";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "nozero",
     summary: "how zero requests appear: not at all, written as data, never trimmed, never fast",
     keeps_disk: false,
     params: &[
-        param("zeromode", "none|emulate|notrim|plugin", "how to zero (default none: not offered)"),
+        param("zeromode", MODES, "how to zero (default none: not offered)"),
         param(
             "fastzeromode",
-            "none|slow|ignore|default",
+            FAST_MODES,
             "how to answer fast zeroes (default: slow with emulate, else the device's own)",
         ),
     ],
@@ -51,21 +54,11 @@ struct NoZero {
 
 impl NoZero {
     fn read(params: &Params) -> Result<Self> {
-        let mode =
-            match values::choice(params, "zeromode", &["none", "emulate", "notrim", "plugin"])? {
-                Some(1) => Mode::Emulate,
-                Some(2) => Mode::NoTrim,
-                Some(3) => Mode::Plugin,
-                _ => Mode::None,
-            };
-        let fast =
-            match values::choice(params, "fastzeromode", &["none", "slow", "ignore", "default"])? {
-                Some(0) => Fast::None,
-                Some(1) => Fast::Slow,
-                Some(2) => Fast::Ignore,
-                _ if mode == Mode::Emulate => Fast::Slow,
-                _ => Fast::Default,
-            };
+        let modes = [Mode::None, Mode::Emulate, Mode::NoTrim, Mode::Plugin];
+        let mode = meaning(params, "zeromode", MODES, modes)?.unwrap_or(Mode::None);
+        let usual = if mode == Mode::Emulate { Fast::Slow } else { Fast::Default };
+        let modes = [Fast::None, Fast::Slow, Fast::Ignore, usual];
+        let fast = meaning(params, "fastzeromode", FAST_MODES, modes)?.unwrap_or(usual);
         Ok(Self { mode, fast })
     }
 
@@ -114,14 +107,7 @@ impl Filter for NoZero {
             Operation::Zero { offset, len, flags } => {
                 self.zero(&over.below, (offset, len), flags, done);
             }
-            other @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }) => over.below.submit(other, done),
+            other => over.below.submit(other, done),
         }
     }
 }

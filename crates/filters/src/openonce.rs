@@ -11,7 +11,7 @@ use device::{
     Client, Connected, Device, Error, ErrorKind, Fault, Filter, Filtered, Over, Passes, Presence,
     Result,
 };
-use runtime::{Mutex, MutexGuard};
+use runtime::Mutex;
 
 use crate::FilterKind;
 
@@ -39,14 +39,10 @@ enum Entry {
 }
 
 impl OpenDevices {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
-        self.0.lock()
-    }
-
     /// Hands out the device under `name`, now or once it is open. Returns whether the caller must
     /// open it.
     fn wait(&self, name: &str, done: Connected) -> bool {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let count = all.len();
         match all.get_mut(name) {
             Some(Entry::Opening(waiting)) => waiting.push(done),
@@ -70,7 +66,7 @@ impl OpenDevices {
 
     /// It was opened; or opening failed, and the next client may try again.
     fn answer(&self, name: &str, answer: &Result<Option<Arc<dyn Device>>>) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let entry = all.remove(name);
         if let Ok(found) = answer {
             all.insert(name.to_owned(), Entry::Open(found.clone()));

@@ -17,6 +17,7 @@ use device::{
 use runtime::{Mutex, RangeSet};
 
 use crate::FilterKind;
+use crate::kit::params::c_number;
 
 const KEY: &str = "protect";
 /// Bytes of one read of a protected range.
@@ -58,7 +59,7 @@ impl Ranges {
             let (start, last) = bare.split_once('-').ok_or_else(range)?;
             let number = |text: &str, default| match text {
                 "" => Ok(default),
-                text => number(text).ok_or_else(range),
+                text => c_number(text).ok_or_else(range),
             };
             let (start, last) = (number(start, 0)?, number(last, u64::MAX)?);
             if last < start {
@@ -83,19 +84,6 @@ impl Ranges {
     fn within(&self, offset: u64, len: u64) -> Vec<Range<u64>> {
         self.0.within(offset..offset.saturating_add(len)).collect()
     }
-}
-
-/// Decimal, octal (`0NN`) or hexadecimal (`0xNN`), as nbdkit reads it.
-fn number(text: &str) -> Option<u64> {
-    let (digits, radix) = match text.strip_prefix("0x") {
-        Some(digits) => (digits, 16),
-        None if text.len() > 1 && text.starts_with('0') => (text, 8),
-        None => (text, 10),
-    };
-    if !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    u64::from_str_radix(digits, radix).ok()
 }
 
 struct Protect(Ranges);

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use device::{Arrival, Done, Filter, Filtered, Info, Operation, Over, Passes};
-use runtime::Mutex;
+use device::{Arrival, Done, Edge, Filter, Filtered, Info, Operation, Over, Passes};
+use runtime::{Context, Mutex};
 
 use crate::FilterKind;
 
@@ -19,16 +19,21 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=readahead --filter=cache random 10M \
               --run 'nbdcopy \"$uri\" null:'",
     open: |_, below, context| {
-        let Info { name, abilities, .. } = below.info();
-        if !abilities.prefetch {
-            context.log.say(format_args!(
-                "readahead: {name} cannot prefetch, so this does nothing; put `cache` under it"
-            ));
-        }
+        warn_where_nothing_is_prefetched("readahead", &below, context);
         Ok(Filtered::device(ReadAhead::new(), below))
     },
     ..FilterKind::PLAIN
 };
+
+/// Says so in the log if the filter `word` has nothing to do over `below`.
+pub(crate) fn warn_where_nothing_is_prefetched(word: &str, below: &Edge, context: &Context) {
+    let Info { name, abilities, .. } = below.info();
+    if !abilities.prefetch {
+        context.log.say(format_args!(
+            "{word}: {name} cannot prefetch, so this does nothing; put `cache` under it"
+        ));
+    }
+}
 
 /// The shortest and the longest way to look ahead, in bytes.
 const SHORTEST: u64 = 32 << 10;
@@ -102,28 +107,21 @@ impl Filter for ReadAhead {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        match operation {
+        let next = match &operation {
             Operation::Read { offset, buffer } => {
-                let next = self.next(&over.info, offset, buffer.len() as u64);
-                over.below.submit(Operation::Read { offset, buffer }, done);
-                if let Some(next) = next {
-                    let in_flight = self.in_flight.clone();
-                    in_flight.fetch_add(1, Ordering::Relaxed);
-                    // A hint: a real read will report what is wrong with it.
-                    let ended = move |_| {
-                        in_flight.fetch_sub(1, Ordering::Relaxed);
-                    };
-                    over.below.submit(next, Box::new(ended));
-                }
+                self.next(&over.info, *offset, buffer.len() as u64)
             }
-            other @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => over.below.submit(other, done),
+            _ => None,
+        };
+        over.below.submit(operation, done);
+        if let Some(next) = next {
+            let in_flight = self.in_flight.clone();
+            in_flight.fetch_add(1, Ordering::Relaxed);
+            // A hint: a real read will report what is wrong with it.
+            let ended = move |_| {
+                in_flight.fetch_sub(1, Ordering::Relaxed);
+            };
+            over.below.submit(next, Box::new(ended));
         }
     }
 
@@ -141,7 +139,6 @@ mod tests {
     use crate::kit::tested::{bytes, client, connect, put, read, simple, start};
     use crate::table;
     use device::Blocking as _;
-    use device::Edge;
     use trial::TestDevice;
 
     const SIZE: usize = 16 << 20;

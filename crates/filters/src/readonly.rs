@@ -67,16 +67,10 @@ impl Filter for ReadOnly {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        match operation {
-            change @ (Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. }) => self.change(over, change, done),
-            other @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }) => over.below.submit(other, done),
+        if operation.changes() {
+            self.change(over, operation, done);
+        } else {
+            over.below.submit(operation, done);
         }
     }
 }

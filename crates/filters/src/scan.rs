@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use device::{
-    Arrival, Done, Edge, Filter, Filtered, Info, Operation, Over, Params, Passes, Result, param,
-    values,
+    Arrival, Done, Edge, Filter, Filtered, Operation, Over, Params, Passes, Result, param, values,
 };
 use runtime::{Timers, promise, spawn};
 
 use crate::FilterKind;
 use crate::kit::below;
+use crate::readahead::warn_where_nothing_is_prefetched;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "scan",
@@ -30,12 +30,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=scan --filter=cache random 10M --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = Settings::read(params)?;
-        let Info { name, abilities, .. } = below.info();
-        if !abilities.prefetch {
-            context.log.say(format_args!(
-                "scan: {name} cannot prefetch, so this does nothing; put `cache` under it"
-            ));
-        }
+        warn_where_nothing_is_prefetched("scan", &below, context);
         let (at, clients) = (AtomicU64::new(0), AtomicUsize::new(0));
         let timers = context.timers.clone();
         let shared = Arc::new(Shared { settings, at, clients, timers });
@@ -145,15 +140,6 @@ struct Scan {
     visit: Option<Visit>,
 }
 
-impl Scan {
-    /// The scan continues after a read that has overtaken it.
-    fn note(&self, offset: u64, len: u64) {
-        if self.visit.is_some() {
-            self.shared.at.fetch_max(offset.saturating_add(len), Ordering::AcqRel);
-        }
-    }
-}
-
 impl Filter for Scan {
     fn describe(&self, over: &mut Over) {
         if !over.info.abilities.prefetch || !self.shared.settings.ahead {
@@ -162,19 +148,13 @@ impl Filter for Scan {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        match &operation {
-            Operation::Read { offset, buffer } if self.shared.settings.ahead => {
-                self.note(*offset, buffer.len() as u64);
-            }
-            Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. } => {}
+        if let Operation::Read { offset, buffer } = &operation
+            && self.visit.is_some()
+            && self.shared.settings.ahead
+        {
+            // The scan continues after a read that has overtaken it.
+            let end = offset.saturating_add(buffer.len() as u64);
+            self.shared.at.fetch_max(end, Ordering::AcqRel);
         }
         over.below.submit(operation, done);
     }

@@ -162,15 +162,7 @@ impl Filter for Spinning {
         if wait.is_zero() {
             return over.below.submit(operation, done);
         }
-        let (below, waiting) = (over.below.clone(), self.waiting.clone());
-        match waiting.put(operation, done) {
-            Ok(number) => self.timers.after(wait, move || {
-                if let Some((operation, done)) = waiting.take(number) {
-                    below.submit(operation, done);
-                }
-            }),
-            Err((operation, done)) => below.submit(operation, done),
-        }
+        self.waiting.submit_after(&self.timers, wait, &over.below, operation, done);
     }
 
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {

@@ -5,13 +5,13 @@
 //! written past the filter. What does not fill a word at the end of the disk is not shown.
 
 use device::{
-    BlockSizes, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Operation,
-    Outcome, Over, Params, Passes, Result, merge_extent, param, values,
+    BlockSizes, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Operation, Outcome, Over,
+    Params, Passes, Result, merge_extent, param, values,
 };
-use runtime::{spawn, where_there_is_time};
+use runtime::spawn;
 
 use crate::FilterKind;
-use crate::kit::below;
+use crate::kit::{below, changed};
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "swab",
@@ -27,9 +27,6 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ..FilterKind::PLAIN
 };
 
-/// More bytes than this are not swapped on a thread that has other work.
-const LONG: usize = 256 << 10;
-
 /// Bytes of a word.
 fn word(params: &Params) -> Result<u32> {
     let bits = values::choice(params, "swab-bits", &["8", "16", "32", "64"])?.unwrap_or(1);
@@ -43,15 +40,6 @@ struct Swab(u32);
 fn swap(bytes: &mut [u8], word: u32) {
     let word = usize::try_from(word).unwrap_or(1);
     bytes.chunks_exact_mut(word).for_each(<[u8]>::reverse);
-}
-
-async fn read(below: Edge, word: u32, offset: u64, buffer: Buffer) -> Result<Outcome> {
-    let mut buffer = below::read(&below, offset, buffer).await?;
-    if buffer.len() > LONG {
-        where_there_is_time(below.pool()).await;
-    }
-    swap(&mut buffer, word);
-    Ok(Outcome::Read(buffer))
 }
 
 /// The map of a range of whole words. Words have the same offsets below; the disk ends with one.
@@ -116,19 +104,13 @@ impl Filter for Swab {
             return below.submit(operation, done);
         }
         match operation {
-            Operation::Read { offset, buffer } => {
-                spawn(async move { done(read(below, word, offset, buffer).await) });
-            }
+            Operation::Read { offset, buffer } => spawn(async move {
+                let change = |bytes: &mut [u8]| swap(bytes, word);
+                done(changed::read(below, offset, buffer, change).await);
+            }),
             Operation::Write { offset, data, fua } => spawn(async move {
-                if data.len() > LONG {
-                    where_there_is_time(below.pool()).await;
-                }
-                // The bytes belong to the caller, which may write them again.
-                let mut swapped = Buffer::copy_of(&data);
-                swap(&mut swapped, word);
-                drop(data);
-                let written = below::write(&below, offset, swapped.into(), fua).await;
-                done(written.map(|()| Outcome::Done));
+                let change = |bytes: &mut [u8]| swap(bytes, word);
+                done(changed::write(below, offset, data, fua, change).await);
             }),
             // The writes that replace it are swapped.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),

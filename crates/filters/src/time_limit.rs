@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use device::{
-    Arrival, Done, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome, Over, Params,
-    Result, param, values,
+    Arrival, Done, Error, ErrorKind, Fault, Filter, Filtered, Operation, Over, Params, Result,
+    param, values,
 };
 
 use crate::FilterKind;
@@ -56,10 +56,6 @@ impl Filter for TimeLimit {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        if let Operation::Take { .. } = operation {
-            // The writes that replace it may come too late.
-            return done(Ok(Outcome::Taken(0)));
-        }
         if self.is_over() {
             let action = format!("serve longer than {:?}: the time limit is over", self.limit);
             let error = Error::new(ErrorKind::Dropped, Fault::User, action);

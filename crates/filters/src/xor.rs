@@ -4,13 +4,13 @@
 //! zeroes are written as data, and a trim, which may leave anything, is not passed on.
 
 use device::{
-    Abilities, Buffer, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Operation, Outcome,
-    Over, Params, Result, param, values,
+    Abilities, Done, Error, Extent, ExtentKind, Filter, Filtered, Operation, Outcome, Over, Params,
+    Result, param, values,
 };
-use runtime::{spawn, where_there_is_time};
+use runtime::spawn;
 
 use crate::FilterKind;
-use crate::kit::below;
+use crate::kit::changed;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "xor",
@@ -24,9 +24,6 @@ pub(crate) const KIND: FilterKind = FilterKind {
     open: |params, below, _| Ok(Filtered::device(Xor(Key::read(params)?), below)),
     ..FilterKind::PLAIN
 };
-
-/// More bytes than this are not XORed on a thread that has other work.
-const LONG: usize = 256 << 10;
 
 /// The key: the last `len` bytes.
 #[derive(Clone, Copy, Debug)]
@@ -60,15 +57,6 @@ impl Key {
 
 struct Xor(Key);
 
-async fn read(below: Edge, key: Key, offset: u64, buffer: Buffer) -> Result<Outcome> {
-    let mut buffer = below::read(&below, offset, buffer).await?;
-    if buffer.len() > LONG {
-        where_there_is_time(below.pool()).await;
-    }
-    key.mix(&mut buffer, offset);
-    Ok(Outcome::Read(buffer))
-}
-
 impl Filter for Xor {
     fn describe(&self, over: &mut Over) {
         over.info.abilities = Abilities {
@@ -85,19 +73,13 @@ impl Filter for Xor {
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         let (below, key) = (over.below.clone(), self.0);
         match operation {
-            Operation::Read { offset, buffer } => {
-                spawn(async move { done(read(below, key, offset, buffer).await) });
-            }
+            Operation::Read { offset, buffer } => spawn(async move {
+                let change = |bytes: &mut [u8]| key.mix(bytes, offset);
+                done(changed::read(below, offset, buffer, change).await);
+            }),
             Operation::Write { offset, data, fua } => spawn(async move {
-                if data.len() > LONG {
-                    where_there_is_time(below.pool()).await;
-                }
-                // The bytes belong to the caller, which may write them again.
-                let mut mixed = Buffer::copy_of(&data);
-                key.mix(&mut mixed, offset);
-                drop(data);
-                let written = below::write(&below, offset, mixed.into(), fua).await;
-                done(written.map(|()| Outcome::Done));
+                let change = |bytes: &mut [u8]| key.mix(bytes, offset);
+                done(changed::write(below, offset, data, fua, change).await);
             }),
             Operation::Resolve { offset, len, max: _ } => {
                 let all = Extent::new(offset, len, ExtentKind::Data);

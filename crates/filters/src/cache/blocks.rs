@@ -278,11 +278,7 @@ impl Blocks {
     /// Drops cached blocks that are, or were, the same below. The caller holds the blocks
     /// exclusively.
     async fn forget_copies(&self, blocks: Range<u64>) {
-        let mut rest = blocks;
-        loop {
-            let run = self.store.states().next(rest.clone(), BlockState::Copy);
-            let Some(run) = run else { return };
-            rest.start = run.end;
+        for run in self.store.runs(blocks, BlockState::Copy) {
             self.store.forget(run).await;
         }
     }
@@ -413,17 +409,14 @@ impl Blocks {
     /// Writes back the dirty blocks of a range.
     async fn save(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
         let _held = self.store.locks.take(blocks.clone(), BlockAccess::Save).await;
-        let mut rest = blocks;
-        loop {
-            let run = self.store.states().next(rest.clone(), BlockState::Changed);
-            let Some(run) = run else { return Ok(()) };
-            rest.start = run.end;
+        for run in self.store.runs(blocks, BlockState::Changed) {
             let (start, n) = self.store.span(&run);
             let read = self.store.file.read(start, Buffer::zeroed(bytes(n)));
             below::write(below, start, file_ended(read).await?.into(), false).await?;
             self.changed_below(false);
             self.store.states().set(run, BlockState::Copy);
         }
+        Ok(())
     }
 
     /// Evicts blocks, the least recently used first, until no more than `low` are left. It writes

@@ -13,7 +13,7 @@
 mod blocks;
 mod recency;
 
-use runtime::{Complaints, Control, Mutex, MutexGuard, Promised, WorkPool, promise, spawn};
+use runtime::{Complaints, Control, Mutex, Promised, WorkPool, promise, spawn};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 
@@ -24,14 +24,17 @@ use device::{
 
 use crate::FilterKind;
 use crate::kit::below;
+use crate::kit::params::meaning;
 use crate::kit::store::{OnRead, Store, TempFile, block_size};
 use blocks::{Blocks, Limits};
+
+const MODES: &str = "writeback|writethrough|unsafe";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "cache",
     summary: "keeps blocks of a slow disk in a temporary file: what is written, prefetched or read",
     params: &[
-        param("cache", "writeback|writethrough|unsafe", "when to write below (default writeback)"),
+        param("cache", MODES, "when to write below (default writeback)"),
         param("cache-min-block-size", "SIZE", "block of the cache, a power of two (default 64K)"),
         param("cache-max-size", "SIZE", "keep no more than this (default: no limit)"),
         param("cache-high-threshold", "PERCENT", "of the size: make room beyond (default 95)"),
@@ -75,12 +78,8 @@ struct Settings {
 
 impl Settings {
     fn read(params: &Params, pool: &WorkPool, complaints: Complaints) -> Result<Self> {
-        let mode = match values::choice(params, "cache", &["writeback", "writethrough", "unsafe"])?
-        {
-            Some(1) => Mode::WriteThrough,
-            Some(2) => Mode::Unsafe,
-            _ => Mode::WriteBack,
-        };
+        let modes = [Mode::WriteBack, Mode::WriteThrough, Mode::Unsafe];
+        let mode = meaning(params, "cache", MODES, modes)?.unwrap_or(Mode::WriteBack);
         let block = block_size(params, "cache-min-block-size")?;
         let max = values::size(params, "cache-max-size")?;
         if let (Some(..), Some(text)) = (max.filter(|m| *m < block), params.get("cache-max-size")) {
@@ -103,10 +102,6 @@ impl Settings {
             complaints,
             leaving: Mutex::default(),
         })
-    }
-
-    fn leaving(&self) -> MutexGuard<'_, Vec<Promised<()>>> {
-        self.leaving.lock()
     }
 
     fn limits(&self, block: u64) -> Option<Limits> {
@@ -169,7 +164,7 @@ impl Cache {
 impl Inner {
     /// Writes back the remaining dirty blocks. Failures can only go to the log.
     async fn end(self) {
-        let leaving = std::mem::take(&mut *self.settings.leaving());
+        let leaving = std::mem::take(&mut *self.settings.leaving.lock());
         for answer in leaving {
             answer.await;
         }
@@ -197,7 +192,7 @@ impl Inner {
             return;
         }
         let (owed, answer) = promise();
-        let mut leaving = self.settings.leaving();
+        let mut leaving = self.settings.leaving.lock();
         leaving.retain(|answer| !answer.is_here());
         leaving.push(answer);
         drop(leaving);

@@ -398,7 +398,7 @@ fn clients_that_come_and_go_leave_nothing_behind() {
             std::thread::yield_now();
         }
     }
-    let left = cache.inner.settings.leaving().len();
+    let left = cache.inner.settings.leaving.lock().len();
     assert!(left < 5, "{left}");
 }
 

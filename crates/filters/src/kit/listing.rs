@@ -6,6 +6,8 @@ use std::io::Read;
 
 use device::{Error, ErrorKind, Fault, Params, Result, text};
 
+use crate::kit::params::required;
+
 /// The longest file, in bytes.
 const LONGEST: u64 = 64 << 20;
 /// The most ranges.
@@ -25,8 +27,7 @@ pub(crate) struct Range<T> {
 /// # Errors
 /// The parameter is missing; the file cannot be read, is too long or is no text.
 pub(crate) fn read<'a>(params: &'a Params, key: &str) -> Result<(String, &'a str)> {
-    let missing = || Error::invalid(format!("`{key}` is missing; for example {key}=FILE"));
-    let name = params.get(key).filter(|name| !name.is_empty()).ok_or_else(missing)?;
+    let name = required(params, key, "FILE")?;
     let failed = |e| Error::os(format!("{key}: read"), e).on(text::shown(name));
     let file = File::open(text::path(name)).map_err(failed)?;
     let mut bytes = Vec::new();

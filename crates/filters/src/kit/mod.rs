@@ -1,8 +1,11 @@
 //! Code that filters share; nothing here is a filter.
 
 pub(crate) mod chance;
+pub(crate) mod changed;
+pub(crate) mod kind;
 pub(crate) mod listing;
 pub(crate) mod outlet;
+pub(crate) mod params;
 pub(crate) mod part;
 pub(crate) mod store;
 #[cfg(test)]

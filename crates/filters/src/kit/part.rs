@@ -48,33 +48,20 @@ impl Filter for Part {
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         let start = self.start;
-        let moved = operation.moved(start);
-        match moved {
+        let then: Done = match operation {
             Operation::Resolve { .. } => {
-                let then: Done = Box::new(move |result| done(result.map(|o| back(o, start))));
-                over.below.submit(moved, then);
+                Box::new(move |result| done(result.map(|o| back(o, start))))
             }
-            Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }
-            | Operation::Trim { .. }
-            | Operation::Write { .. }
-            | Operation::Zero { .. } => over.below.submit(moved, done),
-        }
+            _ => done,
+        };
+        over.below.submit(operation.moved(start), then);
     }
 }
 
 /// A map of the disk below as one of the part.
-fn back(outcome: Outcome, start: u64) -> Outcome {
-    match outcome {
-        Outcome::Extents(mut list) => {
-            for extent in &mut list {
-                extent.start = extent.start.saturating_sub(start);
-            }
-            Outcome::Extents(list)
-        }
-        other => other,
+fn back(mut outcome: Outcome, start: u64) -> Outcome {
+    if let Outcome::Extents(list) = &mut outcome {
+        list.iter_mut().for_each(|extent| extent.start = extent.start.saturating_sub(start));
     }
+    outcome
 }

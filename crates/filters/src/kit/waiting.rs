@@ -4,9 +4,11 @@
 //! the client's (a filter above may have data to write back), and do not wait.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use device::{Done, Operation};
-use runtime::Mutex;
+use device::{Done, Edge, Operation};
+use runtime::{Mutex, Timers};
 
 use super::outlet::left;
 
@@ -23,25 +25,32 @@ struct State {
 }
 
 impl Waiting {
-    /// Keeps a request that is to wait; returns it if nothing waits any more.
-    pub(crate) fn put(
-        &self,
+    /// Submits a request below after that time, unless it was dropped by then; at once if nothing
+    /// waits any more.
+    pub(crate) fn submit_after(
+        self: &Arc<Self>,
+        timers: &Timers,
+        wait: Duration,
+        below: &Edge,
         operation: Operation,
         done: Done,
-    ) -> std::result::Result<u64, (Operation, Done)> {
+    ) {
         let mut state = self.0.lock();
         if state.left {
-            return Err((operation, done));
+            drop(state);
+            return below.submit(operation, done);
         }
         state.next += 1;
         let number = state.next;
         state.by_number.insert(number, (operation, done));
-        Ok(number)
-    }
-
-    /// Takes out a request that need not wait any longer, unless it was dropped.
-    pub(crate) fn take(&self, number: u64) -> Option<(Operation, Done)> {
-        self.0.lock().by_number.remove(&number)
+        drop(state);
+        let (me, below) = (self.clone(), below.clone());
+        timers.after(wait, move || {
+            let due = me.0.lock().by_number.remove(&number);
+            if let Some((operation, done)) = due {
+                below.submit(operation, done);
+            }
+        });
     }
 
     /// The client has left. Waiting requests are dropped; later ones (filters above may have data

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
-    Arrival, Client, Done, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Result,
-    param, values,
+    Arrival, Client, Done, Error, Filter, Filtered, Info, Operation, Over, Params, Result, param,
+    values,
 };
 
 use crate::FilterKind;
@@ -136,10 +136,6 @@ impl Filter for Log {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        if let Operation::Take { .. } = operation {
-            // The write that replaces it is logged.
-            return done(Ok(Outcome::Taken(0)));
-        }
         // `asked` knows all operations: it has no wildcard either.
         let (act, fields) = event::asked(&operation);
         let id = Some(self.0.operations.fetch_add(1, Ordering::Relaxed) + 1);

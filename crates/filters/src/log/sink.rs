@@ -4,7 +4,7 @@
 //! the pool at a time makes lines of them and writes these. The operation after an event goes on at
 //! once, unless a script has to run first or the queue is too long.
 
-use runtime::{Condvar, Context, Mutex, MutexGuard, OperatorLog, WorkPool};
+use runtime::{Condvar, Context, Mutex, OperatorLog, WorkPool};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -77,7 +77,7 @@ impl Sink {
     /// Logs `event`, and does `then` now or later.
     pub(super) fn put(&self, event: Event, then: impl FnOnce() + Send + 'static) {
         let weight = event.weight();
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         let waits = self.0.script.is_some() || state.bytes > QUEUED;
         let (later, then) =
             if waits { (Some(Box::new(then) as Then), None) } else { (None, Some(then)) };
@@ -101,7 +101,7 @@ impl Sink {
 
     /// Waits until everything is written. Later events are written at once.
     pub(super) fn end(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         state.ended = true;
         while state.writing {
             let before = state.taken;
@@ -118,17 +118,13 @@ impl Sink {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Writes all that is queued.
     fn drain(&self) {
         // A script runs before what follows its event.
         let most = if self.script.is_some() { 1 } else { BATCH };
         let (mut entries, mut text) = (Vec::new(), String::new());
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.queue.is_empty() {
                 state.writing = false;
                 drop(state);
@@ -167,7 +163,7 @@ impl Shared {
     /// If the log cannot be written, requests go on; the failure is reported once.
     fn note(&self, result: Result<()>) {
         if let Err(e) = result
-            && !std::mem::replace(&mut self.lock().failed, true)
+            && !std::mem::replace(&mut self.state.lock().failed, true)
         {
             self.complain(&e);
         }

@@ -17,9 +17,10 @@ use device::{
     Arrival, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes,
     Result, param, values,
 };
-use runtime::{Behalf, Mutex, MutexGuard};
+use runtime::{Behalf, Mutex};
 
 use crate::FilterKind;
+use crate::kit::params::meaning;
 use paths::{FlushCause, Member, Path, Paths, Then};
 
 const MODES: &str = "auto|emulate|disable|plugin|unsafe";
@@ -89,30 +90,24 @@ struct Shared {
 impl Shared {
     fn new(params: &Params, below: &Info) -> Result<Arc<Self>> {
         let a = below.abilities;
-        let modes: Vec<_> = MODES.split('|').collect();
-        let mode = match values::choice(params, "multi-conn-mode", &modes)? {
-            Some(1) if a.write && !a.flush => {
+        use Mode::{Disable, Emulate, Plugin, Unsafe};
+        let modes = [None, Some(Emulate), Some(Disable), Some(Plugin), Some(Unsafe)];
+        let mode = match meaning(params, "multi-conn-mode", MODES, modes)?.flatten() {
+            Some(Mode::Emulate) if a.write && !a.flush => {
                 let action = "multi-conn-mode=emulate: the device below cannot flush";
                 return Err(Error::unfit(action));
             }
-            Some(1) => Mode::Emulate,
-            Some(2) => Mode::Disable,
-            Some(3) => Mode::Plugin,
-            Some(4) => Mode::Unsafe,
-            _ if a.multi_conn || (a.write && !a.flush) => Mode::Plugin,
-            _ => Mode::Emulate,
+            Some(mode) => mode,
+            None if a.multi_conn || (a.write && !a.flush) => Mode::Plugin,
+            None => Mode::Emulate,
         };
-        let tracks: Vec<_> = TRACKS.split('|').collect();
-        let track = match values::choice(params, "multi-conn-track-dirty", &tracks)? {
-            Some(2) => Track::Fast,
-            Some(3) => Track::Off,
-            _ => Track::Connection,
-        };
+        let tracks = [Track::Connection, Track::Connection, Track::Fast, Track::Off];
+        let track = meaning(params, "multi-conn-track-dirty", TRACKS, tracks)?;
         // Two names here still mean one disk, and the promise is for the disk.
         values::flag(params, "multi-conn-exportname")?;
         Ok(Arc::new(Self {
             mode,
-            track,
+            track: track.unwrap_or(Track::Connection),
             one_cache: a.multi_conn,
             members: Mutex::default(),
             left: FlushCause::default(),
@@ -120,17 +115,8 @@ impl Shared {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Member>>> {
-        self.members.lock()
-    }
-
-    /// The members that belong together: all.
-    fn family(&self) -> Vec<Arc<Member>> {
-        self.lock().clone()
-    }
-
     fn leave(&self, member: &Arc<Member>) {
-        let mut all = self.lock();
+        let mut all = self.members.lock();
         let at = all.iter().position(|m| Arc::ptr_eq(m, member));
         let gone = at.map(|at| all.swap_remove(at));
         // Its device (a connection, say) is dropped outside the lock.
@@ -153,7 +139,7 @@ impl Shared {
         // flight when this one began.
         let shared = self.clone();
         let then: Then = Box::new(move |result| then(result.and_then(|()| shared.nothing_lost())));
-        let family = self.family();
+        let family = self.members.lock().clone();
         let is_asked = |m: &Arc<Member>| self.track == Track::Off && Arc::ptr_eq(m, own);
         let writers = family.iter().filter(|m| m.wrote.is_open() || is_asked(m));
         let first = Paths::of(writers.cloned());
@@ -184,7 +170,7 @@ impl Shared {
     fn flush_one(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
         // What a flush on this connection promises to cover.
         let promised = self.one_cache || self.mode == Mode::Unsafe;
-        let covered = if promised { self.family() } else { vec![own.clone()] };
+        let covered = if promised { self.members.lock().clone() } else { vec![own.clone()] };
         let is_open = |m: &Arc<Member>| match self.track {
             Track::Off => true,
             Track::Fast => m.wrote.is_open(),
@@ -220,7 +206,7 @@ impl MultiConn {
     fn new(shared: Arc<Shared>, below: Edge, personal: bool) -> Self {
         let (wrote, read) = Default::default();
         let own = Arc::new(Member { below, wrote, read });
-        shared.lock().push(own.clone());
+        shared.members.lock().push(own.clone());
         Self { shared, own, personal }
     }
 

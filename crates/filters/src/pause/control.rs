@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use device::{Error, Result, text};
 use programs::names::OwnSocket;
-use runtime::{Bell, Mutex, MutexGuard};
+use runtime::{Bell, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Requests;
@@ -108,10 +108,6 @@ impl Shared {
             self.bell.ring();
         }
     }
-
-    fn pausing(&self) -> MutexGuard<'_, Pausing> {
-        self.pausing.lock()
-    }
 }
 
 /// The state of the thread.
@@ -163,7 +159,7 @@ impl Desk {
 
     /// Answers the connections that wait for a pause that is reached.
     fn reached(&mut self) {
-        if std::mem::take(&mut self.shared.pausing().reached) {
+        if std::mem::take(&mut self.shared.pausing.lock().reached) {
             self.answer_waiting(b'P');
         }
     }
@@ -212,16 +208,16 @@ impl Desk {
                 if let Some(connection) = self.connections.get_mut(number) {
                     connection.waits = true;
                 }
-                let (shared, turn) = (self.shared.clone(), self.shared.pausing().turn());
+                let (shared, turn) = (self.shared.clone(), self.shared.pausing.lock().turn());
                 self.requests.pause(move || {
-                    let mut pausing = shared.pausing();
+                    let mut pausing = shared.pausing.lock();
                     pausing.reached |= pausing.turn == turn;
                     drop(pausing);
                     shared.bell.ring();
                 });
             }
             b'r' => {
-                self.shared.pausing().turn();
+                self.shared.pausing.lock().turn();
                 self.requests.resume();
                 // Another connection's pause will not be reached any more.
                 self.answer_waiting(b'X');

@@ -16,10 +16,11 @@ use device::{
     Arrival, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Over, Params, Reach,
     Result, param, text,
 };
-use runtime::{Context, Mutex, MutexGuard};
+use runtime::{Context, Mutex};
 
 use crate::FilterKind;
 use crate::kit::outlet::left;
+use crate::kit::params::required;
 use control::ControlSocket;
 
 pub(crate) const KIND: FilterKind = FilterKind {
@@ -42,10 +43,7 @@ fn reaches(params: &Params) -> Reach {
 }
 
 fn open(params: &Params, context: &Context) -> Result<ControlSocket> {
-    let missing =
-        || Error::invalid("`pause-control` is missing; for example pause-control=control.sock");
-    let name = params.get("pause-control").filter(|name| !name.is_empty()).ok_or_else(missing)?;
-    let control = ControlSocket::listen(name)?;
+    let control = ControlSocket::listen(required(params, "pause-control", "control.sock")?)?;
     let end = control.ending();
     context.control.on_end(end);
     let requests = Arc::downgrade(control.requests());
@@ -84,13 +82,9 @@ struct Held {
 }
 
 impl Requests {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
-    }
-
     /// Starts a request, now or on resume.
     fn enter(self: &Arc<Self>, held: Held) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.paused {
             state.next += 1;
             let number = state.next;
@@ -114,7 +108,7 @@ impl Requests {
     /// Begins nothing from now on; `idle` is called when all that was begun has ended, unless the
     /// server stops.
     fn pause(&self, idle: impl FnOnce() + Send + 'static) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.ended {
             return;
         }
@@ -129,7 +123,7 @@ impl Requests {
 
     /// Starts all requests that were held back. `idle` is not called any more.
     fn resume(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.paused = false;
         state.idle = None;
         let held = std::mem::take(&mut state.held);
@@ -140,7 +134,7 @@ impl Requests {
 
     /// The server stops: what is held back is not done, and what comes later is not held back.
     fn end(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         (state.paused, state.ended, state.idle) = (false, true, None);
         let held = std::mem::take(&mut state.held);
         drop(state);
@@ -149,7 +143,7 @@ impl Requests {
 
     /// What is held back of one that has left is not done.
     fn leave(&self, owner: u64) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let (gone, stay) = std::mem::take(&mut state.held)
             .into_iter()
             .partition::<BTreeMap<_, _>, _>(|(_, held)| held.owner == owner);
@@ -170,7 +164,7 @@ struct RequestGuard(Arc<Requests>);
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.0.lock();
         state.under_way = state.under_way.saturating_sub(1);
         let idle = if state.under_way == 0 { state.idle.take() } else { None };
         drop(state);

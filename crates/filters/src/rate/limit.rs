@@ -16,6 +16,7 @@ use device::{Error, Result, parse_size};
 
 use super::meter::Meter;
 use crate::kit::outlet::left;
+use crate::kit::params::absolute;
 
 /// How often to check the file at most.
 const LOOK: Duration = Duration::from_secs(1);
@@ -53,9 +54,6 @@ impl Source {
     /// # Errors
     /// The file exists and is malformed.
     pub(super) fn new(rate: Option<u64>, file: Option<&str>, log: OperatorLog) -> Result<Self> {
-        let absolute = |name: &str| {
-            std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
-        };
         let file = file.map(absolute).transpose()?;
         let said = file.as_deref().map(read).transpose()?.flatten();
         let rate = AtomicU64::new(said.or(rate).unwrap_or(0));

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use device::{
-    Done, Error, Filter, Filtered, Operation, Outcome, Over, Params, Result, param, values,
-};
+use device::{Done, Error, Filter, Filtered, Operation, Over, Params, Result, param, values};
 
+use crate::kit::kind::{ByKind, Kind};
 use crate::kit::outlet::Outlet;
 use counters::Counters;
 use runtime::{Context, OperatorLog};
@@ -47,63 +46,8 @@ pub(crate) const KIND: crate::FilterKind = crate::FilterKind {
     ..crate::FilterKind::PLAIN
 };
 
-/// The kinds of operations that are counted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Kind {
-    Read,
-    Write,
-    Trim,
-    Zero,
-    Extents,
-    Cache,
-    Flush,
-}
-
-impl Kind {
-    /// In the order of the report.
-    const ALL: [Self; 7] =
-        [Self::Read, Self::Write, Self::Trim, Self::Zero, Self::Extents, Self::Cache, Self::Flush];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Trim => "trim",
-            Self::Zero => "zero",
-            Self::Extents => "extents",
-            Self::Cache => "cache",
-            Self::Flush => "flush",
-        }
-    }
-
-    /// The kind of an operation; `None` for one that becomes writes.
-    fn of(operation: &Operation) -> Option<Self> {
-        Some(match operation {
-            Operation::Flush => Self::Flush,
-            Operation::Prefetch { .. } => Self::Cache,
-            Operation::Read { .. } => Self::Read,
-            Operation::Resolve { .. } | Operation::Status { .. } => Self::Extents,
-            Operation::Take { .. } => return None,
-            Operation::Trim { .. } => Self::Trim,
-            Operation::Write { .. } => Self::Write,
-            Operation::Zero { .. } => Self::Zero,
-        })
-    }
-}
-
 /// The counters of all kinds.
-#[derive(Default)]
-struct All([Counters; Kind::ALL.len()]);
-
-impl All {
-    fn iter(&self) -> impl Iterator<Item = (Kind, &Counters)> {
-        Kind::ALL.into_iter().zip(&self.0)
-    }
-
-    fn of(&self, kind: Kind) -> Option<&Counters> {
-        self.iter().find(|(k, _)| *k == kind).map(|(_, counters)| counters)
-    }
-}
+type All = ByKind<Counters>;
 
 /// Writes reports.
 #[derive(Clone)]
@@ -153,19 +97,14 @@ impl Filter for Stats {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        // `Kind::of` knows all operations: it has no wildcard either.
-        let Some(kind) = Kind::of(&operation) else { return done(Ok(Outcome::Taken(0))) };
+        let kind = Kind::of(&operation);
         let (offset, len) = operation.range().unwrap_or_default();
         let all = self.0.clone();
         let begun = Instant::now();
         let ended: Done = Box::new(move |result| {
-            if let Some(counters) = all.of(kind) {
-                match &result {
-                    Ok(_) => counters.count(begun.elapsed(), offset, len),
-                    Err(_) => {
-                        counters.errors.fetch_add(1, Relaxed);
-                    }
-                }
+            match &result {
+                Ok(_) => all[kind].count(begun.elapsed(), offset, len),
+                Err(_) => drop(all[kind].errors.fetch_add(1, Relaxed)),
             }
             done(result);
         });

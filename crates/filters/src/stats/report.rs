@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::All;
 use super::counters::{Counters, SizeRow};
-use super::{All, Kind};
+use crate::kit::kind::Kind;
 
 /// Parts of a thousand, and their names.
 const PERCENTILES: [(u64, &str); 4] = [(500, "p50"), (900, "p90"), (990, "p99"), (999, "p99.9")];

@@ -5,15 +5,16 @@
 
 use runtime::{Promised, WorkPool, promise};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use device::{Buffer, Error, ErrorKind, Fault, Reach, Result, Slice};
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// The longest read that is done on the spot if it is in the page cache, in bytes.
 const AT_ONCE: usize = 64 << 10;
@@ -24,7 +25,7 @@ pub(crate) struct TempFile(Arc<Inner>);
 
 struct Inner {
     folder: PathBuf,
-    file: OnceLock<OwnedFd>,
+    file: OnceLock<File>,
     pool: WorkPool,
     /// Whether the last write found no room.
     full: AtomicBool,
@@ -121,13 +122,13 @@ fn lost() -> Error {
 }
 
 impl Inner {
-    fn file(&self) -> Result<&OwnedFd> {
+    fn file(&self) -> Result<&File> {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
         let made = programs::names::nameless_in(&self.folder)
             .map_err(|e| Error::os("make a temporary file", e).on(self.folder.display()))?;
-        Ok(self.file.get_or_init(|| made))
+        Ok(self.file.get_or_init(|| made.into()))
     }
 
     /// Reads what is in the page cache; returns whether that was all.
@@ -139,36 +140,17 @@ impl Inner {
     }
 
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let file = self.file()?;
-        let (mut done, all) = (0, buf.len());
-        while done < all {
-            match pread(file, buf.get_mut(done..).unwrap_or_default(), offset + done as u64) {
-                // Only written data is read; the rest of a last block is a hole at the end of the
-                // file.
-                Ok(0) => return Err(self.error("read", all, offset, Errno::IO)),
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(self.error("read", all, offset, e)),
-            }
-        }
-        Ok(())
+        // Only written data is read; the rest of a last block is a hole at the end of the file.
+        let read = self.file()?.read_exact_at(buf, offset);
+        read.map_err(|e| self.error("read", buf.len(), offset, e))
     }
 
     fn write(&self, data: &[u8], offset: u64) -> Result<()> {
-        let file = self.file()?;
-        let mut done = 0;
-        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
-            match pwrite(file, rest, offset + done as u64) {
-                Ok(0) => return Err(self.error("write", data.len(), offset, Errno::IO)),
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(self.error("write", data.len(), offset, e)),
-            }
-        }
-        Ok(())
+        let written = self.file()?.write_all_at(data, offset);
+        written.map_err(|e| self.error("write", data.len(), offset, e))
     }
 
-    fn error(&self, what: &str, len: usize, offset: u64, e: Errno) -> Error {
+    fn error(&self, what: &str, len: usize, offset: u64, e: std::io::Error) -> Error {
         let action = format!("{what} {len} bytes of a temporary file");
         Error::os(action, e).on(self.folder.display()).at(offset)
     }

@@ -113,6 +113,19 @@ impl Store {
         self.states.lock()
     }
 
+    /// The runs of blocks of a range that are in `state`, each looked for when it is its turn.
+    pub(crate) fn runs(
+        &self,
+        mut rest: Range<u64>,
+        state: BlockState,
+    ) -> impl Iterator<Item = Range<u64>> {
+        std::iter::from_fn(move || {
+            let run = self.states().next(rest.clone(), state)?;
+            rest.start = run.end;
+            Some(run)
+        })
+    }
+
     /// Bytes of a block.
     pub(crate) fn block(&self) -> u64 {
         self.block
@@ -349,30 +362,28 @@ impl Store {
 
     /// Reads in blocks that the caller holds exclusively.
     async fn fill_own(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
-        let mut rest = blocks;
-        loop {
-            let Some(run) = self.states().next(rest.clone(), BlockState::Below) else {
-                return Ok(());
-            };
-            rest.start = run.end;
+        for run in self.runs(blocks, BlockState::Below) {
             let (start, n) = self.span(&run);
             let brought = below::read(below, start, Buffer::zeroed(bytes(n))).await?;
             if self.file.write(start, brought.into()).await.is_ok() {
                 self.states().set(run, BlockState::Copy);
             }
         }
+        Ok(())
     }
 
     /// Turns blocks that the caller holds exclusively into holes.
     pub(crate) async fn make_hole(&self, blocks: Range<u64>) {
-        self.states().set(blocks.clone(), BlockState::Hole);
-        let (start, len) = self.span(&blocks);
-        self.file.punch(start, len).await;
+        self.drop_bytes(blocks, BlockState::Hole).await;
     }
 
     /// Drops blocks that the caller holds exclusively and that are, or read as, what is below.
     pub(crate) async fn forget(&self, blocks: Range<u64>) {
-        self.states().set(blocks.clone(), BlockState::Below);
+        self.drop_bytes(blocks, BlockState::Below).await;
+    }
+
+    async fn drop_bytes(&self, blocks: Range<u64>, state: BlockState) {
+        self.states().set(blocks.clone(), state);
         let (start, len) = self.span(&blocks);
         self.file.punch(start, len).await;
     }
@@ -392,11 +403,7 @@ impl Store {
     /// Frees the space of blocks that are only below. The caller holds none of them.
     pub(crate) async fn tidy(&self, blocks: Range<u64>) {
         let _held = self.locks.take(blocks.clone(), BlockAccess::Own).await;
-        let mut rest = blocks;
-        loop {
-            let run = self.states().next(rest.clone(), BlockState::Below);
-            let Some(run) = run else { return };
-            rest.start = run.end;
+        for run in self.runs(blocks, BlockState::Below) {
             let (start, len) = self.span(&run);
             self.file.punch(start, len).await;
         }
