@@ -140,21 +140,17 @@ impl Filter for CheckWrite {
 
 #[cfg(test)]
 mod tests {
-    use runtime::{Context, WorkPool};
     use std::sync::Arc;
 
     use device::model::Model;
-    use device::{BlockSizes, Params, ZeroFlags};
+    use device::{BlockSizes, ZeroFlags};
 
     use super::*;
-    use crate::kit::tested::simple;
-    use crate::table;
+    use crate::kit::tested::{put, simple};
     use device::Blocking as _;
 
     fn checked(model: Arc<Model>) -> Edge {
-        let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(simple(model), context.pool.clone());
-        table::open("checkwrite", &Params::default(), below, &context).unwrap()
+        put("checkwrite", simple(model), &[]).unwrap()
     }
 
     fn filled(extents: bool) -> Arc<Model> {

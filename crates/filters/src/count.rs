@@ -99,20 +99,24 @@ impl Filter for Count {
 #[cfg(test)]
 mod tests {
 
-    use device::{Params, ZeroFlags};
+    use device::ZeroFlags;
     use runtime::{Mutex, WorkPool};
 
     use super::*;
-    use crate::kit::tested::put_in;
-    use crate::table;
+    use crate::kit::tested::{blank, put_in};
     use trial::TestDevice;
 
-    #[test]
-    fn successful_operations_are_counted_and_reported_on_request_and_at_the_end() {
+    /// What is said in the program's log.
+    fn listening() -> (Context, Arc<Mutex<Vec<String>>>) {
         let said = Arc::new(Mutex::new(Vec::new()));
         let lines = said.clone();
         let log = OperatorLog::new(move |line| lines.lock().push(line.to_string()));
-        let context = Context::new(WorkPool::new(2)).with_log(log);
+        (Context::new(WorkPool::new(2)).with_log(log), said)
+    }
+
+    #[test]
+    fn successful_operations_are_counted_and_reported_on_request_and_at_the_end() {
+        let (context, said) = listening();
         let probe = TestDevice::new(1 << 20);
         let disk = put_in(&context, "count", probe.clone(), &[]).unwrap();
         disk.read(&mut [0; 100], 3).unwrap();
@@ -133,14 +137,10 @@ mod tests {
 
     #[test]
     fn each_filter_of_a_stack_and_of_an_export_counts_for_itself() {
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let lines = said.clone();
-        let log = OperatorLog::new(move |line| lines.lock().push(line.to_string()));
-        let context = Context::new(WorkPool::new(2)).with_log(log);
-        let over = |below| table::open("count", &Params::default(), below, &context).unwrap();
-        let first = over(TestDevice::new(1 << 20).edge(&context.pool));
-        let (below, other) = (first.clone(), over(TestDevice::new(1 << 20).edge(&context.pool)));
-        let above = over(first);
+        let (context, said) = listening();
+        let over = |below| put_in(&context, "count", below, &[]).unwrap();
+        let (below, other) = (over(blank(1 << 20)), over(blank(1 << 20)));
+        let above = over(below.device().clone());
         above.read(&mut [0; 100], 0).unwrap();
         below.read(&mut [0; 10], 0).unwrap();
         other.write(&[1; 7], 0, false).unwrap();

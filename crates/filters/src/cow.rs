@@ -220,22 +220,17 @@ mod tests {
 
     use device::model::Model;
     use device::{Client, Connected, Device, Extent, ExtentKind, ZeroFlags};
-    use proptest::prelude::*;
-    use trial::{Trims, op};
 
     use super::*;
-    use crate::kit::tested::{bytes, client, connect, read, start, write};
-    use crate::table;
+    use crate::kit::tested::{bytes, client, personal, put, read, start, write};
     use device::Blocking as _;
-    use runtime::{Context, Mutex};
+    use runtime::Mutex;
     use trial::TestDevice;
 
     const BLOCK: u64 = 64 << 10;
 
-    fn over(below: Edge, words: &[&str]) -> Edge {
-        let params = Params::parse(words.iter().copied()).unwrap();
-        let context = Context::new(below.pool().clone());
-        table::open("cow", &params, below, &context).unwrap()
+    fn over(below: Arc<dyn Device>, words: &[&str]) -> Edge {
+        put("cow", below, words).unwrap()
     }
 
     fn map(disk: &Edge) -> Vec<(u64, u64, ExtentKind)> {
@@ -245,29 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn two_clients_that_write_to_one_block_at_the_same_time_both_find_their_bytes() {
-        let probe = TestDevice::new(1 << 20);
-        probe.model().write_at(&[1; 1 << 18], 0, false).unwrap();
-        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
-        probe.hold();
-        let part = |i: u8| BLOCK + u64::from(i) * 8192;
-        let parts: Vec<_> = (0..8u8).map(|i| start(&disk, write(part(i), 4096, 10 + i))).collect();
-        probe.release();
-        for part in parts {
-            part.recv().unwrap().unwrap();
-        }
-        for i in 0..8 {
-            assert_eq!(bytes(&disk, part(i), 4096), [10 + i; 4096]);
-            assert_eq!(bytes(&disk, part(i) + 4096, 4096), [1; 4096]);
-        }
-        assert_eq!(probe.model().bytes()[..1 << 18], [1; 1 << 18]);
-    }
-
-    #[test]
     fn a_read_during_the_first_write_of_a_block_sees_the_old_or_the_new_bytes() {
         let probe = TestDevice::new(1 << 20);
         probe.model().write_at(&[1; 1 << 18], 0, false).unwrap();
-        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        let disk = over(probe.clone(), &[]);
         probe.hold();
         let writing = start(&disk, write(100, 1000, 2));
         let reading: Vec<_> = (0..4).map(|_| start(&disk, read(100, 1000))).collect();
@@ -284,7 +260,7 @@ mod tests {
     #[test]
     fn a_write_waits_only_for_writes_to_the_same_block() {
         let probe = TestDevice::new(1 << 20);
-        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        let disk = over(probe.clone(), &[]);
         probe.hold();
         let waiting = start(&disk, write(0, 10, 1));
         // Writing a whole block reads nothing from below.
@@ -298,7 +274,7 @@ mod tests {
     #[test]
     fn a_failure_to_read_the_rest_of_a_block_fails_the_write_and_changes_nothing() {
         let probe = TestDevice::new(1 << 20);
-        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        let disk = over(probe.clone(), &[]);
         probe.fail(Some("read"));
         assert_eq!(disk.write(&[1; 10], 5, false).unwrap_err().kind(), ErrorKind::Io);
         probe.fail(None);
@@ -343,7 +319,7 @@ mod tests {
         let below = devices::Named::parse("sparse-random:1T?seed=1").unwrap();
         let below =
             below.open(&devices::OpenOptions::default(), &runtime::Context::default()).unwrap();
-        let disk = over(Edge::new(below, WorkPool::new(2)), &[]);
+        let disk = over(below, &[]);
         let fast = ZeroFlags { fast_only: true, may_unmap: true, ..ZeroFlags::default() };
         disk.zero(0, 1 << 40, fast).unwrap();
         assert_eq!(map(&disk), [(0, 1 << 40, ExtentKind::Hole)]);
@@ -365,7 +341,7 @@ mod tests {
     fn a_fast_zero_of_part_of_a_block_is_refused_at_once_unless_it_is_a_hole() {
         let probe = TestDevice::new((1 << 20) + 100);
         probe.model().write_at(&[1; 1 << 18], 0, false).unwrap();
-        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        let disk = over(probe.clone(), &[]);
         let fast = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
         probe.hold();
         let error = disk.zero(BLOCK, BLOCK + 1, fast).unwrap_err();
@@ -384,7 +360,7 @@ mod tests {
         for (words, prefetched) in [(["cow-on-read=true"], false), (["cow-on-cache=true"], true)] {
             let probe = TestDevice::new(1 << 20);
             probe.model().write_at(&[1; 4096], 4096, false).unwrap();
-            let disk = over(probe.edge(&WorkPool::new(2)), &words);
+            let disk = over(probe.clone(), &words);
             if prefetched {
                 disk.prefetch(4096, 10).unwrap();
             } else {
@@ -401,23 +377,10 @@ mod tests {
     }
 
     #[test]
-    fn where_reads_may_be_kept_none_is_answered_from_the_map() {
-        let probe = TestDevice::new(1 << 20);
-        let observed =
-            |words: &[&str]| over(probe.edge(&WorkPool::new(2)), words).info().abilities.observed;
-        assert!(
-            !observed(&[])
-                && !observed(&["cow-on-read=false"])
-                && !observed(&["cow-on-cache=true"])
-        );
-        assert!(observed(&["cow-on-read=true"]) && observed(&["cow-on-read=/it/may/come"]));
-    }
-
-    #[test]
     fn a_trim_leaves_nothing_of_parts_of_blocks_but_finding_no_room_is_no_failure() {
         let probe = TestDevice::new((1 << 20) + 100);
         probe.model().write_at(&[1; 1 << 20], 0, false).unwrap();
-        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        let disk = over(probe.clone(), &[]);
         disk.trim(1024, 1024, false).unwrap();
         disk.trim(BLOCK - 10, 3 * BLOCK, false).unwrap();
         let mut want = vec![1; 1 << 20];
@@ -441,7 +404,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("diskferry-cow-{}", std::process::id()));
         let probe = TestDevice::new(1 << 20);
         let key = format!("cow-on-read={}", path.display());
-        let disk = over(probe.edge(&WorkPool::new(2)), &[&key]);
+        let disk = over(probe.clone(), &[&key]);
         bytes(&disk, 0, 10);
         assert_eq!(probe.asked(), ["read 0+10"]);
         std::fs::write(&path, "").unwrap();
@@ -461,11 +424,11 @@ mod tests {
             done(Ok(given.lock().pop().map(|path| path as Arc<dyn Device>)));
         };
         let probe = TestDevice::over(Model::new(1 << 20)).connecting(give).shared();
-        let disk = over(probe.edge(&WorkPool::new(2)), &[]);
+        let disk = over(probe.clone(), &[]);
         let client = |path: Arc<TestDevice>, export: &str| {
             paths.lock().push(path);
             let this_client = Client { export: export.to_owned(), ..client(1) };
-            disk.beside(connect(&disk, &this_client).unwrap().unwrap())
+            personal(&disk, &this_client)
         };
         let (a, b) = (client(probe.clone(), ""), client(probe.clone(), "disk"));
         a.write(&[7; 10], 0, false).unwrap();
@@ -476,25 +439,5 @@ mod tests {
         assert_eq!(bytes(&other, 0, 10), [0; 10]);
         assert_eq!(bytes(&other, (2 << 20) - 10, 10), [0; 10]);
         assert!(!other.info().abilities.multi_conn);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-
-        #[test]
-        fn a_file_that_is_only_read_is_the_same_after_random_operations(
-            ops in prop::collection::vec(op(), 1..16),
-        ) {
-            let temp = std::env::temp_dir().join(format!("diskferry-base-{}", std::process::id()));
-            let size = trial::SIZE as u64;
-            std::fs::File::create(&temp).unwrap().set_len(size).unwrap();
-            let base = devices::Named::of(&device::Name::Path(temp.display().to_string())).and_then(|disk| disk.open(&devices::OpenOptions::default(), &runtime::Context::default()))
-            .unwrap();
-            prop_assert!(!base.info().abilities.write);
-            let disk = over(Edge::new(base, WorkPool::new(2)), &["cow-block-size=4K"]);
-            trial::run(disk.device().clone(), &ops, Trims::ToZeroes)?;
-            prop_assert_eq!(std::fs::read(&temp).unwrap(), vec![0; trial::SIZE]);
-            std::fs::remove_file(&temp).unwrap();
-        }
     }
 }

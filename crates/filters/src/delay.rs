@@ -150,20 +150,13 @@ impl Drop for Delay {
 
 #[cfg(test)]
 mod tests {
-    use runtime::{Context, WorkPool};
     use std::time::Instant;
 
-    use device::model::Model;
-
     use super::*;
-    use crate::kit::tested::{blank, client, connect, put_in, read, simple, start};
-    use crate::table;
+    use crate::kit::tested::{blank, put};
 
     fn delayed(words: &[&str]) -> Edge {
-        let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(blank(1 << 20), context.pool.clone());
-        let params = Params::parse(words.iter().copied()).unwrap();
-        table::open("delay", &params, below, &context).unwrap()
+        put("delay", blank(1 << 20), words).unwrap()
     }
 
     #[test]
@@ -188,33 +181,5 @@ mod tests {
             let kind = disk.zero(0, 4096, fast).map_err(|e| e.kind());
             assert_eq!(kind, if refused { Err(device::ErrorKind::NotFast) } else { Ok(()) });
         }
-    }
-
-    #[test]
-    fn many_delayed_operations_need_no_thread_each() {
-        let disk = delayed(&["rdelay=200ms"]);
-        let begun = Instant::now();
-        let reads: Vec<_> = (0..1000).map(|_| start(&disk, read(0, 16))).collect();
-        assert!(reads.into_iter().all(|one| one.recv().unwrap().is_ok()));
-        assert!(begun.elapsed() >= Duration::from_millis(200));
-    }
-
-    #[test]
-    fn what_waits_when_its_client_leaves_is_not_done_and_what_comes_later_does_not_wait() {
-        let context = Context::new(WorkPool::new(2));
-        let model = Arc::new(Model::new(1 << 20));
-        let words = ["delay-read=3600", "delay-write=3600"];
-        let disk = put_in(&context, "delay", simple(model.clone()), &words).unwrap();
-        let (one, other) = (client(1), client(2));
-        let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
-        let (a, b) = (own(&one), own(&other));
-        let gone = start(&a, read(0, 10));
-        let stays = start(&b, read(0, 10));
-        one.presence.leave();
-        assert_eq!(gone.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
-        assert!(stays.try_recv().is_err());
-        // For example, data that a filter above must write back.
-        a.write(&[1; 10], 0, false).unwrap();
-        assert_eq!(model.bytes()[..10], [1; 10]);
     }
 }

@@ -193,23 +193,15 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{blank, simple};
-    use crate::table;
-    use runtime::{Context, WorkPool};
+    use crate::kit::tested::{blank, bytes, put, simple};
 
     const SIZE: usize = 4 << 20;
 
+    /// Over a disk of 0x55.
     fn spoilt(words: &[&str]) -> Edge {
-        let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(blank(SIZE), context.pool.clone());
-        let params = Params::parse(words.iter().copied()).unwrap();
-        table::open("evil", &params, below, &context).unwrap()
-    }
-
-    fn read(disk: &Edge, offset: usize, len: usize) -> Vec<u8> {
-        let mut data = vec![0; len];
-        disk.read(&mut data, offset as u64).unwrap();
-        data
+        let disk = put("evil", blank(SIZE), words).unwrap();
+        disk.write(&vec![0x55; SIZE], 0, false).unwrap();
+        disk
     }
 
     fn flipped(data: &[u8], was: u8) -> u32 {
@@ -227,8 +219,7 @@ mod tests {
         for (mode, share) in [("cosmic-rays", 1.0), ("stuck-bits", 0.5), ("stuck-wires", 0.5)] {
             let mode = format!("evil={mode}");
             let disk = spoilt(&[&mode, "evil-probability=1e-4", "evil-seed=1"]);
-            disk.write(&vec![0x55; SIZE], 0, false).unwrap();
-            let count = flipped(&read(&disk, 0, SIZE), 0x55);
+            let count = flipped(&bytes(&disk, 0, SIZE), 0x55);
             assert!(is_likely(count, bits, 1e-4 * share), "{mode}: {count}");
         }
     }
@@ -248,52 +239,42 @@ mod tests {
     #[test]
     fn stuck_bits_are_the_same_however_they_are_read() {
         let disk = spoilt(&["evil-probability=1e-3", "evil-seed=2"]);
-        disk.write(&vec![0x55; SIZE], 0, false).unwrap();
-        let all = read(&disk, 0, SIZE);
+        let all = bytes(&disk, 0, SIZE);
         assert!(flipped(&all, 0x55) > 0);
         for (offset, len) in [(0, 100), (4095, 2), (777, 100_000), (SIZE - 5, 5)] {
-            assert_eq!(read(&disk, offset, len), all[offset..offset + len]);
+            assert_eq!(bytes(&disk, offset as u64, len), all[offset..offset + len]);
         }
         let other = spoilt(&["evil-probability=1e-3", "evil-seed=3"]);
-        other.write(&vec![0x55; SIZE], 0, false).unwrap();
-        assert_ne!(read(&other, 0, SIZE), all);
+        assert_ne!(bytes(&other, 0, SIZE), all);
     }
 
     #[test]
     fn cosmic_rays_strike_elsewhere_each_time_and_wires_are_stuck_wherever_one_reads() {
         let rays = spoilt(&["evil=cosmic-rays", "evil-probability=1e-3"]);
-        rays.write(&vec![0x55; SIZE], 0, false).unwrap();
-        assert_ne!(read(&rays, 0, SIZE), read(&rays, 0, SIZE));
+        assert_ne!(bytes(&rays, 0, SIZE), bytes(&rays, 0, SIZE));
         let wires = spoilt(&["evil=stuck-wires", "evil-probability=1e-3"]);
-        wires.write(&vec![0x55; SIZE], 0, false).unwrap();
-        let first = read(&wires, 0, 65536);
+        let first = bytes(&wires, 0, 65536);
         assert!(flipped(&first, 0x55) > 0);
-        assert_eq!(read(&wires, 12345, 65536), first);
+        assert_eq!(bytes(&wires, 12345, 65536), first);
     }
 
     #[test]
     fn bits_that_are_stuck_now_and_then_are_right_now_and_then() {
         let disk = spoilt(&["evil-probability=1e-3", "evil-stuck-probability=50%"]);
-        disk.write(&vec![0x55; SIZE], 0, false).unwrap();
-        let count = flipped(&read(&disk, 0, SIZE), 0x55);
+        let count = flipped(&bytes(&disk, 0, SIZE), 0x55);
         assert!(is_likely(count, (SIZE * 8) as f64, 1e-3 / 4.0), "{count}");
-        assert_ne!(read(&disk, 0, SIZE), read(&disk, 0, SIZE));
+        assert_ne!(bytes(&disk, 0, SIZE), bytes(&disk, 0, SIZE));
     }
 
     #[test]
     fn holes_stay_zero_and_what_is_written_is_not_touched() {
-        let disk = spoilt(&["evil-probability=1"]);
+        let model = Arc::new(Model::new(SIZE));
+        let disk = put("evil", simple(model.clone()), &["evil-probability=1"]).unwrap();
         disk.write(&[0x55; 8192], 100_000, false).unwrap();
-        let data = read(&disk, 90_000, 30_000);
+        let data = bytes(&disk, 90_000, 30_000);
         assert_eq!(flipped(&data[..10_000], 0), 0);
         assert_eq!(flipped(&data[18_192..], 0), 0);
         assert!(flipped(&data[10_000..18_192], 0x55) > 20_000);
-        let params = Params::parse(["evil-probability=1"]).unwrap();
-        let context = Context::new(WorkPool::new(2));
-        let model = Arc::new(Model::new(SIZE));
-        let below = Edge::new(simple(model.clone()), context.pool.clone());
-        let disk = table::open("evil", &params, below, &context).unwrap();
-        disk.write(&[0x55; 8192], 100_000, false).unwrap();
         assert_eq!(flipped(&model.bytes()[100_000..108_192], 0x55), 0);
     }
 }

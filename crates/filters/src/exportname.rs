@@ -386,28 +386,6 @@ mod tests {
     }
 
     #[test]
-    fn names_are_listed_as_set_and_with_strict_only_those_are_let_through() {
-        let names = ["exportname=a", "exportname=b", "exportname=a"];
-        let listed = |word: &str| {
-            let words: Vec<_> = names.into_iter().chain([word]).collect();
-            list(&over(&words).unwrap())
-        };
-        assert_eq!(listed("exportname-list=explicit").unwrap(), pairs(&[("a", ""), ("b", "")]));
-        assert_eq!(listed("exportname-list=empty").unwrap(), []);
-        assert_eq!(listed("exportname-list=defaultonly").unwrap(), pairs(&[("", "")]));
-        assert_eq!(listed("exportname-list=keep").unwrap(), pairs(&[("", "")]));
-        assert!(listed("exportname-list=error").is_err());
-        let strict = over(&["exportname=a", "exportname-strict=true"]).unwrap();
-        assert!(strict.device().is_chosen_by_name());
-        assert!(ask(&strict, "a").is_ok());
-        for refused in ["", "b"] {
-            assert_eq!(ask(&strict, refused).err().unwrap().kind(), ErrorKind::NotFound);
-        }
-        let free = over(&names).unwrap();
-        assert!(ask(&free, "").is_ok() && ask(&free, "anything").is_ok());
-    }
-
-    #[test]
     fn the_description_of_an_export_is_fixed_or_what_a_script_prints() {
         let said = |word: &str, name: &str| {
             let disk = over(&[word, "exportname=a b", "exportname-list=explicit"]).unwrap();

@@ -219,19 +219,6 @@ mod tests {
     }
 
     #[test]
-    fn zeroes_that_must_be_written_are_durable_too_when_it_is_forced() {
-        let all = Model::new(1).info().abilities;
-        let abilities = Abilities { zero: false, fast_zero: false, fua: false, ..all };
-        let below = Arc::new(Model::with(1 << 16, abilities, BlockSizes::ANY));
-        let disk = put("fua", simple(below.clone()), &["fuamode=force"]).unwrap();
-        disk.write(&[1; 1 << 16], 0, false).unwrap();
-        let before = below.flushes();
-        disk.zero(0, 1 << 16, ZeroFlags::default()).unwrap();
-        assert!(below.flushes() > before);
-        assert!(below.bytes().iter().all(|b| *b == 0));
-    }
-
-    #[test]
     fn what_is_offered_follows_the_mode() {
         let offers = |mode: &str, fua| {
             let a = put("fua", simple(model(fua)), &[mode]).unwrap().info().abilities;

@@ -54,20 +54,3 @@ impl Filter for NoExtents {
         Ok(true)
     }
 }
-
-#[cfg(test)]
-mod tests {
-
-    use super::*;
-    use crate::kit::tested::{blank, put};
-
-    #[test]
-    fn a_hole_is_reported_as_data() {
-        let disk = put("noextents", blank(1 << 20), &[]).unwrap();
-        assert!(!disk.info().abilities.extents);
-        let mut map = Vec::new();
-        disk.resolve(100, 1000, 5, &mut map).unwrap();
-        assert_eq!((map.len(), map[0].start, map[0].len), (1, 100, 1000));
-        assert!(map[0].kind == ExtentKind::Data);
-    }
-}

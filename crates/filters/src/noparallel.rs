@@ -127,7 +127,7 @@ mod tests {
     use trial::{Fate, TestDevice};
 
     use super::*;
-    use crate::kit::tested::{blank, client, connect, put, start, write};
+    use crate::kit::tested::{blank, client, connect, personal, put, start, write};
     use device::Edge;
 
     /// Holds its operations until they are released.
@@ -179,7 +179,7 @@ mod tests {
             let below = busy(false);
             let disk = put("noparallel", below.clone(), &[mode]).unwrap();
             let (one, other) = (client(1), client(2));
-            let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
+            let own = |client| personal(&disk, client);
             let (a, b) = (own(&one), own(&other));
             let begun = start(&a, Operation::Flush);
             let waits = start(&a, Operation::Flush);

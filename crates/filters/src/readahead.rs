@@ -132,12 +132,10 @@ impl Filter for ReadAhead {
 
 #[cfg(test)]
 mod tests {
-    use device::{Abilities, BlockSizes, Params};
-    use runtime::{Context, WorkPool};
+    use device::{Abilities, BlockSizes};
 
     use super::*;
-    use crate::kit::tested::{bytes, client, connect, put, read, simple, start};
-    use crate::table;
+    use crate::kit::tested::{bytes, client, personal, put, read, simple, start};
     use device::Blocking as _;
     use trial::TestDevice;
 
@@ -150,10 +148,7 @@ mod tests {
     #[test]
     fn the_window_doubles_with_reads_forward_and_starts_again_with_one_elsewhere() {
         let probe = TestDevice::new(SIZE);
-        let disk = Edge::new(
-            Filtered::device(ReadAhead::new(), probe.edge(&WorkPool::new(2))),
-            WorkPool::new(2),
-        );
+        let disk = put("readahead", probe.clone(), &[]).unwrap();
         for i in 0..3 {
             bytes(&disk, i * 4096, 4096);
         }
@@ -195,10 +190,7 @@ mod tests {
     #[test]
     fn no_read_waits_for_a_prefetch_and_few_are_in_flight() {
         let probe = TestDevice::new(SIZE);
-        let disk = Edge::new(
-            Filtered::device(ReadAhead::new(), probe.edge(&WorkPool::new(2))),
-            WorkPool::new(2),
-        );
+        let disk = put("readahead", probe.clone(), &[]).unwrap();
         probe.hold();
         let reads: Vec<_> = (0..10).map(|i| start(&disk, read(i * 4096, 4096))).collect();
         assert_eq!(prefetches(&probe).len(), IN_FLIGHT);
@@ -214,7 +206,7 @@ mod tests {
     fn each_client_has_a_window_of_its_own() {
         let probe = TestDevice::new(SIZE);
         let disk = put("readahead", probe.clone(), &[]).unwrap();
-        let own = |number| disk.beside(connect(&disk, &client(number)).unwrap().unwrap());
+        let own = |number| personal(&disk, &client(number));
         let (a, b) = (own(1), own(2));
         for i in 0..4 {
             bytes(&a, i * 4096, 4096);
@@ -229,9 +221,7 @@ mod tests {
         let all = device::model::Model::new(1).info().abilities;
         let model =
             device::model::Model::with(SIZE, Abilities { prefetch: false, ..all }, BlockSizes::ANY);
-        let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(simple(Arc::new(model)), context.pool.clone());
-        let disk = table::open("readahead", &Params::default(), below, &context).unwrap();
+        let disk = put("readahead", simple(Arc::new(model)), &[]).unwrap();
         bytes(&disk, 0, 4096);
         assert!(!disk.info().abilities.prefetch);
     }

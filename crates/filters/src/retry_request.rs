@@ -152,12 +152,11 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use device::model::Model;
-    use device::{Abilities, BlockSizes, Blocking as _, Fault, Simple, ZeroFlags};
-    use runtime::WorkPool;
+    use device::{Abilities, BlockSizes, Blocking as _, Fault, ZeroFlags};
     use trial::TestDevice;
 
     use super::*;
-    use crate::kit::tested::{blank, client, put};
+    use crate::kit::tested::{client, put};
 
     /// A device that fails the next operations.
     fn shaky(failures: &[ErrorKind]) -> Arc<TestDevice> {
@@ -241,15 +240,5 @@ mod tests {
             assert_eq!(rx.recv().unwrap(), taken);
             assert_eq!(tries.load(Ordering::Relaxed), if taken { 3 } else { 1 });
         }
-    }
-
-    #[test]
-    fn invalid_numbers_are_refused() {
-        for word in ["retry-request-retries=1001", "retry-request-delay=0", "retry-request-open=2"]
-        {
-            let disk = Simple::shared(Arc::new(Model::new(512)), &WorkPool::new(1));
-            assert!(put("retry-request", disk, &[word]).unwrap_err().is_usage(), "{word}");
-        }
-        put("retry-request", blank(512), &["retry-request-retries=0"]).unwrap();
     }
 }

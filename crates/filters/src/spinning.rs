@@ -184,8 +184,6 @@ impl Filter for Spinning {
 mod tests {
 
     use super::*;
-    use crate::kit::tested::{blank, client, connect, put, read, start};
-    use trial::TestDevice;
 
     fn arms(words: &[&str], size: u64) -> Arms {
         Arms::new(Settings::read(&Params::parse(words.iter().copied()).unwrap()).unwrap(), size)
@@ -238,29 +236,5 @@ mod tests {
         // A disk that is too small for its heads gets fewer.
         assert_eq!(arms(&["heads=64"], 3).seek(2, now), Duration::ZERO);
         assert_eq!(arms(&[], 0).seek(0, now), Duration::ZERO);
-    }
-
-    #[test]
-    fn it_advertises_rotational_and_invalid_numbers_are_refused() {
-        let disk = |words: &[&str]| put("spinning", blank(512), words);
-        assert!(disk(&[]).unwrap().info().abilities.rotational);
-        for word in ["heads=0", "heads=65", "max-seek-time=x", "separate-heads=4"] {
-            assert!(disk(&[word]).unwrap_err().is_usage(), "{word}");
-        }
-    }
-
-    #[test]
-    fn what_waits_for_the_arm_when_its_client_leaves_is_not_done() {
-        let probe = TestDevice::new(1 << 20);
-        let words = ["min-seek-time=3600", "half-seek-time=3600", "max-seek-time=3600"];
-        let disk = put("spinning", probe.clone(), &words).unwrap();
-        let this_client = client(1);
-        let own = disk.beside(connect(&disk, &this_client).unwrap().unwrap());
-        let waits = start(&own, read(1 << 19, 512));
-        own.flush().unwrap();
-        assert!(waits.try_recv().is_err());
-        this_client.presence.leave();
-        assert_eq!(waits.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
-        assert!(probe.asked().iter().all(|asked| asked == "flush"));
     }
 }

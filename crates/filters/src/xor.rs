@@ -108,7 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kit::tested::{blank, put, simple};
+    use crate::kit::tested::{put, simple};
 
     #[test]
     fn the_key_repeats_from_the_beginning_of_the_disk_whatever_is_asked_for() {
@@ -125,21 +125,6 @@ mod tests {
         let mut map = Vec::new();
         disk.resolve(0, 4096, 9, &mut map).unwrap();
         assert!(map.iter().all(|e| e.kind == ExtentKind::Data), "a hole is not zero here");
-    }
-
-    #[test]
-    fn a_missing_or_invalid_key_is_refused() {
-        for words in [
-            &[][..],
-            &["xor=1"],
-            &["xorlen=1"],
-            &["xor=1", "xorlen=0"],
-            &["xor=1", "xorlen=9"],
-            &["xor=zz", "xorlen=2"],
-        ] {
-            let e = put("xor", blank(8), words).unwrap_err();
-            assert!(e.is_usage(), "{words:?}: {e}");
-        }
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use trial::TestDevice;
 
 use super::*;
 use crate::kit::store::BlockAccess;
-use crate::kit::tested::{bytes, client, read, start, write};
+use crate::kit::tested::{bytes, client, put_in, read, start};
 use crate::table;
 use runtime::Context;
 
@@ -19,9 +19,7 @@ const SIZE: usize = 1 << 20;
 
 fn over(probe: &Arc<TestDevice>, words: &[&str]) -> (Edge, Context) {
     let context = Context::new(WorkPool::new(2));
-    let params = Params::parse(words.iter().copied()).unwrap();
-    let disk = table::open("cache", &params, probe.edge(&context.pool), &context).unwrap();
-    (disk, context)
+    (put_in(&context, "cache", probe.clone(), words).unwrap(), context)
 }
 
 fn all_are_done(waiting: Vec<Receiver<Result<Outcome>>>) {
@@ -65,14 +63,6 @@ fn what_is_read_is_not_kept_unless_asked_for() {
 }
 
 #[test]
-fn where_reads_may_be_kept_none_is_answered_from_the_map() {
-    let probe = TestDevice::new(SIZE);
-    let observed = |words: &[&str]| over(&probe, words).0.info().abilities.observed;
-    assert!(!observed(&[]) && !observed(&["cache-on-read=false"]));
-    assert!(observed(&["cache-on-read=true"]) && observed(&["cache-on-read=/it/may/come"]));
-}
-
-#[test]
 fn a_flush_writes_back_all_that_is_dirty_and_then_flushes_below() {
     let probe = TestDevice::new(SIZE);
     let (disk, _context) = over(&probe, &[]);
@@ -105,23 +95,6 @@ fn a_flush_fails_as_long_as_something_cannot_be_written_back() {
     probe.fail(None);
     disk.flush().unwrap();
     assert_eq!(probe.model().bytes()[77..5077], [1; 5000]);
-}
-
-#[test]
-fn a_write_during_the_write_back_of_its_block_is_not_forgotten() {
-    let probe = TestDevice::new(SIZE);
-    let (disk, _context) = over(&probe, &[]);
-    disk.write(&[1; 1 << 16], 0, false).unwrap();
-    probe.hold();
-    let flushing = start(&disk, Operation::Flush);
-    probe.wait_for_held(1);
-    // Readers do not wait for it.
-    assert_eq!(bytes(&disk, 0, 10), [1; 10]);
-    let writing = start(&disk, write(100, 10, 2));
-    probe.release();
-    all_are_done(vec![flushing, writing]);
-    disk.flush().unwrap();
-    assert_eq!(probe.model().bytes()[100..110], [2; 10]);
 }
 
 #[test]
@@ -160,26 +133,6 @@ fn unsafe_neither_flushes_nor_writes_through() {
 }
 
 #[test]
-fn at_the_end_what_is_dirty_is_written_back_or_complained_about() {
-    let probe = TestDevice::new(SIZE);
-    let (disk, context) = over(&probe, &[]);
-    disk.write(&[1; 10], 0, false).unwrap();
-    drop(disk);
-    context.control.end();
-    assert!(context.control.take_complaints().is_empty());
-    assert_eq!(probe.model().bytes()[..10], [1; 10]);
-
-    let (disk, context) = over(&probe, &[]);
-    disk.write(&[2; 10], 0, false).unwrap();
-    probe.fail(Some("write"));
-    context.control.end();
-    let complaints = context.control.take_complaints();
-    assert_eq!(complaints.len(), 1);
-    let text = complaints[0].to_string();
-    assert!(text.contains("64 KiB were not written back"), "{text}");
-}
-
-#[test]
 fn no_more_is_kept_than_the_limit_and_what_was_not_used_for_long_goes_first() {
     let probe = TestDevice::new(SIZE);
     probe.model().write_at(&[1; SIZE], 0, false).unwrap();
@@ -195,46 +148,6 @@ fn no_more_is_kept_than_the_limit_and_what_was_not_used_for_long_goes_first() {
     assert_eq!(probe.asked(), [""; 0]);
     bytes(&disk, BLOCK, 10);
     assert_eq!(probe.asked(), ["read 65536+65536"]);
-}
-
-#[test]
-fn dirty_blocks_are_written_back_before_they_go_and_stay_if_that_fails() {
-    let probe = TestDevice::new(SIZE);
-    let words = ["cache-max-size=256K", "cache-low-threshold=10", "cache-high-threshold=50"];
-    let (disk, _context) = over(&probe, &words);
-    probe.fail(Some("write"));
-    for block in 0..4 {
-        disk.write(&[block + 1; 1 << 16], u64::from(block) * BLOCK, false).unwrap();
-    }
-    // There is no room for another block: it is written below, and that fails.
-    disk.write(&[9; 1 << 16], 4 * BLOCK, false).unwrap_err();
-    for block in 0..4 {
-        assert_eq!(bytes(&disk, u64::from(block) * BLOCK, 65536), [block + 1; 1 << 16]);
-    }
-    probe.fail(None);
-    disk.write(&[9; 1 << 16], 4 * BLOCK, false).unwrap();
-    for block in 0..4 {
-        assert_eq!(bytes(&disk, u64::from(block) * BLOCK, 65536), [block + 1; 1 << 16]);
-    }
-    disk.flush().unwrap();
-    assert_eq!(bytes(&disk, 0, SIZE), probe.model().bytes());
-}
-
-#[test]
-fn a_trim_does_not_bring_back_what_was_there_before_it_was_overwritten() {
-    for fails in [None, Some("zero")] {
-        let probe = TestDevice::new(SIZE);
-        probe.model().write_at(&[1; SIZE], 0, false).unwrap();
-        let (disk, _context) = over(&probe, &[]);
-        disk.write(&[2; 1 << 16], 0, false).unwrap();
-        probe.fail(fails);
-        disk.trim(0, 1 << 16, false).unwrap();
-        let first = bytes(&disk, 0, 65536);
-        assert!(first == [0; 1 << 16] || first == [2; 1 << 16]);
-        disk.flush().unwrap();
-        assert_eq!(bytes(&disk, 0, 65536), first);
-        assert_eq!(probe.model().bytes()[..1 << 16], first);
-    }
 }
 
 #[test]
@@ -481,21 +394,4 @@ fn a_block_that_is_being_read_cannot_be_taken_away() {
     probe.release();
     all_are_done(vec![reading]);
     assert!(blocks.store().locks.try_take(0..1, BlockAccess::Own).is_some());
-}
-
-#[test]
-fn invalid_thresholds_are_refused() {
-    let context = Context::new(WorkPool::new(1));
-    let probe = TestDevice::new(SIZE);
-    for words in [
-        ["cache-low-threshold=0", "cache-max-size=1M"],
-        ["cache-low-threshold=95", "cache-max-size=1M"],
-        ["cache-high-threshold=101", "cache-max-size=1M"],
-        ["cache-min-block-size=4097", "cache-max-size=1M"],
-        ["cache-min-block-size=64K", "cache-max-size=63K"],
-    ] {
-        let params = Params::parse(words).unwrap();
-        let edge = probe.edge(&context.pool);
-        assert!(table::open("cache", &params, edge, &context).is_err(), "{words:?}");
-    }
 }

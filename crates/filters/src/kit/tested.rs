@@ -56,6 +56,11 @@ pub(crate) fn connect(disk: &Edge, client: &Client) -> Result<Option<Arc<dyn Dev
     rx.try_recv().expect("an answer at once")
 }
 
+/// The disk as that client sees it, which has a device of its own.
+pub(crate) fn personal(disk: &Edge, client: &Client) -> Edge {
+    disk.beside(connect(disk, client).unwrap().unwrap())
+}
+
 /// Starts an operation; returns its result as something to wait for.
 pub(crate) fn start(
     disk: &Edge,

@@ -63,3 +63,41 @@ impl Waiting {
         all.into_values().for_each(|(_, done)| done(Err(left())));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use device::ErrorKind;
+    use trial::TestDevice;
+
+    use crate::kit::tested::{client, personal, put, start, write};
+
+    #[test]
+    fn what_waits_when_its_client_leaves_is_not_done_and_what_comes_later_does_not_wait() {
+        let seek = ["min-seek-time=3600", "half-seek-time=3600", "max-seek-time=3600"];
+        let cases: [(&str, &[&str]); 4] = [
+            ("delay", &["delay-write=3600"]),
+            ("spinning", &seek),
+            // At this rate it takes more than an hour.
+            ("rate", &["rate=1K"]),
+            ("rate", &["connection-rate=1K"]),
+        ];
+        for (word, words) in cases {
+            let below = TestDevice::new(2 << 20);
+            let disk = put(word, below.clone(), words).unwrap();
+            let (one, other) = (client(1), client(2));
+            let (a, b) = (personal(&disk, &one), personal(&disk, &other));
+            let (gone, stays) = [&a, &b].map(|own| start(own, write(1 << 20, 1 << 20, 7))).into();
+            a.flush().unwrap();
+            one.presence.leave();
+            let left = gone.try_recv().unwrap().unwrap_err();
+            assert_eq!(left.kind(), ErrorKind::Cancelled, "{word}");
+            assert!(stays.try_recv().is_err(), "{word}");
+            assert_eq!(below.asked(), ["flush"], "{word}");
+            if word != "rate" {
+                // For example, data that a filter above must write back.
+                a.write(&[1; 10], 0, false).unwrap();
+                assert_eq!(below.asked(), ["write 0+10"], "{word}");
+            }
+        }
+    }
+}

@@ -162,8 +162,7 @@ mod tests {
     use runtime::{Context, WorkPool};
 
     use super::*;
-    use crate::kit::tested::{self, blank, simple};
-    use crate::table;
+    use crate::kit::tested::{self, put_in, simple};
     use device::Blocking as _;
     use device::Edge;
 
@@ -174,9 +173,8 @@ mod tests {
 
     fn logged(below: Model, words: &[String]) -> (Edge, Context) {
         let context = Context::new(WorkPool::new(2));
-        let below = Edge::new(simple(Arc::new(below)), context.pool.clone());
-        let params = Params::parse(words.iter().map(String::as_str)).unwrap();
-        (table::open("log", &params, below, &context).unwrap(), context)
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        (put_in(&context, "log", simple(Arc::new(below)), &words).unwrap(), context)
     }
 
     fn for_client(disk: &Edge, export: &str) -> Edge {
@@ -286,13 +284,5 @@ mod tests {
             "Disconnect PRINT 7 none none none none none none none",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn a_log_without_a_place_is_refused() {
-        let context = Context::new(WorkPool::new(1));
-        let below = Edge::new(blank(512), context.pool.clone());
-        let e = table::open("log", &Params::default(), below, &context).unwrap_err();
-        assert!(e.to_string().contains("logfile"), "{e}");
     }
 }

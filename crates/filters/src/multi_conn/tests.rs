@@ -7,7 +7,7 @@ use device::{Abilities, BlockSizes, Blocking, Client, Connected, ErrorKind, Faul
 use trial::{Fate, TestDevice};
 
 use super::*;
-use crate::kit::tested::{client, connect, put, simple};
+use crate::kit::tested::{client, connect, personal, put, simple};
 
 /// A disk that gives each client a path with its own cache: others see a write only after a flush
 /// on the writer's path, and a reader reads again only after a flush on its own. No [`TestDevice`]:
@@ -178,20 +178,6 @@ fn writes_that_a_leaving_client_did_not_flush_are_flushed() {
 }
 
 #[test]
-fn a_flush_in_flight_covers_nothing_yet() {
-    let mark = FlushCause::default();
-    mark.note();
-    let until = mark.now();
-    assert!(mark.is_open());
-    // Another write ends while the flush is in flight.
-    mark.note();
-    mark.cover(until);
-    assert!(mark.is_open());
-    mark.cover(mark.now());
-    assert!(!mark.is_open());
-}
-
-#[test]
 fn clients_belong_together_by_whatever_name_they_came() {
     for exportname in ["true", "false"] {
         let below = Arc::new(Caching::new(false));
@@ -199,7 +185,7 @@ fn clients_belong_together_by_whatever_name_they_came() {
         let disk = put("multi-conn", simple(below.clone()), &[&word]).unwrap();
         let named = |number, export: &str| {
             let this_client = Client { export: export.to_owned(), ..client(number) };
-            disk.beside(connect(&disk, &this_client).unwrap().unwrap())
+            personal(&disk, &this_client)
         };
         let (a, b) = (named(1, ""), named(2, "disk"));
         a.write(&[5], 0, false).unwrap();

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use device::model::Model;
 use device::{Edge, ErrorKind};
-use proptest::prelude::*;
 use runtime::{Context, WorkPool};
 
-use crate::kit::tested::{client, connect, put_in, read, simple, start, write};
+use crate::kit::tested::{client, personal, put_in, read, simple, start, write};
 use trial::TestDevice;
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -100,7 +99,7 @@ fn another_connection_may_end_a_pause_that_is_not_reached() {
 fn what_is_held_back_when_its_client_leaves_is_not_done() {
     let probe = TestDevice::new(1 << 20);
     let (disk, path, _context) = pausing(probe.clone());
-    let own = |client| disk.beside(connect(&disk, client).unwrap().unwrap());
+    let own = |client| personal(&disk, client);
     let (one, two) = (client(1), client(2));
     let (a, b) = (own(&one), own(&two));
     let control = control(&path);
@@ -163,17 +162,4 @@ fn many_connections_that_say_nothing_do_not_keep_it_from_hearing_one() {
     let one = control(&path);
     drop(silent);
     assert_eq!(say(&one, "pr", 2), "PR");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
-
-    #[test]
-    fn a_disk_that_is_not_paused_is_like_the_model(ops in prop::collection::vec(trial::op(), 1..16)) {
-        let below = std::sync::Arc::new(Model::new(trial::SIZE));
-        let (disk, path, _context) = pausing(simple(below.clone()));
-        assert_eq!(say(&control(&path), "pr", 2), "PR");
-        trial::run_on(&disk, &ops, trial::Trims::AsHint)?;
-        prop_assert_eq!(below.bytes().len(), trial::SIZE);
-    }
 }

@@ -156,30 +156,12 @@ impl Filter for Rate {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
-    use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{blank, client, connect, put, simple, start, write};
+    use crate::kit::tested::{blank, put};
 
     fn rated(words: &[&str]) -> Edge {
         put("rate", blank(1 << 20), words).unwrap()
-    }
-
-    #[test]
-    fn reads_and_writes_are_limited_apart_and_zeroes_are_free() {
-        let disk = rated(&["rate=800K", "connection-rate=8M"]);
-        let begun = Instant::now();
-        disk.zero(0, 1 << 20, device::ZeroFlags::default()).unwrap();
-        let writer = {
-            let disk = disk.clone();
-            std::thread::spawn(move || disk.write(&[1; 30 << 10], 0, false).unwrap())
-        };
-        disk.read(&mut vec![0; 30 << 10], 0).unwrap();
-        writer.join().unwrap();
-        // 30 KiB each way at 100 KiB/s; together they would take twice as long.
-        assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
     }
 
     #[test]
@@ -228,21 +210,5 @@ mod tests {
         assert!(threads() < before + 100);
         drop(tx);
         assert_eq!(rx.into_iter().filter(|ok| *ok).count(), 1000);
-    }
-
-    #[test]
-    fn what_a_client_has_not_paid_for_when_it_leaves_is_not_done() {
-        for words in [&["rate=1K"][..], &["connection-rate=1K"]] {
-            let model = Arc::new(Model::new(1 << 20));
-            let disk = put("rate", simple(model.clone()), words).unwrap();
-            let this_client = client(1);
-            let own = disk.beside(connect(&disk, &this_client).unwrap().unwrap());
-            // At this rate it takes more than an hour.
-            let waits = start(&own, write(0, 1 << 20, 7));
-            assert!(waits.try_recv().is_err());
-            this_client.presence.leave();
-            assert_eq!(waits.try_recv().unwrap().unwrap_err().kind(), device::ErrorKind::Cancelled);
-            assert!(model.bytes().iter().all(|b| *b == 0));
-        }
     }
 }

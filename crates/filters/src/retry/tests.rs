@@ -8,7 +8,7 @@ use runtime::Mutex;
 use trial::{Fate, TestDevice};
 
 use super::*;
-use crate::kit::tested::{client, connect, put, read, simple, start};
+use crate::kit::tested::{client, connect, personal, put, read, simple, start};
 
 /// A device whose next operations fail, behind a path that breaks.
 struct Shaky {
@@ -213,7 +213,7 @@ fn a_fast_zero_that_may_have_begun_is_never_called_not_fast() {
 fn after_a_failure_nothing_is_written_if_that_is_set() {
     let shaky = Shaky::new(&[IO]);
     let all = over(&shaky, &["retry-readonly=yes"]);
-    let for_client = |number| all.beside(connect(&all, &client(number)).unwrap().unwrap());
+    let for_client = |number| personal(&all, &client(number));
     let (one, other) = (for_client(1), for_client(2));
     let e = one.write(&[1; 10], 0, false).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::ReadOnly);

@@ -118,7 +118,6 @@ mod tests {
 
     use super::*;
     use crate::kit::tested::{blank, put_in, simple};
-    use crate::table;
     use device::Edge;
     use runtime::WorkPool;
 
@@ -133,11 +132,9 @@ mod tests {
             let path = format!("diskferry-stats-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(path).display().to_string();
             let context = Context::new(WorkPool::new(2));
-            let below = Edge::new(blank(4 << 20), context.pool.clone());
             let file = format!("statsfile={path}");
-            let words = words.iter().copied().chain([file.as_str()]);
-            let params = Params::parse(words).unwrap();
-            let edge = table::open("stats", &params, below, &context).unwrap();
+            let words: Vec<_> = words.iter().copied().chain([file.as_str()]).collect();
+            let edge = put_in(&context, "stats", blank(4 << 20), &words).unwrap();
             Self { edge, context, path }
         }
 

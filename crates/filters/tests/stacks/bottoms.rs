@@ -37,30 +37,35 @@ pub(crate) const IN_MEMORY: usize = 6;
 
 /// A device of [`SIZE`] bytes, all of them zero.
 pub(crate) fn bottom(kind: usize, pool: &WorkPool) -> Arc<dyn Device> {
+    bottom_of(SIZE, kind, pool)
+}
+
+/// The same of `size` bytes.
+pub(crate) fn bottom_of(size: usize, kind: usize, pool: &WorkPool) -> Arc<dyn Device> {
     match kind {
-        0..3 => waiting(Arc::new(Model::new(SIZE)), WAITS[kind], pool),
-        3..6 => waiting(Arc::new(derived()), WAITS[kind - 3], pool),
-        IN_MEMORY => file(Path::new("/dev/shm"), pool),
+        0..3 => waiting(Arc::new(Model::new(size)), WAITS[kind], pool),
+        3..6 => waiting(Arc::new(derived(size)), WAITS[kind - 3], pool),
+        IN_MEMORY => file(Path::new("/dev/shm"), size, pool),
         // On a disk, unless the build directory is in memory.
-        _ => file(Path::new(env!("CARGO_TARGET_TMPDIR")), pool),
+        _ => file(Path::new(env!("CARGO_TARGET_TMPDIR")), size, pool),
     }
 }
 
 /// Blocks, short requests, no zeroing and no FUA: everything must be derived.
-fn derived() -> Model {
-    let all = Model::new(SIZE).info().abilities;
+fn derived(size: usize) -> Model {
+    let all = Model::new(size).info().abilities;
     Model::with(
-        SIZE,
+        size,
         Abilities { fua: false, zero: false, fast_zero: false, ..all },
         BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 },
     )
 }
 
-fn file(directory: &Path, pool: &WorkPool) -> Arc<dyn Device> {
+fn file(directory: &Path, size: usize, pool: &WorkPool) -> Arc<dyn Device> {
     let name = format!("diskferry-stack-{}-{:?}", std::process::id(), std::thread::current().id());
     let path = directory.join(name);
     let options = OpenOptions { lock: false, ..OpenOptions::read_write() };
-    std::fs::File::create(&path).and_then(|file| file.set_len(SIZE as u64)).unwrap();
+    std::fs::File::create(&path).and_then(|file| file.set_len(size as u64)).unwrap();
     let disk = devices::Named::of(&Name::Path(path.display().to_string()))
         .and_then(|disk| disk.open(&options, &runtime::Context::new(pool.clone())))
         .unwrap();
