@@ -5,13 +5,13 @@
 //! whether they are holes or not: a copy may be more or less sparse than its source.
 
 use device::{
-    Abilities, Buffer, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome,
-    Over, Passes, Result, Slice, is_zero,
+    Abilities, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome, Over,
+    Passes, Result,
 };
 use runtime::spawn;
 
 use crate::FilterKind;
-use crate::kit::below;
+use crate::kit::compare::{first_difference, first_nonzero};
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "checkwrite",
@@ -24,74 +24,25 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ..FilterKind::PLAIN
 };
 
-/// Bytes compared at a time.
-const PIECE: u64 = 4 << 20;
-
-/// Extents asked for at a time.
-const EXTENTS: usize = 1024;
-
 struct CheckWrite;
 
-async fn compare(below: Edge, offset: u64, data: Slice) -> Result<Outcome> {
-    let mut at = offset;
-    let longest = usize::try_from(PIECE).unwrap_or(usize::MAX);
-    for piece in data.chunks(longest) {
-        let there = below::read(&below, at, Buffer::zeroed(piece.len())).await?;
-        if let Some(i) = first_difference(piece, &there) {
-            return Err(mismatch(&below, "write", at + i));
-        }
-        at += piece.len() as u64;
-    }
-    Ok(Outcome::Done)
-}
-
-fn first_difference(a: &[u8], b: &[u8]) -> Option<u64> {
-    if a == b {
-        return None;
-    }
-    Some(a.iter().zip(b).take_while(|(a, b)| a == b).count() as u64)
-}
-
-fn mismatch(below: &Edge, what: &str, offset: u64) -> Error {
-    let action = format!("{what}: what was written is not what the disk holds");
-    Error::new(ErrorKind::Mismatch, Fault::User, action).on(&below.info().name).at(offset)
-}
-
-/// Whether a range reads as zeroes; asks only the map if `fast`.
-async fn compare_zero(
-    below: Edge,
-    what: &'static str,
-    offset: u64,
-    len: u64,
-    fast: bool,
-) -> Result<Outcome> {
-    let (mut at, end) = (offset, offset + len);
-    while at < end {
-        for extent in below::resolve(&below, at, end - at, EXTENTS).await? {
-            if !extent.kind.reads_zero() {
-                if fast {
-                    return Err(Error::not_fast().on(&below.info().name).at(offset));
-                }
-                must_be_zero(&below, what, at, extent.end()).await?;
+/// Compares a change with what is there.
+async fn compare(below: Edge, change: Operation) -> Result<Outcome> {
+    let (offset, len) = change.range().unwrap_or_default();
+    let differs = match &change {
+        Operation::Write { data, .. } => first_difference(&below, offset, data).await?,
+        Operation::Zero { flags, .. } if flags.fast_only => {
+            if first_nonzero(&below, offset..offset + len, true).await?.is_some() {
+                return Err(Error::not_fast().on(&below.info().name).at(offset));
             }
-            at = extent.end();
+            None
         }
-    }
-    Ok(Outcome::Done)
-}
-
-async fn must_be_zero(below: &Edge, what: &str, start: u64, end: u64) -> Result<()> {
-    let mut at = start;
-    while at < end {
-        let len = usize::try_from(PIECE.min(end - at)).unwrap_or(usize::MAX);
-        let there = below::read(below, at, Buffer::zeroed(len)).await?;
-        if !is_zero(&there) {
-            let zeroes = there.iter().take_while(|b| **b == 0).count();
-            return Err(mismatch(below, what, at + zeroes as u64));
-        }
-        at += there.len() as u64;
-    }
-    Ok(())
+        _ => first_nonzero(&below, offset..offset + len, false).await?,
+    };
+    let Some(at) = differs else { return Ok(Outcome::Done) };
+    let what = change.kind().name();
+    let action = format!("{what}: what was written is not what the disk holds");
+    Err(Error::new(ErrorKind::Mismatch, Fault::User, action).on(&below.info().name).at(at))
 }
 
 impl Filter for CheckWrite {
@@ -115,25 +66,15 @@ impl Filter for CheckWrite {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        let below = over.below.clone();
         match operation {
             Operation::Flush => done(Ok(Outcome::Done)),
             // The write that replaces it is compared.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
-            Operation::Trim { offset, len, .. } => {
-                spawn(async move { done(compare_zero(below, "trim", offset, len, false).await) });
+            change if change.changes() => {
+                let below = over.below.clone();
+                spawn(async move { done(compare(below, change).await) });
             }
-            Operation::Write { offset, data, .. } => {
-                spawn(async move { done(compare(below, offset, data).await) });
-            }
-            Operation::Zero { offset, len, flags } => {
-                let fast = flags.fast_only;
-                spawn(async move { done(compare_zero(below, "zero", offset, len, fast).await) });
-            }
-            other @ (Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }) => below.submit(other, done),
+            other => over.below.submit(other, done),
         }
     }
 }

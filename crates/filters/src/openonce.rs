@@ -11,7 +11,7 @@ use device::{
     Client, Connected, Device, Error, ErrorKind, Fault, Filter, Filtered, Over, Passes, Presence,
     Result,
 };
-use runtime::Mutex;
+use runtime::{Mutex, promise, spawn};
 
 use crate::FilterKind;
 
@@ -82,29 +82,6 @@ impl OpenDevices {
     }
 }
 
-/// An answer that clients wait for. They get one at the latest when it is dropped: the device below
-/// panicked.
-struct Owed {
-    opened: Arc<OpenDevices>,
-    name: String,
-    is_answered: bool,
-}
-
-impl Owed {
-    fn answer(mut self, answer: &Result<Option<Arc<dyn Device>>>) {
-        self.is_answered = true;
-        self.opened.answer(&self.name, answer);
-    }
-}
-
-impl Drop for Owed {
-    fn drop(&mut self) {
-        if !self.is_answered {
-            self.opened.answer(&self.name, &Err(Error::unanswered()));
-        }
-    }
-}
-
 struct OpenOnce(Arc<OpenDevices>);
 
 impl Filter for OpenOnce {
@@ -120,8 +97,14 @@ impl Filter for OpenOnce {
         }
         // It stays open when the client leaves.
         let first = Client { presence: Presence::default(), ..client.clone() };
-        let owed = Owed { opened: self.0.clone(), name, is_answered: false };
-        device.connect(&first, Box::new(move |answer| owed.answer(&answer)));
+        let (owed, answer) = promise();
+        let opened = self.0.clone();
+        spawn(async move {
+            // There is none if the device below panicked.
+            let answer = answer.await.unwrap_or_else(|| Err(Error::unanswered()));
+            opened.answer(&name, &answer);
+        });
+        device.connect(&first, Box::new(move |answer| owed.keep(answer)));
     }
 }
 

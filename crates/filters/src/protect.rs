@@ -6,26 +6,19 @@
 //! way.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{
-    BlockSizes, Buffer, Done, Edge, Error, ErrorKind, Extent, Fault, Filter, Filtered, Operation,
-    Outcome, Over, Params, Passes, Result, Slice, SubOperation, ZeroFlags, is_zero, repeated,
-    values,
+    BlockSizes, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome, Over,
+    Params, Passes, Result, repeated, values,
 };
-use runtime::{Mutex, RangeSet};
+use runtime::{RangeSet, spawn};
 
 use crate::FilterKind;
+use crate::kit::below;
+use crate::kit::compare::{first_difference, first_nonzero};
 use crate::kit::params::c_number;
 
 const KEY: &str = "protect";
-/// Bytes of one read of a protected range.
-const PIECE: u64 = 256 << 10;
-/// Reads of one request that are in flight at a time.
-const WIDTH: usize = 4;
-/// Extents looked up for one range, so that holes need not be read.
-const EXTENTS: usize = 256;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "protect",
@@ -88,157 +81,38 @@ impl Ranges {
 
 struct Protect(Ranges);
 
-impl Protect {
-    fn write(&self, below: &Edge, offset: u64, data: Slice, fua: bool, done: Done) {
-        let touched = self.0.within(offset, data.len() as u64);
-        if touched.is_empty() {
-            return below.submit(Operation::Write { offset, data, fua }, done);
-        }
-        let found = Arc::new(Mutex::new(Vec::new()));
-        let seen = found.clone();
-        let reads = read_all(touched, move |at, bytes| seen.lock().push((at, bytes)));
-        let path = below.clone();
-        let finish = move |result: Result<()>| {
-            let found = std::mem::take(&mut *found.lock());
-            let changed = found.iter().find(|(at, bytes)| !has(&data, offset, bytes, *at));
-            match (result, changed) {
-                (Err(e), _) => done(Err(e)),
-                (Ok(()), Some((at, _))) => done(Err(refusal("write", &path, *at))),
-                (Ok(()), None) => path.submit(Operation::Write { offset, data, fua }, done),
-            }
-        };
-        below.submit_all(reads, WIDTH, finish);
-    }
-
-    fn zero(&self, below: &Edge, (offset, len): (u64, u64), flags: ZeroFlags, done: Done) {
-        let touched = self.0.within(offset, len);
-        if !touched.is_empty() && flags.fast_only {
-            return done(Err(Error::not_fast().on(&below.info().name).at(offset)));
-        }
-        let path = below.clone();
-        if_zero(below, "zero", touched, done, move |done| {
-            path.submit(Operation::Zero { offset, len, flags }, done);
-        });
-    }
-
-    fn trim(&self, below: &Edge, (offset, len): (u64, u64), fua: bool, done: Done) {
-        let touched = self.0.within(offset, len);
-        if touched.is_empty() {
-            return below.submit(Operation::Trim { offset, len, fua }, done);
-        }
-        let path = below.clone();
-        let free: Vec<_> = self.0.0.gaps(offset..offset + len).collect();
-        if_zero(below, "trim", touched, done, move |done| {
-            let trims = free.into_iter().map(|part| -> SubOperation {
-                let len = part.end - part.start;
-                (Operation::Trim { offset: part.start, len, fua: false }, None)
-            });
-            let end = path.clone();
-            path.submit_all(trims, WIDTH, move |result| match result {
-                Ok(()) if fua => end.submit(Operation::Flush, done),
-                other => done(other.map(|()| Outcome::Done)),
-            });
-        });
-    }
-}
-
-/// Calls `then` if all of `touched` reads as zeroes; looks in the map first.
-fn if_zero(
-    below: &Edge,
-    what: &'static str,
+/// Carries out a change that touches these protected parts if it changes nothing there. A trim goes
+/// round them.
+async fn change(
+    below: Edge,
+    change: Operation,
     touched: Vec<Range<u64>>,
-    done: Done,
-    then: impl FnOnce(Done) + Send + 'static,
-) {
-    if touched.is_empty() {
-        return then(done);
+    free: Vec<Range<u64>>,
+) -> Result<Outcome> {
+    for part in touched {
+        let changed = match &change {
+            Operation::Write { offset, data, .. } => {
+                let [from, to] = [part.start, part.end].map(|at| usize::try_from(at - offset));
+                let bytes = from.ok().zip(to.ok()).and_then(|(from, to)| data.get(from..to));
+                first_difference(&below, part.start, bytes.ok_or_else(below::confused)?).await?
+            }
+            _ => first_nonzero(&below, part, false).await?,
+        };
+        if let Some(at) = changed {
+            let what = change.kind().name();
+            let action = format!("{what} refused: it would change a protected range");
+            let error = Error::new(ErrorKind::PermissionDenied, Fault::User, action);
+            return Err(error.on(&below.info().name).at(at));
+        }
     }
-    let map = Arc::new(Mutex::new(Vec::new()));
-    let seen = map.clone();
-    let looks = touched.clone().into_iter().map(move |part| -> SubOperation {
-        let seen = seen.clone();
-        let arrival = move |outcome| {
-            if let Outcome::Extents(list) = outcome {
-                seen.lock().extend(list);
-            }
-        };
-        let (offset, len) = (part.start, part.end - part.start);
-        (Operation::Resolve { offset, len, max: EXTENTS }, Some(Box::new(arrival)))
-    });
-    let path = below.clone();
-    below.submit_all(looks, WIDTH, move |result| match result {
-        Err(e) => done(Err(e)),
-        Ok(()) => {
-            let holes = holes(&map.lock());
-            let unknown = touched.into_iter().flat_map(|range| holes.gaps(range));
-            read_zeroes(&path, what, unknown.collect(), done, then);
-        }
-    });
-}
-
-/// What a map says reads as zeroes.
-fn holes(map: &[Extent]) -> RangeSet {
-    map.iter().filter(|e| e.kind.reads_zero()).map(|e| e.start..e.end()).collect()
-}
-
-/// Calls `then` if all of `ranges` is zero.
-fn read_zeroes(
-    below: &Edge,
-    what: &'static str,
-    ranges: Vec<Range<u64>>,
-    done: Done,
-    then: impl FnOnce(Done) + Send + 'static,
-) {
-    let differs = Arc::new(AtomicBool::new(false));
-    let first = ranges.first().map_or(0, |range| range.start);
-    let (found, stop) = (differs.clone(), differs.clone());
-    let reads = read_all(ranges, move |_, bytes| {
-        if !is_zero(&bytes) {
-            found.store(true, Ordering::Release);
-        }
-    });
-    let reads = reads.take_while(move |_| !stop.load(Ordering::Acquire));
-    let me = below.clone();
-    below.submit_all(reads, WIDTH, move |result| match result {
-        Err(e) => done(Err(e)),
-        Ok(()) if differs.load(Ordering::Acquire) => done(Err(refusal(what, &me, first))),
-        Ok(()) => then(done),
-    });
-}
-
-/// Reads all of `ranges`, and passes each piece to `show` with its offset.
-fn read_all(
-    ranges: Vec<Range<u64>>,
-    show: impl Fn(u64, Buffer) + Send + Sync + 'static,
-) -> impl Iterator<Item = SubOperation> + Send {
-    let show = Arc::new(show);
-    let pieces = ranges.into_iter().flat_map(|range| {
-        (0..(range.end - range.start).div_ceil(PIECE)).map(move |i| {
-            let at = range.start + i * PIECE;
-            (at, PIECE.min(range.end - at))
-        })
-    });
-    pieces.filter_map(move |(at, len)| {
-        let show = show.clone();
-        let arrival = move |outcome| {
-            if let Outcome::Read(bytes) = outcome {
-                show(at, bytes);
-            }
-        };
-        let buffer = Buffer::zeroed(usize::try_from(len).ok()?);
-        Some((Operation::Read { offset: at, buffer }, Some(Box::new(arrival) as _)))
-    })
-}
-
-/// Whether `data`, which begins at `offset`, has `bytes` at the offset `at`.
-fn has(data: &[u8], offset: u64, bytes: &[u8], at: u64) -> bool {
-    let skip = at.checked_sub(offset).and_then(|n| usize::try_from(n).ok());
-    skip.and_then(|skip| data.get(skip..)).is_some_and(|rest| rest.starts_with(bytes))
-}
-
-fn refusal(what: &str, below: &Edge, at: u64) -> Error {
-    let action = format!("{what} refused: it would change a protected range");
-    Error::new(ErrorKind::PermissionDenied, Fault::User, action).on(&below.info().name).at(at)
+    let Operation::Trim { fua, .. } = change else { return below::ask(&below, change).await };
+    for part in free {
+        below::trim(&below, part.start, part.end - part.start, false).await?;
+    }
+    if fua {
+        below::flush(&below).await?;
+    }
+    Ok(Outcome::Done)
 }
 
 impl Filter for Protect {
@@ -251,26 +125,20 @@ impl Filter for Protect {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
+        let (offset, len) = operation.range().unwrap_or_default();
+        let touched = if operation.changes() { self.0.within(offset, len) } else { Vec::new() };
         match operation {
-            Operation::Trim { offset, len, fua } => {
-                self.trim(&over.below, (offset, len), fua, done)
+            other if touched.is_empty() => over.below.submit(other, done),
+            // It is compared, as writes.
+            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
+            Operation::Zero { flags, .. } if flags.fast_only => {
+                done(Err(Error::not_fast().on(&over.info.name).at(offset)));
             }
-            Operation::Write { offset, data, fua } => {
-                self.write(&over.below, offset, data, fua, done)
+            other => {
+                let (below, range) = (over.below.clone(), offset..offset + len);
+                let free = self.0.0.gaps(range).collect();
+                spawn(async move { done(change(below, other, touched, free).await) });
             }
-            Operation::Zero { offset, len, flags } => {
-                self.zero(&over.below, (offset, len), flags, done);
-            }
-            // A request that touches a protected range is compared, as writes.
-            Operation::Take { offset, len, .. } if !self.0.within(offset, len).is_empty() => {
-                done(Ok(Outcome::Taken(0)));
-            }
-            other @ (Operation::Flush
-            | Operation::Prefetch { .. }
-            | Operation::Read { .. }
-            | Operation::Resolve { .. }
-            | Operation::Status { .. }
-            | Operation::Take { .. }) => over.below.submit(other, done),
         }
     }
 }
@@ -285,6 +153,8 @@ mod tests {
     use super::*;
     use crate::kit::tested::{put, simple};
     use device::Blocking as _;
+    use device::ZeroFlags;
+    use std::sync::Arc;
 
     fn ranges(words: &[&str], size: u64) -> Result<Vec<(u64, u64)>> {
         let params = Params::parse(words.iter().copied()).unwrap();

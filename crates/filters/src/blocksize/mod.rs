@@ -8,11 +8,14 @@
 use std::sync::Arc;
 
 use device::{
-    Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over, Params,
-    Passes, Result, StatusRun, ZeroFlags, param, values,
+    Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over,
+    Params, Passes, Result, StatusRun, ZeroFlags, param, values,
 };
 
+use runtime::{promise, spawn};
+
 use crate::FilterKind;
+use crate::kit::below;
 
 /// The largest `minblock`, in bytes.
 const LARGEST_BLOCK: u64 = 64 << 10;
@@ -94,163 +97,108 @@ impl Settings {
 struct BlockSize(Settings);
 
 /// The disk below, which is to see requests of these sizes.
-struct SizedRequests<'a> {
-    below: &'a Edge,
+struct SizedRequests {
+    below: Edge,
     settings: Settings,
 }
 
-impl SizedRequests<'_> {
-    fn prefetch(&self, offset: u64, len: u64, done: Done) {
-        let (start, len) = self.settings.around(offset, len);
-        let pieces = self.settings.pieces(start, len);
-        let pieces = pieces.map(|(offset, len)| (Operation::Prefetch { offset, len }, None));
-        self.below.submit_all(pieces, WIDTH, |result| done(result.map(|()| Outcome::Done)));
+impl SizedRequests {
+    async fn run(self, operation: Operation) -> Result<Outcome> {
+        let Self { below, settings } = &self;
+        // One flush at the end costs less than FUA on every piece, where there is a flush.
+        let fua = operation.fua() && !below.info().abilities.flush;
+        let flushes = operation.fua() && !fua;
+        match operation {
+            Operation::Prefetch { offset, len } => {
+                let (start, len) = settings.around(offset, len);
+                let piece = |offset, len| Operation::Prefetch { offset, len };
+                self.run_pieces((start, len), piece).await?;
+            }
+            Operation::Resolve { offset, len, max } => {
+                return self.resolve(offset, len, max).await.map(Outcome::Extents);
+            }
+            Operation::Status { context, offset, len, max } => {
+                return self.status(context, (offset, len), max).await;
+            }
+            Operation::Trim { offset, len, .. } => {
+                let piece = move |offset, len| Operation::Trim { offset, len, fua };
+                self.run_pieces((offset, len), piece).await?;
+            }
+            Operation::Zero { offset, len, flags } => {
+                let (mut flags, mut begun) = (ZeroFlags { fua, ..flags }, 0);
+                if flags.fast_only {
+                    // Only the first piece decides whether zeroing is fast; after it, something
+                    // has changed.
+                    begun = len.min(settings.max_len);
+                    below::zero(below, offset, begun, flags).await?;
+                    flags.fast_only = false;
+                }
+                let piece = move |offset, len| Operation::Zero { offset, len, flags };
+                self.run_pieces((offset + begun, len - begun), piece).await?;
+            }
+            other => return below::ask(below, other).await,
+        }
+        if flushes {
+            below::flush(below).await?;
+        }
+        Ok(Outcome::Done)
     }
 
-    /// Asks for whole blocks of the first piece only; a caller that wants more asks again.
-    fn resolve(&self, offset: u64, len: u64, max: usize, done: Done) {
+    /// Runs what `make` makes of each piece of a range, a few at a time.
+    async fn run_pieces(
+        &self,
+        (offset, len): (u64, u64),
+        make: impl Fn(u64, u64) -> Operation + Send + 'static,
+    ) -> Result<()> {
+        let (owed, answer) = promise();
+        let pieces = self.settings.pieces(offset, len);
+        let pieces = pieces.map(move |(offset, len)| (make(offset, len), None));
+        self.below.submit_all(pieces, WIDTH, |result| owed.keep(result));
+        answer.await.unwrap_or_else(|| Err(Error::unanswered()))
+    }
+
+    /// Asks for whole blocks of the first piece only; a caller that wants more asks again. If the
+    /// answer ends before the wanted range begins, asks for all extents of that block.
+    async fn resolve(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>> {
+        let (block, end) = (u64::from(self.settings.min_block), offset + len);
         let (start, whole) = self.settings.around(offset, len);
-        let block = u64::from(self.settings.min_block);
-        let longest = whole.min(self.settings.max_len);
-        let question =
-            Question { below: self.below.clone(), block, offset, end: offset + len, max };
-        question.ask((start, longest), max, done);
+        let all = usize::try_from(block).unwrap_or(usize::MAX);
+        for (len, most) in [(whole.min(self.settings.max_len), max), (block, all)] {
+            let found = below::resolve(&self.below, start, len, most).await?;
+            let wanted = found.iter().filter_map(|extent| extent.part(offset, end));
+            let wanted: Vec<_> = wanted.take(max).collect();
+            if !wanted.is_empty() {
+                return Ok(wanted);
+            }
+        }
+        // The device below describes only the beginning of the block.
+        let end = start.saturating_add(block).min(end);
+        Ok(vec![Extent::new(offset, end - offset, ExtentKind::Data)])
     }
 
     /// The same for a status context. If the device describes only the beginning of a block, this
     /// asks it for the original range.
-    fn status(&self, context: Arc<str>, (offset, len): (u64, u64), max: usize, done: Done) {
+    async fn status(
+        &self,
+        context: Arc<str>,
+        (offset, len): (u64, u64),
+        max: usize,
+    ) -> Result<Outcome> {
         let (start, whole) = self.settings.around(offset, len);
         let (skip, longest) = (offset - start, self.settings.max_len);
-        let below = self.below.clone();
-        let (same, shorter) = (context.clone(), len.min(longest));
-        let then: Done = Box::new(move |result| match result {
-            Ok(Outcome::Status(runs)) => match clip_runs(runs, skip, len, max) {
-                runs if runs.is_empty() => {
-                    let exactly = Operation::Status { context: same, offset, len: shorter, max };
-                    below.submit(exactly, done);
-                }
-                runs => done(Ok(Outcome::Status(runs))),
+        let status = |offset, len: u64, max| {
+            let (context, len) = (context.clone(), len.min(longest));
+            below::ask(&self.below, Operation::Status { context, offset, len, max })
+        };
+        let most = max.saturating_add(usize::try_from(skip).unwrap_or(usize::MAX));
+        match status(start, whole, most).await? {
+            Outcome::Status(runs) => match clip_runs(runs, skip, len, max) {
+                runs if runs.is_empty() => status(offset, len, max).await,
+                runs => Ok(Outcome::Status(runs)),
             },
-            other => done(other),
-        });
-        let max = max.saturating_add(usize::try_from(skip).unwrap_or(usize::MAX));
-        let len = whole.min(longest);
-        self.below.submit(Operation::Status { context, offset: start, len, max }, then);
-    }
-
-    /// Whether each piece needs FUA: the device below has no flush.
-    fn needs_fua_each(&self) -> bool {
-        !self.below.info().abilities.flush
-    }
-
-    fn trim(&self, offset: u64, len: u64, fua: bool, done: Done) {
-        if len <= self.settings.max_len {
-            return self.below.submit(Operation::Trim { offset, len, fua }, done);
+            other => Ok(other),
         }
-        let each = fua && self.needs_fua_each();
-        let pieces = self.settings.pieces(offset, len);
-        let pieces =
-            pieces.map(move |(offset, len)| (Operation::Trim { offset, len, fua: each }, None));
-        self.below.submit_all(pieces, WIDTH, then_flush(self.below, fua && !each, done));
     }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags, done: Done) {
-        if len <= self.settings.max_len {
-            return self.below.submit(Operation::Zero { offset, len, flags }, done);
-        }
-        // One flush at the end costs less than FUA on every piece.
-        let fua = flags.fua && self.needs_fua_each();
-        let each = ZeroFlags { fua, ..flags };
-        let done = then_flush(self.below, flags.fua && !fua, done);
-        if !flags.fast_only {
-            return zero_pieces(self.below, self.settings, (offset, len), each, done);
-        }
-        // Only the first piece decides whether zeroing is fast; after it, something has changed.
-        let (below, settings, first) = (self.below.clone(), self.settings, self.settings.max_len);
-        let then: Done = Box::new(move |result| match result {
-            Err(e) => done(Err(e)),
-            Ok(_) => {
-                let each = ZeroFlags { fast_only: false, ..each };
-                zero_pieces(&below, settings, (offset + first, len - first), each, done);
-            }
-        });
-        self.below.submit(Operation::Zero { offset, len: first, flags: each }, then);
-    }
-}
-
-/// A question about the map, and what answers it.
-struct Question {
-    below: Edge,
-    /// Bytes of a block.
-    block: u64,
-    /// The start and end of the range asked for, and the most extents to return.
-    offset: u64,
-    end: u64,
-    max: usize,
-}
-
-impl Question {
-    /// Asks for whole blocks (offset and length). If the answer ends before the wanted range
-    /// begins, asks for all extents of that block.
-    fn ask(self, (start, len): (u64, u64), max: usize, done: Done) {
-        let below = self.below.clone();
-        let then: Done = Box::new(move |result| match result {
-            Ok(Outcome::Extents(list)) => {
-                let mut wanted = clip(&list, self.offset, self.end);
-                wanted.truncate(self.max);
-                let most = self.most();
-                if !wanted.is_empty() {
-                    done(Ok(Outcome::Extents(wanted)));
-                } else if max < most {
-                    let block = (start, self.block);
-                    self.ask(block, most, done);
-                } else {
-                    done(Ok(Outcome::Extents(vec![self.unknown()])));
-                }
-            }
-            other => done(other),
-        });
-        below.submit(Operation::Resolve { offset: start, len, max }, then);
-    }
-
-    /// The extents of a block, at most.
-    fn most(&self) -> usize {
-        usize::try_from(self.block).unwrap_or(usize::MAX)
-    }
-
-    /// The block of which the device below describes only the beginning.
-    fn unknown(&self) -> Extent {
-        let end = (self.offset - self.offset % self.block).saturating_add(self.block);
-        Extent::new(self.offset, end.min(self.end) - self.offset, ExtentKind::Data)
-    }
-}
-
-/// Zeroes a range, offset and length, in pieces.
-fn zero_pieces(
-    below: &Edge,
-    settings: Settings,
-    range: (u64, u64),
-    flags: ZeroFlags,
-    done: impl FnOnce(Result<()>) + Send + 'static,
-) {
-    let pieces = settings.pieces(range.0, range.1);
-    let pieces = pieces.map(move |(offset, len)| (Operation::Zero { offset, len, flags }, None));
-    below.submit_all(pieces, WIDTH, done);
-}
-
-/// Calls `done`, after a flush if all went well and one is `wanted`.
-fn then_flush(below: &Edge, wanted: bool, done: Done) -> impl FnOnce(Result<()>) + Send + 'static {
-    let below = below.clone();
-    move |result| match result {
-        Ok(()) if wanted => below.submit(Operation::Flush, done),
-        other => done(other.map(|()| Outcome::Done)),
-    }
-}
-
-/// The part of `list` (which begins at or before `start`) from `start` to `end`.
-fn clip(list: &[Extent], start: u64, end: u64) -> Vec<Extent> {
-    list.iter().filter_map(|extent| extent.part(start, end)).collect()
 }
 
 /// The runs without their first `skip` bytes: at most `max`, and `len` bytes.
@@ -278,22 +226,26 @@ impl Filter for BlockSize {
     }
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
-        let sized = SizedRequests { below: &over.below, settings: self.0 };
+        let longest = self.0.max_len;
         match operation {
-            Operation::Prefetch { offset, len } => sized.prefetch(offset, len, done),
-            Operation::Resolve { offset, len, max } => sized.resolve(offset, len, max, done),
-            Operation::Status { context, offset, len, max } => {
-                sized.status(context, (offset, len), max, done);
-            }
             Operation::Take { offset, len, from, share_only } => {
-                let len = len.min(self.0.max_len);
+                let len = len.min(longest);
                 over.below.submit(Operation::Take { offset, len, from, share_only }, done);
             }
-            Operation::Trim { offset, len, fua } => sized.trim(offset, len, fua, done),
-            Operation::Zero { offset, len, flags } => sized.zero(offset, len, flags, done),
-            // The edge above has rounded them to whole blocks and split them.
+            // The edge above has rounded them to whole blocks, and split reads and writes.
             other @ (Operation::Flush | Operation::Read { .. } | Operation::Write { .. }) => {
                 over.below.submit(other, done);
+            }
+            Operation::Trim { len, .. } | Operation::Zero { len, .. } if len <= longest => {
+                over.below.submit(operation, done);
+            }
+            Operation::Prefetch { .. }
+            | Operation::Resolve { .. }
+            | Operation::Status { .. }
+            | Operation::Trim { .. }
+            | Operation::Zero { .. } => {
+                let sized = SizedRequests { below: over.below.clone(), settings: self.0 };
+                spawn(async move { done(sized.run(operation).await) });
             }
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod chance;
 pub(crate) mod changed;
+pub(crate) mod compare;
 pub(crate) mod kind;
 pub(crate) mod listing;
 pub(crate) mod outlet;

@@ -17,11 +17,11 @@ use device::{
     Arrival, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes,
     Result, param, values,
 };
-use runtime::{Behalf, Mutex};
+use runtime::{Behalf, Mutex, spawn};
 
 use crate::FilterKind;
 use crate::kit::params::meaning;
-use paths::{FlushCause, Member, Path, Paths, Then};
+use paths::{FlushCause, Member, Path, Paths};
 
 const MODES: &str = "auto|emulate|disable|plugin|unsafe";
 const TRACKS: &str = "connection|conn|fast|off";
@@ -131,43 +131,32 @@ impl Shared {
     }
 
     /// A client's flush as a flush for all.
-    fn flush_all(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
-        if let Err(e) = self.nothing_lost() {
-            return then(Err(e));
-        }
-        // The device may report a loss only once: to the flush for a client that left, which was in
-        // flight when this one began.
-        let shared = self.clone();
-        let then: Then = Box::new(move |result| then(result.and_then(|()| shared.nothing_lost())));
+    async fn flush_all(&self, own: &Arc<Member>) -> Result<()> {
+        self.nothing_lost()?;
         let family = self.members.lock().clone();
         let is_asked = |m: &Arc<Member>| self.track == Track::Off && Arc::ptr_eq(m, own);
         let writers = family.iter().filter(|m| m.wrote.is_open() || is_asked(m));
         let first = Paths::of(writers.cloned());
         if self.track == Track::Fast && first.0.is_empty() {
-            return then(Ok(()));
+            return Ok(());
         }
-        let (track, alone) = (self.track, first.only());
-        let reads = alone.is_some();
-        first.flush(
-            reads,
-            Box::new(move |result| match result {
-                Err(e) => then(Err(e)),
-                // Everything is written: now drop the caches that are older.
-                Ok(()) => {
-                    let stale = family.into_iter().filter(|m| match track {
-                        Track::Connection => m.read.is_open(),
-                        Track::Fast | Track::Off => m.is_used(),
-                    });
-                    let mut second = Paths::of(stale);
-                    second.skip(alone.as_ref());
-                    second.flush(true, then);
-                }
-            }),
-        );
+        let alone = first.only();
+        first.flush(alone.is_some()).await?;
+        // Everything is written: now drop the caches that are older.
+        let stale = family.into_iter().filter(|m| match self.track {
+            Track::Connection => m.read.is_open(),
+            Track::Fast | Track::Off => m.is_used(),
+        });
+        let mut second = Paths::of(stale);
+        second.skip(alone.as_ref());
+        second.flush(true).await?;
+        // The device may report a loss only once: to the flush for a client that left, which was in
+        // flight when this one began.
+        self.nothing_lost()
     }
 
     /// A client's flush, passed to the device below as it is.
-    fn flush_one(self: &Arc<Self>, own: &Arc<Member>, then: Then) {
+    async fn flush_one(&self, own: &Arc<Member>) -> Result<()> {
         // What a flush on this connection promises to cover.
         let promised = self.one_cache || self.mode == Mode::Unsafe;
         let covered = if promised { self.members.lock().clone() } else { vec![own.clone()] };
@@ -179,19 +168,12 @@ impl Shared {
         let left = self.left.now();
         let gone_are_open = self.one_cache && self.left.is_open();
         if !gone_are_open && !covered.iter().any(is_open) {
-            return then(Ok(()));
+            return Ok(());
         }
         let members = if self.one_cache { covered } else { vec![own.clone()] };
-        let (path, shared) = (Path { below: own.below.clone(), members }, self.clone());
-        path.flush(
-            true,
-            Box::new(move |result| {
-                if result.is_ok() {
-                    shared.left.cover(left);
-                }
-                then(result);
-            }),
-        );
+        Paths(vec![Path { below: own.below.clone(), members }]).flush(true).await?;
+        self.left.cover(left);
+        Ok(())
     }
 }
 
@@ -222,11 +204,14 @@ impl MultiConn {
     }
 
     fn flush(&self, done: Done) {
-        let then: Then = Box::new(move |result| done(result.map(|()| Outcome::Done)));
-        match self.shared.mode {
-            Mode::Emulate => self.shared.flush_all(&self.own, then),
-            Mode::Disable | Mode::Plugin | Mode::Unsafe => self.shared.flush_one(&self.own, then),
-        }
+        let (shared, own) = (self.shared.clone(), self.own.clone());
+        spawn(async move {
+            let flushed = match shared.mode {
+                Mode::Emulate => shared.flush_all(&own).await,
+                Mode::Disable | Mode::Plugin | Mode::Unsafe => shared.flush_one(&own).await,
+            };
+            done(flushed.map(|()| Outcome::Done));
+        });
     }
 }
 

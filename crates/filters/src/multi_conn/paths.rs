@@ -4,12 +4,11 @@
 //! *ended* covered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::{Done, Edge, Operation, Result};
-use runtime::Mutex;
+use device::{Edge, Operation, Result};
 
-pub(super) type Then = Box<dyn FnOnce(Result<()>) + Send>;
+use crate::kit::below;
 
 /// A reason for a flush: how often it happened, and how many of these a flush has covered. A flush
 /// in flight covers nothing yet.
@@ -63,20 +62,6 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Flushes it; that covers all writes that had ended, and reads too if `reads`.
-    pub(super) fn flush(self, reads: bool, then: Then) {
-        let times = self.members.into_iter().map(|m| (m.wrote.now(), m.read.now(), m));
-        let times: Vec<_> = times.collect();
-        let ended: Done = Box::new(move |result| {
-            for (wrote, read, member) in times.iter().filter(|_| result.is_ok()) {
-                member.wrote.cover(*wrote);
-                member.read.cover(if reads { *read } else { 0 });
-            }
-            then(result.map(drop));
-        });
-        self.below.submit(Operation::Flush, ended);
-    }
-
     pub(super) fn is(&self, other: &Edge) -> bool {
         Arc::ptr_eq(self.below.device(), other.device())
     }
@@ -106,30 +91,27 @@ impl Paths {
         self.0.retain(|path| device.is_none_or(|d| !path.is(d)));
     }
 
-    /// Flushes them all at the same time, then calls `then` with one of the failures.
-    pub(super) fn flush(self, reads: bool, then: Then) {
-        if self.0.is_empty() {
-            return then(Ok(()));
+    /// Flushes them all at the same time; that covers all writes that had ended, and reads too if
+    /// `reads`.
+    ///
+    /// # Errors
+    /// One of the failures; the other paths were flushed all the same.
+    pub(super) async fn flush(self, reads: bool) -> Result<()> {
+        let flush = |path: Path| {
+            let times = path.members.into_iter().map(|m| (m.wrote.now(), m.read.now(), m));
+            let times: Vec<_> = times.collect();
+            (times, below::submit(&path.below, Operation::Flush))
+        };
+        let begun: Vec<_> = self.0.into_iter().map(flush).collect();
+        let mut all = Ok(());
+        for (times, flush) in begun {
+            let flushed = below::ended(flush).await.map(drop);
+            for (wrote, read, member) in times.iter().filter(|_| flushed.is_ok()) {
+                member.wrote.cover(*wrote);
+                member.read.cover(if reads { *read } else { 0 });
+            }
+            all = all.and(flushed);
         }
-        let left = AtomicUsize::new(self.0.len());
-        let join = Arc::new((left, Mutex::new((None, Some(then)))));
-        for path in self.0 {
-            let join = join.clone();
-            let ended: Then = Box::new(move |result| {
-                let mut ending = join.1.lock();
-                if let Err(e) = result {
-                    ending.0.get_or_insert(e);
-                }
-                if join.0.fetch_sub(1, Ordering::AcqRel) != 1 {
-                    return;
-                }
-                let (failed, then) = (ending.0.take(), ending.1.take());
-                drop(ending);
-                if let Some(then) = then {
-                    then(failed.map_or(Ok(()), Err));
-                }
-            });
-            path.flush(reads, ended);
-        }
+        all
     }
 }

@@ -7,7 +7,7 @@
 
 mod reopening;
 
-use runtime::{Timers, WorkPool};
+use runtime::Timers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,10 +38,11 @@ pub(crate) const KIND: FilterKind = FilterKind {
               --run 'nbdcopy \"$uri\" null:'",
     open: |params, below, context| {
         let settings = Settings::read(params)?;
-        let around = Around { timers: context.timers.clone(), pool: context.pool.clone() };
-        let reopening = Reopening::new(below.device().clone(), around.pool.clone());
+        let (timers, readonly) = (context.timers.clone(), AtomicBool::new(false));
+        let reopening = Reopening::new(below.device().clone(), context.pool.clone());
         let account = LossAccount::new(reopening.path());
-        Ok(Filtered::device(Retry::new(settings, around, reopening, account), below))
+        let shared = Shared { settings, timers, reopening, account, readonly };
+        Ok(Filtered::device(Retry(Arc::new(shared)), below))
     },
     ..FilterKind::PLAIN
 };
@@ -73,12 +74,6 @@ impl Settings {
     }
 }
 
-#[derive(Clone)]
-struct Around {
-    timers: Timers,
-    pool: WorkPool,
-}
-
 /// Whether another try may succeed, and the success would be true.
 fn is_worth_another(kind: OperationKind, failed: &Error) -> bool {
     match failed.class() {
@@ -94,23 +89,11 @@ struct Retry(Arc<Shared>);
 /// What is common to all operations of a filter.
 struct Shared {
     settings: Settings,
-    around: Around,
+    timers: Timers,
     reopening: Arc<Reopening>,
     account: LossAccount,
     /// Nothing is written any more.
     readonly: AtomicBool,
-}
-
-impl Retry {
-    fn new(
-        settings: Settings,
-        around: Around,
-        reopening: Arc<Reopening>,
-        account: LossAccount,
-    ) -> Self {
-        let readonly = AtomicBool::new(false);
-        Self(Arc::new(Shared { settings, around, reopening, account, readonly }))
-    }
 }
 
 impl Filter for Retry {
@@ -130,7 +113,7 @@ impl Filter for Retry {
     }
 
     fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
-        let Shared { settings, around, reopening, account, .. } = &*self.0;
+        let Shared { settings, timers, reopening, account, .. } = &*self.0;
         let Arrival { below, has_own_path, .. } = arrival;
         // Each client must hear of possible losses, and one client's failure does not stop the
         // writes of others.
@@ -141,7 +124,7 @@ impl Filter for Retry {
         let reopening = if same {
             reopening.clone()
         } else {
-            Reopening::new(below.device().clone(), around.pool.clone())
+            Reopening::new(below.device().clone(), below.pool().clone())
         };
         // Whether one client's flush covers the changes of the others.
         let account = if same || below.info().abilities.multi_conn {
@@ -149,7 +132,8 @@ impl Filter for Retry {
         } else {
             LossAccount::new(reopening.path())
         };
-        Some(Self::new(*settings, around.clone(), reopening, account))
+        let (settings, timers, readonly) = (*settings, timers.clone(), AtomicBool::new(false));
+        Some(Self(Arc::new(Shared { settings, timers, reopening, account, readonly })))
     }
 }
 
@@ -228,7 +212,7 @@ impl Trial {
         }
         self.tried += 1;
         let wait = self.shared.settings.wait(self.tried);
-        let timers = self.shared.around.timers.clone();
+        let timers = self.shared.timers.clone();
         timers.after(wait, move || {
             let reopening = self.shared.reopening.clone();
             let then = move |reopened: Result<()>| match reopened {
