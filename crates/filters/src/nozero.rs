@@ -116,13 +116,27 @@ impl Filter for NoZero {
 mod tests {
     use std::sync::Arc;
 
+    use device::ErrorKind;
     use device::model::Model;
 
     use super::*;
-    use crate::kit::tested::{put, simple};
+    use crate::kit::tested::{blank, put, simple};
 
     const FAST: ZeroFlags =
         ZeroFlags { may_unmap: true, written: false, fast_only: true, fua: false };
+
+    #[test]
+    fn a_fast_zero_is_refused_with_nothing_changed_unless_it_is_fast() {
+        for words in [&["zeromode=emulate"][..], &["zeromode=plugin", "fastzeromode=slow"]] {
+            let model = Arc::new(Model::new(8192));
+            let disk = put("nozero", simple(model.clone()), words).unwrap();
+            disk.write(&[7; 8192], 0, false).unwrap();
+            assert_eq!(disk.zero(0, 4096, FAST).unwrap_err().kind(), ErrorKind::NotFast);
+            assert!(disk.info().abilities.fast_zero && model.bytes() == [7; 8192], "{words:?}");
+        }
+        let disk = put("nozero", blank(8192), &["zeromode=plugin"]).unwrap();
+        disk.zero(0, 4096, FAST).unwrap();
+    }
 
     #[test]
     fn a_fast_zero_that_is_only_advertised_is_written() {
