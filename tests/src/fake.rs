@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 pub use self::peer::{Peer, chunk_bytes, greeting, option_reply, simple};
 use crate::nbd::{FIXED_NEWSTYLE, NO_ZEROES, rep, tflag};
@@ -242,11 +241,7 @@ impl Fake {
     /// Waits until what clients sent fulfils a condition; panics after a minute.
     #[track_caller]
     pub fn wait_until(&self, what: &str, condition: impl Fn(&Record) -> bool) {
-        let begun = Instant::now();
-        while !condition(&self.record()) {
-            assert!(begun.elapsed() < GUARD, "never seen: {what}: {:#?}", self.record());
-            thread::sleep(Duration::from_millis(5));
-        }
+        crate::wait_for(what, || condition(&self.record()));
     }
 
     /// Panics if a client did what it must not; returns what it sent.

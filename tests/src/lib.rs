@@ -104,6 +104,15 @@ pub fn wait_for_lines(file: &Path, words: &str, count: usize) {
     });
 }
 
+/// The first line of a file that has these words, as soon as it is there.
+#[track_caller]
+pub fn line_with(file: &Path, words: &str) -> String {
+    eventually(words, || {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        text.lines().find(|line| line.contains(words)).map(str::to_owned)
+    })
+}
+
 /// One mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
 

@@ -9,12 +9,15 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The numbers of a conformance list that neither a check in `src/conformance` nor a test
-/// `SIDE_check_NN_…` in these folders of `tests/tests` has.
+/// Where the checks are that need no socket: those over bytes alone, and the rows of both drivers.
+pub const OF_BYTES: [&str; 2] = ["crates/wire/tests/checks", "tests/src/conformance"];
+
+/// The numbers of a conformance list that neither a row nor a test `SIDE_check_NN_…` in these
+/// folders of the repository has.
 pub fn missing(side: &str, numbers: RangeInclusive<u32>, folders: &[&str]) -> Vec<u32> {
-    let folders = folders.iter().map(|folder| repository().join("tests/tests").join(folder));
     let names: Vec<String> = folders
-        .chain([repository().join("tests/src/conformance")])
+        .iter()
+        .map(|folder| repository().join(folder))
         .flat_map(|folder| fs::read_dir(folder).unwrap())
         .flat_map(|file| tests_of(&file.unwrap().path()))
         .collect();

@@ -366,6 +366,18 @@ pub fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
+/// A map that was printed as JSON: offset, length and type of each extent.
+#[track_caller]
+pub fn extents(text: &str) -> Vec<(u64, u64, u64)> {
+    let map = json(text);
+    let list = map.as_array().unwrap_or_else(|| panic!("not a list: {map}"));
+    let all = list.iter().map(|extent| {
+        let number = |key| extent[key].as_u64().unwrap_or_else(|| panic!("no {key} in {extent}"));
+        (number("offset"), number("length"), number("type"))
+    });
+    all.collect()
+}
+
 /// A path as text, which those of tests are.
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()

@@ -117,6 +117,7 @@ pub fn checks() -> Vec<Check> {
         ),
         // An error may come first; what counts is that it neither waits nor allocates.
         check("server_check_55_a_write_of_4_gib_is_not_awaited")
+            .on(disk(8 << 30))
             .memory(16 * MIB)
             .go("")
             .send(Message::new().u32(REQUEST).u16(0).u16(cmd::WRITE).u64(1).u64(0).u32(u32::MAX).0)

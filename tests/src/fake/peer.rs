@@ -218,6 +218,9 @@ impl Peer {
         cursor.bytes(size);
         let count = cursor.u16();
         let ids: Vec<u16> = (0..count).map(|_| cursor.u16()).collect();
+        if ids.iter().enumerate().any(|(n, id)| ids[..n].contains(id)) {
+            self.blame(format!("an id twice in option {option}: {ids:?}"));
+        }
         if !cursor.0.is_empty() {
             self.blame(format!("bytes left over in option {option}: {data:02x?}"));
         }

@@ -6,12 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use blackbox::launch::{Serve, Server};
+use blackbox::nbd::cmd;
 use blackbox::session::{Mode, Request};
 use blackbox::temp::TempDir;
 use blackbox::{GUARD, eventually, wait_for, wait_for_lines};
 use rustix::process::Signal;
-
-const READ: u16 = 0;
 
 /// A server with metrics, and their address.
 fn start(temp: &TempDir, serve: Serve) -> (Server, PathBuf) {
@@ -145,7 +144,7 @@ fn what_clients_did_is_counted_by_export_and_command() {
     }
     odd.write(0, &[7; 65_536]);
     odd.flush();
-    assert!(one.error_of(&Request::new(READ, 2 << 20, 512)) != 0);
+    assert!(one.error_of(&Request::new(cmd::READ, 2 << 20, 512)) != 0);
     let metrics = scrape(&place);
     let is = |name: &str, labels: &[(&str, &str)], wanted: f64| {
         let sum = metrics.sum(name, labels);
@@ -177,7 +176,7 @@ fn replies_in_the_turn_of_a_disconnect_are_counted_for_their_own_export() {
     let (server, place) = start(&temp, exports);
     for _ in 0..20 {
         let mut leaving = server.session(Mode::Simple, "one");
-        let read = Request::new(READ, 0, 512);
+        let read = Request::new(cmd::READ, 0, 512);
         let bytes = [leaving.bytes(&read, 1), leaving.bytes(&Request::new(2, 0, 0), 2)].concat();
         leaving.socket.send(&bytes);
         assert_eq!(leaving.socket.drain().len(), 16 + 512);
@@ -200,7 +199,7 @@ fn requests_that_wait_count_as_in_flight() {
     let (server, place) = start(&temp, slow);
     let mut session = server.session(Mode::Structured, "");
     let cookies: Vec<u64> =
-        (0..3).map(|i| session.send(&Request::new(READ, i * 512, 512))).collect();
+        (0..3).map(|i| session.send(&Request::new(cmd::READ, i * 512, 512))).collect();
     wait_for("they are seen", || {
         scrape(&place).sum("diskferry_requests_in_flight", &[("command", "read")]) > 2.5
     });

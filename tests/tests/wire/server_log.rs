@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use blackbox::eventually;
 use blackbox::launch::{Serve, Server};
+use blackbox::line_with;
 use blackbox::nbd::{cmd, err, go_data, opt};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::TempDir;
@@ -18,20 +18,12 @@ fn logged(temp: &TempDir, serve: Serve) -> (Server, PathBuf) {
 
 /// Waits for a line with these words: its level, and what follows the client's address.
 fn line(log: &PathBuf, words: &str) -> (String, String) {
-    let line = whole_line(log, words);
+    let line = line_with(log, words);
     // Date, time, level, client, the rest.
     let fields: Vec<&str> = line.splitn(5, ' ').collect();
     assert!(fields[0].len() == 10 && fields[1].len() == 15, "{line}");
     assert!(fields[3].starts_with("pid=") && fields[3].contains(",uid="), "{line}");
     (fields[2].to_owned(), fields[4].to_owned())
-}
-
-/// Waits for a line with these words.
-fn whole_line(log: &PathBuf, words: &str) -> String {
-    eventually(words, || {
-        let text = fs::read_to_string(log).unwrap();
-        text.lines().find(|line| line.contains(words)).map(str::to_owned)
-    })
 }
 
 #[test]
@@ -64,7 +56,7 @@ fn a_filters_messages_are_logged() {
     let temp = TempDir::new();
     let serve = Serve::memory("1M").option("--filter=readahead");
     let (server, log) = logged(&temp, serve);
-    let line = whole_line(&log, "cannot prefetch");
+    let line = line_with(&log, "cannot prefetch");
     assert!(line.contains(" warning - -: readahead: memory:1048576 cannot prefetch"), "{line}");
     drop(server);
 }

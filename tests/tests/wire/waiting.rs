@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use blackbox::haggle::Haggler;
 use blackbox::launch::{Serve, start_on_tcp};
-use blackbox::nbd::{cmd, go_data, info, opt, rep};
+use blackbox::nbd::{Message, REQUEST, cmd, go_data, info, opt, rep};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::{on_time, wait_for};
@@ -51,16 +51,10 @@ fn options_and_requests_sent_ahead_are_answered_in_order_once_the_export_is_read
     client.send(opt::LIST, &[]);
     client.send(opt::GO, &go_data(b"", &[]));
     // A simple request to read, and a disconnect.
-    let mut requests = Vec::new();
-    for (command, cookie, length) in [(cmd::READ, 7u64, 512u32), (cmd::DISC, 8, 0)] {
-        requests.extend(0x2560_9513_u32.to_be_bytes());
-        requests.extend(0u16.to_be_bytes());
-        requests.extend(command.to_be_bytes());
-        requests.extend(cookie.to_be_bytes());
-        requests.extend(0u64.to_be_bytes());
-        requests.extend(length.to_be_bytes());
+    for (command, cookie, length) in [(cmd::READ, 7, 512), (cmd::DISC, 8, 0)] {
+        let head = Message::new().u32(REQUEST).u16(0).u16(command);
+        client.socket.send(&head.u64(cookie).u64(0).u32(length).0);
     }
-    client.socket.send(&requests);
     client.socket.finish_sending();
     let last = |client: &mut Haggler, option| client.replies(option).pop().unwrap().kind;
     assert_eq!(last(&mut client, opt::INFO), rep::ACK);
@@ -149,7 +143,7 @@ fn a_client_that_waits_and_has_sent_more_costs_nothing_while_it_waits() {
     let mut client = server.haggle();
     client.send(opt::GO, &go_data(b"", &[]));
     // The beginning of a request.
-    client.socket.send(&0x2560_9513_u32.to_be_bytes());
+    client.socket.send(&REQUEST.to_be_bytes());
     client.socket.finish_sending();
     std::thread::sleep(Duration::from_millis(200));
     let before = server.processor_time();

@@ -7,7 +7,7 @@ use blackbox::MIB;
 use blackbox::conformance::handshakes::{self, Goal, Handshake, Then, Verdict};
 use blackbox::fake::{ALL_FLAGS, Fake, Peer, Script, Step, option_reply};
 use blackbox::nbd::{opt, rep, tflag};
-use blackbox::run::{measured, ours, run};
+use blackbox::run::{ferry, json, measured, ours};
 
 use super::{copy_fails, copy_is_right};
 
@@ -107,9 +107,7 @@ fn descriptions_are_understood_by_the_list() {
 fn client_check_13_read_only_and_rotational_are_reported() {
     let flags = tflag::HAS_FLAGS | tflag::READ_ONLY | tflag::ROTATIONAL;
     let fake = Script { flags, ..Script::new(MIB) }.start();
-    let outcome = run(&mut ours(["info", "--json", &fake.uri("")]));
-    let json: serde_json::Value = serde_json::from_str(outcome.succeeded()).unwrap();
-    let text = json.to_string();
+    let text = json(ferry(["info", "--json", &fake.uri("")]).succeeded()).to_string();
     assert!(text.contains("\"is_read_only\":true"), "{text}");
     assert!(text.contains("\"is_rotational\":true"), "{text}");
     fake.finish();

@@ -1,6 +1,7 @@
 //! What a hostile or broken server may send to our client, and what the client must do: the
-//! numbered client checks of the protocol's conformance list, each a test
-//! `client_check_NN_what`. What of 18 and 19 needs TLS itself is in `tests/tls`.
+//! numbered client checks of the protocol's conformance list, which are rows of
+//! `blackbox::conformance` or tests `client_check_NN_what`. What of 18 and 19 needs TLS itself is in
+//! `wire/tls`; what bytes alone show as strictly is in `crates/wire/tests/checks`.
 //!
 //! The server is a thread of the test; the client is the binary: `info`, `list`, `map`, `copy`.
 //! In every test the fake server also judges the client's manners (check 40), and every run is
@@ -17,14 +18,16 @@ use std::fs;
 
 use blackbox::MIB;
 use blackbox::fake::Fake;
+use blackbox::listed::{OF_BYTES, missing};
 use blackbox::run::{Outcome, measured, ours};
 use blackbox::session::Mode;
 use blackbox::temp::TempDir;
 
 #[test]
 fn every_check_has_a_test() {
-    let missing =
-        blackbox::listed::missing("client", 1..=40, &["wire/client_conformance", "wire/tls"]);
+    let folders = ["tests/tests/wire/client_conformance", "tests/tests/wire/tls"];
+    let folders = [&OF_BYTES[..], &folders].concat();
+    let missing = missing("client", 1..=40, &folders);
     assert!(missing.is_empty(), "{missing:?}");
 }
 

@@ -4,7 +4,7 @@ use blackbox::MIB;
 use blackbox::fake::{Fake, Peer, Script, Step};
 use blackbox::nbd::{alloc, cmd};
 use blackbox::rules::Seen;
-use blackbox::run::{ours, run};
+use blackbox::run::{extents, ferry};
 
 use super::{CHUNKED, copy_is_right, copy_is_right_or_fails};
 
@@ -22,15 +22,9 @@ fn at_status(script: Script, hook: impl Fn(&mut Peer, &Seen) + Send + Sync + 'st
     script.start()
 }
 
-/// `map --json` as (offset, length, type), for a map that must succeed.
+/// What `map` prints, which must succeed.
 fn map(fake: &Fake) -> Vec<(u64, u64, u64)> {
-    let outcome = run(&mut ours(["map", "--json", &fake.uri("")]));
-    let json: serde_json::Value = serde_json::from_str(outcome.succeeded()).unwrap();
-    let number = |entry: &serde_json::Value, key: &str| {
-        entry[key].as_u64().unwrap_or_else(|| panic!("no {key} in {entry}"))
-    };
-    let entries = json.as_array().unwrap_or_else(|| panic!("not a list: {json}"));
-    entries.iter().map(|e| (number(e, "offset"), number(e, "length"), number(e, "type"))).collect()
+    extents(ferry(["map", "--json", &fake.uri("")]).succeeded())
 }
 
 /// Panics unless the extents follow each other from 0 to `size`.

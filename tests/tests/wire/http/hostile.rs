@@ -1,6 +1,5 @@
 //! Servers that mean no good: what one of them sends is no harm to others, nor to a target.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener};
 use std::os::unix::process::ExitStatusExt;
@@ -88,31 +87,6 @@ fn a_copy_that_waits_for_a_server_ends_with_a_signal() {
     let term = Signal::TERM.as_raw();
     let by_signal = outcome.status.signal() == Some(term);
     assert!(by_signal || outcome.status.code() == Some(128 + term), "{outcome:?}");
-}
-
-#[test]
-fn two_objects_are_never_mixed_though_nothing_tells_them_apart_but_their_bytes() {
-    let size = 24 * index(MIB);
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").into_bytes();
-    let mut second = pattern(0, size);
-    for changed in [false, true] {
-        // Every 4096th byte of the second half, and one of the first.
-        second[size / 4] ^= u8::from(changed);
-        second.iter_mut().skip(size / 2).step_by(4096).for_each(|byte| *byte ^= u8::from(changed));
-        let (head, now) = (head.clone(), second.clone());
-        let url = answering(move |number| match number {
-            0 => [&head[..], &pattern(0, size / 2 + 1234)].concat(),
-            _ => [&head[..], &now].concat(),
-        });
-        let temp = TempDir::new();
-        let outcome = run(ours(["copy", &url]).arg(temp.join("copy")));
-        if changed {
-            assert!(outcome.failed().contains("began again with other bytes"), "{outcome:?}");
-        } else {
-            outcome.succeeded();
-            assert!(fs::read(temp.join("copy")).unwrap() == second, "differs");
-        }
-    }
 }
 
 #[test]

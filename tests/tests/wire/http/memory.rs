@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use blackbox::MIB;
 use blackbox::launch::Serve;
+use blackbox::nbd::cmd;
 use blackbox::run::{Job, Outcome, ours};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::pattern;
@@ -14,8 +15,6 @@ use super::nginx::Nginx;
 
 /// What a copy or a server takes at most, all in all.
 const MOST: u64 = 96 * MIB;
-const READ: u16 = 0;
-
 /// Runs a program to its end, and gives the most anonymous memory that it was seen with.
 fn watched(words: &[&str]) -> (Outcome, u64) {
     let job = Job::start(&mut ours(words));
@@ -62,7 +61,7 @@ fn a_server_holds_a_window_for_all_its_clients_together() {
                     let mut waiting = std::collections::VecDeque::new();
                     for i in 0..45 {
                         let offset = client * 48_000_000 + i * MIB;
-                        waiting.push_back(session.send(&Request::new(READ, offset, MIB)));
+                        waiting.push_back(session.send(&Request::new(cmd::READ, offset, MIB)));
                         if waiting.len() == 4 {
                             session.wait(waiting.pop_front().unwrap());
                         }

@@ -82,26 +82,6 @@ fn a_file_is_named_by_its_uri_too() {
 }
 
 #[test]
-fn an_image_is_converted_while_it_downloads_and_hardly_a_byte_comes_twice() {
-    let (Some(nginx), Some(qemu_img)) = (Nginx::start(""), peer("qemu-img")) else { return };
-    let content = pattern(0, 90_000_000);
-    let raw = nginx.temp().file("raw", &content);
-    let image = nginx.temp().join("root/image.qcow2");
-    for options in [&["-W"][..], &["-c"]] {
-        let mut make = program(&qemu_img, ["convert", "-O", "qcow2"]);
-        run(make.args(options).arg(&raw).arg(&image)).succeeded();
-        let before = nginx.sent();
-        let target = nginx.temp().join("converted");
-        let url = nginx.url("/image.qcow2");
-        run(ours(["convert", "-f", "qcow2", "-O", "raw", &url]).arg(&target)).succeeded();
-        let converted = fs::read(&target).unwrap();
-        assert!(converted.starts_with(&content) && converted.len() - content.len() < 512);
-        let (sent, size) = (nginx.sent() - before, fs::metadata(&image).unwrap().len());
-        assert!(sent <= size + size / 10 + 65_536, "{options:?}: {sent} of {size}");
-    }
-}
-
-#[test]
 fn an_image_becomes_another_one_while_it_downloads_without_a_temporary_file() {
     let (Some(nginx), Some(qemu_img)) = (Nginx::start(""), peer("qemu-img")) else { return };
     let content = pattern(0, 90_000_000);

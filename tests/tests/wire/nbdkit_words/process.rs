@@ -1,7 +1,7 @@
 //! The server as a process: its log, its signals, its parent, its memory, and when it listens.
 
 use std::fs;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -9,41 +9,11 @@ use blackbox::launch::Serve;
 use blackbox::peers::{diskferry, skip_environment};
 use blackbox::run::{Job, ours, pid_in, run, runs};
 use blackbox::session::Mode;
-use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
 use blackbox::wait_for;
-use rustix::process::{Pid, Signal};
+use rustix::process::Pid;
 
 use super::identity::status;
-
-#[test]
-fn errors_go_where_log_says() {
-    let temp = TempDir::new();
-    let log = temp.join("log");
-    fs::write(&log, "before\n").unwrap();
-    for (option, in_file) in
-        [(format!("--log={}", log.display()), true), ("--log=null".into(), false)]
-    {
-        let socket = temp.join("s");
-        let mut command = ours(["serve", option.as_str(), "-U"]);
-        command.arg(&socket).args(["memory", "1M"]);
-        let job = Job::start(&mut command);
-        wait_for("the socket", || UnixStream::connect(&socket).is_ok());
-        let mut client = Socket::unix(&socket).unwrap();
-        client.receive(18, "the greeting");
-        client.send(&[0xff; 4]);
-        client.drain();
-        job.signal(Signal::TERM);
-        let outcome = job.wait();
-        outcome.succeeded();
-        assert_eq!(outcome.stderr, "", "{option}");
-        let text = fs::read_to_string(&log).unwrap();
-        assert!(text.starts_with("before\n"), "the log is appended to: {text}");
-        assert_eq!(text.contains(" warning pid="), in_file, "{option}: {text}");
-        assert_eq!(text.contains(" -: closing the connection: "), in_file, "{option}: {text}");
-        fs::write(&log, "before\n").unwrap();
-    }
-}
 
 #[test]
 fn a_debug_flag_is_named_as_ignored() {

@@ -2,23 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use blackbox::MIB;
 use blackbox::haggle::Haggler;
 use blackbox::launch::Serve;
 use blackbox::peers::{diskferry, peer, skip_environment};
 use blackbox::run::{ours, run};
-
-#[test]
-fn an_oldstyle_client_gets_its_export_without_asking() {
-    let server = Serve::memory("1M").option("-o").start();
-    let mut socket = server.connect();
-    let greeting = socket.receive(152, "the oldstyle greeting");
-    assert_eq!(&greeting[..8], b"NBDMAGIC");
-    assert_eq!(greeting[8..16], 0x0000_4202_8186_1253_u64.to_be_bytes());
-    assert_eq!(greeting[16..24], MIB.to_be_bytes());
-    assert_eq!(greeting[24..26], [0, 0], "no handshake flags");
-    assert!(greeting[28..].iter().all(|byte| *byte == 0));
-}
 
 #[test]
 fn an_oldstyle_client_waits_for_a_slow_device() {
@@ -28,12 +15,6 @@ fn an_oldstyle_client_waits_for_a_slow_device() {
     let mut socket = server.connect();
     socket.receive(152, "the oldstyle greeting");
     assert!(begun.elapsed() >= Duration::from_millis(300));
-}
-
-#[test]
-fn our_client_reads_from_our_oldstyle_server() {
-    let server = Serve::device(["random", "8M", "seed=5"]).option("-o").start();
-    run(&mut ours(["copy", &server.uri(""), "random:8M?seed=5"])).succeeded();
 }
 
 #[test]
@@ -91,14 +72,4 @@ fn the_uri_of_an_ipv6_server_leads_to_it() {
     let shell = format!("{} info \"$uri\"", diskferry().display());
     let words = ["serve", "-6", "-p", "0", "memory", "1M", "--run", &shell];
     run(&mut ours(words)).succeeded();
-}
-
-#[test]
-fn a_client_that_does_not_finish_the_handshake_in_time_is_closed() {
-    let server = Serve::memory("1M").option("--timeout=500ms").start();
-    let begun = Instant::now();
-    let mut socket = server.connect();
-    socket.receive(18, "the greeting");
-    socket.drain();
-    assert!(begun.elapsed() >= Duration::from_millis(500));
 }

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use blackbox::haggle::Haggler;
+use blackbox::haggle::{Haggler, option_bytes};
+use blackbox::nbd::{Message, REQUEST, cmd, opt};
 use blackbox::peers::diskferry;
 use blackbox::run::{Job, ours};
 use blackbox::socket::Socket;
@@ -22,18 +23,12 @@ fn one_client_on_two_pipes_is_served_to_the_last_byte() {
     let mut greeting = [0; 18];
     from.read_exact(&mut greeting).unwrap();
     assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-    let mut ask = vec![0, 0, 0, 3];
-    // EXPORT_NAME with the empty name, a read of 8 MiB, the end.
-    ask.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\0");
-    let request = |kind: u8, length: u32| {
-        let mut bytes = vec![0x25, 0x60, 0x95, 0x13, 0, 0, 0, kind];
-        bytes.extend([7; 8]);
-        bytes.extend([0; 8]);
-        bytes.extend(length.to_be_bytes());
-        bytes
+    let request = |command, length: u32| {
+        Message::new().u32(REQUEST).u16(0).u16(command).u64(7).u64(0).u32(length).0
     };
-    ask.extend(request(0, 8 << 20));
-    ask.extend(request(2, 0));
+    let flags = 3u32.to_be_bytes().to_vec();
+    let name = option_bytes(opt::EXPORT_NAME, &[]);
+    let ask = [flags, name, request(cmd::READ, 8 << 20), request(cmd::DISC, 0)].concat();
     to.write_all(&ask).unwrap();
     drop(to);
     let mut all = Vec::new();

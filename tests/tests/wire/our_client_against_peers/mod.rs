@@ -13,7 +13,7 @@ use std::path::Path;
 
 use blackbox::MIB;
 use blackbox::index;
-use blackbox::run::{Outcome, ours, run};
+use blackbox::run::{Outcome, extents, ferry, json, ours, run};
 use blackbox::temp::{TempDir, pattern};
 use serde_json::Value;
 
@@ -30,9 +30,7 @@ fn copy_with(options: &[&str], source: impl AsRef<OsStr>, target: impl AsRef<OsS
 /// `info --json` of something that opens.
 #[track_caller]
 fn info(uri: &str) -> Value {
-    let outcome = run(&mut ours(["info", "--json", uri]));
-    let text = outcome.succeeded();
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    json(ferry(["info", "--json", uri]).succeeded())
 }
 
 /// The size that `info` prints, in bytes: nbdinfo's key, wherever it is.
@@ -43,15 +41,10 @@ fn size(uri: &str) -> u64 {
     export["export-size"].as_u64().unwrap_or_else(|| panic!("no export-size in {info:#}"))
 }
 
-/// `map --json` as (offset, length, type).
+/// What `map` prints.
 #[track_caller]
 fn map(uri: &str) -> Vec<(u64, u64, u64)> {
-    let outcome = run(&mut ours(["map", "--json", uri]));
-    let text = outcome.succeeded();
-    let json: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
-    let number = |e: &Value, key| e[key].as_u64().unwrap_or_else(|| panic!("no {key} in {e}"));
-    let list = json.as_array().unwrap_or_else(|| panic!("not a list: {json}"));
-    list.iter().map(|e| (number(e, "offset"), number(e, "length"), number(e, "type"))).collect()
+    extents(ferry(["map", "--json", uri]).succeeded())
 }
 
 /// What our copy of a disk to a file holds.

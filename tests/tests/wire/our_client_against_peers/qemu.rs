@@ -11,18 +11,6 @@ use blackbox::temp::TempDir;
 
 use super::{copy, disk, fetch, info, map, size, there_and_back};
 
-#[test]
-fn qemu_nbd_serves_raw() {
-    let Some(qemu_nbd) = peer("qemu-nbd") else { return };
-    let temp = TempDir::new();
-    let image = temp.sparse_file("disk", 6 * MIB);
-    let server = Server::qemu_nbd(&qemu_nbd, "raw", &image);
-    assert_eq!(size(&server.uri("")), 6 * MIB);
-    there_and_back(&server.uri(""), &disk());
-    drop(server);
-    assert!(std::fs::read(&image).unwrap() == disk());
-}
-
 fn qcow2(temp: &TempDir, size: &str) -> Option<std::path::PathBuf> {
     let qemu_img = peer("qemu-img")?;
     let image = temp.join("disk.qcow2");
@@ -130,14 +118,4 @@ fn qemu_storage_daemon_and_extended_headers() {
     let told = info(&uri).to_string();
     assert!(told.contains("base:allocation"), "{told}");
     copy(&uri, "null:");
-}
-
-#[test]
-fn qemu_storage_daemon_serves_qcow2_writable() {
-    let Some(daemon) = peer("qemu-storage-daemon") else { return };
-    let temp = TempDir::new();
-    let Some(image) = qcow2(&temp, "6M") else { return };
-    let nodes = [file_node(&image), "driver=qcow2,node-name=q,file=f,discard=unmap".to_owned()];
-    let server = storage_daemon(&daemon, &nodes, "q");
-    there_and_back(&server.uri("disk"), &disk());
 }

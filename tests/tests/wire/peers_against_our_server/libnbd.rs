@@ -4,7 +4,7 @@ use std::fs;
 
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
-use blackbox::run::json;
+use blackbox::run::{extents, json};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
@@ -88,17 +88,8 @@ fn nbdinfo_maps_data_and_holes() {
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &pattern(0, index(MIB)), MIB).unwrap();
     let server = Serve::file(&path).start();
-    let map = json(&peer_ok(&nbdinfo, ["--map", "--json", &server.uri("")]));
-    let extents: Vec<(u64, u64, u64)> = map
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|e| {
-            let number = |key| e[key].as_u64().unwrap();
-            (number("offset"), number("length"), number("type"))
-        })
-        .collect();
-    assert_eq!(extents, [(0, MIB, 3), (MIB, MIB, 0), (2 * MIB, 2 * MIB, 3)]);
+    let map = peer_ok(&nbdinfo, ["--map", "--json", &server.uri("")]);
+    assert_eq!(extents(&map), [(0, MIB, 3), (MIB, MIB, 0), (2 * MIB, 2 * MIB, 3)]);
     let totals = peer_ok(&nbdinfo, ["--map", "--totals", &server.uri("")]);
     assert!(totals.contains("25.0%") && totals.contains("75.0%"), "{totals}");
 }

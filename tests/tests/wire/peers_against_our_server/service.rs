@@ -2,15 +2,13 @@
 //! signals, limits.
 
 use std::fs;
-use std::io::Read;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use blackbox::launch::{Serve, Server};
-use blackbox::nbd::cmd;
 use blackbox::peers::{diskferry, peer};
 use blackbox::run::{Job, Outcome, ours, pid_in, run};
-use blackbox::session::{Mode, Request};
+use blackbox::session::Mode;
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
 use blackbox::{MIB, wait_for};
@@ -141,46 +139,6 @@ fn a_socket_for_another_process_is_not_taken() {
     command.env("LISTEN_FDS", "1").env("LISTEN_PID", "1");
     let server = Server::start(command, temp, path);
     server.session(Mode::Simple, "").assert_alive();
-}
-
-#[test]
-fn sigterm_under_load_answers_what_is_in_flight() {
-    for signal in [Signal::TERM, Signal::INT] {
-        let mut server = Serve::memory("64M").start();
-        let mut sessions: Vec<_> = (0..4).map(|_| server.session(Mode::Structured, "")).collect();
-        let mut cookies = Vec::new();
-        for session in &mut sessions {
-            for n in 0..16 {
-                cookies.push(session.send(&Request::new(cmd::READ, n * MIB, MIB)));
-            }
-        }
-        server.signal(signal);
-        for session in &mut sessions {
-            // Whole frames only, then the end.
-            let mut magic = [0; 4];
-            while session.socket.read_exact(&mut magic).is_ok() {
-                session.frame_after(u32::from_be_bytes(magic));
-            }
-        }
-        drop(sessions);
-        let status = server.wait();
-        assert!(status.success(), "{signal:?}: {status}");
-    }
-}
-
-#[test]
-fn a_socket_left_by_a_killed_server_is_taken_over() {
-    // A server that was killed leaves its socket, without a listener.
-    let temp = TempDir::new();
-    let path = temp.join("s");
-    drop(UnixListener::bind(&path).unwrap());
-    let mut command = ours(["serve", "-U"]);
-    command.arg(&path).args(["memory", "1M", "--run", "true"]);
-    let outcome = run(&mut command);
-    // Taking it over is a convenience; refusing with a clear line is as good.
-    if !outcome.status.success() {
-        outcome.failed();
-    }
 }
 
 #[test]

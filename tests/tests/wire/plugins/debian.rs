@@ -1,7 +1,6 @@
 //! The plugins of the distribution, with what their pages show: the same bytes, the same map and
 //! the same answers under nbdkit and under ours.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use blackbox::peers::{find, skip, skip_environment};
@@ -260,17 +259,14 @@ fn ssh_reads_and_writes_a_file_of_another_machine() {
     if !has_peers() || find("sshd").is_none() || !is_there("ssh") {
         return skip_environment("needs sshd and the plugin ssh");
     }
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let given = format!(
-        "seq 300000 | head -c 1048576 > disk; for key in host user; do ssh-keygen -q -t ed25519 -N '' -f $key; done\n\
-         cp user.pub keys; mkdir -p /run/sshd; cat > sshd.conf <<S\nPort {port}\nListenAddress 127.0.0.1\nHostKey $PWD/host\n\
-         AuthorizedKeysFile $PWD/keys\nStrictModes no\nPidFile $PWD/pid\nSubsystem sftp internal-sftp\nPermitRootLogin yes\nS\n\
-         $(command -v sshd || echo /usr/sbin/sshd) -f $PWD/sshd.conf; until [ -e pid ]; do sleep 0.05; done; trap 'kill $(cat pid)' EXIT\n"
-    );
-    let words = format!(
-        "host=127.0.0.1 port={port} user=root path=$PWD/disk identity=$PWD/user verify-remote-host=false"
-    );
-    let (given, words): (&'static str, &'static str) = (given.leak(), words.leak());
+    // It does not choose a port by itself: it tries one after the other.
+    let given = "seq 300000 | head -c 1048576 > disk; for key in host user; do ssh-keygen -q -t ed25519 -N '' -f $key; done\n\
+        cp user.pub keys; mkdir -p /run/sshd; cat > sshd.conf <<S\nListenAddress 127.0.0.1\nHostKey $PWD/host\n\
+        AuthorizedKeysFile $PWD/keys\nStrictModes no\nPidFile $PWD/pid\nSubsystem sftp internal-sftp\nPermitRootLogin yes\nS\n\
+        port=$((20000 + $$ % 10000)); until [ -e pid ]; do port=$((port + 1))\n\
+        $(command -v sshd || echo /usr/sbin/sshd) -D -f $PWD/sshd.conf -p $port 2>log & sshd=$!\n\
+        while [ ! -e pid ] && kill -0 $sshd 2>/dev/null; do sleep 0.05; done; done; trap 'kill $(cat pid)' EXIT\n";
+    let words = "host=127.0.0.1 port=$port user=root path=$PWD/disk identity=$PWD/user verify-remote-host=false";
     let look = r#"nbdcopy "$uri" - | sha256sum; echo changed > new; nbdcopy new "$uri" 2>/dev/null; nbdcopy "$uri" - | sha256sum"#;
     let example = Example { look, ..plain("ssh", given, words) };
     let [theirs, ours] = Host::BOTH.map(|host| printed(host, &example));

@@ -3,7 +3,7 @@
 
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
-use blackbox::run::{program, run};
+use blackbox::run::{extents, program, run};
 use serde_json::{Value, json};
 
 use super::{describe, in_front_of};
@@ -127,11 +127,8 @@ fn descriptions_pass_through() {
 #[track_caller]
 fn map(nbdinfo: &std::path::PathBuf, uri: &str) -> Vec<(u64, u64, u64)> {
     let outcome = run(&mut program(nbdinfo, ["--map", "--json", uri]));
-    let json: Value = serde_json::from_str(outcome.succeeded()).unwrap();
     let mut joined: Vec<(u64, u64, u64)> = Vec::new();
-    for extent in json.as_array().unwrap() {
-        let number = |key: &str| extent[key].as_u64().unwrap();
-        let (offset, length, kind) = (number("offset"), number("length"), number("type"));
+    for (offset, length, kind) in extents(outcome.succeeded()) {
         match joined.last_mut() {
             Some(last) if last.2 == kind => last.1 += length,
             _ => joined.push((offset, length, kind)),

@@ -143,25 +143,6 @@ fn extents_and_zeroes_beyond_4_gib_are_one_request_where_both_know_extended_head
 }
 
 #[test]
-fn extents_beyond_4_gib_come_from_qemu_nbd() {
-    let Some(qemu_nbd) = peer("qemu-nbd") else { return };
-    let temp = TempDir::new();
-    let path = temp.sparse_file("image", 20 << 30);
-    let file = fs::File::options().write(true).open(&path).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 11 << 30).unwrap();
-    let upstream = Server::qemu_nbd(&qemu_nbd, "raw", &path);
-    let server = in_front_of(&upstream.uri(""), &[]);
-    for mode in [Mode::Structured, Mode::Extended] {
-        let map = server.session(mode, "").map();
-        let data: u64 = map.iter().filter(|(_, flags)| flags & alloc::ZERO == 0).map(|e| e.0).sum();
-        assert_eq!(map.iter().map(|e| e.0).sum::<u64>(), 20 << 30, "{map:?}");
-        assert!((4096..=MIB).contains(&data), "{mode:?}: {map:?}");
-        assert_eq!(map[0].1 & alloc::ZERO, alloc::ZERO, "{map:?}");
-        assert!((10 << 30..=11 << 30).contains(&map[0].0), "{mode:?}: {map:?}");
-    }
-}
-
-#[test]
 fn what_was_written_is_read_through_by_every_client() {
     let Some(nbdkit) = peer("nbdkit") else { return };
     for words in [&[][..], &["shared=false"], &["connections=4"]] {

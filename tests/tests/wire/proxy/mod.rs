@@ -11,7 +11,7 @@ mod routes;
 use std::path::Path;
 
 use blackbox::launch::{Serve, Server};
-use blackbox::run::{program, run};
+use blackbox::run::{json, program, run};
 use serde_json::Value;
 
 /// Our server in front of `uri`, with further parameters of the `nbd` device.
@@ -24,7 +24,6 @@ fn in_front_of(uri: &str, words: &[&str]) -> Server {
 #[track_caller]
 fn describe(nbdinfo: &Path, uri: &str) -> Value {
     let outcome = run(&mut program(&nbdinfo.to_owned(), ["--json", "--no-content", uri]));
-    let text = outcome.succeeded();
-    let whole: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let whole = json(outcome.succeeded());
     whole["exports"][0].clone()
 }

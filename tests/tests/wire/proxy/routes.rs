@@ -8,7 +8,7 @@ use blackbox::haggle::Haggler;
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
 use blackbox::peers::peer;
-use blackbox::run::{Job, ours, pid_in, run, runs};
+use blackbox::run::{Job, json, ours, pid_in, run, runs};
 use blackbox::session::{Mode, Request};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
@@ -80,8 +80,7 @@ fn a_command_is_copied_from_and_what_it_prints_is_not_taken_for_data() {
     assert!(fs::read(&target).unwrap() == fs::read(&wanted).unwrap());
     let outcome = run(&mut ours(["map", "--json", &source]));
     assert!(!outcome.succeeded().contains("hello"), "{outcome:?}");
-    let outcome = run(&mut ours(["info", "--json", &source]));
-    let told: serde_json::Value = serde_json::from_str(outcome.succeeded()).unwrap();
+    let told = json(run(&mut ours(["info", "--json", &source])).succeeded());
     assert_eq!(told["exports"][0]["export-size"], 1_048_576, "{told}");
     // As of any other server, and by a name that leads there again.
     assert_eq!(told["protocol"], "newstyle-fixed", "{told}");
@@ -126,13 +125,6 @@ fn a_server_that_is_late_is_waited_for_as_often_as_asked() {
         server.session(Mode::Structured, "").assert_alive();
         assert!(server.stop().success());
     });
-}
-
-#[test]
-fn a_command_that_is_not_there_is_named() {
-    let outcome = run(&mut ours(["serve", "nbd", "command=/nonexistent/server"]));
-    let said = "`/nonexistent/server` has ended";
-    assert!(!outcome.status.success() && outcome.stderr.contains(said), "{outcome:?}");
 }
 
 /// A copy from a server that it starts, and that does not answer; and the server's pid.

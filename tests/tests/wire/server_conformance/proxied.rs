@@ -3,7 +3,7 @@
 
 use blackbox::fake::{ALL_FLAGS, Fake, Script, Step};
 use blackbox::launch::{Serve, Server};
-use blackbox::nbd::{alloc, cflag, cmd, err, tflag};
+use blackbox::nbd::{cflag, cmd, err, tflag};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::pattern;
 use blackbox::{MIB, index};
@@ -54,18 +54,6 @@ fn server_check_61_fua_by_flush_flushes_before_the_reply() {
 }
 
 #[test]
-fn server_check_61_fua_reaches_a_backend_that_has_it() {
-    let proxy = proxy(with_flags(ALL_FLAGS));
-    let mut session = proxy.server.session(Mode::Simple, "proxy");
-    assert_eq!(session.error_of(&Request::write(0, &[1; 4096]).flags(cflag::FUA)), 0);
-    let requests = proxy.upstream.finish().requests;
-    let last = requests.iter().rposition(|r| r.command == cmd::WRITE).expect("the write");
-    let through = requests[last].flags & cflag::FUA != 0;
-    let flushed = requests[last..].iter().any(|r| r.command == cmd::FLUSH);
-    assert!(through || flushed, "{requests:?}");
-}
-
-#[test]
 fn server_check_63_misaligned_requests_are_right_or_refused() {
     let script = Script { block_sizes: Some((512, 4096, 1 << 20)), ..Script::new(MIB) };
     let proxy = proxy(script);
@@ -112,30 +100,6 @@ fn server_check_70_fast_zero_over_a_backend_that_must_write() {
         assert_eq!(session.read(0, 65536).unwrap(), [0; 65536]);
         assert!(proxy.upstream.disk()[..65536].iter().all(|b| *b == 0));
     }
-    proxy.upstream.finish();
-}
-
-#[test]
-fn server_check_70_fast_zero_that_the_backend_refuses() {
-    let script = with_flags(ALL_FLAGS).on_request(|peer, request, _| {
-        if request.command == cmd::WRITE_ZEROES && request.flags & cflag::FAST_ZERO != 0 {
-            peer.answer(request, err::ENOTSUP);
-            return Step::Done;
-        }
-        Step::Honest
-    });
-    let proxy = proxy(script);
-    let mut session = proxy.server.session(Mode::Structured, "proxy");
-    if !session.has(tflag::SEND_FAST_ZERO) {
-        return;
-    }
-    let before = session.read(0, 65536).unwrap();
-    let zero = Request::new(cmd::WRITE_ZEROES, 0, 65536);
-    let error = session.error_of(&zero.clone().flags(cflag::FAST_ZERO));
-    assert_eq!(error, err::ENOTSUP);
-    assert!(session.read(0, 65536).unwrap() == before);
-    assert_eq!(session.error_of(&zero), 0, "unflagged it must succeed");
-    assert_eq!(session.read(0, 65536).unwrap(), [0; 65536]);
     proxy.upstream.finish();
 }
 
@@ -233,48 +197,4 @@ fn server_check_46_an_error_of_the_backend_is_never_turned_into_zeroes() {
         assert_eq!(session.read(8192, 4096).unwrap(), pattern(8192, 4096));
     }
     proxy.upstream.finish();
-}
-
-#[test]
-fn server_check_79_holes_of_the_backend_are_passed_on() {
-    let script = with_flags(ALL_FLAGS).on_request(|peer, request, _| {
-        if request.command != cmd::BLOCK_STATUS {
-            return Step::Honest;
-        }
-        // Data below 256 KiB, then a hole; one extent is reported at a time.
-        let edge = 256 << 10;
-        let extent = if request.offset < edge {
-            (request.length.min(edge - request.offset), 0)
-        } else {
-            (request.length, alloc::HOLE | alloc::ZERO)
-        };
-        peer.answer_status(request, &[extent]);
-        Step::Done
-    });
-    let proxy = proxy(script);
-    for mode in [Mode::Structured, Mode::Extended] {
-        let Some(mut session) = proxy.server.try_session(mode, "proxy") else { continue };
-        let map = session.map();
-        assert_eq!(map, [(256 << 10, 0), (768 << 10, alloc::HOLE | alloc::ZERO)]);
-    }
-    proxy.upstream.finish();
-}
-
-#[test]
-fn server_check_46_a_backend_that_dies_is_an_error_and_no_crash() {
-    let script = with_flags(ALL_FLAGS).on_request(|_, request, _| {
-        if request.command == cmd::READ && request.offset >= 65536 {
-            Step::Close
-        } else {
-            Step::Honest
-        }
-    });
-    let mut proxy = proxy(script);
-    let mut session = proxy.server.session(Mode::Structured, "proxy");
-    session.assert_alive();
-    let error = session.read(65536, 4096).expect_err("the backend hung up");
-    assert!([err::EIO, err::ESHUTDOWN].contains(&error), "error {error}");
-    // The server may reconnect or not; it answers, and it lives.
-    let _ = session.read(0, 512);
-    assert!(proxy.server.is_running());
 }

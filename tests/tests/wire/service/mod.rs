@@ -10,13 +10,13 @@ mod reload;
 mod units;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use blackbox::eventually;
 use blackbox::haggle::Haggler;
 use blackbox::run::{Job, ours};
 use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
+use blackbox::{eventually, line_with};
 
 /// A server that is started by a configuration, listens on a Unix socket and logs into a file.
 struct Service {
@@ -66,7 +66,7 @@ impl Service {
 
     /// Waits for a line of the log with these words.
     fn line(&self, words: &str) -> String {
-        line_of(&self.temp.join("log"), words)
+        line_with(&self.temp.join("log"), words)
     }
 
     /// Asks it to end, and waits until it did.
@@ -80,11 +80,4 @@ fn write_config(temp: &TempDir, config: &str) {
     let text = config.replace("%D", &temp.path().display().to_string());
     // As an editor does it: under another name, and then the name is changed.
     fs::rename(temp.file("config.new", text.as_bytes()), temp.join("config")).unwrap();
-}
-
-fn line_of(log: &Path, words: &str) -> String {
-    eventually(words, || {
-        let text = fs::read_to_string(log).unwrap_or_default();
-        text.lines().find(|line| line.contains(words)).map(str::to_owned)
-    })
 }
