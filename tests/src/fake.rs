@@ -57,8 +57,6 @@ pub struct Script {
     pub block_sizes: Option<(u32, u32, u32)>,
     /// The disk: as many bytes as there are, zeroes after them.
     pub disk: Vec<u8>,
-    /// The context's id.
-    pub context_id: u32,
     /// Called before the greeting.
     pub on_connect: Option<ConnectHook>,
     /// Called with each option.
@@ -96,7 +94,6 @@ impl Script {
             go: rep::ACK,
             block_sizes: Some((1, 4096, 32 << 20)),
             disk: pattern(0, index(size)),
-            context_id: 0x5a5a_0001,
             on_connect: None,
             on_option: None,
             on_request: None,

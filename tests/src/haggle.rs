@@ -4,8 +4,8 @@
 //! answer with are returned, so that each check says which ones it accepts.
 
 use crate::nbd::{
-    Cursor, FIXED_NEWSTYLE, IHAVEOPT, Message, NBDMAGIC, NO_ZEROES, OPTION_REPLY, context_data,
-    go_data, info, opt, rep, tflag,
+    BASE_ALLOCATION, Cursor, FIXED_NEWSTYLE, IHAVEOPT, Message, NBDMAGIC, NO_ZEROES, OPTION_REPLY,
+    context_data, go_data, info, opt, rep, tflag,
 };
 use crate::session::{Mode, Session};
 use crate::socket::Socket;
@@ -202,6 +202,21 @@ impl Haggler {
             return Err(last.kind);
         }
         Ok(parse_export(infos))
+    }
+
+    /// A session in this form, with base:allocation where it has contexts, on an export that must
+    /// exist.
+    pub fn session(mut self, mode: Mode, export: &str) -> Session {
+        let is_agreed = match mode {
+            Mode::Simple => true,
+            Mode::Structured => self.structured(),
+            Mode::Extended => self.extended(),
+        };
+        assert!(is_agreed, "{mode:?} is refused");
+        if mode != Mode::Simple {
+            self.set_contexts(export, &[BASE_ALLOCATION]);
+        }
+        self.go(export)
     }
 
     /// Enters transmission on an export that must exist.

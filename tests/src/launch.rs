@@ -1,4 +1,4 @@
-//! Starting servers: ours, a stand-in for ours, and peers.
+//! Starting servers: ours and peers.
 //!
 //! A server listens on a Unix socket in a private directory, is ready when a connection
 //! succeeds, and is killed when dropped; its stderr must not speak of a panic, and it must
@@ -16,25 +16,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::eventually;
 use crate::haggle::Haggler;
-use crate::nbd::BASE_ALLOCATION;
-use crate::peers::{diskferry, find};
+use crate::peers::diskferry;
 use crate::run::{Collected, Job, memory_of, ours, peak_memory_of};
 use crate::session::{Mode, Session};
 use crate::socket::Socket;
 use crate::temp::TempDir;
-
-/// The server that stands in for ours, if `BLACKBOX_SERVER` names one.
-pub fn stand_in() -> Option<String> {
-    std::env::var("BLACKBOX_SERVER").ok().filter(|name| !name.is_empty())
-}
-
-/// True, after saying that the test is skipped, when a stand-in is tested that cannot do what
-/// `what` says.
-pub fn needs_ours(what: &str) -> bool {
-    let Some(name) = stand_in() else { return false };
-    crate::peers::skip_environment(&format!("{name} has no {what}"));
-    true
-}
 
 /// What to start.
 #[derive(Debug, Clone, Default)]
@@ -108,7 +94,7 @@ impl Serve {
     pub fn start(self) -> Server {
         let temp = TempDir::new();
         let socket = temp.join("s");
-        let mut command = self.command(&temp, &socket);
+        let mut command = self.command(&socket);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Server::start(command, temp, socket)
     }
@@ -117,7 +103,7 @@ impl Serve {
     pub fn start_at(self, socket: &Path) -> Server {
         let _ = fs::remove_file(socket);
         let temp = TempDir::new();
-        Server::start(self.command(&temp, socket), temp, socket.to_owned())
+        Server::start(self.command(socket), temp, socket.to_owned())
     }
 
     /// The command line, for servers that the test starts by its own means.
@@ -131,61 +117,14 @@ impl Serve {
         words
     }
 
-    fn command(&self, temp: &TempDir, socket: &Path) -> Command {
-        let (program, words) = match stand_in().as_deref() {
-            None => (diskferry(), self.arguments(socket)),
-            Some("nbdkit") => self.as_nbdkit(socket),
-            Some("qemu-nbd") => self.as_qemu_nbd(temp, socket),
-            Some(other) => panic!("BLACKBOX_SERVER={other} is not known"),
-        };
-        let Some((log, calls)) = &self.trace else {
-            let mut command = Command::new(program);
-            command.args(words);
-            return command;
-        };
+    fn command(&self, socket: &Path) -> Command {
+        let words = self.arguments(socket);
+        let Some((log, calls)) = &self.trace else { return ours(words) };
         // -D: strace is the grandchild, so that the child's pid is the server's.
         let mut command = Command::new("strace");
         command.args(["-D", "-f", "-q", "-s", "0", "-e", "signal=none", "-o"]).arg(log);
-        command.args(["-e", &format!("trace={calls}")]).arg(program).args(words);
+        command.args(["-e", &format!("trace={calls}")]).arg(diskferry()).args(words);
         command
-    }
-
-    fn as_nbdkit(&self, socket: &Path) -> (PathBuf, Vec<OsString>) {
-        let mut words: Vec<OsString> = vec!["-f".into(), "-U".into(), socket.into()];
-        words.extend(self.options.iter().cloned());
-        words.extend(self.device.iter().cloned());
-        // nbdkit takes any export name, so the first export answers for all.
-        if let Some((_, spec)) = self.exports.first() {
-            match spec.split_once(':') {
-                Some((device, size)) if !spec.contains("//") => {
-                    words.extend([device.into(), size.into()]);
-                }
-                _ => words.extend(["nbd".into(), spec.into()]),
-            }
-        }
-        (find("nbdkit").expect("nbdkit"), words)
-    }
-
-    fn as_qemu_nbd(&self, temp: &TempDir, socket: &Path) -> (PathBuf, Vec<OsString>) {
-        let name = self.exports.first().map_or("", |(name, _)| name);
-        let (kind, word) = match self.exports.first() {
-            Some((_, spec)) => spec.split_once(':').expect("DEVICE:ARG"),
-            None => (self.device[0].to_str().unwrap(), self.device[1].to_str().unwrap()),
-        };
-        let path = match kind {
-            "memory" | "null" => {
-                let (digits, unit) = word.split_at(word.len() - 1);
-                let shift = " KMGT".find(unit).expect("a unit") * 10;
-                temp.sparse_file("disk", digits.parse::<u64>().unwrap() << shift)
-            }
-            "file" => PathBuf::from(word),
-            _ => panic!("qemu-nbd cannot stand in for {kind}"),
-        };
-        let mut words: Vec<OsString> =
-            ["-f", "raw", "-t", "-e", "16", "--discard=unmap", "-x", name].map(Into::into).into();
-        words.extend(self.options.iter().cloned());
-        words.extend(["-k".into(), socket.into(), path.into()]);
-        (find("qemu-nbd").expect("qemu-nbd"), words)
     }
 }
 
@@ -319,27 +258,9 @@ impl Server {
         Haggler::new(self.connect())
     }
 
-    /// A session on an export with base:allocation where the mode has contexts. `None`, after
-    /// saying so, when the server does not know extended headers.
-    pub fn try_session(&self, mode: Mode, export: &str) -> Option<Session> {
-        let mut haggler = self.haggle();
-        let agreed = match mode {
-            Mode::Simple => return Some(haggler.go(export)),
-            Mode::Structured => haggler.structured(),
-            Mode::Extended => haggler.extended(),
-        };
-        if !agreed {
-            assert!(stand_in().is_some(), "our server has {mode:?}");
-            crate::peers::skip_environment(&format!("the stand-in has no {mode:?}"));
-            return None;
-        }
-        haggler.set_contexts(export, &[BASE_ALLOCATION]);
-        Some(haggler.go(export))
-    }
-
-    /// As `try_session`, for modes that every server has.
+    /// A session in this form, with base:allocation where it has contexts.
     pub fn session(&self, mode: Mode, export: &str) -> Session {
-        self.try_session(mode, export).expect("the mode is known")
+        self.haggle().session(mode, export)
     }
 
     /// The same, unless it lets no more clients in.

@@ -9,9 +9,6 @@
 //! Environment:
 //! - `DISKFERRY`: the binary under test (default: `target/debug` or `target/release`).
 //! - `REQUIRE_PEERS=1`: a missing peer fails the test instead of skipping it.
-//! - `BLACKBOX_SERVER=nbdkit|qemu-nbd`: run the server checks (`server_conformance::`, and no other
-//!   test) against that server, to check the checks. Some then fail or skip: the checks follow our
-//!   documented decisions.
 //! - `BLACKBOX_ROUNDS`, `BLACKBOX_SEED`: the long form of the random tests (see `dice`).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -16,10 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::MIB;
 use crate::haggle::{Haggler, option_bytes, parse_export};
-use crate::launch::stand_in;
-use crate::nbd::{
-    BASE_ALLOCATION, Cursor, alloc, cflag, cmd, context_data, err, go_data, opt, rep, tflag,
-};
+use crate::nbd::{Cursor, alloc, cflag, cmd, context_data, err, go_data, opt, rep, tflag};
 use crate::session::{Answer, Mode, Request, Session};
 use crate::socket::Socket;
 use crate::{index, length};
@@ -253,22 +250,11 @@ pub fn run(checks: &[Check], target: &dyn Target) {
 
 /// A session on an export, with base:allocation where the mode has contexts.
 pub fn session(server: &dyn Running, mode: Mode, export: &str) -> Session {
-    let mut haggler = Haggler::new(server.connect());
-    if mode != Mode::Simple {
-        let agreed =
-            if mode == Mode::Structured { haggler.structured() } else { haggler.extended() };
-        assert!(agreed, "{mode:?} is refused");
-        haggler.set_contexts(export, &[BASE_ALLOCATION]);
-    }
-    haggler.go(export)
+    Haggler::new(server.connect()).session(mode, export)
 }
 
 impl Check {
     fn run(&self, target: &dyn Target) {
-        // A stand-in for our server may lack what is not old.
-        if stand_in().is_some() && (self.host.named || self.modes == [Mode::Extended]) {
-            return;
-        }
         let server = target.serve(self.host);
         let before = server.peak_memory();
         if let Some(code) = &self.code {
@@ -277,9 +263,6 @@ impl Check {
             Client::new(&*server).run(self);
         }
         for mode in self.modes {
-            if stand_in().is_some() && *mode == Mode::Extended {
-                continue;
-            }
             let mut client = Client::new(&*server);
             client.begin(session(&*server, *mode, ""), self.host);
             client.run(self);
@@ -372,9 +355,8 @@ impl<'a> Client<'a> {
             Step::Refused(option, data, by) => {
                 let haggler = self.haggler();
                 let replies = haggler.ask(*option, data);
-                let kind = replies[0].kind;
-                let is_one = by.contains(&kind) || stand_in().is_some() && replies[0].is_error();
-                assert!(replies.len() == 1 && is_one, "option {option}: {replies:02x?}");
+                let is_one = replies.len() == 1 && by.contains(&replies[0].kind);
+                assert!(is_one, "option {option}: {replies:02x?}");
                 haggler.assert_alive();
             }
             Step::Contexts(option, export, queries, names) => {
@@ -446,8 +428,7 @@ impl<'a> Client<'a> {
         let is_refused = answer.error != 0;
         // What is not offered is invalid, whatever else it is. A memory disk has nothing to cache.
         let is_offered = request.command != cmd::CACHE || session.has(tflag::SEND_CACHE);
-        let is_one = if is_offered { errors } else { &[err::EINVAL] }.contains(&answer.error)
-            || is_refused && stand_in().is_some();
+        let is_one = if is_offered { errors } else { &[err::EINVAL] }.contains(&answer.error);
         let (mode, error) = (session.mode, answer.error);
         let Request { command, flags, offset, length, .. } = *request;
         assert!(

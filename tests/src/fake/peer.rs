@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::net::RecvFlags;
 
 use super::{Record, Shared, Step};
+use crate::conformance::replies::CONTEXT;
 use crate::nbd::{
     BASE_ALLOCATION, CHUNK, Cursor, EXT_CHUNK, EXT_REQUEST, FIXED_NEWSTYLE, IHAVEOPT, Message,
     NBDMAGIC, NO_ZEROES, OPTION_REPLY, REQUEST, SIMPLE_REPLY, chunk, cmd, err, info, opt, rep,
@@ -195,8 +196,7 @@ impl Peer {
         let wanted = data.windows(BASE_ALLOCATION.len()).any(|w| w == BASE_ALLOCATION.as_bytes());
         let all = option == opt::LIST_META_CONTEXT && data.ends_with(&[0; 4]);
         if kind == rep::ACK && (wanted || all) {
-            let id =
-                if option == opt::SET_META_CONTEXT { self.shared.script.context_id } else { 0 };
+            let id = if option == opt::SET_META_CONTEXT { CONTEXT } else { 0 };
             let reply = Message::new().u32(id).bytes(BASE_ALLOCATION.as_bytes()).0;
             self.reply(option, rep::META_CONTEXT, &reply);
         }
@@ -395,8 +395,7 @@ impl Peer {
 
     /// Answers BLOCK_STATUS with extents.
     pub fn answer_status(&mut self, request: &Seen, extents: &[(u64, u64)]) {
-        let id = self.shared.script.context_id;
-        let payload = self.status_payload(id, extents);
+        let payload = self.status_payload(CONTEXT, extents);
         let kind = self.status_kind();
         self.chunk(request, chunk::DONE, kind, &payload);
     }

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use blackbox::MIB;
+use blackbox::conformance::replies::CONTEXT;
 use blackbox::fake::{ALL_FLAGS, Fake, Script, Step, greeting};
 use blackbox::nbd::{FIXED_NEWSTYLE, Message, alloc, chunk, cmd, err, opt, tflag};
 use blackbox::run::{Outcome, measured, ours, run};
@@ -170,7 +171,7 @@ fn answers_that_never_end_are_refused_while_they_come() {
                 let (kind, payload) = match kind {
                     chunk::BLOCK_STATUS => {
                         let extents = [(request.length, alloc::HOLE)];
-                        (peer.status_kind(), peer.status_payload(0x5a5a_0001, &extents))
+                        (peer.status_kind(), peer.status_payload(CONTEXT, &extents))
                     }
                     kind => (kind, error.clone()),
                 };
