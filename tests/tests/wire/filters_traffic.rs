@@ -1,4 +1,4 @@
-//! Filters that watch, break, repair and slow down traffic, as real clients see them, and beside
+//! Filters that watch, break and repair traffic, as real clients see them, and beside
 //! nbdkit's where what they write is nbdkit's.
 
 use std::fs;

@@ -52,16 +52,6 @@ fn a_request_that_fails_is_logged_with_its_export_and_not_too_often() {
 }
 
 #[test]
-fn a_filters_messages_are_logged() {
-    let temp = TempDir::new();
-    let serve = Serve::memory("1M").option("--filter=readahead");
-    let (server, log) = logged(&temp, serve);
-    let line = line_with(&log, "cannot prefetch");
-    assert!(line.contains(" warning - -: readahead: memory:1048576 cannot prefetch"), "{line}");
-    drop(server);
-}
-
-#[test]
 fn a_refused_client_is_logged() {
     let temp = TempDir::new();
     let serve = Serve::memory("1M").option("--filter=limit?limit=1").option("--max-connections=3");

@@ -1,4 +1,4 @@
-//! Checks 26, 31, 38 and 39: replies that come in pieces, with an error, cut, or never.
+//! Checks 26, 38 and 39: replies that come in pieces, with an error, or never.
 
 use std::time::Duration;
 
@@ -89,36 +89,6 @@ fn client_check_26_replies_in_segments_of_one_byte() {
             Step::Done
         });
         copy_is_right(&fake);
-    }
-}
-
-#[test]
-fn client_check_31_a_server_that_closes_between_replies() {
-    for mode in MODES {
-        let fake = at_read(mode, |peer, request| {
-            // The first half is answered, then nothing.
-            if request.offset < 2 * MIB {
-                return Step::Honest;
-            }
-            let _ = peer;
-            Step::Close
-        });
-        copy_fails(&fake);
-    }
-}
-
-#[test]
-fn client_check_38_an_unknown_error_fails_one_request() {
-    for mode in MODES {
-        for error in [999, u32::MAX, 2, 0x7fff_ffff] {
-            let fake = at_read(mode, move |peer, request| {
-                peer.answer(request, error);
-                Step::Done
-            });
-            copy_fails(&fake);
-            // It stayed connected, so it sent DISC.
-            fake.wait_until("DISC", |record| record.asked(cmd::DISC));
-        }
     }
 }
 

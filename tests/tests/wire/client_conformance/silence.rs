@@ -121,18 +121,6 @@ fn a_slow_server_is_not_a_silent_one() {
 }
 
 #[test]
-fn a_server_that_owes_nothing_may_be_silent() {
-    // The target takes longer than the source may be silent, and the source has answered.
-    let fake = Script::new(MIB).start();
-    let (outcome, content) = copy_out(
-        &impatient(&fake, "100ms"),
-        &["--target-filter=delay?delay-write=500ms", "--request-size=256K"],
-    );
-    outcome.succeeded();
-    assert!(content == Some(fake.disk()), "the copy differs");
-}
-
-#[test]
 fn retry_leaves_a_silent_connection_for_a_new_one() {
     let connections = Arc::new(AtomicUsize::new(0));
     let count = connections.clone();

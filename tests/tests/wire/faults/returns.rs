@@ -1,5 +1,5 @@
-//! Servers that go and come back: as they were, without what was not flushed, as another disk, or
-//! not at all.
+//! Servers that go and come back: as they were, without what was not flushed, or while they still
+//! do what was asked for.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -9,12 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use blackbox::fake::{Fake, Script, Step};
-use blackbox::launch::Serve;
-use blackbox::meddler::{Fault, Meddler, Mishap};
 use blackbox::nbd::{cflag, cmd, tflag};
 use blackbox::run::{Job, ours, run};
 use blackbox::temp::{TempDir, pattern};
-use blackbox::{wait_for, wait_for_lines};
+use blackbox::wait_for;
 
 use super::{TRANSIENT, device, patchwork, serve_at};
 
@@ -48,61 +46,6 @@ fn a_copy_to_a_server_that_is_killed_and_comes_back_is_whole() {
         job.wait().succeeded();
         assert!(fs::read(written).unwrap() == bytes, "reads: {reads}");
     }
-}
-
-#[test]
-fn a_server_that_does_not_come_back_is_waited_for_and_no_longer() {
-    let temp = TempDir::new();
-    let source = temp.file("source", &pattern(3, 8 << 20));
-    let disk = temp.sparse_file("disk", 8 << 20);
-    let server = serve_at(&temp.join("s"), &disk);
-    let cut = Mishap { to_server: true, after: 1 << 20, fault: Fault::Cut };
-    let meddler = Arc::new(Meddler::start(server.socket(), move |_| vec![cut]));
-    let watch = Arc::clone(&meddler);
-    let downer = thread::spawn(move || {
-        while watch.count() == 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
-        watch.down();
-    });
-    let remote = device(&meddler.uri(""), "open-timeout=30&reconnect-delay=1");
-    let outcome = run(ours(["copy"]).arg(&source).arg(remote));
-    downer.join().unwrap();
-    assert_eq!(outcome.status.code(), Some(TRANSIENT), "{outcome:#?}");
-    outcome.failed();
-}
-
-/// What a server that comes back holds then.
-fn come_back_as(other: impl Fn(&mut Vec<u8>)) -> blackbox::run::Outcome {
-    let temp = TempDir::new();
-    let bytes = patchwork(256, 5);
-    let source = temp.file("source", &bytes);
-    let (socket, log) = (temp.join("s"), temp.join("log"));
-    let serve = Serve::file(&source).option(format!("--filter=log?logfile={}", log.display()));
-    let first = serve.start_at(&socket);
-    // So slow that it is far from its end, however late the server is killed.
-    let mut copy = ours(["copy", "--source-filter=rate?rate=8M"]);
-    copy.arg(device(&first.uri(""), PATIENT)).arg(temp.join("target"));
-    let job = Job::start(&mut copy);
-    wait_for_lines(&log, "...Read ", 4);
-    first.kill();
-    let mut bytes = bytes;
-    other(&mut bytes);
-    let another = temp.file("another", &bytes);
-    let _again = serve_at(&socket, &another);
-    let outcome = job.wait();
-    assert!(!temp.join("target").exists(), "the half file is still there");
-    outcome
-}
-
-#[test]
-fn a_disk_that_comes_back_with_other_bytes_or_another_size_is_refused() {
-    let outcome = come_back_as(|bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x55));
-    assert!(outcome.failed().contains("holds other bytes"), "{outcome:#?}");
-    assert_eq!(outcome.status.code(), Some(1));
-    let outcome = come_back_as(|bytes| bytes.truncate(8 << 20));
-    assert!(outcome.failed().contains("its size was"), "{outcome:#?}");
-    assert_eq!(outcome.status.code(), Some(1));
 }
 
 /// Loses the first fast zero: before it was done, or after.

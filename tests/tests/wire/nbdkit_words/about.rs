@@ -1,12 +1,8 @@
 //! What is printed instead of serving: help, versions, abilities, manuals, completions.
 
-use std::fs;
-
 use blackbox::MIB;
 use blackbox::run::{ours, run};
 use blackbox::temp::TempDir;
-
-use super::filters;
 
 #[test]
 fn config_and_plugin_are_dumped_as_lines_of_keys_and_values() {
@@ -100,20 +96,5 @@ fn versions_and_lists_of_options_are_for_scripts() {
     let long = run(&mut ours(["serve", "--long-options"]));
     for option in ["--filter", "--mask-handshake", "--export-name", "--dump-plugin", "--no-mc"] {
         assert!(long.succeeded().contains(&format!("{option}\n")), "{option}");
-    }
-}
-
-#[test]
-fn filters_are_completed_and_have_man_pages_as_devices_have() {
-    let temp = TempDir::new();
-    run(ours(["man"]).arg(temp.path())).succeeded();
-    let page = |name: &str| fs::read_to_string(temp.join(name)).unwrap_or_default();
-    assert!(page("diskferry-device-memory.1").contains("EXAMPLE"));
-    for filter in filters() {
-        assert!(page(&format!("diskferry-filter-{filter}.1")).contains("EXAMPLE"), "{filter}");
-        for shell in ["bash", "zsh", "fish"] {
-            let script = run(&mut ours(["completions", shell]));
-            assert!(script.succeeded().contains(&filter), "{shell}: {filter}");
-        }
     }
 }

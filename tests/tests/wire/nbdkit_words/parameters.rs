@@ -1,8 +1,5 @@
 //! Parameters: the device or filter that gets them, and the errors for unknown ones.
 
-use blackbox::peers::peer;
-use blackbox::run::{ours, program, run};
-
 use super::{has_peers, our_line};
 
 #[test]
@@ -43,30 +40,4 @@ fn parameters_are_read_from_a_file() {
     let text = "printf '# a disk\\n\\nsize=64K\\nbyte=65\\nrdelay=1us\\n' > words; \
                 SERVER --filter=delay ones @./words --run 'nbdcopy $uri - | tr -d A | wc -c'";
     assert_eq!(our_line(text).succeeded().trim(), "0");
-}
-
-#[test]
-fn every_parameter_of_the_curl_plugin_is_taken_by_http_or_refused_with_a_reason() {
-    let Some(nbdkit) = peer("nbdkit") else { return };
-    let help = run(&mut program(&nbdkit, ["curl", "--help"])).succeeded().to_owned();
-    let words = help.lines().filter_map(|line| {
-        let word = line.trim_start().split(char::is_whitespace).next()?;
-        word.split_once('=').map(|(key, _)| key.to_owned())
-    });
-    let keys: std::collections::BTreeSet<_> = words
-        .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || "-13".contains(c)))
-        .collect();
-    assert!(keys.len() > 20 && keys.contains("cookie-script"), "{keys:?}");
-    for key in keys.iter().filter(|key| *key != "url") {
-        // There is no listener.
-        let url = "url=http://127.0.0.1:1/x";
-        let outcome = run(&mut ours(["info", &format!("http:?{key}=1&{url}")]));
-        let said = outcome.failed();
-        assert!(!said.contains("there is no parameter"), "{said}");
-        let is_tried = said.contains("127.0.0.1:1");
-        assert!(
-            is_tried || said.contains(&format!("{key}=")) || said.contains(&format!("{key}: ")),
-            "{key}: {said}"
-        );
-    }
 }

@@ -1,4 +1,4 @@
-//! The server as a process: its log, its signals, its parent, its memory, and when it listens.
+//! The server as a process: its memory, its parent, and when and where it listens.
 
 use std::fs;
 use std::os::unix::net::UnixListener;

@@ -63,13 +63,3 @@ fn only_one_family_of_addresses_is_listened_on() {
     assert_eq!(listens("-6"), "[::1]\n");
     assert_eq!(listens("-v"), "127.0.0.1\n[::1]\n");
 }
-
-#[test]
-fn the_uri_of_an_ipv6_server_leads_to_it() {
-    if std::net::TcpListener::bind("[::1]:0").is_err() {
-        return skip_environment("no IPv6 here");
-    }
-    let shell = format!("{} info \"$uri\"", diskferry().display());
-    let words = ["serve", "-6", "-p", "0", "memory", "1M", "--run", &shell];
-    run(&mut ours(words)).succeeded();
-}

@@ -43,11 +43,6 @@ fn verified(server: &Server, jobs: u32, block: &str, options: &[&str]) {
 }
 
 #[test]
-fn fio_verifies_random_writes_to_memory() {
-    verified(&Serve::memory("64M").start(), 1, "4k", &[]);
-}
-
-#[test]
 fn fio_verifies_two_jobs_on_one_multi_conn_export() {
     verified(&Serve::memory("64M").start(), 2, "4k", &[]);
 }

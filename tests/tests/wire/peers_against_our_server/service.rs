@@ -1,12 +1,12 @@
 //! How a server is started, found and stopped: --run, pid file, --daemon, service manager,
-//! signals, limits.
+//! a stop, many clients.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use blackbox::launch::{Serve, Server};
-use blackbox::peers::{diskferry, peer};
+use blackbox::peers::diskferry;
 use blackbox::run::{Job, Outcome, ours, pid_in, run};
 use blackbox::session::Mode;
 use blackbox::socket::Socket;
@@ -34,16 +34,6 @@ fn run_has_the_variables() {
     assert_eq!(value("exportname"), "ex");
     // The socket was made for us, and is gone.
     assert!(!std::path::Path::new(&socket).exists(), "{socket} was left behind");
-}
-
-#[test]
-fn run_finds_a_server_that_is_ready() {
-    let Some(nbdinfo) = peer("nbdinfo") else { return };
-    let outcome = beside(&[], &format!("{} --size \"$uri\"", nbdinfo.display()));
-    assert_eq!(outcome.succeeded().trim(), MIB.to_string());
-    let over_tcp = format!("{} --size \"$uri\"", nbdinfo.display());
-    let outcome = beside(&["-p", "0"], &over_tcp);
-    assert_eq!(outcome.succeeded().trim(), MIB.to_string());
 }
 
 #[test]
@@ -139,28 +129,6 @@ fn a_socket_for_another_process_is_not_taken() {
     command.env("LISTEN_FDS", "1").env("LISTEN_PID", "1");
     let server = Server::start(command, temp, path);
     server.session(Mode::Simple, "").assert_alive();
-}
-
-#[test]
-fn a_socket_that_is_in_use_is_not_stolen() {
-    let server = Serve::memory("1M").start();
-    let mut command = ours(["serve", "-U"]);
-    command.arg(server.socket()).args(["memory", "2M", "--run", "true"]);
-    run(&mut command).failed();
-    assert_eq!(server.session(Mode::Simple, "").export.size, MIB);
-}
-
-#[test]
-fn too_many_connections_are_refused_and_the_rest_are_served() {
-    let server = Serve::memory("1M").option("--max-connections").option("3").start();
-    let let_in = || server.session_with_room(Mode::Simple, "");
-    let mut sessions: Vec<_> = (0..3).map(|_| let_in()).collect();
-    assert!(server.admits(Mode::Simple, "").is_none(), "a fourth was greeted");
-    for session in &mut sessions {
-        session.assert_alive();
-    }
-    sessions.pop().unwrap().disconnect();
-    let_in().assert_alive();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{alloc, cflag, cmd, err, tflag};
 use blackbox::peers::peer;
 use blackbox::session::{Mode, Request};
-use blackbox::temp::{TempDir, pattern};
+use blackbox::temp::TempDir;
 use blackbox::{MIB, index};
 
 use super::in_front_of;
@@ -140,26 +140,6 @@ fn extents_and_zeroes_beyond_4_gib_are_one_request_where_both_know_extended_head
     session.write(63 << 40, &[1; 4096]);
     assert_eq!(session.error_of(&Request::new(cmd::TRIM, 1 << 40, 63 << 40)), 0);
     assert_eq!(session.map(), [(64 << 40, hole)]);
-}
-
-#[test]
-fn what_was_written_is_read_through_by_every_client() {
-    let Some(nbdkit) = peer("nbdkit") else { return };
-    for words in [&[][..], &["shared=false"], &["connections=4"]] {
-        let upstream = Server::nbdkit(&nbdkit, &["memory", "4M"]);
-        let server = in_front_of(&upstream.uri(""), words);
-        let mut writer = server.session(Mode::Structured, "");
-        let mut reader = server.session(Mode::Extended, "");
-        let data = pattern(0, index(2 * MIB));
-        writer.write(1000, &data);
-        assert!(reader.read(1000, 2 * MIB).unwrap() == data, "{words:?}");
-        assert_eq!(writer.error_of(&Request::new(cmd::WRITE_ZEROES, 5000, MIB)), 0);
-        let read = reader.read(1000, 2 * MIB).unwrap();
-        assert!(read[..4000] == data[..4000]);
-        assert!(read[4000..4000 + index(MIB)].iter().all(|b| *b == 0));
-        assert!(read[4000 + index(MIB)..] == data[4000 + index(MIB)..]);
-        reader.flush();
-    }
 }
 
 #[test]

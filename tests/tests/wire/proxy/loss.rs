@@ -8,7 +8,6 @@ use blackbox::nbd::{cmd, err};
 use blackbox::peers::peer;
 use blackbox::session::{Mode, Request};
 use blackbox::temp::TempDir;
-use blackbox::wait_for;
 
 use super::in_front_of;
 
@@ -71,34 +70,6 @@ fn apart_a_client_that_comes_after_a_restart_is_served_and_one_from_before_is_no
     assert_eq!(after.read(0, 1024).unwrap(), [[6; 512], [5; 512]].concat());
     // What the first one may have lost is not known.
     assert!(LOST.contains(&before.read(0, 512).unwrap_err()));
-}
-
-#[test]
-fn each_client_apart_has_a_connection_and_takes_it_along() {
-    let Some(nbdkit) = peer("nbdkit") else { return };
-    for (words, most) in [(&["shared=false"][..], 4), (&["shared=true"], 1)] {
-        let temp = TempDir::new();
-        let log = temp.join("log");
-        let logfile = format!("logfile={}", log.display());
-        let upstream = Server::nbdkit(&nbdkit, &["--filter=log", "memory", "1M", &logfile]);
-        let count = |word: &str| {
-            let log = fs::read_to_string(&log).unwrap();
-            log.lines().filter(|line| line.contains(word)).count()
-        };
-        let server = in_front_of(&upstream.uri(""), words);
-        let mut sessions: Vec<_> = (0..3).map(|_| server.session(Mode::Structured, "")).collect();
-        for session in &mut sessions {
-            session.assert_alive();
-        }
-        assert_eq!(count(" Connect export="), most, "{words:?}");
-        assert_eq!(count(" Disconnect "), 0, "{words:?}");
-        for session in sessions {
-            session.disconnect();
-        }
-        wait_for("connections go with their clients", || count(" Disconnect ") >= most - 1);
-        // The one that all clients, or none, use stays.
-        assert_eq!(count(" Disconnect "), most - 1, "{words:?}");
-    }
 }
 
 #[test]

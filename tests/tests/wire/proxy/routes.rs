@@ -1,11 +1,10 @@
-//! Servers that we start ourselves, and those that are not there yet.
+//! Servers that we start ourselves: they serve, and end with us.
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use blackbox::haggle::Haggler;
-use blackbox::launch::{Serve, Server};
+use blackbox::launch::Serve;
 use blackbox::nbd::cmd;
 use blackbox::peers::peer;
 use blackbox::run::{Job, json, ours, pid_in, run, runs};
@@ -14,8 +13,6 @@ use blackbox::socket::Socket;
 use blackbox::temp::TempDir;
 use blackbox::wait_for;
 use rustix::process::{Pid, Signal};
-
-use super::in_front_of;
 
 fn command_words(program: &Path, arguments: &[&str]) -> Vec<String> {
     let arguments = arguments.iter().map(|a| format!("arg={a}"));
@@ -87,44 +84,6 @@ fn a_command_is_copied_from_and_what_it_prints_is_not_taken_for_data() {
     assert_eq!(told["exports"][0]["uri"], source.as_str(), "{told}");
     let list = run(&mut ours(["list", &source]));
     assert!(list.succeeded().contains("export-size: 1048576 (1M)"), "{list:?}");
-}
-
-#[test]
-fn a_command_that_dies_is_an_error_for_its_clients() {
-    let Some(nbdkit) = peer("nbdkit") else { return };
-    let temp = TempDir::new();
-    let pidfile = temp.join("pid");
-    let arguments = ["-f", "-P", pidfile.to_str().unwrap(), "memory", "1M"];
-    let server = Serve::device(command_words(&nbdkit, &arguments)).start();
-    let mut session = server.session(Mode::Structured, "");
-    session.assert_alive();
-    rustix::process::kill_process(pid_in(&pidfile), Signal::KILL).unwrap();
-    wait_for("the client is not told", || session.read(0, 512).is_err());
-}
-
-#[test]
-fn a_server_that_is_late_is_waited_for_as_often_as_asked() {
-    let Some(nbdkit) = peer("nbdkit") else { return };
-    let temp = TempDir::new();
-    let socket = temp.join("late");
-    let uri = format!("nbd+unix:///?socket={}", socket.display());
-    // Two attempts are more than a second; then it is an error.
-    let begun = Instant::now();
-    let named = format!("uri={uri}");
-    let refused = run(&mut ours(["serve", "-U", "-", "--run", "true", "nbd", &named, "retry=1"]));
-    assert!(refused.failed().contains("connect"), "{refused:?}");
-    assert!(begun.elapsed() >= Duration::from_secs(1));
-    std::thread::scope(|scope| {
-        // nbdkit ends with the thread that starts it, so that is this one.
-        let early = scope.spawn(|| in_front_of(&uri, &["retry=50"]));
-        std::thread::sleep(Duration::from_millis(1500));
-        let mut command = std::process::Command::new(&nbdkit);
-        command.args(["-f", "-U", socket.to_str().unwrap(), "memory", "1M"]);
-        let _late = Server::start(command, TempDir::new(), socket.clone());
-        let server = early.join().unwrap();
-        server.session(Mode::Structured, "").assert_alive();
-        assert!(server.stop().success());
-    });
 }
 
 /// A copy from a server that it starts, and that does not answer; and the server's pid.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use blackbox::launch::{Serve, Server};
-use blackbox::nbd::{cflag, cmd, tflag};
+use blackbox::nbd::{cflag, cmd};
 use blackbox::peers::{skip_environment, strace};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
@@ -86,10 +86,6 @@ fn server_check_67_fua_syncs_before_it_is_answered() {
     let Some(server) = traced(&temp, &path) else { return };
     let log = temp.join("log");
     let mut session = server.session(Mode::Simple, "");
-    if !session.has(tflag::SEND_FUA) {
-        skip_environment("the export has no FUA");
-        return;
-    }
     let requests = [
         Request::write(4096, &[0x43; 4096]),
         Request::write(4097, &[0x44; 300_000]),
@@ -115,10 +111,6 @@ fn server_check_90_flush_on_another_connection_covers_the_write() {
     let log = temp.join("log");
     let mut one = server.session(Mode::Simple, "");
     let mut two = server.session(Mode::Structured, "");
-    if !one.has(tflag::CAN_MULTI_CONN) {
-        skip_environment("the export has no multi-conn");
-        return;
-    }
     for n in 0..4_u8 {
         let before = lines(&log);
         one.write(u64::from(n) * 4096, &[n + 1; 4096]);
@@ -132,19 +124,6 @@ fn server_check_90_flush_on_another_connection_covers_the_write() {
     let request = Request::write(65536, &[9; 512]).flags(cflag::FUA);
     assert_eq!(two.error_of(&request), 0);
     assert_eq!(one.read(65536, 512).unwrap(), [9; 512]);
-}
-
-#[test]
-fn server_check_90_memory_is_one_disk_on_all_connections() {
-    let server = Serve::memory("1M").start();
-    let mut one = server.session(Mode::Simple, "");
-    let mut two = server.session(Mode::Structured, "");
-    assert_eq!(one.export.size, two.export.size);
-    for n in 0..50 {
-        one.write(n * 1000, &pattern(n, 1000));
-        two.flush();
-        assert_eq!(two.read(n * 1000, 1000).unwrap(), pattern(n, 1000));
-    }
 }
 
 fn tail(log: &Path) -> String {

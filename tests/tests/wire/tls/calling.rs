@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use blackbox::launch::Server;
+use blackbox::launch::{Serve, Server};
 use blackbox::peers::peer;
-use blackbox::run::{Job, Outcome, ours, run};
+use blackbox::run::{Job, Outcome, ferry, ours, run};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::wait_for;
 use rustix::process::Signal;
@@ -69,37 +69,26 @@ fn certificates(credentials: &Credentials) -> String {
 }
 
 #[test]
-fn nbdkit_with_a_key() {
+fn peers_with_a_key() {
     let Some(credentials) = Credentials::make() else { return };
     let options = ["--tls=require", "--tls-psk=%D/keys.psk"];
-    let Some(server) = nbdkit(&credentials, &options) else { return };
-    there_and_back(&credentials, &uri(&server, "bob@", &keys(&credentials)));
-}
-
-#[test]
-fn nbdkit_with_its_certificate_and_with_ours() {
-    for verify in [&[][..], &["--tls-verify-peer"]] {
-        let Some(credentials) = Credentials::make() else { return };
-        let options = [&["--tls=require", "--tls-certificates=%D"], verify].concat();
-        let Some(server) = nbdkit(&credentials, &options) else { return };
-        there_and_back(&credentials, &uri(&server, "", &certificates(&credentials)));
+    let servers = [nbdkit(&credentials, &options), qemu_nbd(&credentials, "tls-creds-psk")];
+    for (server, user) in servers.into_iter().flatten().zip(["bob@", "alice@"]) {
+        there_and_back(&credentials, &uri(&server, user, &keys(&credentials)));
     }
 }
 
 #[test]
-fn qemu_nbd_with_a_key() {
-    let Some(credentials) = Credentials::make() else { return };
-    let Some(server) = qemu_nbd(&credentials, "tls-creds-psk") else { return };
-    there_and_back(&credentials, &uri(&server, "alice@", &keys(&credentials)));
-}
-
-#[test]
-fn qemu_nbd_with_its_certificate_and_with_ours() {
-    for verify in ["no", "yes"] {
+fn peers_with_their_certificate_and_with_ours() {
+    for verify in [false, true] {
         let Some(credentials) = Credentials::make() else { return };
-        let object = format!("tls-creds-x509,verify-peer={verify}");
-        let Some(server) = qemu_nbd(&credentials, &object) else { return };
-        there_and_back(&credentials, &uri(&server, "", &certificates(&credentials)));
+        let more = if verify { &["--tls-verify-peer"][..] } else { &[] };
+        let options = [&["--tls=require", "--tls-certificates=%D"], more].concat();
+        let object = format!("tls-creds-x509,verify-peer={}", if verify { "yes" } else { "no" });
+        let servers = [nbdkit(&credentials, &options), qemu_nbd(&credentials, &object)];
+        for server in servers.into_iter().flatten() {
+            there_and_back(&credentials, &uri(&server, "", &certificates(&credentials)));
+        }
     }
 }
 
@@ -133,6 +122,18 @@ fn our_own_server_in_every_way() {
 /// The output of `info` for a server.
 fn info(uri: &str) -> Outcome {
     run(&mut ours(["info", uri]))
+}
+
+#[test]
+fn client_check_18_a_server_that_requires_tls_gets_it_or_a_clear_refusal() {
+    let Some(credentials) = Credentials::make() else { return };
+    let key = format!("--tls-psk={}", credentials.keys().display());
+    let server = Serve::memory("1M").option("--tls=require").option(key).start();
+    for verb in ["info", "list", "map"] {
+        assert!(ferry([verb, &server.uri("")]).failed().contains("TLS"));
+    }
+    let told = info(&uri(&server, "bob@", &keys(&credentials)));
+    assert!(told.succeeded().contains("with TLS"), "{told:?}");
 }
 
 #[test]

@@ -18,14 +18,14 @@ use blackbox::{GUARD, wait_for};
 use super::certificates::Credentials;
 
 /// A server of both kinds of clients, which gives a handshake one second.
-pub(crate) fn server(credentials: &Credentials) -> Server {
+fn server(credentials: &Credentials) -> Server {
     let keys = format!("--tls-psk={}", credentials.keys().display());
     let serve = Serve::memory("1M").option("--tls=on").option(keys);
     serve.option("--handshake-timeout=1").start()
 }
 
 /// Another client is served.
-pub(crate) fn assert_serves(server: &Server, credentials: &Credentials) {
+fn assert_serves(server: &Server, credentials: &Credentials) {
     server.haggle().assert_alive();
     let (socket, keys) = (server.socket().display(), credentials.keys());
     let uri = format!("nbds+unix://alice@/?socket={socket}&tls-psk-file={}", keys.display());
@@ -102,15 +102,6 @@ fn many_clients_that_begin_and_leave_cost_nothing_that_stays() {
     wait_for("the last one is gone", are_gone);
     let grown = server.anonymous_memory().saturating_sub(memory);
     assert!(grown < 16 << 20, "{grown} bytes");
-}
-
-#[test]
-fn server_check_41_what_was_agreed_on_before_tls_is_forgotten() {
-    let Some(credentials) = Credentials::make() else { return };
-    let server = server(&credentials);
-    let Some(told) = gnutls(&server, &credentials, "forgets") else { return };
-    assert_eq!(told.succeeded().trim(), "simple");
-    assert_serves(&server, &credentials);
 }
 
 #[test]
@@ -209,7 +200,7 @@ fn client_check_19_a_server_that_does_not_begin_tls_is_told_apart_and_nothing_is
 }
 
 /// A client of GnuTLS that does what `deed` says.
-pub(crate) fn gnutls(server: &Server, credentials: &Credentials, deed: &str) -> Option<Outcome> {
+fn gnutls(server: &Server, credentials: &Credentials, deed: &str) -> Option<Outcome> {
     let python = peer("python3")?;
     let script: &Path = &credentials.temp().join("client.py");
     fs::write(script, CLIENT).unwrap();
@@ -240,12 +231,6 @@ def kind():
     _, _, kind, length = struct.unpack(">QIII", exactly(20))
     exactly(length)
     return kind
-if deed == "forgets":
-    s.sendall(option(8))
-    assert kind() == 1
-    # base:allocation of the default export.
-    s.sendall(option(10, struct.pack(">III", 0, 1, 15) + b"base:allocation"))
-    assert (kind(), kind()) == (4, 1)
 s.sendall(option(5))
 assert kind() == 1
 s.settimeout(None)
@@ -297,23 +282,7 @@ def read(cookie):
     send(struct.pack(">IHHQQI", 0x25609513, 0, 0, cookie, 0, 4096))
     head = receive(16)
     return head and receive(4096)
-if deed == "forgets":
-    assert go() & 1 << 7 == 0, "DF without chunks"
-    send(struct.pack(">IHHQQI", 0x25609513, 0, 0, 1, 0, 512))
-    simple = receive(4) == struct.pack(">I", 0x67446698)
-    receive(12 + 512)
-    # No context is selected any more.
-    send(struct.pack(">IHHQQI", 0x25609513, 0, 7, 2, 0, 512))
-    assert receive(16) == struct.pack(">IIQ", 0x67446698, 22, 2)
-    print("simple" if simple else "chunks")
-elif deed == "again":
-    send(option(5))
-    invalid = reply()[0] == 0x80000003
-    send(option(3))
-    assert [reply()[0], reply()[0]] == [2, 1]
-    assert go() and read(1) is not None
-    print("invalid" if invalid else "begun again")
-elif deed == "flood":
+if deed == "flood":
     assert go() and read(1)
     for n in range(1000000):
         if g.gnutls_session_key_update(session, 0) < 0: break

@@ -4,7 +4,6 @@
 mod access;
 mod calling;
 mod certificates;
-mod checks;
 mod hostile;
 mod narrow;
 mod nbd_server;

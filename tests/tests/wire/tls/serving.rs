@@ -61,18 +61,10 @@ fn libnbd(options: &[&str], user: &str) {
 }
 
 #[test]
-fn libnbd_with_a_key() {
-    libnbd(KEYS, AS_ALICE);
-}
-
-#[test]
-fn libnbd_with_our_certificate() {
-    libnbd(CERTIFICATES, "");
-}
-
-#[test]
-fn libnbd_with_certificates_of_both() {
-    libnbd(BOTH_SHOW, "");
+fn libnbd_with_a_key_and_with_certificates() {
+    for (options, user) in [(KEYS, AS_ALICE), (CERTIFICATES, ""), (BOTH_SHOW, "")] {
+        libnbd(options, user);
+    }
 }
 
 /// qemu-img, there and back, with these credentials of its own.
@@ -104,18 +96,11 @@ fn qemu(options: &[&str], object: &str) {
 }
 
 #[test]
-fn qemu_img_with_a_key() {
-    qemu(KEYS, "tls-creds-psk,username=bob");
-}
-
-#[test]
-fn qemu_img_with_our_certificate() {
-    qemu(CERTIFICATES, "tls-creds-x509");
-}
-
-#[test]
-fn qemu_img_with_certificates_of_both() {
-    qemu(BOTH_SHOW, "tls-creds-x509");
+fn qemu_img_with_a_key_and_with_certificates() {
+    let (key, certificate) = ("tls-creds-psk,username=bob", "tls-creds-x509");
+    for (options, object) in [(KEYS, key), (CERTIFICATES, certificate), (BOTH_SHOW, certificate)] {
+        qemu(options, object);
+    }
 }
 
 #[test]
