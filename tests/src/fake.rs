@@ -142,6 +142,20 @@ impl Script {
         self
     }
 
+    /// The same with a hook at each request of one command.
+    #[must_use]
+    pub fn at(
+        self,
+        command: u16,
+        hook: impl Fn(&mut Peer, &Seen) -> Step + Send + Sync + 'static,
+    ) -> Self {
+        self.on_request(
+            move |peer, request, _| {
+                if request.command == command { hook(peer, request) } else { Step::Honest }
+            },
+        )
+    }
+
     /// Starts it.
     pub fn start(self) -> Fake {
         Fake::start(self)

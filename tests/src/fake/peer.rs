@@ -367,14 +367,17 @@ impl Peer {
 
     /// Answers a READ with its bytes.
     pub fn answer_read(&mut self, request: &Seen, data: &[u8]) {
+        let reply = self.read_reply(request, data);
+        self.send(&reply);
+    }
+
+    /// The reply to a READ.
+    pub fn read_reply(&self, request: &Seen, data: &[u8]) -> Vec<u8> {
         if self.mode == Mode::Simple {
-            let mut reply = simple(0, request.cookie);
-            reply.extend(data);
-            self.send(&reply);
-            return;
+            return [&simple(0, request.cookie), data].concat();
         }
         let payload = Message::new().u64(request.offset).bytes(data).0;
-        self.chunk(request, chunk::DONE, chunk::OFFSET_DATA, &payload);
+        chunk_bytes(self.mode, request, chunk::DONE, chunk::OFFSET_DATA, &payload)
     }
 
     /// Answers anything else: success or an error.

@@ -11,10 +11,7 @@ use super::{CHUNKED, copy_is_right, copy_is_right_or_fails, copy_out, verb};
 /// after it makes nothing good.
 fn judged(command: u16, replies: &[Reply]) {
     for (reply, mode) in replies.iter().flat_map(|r| r.modes.iter().map(move |mode| (*r, *mode))) {
-        let script = Script::new(MIB).mode(mode).on_request(move |peer, request, _| {
-            if request.command != command {
-                return Step::Honest;
-            }
+        let script = Script::new(MIB).mode(mode).at(command, move |peer, request| {
             peer.send(&reply.bytes(request, mode));
             if reply.verdict == Verdict::Ends { Step::Honest } else { Step::Done }
         });
@@ -52,10 +49,7 @@ fn client_check_28_content_in_many_pieces_and_holes_is_put_together() {
         let (from, to) = (100_000, 300_000);
         script.disk[from..to].fill(0);
         let fake = script
-            .on_request(move |peer, request, _| {
-                if request.command != cmd::READ {
-                    return Step::Honest;
-                }
+            .at(cmd::READ, |peer, request| {
                 let end = request.offset + request.length;
                 let mut pieces = Vec::new();
                 let mut at = request.offset;

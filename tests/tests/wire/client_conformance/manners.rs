@@ -89,9 +89,10 @@ fn client_check_40_zeroes_that_are_offered_and_refused_are_written() {
             // All of them, or only those without FAST_ZERO.
             let which: &[bool] = if error == 0 { &[false] } else { &[true, false] };
             for all in which.iter().copied() {
-                let script = Script::new(3 * MIB).mode(mode).on_request(move |peer, request, _| {
+                let script = Script::new(3 * MIB).mode(mode);
+                let script = script.at(cmd::WRITE_ZEROES, move |peer, request| {
                     let fast = request.flags & cflag::FAST_ZERO != 0;
-                    if request.command != cmd::WRITE_ZEROES || error == 0 && !fast {
+                    if error == 0 && !fast {
                         return Step::Honest;
                     }
                     peer.answer(request, if fast && !all { err::ENOTSUP } else { error });
@@ -230,10 +231,7 @@ fn client_check_40_an_empty_disk_is_copied_without_a_request() {
 
 #[test]
 fn client_check_40_holes_are_neither_read_nor_written() {
-    let script = Script::empty(1 << 40).on_request(|peer, request, _| {
-        if request.command != cmd::BLOCK_STATUS {
-            return Step::Honest;
-        }
+    let script = Script::empty(1 << 40).at(cmd::BLOCK_STATUS, |peer, request| {
         peer.answer_status(request, &[(request.length, alloc::HOLE | alloc::ZERO)]);
         Step::Done
     });

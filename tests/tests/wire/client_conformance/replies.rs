@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use blackbox::MIB;
-use blackbox::fake::{Fake, Peer, Script, Step, chunk_bytes, simple};
+use blackbox::fake::{Fake, Script, Step};
 use blackbox::nbd::{Message, chunk, cmd, err, tflag};
 use blackbox::rules::Seen;
 use blackbox::run::{Job, ours, peak_memory_of};
@@ -13,48 +13,15 @@ use rustix::process::Signal;
 
 use super::{CHUNKED, MODES, copy_fails, copy_is_right};
 
-/// A fake in this mode whose READs are answered by the hook.
-fn at_read(mode: Mode, hook: impl Fn(&mut Peer, &Seen) -> Step + Send + Sync + 'static) -> Fake {
-    at_read_of(Script::new(4 * MIB).mode(mode), hook)
-}
-
-fn at_read_of(
-    script: Script,
-    hook: impl Fn(&mut Peer, &Seen) -> Step + Send + Sync + 'static,
-) -> Fake {
-    let script = script.on_request(move |peer, request, _| {
-        if request.command == cmd::READ { hook(peer, request) } else { Step::Honest }
-    });
-    script.start()
-}
-
-/// The bytes that an honest answer to a READ would be.
-fn honest_read(peer: &Peer, request: &Seen, cookie: u64) -> Vec<u8> {
-    let data = peer.bytes(request.offset, request.length);
-    if peer.mode == Mode::Simple {
-        return [simple(0, cookie), data].concat();
-    }
-    let request = Seen { cookie, ..request.clone() };
-    let payload = Message::new().u64(request.offset).bytes(&data).0;
-    chunk_bytes(peer.mode, &request, chunk::DONE, chunk::OFFSET_DATA, &payload)
-}
-
-/// Holds READs while more of them come, then answers all by the closure.
-fn together(mode: Mode, answer: impl Fn(&mut Peer, Vec<Seen>) + Send + Sync + 'static) -> Fake {
-    at_read(mode, move |peer, request| {
-        peer.held.push((request.clone(), Vec::new()));
-        if !peer.more_comes() {
-            let held = std::mem::take(&mut peer.held);
-            answer(peer, held.into_iter().map(|(request, _)| request).collect());
-        }
-        Step::Done
-    })
-}
-
 #[test]
 fn client_check_26_chunks_of_several_reads_interleaved() {
     for mode in CHUNKED {
-        let fake = together(mode, |peer, requests| {
+        let script = Script::new(4 * MIB).mode(mode).at(cmd::READ, |peer, request| {
+            peer.held.push((request.clone(), Vec::new()));
+            if peer.more_comes() {
+                return Step::Done;
+            }
+            let requests: Vec<Seen> = peer.held.drain(..).map(|(request, _)| request).collect();
             // Each read in four parts; the parts of all of them mixed, back to front.
             for part in (0..4).rev() {
                 for request in requests.iter().rev() {
@@ -73,22 +40,23 @@ fn client_check_26_chunks_of_several_reads_interleaved() {
             for request in &requests {
                 peer.chunk(request, chunk::DONE, chunk::NONE, &[]);
             }
+            Step::Done
         });
-        copy_is_right(&fake);
+        copy_is_right(&script.start());
     }
 }
 
 #[test]
 fn client_check_26_replies_in_segments_of_one_byte() {
     for mode in MODES {
-        let script = Script::new(4096).mode(mode);
-        let fake = at_read_of(script, |peer, request| {
-            for byte in honest_read(peer, request, request.cookie) {
+        let script = Script::new(4096).mode(mode).at(cmd::READ, |peer, request| {
+            let data = peer.bytes(request.offset, request.length);
+            for byte in peer.read_reply(request, &data) {
                 peer.send(&[byte]);
             }
             Step::Done
         });
-        copy_is_right(&fake);
+        copy_is_right(&script.start());
     }
 }
 
@@ -96,7 +64,8 @@ fn client_check_26_replies_in_segments_of_one_byte() {
 fn client_check_38_each_error_is_reported_with_the_offset() {
     for (error, text) in [(err::EIO, "nput/output"), (err::EPERM, "ermi"), (err::EINVAL, "nvalid")]
     {
-        let fake = at_read(Mode::Structured, move |peer, request| {
+        let script = Script::new(4 * MIB).mode(Mode::Structured);
+        let script = script.at(cmd::READ, move |peer, request| {
             // Only the third mebibyte is bad.
             if request.offset + request.length <= 2 * MIB || request.offset >= 3 * MIB {
                 return Step::Honest;
@@ -104,7 +73,7 @@ fn client_check_38_each_error_is_reported_with_the_offset() {
             peer.answer(request, error);
             Step::Done
         });
-        let line = copy_fails(&fake);
+        let line = copy_fails(&script.start());
         // The exact words are not specified; the cause and the place must be there.
         let cause = line.contains(text) || line.contains(&format!("E{text}"));
         let named = ["EIO", "EPERM", "EINVAL"].iter().any(|name| line.contains(name));
@@ -130,7 +99,7 @@ fn interrupted(arguments: &[&str], fake: &Fake, ready: impl Fn(&blackbox::fake::
 #[test]
 fn client_check_39_a_server_that_never_replies_can_be_left() {
     for mode in MODES {
-        let fake = at_read(mode, |_, _| Step::Done);
+        let fake = Script::new(4 * MIB).mode(mode).at(cmd::READ, |_, _| Step::Done).start();
         let temp = TempDir::new();
         let target = temp.join("copy");
         let uri = fake.uri("");
@@ -142,11 +111,9 @@ fn client_check_39_a_server_that_never_replies_can_be_left() {
 #[test]
 fn client_check_39_a_server_that_stops_reading_can_be_left() {
     for mode in MODES {
-        let script = Script::new(64 * MIB).mode(mode).on_request(|_, request, _| {
-            if request.command == cmd::WRITE {
-                // Long enough for the guard of the run.
-                std::thread::sleep(Duration::from_secs(100));
-            }
+        let script = Script::new(64 * MIB).mode(mode).at(cmd::WRITE, |_, _| {
+            // Long enough for the guard of the run.
+            std::thread::sleep(Duration::from_secs(100));
             Step::Honest
         });
         let fake = script.start();
@@ -175,20 +142,16 @@ fn client_check_39_a_writer_does_not_starve_the_reader() {
     // the fake does not read while it sends.
     let flags = tflag::HAS_FLAGS | tflag::SEND_FLUSH;
     let script = Script { flags, ..Script::new(16 * MIB) };
-    let script = script.mode(Mode::Structured).on_request(|peer, request, payload| {
-        if request.command == cmd::READ {
-            // A read in 512-byte chunks, each with a header.
-            let mut at = request.offset;
-            while at < request.offset + request.length {
-                let data = peer.bytes(at, 512);
-                let payload = Message::new().u64(at).bytes(&data).0;
-                peer.chunk(request, 0, chunk::OFFSET_DATA, &payload);
-                at += 512;
-            }
-            peer.chunk(request, chunk::DONE, chunk::NONE, &[]);
-            return Step::Done;
+    let script = script.mode(Mode::Structured).at(cmd::READ, |peer, request| {
+        // A read in 512-byte chunks, each with a header.
+        let mut at = request.offset;
+        while at < request.offset + request.length {
+            let data = peer.bytes(at, 512);
+            let payload = Message::new().u64(at).bytes(&data).0;
+            peer.chunk(request, 0, chunk::OFFSET_DATA, &payload);
+            at += 512;
         }
-        peer.honest(request, payload);
+        peer.chunk(request, chunk::DONE, chunk::NONE, &[]);
         Step::Done
     });
     copy_is_right(&script.start());
@@ -198,10 +161,7 @@ fn client_check_39_a_writer_does_not_starve_the_reader() {
 fn client_check_38_an_error_of_a_write_fails_the_copy() {
     for mode in MODES {
         for command in [cmd::WRITE, cmd::FLUSH, cmd::WRITE_ZEROES] {
-            let script = Script::new(4 * MIB).mode(mode).on_request(move |peer, request, _| {
-                if request.command != command {
-                    return Step::Honest;
-                }
+            let script = Script::new(4 * MIB).mode(mode).at(command, |peer, request| {
                 peer.answer(request, err::ENOSPC);
                 Step::Done
             });

@@ -54,11 +54,7 @@ fn a_server_that_falls_silent_in_the_handshake_is_given_up_after_the_timeout() {
 
 /// A fake that never answers one command.
 fn never_answers(mode: Mode, command: u16, flags: u16) -> Fake {
-    let script = Script { flags, ..Script::new(MIB) }.mode(mode);
-    let hook = move |_: &mut blackbox::fake::Peer, request: &blackbox::rules::Seen, _: &[u8]| {
-        if request.command == command { Step::Done } else { Step::Honest }
-    };
-    script.on_request(hook).start()
+    Script { flags, ..Script::new(MIB) }.mode(mode).at(command, |_, _| Step::Done).start()
 }
 
 #[test]
@@ -87,10 +83,7 @@ fn a_server_that_owes_an_answer_and_is_silent_is_given_up_after_the_timeout() {
 fn a_slow_server_is_not_a_silent_one() {
     // Each answer takes longer than the timeout, but no pause does.
     for mode in MODES {
-        let slow = Script::new(64 << 10).mode(mode).on_request(move |peer, request, _| {
-            if request.command != cmd::READ {
-                return Step::Honest;
-            }
+        let slow = Script::new(64 << 10).mode(mode).at(cmd::READ, move |peer, request| {
             let (offset, quarter) = (request.offset, request.length / 4);
             if mode == Mode::Simple {
                 peer.send(&blackbox::fake::simple(0, request.cookie));
@@ -129,9 +122,8 @@ fn retry_leaves_a_silent_connection_for_a_new_one() {
         Step::Honest
     });
     let fake = counting
-        .on_request(move |_, request, _| {
-            let first = connections.load(Ordering::SeqCst) == 1;
-            if request.command == cmd::READ && first { Step::Done } else { Step::Honest }
+        .at(cmd::READ, move |_, _| {
+            if connections.load(Ordering::SeqCst) == 1 { Step::Done } else { Step::Honest }
         })
         .start();
     let retry = "--source-filter=retry?retries=3&retry-delay=0";
@@ -152,10 +144,7 @@ fn answers_that_never_end_are_refused_while_they_come() {
             ("map", cmd::BLOCK_STATUS, chunk::BLOCK_STATUS),
         ] {
             let error = error.clone();
-            let script = Script::new(MIB).mode(mode).on_request(move |peer, request, _| {
-                if request.command != command {
-                    return Step::Honest;
-                }
+            let script = Script::new(MIB).mode(mode).at(command, move |peer, request| {
                 let (kind, payload) = match kind {
                     chunk::BLOCK_STATUS => {
                         let extents = [(request.length, alloc::HOLE)];

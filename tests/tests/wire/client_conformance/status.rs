@@ -12,14 +12,11 @@ const HOLE_ZERO: u64 = alloc::HOLE | alloc::ZERO;
 
 /// A fake whose BLOCK_STATUS is answered by the hook.
 fn at_status(script: Script, hook: impl Fn(&mut Peer, &Seen) + Send + Sync + 'static) -> Fake {
-    let script = script.on_request(move |peer, request, _| {
-        if request.command != cmd::BLOCK_STATUS {
-            return Step::Honest;
-        }
+    let hook = move |peer: &mut Peer, request: &Seen| {
         hook(peer, request);
         Step::Done
-    });
-    script.start()
+    };
+    script.at(cmd::BLOCK_STATUS, hook).start()
 }
 
 /// What `map` prints, which must succeed.

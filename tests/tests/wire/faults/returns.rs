@@ -53,8 +53,8 @@ fn lost_while_swept(done: bool) -> Fake {
     let seen = AtomicUsize::new(0);
     let mut script = Script::new(16 << 20);
     script.disk = vec![0xee; 16 << 20];
-    let script = script.on_request(move |peer, request, _| {
-        let fast = request.command == cmd::WRITE_ZEROES && request.flags & cflag::FAST_ZERO != 0;
+    let script = script.at(cmd::WRITE_ZEROES, move |peer, request| {
+        let fast = request.flags & cflag::FAST_ZERO != 0;
         // The first ones test its claim.
         if !fast || seen.fetch_add(1, SeqCst) != 2 {
             return Step::Honest;

@@ -78,8 +78,8 @@ fn server_check_63_misaligned_requests_are_right_or_refused() {
 
 #[test]
 fn server_check_70_fast_zero_that_the_backend_refuses() {
-    let script = with_flags(ALL_FLAGS).on_request(|peer, request, _| {
-        if request.command == cmd::WRITE_ZEROES && request.flags & cflag::FAST_ZERO != 0 {
+    let script = with_flags(ALL_FLAGS).at(cmd::WRITE_ZEROES, |peer, request| {
+        if request.flags & cflag::FAST_ZERO != 0 {
             peer.answer(request, err::ENOTSUP);
             return Step::Done;
         }
