@@ -2,7 +2,7 @@
 //! with -v, each with the client and the export, and no more than a person can read.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use blackbox::launch::{Serve, Server};
 use blackbox::line_with;
@@ -17,7 +17,7 @@ fn logged(temp: &TempDir, serve: Serve) -> (Server, PathBuf) {
 }
 
 /// Waits for a line with these words: its level, and what follows the client's address.
-fn line(log: &PathBuf, words: &str) -> (String, String) {
+fn line(log: &Path, words: &str) -> (String, String) {
     let line = line_with(log, words);
     // Date, time, level, client, the rest.
     let fields: Vec<&str> = line.splitn(5, ' ').collect();
