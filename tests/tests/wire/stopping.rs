@@ -326,24 +326,3 @@ fn a_stop_that_comes_while_disks_are_opened_does_not_wait_for_them() {
         assert_eq!(outcome.status.code(), Some(status), "{outcome:?}");
     }
 }
-
-#[test]
-fn a_pid_file_is_not_written_through_a_link() {
-    let temp = TempDir::new();
-    let (victim, link) = (temp.file("victim", b"precious"), temp.join("pid"));
-    std::os::unix::fs::symlink(&victim, &link).unwrap();
-    let mut command = ours(["serve", "memory", "1M", "--run", "true", "-P"]);
-    assert!(run(command.arg(&link)).failed().contains("symbolic link"));
-    assert_eq!(fs::read(&victim).unwrap(), b"precious");
-}
-
-#[test]
-fn a_socket_that_is_another_programs_by_now_is_not_removed() {
-    let temp = TempDir::new();
-    let (job, socket) = after("true", &temp, "memory 1M");
-    fs::remove_file(&socket).unwrap();
-    let successor = UnixListener::bind(&socket).unwrap();
-    job.stop();
-    assert!(UnixStream::connect(&socket).is_ok());
-    drop(successor);
-}

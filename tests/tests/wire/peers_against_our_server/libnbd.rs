@@ -29,15 +29,6 @@ fn nbdinfo_reads_size_and_flags() {
     assert_eq!(export["block_size_maximum"], 32 << 20);
 }
 
-#[test]
-fn nbdinfo_sees_a_read_only_export() {
-    let Some(nbdinfo) = peer("nbdinfo") else { return };
-    let server = Serve::memory("1M").option("--readonly").start();
-    let info = json(&peer_ok(&nbdinfo, ["--json", &server.uri("")]));
-    assert_eq!(info["exports"][0]["is_read_only"], true);
-    peer_ok(&nbdinfo, ["--is", "read-only", &server.uri("")]);
-}
-
 fn three_exports() -> Server {
     Serve::exports(&[
         ("first", "memory:1M"),

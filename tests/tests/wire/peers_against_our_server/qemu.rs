@@ -24,25 +24,6 @@ fn qemu_img_info_reads_the_size() {
     assert!(!outcome.status.success());
 }
 
-#[test]
-fn qemu_img_map_sees_the_holes() {
-    let Some(qemu_img) = peer("qemu-img") else { return };
-    let temp = TempDir::new();
-    let path = temp.sparse_file("disk", 4 * MIB);
-    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, &pattern(0, index(MIB)), MIB).unwrap();
-    let server = Serve::file(&path).start();
-    let uri = server.uri("");
-    let map = json(&peer_ok(&qemu_img, ["map", "-f", "raw", "--output=json", &uri]));
-    let extents: Vec<(u64, u64, bool)> = map
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|e| (e["start"].as_u64().unwrap(), e["length"].as_u64().unwrap(), e["zero"] == true))
-        .collect();
-    assert_eq!(extents, [(0, MIB, true), (MIB, MIB, false), (2 * MIB, 2 * MIB, true)]);
-}
-
 /// A raw file of 8 MiB with data and zeroes.
 fn source(temp: &TempDir) -> std::path::PathBuf {
     let mut content = pattern(0, index(8 * MIB));
