@@ -19,7 +19,6 @@ mod help;
 mod late_readers;
 mod messages;
 mod model;
-mod names_in_images;
 mod page_cache;
 mod prealloc;
 mod qemu_img;

@@ -387,28 +387,3 @@ fn a_feature_that_is_not_known_is_named_by_check_and_info_too() {
     .succeeded();
     ends_saying(1, &named, &["61"]);
 }
-
-#[test]
-fn nothing_an_image_names_is_opened_without_leave() {
-    let Some(qemu_img) = peer("qemu-img") else { return };
-    let temp = TempDir::new();
-    let secret = temp.file("secret", &pattern(0, 1 << 20));
-    let image = temp.join("image.qcow2");
-    let words = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", text(&secret), text(&image)];
-    theirs(&qemu_img, &words).succeeded();
-    let (image, copy) = (text(&image), temp.join("copy"));
-    for words in [
-        &["convert", image, text(&copy)][..],
-        &["map", image],
-        &["compare", image, image],
-        &["measure", image],
-        &["dd", &format!("if={image}"), &format!("of={}", text(&copy))],
-    ] {
-        let outcome = ferry(words);
-        assert!(!outcome.status.success(), "{outcome:#?}");
-        assert!(outcome.stderr.contains("secret"), "it says what it is: {outcome:#?}");
-        assert!(!copy.exists());
-    }
-    // Telling what there is needs nothing else.
-    assert!(ferry(["info", image]).succeeded().contains("backing file: "));
-}
