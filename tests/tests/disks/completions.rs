@@ -96,20 +96,3 @@ fn zsh_and_fish_offer_devices_and_filters_too() {
     );
     assert!(line.contains("memory:") && fish.contains("delay\\t"), "{line}");
 }
-
-#[test]
-fn what_cannot_be_printed_is_a_failure() {
-    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
-    for words in [
-        &["--help"][..],
-        &["--version"],
-        &["serve", "--help"],
-        &["copy", "--help"],
-        &["help", "memory"],
-        &["completions", "bash"],
-        &["info", "memory:1M"],
-    ] {
-        let status = ours(words).stdout(full()).stderr(std::process::Stdio::null()).status();
-        assert_eq!(status.unwrap().code(), Some(1), "{words:?}");
-    }
-}

@@ -51,61 +51,6 @@ fn what_is_read_and_cannot_be_kept_for_want_of_room_is_read_all_the_same() {
 }
 
 #[test]
-fn a_copy_whose_cache_cannot_be_written_back_fails_and_leaves_no_half_file() {
-    let temp = TempDir::new();
-    // Everything fits in the cache; the device below takes nothing.
-    let filters = ["--target-filter=cache", "--target-filter=error?error-pwrite-rate=1&error=EIO"];
-    let target = temp.join("copy").display().to_string();
-    // The flush at the end of a copy finds it, or, without one, the end of the cache.
-    for (flag, why) in
-        [("--flush", "EIO is injected"), ("--no-flush", "1 MiB were not written back")]
-    {
-        let words = ["copy", flag, filters[0], filters[1], "random:1M?seed=1", &target];
-        let outcome = run(&mut ours(words));
-        let said = outcome.failed();
-        assert!(said.contains(why), "{said}");
-        assert!(!temp.join("copy").exists());
-    }
-}
-
-#[test]
-fn a_server_whose_cache_cannot_be_written_back_says_so_and_fails() {
-    let Some(qemu_io) = peer("qemu-io") else { return };
-    let script = format!("{} -f raw \"$uri\" -t unsafe -c 'write -P 1 0 4k'", qemu_io.display());
-    let filters = ["--filter=cache", "--filter=error"];
-    let words = ["memory", "1M", "error-pwrite-rate=1", "cache=unsafe", "--run", &script];
-    let outcome = run(ours(["serve"]).args(filters).args(words));
-    assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
-    assert!(outcome.stderr.contains("64 KiB were not written back"), "{outcome:?}");
-}
-
-#[test]
-fn a_disk_that_is_only_read_below_is_not_locked_against_other_readers() {
-    if peer("qemu-img").is_none() {
-        return;
-    }
-    let temp = TempDir::new();
-    let path = temp.file("disk", &[7; 1 << 20]);
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
-    let arguments = ["serve", "--filter=cow", "file"];
-    // Two at a time over one file, and each client may write.
-    let script = "qemu-io -f raw -c 'write -P 1 0 64k' -c 'read -P 1 0 64k' \"$uri\" &&
-        diskferry serve --filter=cow file \"$DISK\" --run 'nbdinfo --is read-only \"$uri\" && exit 1; exit 0'";
-    let path_variable = format!(
-        "{}:{}",
-        blackbox::peers::diskferry().canonicalize().unwrap().parent().unwrap().display(),
-        std::env::var("PATH").unwrap()
-    );
-    let outcome = run(ours(arguments)
-        .arg(&path)
-        .args(["--run", script])
-        .env("PATH", path_variable)
-        .env("DISK", &path));
-    outcome.succeeded();
-    assert!(std::fs::read(&path).unwrap().iter().all(|b| *b == 7));
-}
-
-#[test]
 fn clients_that_call_one_export_by_different_names_see_and_keep_what_both_wrote() {
     let temp = TempDir::new();
     for filter in ["cache", "cow"] {

@@ -10,7 +10,6 @@ mod disk_errors;
 mod docs;
 mod examples;
 mod filters;
-mod filters_evil;
 mod filters_partition;
 mod filters_store;
 mod formats;

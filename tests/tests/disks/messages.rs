@@ -1,4 +1,4 @@
-//! What wrong words are answered: `messages.txt` has each command with all that it prints and ends
+//! What wrong words are answered, and what is said where there is nothing to do: `messages.txt` has each command with all that it prints and ends
 //! with, and nothing that it names is changed by it.
 
 use std::collections::BTreeMap;
@@ -46,14 +46,16 @@ fn restore(path: &Path, before: &BTreeMap<OsString, Option<Vec<u8>>>) {
 fn shell(program: &Path, line: &str, place: &Path) -> Outcome {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("exec \"$0\" {line}")]).arg(program);
-    run(command.current_dir(place).env_remove("COLUMNS").env("LC_ALL", "C"))
+    command.env("ferry", diskferry()).env_remove("COLUMNS").env("LC_ALL", "C");
+    run(command.current_dir(place))
 }
 
-/// An outcome as the page has it.
+/// An outcome as the page has it, wherever the program lies.
 fn written(outcome: &Outcome) -> String {
     let mut text: String = outcome.stdout.lines().map(|line| format!("  | {line}\n")).collect();
     let code = outcome.status.code().unwrap_or_else(|| panic!("ended by a signal: {outcome:#?}"));
     text += &format!("  {code} {}", outcome.stderr.trim_end().replace('\n', "\n  . "));
+    let text = text.replace(diskferry().to_str().unwrap(), "$0");
     let lines = text.lines().map(|line| format!("{}\n", line.trim_end()));
     lines.collect()
 }

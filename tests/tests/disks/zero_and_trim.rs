@@ -89,16 +89,6 @@ fn what_is_zeroed_becomes_a_hole_unless_it_shall_not() {
 }
 
 #[test]
-fn json_says_what_was_done() {
-    let temp = TempDir::new();
-    let path = disk(&temp, 8);
-    let outcome = run(ours(["zero", "--json", "--offset=4K", "--length=1M"]).arg(&path));
-    let json: serde_json::Value = serde_json::from_str(outcome.succeeded()).unwrap();
-    assert_eq!((json["offset"].as_u64(), json["length"].as_u64()), (Some(4096), Some(MIB)));
-    assert_eq!(json["requests"].as_u64(), Some(1));
-}
-
-#[test]
 fn a_file_of_any_format_is_bytes() {
     let temp = TempDir::new();
     let mut image = pattern(0, index(MIB));
@@ -110,66 +100,12 @@ fn a_file_of_any_format_is_bytes() {
 }
 
 #[test]
-fn a_range_beyond_the_end_or_a_size_that_is_none_changes_nothing() {
-    let temp = TempDir::new();
-    let path = disk(&temp, 1);
-    let name = path.to_str().unwrap();
-    for verb in ["zero", "trim"] {
-        for range in [
-            &["--offset", "1M", "--length", "1"][..],
-            &["--length", "1048577"],
-            &["--offset", "2M"],
-            &["--offset", "1", "--length", "9223372036854775807"],
-        ] {
-            let outcome = ferry([&[verb], range, &[name]].concat());
-            let line = outcome.failed();
-            assert!(line.contains(name) && line.contains("1048576"), "{line}");
-            assert_eq!(outcome.status.code(), Some(1), "{line}");
-        }
-        for (option, value) in [("--offset", "-1"), ("--length", "1KB"), ("--length", "8E")] {
-            let outcome = ferry([verb, &format!("{option}={value}"), name]);
-            let said = outcome.refused();
-            assert!(said.contains(option) && said.contains(value), "{said}");
-        }
-        ferry([verb]).refused();
-        let outcome = ferry([verb, "/nonexistent/disk"]);
-        assert!(outcome.failed().contains("/nonexistent/disk"));
-        let server = Serve::file(&path).option("-r").start();
-        let outcome = ferry([verb, &server.uri("")]);
-        assert!(outcome.failed().contains("read-only"));
-    }
-    assert!(fs::read(&path).unwrap() == pattern(0, index(MIB)));
-}
-
-#[test]
 fn a_disk_that_cannot_zero_is_written_to() {
     let temp = TempDir::new();
     let path = disk(&temp, 8);
     let Some(server) = nbdkit(&path, &["--filter=nozero"]) else { return };
     ferry(["zero", "--offset=1M", "--length=5M", &server.uri("")]).succeeded();
     assert_zeroed(&fs::read(&path).unwrap(), MIB, 6 * MIB);
-}
-
-#[test]
-fn a_fast_zero_that_is_not_known_to_be_fast_changes_nothing_and_has_its_own_exit_status() {
-    let temp = TempDir::new();
-    let path = disk(&temp, 8);
-    for words in [
-        &["--filter=nozero"][..],
-        &["--filter=nozero", "zeromode=emulate"],
-        &["--filter=nozero", "zeromode=plugin", "fastzeromode=slow"],
-        &["--filter=nozero", "zeromode=plugin", "fastzeromode=none"],
-    ] {
-        let Some(server) = nbdkit(&path, words) else { return };
-        let outcome = ferry(["zero", "--fast", &server.uri("")]);
-        let line = outcome.failed();
-        assert!(line.contains("fast") && line.contains("nothing was changed"), "{line}");
-        assert_eq!(outcome.status.code(), Some(3), "{words:?}: {line}");
-    }
-    assert!(fs::read(&path).unwrap() == pattern(0, index(8 * MIB)));
-    let help = ferry(["zero", "--help"]);
-    let words: Vec<&str> = help.succeeded().split_whitespace().collect();
-    assert!(words.join(" ").contains("3: --fast was given"));
 }
 
 #[test]

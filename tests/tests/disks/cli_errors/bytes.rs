@@ -41,8 +41,17 @@ fn every_verb_takes_a_path_of_any_bytes() {
     run(ours(["zero", "--length", "4K"]).arg(&copy)).succeeded();
     run(ours(["trim", "--length", "4K"]).arg(&copy)).succeeded();
     assert!(std::fs::read(&copy).unwrap()[..8192] == [&[0; 4096], &content[4096..8192]].concat());
+    let new = temp.path().join(odd("new"));
+    run(ours(["create", "-q"]).arg(&new).arg("1M")).succeeded();
+    run(ours(["resize"]).arg(&new).arg("+1M")).succeeded();
+    assert_eq!(std::fs::metadata(&new).unwrap().len(), 2 << 20);
+    // Through a pipe as well.
+    let line = "cat \"$1\" | \"$0\" copy - \"$2\" && cmp \"$1\" \"$2\"";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", line]).arg(blackbox::peers::diskferry());
+    run(shell.args([&path, &copy])).succeeded();
     let mut names: Vec<_> =
         std::fs::read_dir(temp.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, [odd("copy"), odd("disk")], "under another name");
+    assert_eq!(names, [odd("copy"), odd("disk"), odd("new")], "under another name");
 }

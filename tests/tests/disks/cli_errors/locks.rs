@@ -45,15 +45,6 @@ fn two_of_our_servers_do_not_write_one_file() {
 }
 
 #[test]
-fn several_readers_share_a_file() {
-    let temp = TempDir::new();
-    let path = disk(&temp);
-    let _one = Serve::file(&path).option("-r").start();
-    let _two = Serve::file(&path).option("-r").start();
-    run(ours(["copy"]).arg(&path).arg("null:")).succeeded();
-}
-
-#[test]
 fn a_file_that_qemu_nbd_writes_is_refused() {
     let Some(qemu_nbd) = peer("qemu-nbd") else { return };
     let temp = TempDir::new();
@@ -116,7 +107,7 @@ fn a_mounted_disk_is_not_written_over_nor_served_for_writing() {
     assert!(line.contains(device) && line.contains("mounted or in use"), "{line}");
     let serve = run(&mut ours(["serve", "--run", "true", device]));
     assert!(serve.failed().contains("mounted or in use"), "{serve:?}");
-    for words in [["zero", device], ["trim", device]] {
+    for words in [["zero", device], ["trim", device], ["prealloc", device]] {
         assert!(run(&mut ours(words)).failed().contains("mounted or in use"), "{words:?}");
     }
     // To read it is allowed.

@@ -2,60 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use blackbox::fake::{Script, Step};
-use blackbox::launch::{Serve, Server};
-use blackbox::nbd::cmd;
+use blackbox::launch::Server;
 use blackbox::peers::{peer, skip_environment};
 use blackbox::run::{Job, Outcome, ours, run};
-use blackbox::temp::{TempDir, pattern};
+use blackbox::temp::TempDir;
 use blackbox::{MIB, index, wait_for, wait_for_lines};
 use rustix::process::Signal;
 
-use super::{fails_saying, ferry, is_root};
-
-/// Panics unless a copy that failed midway left nothing under the target's name, or reported that
-/// the target is incomplete.
-#[track_caller]
-fn assert_honest(outcome: &Outcome, target: &Path) {
-    let line = outcome.failed();
-    assert!(!target.exists() || line.contains("incomplete"), "a half copy without a word: {line}");
-}
-
-#[test]
-fn a_target_file_too_small_is_not_touched() {
-    // A regular file may be made longer; a block device or an export may not. Ours leaves an
-    // existing file of another size alone or replaces it whole: never a cut copy.
-    let temp = TempDir::new();
-    let source = temp.file("source", &pattern(0, index(2 * MIB)));
-    let target = temp.file("target", &[0xd1; 4096]);
-    let outcome = run(ours(["copy"]).arg(&source).arg(&target));
-    if outcome.status.success() {
-        assert!(fs::read(&target).unwrap() == pattern(0, index(2 * MIB)));
-    } else {
-        outcome.failed();
-        assert_eq!(fs::read(&target).unwrap(), [0xd1; 4096], "the target was touched");
-    }
-}
-
-#[test]
-fn an_export_too_small_is_not_touched() {
-    let temp = TempDir::new();
-    let path = temp.file("disk", &vec![0xd1; index(MIB)]);
-    let server = Serve::file(&path).start();
-    let uri = server.uri("");
-    fails_saying(&["copy", "pattern:2M", &uri], &["1048576"]);
-    assert!(fs::read(&path).unwrap() == vec![0xd1; index(MIB)], "the target was touched");
-    fails_saying(&["copy", "pattern:2M", "memory:1M"], &["1048576"]);
-}
-
-#[test]
-fn a_read_only_export_is_not_a_target() {
-    let server = Serve::memory("1M").option("-r").start();
-    fails_saying(&["copy", "pattern:1M", &server.uri("")], &["read"]);
-}
+use super::{ferry, is_root};
 
 #[test]
 fn what_is_neither_file_nor_disk_is_refused() {
@@ -117,95 +74,6 @@ fn permission_denied_is_reported() {
     assert!(!new.exists());
 }
 
-/// Whether a line gives the cause that there is no room, in the system's words or others.
-fn tells_no_room(line: &str) -> bool {
-    ["o space left", "o room", "ENOSPC"].iter().any(|words| line.contains(words))
-}
-
-#[test]
-fn a_device_that_is_full_fails_the_copy() {
-    let server = Serve::device(["full", "1M"]).start();
-    for target in ["full:1M", &server.uri("")] {
-        let outcome = ferry(["copy", "pattern:1M", target]);
-        assert!(tells_no_room(outcome.failed()), "{outcome:?}");
-    }
-    // Zeroes fit on a full disk that holds zeroes: success, or an honest refusal.
-    let outcome = ferry(["copy", "null:1M", "full:1M"]);
-    if !outcome.status.success() {
-        outcome.failed();
-    }
-}
-
-/// A file system of 2 MiB, unmounted when dropped.
-struct Small(TempDir);
-
-impl Small {
-    fn mount() -> Option<Self> {
-        let temp = TempDir::new();
-        let mounted = is_root()
-            && Command::new("mount")
-                .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
-                .arg(temp.path())
-                .status()
-                .is_ok_and(|status| status.success());
-        if !mounted {
-            skip_environment("may not mount a small file system here");
-            return None;
-        }
-        Some(Self(temp))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).status();
-    }
-}
-
-#[test]
-fn a_full_file_system_fails_the_copy() {
-    let Some(small) = Small::mount() else { return };
-    let target = small.0.join("copy");
-    let outcome = run(ours(["copy", "pattern:8M"]).arg(&target));
-    assert!(tells_no_room(outcome.failed()), "{outcome:?}");
-    assert_honest(&outcome, &target);
-    // An existing file that is written over: reported as incomplete.
-    let _ = fs::remove_file(&target);
-    fs::File::create(&target).unwrap().set_len(8 * MIB).unwrap();
-    let outcome = run(ours(["copy", "pattern:8M"]).arg(&target));
-    assert_honest(&outcome, &target);
-}
-
-#[test]
-fn a_source_that_vanishes_fails_the_copy() {
-    let fake = Script::new(16 * MIB)
-        .on_request(|_, request, _| {
-            let late = request.command == cmd::READ && request.offset >= 8 * MIB;
-            if late { Step::Close } else { Step::Honest }
-        })
-        .start();
-    let temp = TempDir::new();
-    let target = temp.join("copy");
-    let outcome = run(ours(["copy", &fake.uri("")]).arg(&target));
-    assert_honest(&outcome, &target);
-    fake.finish();
-}
-
-#[test]
-fn a_target_that_vanishes_fails_the_copy() {
-    let fake = Script::new(16 * MIB)
-        .on_request(|_, request, _| {
-            let late = request.command == cmd::WRITE && request.offset >= 8 * MIB;
-            if late { Step::Close } else { Step::Honest }
-        })
-        .start();
-    let uri = fake.uri("");
-    let outcome = ferry(["copy", "pattern:16M", &uri]);
-    let line = outcome.failed();
-    assert!(line.contains("incomplete"), "a half copy without a word: {line}");
-    fake.finish();
-}
-
 /// A slow nbdkit, which can be killed in the middle of a copy.
 fn slow(words: &[&str]) -> Option<Server> {
     let nbdkit = peer("nbdkit")?;
@@ -221,35 +89,6 @@ const READ: &str = " Read ";
 fn slow_to_read(size: &str, delay: u32, log: &Path) -> Option<Server> {
     let (delay, logfile) = (format!("rdelay={delay}ms"), format!("logfile={}", log.display()));
     slow(&["--filter=log", "pattern", size, &delay, &logfile])
-}
-
-#[test]
-fn a_source_killed_midway_fails_the_copy() {
-    let temp = TempDir::new();
-    let log = temp.join("log");
-    let Some(mut server) = slow_to_read("64M", 200, &log) else { return };
-    let target = temp.join("copy");
-    let mut command = ours(["copy", "-R", "2", "-C", "1", &server.uri("")]);
-    let job = Job::start(command.arg(&target));
-    wait_for_lines(&log, READ, 4);
-    server.signal(Signal::KILL);
-    assert_honest(&job.wait(), &target);
-}
-
-#[test]
-fn a_target_killed_midway_fails_the_copy() {
-    let temp = TempDir::new();
-    let log = temp.join("log");
-    let logfile = format!("logfile={}", log.display());
-    let words = ["--filter=log", "memory", "64M", "wdelay=200ms", &logfile];
-    let Some(mut server) = slow(&words) else { return };
-    let uri = server.uri("");
-    let job = Job::start(&mut ours(["copy", "-R", "2", "-C", "1", "pattern:64M", &uri]));
-    wait_for_lines(&log, " Write ", 1);
-    server.signal(Signal::KILL);
-    let outcome = job.wait();
-    let line = outcome.failed();
-    assert!(line.contains("incomplete"), "a half copy without a word: {line}");
 }
 
 #[test]
@@ -292,42 +131,6 @@ fn sigusr1_prints_a_line_and_the_copy_goes_on() {
 }
 
 #[test]
-fn progress_as_json_is_one_object_a_line() {
-    let outcome = ferry(["copy", "--progress=json", "pattern:64M", "null:"]);
-    outcome.succeeded();
-    let lines: Vec<&str> = outcome.stderr.lines().collect();
-    assert!(!lines.is_empty(), "{outcome:?}");
-    for line in lines {
-        let value: serde_json::Value =
-            serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
-        assert!(value.is_object(), "{line}");
-    }
-}
-
-#[test]
-fn a_quiet_or_piped_copy_says_nothing() {
-    for words in [&["copy", "pattern:4M", "null:"][..], &["copy", "-q", "pattern:4M", "null:"]] {
-        let outcome = ferry(words);
-        outcome.succeeded();
-        assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("", ""));
-    }
-}
-
-#[test]
-fn a_file_that_shrinks_is_not_padded_with_zeroes() {
-    // The server's file is cut while it is served: reads past the new end are errors.
-    let temp = TempDir::new();
-    let path: PathBuf = temp.file("disk", &pattern(0, index(8 * MIB)));
-    let server = Serve::file(&path).option("-r").start();
-    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(MIB).unwrap();
-    let target = temp.join("copy");
-    let outcome = run(ours(["copy", "--no-extents", &server.uri("")]).arg(&target));
-    outcome.failed();
-    // The server lives.
-    server.session(blackbox::session::Mode::Simple, "").assert_alive();
-}
-
-#[test]
 fn closed_output_is_no_crash() {
     // As `diskferry map ... | head -1` with thousands of lines.
     let binary = blackbox::peers::diskferry();
@@ -335,21 +138,6 @@ fn closed_output_is_no_crash() {
     let outcome = run(Command::new("sh").args(["-c", script]).arg(binary));
     outcome.succeeded();
     assert!(!outcome.stderr.contains("panicked") && !outcome.stderr.contains("roken"));
-}
-
-#[test]
-fn bytes_that_a_source_filter_rounds_off_are_reported() {
-    let temp = TempDir::new();
-    let source = temp.file("source", &pattern(0, 5000));
-    let target = temp.join("target");
-    let outcome =
-        run(ours(["copy", "--source-filter=blocksize?minblock=4K"]).args([&source, &target]));
-    outcome.succeeded();
-    assert!(outcome.stderr.contains("the last 904 bytes are not copied"), "{outcome:?}");
-    let outcome =
-        run(ours(["copy", "--source-filter=blocksize?minblock=8"]).args([&source, &target]));
-    outcome.succeeded();
-    assert_eq!(outcome.stderr, "");
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use blackbox::launch::Serve;
 use blackbox::run::{measured, ours, run};
-use blackbox::temp::TempDir;
 
-use super::{fails_saying, ferry};
+use super::fails_saying;
 
 #[test]
 fn a_data_bomb_is_refused_quickly() {
@@ -15,17 +14,6 @@ fn a_data_bomb_is_refused_quickly() {
     if !outcome.status.success() {
         outcome.failed();
     }
-}
-
-#[test]
-fn an_escaped_ampersand_is_part_of_a_parameter() {
-    let outcome = ferry(["info", "--json", r"data:?raw=a\&b&size=100"]);
-    assert!(outcome.succeeded().contains("\"export-size\": 100"), "{outcome:?}");
-    let temp = TempDir::new();
-    let target = temp.join("x");
-    let target = target.to_str().unwrap();
-    ferry(["copy", r"data:?raw=a\&\&b", target]).succeeded();
-    assert_eq!(std::fs::read(target).unwrap(), b"a&&b");
 }
 
 #[test]

@@ -8,7 +8,6 @@
 mod chains;
 mod crashes;
 mod disks;
-mod filesystem;
 mod ground;
 mod hostile;
 mod made_by_qemu;

@@ -78,17 +78,3 @@ fn holes_are_not_warmed_and_several_files_have_their_names() {
     let empty = temp.file("empty", b"");
     assert!(cache(&["stat"], &empty).succeeded().contains("0/0 (0.0%)"));
 }
-
-#[test]
-fn what_is_no_file_or_no_range_of_it_is_refused() {
-    let temp = TempDir::new();
-    let path = temp.file("disk", b"some bytes");
-    let line = cache(&["stat", "--offset", "11"], &path).failed().to_owned();
-    assert!(line.contains("the range ends beyond the end of the file (10 bytes)"), "{line}");
-    cache(&["stat", "--offset", "9", "--length", "2"], &path).failed();
-    assert!(cache(&["stat"], temp.path()).failed().contains("neither a file nor a block device"));
-    cache(&["stat"], &temp.join("missing")).failed();
-    cache(&["drop"], &path).refused();
-    cache(&["stat", "--length", "many"], &path).refused();
-    run(&mut ours(["cache", "stat"])).refused();
-}

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use blackbox::peers::{peer, skip_environment};
-use blackbox::storage::{Loop, Mounted};
+use blackbox::storage::Loop;
 use blackbox::temp::{TempDir, pattern};
 
-use super::{ROOM, ferry, prealloc, text};
+use super::{ferry, prealloc, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -40,15 +40,6 @@ fn a_block_device_keeps_its_data_and_is_given_room_where_it_reads_as_zeroes() {
         want[3 << 20..][..1_000_001].fill(0);
         assert!(std::fs::read(device.path()).unwrap() == want, "{sector}");
     }
-}
-
-#[test]
-fn a_mounted_device_is_left_alone() {
-    let Some(fs) = Mounted::new("ext4", ROOM) else { return };
-    let outcome = ferry(&["prealloc", text(fs.device())]);
-    assert!(outcome.failed().contains("mounted"), "{outcome:?}");
-    let status = Command::new("touch").arg(fs.join("x")).status().unwrap();
-    assert!(status.success());
 }
 
 /// Verbs that would write to a device refuse it while the system uses it, and name its use.

@@ -70,9 +70,6 @@ fn a_target_that_is_there_is_written_into() {
     let found = std::fs::read(&there).unwrap();
     assert!(found[..12_288] == std::fs::read(&from).unwrap());
     assert!(found[12_288..] == pattern(77, 20_000)[12_288..], "the rest is left alone");
-    let missing = temp.join("missing");
-    ends_saying(1, &["convert", "-n", text(&from), text(&missing)], &["missing"]);
-    assert!(!missing.exists());
     let small = temp.file("small", b"x");
     ends_saying(1, &["convert", "-n", text(&from), text(&small)], &["too small"]);
     assert_eq!(std::fs::read(&small).unwrap(), b"x");
@@ -199,7 +196,6 @@ fn a_snapshot_is_the_one_that_is_named_and_a_disk_has_whole_sectors() {
         std::fs::remove_file(&to).unwrap();
     }
     let words = ["-f", "qcow2", "-O", "raw", text(&image), text(&to)];
-    ends_saying(1, &[&["convert", "-l", "snapshot.id=now"], &words[..]].concat(), &["no snapshot"]);
     // The last byte of the size: what is behind a whole sector is no part of the disk, as for QEMU.
     let mut bytes = std::fs::read(&image).unwrap();
     bytes[24..32].copy_from_slice(&((1_u64 << 20) - 511).to_be_bytes());

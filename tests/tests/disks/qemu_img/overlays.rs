@@ -49,7 +49,7 @@ fn chain(temp: &TempDir) -> [String; 3] {
 fn an_overlay_holds_what_the_source_holds_itself_and_is_the_same_disk() {
     let (Some(_), Some(_)) = (peer("qemu-img"), peer("qemu-io")) else { return };
     let temp = TempDir::new();
-    let [base, middle, top] = &chain(&temp);
+    let [_, middle, top] = &chain(&temp);
     let over = temp.join("over");
     let over = text(&over);
     for (below, words) in [
@@ -80,18 +80,6 @@ fn an_overlay_holds_what_the_source_holds_itself_and_is_the_same_disk() {
         if words.is_empty() && below == middle {
             assert_eq!(map(over), map(top));
         }
-    }
-    let _ = base;
-    for (words, said) in [
-        (&["-O", "raw", "-B", base, "-F", "qcow2", top][..], "raw"),
-        (&["-O", "qcow2", "-B", base, top], "-F"),
-        (&["-O", "qcow2", "-F", "qcow2", top], "backing_file"),
-        (&["-O", "qcow2", "-B", base, "-F", "qcow2", top, top], "takes a single source"),
-    ] {
-        let out = temp.join("out");
-        let first = ["convert", "-f", "qcow2", "--allow-external", "chain"];
-        ends_saying(1, &[&first[..], words, &[text(&out)]].concat(), &[said]);
-        assert!(!out.exists());
     }
 }
 

@@ -105,14 +105,3 @@ fn a_true_claim_saves_the_zeroing() {
     assert!(count(" Write ") > 0 && count(" Read ") <= 2 * 64, "{log}");
     assert_eq!(fs::read(&target).unwrap().len(), index(SIZE));
 }
-
-#[test]
-fn a_wipe_and_a_claim_about_the_target_are_refused_together() {
-    for words in [["--wipe", "--target-is-zero"], ["--wipe", "--reflink=always"]] {
-        let temp = TempDir::new();
-        let source = source(&temp);
-        let outcome = run(ours(["copy"]).args(words).arg(&source).arg(temp.join("target")));
-        outcome.refused();
-        assert!(!temp.join("target").exists());
-    }
-}

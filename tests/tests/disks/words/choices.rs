@@ -7,28 +7,16 @@ use blackbox::temp::{TempDir, pattern};
 use super::{ferry, script, text};
 
 #[test]
-fn no_clobber_makes_a_file_and_leaves_alone_what_is_there() {
+fn no_clobber_makes_a_file_and_a_stream_leaves_alone_what_is_there() {
     let temp = TempDir::new();
     let source = temp.file("in", &pattern(0, 100_000));
     let target = temp.join("out");
     ferry(["copy", "--no-clobber", text(&source), text(&target)]).succeeded();
     assert!(fs::read(&target).unwrap() == pattern(0, 100_000));
-    let link = temp.join("link");
-    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    let line = "cat \"$1\" | \"$ferry\" copy --no-clobber - \"$2\"";
     let old = temp.file("old", b"precious");
-    for words in [&[][..], &["-O", "qcow2"], &["--offset", "0"], &["--target-filter=fua"]] {
-        for there in [&old, &link] {
-            let all = [&["copy", "--no-clobber"], words, &[text(&source), text(there)]].concat();
-            let outcome = ferry(all);
-            assert!(outcome.failed().contains("there already"), "{words:?} {outcome:#?}");
-        }
-        let line = "cat \"$1\" | \"$ferry\" copy --no-clobber - \"$2\"";
-        assert_eq!(script(line, [text(&source), text(&old)]).status.code(), Some(1));
-        assert_eq!(fs::read(&old).unwrap(), b"precious", "{words:?}");
-    }
-    assert!(!temp.join("nowhere").exists());
-    let line = "\"$ferry\" serve memory 1M --run '\"$ferry\" copy --no-clobber \"$1\" \"$uri\"'";
-    script(&line.replace("$1", text(&source)), [""]).refused();
+    assert_eq!(script(line, [text(&source), text(&old)]).status.code(), Some(1));
+    assert_eq!(fs::read(&old).unwrap(), b"precious");
 }
 
 #[test]
@@ -60,13 +48,4 @@ fn verbose_says_what_both_ends_are_and_what_was_done() {
     assert!(outcome.stderr.contains("copied 1 MiB of data"), "{outcome:#?}");
     let outcome = script("\"$ferry\" copy -v \"$1\" - | cmp - \"$1\"", [text(&source)]);
     outcome.succeeded();
-}
-
-#[test]
-fn one_request_at_a_time_copies_the_same() {
-    let temp = TempDir::new();
-    let source = temp.file("in", &pattern(0, (5 << 20) + 13));
-    let target = temp.join("out");
-    ferry(["copy", "--synchronous", text(&source), text(&target)]).succeeded();
-    assert!(fs::read(&target).unwrap() == pattern(0, (5 << 20) + 13));
 }

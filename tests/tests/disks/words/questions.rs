@@ -4,7 +4,7 @@ use blackbox::peers::{diskferry, peer};
 use blackbox::run::Outcome;
 use blackbox::temp::TempDir;
 
-use super::{ferry, script, text};
+use super::{script, text};
 
 const ABILITIES: &[&str] = &[
     "connect",
@@ -86,33 +86,4 @@ fn sizes_and_maps_are_printed_as_nbdinfo_prints_them() {
         let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(plain(&ours.stdout), plain(&theirs.stdout), "{server:?}");
     }
-}
-
-#[test]
-fn the_uri_of_an_export_can_be_asked_for_and_of_a_file_there_is_none() {
-    let outcome = script(
-        "\"$ferry\" serve -e disk memory 1M --run '\"$ferry\" info --uri \"$uri\"; echo \"$uri\"'",
-        [""],
-    );
-    let lines: Vec<_> = outcome.succeeded().lines().collect();
-    assert_eq!(lines.len(), 2, "{outcome:#?}");
-    assert_eq!(lines[0], lines[1]);
-    let temp = TempDir::new();
-    let file = temp.sparse_file("disk", 4096);
-    assert!(ferry(["info", "--uri", text(&file)]).failed().contains("no URI"));
-}
-
-#[test]
-fn a_file_answers_as_it_would_be_used_and_is_not_changed_by_it() {
-    let temp = TempDir::new();
-    let file = temp.file("disk", &[7; 5000]);
-    assert_eq!(ferry(["info", "--size", text(&file)]).succeeded(), "5000\n");
-    let before = std::fs::metadata(&file).unwrap().modified().unwrap();
-    for (ability, status) in [("write", 0), ("read-only", 2), ("zero", 0), ("map", 0), ("tls", 2)] {
-        let outcome = ferry(["info", "--can", ability, text(&file)]);
-        assert_eq!(outcome.status.code(), Some(status), "{ability} {outcome:#?}");
-    }
-    assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), before);
-    assert_eq!(ferry(["info", "--can", "write", "pattern:1M"]).status.code(), Some(2));
-    assert_eq!(ferry(["info", "--size", "null:1T"]).succeeded(), "1099511627776\n");
 }

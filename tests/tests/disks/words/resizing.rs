@@ -57,25 +57,6 @@ fn what_is_new_is_a_hole_or_has_its_room() {
 }
 
 #[test]
-fn names_that_are_no_text_are_names_for_every_verb() {
-    use std::ffi::{OsStr, OsString};
-    use std::os::unix::ffi::OsStrExt;
-    let temp = TempDir::new();
-    let name = temp.path().join(OsStr::from_bytes(b"d\xff\xe4 \xc3.raw"));
-    let run = |words: &[&str], behind: &[&str]| {
-        let words = words.iter().map(OsString::from).chain([name.clone().into()]);
-        ferry(words.chain(behind.iter().map(OsString::from)))
-    };
-    run(&["create", "-q"], &["1M"]).succeeded();
-    run(&["resize"], &["+1M"]).succeeded();
-    assert_eq!(run(&["info", "--size"], &[]).succeeded(), "2097152\n");
-    run(&["copy"], &["null:"]).succeeded();
-    run(&["copy", "pattern:1M"], &[]).succeeded();
-    let line = "cat \"$1\" | \"$ferry\" copy - \"$1.copy\" && cmp \"$1\" \"$1.copy\"";
-    script(line, [&name]).succeeded();
-}
-
-#[test]
 fn a_file_that_is_served_is_not_resized_under_its_clients() {
     let temp = TempDir::new();
     let file = temp.sparse_file("disk", 1 << 20);
