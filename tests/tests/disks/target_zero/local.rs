@@ -2,14 +2,15 @@
 //! asked for, and copied where either may not be.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use blackbox::MIB;
 use blackbox::launch::allocated;
+use blackbox::peers::peer;
 use blackbox::run::{ours, run};
 use blackbox::storage::Mounted;
 use blackbox::temp::{TempDir, pattern};
+use blackbox::{MIB, index};
 
 use super::{DATA, SIZE, answers, source, strace, text, traced};
 
@@ -80,7 +81,8 @@ fn shared(temp: &TempDir, options: &[&str], prepare: impl Fn(&Path)) -> usize {
     outcome.succeeded();
     assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap(), "{options:?}");
     fs::remove_file(&target).unwrap();
-    clones(&trace)
+    // The other request that shares, where it can.
+    clones(&trace) + index(answers(&trace, "copy_file_range").0)
 }
 
 #[test]
@@ -172,12 +174,48 @@ fn what_the_source_was_written_last_is_in_a_shared_copy() {
     let path = source(&temp);
     // Not synced: still only in the page cache.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, &pattern(5, 300_000), 123_456).unwrap();
+    file.write_all_at(&pattern(5, 300_000), 123_456).unwrap();
     let target = temp.join("target");
     run(ours(["copy", "--reflink=always"]).arg(&path).arg(&target)).succeeded();
     let before = fs::read(&target).unwrap();
     assert!(before == fs::read(&path).unwrap());
     // And what is written later is not.
-    std::os::unix::fs::FileExt::write_all_at(&file, &[0xaa; 4096], 0).unwrap();
+    file.write_all_at(&[0xaa; 4096], 0).unwrap();
     assert!(fs::read(&target).unwrap() == before);
+}
+
+/// The runs of data of an image that lie in a row, by qemu-img.
+fn runs(image: &Path) -> usize {
+    let mut command = std::process::Command::new("qemu-img");
+    let told = run(command.args(["map", "--output=json", "-f", "qcow2"]).arg(image));
+    told.succeeded().matches("\"data\": true").count()
+}
+
+#[test]
+fn an_uncompressed_image_is_cloned_run_by_run_whichever_way() {
+    let (Some(_), Some(strace)) = (peer("qemu-img"), strace()) else { return };
+    for kind in ["xfs", "btrfs"] {
+        let Some(mounted) = Mounted::new(kind, 1024 * MIB) else { return };
+        let (raw, image, back) = (mounted.join("raw"), mounted.join("image"), mounted.join("back"));
+        let bytes = pattern(5, index(48 * MIB));
+        let file = fs::File::create(&raw).unwrap();
+        // 144 MiB in a row, then a hole, then 48 MiB, and a part of a cluster.
+        for at in [0, 48, 96, 240] {
+            file.write_all_at(&bytes, at * MIB).unwrap();
+        }
+        file.write_all_at(&bytes[..4096], 300 * MIB).unwrap();
+        file.sync_all().unwrap();
+        for (from, to, words) in [
+            (&raw, &image, ["-f", "raw", "-O", "qcow2"]),
+            (&image, &back, ["-f", "qcow2", "-O", "raw"]),
+        ] {
+            let words = [&["convert"], &words[..], &[text(from), text(to)]].concat();
+            let (outcome, trace) = traced(&strace, &CALLS, &words);
+            outcome.succeeded();
+            let clones = trace.matches("FICLONERANGE").count();
+            let most = runs(&image);
+            assert!((1..=most).contains(&clones), "{kind}: {clones} clones of {most} runs");
+        }
+        assert!(fs::read(&back).unwrap() == fs::read(&raw).unwrap(), "{kind}");
+    }
 }
