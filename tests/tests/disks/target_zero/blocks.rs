@@ -55,18 +55,23 @@ fn a_clean_device_is_written_its_data_and_no_more_whatever_it_can_do() {
     let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let source = source(&temp);
-    for discards in [true, false] {
+    // One hole, which is so long that it is tried first whether it can be zeroed without writing.
+    let long = temp.sparse_file("long", SIZE);
+    let start = fs::OpenOptions::new().write(true).open(&long).unwrap();
+    start.write_all_at(&[7; 4096], 0).unwrap();
+    for (discards, source) in [(true, &source), (false, &source), (false, &long)] {
         let Some(disk) = disk(discards, 0) else { continue };
         let device = text(disk.device.path());
-        let (outcome, trace) = traced(&strace, &[], &["copy", text(&source), device]);
+        let (outcome, trace) = traced(&strace, &[], &["copy", text(source), device]);
         outcome.succeeded();
         let (_, written) = answers(&trace, "pwrite64");
         assert!(written <= DATA + DATA / 100, "{discards}: {written} of {DATA}");
-        // What the kernel may write for us counts as well, where it has a request that does not.
+        // What the kernel may write for us counts as well.
         let zero_out = trace.lines().filter(|l| l.contains("ZERO_RANGE") && l.contains(" = 0"));
         let asked = zero_out.count() + trace.matches("BLKZEROOUT").count();
-        assert!(asked == 0 || !discards, "{asked}");
-        assert!(same(&disk, &source), "{discards}");
+        let short_holes_of_a_slow_device = !discards && *source != long;
+        assert!(asked == 0 || short_holes_of_a_slow_device, "{discards}: {asked}");
+        assert!(same(&disk, source), "{discards}");
     }
 }
 
