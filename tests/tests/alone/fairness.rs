@@ -220,40 +220,6 @@ fn a_client_that_goes_on_beyond_the_limit_and_stops_is_closed_and_small_requests
 }
 
 #[test]
-fn announced_payloads_and_unread_replies_stay_within_the_limit() {
-    let limited = || Serve::device(["pattern", "1G"]).option("--memory-limit").option("16M");
-    let server = limited().start();
-    let before = server.peak_memory();
-    let mut clients = Vec::new();
-    for _ in 0..100 {
-        let mut session = server.session(Mode::Simple, "");
-        session.socket.set_timeout(Duration::from_millis(100));
-        let bytes: Vec<u8> = (0..800)
-            .flat_map(|n| session.bytes(&Request::new(cmd::READ, 0, 24 * KIB), n))
-            .collect();
-        let _ = session.socket.write_all(&bytes);
-        clients.push(session);
-    }
-    let grown = server.peak_memory() - before;
-    assert!(grown < 80 * MIB, "{grown} bytes for replies that are not read");
-    server.session(Mode::Simple, "").assert_alive();
-    drop(clients);
-
-    let server = Serve::memory("1G").option("--memory-limit").option("64M").start();
-    let before = server.peak_memory();
-    let mut clients = Vec::new();
-    for _ in 0..40 {
-        let mut session = server.session(Mode::Simple, "");
-        // Just above a power of two.
-        session.send(&Request::new(cmd::WRITE, 0, 2 * MIB + 512));
-        clients.push(session);
-    }
-    server.session(Mode::Simple, "").assert_alive();
-    let grown = server.peak_memory() - before;
-    assert!(grown < 80 * MIB, "{grown} bytes for payloads of which nothing came");
-}
-
-#[test]
 fn half_options_of_many_clients_stay_within_the_limit() {
     let server = Serve::memory("1M").option("--memory-limit").option("16M").start();
     let before = server.peak_memory();

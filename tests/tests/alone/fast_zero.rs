@@ -306,22 +306,6 @@ fn a_long_zero_leaves_no_stale_byte_in_qemu_nbd_and_in_ours() {
 }
 
 #[test]
-fn holes_among_data_leave_no_stale_byte_between_our_ends_and_qemu() {
-    let temp = TempDir::new();
-    let source = striped(&temp, 24);
-    let stale = temp.file("stale", &vec![0xd1; index(24 * MIB)]);
-    let server = Serve::file(&stale).start();
-    run(ours(["copy"]).arg(&source).arg(server.uri(""))).succeeded();
-    assert!(fs::read(&stale).unwrap() == fs::read(&source).unwrap(), "ours");
-    let Some(qemu_nbd) = peer("qemu-nbd") else { return };
-    let stale = temp.file("stale-too", &vec![0xd1; index(24 * MIB)]);
-    let server = Server::qemu_nbd(&qemu_nbd, "raw", &stale);
-    run(ours(["copy"]).arg(&source).arg(server.uri(""))).succeeded();
-    drop(server);
-    assert!(fs::read(&stale).unwrap() == fs::read(&source).unwrap(), "qemu-nbd");
-}
-
-#[test]
 fn our_proxy_passes_the_question_on_to_the_far_end() {
     let Some(nbdkit) = nbdkit(&["log", "nozero", "noextents"]) else { return };
     let temp = TempDir::new();

@@ -53,8 +53,9 @@ fn prose(page: &str) -> String {
 /// Where the links of a page lead.
 fn links(page: &str) -> Vec<String> {
     let prose = prose(page);
-    let ends = prose.split("](").skip(1);
-    ends.filter_map(|rest| rest.split_once(')')).map(|(link, _)| link.to_owned()).collect()
+    let all = [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')].into_iter();
+    let ends = all.flat_map(|(begin, end)| prose.split(begin).skip(1).map(move |rest| (rest, end)));
+    ends.filter_map(|(rest, end)| rest.split_once(end)).map(|(link, _)| link.to_owned()).collect()
 }
 
 /// The anchors of a page's headings, as they are made of them.

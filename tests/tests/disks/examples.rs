@@ -1,5 +1,5 @@
-//! Every documented example does the same in a sandbox: all pages, each in an empty directory,
-//! under `--sandbox=require`.
+//! Every documented example works as printed, and does the same in a sandbox: all pages, each in an
+//! empty directory, as they are and under `--sandbox=require`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,6 +81,33 @@ fn the_examples_of_other_pages_work_as_printed() {
         let page = root().join(format!("docs/{page}.md"));
         let temp = TempDir::new();
         Job::start(&mut shell(temp.path(), &script(&page))).wait_within(LIMIT).succeeded();
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_work_as_printed() {
+    if !has_peers() {
+        return;
+    }
+    let script = script(&root().join("README.md"));
+    assert!(script.matches("diskferry ").count() > 12, "{script}");
+    let temp = TempDir::new();
+    let outcome = Job::start(&mut shell(temp.path(), &script)).wait_within(LIMIT);
+    outcome.succeeded();
+    assert!(!outcome.stderr.contains("diskferry: "), "{outcome:#?}");
+    let read = |name: &str| std::fs::read(temp.join(name)).unwrap();
+    assert!(read("disk.raw") == read("copy.raw"), "the copy differs");
+    assert!(String::from_utf8(read("copy.log")).unwrap().contains("Write"));
+}
+
+#[test]
+fn every_block_of_the_readme_is_run_by_some_test() {
+    // What is no `sh`: `packaging/newcomer` installs, and the servers start below.
+    let page = std::fs::read_to_string(root().join("README.md")).unwrap();
+    for (word, block) in blocks(&page) {
+        let installs = block == "cargo install --locked --path crates/cli\n";
+        let elsewhere = installs || block.lines().all(|line| line.starts_with("diskferry serve "));
+        assert!(word == "sh" || (word.is_empty() && elsewhere), "no test runs this:\n{block}");
     }
 }
 

@@ -8,13 +8,12 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use blackbox::launch::Serve;
 use blackbox::nbd::{cflag, chunk, cmd, err};
-use blackbox::peers::skip_environment;
 use blackbox::session::{Mode, Request};
+use blackbox::storage::Mounted;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
@@ -76,25 +75,12 @@ fn assert_holes_are_holes(serve: Serve) {
 }
 
 #[test]
-fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_over_memory() {
-    let temp = in_memory();
-    let disk = temp.sparse_file("disk", 4 * MIB);
-    assert_holes_are_holes(Serve::file(&disk));
-    assert_holes_are_holes(Serve::file(&disk).option("--filter=limit"));
-}
-
-#[test]
-
-fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_over_a_disk() {
-    let temp = TempDir::new();
-    let disk = temp.sparse_file("disk", 4 * MIB);
-    assert_holes_are_holes(Serve::file(&disk));
-    assert_holes_are_holes(Serve::file(&disk).option("--filter=limit"));
-}
-
-#[test]
-
-fn a_hole_is_sent_as_a_hole_by_a_proxy() {
+fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_and_by_a_proxy() {
+    for temp in [in_memory(), TempDir::new()] {
+        let disk = temp.sparse_file("disk", 4 * MIB);
+        assert_holes_are_holes(Serve::file(&disk));
+        assert_holes_are_holes(Serve::file(&disk).option("--filter=limit"));
+    }
     let behind = Serve::memory("4M").start();
     assert_holes_are_holes(Serve::proxy(&behind.uri("")));
 }
@@ -172,27 +158,21 @@ fn long_writes_arrive_whole_however_they_are_cut_and_aligned() {
 
 #[test]
 fn a_disk_that_fills_up_inside_a_long_write_is_an_error_and_the_stream_stays_in_step() {
-    let temp = TempDir::new();
-    let mount = |words: &[&str]| Command::new("mount").args(words).arg(temp.path()).status();
-    if !mount(&["-t", "tmpfs", "-o", "size=8M", "tmpfs"]).is_ok_and(|s| s.success()) {
-        return skip_environment("mounting a small tmpfs needs root");
-    }
-    let image = temp.sparse_file("disk", 64 * MIB);
-    {
-        let server = Serve::file(&image).start();
-        let mut session = server.session(Mode::Structured, "");
-        session.write(0, &pattern(0, index(2 * MIB)));
-        assert_eq!(
-            session.error_of(&Request::write(16 * MIB, &pattern(0, index(16 * MIB)))),
-            err::ENOSPC
-        );
-        session.assert_alive();
-        assert_eq!(session.error_of(&Request::new(cmd::TRIM, 16 * MIB, 16 * MIB)), 0);
-        session.write(4 * MIB, &pattern(4 * MIB, index(2 * MIB)));
-        assert_eq!(session.read(0, 2 * MIB).unwrap(), pattern(0, index(2 * MIB)));
-        assert_eq!(session.read(4 * MIB, 2 * MIB).unwrap(), pattern(4 * MIB, index(2 * MIB)));
-    }
-    assert!(Command::new("umount").arg(temp.path()).status().unwrap().success());
+    let Some(small) = Mounted::new("tmpfs", 8 * MIB) else { return };
+    let image = small.join("disk");
+    File::create(&image).unwrap().set_len(64 * MIB).unwrap();
+    let server = Serve::file(&image).start();
+    let mut session = server.session(Mode::Structured, "");
+    session.write(0, &pattern(0, index(2 * MIB)));
+    assert_eq!(
+        session.error_of(&Request::write(16 * MIB, &pattern(0, index(16 * MIB)))),
+        err::ENOSPC
+    );
+    session.assert_alive();
+    assert_eq!(session.error_of(&Request::new(cmd::TRIM, 16 * MIB, 16 * MIB)), 0);
+    session.write(4 * MIB, &pattern(4 * MIB, index(2 * MIB)));
+    assert_eq!(session.read(0, 2 * MIB).unwrap(), pattern(0, index(2 * MIB)));
+    assert_eq!(session.read(4 * MIB, 2 * MIB).unwrap(), pattern(4 * MIB, index(2 * MIB)));
 }
 
 #[test]

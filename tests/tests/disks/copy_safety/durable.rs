@@ -1,27 +1,26 @@
 //! Exit 0 means that it is there: the system's reports of lost writes are noticed, whenever they
 //! come.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use blackbox::fake::{ALL_FLAGS, Script};
 use blackbox::nbd::{cmd, tflag};
-use blackbox::peers::{peer, skip_environment, strace};
-use blackbox::run::{Outcome, ours, program, run, whole_calls};
-use blackbox::storage::Loop;
+use blackbox::peers::{peer, skip_environment};
+use blackbox::run::{Outcome, ours, program, run, text};
+use blackbox::storage::{Loop, Mounted};
 use blackbox::temp::TempDir;
+
+use crate::tracing::traced;
 
 /// Everything that makes bytes durable.
 const SYNCS: &str = "fsync,fdatasync,sync_file_range,syncfs";
 
 /// A copy of 20 MiB under strace, and what strace saw.
-fn traced(strace: &PathBuf, temp: &TempDir, options: &[&str], to: &Path) -> (Outcome, String) {
-    let log = temp.join("trace");
-    let mut command = program(strace, ["-f", "-y", "-o", log.to_str().unwrap()]);
-    command.args(options).arg(blackbox::peers::diskferry());
-    let outcome = run(command.args(["copy", "random:20M?seed=1"]).arg(to));
-    (outcome, whole_calls(&fs::read_to_string(log).unwrap()))
+fn copied(options: &[&str], to: &Path) -> Option<(Outcome, String)> {
+    traced(options, [OsStr::new("copy"), OsStr::new("random:20M?seed=1"), to.as_os_str()])
 }
 
 /// A file, and a block device where there can be one.
@@ -34,13 +33,12 @@ fn targets(temp: &TempDir) -> (Vec<PathBuf>, Option<Loop>) {
 
 #[test]
 fn a_file_or_block_device_is_made_durable_and_so_is_the_name_of_a_new_file() {
-    let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let (targets, _device) = targets(&temp);
     for target in &targets {
         let new = !target.exists();
         let trace = ["-e", &format!("trace={SYNCS}")];
-        let (outcome, log) = traced(&strace, &temp, &trace, target);
+        let Some((outcome, log)) = copied(&trace, target) else { return };
         outcome.succeeded();
         // A new file has no name before it is durable.
         let name = match new {
@@ -59,56 +57,50 @@ fn a_file_or_block_device_is_made_durable_and_so_is_the_name_of_a_new_file() {
 
 #[test]
 fn a_copy_whose_writes_cannot_be_kept_fails_and_no_flush_does_not_ask() {
-    let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let (targets, _device) = targets(&temp);
     for target in &targets {
         let inject = ["-e", &format!("inject={SYNCS}:error=EIO")];
-        let (outcome, log) = traced(&strace, &temp, &inject, target);
+        let Some((outcome, log)) = copied(&inject, target) else { return };
         let line = outcome.failed();
         assert!(line.contains("flush"), "{line}: {log}");
         // One that was made here goes.
         assert_eq!(target.exists(), target.starts_with("/dev"));
     }
-    let target = temp.join("quick");
-    let log = temp.join("trace");
-    let mut command = program(&strace, ["-f", "-o", log.to_str().unwrap(), "-e"]);
-    command.arg(format!("trace={SYNCS}")).arg(blackbox::peers::diskferry());
-    run(command.args(["copy", "--no-flush", "random:20M?seed=1"]).arg(&target)).succeeded();
-    let log = fs::read_to_string(log).unwrap();
+    let (target, trace) = (temp.join("quick"), format!("trace={SYNCS}"));
+    let words = ["copy", "--no-flush", "random:20M?seed=1", text(&target)];
+    let Some((outcome, log)) = traced(&["-e", &trace], words) else { return };
+    outcome.succeeded();
     assert!(!log.contains("sync"), "{log}");
 }
 
 #[test]
 fn a_name_that_may_not_last_is_no_success() {
-    let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let target = temp.join("target");
     // The directory's is the only fsync.
-    let (outcome, _) = traced(&strace, &temp, &["-e", "inject=fsync:error=EIO"], &target);
+    let Some((outcome, _)) = copied(&["-e", "inject=fsync:error=EIO"], &target) else { return };
     let line = outcome.failed();
     assert!(line.contains("sync its directory") && line.contains("may not last"), "{line}");
     // A directory that cannot be synced is made durable with all of its file system.
     let trace = ["-e", "trace=fsync,syncfs", "-e", "inject=fsync:error=EINVAL"];
     fs::remove_file(&target).unwrap();
-    let (outcome, log) = traced(&strace, &temp, &trace, &target);
+    let Some((outcome, log)) = copied(&trace, &target) else { return };
     outcome.succeeded();
     assert!(log.contains("syncfs("), "{log}");
 }
 
 #[test]
 fn an_error_that_only_close_reports_is_noticed() {
-    let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let target = temp.join("target");
     for flush in [true, false] {
         // A new file would have no name that strace could find.
         fs::write(&target, b"old").unwrap();
-        let log = temp.join("trace");
-        let mut command = program(&strace, ["-f", "-o", log.to_str().unwrap(), "-P"]);
-        command.arg(&target).args(["-e", "trace=close", "-e", "inject=close:error=EDQUOT"]);
-        command.arg(blackbox::peers::diskferry()).args(["copy", "sparse-random:1M"]).arg(&target);
-        let outcome = run(if flush { &mut command } else { command.arg("--no-flush") });
+        let close = ["-P", text(&target), "-e", "trace=close", "-e", "inject=close:error=EDQUOT"];
+        let words = ["copy", "sparse-random:1M", text(&target), "--no-flush"];
+        let words = &words[..if flush { 3 } else { 4 }];
+        let Some((outcome, _)) = traced(&close, words) else { return };
         let line = outcome.failed();
         assert!(line.contains("close: ") && line.contains("quota"), "{line}");
     }
@@ -117,35 +109,23 @@ fn an_error_that_only_close_reports_is_noticed() {
 #[test]
 fn storage_that_is_full_only_when_it_is_written_back_fails_the_copy() {
     let Some(mkfs) = peer("mkfs.ext4") else { return };
+    let Some(thin) = Mounted::new("tmpfs", 20 << 20) else { return };
     let temp = TempDir::new();
-    let (thin, disk) = (temp.join("thin"), temp.join("disk"));
-    for directory in [&thin, &disk] {
-        fs::create_dir(directory).unwrap();
-    }
-    let mount = |words: &[&str], on: &Path| {
-        let mounted = Command::new("mount").args(words).arg(on).output();
-        mounted.is_ok_and(|o| o.status.success())
-    };
-    struct Unmount(PathBuf);
-    impl Drop for Unmount {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg(&self.0).status();
-        }
-    }
-    if !mount(&["-t", "tmpfs", "-o", "size=20M", "tmpfs"], &thin) {
-        return skip_environment("needs root to mount");
-    }
-    let _thin = Unmount(thin.clone());
     let backing = thin.join("backing");
     fs::File::create(&backing).unwrap().set_len(96 << 20).unwrap();
     let made = Command::new(mkfs).args(["-q", "-O", "^has_journal"]).arg(&backing).output();
     assert!(made.unwrap().status.success());
     let Some(device) = Loop::over(&backing, &[]) else { return };
-    if !mount(&[device.path().to_str().unwrap()], &disk) {
+    let disk = temp.join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mounted = Command::new("mount").arg(device.path()).arg(&disk).output();
+    if !mounted.is_ok_and(|mounted| mounted.status.success()) {
         return skip_environment("cannot mount an ext4");
     }
-    let _disk = Unmount(disk.clone());
     let outcome = run(ours(["copy", "random:40M?seed=1"]).arg(disk.join("target")));
+    // It may be written back to for a moment.
+    let unmount = || Command::new("umount").arg(&disk).output().unwrap().status.success();
+    blackbox::wait_for("it is unmounted", unmount);
     let line = outcome.failed();
     assert!(line.contains("flush") || line.contains("close"), "{line}");
 }

@@ -1,22 +1,15 @@
 //! The calls that a copy makes, in their order, and what becomes of their failures.
 
 use super::*;
+use crate::tracing::traced;
 use blackbox::peers::{diskferry, strace};
-use blackbox::run::{program, whole_calls};
-
-/// A run of our binary under strace, and the calls.
-fn traced(temp: &TempDir, options: &[&str], words: &[OsString]) -> Option<(Outcome, String)> {
-    let log = temp.join("trace");
-    let mut command = program(&strace()?, ["-f", "-y", "-o", log.to_str().unwrap()]);
-    let outcome = run(command.args(options).arg(diskferry()).args(words));
-    Some((outcome, whole_calls(&std::fs::read_to_string(log).unwrap())))
-}
+use blackbox::run::program;
 
 /// A copy by short requests, which go through the page cache.
 fn short_copy(temp: &TempDir, options: &[&str]) -> Option<(Outcome, String)> {
     let target = named(&temp.join("target"), "none");
     let words = ["copy", "--request-size", "256k", "random:64M?seed=1"].map(OsString::from);
-    traced(temp, options, &[&words[..], &[target]].concat())
+    traced(options, &[&words[..], &[target]].concat())
 }
 
 #[test]
@@ -60,7 +53,7 @@ fn a_failed_flush_fails_the_copy_in_every_mode() {
         let words = ["copy", "random:8M?seed=1"].map(OsString::from);
         let target = named(&temp.join("target"), mode);
         let inject = ["-e", "inject=fdatasync:error=EIO"];
-        let Some((outcome, _)) = traced(&temp, &inject, &[&words[..], &[target]].concat()) else {
+        let Some((outcome, _)) = traced(&inject, &[&words[..], &[target]].concat()) else {
             return;
         };
         assert!(outcome.failed().contains("flush"), "{mode}");
@@ -78,7 +71,7 @@ fn long_requests_are_direct_and_short_ones_are_not() {
     // Only what succeeds: in its sandbox the program cannot reopen a new file itself.
     let trace = ["-z", "-e", "trace=openat,pread64,pwrite64,io_uring_setup,sync_file_range"];
     let words = [OsString::from("copy"), source.clone().into(), temp.join("target").into()];
-    let Some((outcome, log)) = traced(&temp, &trace, &words) else { return };
+    let Some((outcome, log)) = traced(&trace, &words) else { return };
     outcome.succeeded();
     let opened = log.lines().filter(|l| l.contains("openat(") && l.contains("O_DIRECT|")).count();
     assert_eq!(opened, 2, "both ends: {log}");
@@ -101,7 +94,7 @@ fn direct_goes_by_io_uring_and_by_threads_where_that_is_forbidden() {
         if forbidden {
             options.extend(["-e", "inject=io_uring_setup:error=EPERM"]);
         }
-        let Some((outcome, log)) = traced(&temp, &options, &words) else { return };
+        let Some((outcome, log)) = traced(&options, &words) else { return };
         outcome.succeeded();
         assert!(is_same(&source, &target), "{forbidden}");
         let entered = log.contains("io_uring_enter(");

@@ -1,12 +1,8 @@
 //! Which requests the kernel gets, in which order; and kernels that lack some of them, which strace
 //! plays.
 
-use std::process::Command;
-
-use blackbox::peers::{diskferry, strace};
-use blackbox::run::{Outcome, run, whole_calls};
+use blackbox::run::Outcome;
 use blackbox::storage::Mounted;
-use blackbox::temp::TempDir;
 
 use super::extents::all_written;
 use super::{ROOM, text};
@@ -15,17 +11,10 @@ const CALLS: &str = "openat,fallocate,ftruncate,pwritev,pwritev2,pwrite64,ioctl,
 
 /// Runs `words` under strace, with what it is to inject; what it did, and the calls.
 fn traced(words: &[&str], inject: &[&str]) -> Option<(Outcome, Vec<String>)> {
-    let strace = strace()?;
-    let temp = TempDir::new();
-    let log = temp.join("log");
-    let mut command = Command::new(strace);
-    command.arg("-f").arg("-o").arg(&log).args(["-e", &format!("trace={CALLS}")]);
-    for injected in inject {
-        command.args(["-e", &format!("inject={injected}")]);
-    }
-    command.arg(diskferry()).args(words).stdin(std::process::Stdio::null());
-    let outcome = run(&mut command);
-    let log = whole_calls(&std::fs::read_to_string(&log).unwrap());
+    let injected: Vec<_> = inject.iter().map(|inject| format!("inject={inject}")).collect();
+    let calls = format!("trace={CALLS}");
+    let all = [&calls].into_iter().chain(&injected).flat_map(|option| ["-e", option]);
+    let (outcome, log) = crate::tracing::traced(&all.collect::<Vec<_>>(), words)?;
     Some((outcome, log.lines().map(str::to_owned).collect()))
 }
 

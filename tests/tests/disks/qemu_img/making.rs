@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 
 use blackbox::peers::peer;
 use blackbox::run::{measured, ours, program, run, text};
+use blackbox::storage::Mounted;
 use blackbox::temp::{TempDir, pattern};
 
 use super::ferry;
@@ -47,25 +48,15 @@ fn formats_and_their_options_are_listed() {
 
 #[test]
 fn a_disk_without_room_makes_nothing() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
+    let Some(room) = Mounted::new("tmpfs", blackbox::MIB) else { return };
     let temp = TempDir::new();
-    let room = temp.join("room");
-    std::fs::create_dir(&room).unwrap();
-    let mount = |words: &[&str]| {
-        let path = std::path::PathBuf::from(words[0]);
-        run(&mut program(&path, &words[1..])).succeeded().to_owned()
-    };
-    mount(&["mount", "-t", "tmpfs", "-o", "size=1M", "none", text(&room)]);
     let from = temp.file("from", &pattern(0, 4 << 20));
     let to = room.join("to");
     let converted = ferry(["convert", text(&from), text(&to)]);
     let created = ferry(["create", "-q", "-o", "preallocation=full", text(&to), "4M"]);
     let part = ferry(["dd", &format!("if={}", text(&from)), &format!("of={}", text(&to))]);
-    let left: Vec<_> = std::fs::read_dir(&room).unwrap().collect();
+    let left: Vec<_> = std::fs::read_dir(room.path()).unwrap().collect();
     let left = format!("{left:?}");
-    mount(&["umount", text(&room)]);
     for outcome in [converted, created, part] {
         assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
         assert!(outcome.failed().contains("No space left"), "{outcome:#?}");

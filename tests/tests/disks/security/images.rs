@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use blackbox::MIB;
 use blackbox::launch::Serve;
 use blackbox::nbd::{cmd, err, tflag};
-use blackbox::peers::{diskferry, peer};
+use blackbox::peers::peer;
 use blackbox::run::{Outcome, measured, ours, program, run};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
+
+use crate::tracing::traced;
 
 const FORMATS: [&str; 5] = ["qcow2", "vmdk", "vdi", "vpc", "vhdx"];
 
@@ -22,15 +24,10 @@ fn image(temp: &TempDir, format: &str, bytes: &[u8]) -> PathBuf {
 
 /// The files that one of our verbs opens, as strace shows it, and its outcome.
 pub(crate) fn opened_by(words: &[&str]) -> Option<(String, Outcome)> {
-    let strace = peer("strace")?;
-    let temp = TempDir::new();
-    let trace = temp.join("trace");
-    let mut traced =
-        program(&strace, ["-f", "-s", "4096", "-e", "trace=open,openat,openat2", "-o"]);
-    let outcome = run(traced.arg(&trace).arg(diskferry()).args(words));
+    let (outcome, opened) = traced(&["-e", "trace=open,openat,openat2"], words)?;
     let code = outcome.status.code();
     assert!(code.is_some_and(|code| code != 101), "{words:?}: {outcome:#?}");
-    Some((fs::read_to_string(&trace).unwrap(), outcome))
+    Some((opened, outcome))
 }
 
 #[test]

@@ -9,7 +9,8 @@ use blackbox::run::{ours, run};
 use blackbox::storage::{Loop, Mounted};
 use blackbox::temp::TempDir;
 
-use super::{DATA, SIZE, answers, source, strace, text, traced};
+use super::{DATA, SIZE, answers, source, text};
+use crate::tracing::traced;
 
 /// A loop device over a file, and what keeps it.
 struct Disk {
@@ -52,7 +53,6 @@ fn same(disk: &Disk, source: &Path) -> bool {
 
 #[test]
 fn a_clean_device_is_written_its_data_and_no_more_whatever_it_can_do() {
-    let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let source = source(&temp);
     // One hole, which is so long that it is tried first whether it can be zeroed without writing.
@@ -62,7 +62,7 @@ fn a_clean_device_is_written_its_data_and_no_more_whatever_it_can_do() {
     for (discards, source) in [(true, &source), (false, &source), (false, &long)] {
         let Some(disk) = disk(discards, 0) else { continue };
         let device = text(disk.device.path());
-        let (outcome, trace) = traced(&strace, &[], &["copy", text(source), device]);
+        let Some((outcome, trace)) = traced(&[], &["copy", text(source), device]) else { return };
         outcome.succeeded();
         let (_, written) = answers(&trace, "pwrite64");
         assert!(written <= DATA + DATA / 100, "{discards}: {written} of {DATA}");
@@ -91,14 +91,13 @@ fn no_old_byte_of_a_full_device_is_left_whatever_it_can_do() {
 
 #[test]
 fn a_device_that_only_says_that_it_zeroed_is_found_out_and_written() {
-    let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let source = source(&temp);
     let Some(disk) = disk(true, 0xaa) else { return };
     // Every fallocate is answered with success, and none is done.
     let lies = ["-e", "trace=fallocate,pwrite64", "-e", "inject=fallocate:retval=0"];
     let words = ["copy", text(&source), text(disk.device.path())];
-    let (outcome, trace) = traced(&strace, &lies, &words);
+    let Some((outcome, trace)) = traced(&lies, &words) else { return };
     outcome.succeeded();
     assert!(trace.contains("(INJECTED)"), "{trace}");
     assert!(same(&disk, &source));
@@ -106,12 +105,11 @@ fn a_device_that_only_says_that_it_zeroed_is_found_out_and_written() {
 
 #[test]
 fn zeroing_a_device_through_a_server_is_checked_too() {
-    let Some(strace) = strace() else { return };
     let Some(disk) = disk(true, 0xaa) else { return };
     let lies = ["-e", "trace=fallocate", "-e", "inject=fallocate:retval=0"];
     let run = format!("{} zero --length 8M \"$uri\"", blackbox::peers::diskferry().display());
     let words = ["serve", "file", text(disk.device.path()), "--run", &run];
-    let (outcome, _) = traced(&strace, &lies, &words);
+    let Some((outcome, _)) = traced(&lies, &words) else { return };
     outcome.succeeded();
     let bytes = bytes(&disk);
     let (zeroed, rest) = bytes.split_at(8 << 20);
@@ -135,12 +133,13 @@ fn a_few_old_bytes_on_a_clean_device_are_found() {
 
 #[test]
 fn a_wipe_writes_every_byte_of_a_clean_device_and_asks_for_nothing_else() {
-    let Some(strace) = strace() else { return };
     let temp = TempDir::new();
     let source = source(&temp);
     let Some(disk) = disk(true, 0) else { return };
     let device = text(disk.device.path());
-    let (outcome, trace) = traced(&strace, &[], &["copy", "--wipe", text(&source), device]);
+    let Some((outcome, trace)) = traced(&[], &["copy", "--wipe", text(&source), device]) else {
+        return;
+    };
     outcome.succeeded();
     assert_eq!(answers(&trace, "pwrite64").1, SIZE);
     assert_eq!(answers(&trace, "fallocate").0, 0, "{trace}");

@@ -6,13 +6,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use blackbox::launch::allocated;
-use blackbox::peers::peer;
+use blackbox::peers::{peer, strace};
 use blackbox::run::{ours, run};
 use blackbox::storage::Mounted;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
-use super::{DATA, SIZE, answers, source, strace, text, traced};
+use super::{DATA, SIZE, answers, source, text};
+use crate::tracing::traced;
 
 const CALLS: [&str; 2] =
     ["-e", "trace=ioctl,pwrite64,copy_file_range,fsync,fdatasync,read,pread64,preadv2"];
@@ -31,7 +32,6 @@ fn on(kind: &str) -> Option<(Mounted, TempDir)> {
 
 #[test]
 fn a_whole_file_is_shared_by_one_request_and_is_durable() {
-    let Some(strace) = strace() else { return };
     for kind in ["xfs", "btrfs"] {
         for end in [0, 1, 4095] {
             let Some((_fs, temp)) = on(kind) else { continue };
@@ -42,7 +42,7 @@ fn a_whole_file_is_shared_by_one_request_and_is_durable() {
             drop(file);
             let target = temp.join("target");
             let words = ["copy", "--reflink=always", text(&source), text(&target)];
-            let (outcome, trace) = traced(&strace, &CALLS, &words);
+            let Some((outcome, trace)) = traced(&CALLS, &words) else { return };
             outcome.succeeded();
             assert_eq!((clones(&trace), answers(&trace, "pwrite64").0), (1, 0), "{kind}: {trace}");
             assert_eq!(answers(&trace, "copy_file_range").0, 0, "{kind}");
@@ -59,11 +59,12 @@ fn a_whole_file_is_shared_by_one_request_and_is_durable() {
 
 #[test]
 fn sharing_is_what_a_copy_does_without_being_asked() {
-    let Some(strace) = strace() else { return };
     let Some((_fs, temp)) = on("xfs") else { return };
     let source = source(&temp);
     let target = temp.join("target");
-    let (outcome, trace) = traced(&strace, &CALLS, &["copy", text(&source), text(&target)]);
+    let Some((outcome, trace)) = traced(&CALLS, &["copy", text(&source), text(&target)]) else {
+        return;
+    };
     outcome.succeeded();
     assert_eq!((clones(&trace), answers(&trace, "pwrite64").0), (1, 0), "{trace}");
     assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap());
@@ -71,13 +72,12 @@ fn sharing_is_what_a_copy_does_without_being_asked() {
 
 /// Copies with these options, and returns how often blocks were shared.
 fn shared(temp: &TempDir, options: &[&str], prepare: impl Fn(&Path)) -> usize {
-    let strace = strace().unwrap();
     let source = source(temp);
     let target = temp.join("target");
     prepare(&target);
     let words = ["copy"].iter().chain(options).copied();
     let words: Vec<&str> = words.chain([text(&source), text(&target)]).collect();
-    let (outcome, trace) = traced(&strace, &CALLS, &words);
+    let (outcome, trace) = traced(&CALLS, &words).unwrap();
     outcome.succeeded();
     assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap(), "{options:?}");
     fs::remove_file(&target).unwrap();
@@ -193,7 +193,7 @@ fn runs(image: &Path) -> usize {
 
 #[test]
 fn an_uncompressed_image_is_cloned_run_by_run_whichever_way() {
-    let (Some(_), Some(strace)) = (peer("qemu-img"), strace()) else { return };
+    let (Some(_), Some(_)) = (peer("qemu-img"), strace()) else { return };
     for kind in ["xfs", "btrfs"] {
         let Some(mounted) = Mounted::new(kind, 1024 * MIB) else { return };
         let (raw, image, back) = (mounted.join("raw"), mounted.join("image"), mounted.join("back"));
@@ -210,7 +210,7 @@ fn an_uncompressed_image_is_cloned_run_by_run_whichever_way() {
             (&image, &back, ["-f", "qcow2", "-O", "raw"]),
         ] {
             let words = [&["convert"], &words[..], &[text(from), text(to)]].concat();
-            let (outcome, trace) = traced(&strace, &CALLS, &words);
+            let Some((outcome, trace)) = traced(&CALLS, &words) else { return };
             outcome.succeeded();
             let clones = trace.matches("FICLONERANGE").count();
             let most = runs(&image);

@@ -9,8 +9,7 @@ mod local;
 use std::fs;
 use std::path::PathBuf;
 
-use blackbox::peers::{diskferry, strace};
-use blackbox::run::{Outcome, program, run, text, whole_calls};
+use blackbox::run::text;
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
 
@@ -27,15 +26,6 @@ fn source(temp: &TempDir) -> PathBuf {
         std::os::unix::fs::FileExt::write_all_at(&file, &pattern(at, 256 << 10), at).unwrap();
     }
     path
-}
-
-/// Our binary with these words under strace, with its options, and the calls that strace saw.
-fn traced(strace: &PathBuf, options: &[&str], words: &[&str]) -> (Outcome, String) {
-    let temp = TempDir::new();
-    let log = temp.join("trace");
-    let mut command = program(strace, ["-f", "-y", "-s", "1", "-o", log.to_str().unwrap()]);
-    let outcome = run(command.args(options).arg(diskferry()).args(words));
-    (outcome, whole_calls(&fs::read_to_string(log).unwrap()))
 }
 
 /// How many times a call was answered without an error, and the sum of the answers.

@@ -1,27 +1,10 @@
 //! `[ CMD ARGS ]`: a server that is run for one command.
 
-use blackbox::peers::{diskferry, peer};
+use blackbox::peers::peer;
 use blackbox::run::{program, run};
 use blackbox::temp::{TempDir, pattern};
 
 use super::{ferry, text};
-
-#[test]
-fn a_server_in_brackets_is_a_disk_for_every_verb() {
-    let ours = diskferry();
-    let server = ["[", text(&ours), "serve", "data", "1 2 3 @1M 4", "]"];
-    let with = |before: &[&str], after: &[&str]| ferry([before, &server, after].concat());
-    assert_eq!(with(&["info", "--size"], &[]).succeeded(), "1048577\n");
-    assert!(with(&["info"], &[]).succeeded().contains("export-size: 1048577"));
-    assert!(with(&["list"], &[]).succeeded().contains("export-size: 1048577"));
-    assert!(with(&["map", "--totals"], &[]).succeeded().contains("data"));
-    with(&["compare"], &server).succeeded();
-    with(&["copy", "--"], &["null:"]).succeeded();
-    let temp = TempDir::new();
-    let out = temp.join("out");
-    with(&["convert", "-f", "raw", "-O", "qcow2"], &[text(&out)]).succeeded();
-    with(&["compare", "-F", "qcow2", "-f", "raw"], &[text(&out)]).succeeded();
-}
 
 #[test]
 fn servers_of_others_in_brackets_are_read_and_written_and_end() {
