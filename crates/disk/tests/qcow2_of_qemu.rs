@@ -6,7 +6,7 @@ use disk::{Named, OpenOptions, Stack};
 use formats::{Files, Head, Opening, Reference, Role};
 use runtime::{Context, to_usize};
 
-use crate::support::{Dice, Place, check_map, has_qemu, whole_map};
+use crate::support::{Dice, Place, check_bytes, check_map, has_qemu, whole_map};
 
 /// A place in which images are made, with noise to fill them.
 #[derive(Debug)]
@@ -145,31 +145,6 @@ impl Files for Dir {
 
     fn name(&self) -> Option<String> {
         None
-    }
-}
-
-fn check_bytes(edge: &Edge, expected: &[u8], name: &str) {
-    assert_eq!(edge.info().size, expected.len() as u64, "{name}");
-    let mut dice = Dice::new(7);
-    for step in [1 << 20, 300_001] {
-        for (i, piece) in expected.chunks(step).enumerate() {
-            let mut bytes = vec![0xee; piece.len()];
-            edge.read(&mut bytes, (i * step) as u64).unwrap();
-            if bytes != piece {
-                let differs = bytes.iter().zip(piece).position(|(a, b)| a != b);
-                panic!(
-                    "{name}: differs at {:?}, in steps of {step}",
-                    differs.map(|at| i * step + at)
-                );
-            }
-        }
-    }
-    for _ in 0..100 {
-        let at = dice.below(expected.len());
-        let len = dice.below(9000).min(expected.len() - at);
-        let mut bytes = vec![0xee; len];
-        edge.read(&mut bytes, at as u64).unwrap();
-        assert!(bytes == expected[at..][..len], "{name}: {len} bytes at {at}");
     }
 }
 

@@ -199,13 +199,34 @@ pub(crate) fn all(edge: &Edge) -> Vec<u8> {
     bytes
 }
 
-/// The whole map, asked for `max` extents at a time.
+/// The disk holds `expected`: read in long pieces, in others, and at random.
+pub(crate) fn check_bytes(edge: &Edge, expected: &[u8], name: &str) {
+    assert_eq!(edge.info().size, expected.len() as u64, "{name}");
+    let pieces = [1 << 20, 300_001].into_iter().flat_map(|step| {
+        (0..expected.len()).step_by(step).map(move |at| (at, step.min(expected.len() - at)))
+    });
+    let mut dice = Dice::new(7);
+    let random = std::iter::repeat_with(|| {
+        let at = dice.below(expected.len());
+        (at, dice.below(9000).min(expected.len() - at))
+    });
+    for (at, len) in pieces.chain(random.take(100)) {
+        let mut bytes = vec![0xee; len];
+        edge.read(&mut bytes, at as u64).unwrap();
+        let differs = || bytes.iter().zip(&expected[at..]).position(|(a, b)| a != b);
+        assert!(bytes == expected[at..][..len], "{name}: {at}+{len}: differs at {:?}", differs());
+    }
+}
+
+/// The whole map, without a gap, asked for `max` extents at a time.
 pub(crate) fn whole_map(edge: &Edge, max: usize) -> Vec<Extent> {
     let (mut found, mut at) = (Vec::<Extent>::new(), 0);
     while at < edge.info().size {
         edge.resolve(at, edge.info().size - at, max, &mut found).unwrap();
         at = found.last().unwrap().end();
     }
+    assert!(found.first().is_none_or(|first| first.start == 0));
+    assert!(found.windows(2).all(|two| two[0].end() == two[1].start), "{found:?}");
     found
 }
 

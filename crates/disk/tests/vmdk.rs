@@ -10,7 +10,9 @@ use disk::{External, Holds, Image, Named, OpenOptions, Stack};
 use runtime::{Context, to_usize};
 use serde_json::Value;
 
-use crate::support::{Dice, Place, create_image, has_qemu, image, open_image, whole_map};
+use crate::support::{
+    Dice, Place, check_bytes, check_map, create_image, has_qemu, image, open_image, whole_map,
+};
 
 /// A raw disk of this many bytes: noise, text, holes and blocks of zeroes that are written.
 fn disk_of(place: &Place, name: &str, size: u64) -> String {
@@ -45,56 +47,11 @@ fn open(path: &str) -> device::Result<Edge> {
     open_image(path, beneath(path))
 }
 
-/// Whether a sparse file has data in a range.
-fn has_data(raw: &File, at: u64, len: u64) -> bool {
-    rustix::fs::seek(raw, rustix::fs::SeekFrom::Data(at)).is_ok_and(|data| data < at + len)
-}
-
-/// The disk is what the raw file holds: read in long pieces, in short ones, and by its map.
+/// The disk is what the raw file holds, and its map is true.
 fn check(edge: &Edge, raw: &str) {
-    let raw = File::open(raw).unwrap();
-    assert_eq!(edge.info().size, raw.metadata().unwrap().len());
-    let bytes = |at: u64, len: usize| {
-        let mut bytes = vec![0; len];
-        raw.read_exact_at(&mut bytes, at).unwrap();
-        bytes
-    };
-    let mut last = 0;
-    for extent in whole_map(edge, 7) {
-        assert_eq!(extent.start, last);
-        last = extent.end();
-        let mut at = extent.start;
-        while at < last {
-            let len = to_usize((last - at).min(3 << 20));
-            if extent.kind.reads_zero() && len == 3 << 20 && !has_data(&raw, at, len as u64) {
-                at += len as u64;
-                continue;
-            }
-            let wanted = bytes(at, len);
-            if extent.kind.reads_zero() {
-                assert!(wanted.iter().all(|b| *b == 0), "data in a hole at {at}");
-            } else {
-                let mut read = vec![0xaa; len];
-                edge.read(&mut read, at).unwrap();
-                assert!(read == wanted, "at {at}, {len} bytes");
-            }
-            if let Some(place) = &extent.place {
-                let mut there = vec![0; len];
-                let offset = place.advanced(at - extent.start).offset();
-                rustix::io::pread(place.fd(), &mut there, offset).unwrap();
-                assert!(there == wanted, "the place at {at}");
-            }
-            at += len as u64;
-        }
-    }
-    let size = edge.info().size;
-    for n in 0..300u64 {
-        let at = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % size;
-        let len = to_usize((1 + n * 977 % 9000).min(size - at));
-        let mut read = vec![0xbb; len];
-        edge.read(&mut read, at).unwrap();
-        assert!(read == bytes(at, len), "at {at}, {len} bytes");
-    }
+    let expected = std::fs::read(raw).unwrap();
+    check_bytes(edge, &expected, raw);
+    check_map(&whole_map(edge, 7), &expected);
 }
 
 const SUBFORMATS: [&str; 5] = [
