@@ -23,17 +23,6 @@ use blackbox::wait_for;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// A session that can ask for block status.
-fn mapped(server: &Server, export: &str) -> Session {
-    let mut haggler = server.haggle();
-    assert!(haggler.structured());
-    let contexts = haggler.set_contexts(export, &[BASE_ALLOCATION]);
-    assert_eq!(contexts.len(), 1);
-    let mut session = haggler.go(export);
-    session.contexts = contexts;
-    session
-}
-
 /// Sends `count` times the same request.
 fn flood(session: &mut Session, request: &Request, count: usize) {
     let mut bytes = Vec::new();
@@ -77,7 +66,7 @@ fn block_status_of_many_extents_does_not_keep_other_clients_waiting() {
     }
     // On either reactor.
     let mut others: Vec<_> = (0..4).map(|_| server.session(Mode::Simple, "")).collect();
-    let mut greedy = mapped(&server, "");
+    let mut greedy = server.session(Mode::Structured, "");
     let request = Request::new(cmd::BLOCK_STATUS, 0, 64 * MIB);
     flood(&mut greedy, &request, usize::try_from(COUNT).unwrap());
     let (seen, reader) = count_replies(greedy, COUNT);

@@ -9,7 +9,7 @@ use blackbox::run::program;
 fn short_copy(temp: &TempDir, options: &[&str]) -> Option<(Outcome, String)> {
     let target = named(&temp.join("target"), "none");
     let words = ["copy", "--request-size", "256k", "random:64M?seed=1"].map(OsString::from);
-    traced(options, &[&words[..], &[target]].concat())
+    traced(options, [&words[..], &[target]].concat())
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_failed_flush_fails_the_copy_in_every_mode() {
         let words = ["copy", "random:8M?seed=1"].map(OsString::from);
         let target = named(&temp.join("target"), mode);
         let inject = ["-e", "inject=fdatasync:error=EIO"];
-        let Some((outcome, _)) = traced(&inject, &[&words[..], &[target]].concat()) else {
+        let Some((outcome, _)) = traced(&inject, [&words[..], &[target]].concat()) else {
             return;
         };
         assert!(outcome.failed().contains("flush"), "{mode}");

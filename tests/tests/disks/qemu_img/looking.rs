@@ -221,32 +221,10 @@ fn measure_counts_bitmaps_as_qemu_img_does() {
     assert!(ferry(["measure", "-O", "qcow2", &two]).succeeded().contains("bitmaps size: "));
 }
 
-#[test]
-fn a_vmdk_is_checked_as_qemu_img_does_it() {
-    let Some(qemu_img) = peer("qemu-img") else { return };
-    let temp = TempDir::new();
-    let raw = temp.file("raw", &pattern(0, 3 << 20));
-    let image = temp.join("image.vmdk");
-    let image = text(&image);
-    for options in ["subformat=monolithicSparse", "subformat=streamOptimized"] {
-        let words = ["convert", "-f", "raw", "-O", "vmdk", "-o", options, text(&raw), image];
-        theirs(&qemu_img, &words).succeeded();
-        for words in [&["check", "-f", "vmdk", image][..], &["check", "--output=json", image]] {
-            assert_eq!(ferry(words).succeeded(), theirs(&qemu_img, words).succeeded());
-        }
-    }
-    let words = ["convert", "-f", "raw", "-O", "vmdk", text(&raw), image];
-    theirs(&qemu_img, &words).succeeded();
-    let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
-    file.set_len(file.metadata().unwrap().len() - (1 << 20)).unwrap();
-    let broken = ferry(["check", "-f", "vmdk", image]);
-    assert_eq!(broken.status.code(), Some(2), "{broken:#?}");
-}
-
 /// The output and the status: for good images, for truncated ones, and for such as have wrong
 /// tables.
 #[test]
-fn a_qcow2_a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
+fn a_qcow2_a_vmdk_a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let temp = TempDir::new();
     let raw = temp.file("raw", &pattern(0, 3 << 20));
@@ -254,6 +232,8 @@ fn a_qcow2_a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
     let image = text(&image);
     for (format, options) in [
         ("qcow2", "cluster_size=64k"),
+        ("vmdk", "subformat=monolithicSparse"),
+        ("vmdk", "subformat=streamOptimized"),
         ("vdi", "static=off"),
         ("vdi", "static=on"),
         ("vhdx", "block_size=1M"),
@@ -269,10 +249,14 @@ fn a_qcow2_a_vdi_and_a_vhdx_are_checked_as_qemu_img_does_it() {
             assert_eq!(ferry(words).succeeded(), theirs(&qemu_img, words).succeeded(), "{words:?}");
         }
         let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
-        file.set_len(file.metadata().unwrap().len() - (1 << 20)).unwrap();
+        // A stream is shorter than that.
+        let len = file.metadata().unwrap().len().checked_sub(1 << 20);
+        let Some(len) = len else { continue };
+        file.set_len(len).unwrap();
         let words = ["check", "-f", format, image];
         let (ours, theirs) = (ferry(words), theirs(&qemu_img, &words));
-        assert!(matches!(ours.status.code(), Some(1 | 2)), "{ours:#?}");
+        let least = if format == "vmdk" { 2 } else { 1 };
+        assert!(ours.status.code().is_some_and(|code| (least..=2).contains(&code)), "{ours:#?}");
         // It does not look how long the file of a vdi is.
         assert!(format == "vdi" || theirs.status.code() != Some(0), "{theirs:#?}");
     }

@@ -62,7 +62,7 @@ fn a_clean_device_is_written_its_data_and_no_more_whatever_it_can_do() {
     for (discards, source) in [(true, &source), (false, &source), (false, &long)] {
         let Some(disk) = disk(discards, 0) else { continue };
         let device = text(disk.device.path());
-        let Some((outcome, trace)) = traced(&[], &["copy", text(source), device]) else { return };
+        let Some((outcome, trace)) = traced(&[], ["copy", text(source), device]) else { return };
         outcome.succeeded();
         let (_, written) = answers(&trace, "pwrite64");
         assert!(written <= DATA + DATA / 100, "{discards}: {written} of {DATA}");
@@ -97,7 +97,7 @@ fn a_device_that_only_says_that_it_zeroed_is_found_out_and_written() {
     // Every fallocate is answered with success, and none is done.
     let lies = ["-e", "trace=fallocate,pwrite64", "-e", "inject=fallocate:retval=0"];
     let words = ["copy", text(&source), text(disk.device.path())];
-    let Some((outcome, trace)) = traced(&lies, &words) else { return };
+    let Some((outcome, trace)) = traced(&lies, words) else { return };
     outcome.succeeded();
     assert!(trace.contains("(INJECTED)"), "{trace}");
     assert!(same(&disk, &source));
@@ -109,7 +109,7 @@ fn zeroing_a_device_through_a_server_is_checked_too() {
     let lies = ["-e", "trace=fallocate", "-e", "inject=fallocate:retval=0"];
     let run = format!("{} zero --length 8M \"$uri\"", blackbox::peers::diskferry().display());
     let words = ["serve", "file", text(disk.device.path()), "--run", &run];
-    let Some((outcome, _)) = traced(&lies, &words) else { return };
+    let Some((outcome, _)) = traced(&lies, words) else { return };
     outcome.succeeded();
     let bytes = bytes(&disk);
     let (zeroed, rest) = bytes.split_at(8 << 20);
@@ -137,7 +137,7 @@ fn a_wipe_writes_every_byte_of_a_clean_device_and_asks_for_nothing_else() {
     let source = source(&temp);
     let Some(disk) = disk(true, 0) else { return };
     let device = text(disk.device.path());
-    let Some((outcome, trace)) = traced(&[], &["copy", "--wipe", text(&source), device]) else {
+    let Some((outcome, trace)) = traced(&[], ["copy", "--wipe", text(&source), device]) else {
         return;
     };
     outcome.succeeded();

@@ -42,7 +42,7 @@ fn a_whole_file_is_shared_by_one_request_and_is_durable() {
             drop(file);
             let target = temp.join("target");
             let words = ["copy", "--reflink=always", text(&source), text(&target)];
-            let Some((outcome, trace)) = traced(&CALLS, &words) else { return };
+            let Some((outcome, trace)) = traced(&CALLS, words) else { return };
             outcome.succeeded();
             assert_eq!((clones(&trace), answers(&trace, "pwrite64").0), (1, 0), "{kind}: {trace}");
             assert_eq!(answers(&trace, "copy_file_range").0, 0, "{kind}");
@@ -62,7 +62,7 @@ fn sharing_is_what_a_copy_does_without_being_asked() {
     let Some((_fs, temp)) = on("xfs") else { return };
     let source = source(&temp);
     let target = temp.join("target");
-    let Some((outcome, trace)) = traced(&CALLS, &["copy", text(&source), text(&target)]) else {
+    let Some((outcome, trace)) = traced(&CALLS, ["copy", text(&source), text(&target)]) else {
         return;
     };
     outcome.succeeded();
