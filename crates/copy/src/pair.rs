@@ -25,7 +25,8 @@ impl Pair {
     /// One cannot be copied to the other, or not in this way.
     pub(crate) fn new(source: &Edge, target: &Edge, options: &Options) -> Result<Self> {
         options.check()?;
-        check(source.info(), target.info(), options.flush == Flush::Must)?;
+        check_target(target.info(), options.flush)?;
+        check_size(source.info(), target.info())?;
         let flush = options.flush != Flush::Never && target.info().abilities.flush;
         Ok(Self {
             source: source.clone(),
@@ -56,15 +57,20 @@ impl Pair {
     }
 }
 
-fn check(from: &Info, to: &Info, flush: bool) -> Result<()> {
+/// Refuses a target that cannot be written, or not be flushed where that is a must.
+pub(crate) fn check_target(to: &Info, flush: Flush) -> Result<()> {
     if !to.abilities.write {
         let action = "copy to it: it is read-only";
         return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&to.name));
     }
-    if flush && !to.abilities.flush {
+    if flush == Flush::Must && !to.abilities.flush {
         let action = "flush: it cannot make writes durable";
         return Err(Error::unsupported(action).on(&to.name));
     }
+    Ok(())
+}
+
+fn check_size(from: &Info, to: &Info) -> Result<()> {
     if to.size < from.size {
         let size = |info: &Info| format!("{} bytes ({})", info.size, format_size(info.size));
         let action =

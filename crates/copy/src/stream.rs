@@ -18,6 +18,7 @@ use device::{
 
 use crate::answer::{confused, flush};
 use crate::options::HELD;
+use crate::pair::check_target;
 use crate::progress::{LOOK, Moved};
 use crate::{Cancel, FailedCopy, Flush, Options, Progress, Reflink, Report};
 use runtime::RangeSet;
@@ -104,15 +105,7 @@ impl<'a> Copy<'a> {
 
     fn check(&self) -> Result<()> {
         self.options.check()?;
-        let info = self.target.info();
-        if !info.abilities.write {
-            let action = "copy to it: it is read-only";
-            return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(&info.name));
-        }
-        if self.options.flush == Flush::Must && !info.abilities.flush {
-            let action = "flush: it cannot make writes durable";
-            return Err(Error::unsupported(action).on(&info.name));
-        }
+        check_target(self.target.info(), self.options.flush)?;
         if self.options.reflink == Reflink::Always {
             return Err(Error::invalid("reflink: a stream has no blocks that could be shared"));
         }

@@ -63,8 +63,15 @@ impl Tickets {
         self.len() == 0
     }
 
-    /// For an operation that is started now, in this epoch, over this memory.
-    pub(crate) fn issue(&mut self, task: Task, epoch: u64, load: Option<Arc<Load>>) -> u64 {
+    /// For an operation that is started now, in this epoch, over this memory; `share` is what its
+    /// bytes add to the sums of the source.
+    pub(crate) fn issue(
+        &mut self,
+        task: Task,
+        epoch: u64,
+        load: Option<Arc<Load>>,
+        share: Option<SumPart>,
+    ) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { turn: 0, task: None });
             // A worker has at most 65536 requests and a backlog that they bound.
@@ -72,24 +79,8 @@ impl Tickets {
         });
         let entry = &mut self.slots[slot as usize];
         entry.turn = entry.turn.wrapping_add(1);
-        entry.task = Some((task, Start { at: Instant::now(), epoch, load, share: None }));
+        entry.task = Some((task, Start { at: Instant::now(), epoch, load, share }));
         (u64::from(entry.turn) << 32) | u64::from(slot)
-    }
-
-    /// The same for a write of bytes that add this to the sums of the source.
-    pub(crate) fn issue_with(
-        &mut self,
-        task: Task,
-        epoch: u64,
-        load: Option<Arc<Load>>,
-        share: Option<SumPart>,
-    ) -> u64 {
-        let ticket = self.issue(task, epoch, load);
-        let slot = usize::try_from(ticket & 0xffff_ffff).unwrap_or(usize::MAX);
-        if let Some((_, start)) = self.slots.get_mut(slot).and_then(|slot| slot.task.as_mut()) {
-            start.share = share;
-        }
-        ticket
     }
 
     /// The purpose of a ticket, and when it was issued.
@@ -114,10 +105,10 @@ mod tests {
     #[test]
     fn an_answer_that_comes_twice_is_refused_even_when_its_place_was_taken_again() {
         let mut tickets = Tickets::default();
-        let a = tickets.issue(Task::Flush, 0, None);
+        let a = tickets.issue(Task::Flush, 0, None, None);
         assert_eq!(tickets.redeem(a).unwrap().0, Task::Flush);
         assert!(tickets.redeem(a).is_err());
-        let b = tickets.issue(Task::Read { offset: 0, len: 1 }, 0, None);
+        let b = tickets.issue(Task::Read { offset: 0, len: 1 }, 0, None, None);
         assert!(tickets.redeem(a).is_err());
         assert_eq!(tickets.len(), 1);
         assert!(tickets.redeem(b).is_ok());

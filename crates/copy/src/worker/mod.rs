@@ -261,7 +261,7 @@ impl Worker {
         let buffer = self.pool.take(len);
         let load = self.held.take(buffer.capacity());
         let epoch = self.job.pair.source_epoch();
-        let ticket = self.tickets.issue(Task::Read { offset, len }, epoch, Some(load));
+        let ticket = self.tickets.issue(Task::Read { offset, len }, epoch, Some(load), None);
         self.reads.started();
         self.source.start(ticket, Operation::Read { offset, buffer });
         Ok(())
@@ -420,12 +420,12 @@ impl Worker {
         self.writes.started();
         let task = Task::Write { offset, len: data.len(), zeroes: load.is_none() };
         let epoch = self.job.pair.target_epoch();
-        let ticket = self.tickets.issue_with(task, epoch, load, share);
+        let ticket = self.tickets.issue(task, epoch, load, share);
         self.target.start(ticket, Operation::Write { offset, data, fua: false });
     }
 
     fn ask_target(&mut self, task: Task, operation: Operation, load: Option<Arc<Load>>) {
-        let ticket = self.tickets.issue(task, self.job.pair.target_epoch(), load);
+        let ticket = self.tickets.issue(task, self.job.pair.target_epoch(), load, None);
         self.target.start(ticket, operation);
     }
 
