@@ -173,6 +173,31 @@ macro_rules! texts {
     )*};
 }
 
+/// An entry of the table, which may be missing.
+trait Entry {
+    fn is_there(&self) -> bool;
+}
+
+impl Entry for Text {
+    fn is_there(&self) -> bool {
+        !self.is_null()
+    }
+}
+
+impl<T> Entry for Option<T> {
+    fn is_there(&self) -> bool {
+        self.is_some()
+    }
+}
+
+/// Entries by their names, and those of version 1, and whether they are there.
+macro_rules! entries {
+    ($table:expr; $($name:ident)*; $($old:ident)*) => {[
+        $((stringify!($name), $table.$name.is_there()),)*
+        $((concat!("_", stringify!($old)), $table.$old.is_there()),)*
+    ]};
+}
+
 impl Callbacks {
     /// Reads the table.
     ///
@@ -229,51 +254,13 @@ impl Callbacks {
 
     /// The callbacks that are there, as `--dump-plugin` names them.
     pub(crate) fn has(&self) -> Vec<&'static str> {
-        let t = &self.0;
-        let all = [
-            ("longname", !t.longname.is_null()),
-            ("description", !t.description.is_null()),
-            ("load", t.load.is_some()),
-            ("unload", t.unload.is_some()),
-            ("dump_plugin", t.dump_plugin.is_some()),
-            ("config", t.config.is_some()),
-            ("config_complete", t.config_complete.is_some()),
-            ("config_help", !t.config_help.is_null()),
-            ("thread_model", t.thread_model.is_some()),
-            ("get_ready", t.get_ready.is_some()),
-            ("after_fork", t.after_fork.is_some()),
-            ("cleanup", t.cleanup.is_some()),
-            ("preconnect", t.preconnect.is_some()),
-            ("list_exports", t.list_exports.is_some()),
-            ("default_export", t.default_export.is_some()),
-            ("open", t.open.is_some()),
-            ("close", t.close.is_some()),
-            ("export_description", t.export_description.is_some()),
-            ("get_size", t.get_size.is_some()),
-            ("block_size", t.block_size.is_some()),
-            ("can_write", t.can_write.is_some()),
-            ("can_flush", t.can_flush.is_some()),
-            ("is_rotational", t.is_rotational.is_some()),
-            ("can_trim", t.can_trim.is_some()),
-            ("can_zero", t.can_zero.is_some()),
-            ("can_fast_zero", t.can_fast_zero.is_some()),
-            ("can_extents", t.can_extents.is_some()),
-            ("can_fua", t.can_fua.is_some()),
-            ("can_multi_conn", t.can_multi_conn.is_some()),
-            ("can_cache", t.can_cache.is_some()),
-            ("pread", t.pread.is_some()),
-            ("pwrite", t.pwrite.is_some()),
-            ("flush", t.flush.is_some()),
-            ("trim", t.trim.is_some()),
-            ("zero", t.zero.is_some()),
-            ("extents", t.extents.is_some()),
-            ("cache", t.cache.is_some()),
-            ("_pread_v1", t.pread_v1.is_some()),
-            ("_pwrite_v1", t.pwrite_v1.is_some()),
-            ("_flush_v1", t.flush_v1.is_some()),
-            ("_trim_v1", t.trim_v1.is_some()),
-            ("_zero_v1", t.zero_v1.is_some()),
-        ];
+        let all = entries!(self.0;
+            longname description load unload dump_plugin config config_complete config_help
+            thread_model get_ready after_fork cleanup preconnect list_exports default_export
+            open close export_description get_size block_size can_write can_flush is_rotational
+            can_trim can_zero can_fast_zero can_extents can_fua can_multi_conn can_cache pread
+            pwrite flush trim zero extents cache;
+            pread_v1 pwrite_v1 flush_v1 trim_v1 zero_v1);
         all.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
     }
 

@@ -15,7 +15,7 @@ use runtime::{Behalf, Context, Mutex, MutexGuard, contained, is_waiting, spawn};
 
 use crate::call::Caller;
 use crate::handle::Handle;
-use crate::plugin::{Plugin, ThreadModel};
+use crate::plugin::{Plugin, ThreadModel, alone};
 use crate::request_queue::{Handler, Staff};
 use crate::running;
 
@@ -137,14 +137,8 @@ impl Entry {
     /// Opens a handle when the gate allows it.
     async fn opened(self, client: Option<Client>) -> Result<Arc<Handle>> {
         let plugin = self.plugin.clone();
-        let pass = match &plugin.door {
-            Some(door) => Some(door.alone().await),
-            None => None,
-        };
-        let _alone = match &plugin.one {
-            Some(gate) => Some(gate.alone().await),
-            None => None,
-        };
+        let pass = alone(&plugin.door).await;
+        let _alone = alone(&plugin.one).await;
         plugin.pool.enter().await;
         Handle::open(plugin, self.caller(client.as_ref())?, self.read_only, pass)
     }
@@ -222,10 +216,7 @@ impl Session for PluginDisk {
         let (entry, client) = (self.entry.clone(), client.clone());
         spawn(async move {
             let plugin = &entry.plugin;
-            let _alone = match &plugin.one {
-                Some(gate) => Some(gate.alone().await),
-                None => None,
-            };
+            let _alone = alone(&plugin.one).await;
             plugin.pool.enter().await;
             let caller = Arc::new(Caller::new(Some(client), ""));
             done(plugin.exports(&caller, entry.read_only));
@@ -274,10 +265,7 @@ fn run_alone(handle: Arc<Handle>, operation: Operation, done: Done) {
     let here = is_waiting().then(|| std::thread::current().id());
     let behalf = Behalf::current();
     spawn(async move {
-        let alone = match &gate {
-            Some(gate) => Some(gate.alone().await),
-            None => None,
-        };
+        let alone = alone(&gate).await;
         // The thread that opened the gate may have other work.
         if here != Some(std::thread::current().id()) {
             handle.plugin.pool.enter().await;

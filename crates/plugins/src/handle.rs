@@ -16,7 +16,7 @@ use runtime::Pass;
 use crate::abi::{Raw, extent, flag};
 use crate::call::{Caller, Leave, Said};
 use crate::host::NbdkitExtents;
-use crate::plugin::{Plugin, ThreadModel, explained, failure};
+use crate::plugin::{Plugin, ThreadModel, alone, explained, failure};
 use crate::request_queue::RequestQueue;
 
 /// The longest zero, trim, map or cache request to a plugin: lengths have 32 bits.
@@ -336,10 +336,7 @@ impl Drop for Handle {
         let (plugin, raw, caller) = (self.plugin.clone(), self.raw, self.caller.clone());
         let (pass, one) = (self.pass.take(), plugin.one.clone());
         runtime::spawn(async move {
-            let _alone = match &one {
-                Some(gate) => Some(gate.alone().await),
-                None => None,
-            };
+            let _alone = alone(&one).await;
             plugin.pool.enter().await;
             let ((), said) = plugin.call(&caller, || plugin.library.callbacks.close(raw));
             said.tell(&plugin.title(), &plugin.log);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Params, Result};
-use runtime::{Condvar, Context, Gate, Mutex, OperatorLog, Timers, WorkPool};
+use runtime::{Condvar, Context, Gate, Mutex, OperatorLog, Pass, Timers, WorkPool};
 
 use crate::call::{self, Caller, Leave, Said, c_text};
 use crate::handle::Handle;
@@ -193,6 +193,14 @@ impl Plugin {
 
 fn is_tls(caller: &Caller) -> bool {
     caller.client.as_ref().is_some_and(|client| client.tls.is_some())
+}
+
+/// Passes a gate with no other task behind it, if there is one.
+pub(crate) async fn alone(gate: &Option<Arc<Gate>>) -> Option<Pass> {
+    match gate {
+        Some(gate) => Some(gate.alone().await),
+        None => None,
+    }
 }
 
 /// The error of a failed callback outside of requests: the plugin's words, or the number's.
