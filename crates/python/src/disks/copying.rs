@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use copy::{Anew, Cancel, CopyPlan, Flush, Options, Progress, Report};
 use device::Edge;
-use disk::{Contents, Created, Creation, Holds, Image, Named, OpenOptions, Relation, Stack};
+use disk::{Contents, Created, Creation, Holds, Image, Made, Named, OpenOptions, Relation, Stack};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use runtime::Context;
@@ -106,13 +106,9 @@ impl Work {
         let force = self.choices.force;
         let options = OpenOptions { connections, force, once: true, ..OpenOptions::read_write() };
         let creation = Creation {
-            size: source.info().size,
-            grows: false,
-            upwards: false,
             appears: true,
-            whole: true,
             write_back: self.choices.flush,
-            options,
+            ..Creation::of(source.info().size, options)
         };
         let contents = if self.choices.allocated {
             Contents::Anything
@@ -162,8 +158,8 @@ impl Work {
         let report = copied.map_err(|failure| {
             let (error, report) = (&failure.error, &failure.report);
             let state = if report.touched { "is incomplete" } else { "was not written" };
-            let made = target.made.is_some();
-            let state = if made { "was removed" } else { state };
+            let removed = target.made.as_deref().is_some_and(Made::remove);
+            let state = if removed { "was removed" } else { state };
             let text = format!("{error}; {name} {state}");
             Failed { kind: error.kind(), number: number(error), text }
         })?;

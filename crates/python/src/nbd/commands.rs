@@ -76,10 +76,7 @@ impl NBD {
     /// Sends a command, and waits for its end.
     fn command(&self, py: Python<'_>, call: &str, ask: Spec) -> PyResult<()> {
         let cookie = self.issue(py, call, ask, None)?;
-        let look = |core: &mut Core| match core.engine() {
-            Ok(engine) => engine.retire(cookie).map(Ok),
-            Err(failure) => Some(Err(failure)),
-        };
+        let look = |core: &mut Core| Ok(core.engine()?.retire(cookie));
         let (result, keep) = self.shared.wait(py, call, look)?;
         drop(keep);
         result.map_err(|fault| CallError::Engine(fault).raise(py, call))

@@ -158,18 +158,15 @@ fn apply(uri: &Uri, settings: &mut Settings) -> Result<(), CallError> {
 }
 
 /// Whether a connection is there, for calls that wait for it.
-fn connected(core: &mut Core) -> Option<Result<(), CallError>> {
-    let engine = match core.engine() {
-        Ok(engine) => engine,
-        Err(failure) => return Some(Err(failure)),
-    };
+fn connected(core: &mut Core) -> Result<Option<()>, CallError> {
+    let engine = core.engine()?;
     match engine.state() {
-        State::Ready | State::Negotiating => Some(Ok(())),
-        State::Created | State::Connecting | State::Talking => None,
-        State::Closed => Some(Err(EngineError::plain("connection is closed").into())),
+        State::Ready | State::Negotiating => Ok(Some(())),
+        State::Created | State::Connecting | State::Talking => Ok(None),
+        State::Closed => Err(EngineError::plain("connection is closed").into()),
         State::Dead => {
             let unknown = || EngineError::plain("connection is dead");
-            Some(Err(engine.death().unwrap_or_else(unknown).into()))
+            Err(engine.death().unwrap_or_else(unknown).into())
         }
     }
 }

@@ -20,11 +20,8 @@ fn disconnect(engine: &mut Engine<KeptObjects>, flags: u32) -> Result<(), CallEr
 }
 
 /// Whether a connection has ended, for `shutdown`.
-fn over(core: &mut Core) -> Option<Result<(), CallError>> {
-    match core.engine() {
-        Ok(engine) => matches!(engine.state(), State::Closed | State::Dead).then_some(Ok(())),
-        Err(failure) => Some(Err(failure)),
-    }
+fn over(core: &mut Core) -> Result<Option<()>, CallError> {
+    Ok(matches!(core.engine()?.state(), State::Closed | State::Dead).then_some(()))
 }
 
 impl NBD {

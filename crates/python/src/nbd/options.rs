@@ -53,7 +53,7 @@ impl NBD {
     ) -> PyResult<(i32, usize)> {
         self.ask(py, call, option, each, None)?;
         self.shared.wait(py, call, |core: &mut Core| {
-            core.asking.done.map(|errno| Ok((errno, core.asking.count)))
+            Ok(core.asking.done.map(|errno| (errno, core.asking.count)))
         })
     }
 

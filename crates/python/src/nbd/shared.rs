@@ -198,17 +198,17 @@ impl Shared {
         self.with(py, call, |_| result)
     }
 
-    /// Waits until `look` finds what it looks for.
+    /// Waits until `look` finds what it looks for, or fails.
     pub(crate) fn wait<T: Send>(
         &self,
         py: Python<'_>,
         call: &str,
-        mut look: impl FnMut(&mut Core) -> Option<Result<T, CallError>> + Send,
+        mut look: impl FnMut(&mut Core) -> Result<Option<T>, CallError> + Send,
     ) -> PyResult<T> {
         loop {
             let turn = py.detach(|| self.turn(None, None, &mut look));
             match turn.map_err(|failure| failure.raise(py, call))? {
-                Turn::Found(found) => return found.map_err(|failure| failure.raise(py, call)),
+                Turn::Found(found) => return Ok(found),
                 Turn::Events => self.tell(py),
                 Turn::Moved | Turn::TimedOut => {}
                 Turn::Interrupted => py.check_signals()?,
@@ -226,7 +226,7 @@ impl Shared {
         timeout: i32,
     ) -> PyResult<bool> {
         let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-        let mut look = |_: &mut Core| None::<()>;
+        let mut look = |_: &mut Core| Ok(None::<()>);
         match py.detach(|| self.turn(limit, Some(beside), &mut look)) {
             Ok(Turn::Found(()) | Turn::Moved) => Ok(true),
             Ok(Turn::Events) => {
@@ -261,7 +261,7 @@ impl Shared {
         &self,
         limit: Option<Duration>,
         once: Option<Option<BorrowedFd<'_>>>,
-        look: &mut impl FnMut(&mut Core) -> Option<T>,
+        look: &mut impl FnMut(&mut Core) -> Result<Option<T>, CallError>,
     ) -> Result<Turn<T>, CallError> {
         let me = thread::current().id();
         let until = limit.map(|limit| Instant::now() + limit);
@@ -271,7 +271,7 @@ impl Shared {
                 core.driver = Some(me);
                 return Ok(Turn::Events);
             }
-            if let Some(found) = look(&mut core) {
+            if let Some(found) = look(&mut core)? {
                 return Ok(Turn::Found(found));
             }
             match core.driver {
