@@ -26,14 +26,21 @@ pub(crate) fn named(matches: &ArgMatches) -> Result<Named, Failure> {
     Ok(Named::parse(text)?)
 }
 
+/// An option by its long name, which is its id, or as help spells it: `-q, --quiet`.
+fn option(spelled: &'static str) -> Arg {
+    let both = spelled.strip_prefix('-').and_then(|rest| rest.split_once(", --"));
+    let long = both.map_or(spelled, |(_, long)| long);
+    Arg::new(long).long(long).short(both.and_then(|(short, _)| short.chars().next()))
+}
+
 /// An option that is given or not.
-pub(crate) fn flag(id: &'static str, help: &'static str) -> Arg {
-    Arg::new(id).long(id).action(ArgAction::SetTrue).help(help)
+pub(crate) fn flag(spelled: &'static str, help: &'static str) -> Arg {
+    option(spelled).action(ArgAction::SetTrue).help(help)
 }
 
 /// An option with a value; `name` is what help calls it.
-pub(crate) fn value(id: &'static str, name: &'static str, help: &'static str) -> Arg {
-    Arg::new(id).long(id).value_name(name).help(help)
+pub(crate) fn value(spelled: &'static str, name: &'static str, help: &'static str) -> Arg {
+    option(spelled).value_name(name).help(help)
 }
 
 /// The size that the option `id` gives, in bytes, where the verb has it.
@@ -49,10 +56,8 @@ pub(crate) fn json_flag() -> Arg {
 }
 
 /// An option that names filters; shells complete them.
-pub(crate) fn filter_argument(id: &'static str) -> Arg {
-    Arg::new(id)
-        .long(id)
-        .value_name("NAME[?key=value]")
+pub(crate) fn filter_argument(id: &'static str, help: &'static str) -> Arg {
+    value(id, "NAME[?key=value]", help)
         .action(ArgAction::Append)
         .value_parser(Words::Known(known_filters))
         .hide_possible_values(true)

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::arguments::{json_flag, size, value};
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
-use crate::schema::VERSION;
+use crate::output::VERSION;
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {

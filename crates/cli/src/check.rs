@@ -36,14 +36,10 @@ const NO_CHECK: u8 = 63;
 fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk())
-        .arg(image::format_argument("format").short('f').help("Format [default: a guess]"))
+        .arg(image::format_argument("-f, --format", "Format [default: a guess]"))
         .arg(image::output_argument())
-        .arg(flag("quiet", "Print errors only").short('q'))
-        .arg(
-            value("repair", "WHAT", "Refused: repairing is not supported yet")
-                .short('r')
-                .hide(true),
-        )
+        .arg(flag("-q, --quiet", "Print errors only"))
+        .arg(value("-r, --repair", "WHAT", "Refused: repairing is not supported yet").hide(true))
         .arg(image::cache_argument());
     image::arguments(command)
 }

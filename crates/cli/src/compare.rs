@@ -41,22 +41,13 @@ fn arguments(command: Command) -> Command {
         .arg(disk_as("source", "FIRST", "A path, URI or DEVICE:ARG?key=value"))
         .arg(disk_as("target", "SECOND", "The same"))
         .arg(
-            image::format_argument("format")
-                .short('f')
-                .alias("a-format")
-                .help("Format of FIRST [default: a guess]"),
+            image::format_argument("-f, --format", "Format of FIRST [default: a guess]")
+                .alias("a-format"),
         )
-        .arg(
-            image::format_argument("second-format")
-                .short('F')
-                .alias("b-format")
-                .help("Format of SECOND"),
-        )
-        .arg(
-            flag("strict", "The sizes, and which ranges are data, must be the same too").short('s'),
-        )
-        .arg(flag("progress", "Show how much is done on standard output").short('p'))
-        .arg(flag("quiet", "Print errors only").short('q'))
+        .arg(image::format_argument("-F, --second-format", "Format of SECOND").alias("b-format"))
+        .arg(flag("-s, --strict", "The sizes, and which ranges are data, must be the same too"))
+        .arg(flag("-p, --progress", "Show how much is done on standard output"))
+        .arg(flag("-q, --quiet", "Print errors only"))
         .arg(image::cache_argument());
     image::arguments(command)
 }

@@ -33,26 +33,23 @@ fn arguments(command: Command) -> Command {
     command
         .arg(disk_as("disk", "FILE", "A path, or DEVICE:ARG?key=value").required(false))
         .arg(Arg::new("size").value_name("SIZE").help("Bytes of the disk: 10G"))
-        .arg(image::target_format_argument("format").short('f').help("Format [default: raw]"))
+        .arg(image::target_format_argument("-f, --format", "Format [default: raw]"))
         .arg(image::options_option("Options of the format; -o help lists them"))
         .arg(
             value(
-                "backing",
+                "-b, --backing",
                 "FILE",
                 "The backing image: what is not in the new image is read from it",
             )
-            .short('b')
             .value_parser(Words::Disk),
         )
         .arg(
-            image::format_argument("backing-format")
-                .short('F')
-                .short_alias('B')
-                .help("Format of the backing image"),
+            image::format_argument("-F, --backing-format", "Format of the backing image")
+                .short_alias('B'),
         )
-        .arg(flag("backing-unsafe", "Do not look for the backing image").short('u'))
+        .arg(flag("-u, --backing-unsafe", "Do not look for the backing image"))
         .arg(force::argument())
-        .arg(flag("quiet", "Print errors only").short('q'))
+        .arg(flag("-q, --quiet", "Print errors only"))
         .arg(image::object())
 }
 
@@ -121,15 +118,8 @@ fn create(
     let image = Image { ignore_backing: true, ..image };
     let fills = image::preallocation(&image)?;
     let is_image = image.format().is_some();
-    let creation = Creation {
-        size,
-        grows: false,
-        upwards: false,
-        appears: true,
-        whole: true,
-        write_back: true,
-        options: OpenOptions { force, ..OpenOptions::read_write() },
-    };
+    let options = OpenOptions { force, ..OpenOptions::read_write() };
+    let creation = Creation { appears: true, write_back: true, ..Creation::of(size, options) };
     let stack = Stack::default().over_image(image);
     let Created { edge, holds, made } =
         disk::create_for(&Contents::Nothing, &[], target, &stack, &creation, context)?;

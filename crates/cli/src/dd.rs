@@ -1,16 +1,12 @@
 //! `diskferry dd`: copies a part of an image to an image, with `qemu-img dd` syntax.
 
 use clap::{Arg, ArgMatches, Command};
-use copy::Options;
 use device::{nearest, parse_size};
 use disk::{Image, Named, Stack};
 
-use crate::copying::{self, CopyRequest, TargetPromise};
+use crate::copying::{self, CopyRequest};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
-use crate::patience;
-use crate::progress::Show;
-use crate::sandbox;
 use crate::verb::Verb;
 use crate::words::Words;
 
@@ -45,16 +41,13 @@ fn arguments(command: Command) -> Command {
                 .required(true)
                 .help("if=SOURCE, of=TARGET, bs=SIZE, count=BLOCKS, skip=BLOCKS"),
         )
+        .arg(image::format_argument("-f, --format", "Format of the source [default: a guess]"))
         .arg(
-            image::format_argument("format")
-                .short('f')
-                .help("Format of the source [default: a guess]"),
-        )
-        .arg(
-            image::target_format_argument("target-format")
-                .short('O')
-                .alias("output-format")
-                .help("Format of the target [default: raw]"),
+            image::target_format_argument(
+                "-O, --target-format",
+                "Format of the target [default: raw]",
+            )
+            .alias("output-format"),
         );
     image::arguments(command)
 }
@@ -110,29 +103,11 @@ fn work(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let skip = operands.number(4, "skip")?.unwrap_or(0).saturating_mul(block);
     let target = Image::of(image::word(matches, "target-format").unwrap_or("raw"))?;
     image::check_target(&target)?;
+    let target = (Named::parse(to)?, Stack::default().over_image(target));
     Ok(CopyRequest {
-        sources: [Source::read(matches, from)?].into(),
         window: Some((skip, count)),
-        at: None,
-        is_new: false,
-        is_verbose: false,
-        promise: TargetPromise::Kept,
-        salvages: false,
         shares: !image::reading(matches).lock,
-        target: Named::parse(to)?,
-        target_stack: Stack::default().over_image(target),
-        over_target: None,
-        is_overlay: false,
-        exists: false,
-        appears: true,
-        keep_partial: false,
-        force: false,
         connections: CONNECTIONS,
-        options: Options::default(),
-        patience: patience::asked(matches)?,
-        show: Show::Nothing,
-        warns: true,
-        usage: 1,
-        sandbox: sandbox::wish(matches),
+        ..CopyRequest::new(matches, vec![Source::read(matches, from)?], target)?
     })
 }

@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 use crate::arguments::{disk, flag};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
+use crate::output::VERSION;
 use crate::sandbox::{self, Sandbox};
-use crate::schema::VERSION;
 use crate::verb::Verb;
 use crate::{formats, output};
 
@@ -49,8 +49,8 @@ fn arguments(command: Command) -> Command {
     command
         .arg(disk())
         .arg(flag("safe", "Accepted: it is what this verb does").hide(true))
-        .arg(image::format_argument("format").short('f').help("The format that it should have"))
-        .arg(flag("force-share", "Do not lock the image against others").short('U'))
+        .arg(image::format_argument("-f, --format", "The format that it should have"))
+        .arg(flag("-U, --force-share", "Do not lock the image against others"))
         .arg(sandbox::argument())
         .arg(flag("confined", "Part of the program").hide(true))
 }

@@ -38,7 +38,6 @@ mod progress;
 mod range;
 mod resize;
 mod sandbox;
-mod schema;
 mod serve;
 mod shell;
 mod signals;

@@ -29,20 +29,16 @@ fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk_as("disk", "SOURCE", "A path, URI or DEVICE:ARG?key=value").required(false))
         .arg(
-            value("size", "SIZE", "Bytes of the disk in a new image")
-                .short('s')
+            value("-s, --size", "SIZE", "Bytes of the disk in a new image")
                 .conflicts_with_all(["disk", "format", "snapshot"]),
         )
-        .arg(
-            image::format_argument("format").short('f').help("Format of SOURCE [default: a guess]"),
-        )
-        .arg(
-            image::target_format_argument("target-format")
-                .short('O')
-                .help("Format of the image [default: raw]"),
-        )
+        .arg(image::format_argument("-f, --format", "Format of SOURCE [default: a guess]"))
+        .arg(image::target_format_argument(
+            "-O, --target-format",
+            "Format of the image [default: raw]",
+        ))
         .arg(image::options_option("Options of its format; -o help lists them"))
-        .arg(value("snapshot", "SNAPSHOT", "Measure for an internal snapshot").short('l'))
+        .arg(value("-l, --snapshot", "SNAPSHOT", "Measure for an internal snapshot"))
         .arg(image::output_argument());
     image::arguments(command)
 }

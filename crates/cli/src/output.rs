@@ -5,6 +5,10 @@ use std::process::ExitCode;
 
 use crate::failure::{ExitResult, Failure};
 
+/// The version of our own JSON. Keys may be added under the same number; it grows when a key changes
+/// its meaning or is removed.
+pub(crate) const VERSION: u32 = 1;
+
 /// Whether a name is that of standard output: where the disk goes there, nothing else may be
 /// printed.
 pub(crate) fn is_named(name: &str) -> bool {

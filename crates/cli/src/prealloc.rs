@@ -1,5 +1,6 @@
 //! `diskferry prealloc`: allocates a file or block device in advance.
 
+use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -17,8 +18,8 @@ use crate::failure::{ExitResult, Failure, USAGE};
 use crate::force;
 use crate::image;
 use crate::output;
-use crate::progress::{self, Counting, Display, Show, SignalEvent, Signals};
-use crate::schema::VERSION;
+use crate::output::VERSION;
+use crate::progress::{self, Counting, Display, Show, Signals};
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -45,9 +46,9 @@ fn arguments(command: Command) -> Command {
                 .help("A file, which is created if it is missing, or a block device"),
         )
         .arg(value("size", "SIZE", "Make the file at least this long [default: its length]"))
-        .arg(value("offset", "SIZE", "Where the range begins").short('o').default_value("0"))
-        .arg(value("length", "SIZE", "How long it is [default: to the end]").short('l'))
-        .arg(flag("keep-size", "Keep the length of the file").short('n').short_alias('k'))
+        .arg(value("-o, --offset", "SIZE", "Where the range begins").default_value("0"))
+        .arg(value("-l, --length", "SIZE", "How long it is [default: to the end]"))
+        .arg(flag("-n, --keep-size", "Keep the length of the file").short_alias('k'))
         .arg(mode_argument("mode").help("sparse, unwritten or written [default: written]"))
         .arg(value("rate", "BYTES", "Zero at most this many bytes a second"))
         .arg(force::argument())
@@ -134,8 +135,7 @@ fn work(
     began: Instant,
 ) -> Result<Worked, Failure> {
     let (signals, over) = Signals::watch()?;
-    let mut stopped = None;
-    let result = std::thread::scope(|scope| {
+    let (result, stopped) = std::thread::scope(|scope| {
         let working = scope.spawn(|| {
             let result = disk.preallocate(wish, options, watch);
             drop(over);
@@ -145,22 +145,14 @@ fn work(
             let ((zeroed, total), elapsed) = (watch.progress(), began.elapsed());
             CopyCounts { total, zeroed, elapsed, ..CopyCounts::default() }
         };
-        loop {
-            match signals.next(display.period()) {
-                Some(SignalEvent::Over) => break,
-                Some(SignalEvent::Show) => display.line(&now()),
-                // The second signal: some device does not answer. A second run completes the work.
-                Some(SignalEvent::Stop(code)) if stopped.is_some() => {
-                    std::process::exit(code.into())
-                }
-                Some(SignalEvent::Stop(code)) => {
-                    stopped = Some(code);
-                    watch.stop();
-                }
-                None => display.tick(&now()),
-            }
-        }
-        working.join()
+        let asked = Cell::new(false);
+        let stop = || {
+            watch.stop();
+            !asked.replace(true)
+        };
+        // After a second signal to stop, a second run completes the work.
+        let stopped = signals.follow(display, now, || {}, stop, || {});
+        (working.join(), stopped)
     });
     let result = result.map_err(|_| Failure::new("prealloc: panicked; this is a defect"))?;
     Ok((result, stopped))
@@ -171,16 +163,14 @@ fn explain(e: &Error, done: u64, total: u64, stopped: Option<u8>) -> Failure {
     if e.is_usage() {
         return Failure::usage(e);
     }
-    if done == 0 {
-        let failure = Failure::because(e, format!("{e}; nothing was zeroed"));
-        return match stopped.filter(|_| e.kind() == ErrorKind::Cancelled) {
-            Some(code) => failure.with_code(code),
-            None => failure,
-        };
-    }
-    let (done, total) = (format_size(done), format_size(total));
-    let line = format!("{e}; {done} of {total} are done, and the same command completes it");
-    let failure = Failure::because(e, line);
+    let (of, total) = (format_size(done), format_size(total));
+    let failure = Failure::because(
+        e,
+        match done {
+            0 => format!("{e}; nothing was zeroed"),
+            _ => format!("{e}; {of} of {total} are done, and the same command completes it"),
+        },
+    );
     match stopped.filter(|_| e.kind() == ErrorKind::Cancelled) {
         Some(code) => failure.with_code(code),
         None => failure,

@@ -24,8 +24,8 @@ use serde_json::json;
 use crate::arguments::{disk, json_flag, named, size, value};
 use crate::failure::{ExitResult, Failure};
 use crate::force;
+use crate::output::VERSION;
 use crate::progress::{self, Counting, Display, Show, SignalEvent, Signals};
-use crate::schema::VERSION;
 use crate::{output, patience};
 
 /// Requests in flight at a time.
@@ -40,8 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk())
-        .arg(value("offset", "SIZE", "Where it begins [default: 0]").short('o'))
-        .arg(value("length", "SIZE", "How long it is [default: to the end]").short('l'))
+        .arg(value("-o, --offset", "SIZE", "Where it begins [default: 0]"))
+        .arg(value("-l, --length", "SIZE", "How long it is [default: to the end]"))
         .arg(force::argument())
         .arg(json_flag().help("Print what was done as JSON"));
     progress::arguments(patience::arguments(command))
@@ -205,15 +205,7 @@ impl RangeTarget {
         if !is_short {
             return Self::open_as_it_is(matches, what, &context);
         }
-        let creation = Creation {
-            size: end,
-            grows: false,
-            upwards: false,
-            whole: true,
-            appears: false,
-            write_back: false,
-            options: options(matches),
-        };
+        let creation = Creation::of(end, options(matches));
         force::refuse_used(&disk, creation.options.force)?;
         let created = disk::create(&disk, &Stack::default(), &creation, &context)?;
         let json = matches.get_flag("json");

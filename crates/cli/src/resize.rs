@@ -36,14 +36,14 @@ fn arguments(command: Command) -> Command {
                 .allow_hyphen_values(true)
                 .help("The new length in bytes, or how much more or less than now"),
         )
-        .arg(image::format_argument("format").short('f').help("Format: raw"))
+        .arg(image::format_argument("-f, --format", "Format: raw"))
         .arg(flag("shrink", "Cut off what lies behind the new end"))
         .arg(
             value("preallocation", "MODE", "How new bytes are allocated: off, falloc or full")
                 .value_parser(["off", "falloc", "full", "sparse", "unwritten", "written"])
                 .hide_possible_values(true),
         )
-        .arg(flag("quiet", "Print errors only").short('q'))
+        .arg(flag("-q, --quiet", "Print errors only"))
         .arg(image::object())
 }
 

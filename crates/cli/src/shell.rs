@@ -42,7 +42,7 @@ fn arguments(command: Command) -> Command {
     let again = |arg: Arg| arg.action(ArgAction::Append);
     command
         .arg(again(value("uri", "URI", "Connect to an NBD URI")).short('u').alias("connect"))
-        .arg(flag("base-allocation", "Ask for the map (base:allocation)").short('b'))
+        .arg(flag("-b, --base-allocation", "Ask for the map (base:allocation)"))
         .arg(
             again(value("command", "CMD", "Run a statement of Python (- reads standard input)"))
                 .short('c')
@@ -50,7 +50,7 @@ fn arguments(command: Command) -> Command {
         )
         .arg(flag("opt-mode", "Stop before an export is chosen, to negotiate options"))
         .arg(Arg::new("no-handle").short('n').action(ArgAction::SetTrue).help("Make no handle `h`"))
-        .arg(flag("verbose", "Print what is negotiated, and messages of servers").short('v'))
+        .arg(flag("-v, --verbose", "Print what is negotiated, and messages of servers"))
 }
 
 fn run(_: &ArgMatches) -> ExitResult {

@@ -30,8 +30,7 @@ fn arguments(command: Command) -> Command {
     range::arguments(command)
         .arg(flag("fast", "Only if it is known to be faster than writing zeroes"))
         .arg(
-            flag("no-hole", "Keep allocated what is zeroed")
-                .short('z')
+            flag("-z, --no-hole", "Keep allocated what is zeroed")
                 .visible_alias("zero-range")
                 .long_help(
                     "Keep the range allocated. As with fallocate -z, a missing file is created, and a shorter one \
@@ -39,8 +38,7 @@ fn arguments(command: Command) -> Command {
                 ),
         )
         .arg(
-            flag("written", "Write the zeroes, by the best way there is")
-                .short('Z')
+            flag("-Z, --written", "Write the zeroes, by the best way there is")
                 .short_alias('w')
                 .visible_alias("force-zero")
                 .alias("write-zeroes")
@@ -51,8 +49,7 @@ fn arguments(command: Command) -> Command {
                 ),
         )
         .arg(
-            flag("keep-size", "With -z: the file keeps its length, which must include the range")
-                .short('k')
+            flag("-k, --keep-size", "With -z: the file keeps its length, which must include the range")
                 .short_alias('n'),
         )
 }

@@ -23,25 +23,22 @@ fn ends(command: Command) -> Command {
             .num_args(1..),
         )
         .arg(
-            image::format_argument("format")
-                .short('f')
-                .help("Format of the sources [default: a guess]")
+            image::format_argument("-f, --format", "Format of the sources [default: a guess]")
                 .visible_alias("source-format"),
         )
-        .arg(
-            image::target_format_argument("target-format")
-                .short('O')
-                .help("Format of the target [default: raw]"),
-        )
+        .arg(image::target_format_argument(
+            "-O, --target-format",
+            "Format of the target [default: raw]",
+        ))
         .arg(image::options_option("Options of the target's format; -o help lists them"))
-        .arg(flag("compress", "Compress the target").short('c'))
-        .arg(value("backing", "FILE", "The target's backing image").short('B').short_alias('b'))
-        .arg(value("backing-format", "FORMAT", "Format of the backing image").short('F'))
+        .arg(flag("-c, --compress", "Compress the target"))
+        .arg(value("-B, --backing", "FILE", "The target's backing image").short_alias('b'))
+        .arg(value("-F, --backing-format", "FORMAT", "Format of the backing image"))
 }
 
 fn writing(command: Command) -> Command {
     command
-        .arg(flag("no-create", "Write into an existing target").short('n'))
+        .arg(flag("-n, --no-create", "Write into an existing target"))
         .arg(
             flag(
                 "target-is-zero",
@@ -50,18 +47,21 @@ fn writing(command: Command) -> Command {
             .requires("no-create"),
         )
         .arg(
-            value("sparse-size", "SIZE", "Zeroes of this length become holes; 0: none at all")
-                .short('S')
-                .default_value("4k"),
+            value(
+                "-S, --sparse-size",
+                "SIZE",
+                "Zeroes of this length become holes; 0: none at all",
+            )
+            .default_value("4k"),
         )
-        .arg(value("snapshot", "SNAPSHOT", "Copy an internal snapshot of the source").short('l'))
-        .arg(value("rate-limit", "BYTES", "Write at most this many bytes a second").short('r'))
+        .arg(value("-l, --snapshot", "SNAPSHOT", "Copy an internal snapshot of the source"))
+        .arg(value("-r, --rate-limit", "BYTES", "Write at most this many bytes a second"))
         .arg(flag("salvage", "Zeroes replace what cannot be read; each gap is reported"))
         .arg(flag("no-flush", "Do not make the target durable (for benchmarks)"))
         .arg(crate::force::argument())
         .arg(flag("keep-partial", "Keep a file that the command created when it fails"))
-        .arg(flag("progress", "Show how much is done on standard output").short('p'))
-        .arg(flag("quiet", "Print errors only").short('q'))
+        .arg(flag("-p, --progress", "Show how much is done on standard output"))
+        .arg(flag("-q, --quiet", "Print errors only"))
         .arg(
             flag("target-image-opts", "TARGET is a list of QEMU's options; with -n")
                 .requires("no-create"),
@@ -75,14 +75,12 @@ fn ignored(command: Command) -> Command {
     };
     command
         .arg(
-            value("parallel", "N", "Ignored: the number of requests in flight adapts itself")
-                .short('m')
+            value("-m, --parallel", "N", "Ignored: the number of requests in flight adapts itself")
                 .value_parser(clap::value_parser!(u16).range(1..=16)),
         )
-        .arg(flag("oob-writes", "Ignored: writes are in any order").short('W'))
+        .arg(flag("-W, --oob-writes", "Ignored: writes are in any order"))
         .arg(
-            flag("copy-range-offloading", "Ignored: the system shares or moves bytes anyway")
-                .short('C')
+            flag("-C, --copy-range-offloading", "Ignored: the system shares or moves bytes anyway")
                 .conflicts_with_all(["compress", "salvage"]),
         )
         .arg(cache(

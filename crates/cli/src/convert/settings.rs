@@ -5,18 +5,13 @@ use copy::{Flush, Options};
 use device::parse_size;
 use disk::{Image, Named, Stack};
 
-use crate::copying::{self, CopyRequest, TargetPromise};
+use crate::copying::{self, CopyRequest};
 use crate::failure::Failure;
-use crate::force;
 use crate::formats;
 use crate::image::{self, Source};
 use crate::output;
-use crate::patience;
 use crate::progress::Show;
-use crate::sandbox;
 
-/// Connections to each side, where both allow several.
-const CONNECTIONS: usize = 8;
 /// The largest size of zeroes to look for.
 const LONGEST: u64 = 16 << 20;
 
@@ -45,30 +40,17 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let rate = image::word(matches, "rate-limit");
     let rate = rate.map(|text| copying::rate(text, "-r")).transpose()?;
     let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
+    let target = (target, Stack::default().over_image(target_image));
     Ok(CopyRequest {
-        sources: sources.into(),
-        window: None,
-        at: None,
-        is_new: false,
-        is_verbose: false,
-        promise: TargetPromise::Kept,
         salvages: matches.get_flag("salvage"),
         shares: matches.get_flag("force-share"),
-        target,
-        target_stack: Stack::default().over_image(target_image),
         over_target: rate,
         is_overlay,
         exists,
-        appears: true,
-        keep_partial: matches.get_flag("keep-partial"),
-        force: force::asked(matches),
-        connections: CONNECTIONS,
         options: Options { allocated: allocated || options.allocated, written, ..options },
-        patience: patience::asked(matches)?,
         show: if quiet { Show::Nothing } else { shown },
         warns: !quiet,
-        usage: 1,
-        sandbox: sandbox::wish(matches),
+        ..CopyRequest::new(matches, sources, target)?
     })
 }
 

@@ -18,28 +18,22 @@ fn ends(command: Command) -> Command {
         .arg(disk_as("source", "SOURCE", "A path, URI, DEVICE:ARG?key=value or [ CMD ARGS ]; -: standard input"))
         .arg(disk_as("target", "TARGET", "The same; -: standard output; null: discards everything"))
         .arg(
-            filter_argument("source-filter").help(
-                "Put a filter over the source; may be repeated, the first is nearest the copier",
-            ),
+            filter_argument("source-filter", "Put a filter over the source; may be repeated, the first is nearest the copier"),
         )
-        .arg(filter_argument("target-filter").help("The same over the target"))
+        .arg(filter_argument("target-filter", "The same over the target"))
         .arg(
-            format_argument("source-format")
-                .short('f')
-                .help("Format of the source [default: raw]")
+            format_argument("-f, --source-format", "Format of the source [default: raw]")
                 .long_help(
                     "Format of the source. Without this option its bytes are the disk; the format is not guessed",
                 ),
         )
         .arg(
-            target_format_argument("target-format")
-                .short('O')
-                .help("Format of the target, which is created"),
+            target_format_argument("-O, --target-format", "Format of the target, which is created"),
         )
         .arg(options_option(
             "Options of the target's format; `convert -o help -O FORMAT` lists them",
         ))
-        .arg(flag("compress", "Compress the target").short('c'))
+        .arg(flag("-c, --compress", "Compress the target"))
         .arg(value("offset", "SIZE", "Copy from this byte of the source on").long_help(
             "Copy from this byte of the source on, to the same offset in the target; the rest of the \
              target stays as it is",
@@ -57,20 +51,25 @@ fn ends(command: Command) -> Command {
 fn load(command: Command) -> Command {
     command
         .arg(
-            value("connections", "N", "Most connections to each side; as many are used as help")
-                .short('C')
-                .value_parser(value_parser!(u16).range(1..=1024))
-                .default_value("8"),
+            value(
+                "-C, --connections",
+                "N",
+                "Most connections to each side; as many are used as help",
+            )
+            .value_parser(value_parser!(u16).range(1..=1024))
+            .default_value("8"),
         )
         .arg(
-            value("requests", "N", "Requests in flight in each thread [default: as many as help]")
-                .short('R')
-                .value_parser(value_parser!(u32).range(1..=65536)),
+            value(
+                "-R, --requests",
+                "N",
+                "Requests in flight in each thread [default: as many as help]",
+            )
+            .value_parser(value_parser!(u32).range(1..=65536)),
         )
         .arg(value("request-size", "SIZE", "Bytes in a request").default_value("256K"))
         .arg(
-            value("threads", "N", "Threads [default: one per processor]")
-                .short('T')
+            value("-T, --threads", "N", "Threads [default: one per processor]")
                 .value_parser(value_parser!(u16).range(1..=1024)),
         )
         .arg(value("queue-size", "SIZE", "Bytes in flight in each thread [default: 36M for all]"))
@@ -80,8 +79,7 @@ fn load(command: Command) -> Command {
 fn writing(command: Command) -> Command {
     command
         .arg(
-            value("sparse", "SIZE", "Zeroes of this length become holes; 0: never look")
-                .short('S')
+            value("-S, --sparse", "SIZE", "Zeroes of this length become holes; 0: never look")
                 .default_value("4K"),
         )
         .arg(flag("allocated", "Make no holes in the target"))
@@ -122,5 +120,5 @@ fn writing(command: Command) -> Command {
             flag("synchronous", "One thread and one request at a time")
                 .conflicts_with_all(["requests", "threads"]),
         )
-        .arg(flag("verbose", "Say what both ends are, and at the end what was done").short('v'))
+        .arg(flag("-v, --verbose", "Say what both ends are, and at the end what was done"))
 }

@@ -9,12 +9,9 @@ use disk::{Allocation, Image, Named};
 use crate::arguments::{filters, size};
 use crate::copying::{self, CopyRequest, TargetPromise};
 use crate::failure::{Failure, USAGE};
-use crate::force;
 use crate::image::{self, Source};
-use crate::patience;
 use crate::prealloc as preallocation;
 use crate::progress::Show;
-use crate::sandbox;
 use crate::words::to_read;
 
 const SOURCE: &str = "source";
@@ -53,30 +50,20 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let (window, at) = range(matches, &target_image)?;
     let rate = image::word(matches, "rate");
     let rate = rate.map(|text| copying::rate(text, "--rate")).transpose()?;
+    let target_stack = filters(matches, "target-filter")?.over_image(target_image);
     Ok(CopyRequest {
-        sources: [source].into(),
         window,
         at,
         is_new: matches.get_flag("no-clobber"),
         is_verbose,
-        salvages: false,
-        shares: false,
-        target,
         promise,
-        appears: true,
-        target_stack: filters(matches, "target-filter")?.over_image(target_image),
         over_target: rate,
-        is_overlay: false,
-        exists: false,
         connections,
         options,
-        patience: patience::asked(matches)?,
-        keep_partial: matches.get_flag("keep-partial"),
-        force: force::asked(matches),
         warns: show != Show::Json,
         show,
         usage: USAGE,
-        sandbox: sandbox::wish(matches),
+        ..CopyRequest::new(matches, vec![source], (target, target_stack))?
     })
 }
 

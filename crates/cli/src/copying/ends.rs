@@ -268,7 +268,7 @@ fn create(
         size,
         grows: source.is_none(),
         upwards: source.is_none(),
-        appears: work.appears && !work.keep_partial,
+        appears: !work.keep_partial,
         whole: work.at.is_none(),
         write_back: work.options.flush != Flush::Never,
         options,

@@ -9,8 +9,8 @@ mod rate;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
+use clap::ArgMatches;
 use copy::{Cancel, CopyPlan, Flush, Options, Progress, Report};
 use device::{Edge, ErrorKind, Reach, Use, format_size};
 use disk::{Created, Holds, Made, Named, Stack};
@@ -20,9 +20,10 @@ use self::ends::{Input, Related};
 pub(crate) use self::promise::TargetPromise;
 pub(crate) use self::rate::rate;
 use crate::failure::{ExitResult, Failure, say};
-use crate::image::Source;
-use crate::progress::{Counting, Display, Show, SignalEvent, Signals};
-use crate::sandbox::{Sandbox, Wish};
+use crate::image::{self, Source};
+use crate::progress::{Counting, Display, Show, Signals};
+use crate::sandbox::{self, Sandbox, Wish};
+use crate::{force, patience};
 
 /// What is to be copied, and how: everything that is decided before anything is opened.
 #[derive(Debug)]
@@ -53,8 +54,7 @@ pub(crate) struct CopyRequest {
     pub(crate) is_new: bool,
     /// Says what both ends are.
     pub(crate) is_verbose: bool,
-    /// A new file gets its name only when it is complete.
-    pub(crate) appears: bool,
+    /// A new file has its name at once, and not only when it is complete.
     pub(crate) keep_partial: bool,
     /// A block device is written although the system uses it.
     pub(crate) force: bool,
@@ -71,6 +71,39 @@ pub(crate) struct CopyRequest {
 }
 
 impl CopyRequest {
+    /// All of the sources, to the beginning of a target that is created, with nothing else wished
+    /// for than what all verbs that copy can be told.
+    pub(crate) fn new(
+        matches: &ArgMatches,
+        sources: Vec<Source>,
+        (target, target_stack): (Named, Stack),
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            sources: sources.into(),
+            window: None,
+            at: None,
+            salvages: false,
+            shares: false,
+            target,
+            target_stack,
+            over_target: None,
+            is_overlay: false,
+            promise: TargetPromise::Kept,
+            exists: false,
+            is_new: false,
+            is_verbose: false,
+            keep_partial: image::is_given(matches, "keep-partial"),
+            force: force::asked(matches),
+            connections: 8,
+            options: Options::default(),
+            patience: patience::asked(matches)?,
+            show: Show::Nothing,
+            warns: true,
+            usage: 1,
+            sandbox: sandbox::wish(matches),
+        })
+    }
+
     /// What its ends need of the system.
     fn reach(&self) -> Reach {
         let sources = self.sources.iter().map(Source::reach).fold(Reach::default(), Reach::and);
@@ -181,8 +214,7 @@ fn copy_and_show(
     let (progress, cancel) = (Progress::default(), Cancel::default());
     let stop = cancel.clone();
     context.control.when_stopped(move || stop.cancel());
-    let stop_code = Arc::new(AtomicU8::new(1));
-    let result = std::thread::scope(|scope| {
+    let (result, stopped) = std::thread::scope(|scope| {
         let (progress, cancel) = (&progress, &cancel);
         let options = &options;
         let copying = scope.spawn(move || {
@@ -200,12 +232,22 @@ fn copy_and_show(
             drop(over);
             result
         });
-        let show = |display: &mut Display| {
-            display.line(&progress.snapshot());
-            context.control.report();
+        let stop = || {
+            let is_news = !cancel.is_cancelled();
+            cancel.cancel();
+            is_news
         };
-        follow(&signals, &mut display, (progress, &show), cancel, &stop_code, made);
-        copying.join()
+        let leave = || {
+            // The partial file is removed all the same.
+            if let Some(made) = made {
+                made.remove();
+            }
+            disk::abandon();
+        };
+        let report = || context.control.report();
+        let now = || progress.snapshot();
+        let stopped = signals.follow(&mut display, now, report, stop, leave);
+        (copying.join(), stopped)
     });
     let now = progress.snapshot();
     let Ok(result) = result else {
@@ -227,7 +269,7 @@ fn copy_and_show(
             let removed = made.is_some_and(Made::remove);
             let mut failure = explain(&failed, &target.info().name, removed);
             if failed.error.kind() == ErrorKind::Cancelled {
-                failure = failure.with_code(stop_code.load(SeqCst));
+                failure = failure.with_code(stopped.unwrap_or(1));
             }
             Err((display, failure, Some(failed.report)))
         }
@@ -284,37 +326,6 @@ fn plan(
             Report { total, left: std::iter::once(0..total).collect(), ..Report::default() };
         Box::new(copy::FailedCopy { error, report })
     })
-}
-
-/// Until the copy is over.
-fn follow(
-    signals: &Signals,
-    display: &mut Display,
-    (progress, show): (&Progress, &dyn Fn(&mut Display)),
-    cancel: &Cancel,
-    stop_code: &AtomicU8,
-    made: Option<&dyn Made>,
-) {
-    loop {
-        match signals.next(display.period()) {
-            Some(SignalEvent::Over) => return,
-            Some(SignalEvent::Show) => show(display),
-            Some(SignalEvent::Stop(code)) if cancel.is_cancelled() => {
-                // The second request: some device does not answer. The partial file is removed all
-                // the same.
-                if let Some(made) = made {
-                    made.remove();
-                }
-                disk::abandon();
-                std::process::exit(code.into());
-            }
-            Some(SignalEvent::Stop(code)) => {
-                stop_code.store(code, SeqCst);
-                cancel.cancel();
-            }
-            None => display.tick(&progress.snapshot()),
-        }
-    }
 }
 
 /// The cause, and the state of the target.

@@ -230,24 +230,30 @@ pub(crate) fn fills(allocation: Option<Allocation>) -> (bool, bool) {
 }
 
 /// Whether a flag is given, of a verb that may not have it.
-fn is_given(matches: &ArgMatches, id: &str) -> bool {
+pub(crate) fn is_given(matches: &ArgMatches, id: &str) -> bool {
     matches.try_get_one::<bool>(id).ok().flatten() == Some(&true)
 }
 
 /// The option for a format; shells complete its values.
-pub(crate) fn format_argument(id: &'static str) -> Arg {
-    let words = disk::formats().iter().map(|format| PossibleValue::new(format.word));
-    let words: Vec<_> = words.chain([PossibleValue::new(HELP).hide(true)]).collect();
-    value(id, "FORMAT", "").value_parser(words).hide_possible_values(true)
+pub(crate) fn format_argument(spelled: &'static str, help: &'static str) -> Arg {
+    format_argument_with(spelled, help, |_| false)
 }
 
 /// The same for a format that is made. One that can only be read is understood, for a message of
 /// its own, but not offered.
-pub(crate) fn target_format_argument(id: &'static str) -> Arg {
+pub(crate) fn target_format_argument(spelled: &'static str, help: &'static str) -> Arg {
+    format_argument_with(spelled, help, |format| format.create.is_none())
+}
+
+fn format_argument_with(
+    spelled: &'static str,
+    help: &'static str,
+    is_hidden: fn(&Format) -> bool,
+) -> Arg {
     let words = disk::formats().iter();
-    let words = words.map(|format| PossibleValue::new(format.word).hide(format.create.is_none()));
+    let words = words.map(|format| PossibleValue::new(format.word).hide(is_hidden(format)));
     let words: Vec<_> = words.chain([PossibleValue::new(HELP).hide(true)]).collect();
-    value(id, "FORMAT", "").value_parser(words).hide_possible_values(true)
+    value(spelled, "FORMAT", help).value_parser(words).hide_possible_values(true)
 }
 
 /// Whether the list of formats that can be made is asked for.
@@ -287,7 +293,7 @@ pub(crate) fn arguments(command: Command) -> Command {
             flag("image-opts", "The name of the image is a list of QEMU's options")
                 .alias("source-image-opts"),
         )
-        .arg(flag("force-share", "Do not lock the image against others").short('U'))
+        .arg(flag("-U, --force-share", "Do not lock the image against others"))
         .arg(object())
         .arg(external_argument())
         .arg(sandbox::argument())
@@ -320,7 +326,7 @@ pub(crate) fn object() -> Arg {
 
 /// `-T` of verbs that only read: checked, and ignored.
 pub(crate) fn cache_argument() -> Arg {
-    value("source-cache", "MODE", "Ignored").short('T').alias("cache").value_parser(CACHES)
+    value("-T, --source-cache", "MODE", "Ignored").alias("cache").value_parser(CACHES)
 }
 
 /// `--output`.

@@ -45,7 +45,7 @@ fn arguments(command: Command) -> Command {
         .arg(disk())
         .arg(json_flag().help("Print JSON as nbdinfo does").conflicts_with("output"))
         .arg(images::output_argument())
-        .arg(images::format_argument("format").short('f').help("Format [default: a guess]"))
+        .arg(images::format_argument("-f, --format", "Format [default: a guess]"))
         .arg(
             flag("backing-chain", "Show the images that it lies over, too").conflicts_with("json"),
         );

@@ -101,7 +101,7 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(map.help("Print the map, as `map` does, or another status context"))
         .arg(flag("totals", "With --map: one line for each type").alias("total").requires("map"))
-        .arg(flag("list", "Describe all exports of the server, as `list` does").short('L'))
+        .arg(flag("-L, --list", "Describe all exports of the server, as `list` does"))
         .arg(flag("no-content", "Ignored: the content is never examined").conflicts_with("content"))
         .arg(flag("content", "Refused: the content is never examined").hide(true))
         .arg(no_colors.hide(true).overrides_with("color"))

@@ -7,7 +7,6 @@ use disk::formats;
 
 use super::PageFile;
 use crate::page::{Page, ParamList, ROLES, pages_of};
-use crate::schema::{Form, OUTPUTS, Output};
 use crate::topics::{self, ENVIRONMENT, FILES, SIGNALS};
 use crate::verb::{STATUS, STATUS_OF_IMAGES, Verb};
 use crate::verbs::{VERBS, built};
@@ -216,42 +215,16 @@ fn topic(title: &str, topic: &str) -> String {
     page
 }
 
+/// The outputs for programs: their keys are written down, not declared, and a test compares what is
+/// printed with this.
 fn outputs() -> String {
     let mut page = begun(
         "JSON",
         "The outputs for programs. Output in diskferry's own format has a `version`: keys may be added under the same number, \
          so readers have to ignore those that they do not know; the number grows when a key is removed or changes its meaning. Output in the format of another program has none, because that format has no such key.",
     );
-    line(&mut page, "\n| commands | form |\n|---|---|");
-    for output in OUTPUTS {
-        line(
-            &mut page,
-            &format!("| [{}](#{}) | {} |", cell(output.commands), output.name, form(output)),
-        );
-    }
-    for output in OUTPUTS {
-        line(
-            &mut page,
-            &format!("\n## {}\n\n{}. Form: {}.\n", output.name, output.commands, form(output)),
-        );
-        line(&mut page, output.what);
-        if output.keys.is_empty() {
-            continue;
-        }
-        line(&mut page, "\n| key | type | what |\n|---|---|---|");
-        for (key, kind, what) in output.keys {
-            let keys: Vec<_> = key.split(", ").map(code).collect();
-            line(&mut page, &format!("| {} | {kind} | {} |", keys.join(", "), cell(what)));
-        }
-    }
-    page
-}
-
-fn form(output: &Output) -> String {
-    match output.form {
-        Form::Ours => format!("ours, version {}", crate::schema::VERSION),
-        Form::Of(command) => format!("that of `{command}`"),
-    }
+    line(&mut page, "");
+    page + include_str!("json.md")
 }
 
 fn line(page: &mut String, text: &str) {

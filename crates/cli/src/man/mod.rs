@@ -1,5 +1,5 @@
 //! `diskferry man`: the manual pages, and the reference in Markdown, from the tables of verbs,
-//! devices, filters, formats, topics and outputs.
+//! devices, filters, formats and topics, and the page on JSON.
 
 mod markdown;
 mod pages;

@@ -55,9 +55,9 @@ fn arguments(command: Command) -> Command {
         .arg(totals)
         .arg(context)
         .arg(output)
-        .arg(images::format_argument("format").short('f').help("Format [default: a guess]"))
-        .arg(value("start-offset", "OFFSET", "Start here").short('s'))
-        .arg(value("max-length", "LENGTH", "Show at most this many bytes").short('l'));
+        .arg(images::format_argument("-f, --format", "Format [default: a guess]"))
+        .arg(value("-s, --start-offset", "OFFSET", "Start here"))
+        .arg(value("-l, --max-length", "LENGTH", "Show at most this many bytes"));
     images::arguments(command)
 }
 

@@ -11,7 +11,7 @@ use device::format_size;
 use serde_json::{Value, json};
 
 use super::mapped::Mapped;
-use crate::schema::VERSION;
+use crate::output::VERSION;
 
 /// Columns where their number is not known.
 const COLUMNS: usize = 80;

@@ -46,8 +46,7 @@ impl Show {
 pub(crate) fn arguments(command: Command) -> Command {
     command
         .arg(
-            value("progress", "FORM", "Show progress on standard error: bar, or json")
-                .short('p')
+            value("-p, --progress", "FORM", "Show progress on standard error: bar, or json")
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("bar")
@@ -59,5 +58,5 @@ pub(crate) fn arguments(command: Command) -> Command {
                      of a copy are those of data",
                 ),
         )
-        .arg(flag("quiet", "Show no progress").short('q').conflicts_with("progress"))
+        .arg(flag("-q, --quiet", "Show no progress").conflicts_with("progress"))
 }

@@ -16,7 +16,7 @@ use super::Show;
 use super::line::{Counting, Line, Rate, share};
 use super::mapped::{MapWalk, Mapped};
 use crate::failure::Failure;
-use crate::schema::VERSION;
+use crate::output::VERSION;
 
 /// To the beginning of the line, which is emptied.
 const ERASE: &str = "\r\x1b[2K";

@@ -7,9 +7,11 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use copy::CopyCounts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
+use super::Display;
 use crate::failure::Failure;
 use crate::signals::is_ignored;
 
@@ -57,6 +59,36 @@ impl Signals {
         let (here, there) = pair().map_err(say)?;
         ends.push((SignalEvent::Over, here));
         Ok((Self { ends }, there))
+    }
+
+    /// Until the work is over, which other threads do: shows in `display` what `now` counts, and
+    /// calls `shown` after each line that was asked for. The first signal to stop calls `stop`, which
+    /// answers with whether that is news; after another one it calls `leave`, and the process ends,
+    /// because some device does not answer. Returns the exit status of the last signal to stop.
+    pub(crate) fn follow(
+        &self,
+        display: &mut Display,
+        now: impl Fn() -> CopyCounts,
+        shown: impl Fn(),
+        stop: impl Fn() -> bool,
+        leave: impl Fn(),
+    ) -> Option<u8> {
+        let mut stopped = None;
+        loop {
+            match self.next(display.period()) {
+                Some(SignalEvent::Over) => return stopped,
+                Some(SignalEvent::Show) => {
+                    display.line(&now());
+                    shown();
+                }
+                Some(SignalEvent::Stop(code)) if !stop() => {
+                    leave();
+                    std::process::exit(code.into());
+                }
+                Some(SignalEvent::Stop(code)) => stopped = Some(code),
+                None => display.tick(&now()),
+            }
+        }
     }
 
     /// Waits for something to happen, at most `timeout`.

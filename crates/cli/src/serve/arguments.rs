@@ -44,16 +44,17 @@ fn disks(command: Command) -> Command {
                 .default_value("")
                 .hide_default_value(true),
         )
-        .arg(
-            format_argument("format")
-                .help("Serve the disk in an image of this format, read-only; never guessed"),
-        )
+        .arg(format_argument(
+            "format",
+            "Serve the disk in an image of this format, read-only; never guessed",
+        ))
         .arg(external_argument())
         .arg(sandbox::argument())
-        .arg(filter_argument("filter").help(
+        .arg(filter_argument(
+            "filter",
             "Put a filter before each disk; may be repeated, the first is nearest the client",
         ))
-        .arg(flag("readonly", "Refuse writes").short('r').alias("read-only"))
+        .arg(flag("-r, --readonly", "Refuse writes").alias("read-only"))
         .arg(
             value(
                 "config",
@@ -76,7 +77,7 @@ fn about(command: Command) -> Command {
                 .action(ArgAction::SetTrue)
                 .help("The same, without what is rarely needed"),
         )
-        .arg(flag("version", "Print the version").short('V'))
+        .arg(flag("-V, --version", "Print the version"))
         .arg(flag("dump-config", "Print what this program can do, as key=value lines"))
         .arg(
             flag("dump-plugin", "Print what a device can do, as key=value lines")
@@ -90,42 +91,34 @@ fn listening(command: Command) -> Command {
     command
         .next_help_heading("Listening")
         .arg(
-            value("unix", "PATH", "Listen on a Unix socket; - for a private one; may be repeated")
-                .short('U')
-                .action(ArgAction::Append)
-                .value_hint(ValueHint::FilePath),
+            value(
+                "-U, --unix",
+                "PATH",
+                "Listen on a Unix socket; - for a private one; may be repeated",
+            )
+            .action(ArgAction::Append)
+            .value_hint(ValueHint::FilePath),
         )
         .arg(
             value(
-                "port",
+                "-p, --port",
                 "PORT",
                 "Listen on a TCP (or vsock) port; 0 for any free TCP port; may be repeated",
             )
-            .short('p')
             .action(ArgAction::Append)
             .value_parser(value_parser!(u32)),
         )
         .arg(
-            value("ipaddr", "ADDR", "Listen on this address only; may be repeated")
-                .short('i')
+            value("-i, --ipaddr", "ADDR", "Listen on this address only; may be repeated")
                 .action(ArgAction::Append)
                 .alias("ip-addr")
                 .value_hint(ValueHint::Hostname),
         )
-        .arg(
-            flag("ipv4-only", "Listen on IPv4 addresses only")
-                .short('4')
-                .overrides_with("ipv6-only"),
-        )
-        .arg(
-            flag("ipv6-only", "Listen on IPv6 addresses only")
-                .short('6')
-                .overrides_with("ipv4-only"),
-        )
+        .arg(flag("-4, --ipv4-only", "Listen on IPv4 addresses only").overrides_with("ipv6-only"))
+        .arg(flag("-6, --ipv6-only", "Listen on IPv6 addresses only").overrides_with("ipv4-only"))
         .arg(flag("vsock", "Listen on vsock instead of TCP"))
         .arg(
-            flag("single", "Serve one client, on standard input and output, and end")
-                .short('s')
+            flag("-s, --single", "Serve one client, on standard input and output, and end")
                 .alias("stdin"),
         )
         .arg(value("socket-mode", "MODE", "The mode of the Unix sockets, for example 0660"))
@@ -146,14 +139,12 @@ fn handshake(command: Command) -> Command {
     command
         .next_help_heading("Protocol, for tests")
         .arg(
-            flag("newstyle", "Speak the newstyle protocol (the default)")
-                .short('n')
+            flag("-n, --newstyle", "Speak the newstyle protocol (the default)")
                 .alias("new-style")
                 .overrides_with("oldstyle"),
         )
         .arg(
-            flag("oldstyle", "Speak the oldstyle protocol: one export without a name")
-                .short('o')
+            flag("-o, --oldstyle", "Speak the oldstyle protocol: one export without a name")
                 .alias("old-style")
                 .overrides_with("newstyle"),
         )
@@ -223,8 +214,7 @@ fn process(command: Command) -> Command {
     command
         .next_help_heading("Running")
         .arg(
-            value("exportname", "NAME", "The name in $exportname and $uri of --run")
-                .short('e')
+            value("-e, --exportname", "NAME", "The name in $exportname and $uri of --run")
                 .alias("export-name"),
         )
         .arg(value("run", "CMD", "Run a shell command beside the server; end when it ends"))
@@ -234,22 +224,20 @@ fn process(command: Command) -> Command {
             "show-url",
         ]))
         .arg(
-            value("pidfile", "FILE", "Write the process id to a file when ready")
-                .short('P')
+            value("-P, --pidfile", "FILE", "Write the process id to a file when ready")
                 .alias("pid-file")
                 .value_parser(value_parser!(PathBuf))
                 .value_hint(ValueHint::FilePath),
         )
         .arg(flag("daemon", "Go into the background when ready").conflicts_with("run"))
         .arg(
-            flag("foreground", "Stay in the foreground (as always without --daemon)")
-                .short('f')
+            flag("-f, --foreground", "Stay in the foreground (as always without --daemon)")
                 .alias("no-fork")
                 .conflicts_with("daemon"),
         )
         .arg(flag("exit-with-parent", "End when the parent process ends").conflicts_with("daemon"))
-        .arg(value("user", "USER", "Become this user when the sockets are open").short('u'))
-        .arg(value("group", "GROUP", "Become this group when the sockets are open").short('g'))
+        .arg(value("-u, --user", "USER", "Become this user when the sockets are open"))
+        .arg(value("-g, --group", "GROUP", "Become this group when the sockets are open"))
         .arg(flag("swap", "Lock the program in memory, so that it can serve swap space"))
         .arg(value(
             "metrics",
@@ -262,10 +250,9 @@ fn process(command: Command) -> Command {
                 .value_parser(["text", "json"])
                 .hide_possible_values(true),
         )
-        .arg(flag("verbose", "Log also which clients connect, and why connections end").short('v'))
+        .arg(flag("-v, --verbose", "Log also which clients connect, and why connections end"))
         .arg(
-            value("debug", "PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")
-                .short('D')
+            value("-D, --debug", "PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")
                 .action(ArgAction::Append),
         )
 }

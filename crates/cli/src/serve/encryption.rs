@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command, ValueHint, value_parser};
 use server::tls::{Acceptor, Serving};
-use wire::{Scheme, ServerTls};
+use wire::ServerTls;
 
 use crate::arguments::{flag, value};
 use crate::failure::Failure;
@@ -119,15 +119,8 @@ impl Encryption {
         [when.to_owned(), certificates, keys]
     }
 
-    /// The URI's scheme, and its parameters, where clients are to encrypt.
-    pub(super) fn told(&self, plain: Scheme) -> (Scheme, Vec<(String, String)>) {
-        let scheme = match (self.when, plain) {
-            (ServerTls::Off, plain) => plain,
-            (_, Scheme::Nbd) => Scheme::Nbds,
-            (_, Scheme::NbdUnix) => Scheme::NbdsUnix,
-            (_, Scheme::NbdVsock) => Scheme::NbdsVsock,
-            (_, other) => other,
-        };
+    /// The parameters of the URI, where clients are to encrypt.
+    pub(super) fn params(&self) -> Vec<(String, String)> {
         let param = match &self.serving {
             Some(Serving::Certificates { directory: Some(directory), .. }) => {
                 Some(("tls-certificates", directory))
@@ -136,6 +129,6 @@ impl Encryption {
             _ => None,
         };
         let param = param.map(|(key, path)| (key.to_owned(), path.display().to_string()));
-        (scheme, param.into_iter().collect())
+        param.into_iter().collect()
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use server::{Family, ListenAddress, Listener, SocketName, SocketRights, look_up};
-use wire::{Scheme, Transport, Uri};
+use wire::{ServerTls, Transport, Uri};
 
 use super::encryption::Encryption;
 use super::identity::{RunAs, owner};
@@ -161,10 +161,10 @@ impl Listening {
         user: Option<&str>,
     ) -> Vec<String> {
         let mut uris: Vec<String> = Vec::new();
-        for (scheme, transport) in places.iter().filter_map(|place| self.transport(place)) {
-            let (export, user) = (export.to_owned(), user.map(str::to_owned));
-            let (scheme, params) = encryption.told(scheme);
-            let uri = Uri { scheme, transport, tls: scheme.tls(), export, user, params };
+        let tls = encryption.when != ServerTls::Off;
+        for transport in places.iter().filter_map(|place| self.transport(place)) {
+            let (user, params) = (user.map(str::to_owned), encryption.params());
+            let uri = Uri { user, params, ..Uri::to(transport, tls, export.to_owned()) };
             let uri = uri.to_string();
             // A name may have several addresses.
             if !uris.contains(&uri) {
@@ -174,7 +174,7 @@ impl Listening {
         uris
     }
 
-    fn transport(&self, place: &ListenAddress) -> Option<(Scheme, Transport)> {
+    fn transport(&self, place: &ListenAddress) -> Option<Transport> {
         Some(match place {
             ListenAddress::Tcp(address) => {
                 let host = match (address.ip().is_unspecified(), self.family) {
@@ -184,15 +184,12 @@ impl Listening {
                     (true, Family::V6) => "::1".to_owned(),
                     (true, _) => "localhost".to_owned(),
                 };
-                (Scheme::Nbd, Transport::Tcp { host, port: address.port() })
+                Transport::Tcp { host, port: address.port() }
             }
             ListenAddress::Unix(path) => {
-                let path = path.as_os_str().as_bytes().to_vec();
-                (Scheme::NbdUnix, Transport::Unix { path })
+                Transport::Unix { path: path.as_os_str().as_bytes().to_vec() }
             }
-            ListenAddress::Vsock(port) => {
-                (Scheme::NbdVsock, Transport::Vsock { cid: LOCAL_CID, port: *port })
-            }
+            ListenAddress::Vsock(port) => Transport::Vsock { cid: LOCAL_CID, port: *port },
             ListenAddress::Activated => return None,
         })
     }
