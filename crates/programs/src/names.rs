@@ -95,23 +95,26 @@ pub(crate) enum Act {
 }
 
 /// The helper, and the index of the grant for this name.
-fn granted(is: impl Fn(&Path) -> Grant, path: &Path) -> Option<(&'static Helper, u32)> {
+fn granted(kind: fn(PathBuf) -> Grant, path: &Path) -> Option<(&'static Helper, u32)> {
     let helper = helper::asked()?;
-    let wanted = is(path).absolute();
+    let wanted = kind(path.to_owned()).absolute();
     let index = helper.grants().iter().position(|grant| *grant == wanted)?;
     Some((helper, u32::try_from(index).ok()?))
 }
 
-fn file(path: &Path) -> Grant {
-    Grant::File(path.to_owned())
-}
-
-fn socket(path: &Path) -> Grant {
-    Grant::Socket(path.to_owned())
-}
-
-fn private(path: &Path) -> Grant {
-    Grant::Private(path.to_owned())
+/// What was opened here, or, where the system refused that, by the helper, at a grant of this kind.
+fn or_by_helper(
+    opened: io::Result<OwnedFd>,
+    (kind, path): (fn(PathBuf) -> Grant, &Path),
+    act: Act,
+) -> io::Result<OwnedFd> {
+    match opened {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match granted(kind, path) {
+            Some((helper, index)) => helper.open(index, act, None),
+            None => Err(e),
+        },
+        done => done,
+    }
 }
 
 /// Makes a file, open for reading and writing. Follows no link.
@@ -119,7 +122,7 @@ fn private(path: &Path) -> Grant {
 /// # Errors
 /// Something has the name; or the system refuses.
 pub fn make(path: &Path, mode: u32) -> io::Result<OwnedFd> {
-    match granted(file, path) {
+    match granted(Grant::File, path) {
         Some((helper, index)) => helper.open(index, Act::Make { mode }, None),
         None => direct::make(At::here(path), mode),
     }
@@ -127,26 +130,14 @@ pub fn make(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 
 /// A file, open to be appended to; made if it is missing.
 pub fn append(path: &Path) -> io::Result<OwnedFd> {
-    let refused = match direct::append(At::here(path), OFlags::empty()) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
-        done => return done,
-    };
-    match granted(file, path) {
-        Some((helper, index)) => helper.open(index, Act::Append, None),
-        None => Err(refused),
-    }
+    let opened = direct::append(At::here(path), OFlags::empty());
+    or_by_helper(opened, (Grant::File, path), Act::Append)
 }
 
 /// Opens a file for reading.
 pub fn read(path: &Path) -> io::Result<OwnedFd> {
-    let refused = match direct::read(At::here(path), OFlags::empty()) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => e,
-        done => return done,
-    };
-    match granted(|path| Grant::Reading(path.to_owned()), path) {
-        Some((helper, index)) => helper.open(index, Act::Read, None),
-        None => Err(refused),
-    }
+    let opened = direct::read(At::here(path), OFlags::empty());
+    or_by_helper(opened, (Grant::Reading, path), Act::Read)
 }
 
 /// A file without a name in the directory of `path`, whose name it can get with [`link`].
@@ -154,7 +145,7 @@ pub fn read(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// The file system has no such files; or the system refuses.
 pub fn nameless_for(path: &Path, mode: u32) -> io::Result<OwnedFd> {
-    match granted(file, path) {
+    match granted(Grant::File, path) {
         Some((helper, index)) => helper.open(index, Act::Nameless { mode }, None),
         None => direct::nameless(At::here(path), mode),
     }
@@ -162,8 +153,7 @@ pub fn nameless_for(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 
 /// A file in `directory` that has no name, and never gets one.
 pub fn nameless_in(directory: &Path) -> io::Result<OwnedFd> {
-    let is = |path: &Path| Grant::Nameless(path.to_owned());
-    match granted(is, directory) {
+    match granted(Grant::Nameless, directory) {
         Some((helper, index)) => helper.open(index, Act::Nameless { mode: 0o600 }, None),
         None => direct::temporary(CWD, directory),
     }
@@ -174,7 +164,7 @@ pub fn nameless_in(directory: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// Something has the name; or the system refuses.
 pub fn link(made: impl AsFd, path: &Path) -> io::Result<()> {
-    match granted(file, path) {
+    match granted(Grant::File, path) {
         Some((helper, index)) => helper.act(index, Act::Link, Some(made.as_fd())),
         None => direct::link(made.as_fd(), At::here(path)),
     }
@@ -201,7 +191,7 @@ pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
 
 /// Replaces the file `path` by the file `by`, which was [made](make) in the same directory.
 pub fn replace(path: &Path, by: &Path) -> io::Result<()> {
-    match (granted(file, path), granted(file, by)) {
+    match (granted(Grant::File, path), granted(Grant::File, by)) {
         (Some((helper, index)), Some((_, by))) => helper.act(index, Act::Replace { by }, None),
         _ => direct::replace(At::here(by), At::here(path)),
     }
@@ -212,7 +202,7 @@ pub fn replace(path: &Path, by: &Path) -> io::Result<()> {
 /// # Errors
 /// It is another one, or the system refuses.
 pub fn remove(path: &Path, numbers: (u64, u64)) -> io::Result<()> {
-    match granted(file, path).or_else(|| granted(socket, path)) {
+    match granted(Grant::File, path).or_else(|| granted(Grant::Socket, path)) {
         Some((helper, index)) => helper.act(index, Act::Remove { numbers: Numbers(numbers) }, None),
         None => direct::remove(At::here(path), Numbers(numbers)),
     }
@@ -226,7 +216,7 @@ pub fn numbers(fd: impl AsFd) -> io::Result<(u64, u64)> {
 
 /// Makes the name of a file durable.
 pub fn sync(path: &Path) -> io::Result<()> {
-    match granted(file, path) {
+    match granted(Grant::File, path) {
         Some((helper, index)) => helper.act(index, Act::Sync, None),
         None => direct::sync(At::here(path)),
     }
@@ -238,7 +228,7 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// # Errors
 /// It is the turn of another process: [`io::ErrorKind::WouldBlock`].
 pub fn take_turn(path: &Path) -> io::Result<Option<SocketTurn>> {
-    let Some((helper, index)) = granted(socket, path) else {
+    let Some((helper, index)) = granted(Grant::Socket, path) else {
         return Ok(HeldTurn::take(At::here(path))?.map(SocketTurn::here));
     };
     match helper.act(index, Act::TakeTurn, None) {
@@ -298,7 +288,7 @@ pub(crate) fn private_name_of(pid: impl std::fmt::Display, number: u32) -> Strin
 /// # Errors
 /// Something has the name; or the system refuses.
 pub fn make_private(above: &Path, number: u32) -> io::Result<()> {
-    match granted(private, above) {
+    match granted(Grant::Private, above) {
         Some((helper, index)) => helper.act(index, Act::MakePrivate { number }, None),
         None => direct::make_directory(At::here(&above.join(private_name(number)))),
     }
@@ -306,7 +296,7 @@ pub fn make_private(above: &Path, number: u32) -> io::Result<()> {
 
 /// Removes that directory, and the socket in it.
 pub fn remove_private(above: &Path, number: u32) -> io::Result<()> {
-    match granted(private, above) {
+    match granted(Grant::Private, above) {
         Some((helper, index)) => helper.act(index, Act::RemovePrivate { number }, None),
         None => direct::remove_private(At::here(&above.join(private_name(number)))),
     }

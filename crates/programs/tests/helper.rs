@@ -17,41 +17,31 @@ use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 
 type Check = (&'static str, fn());
 
-const CHECKS: &[Check] = &[
-    ("only_what_was_named_is_started", only_what_was_named_is_started),
-    ("it_is_a_child_of_ours_and_ends_as_it_ends", it_is_a_child_of_ours_and_ends_as_it_ends),
-    ("it_is_told_its_variables_and_no_others", it_is_told_its_variables_and_no_others),
-    ("it_reads_and_prints_where_it_is_told_to", it_reads_and_prints_where_it_is_told_to),
-    ("it_is_told_to_end_and_nothing_else_is", it_is_told_to_end_and_nothing_else_is),
-    (
-        "it_is_killed_with_its_group_and_nothing_else_is",
-        it_is_killed_with_its_group_and_nothing_else_is,
-    ),
-    (
-        "what_cannot_be_started_is_an_error_and_leaves_nothing",
-        what_cannot_be_started_is_an_error_and_leaves_nothing,
-    ),
-    ("a_socket_that_we_close_is_closed", a_socket_that_we_close_is_closed),
-    (
-        "interrupts_are_for_programs_and_not_for_the_helper",
-        interrupts_are_for_programs_and_not_for_the_helper,
-    ),
-    ("it_ends_with_us", it_ends_with_us),
-    (
-        "a_program_whose_start_nothing_hears_of_is_ended",
-        a_program_whose_start_nothing_hears_of_is_ended,
-    ),
-    ("a_helper_that_is_gone_is_an_error", a_helper_that_is_gone_is_an_error),
-    ("with_threads_there_is_no_helper", with_threads_there_is_no_helper),
-    ("several_threads_start_programs", several_threads_start_programs),
-    ("a_file_that_does_not_arrive_leaves_no_name", a_file_that_does_not_arrive_leaves_no_name),
-    (
-        "only_private_directories_made_here_are_removed",
-        only_private_directories_made_here_are_removed,
-    ),
-    ("what_ends_with_a_slash_is_no_file", what_ends_with_a_slash_is_no_file),
-    ("the_same_is_started_without_a_helper", the_same_is_started_without_a_helper),
-];
+/// Checks by their names.
+macro_rules! checks {
+    ($($name:ident,)*) => { &[$((stringify!($name), $name)),*] };
+}
+
+const CHECKS: &[Check] = checks! {
+    only_what_was_named_is_started,
+    it_is_a_child_of_ours_and_ends_as_it_ends,
+    it_is_told_its_variables_and_no_others,
+    it_reads_and_prints_where_it_is_told_to,
+    it_is_told_to_end_and_nothing_else_is,
+    it_is_killed_with_its_group_and_nothing_else_is,
+    what_cannot_be_started_is_an_error_and_leaves_nothing,
+    a_socket_that_we_close_is_closed,
+    interrupts_are_for_programs_and_not_for_the_helper,
+    it_ends_with_us,
+    a_program_whose_start_nothing_hears_of_is_ended,
+    a_helper_that_is_gone_is_an_error,
+    with_threads_there_is_no_helper,
+    several_threads_start_programs,
+    a_file_that_does_not_arrive_leaves_no_name,
+    only_private_directories_made_here_are_removed,
+    what_ends_with_a_slash_is_no_file,
+    the_same_is_started_without_a_helper,
+};
 
 fn main() {
     // cargo-nextest asks for the names, and runs them one by one.

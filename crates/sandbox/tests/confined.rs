@@ -15,54 +15,26 @@ use sandbox::{FileConfinement, Sockets, confine_calls, confine_files};
 
 type Check = (&'static str, fn());
 
-const CHECKS: &[Check] = &[
-    ("only_what_was_named_can_be_read", only_what_was_named_can_be_read),
-    (
-        "a_link_beneath_a_directory_leads_nowhere_else",
-        a_link_beneath_a_directory_leads_nowhere_else,
-    ),
-    (
-        "a_file_is_made_replaced_and_removed_and_nothing_else_beneath_its_directory",
-        a_file_is_made_replaced_and_removed_and_nothing_else_beneath_its_directory,
-    ),
-    (
-        "a_socket_is_made_and_removed_and_nothing_else_beneath_its_directory",
-        a_socket_is_made_and_removed_and_nothing_else_beneath_its_directory,
-    ),
-    (
-        "a_file_that_was_replaced_is_read_again_and_none_beside_it",
-        a_file_that_was_replaced_is_read_again_and_none_beside_it,
-    ),
-    (
-        "a_link_on_the_way_that_was_replaced_is_followed_anew",
-        a_link_on_the_way_that_was_replaced_is_followed_anew,
-    ),
-    (
-        "a_program_for_which_no_descriptor_is_left_is_ended",
-        a_program_for_which_no_descriptor_is_left_is_ended,
-    ),
-    (
-        "connections_go_to_the_named_port_alone_and_to_no_abstract_name",
-        connections_go_to_the_named_port_alone_and_to_no_abstract_name,
-    ),
-    (
-        "a_device_is_written_without_a_right_to_its_neighbours",
-        a_device_is_written_without_a_right_to_its_neighbours,
-    ),
-    ("no_program_is_started_and_no_socket_made", no_program_is_started_and_no_socket_made),
-    (
-        "where_the_network_is_named_connections_are_made_and_programs_still_not_started",
-        where_the_network_is_named_connections_are_made_and_programs_still_not_started,
-    ),
-    (
-        "threads_that_run_already_are_no_reason_to_believe_in_a_sandbox",
-        threads_that_run_already_are_no_reason_to_believe_in_a_sandbox,
-    ),
-    (
-        "calls_are_confined_in_threads_that_run_already",
-        calls_are_confined_in_threads_that_run_already,
-    ),
-];
+/// Checks by their names.
+macro_rules! checks {
+    ($($name:ident,)*) => { &[$((stringify!($name), $name)),*] };
+}
+
+const CHECKS: &[Check] = checks! {
+    only_what_was_named_can_be_read,
+    a_link_beneath_a_directory_leads_nowhere_else,
+    a_file_is_made_replaced_and_removed_and_nothing_else_beneath_its_directory,
+    a_socket_is_made_and_removed_and_nothing_else_beneath_its_directory,
+    a_file_that_was_replaced_is_read_again_and_none_beside_it,
+    a_link_on_the_way_that_was_replaced_is_followed_anew,
+    a_program_for_which_no_descriptor_is_left_is_ended,
+    connections_go_to_the_named_port_alone_and_to_no_abstract_name,
+    a_device_is_written_without_a_right_to_its_neighbours,
+    no_program_is_started_and_no_socket_made,
+    where_the_network_is_named_connections_are_made_and_programs_still_not_started,
+    threads_that_run_already_are_no_reason_to_believe_in_a_sandbox,
+    calls_are_confined_in_threads_that_run_already,
+};
 
 fn main() {
     // cargo-nextest asks for the names, and runs them one by one.

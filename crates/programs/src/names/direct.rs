@@ -9,7 +9,7 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, Stat, fsync, linkat, mkdirat, openat, renameat, statat,
     syncfs, unlinkat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 /// The name of the socket in a private directory.
 pub const PRIVATE_SOCKET: &str = "socket";
@@ -61,23 +61,13 @@ pub(crate) fn make(at: At<'_>, mode: u32) -> io::Result<OwnedFd> {
 /// As the library does, with these flags, too; what there is already may be a pipe or a device.
 pub(crate) fn append(at: At<'_>, more: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | more;
-    loop {
-        match openat(at.directory, at.name, flags, Mode::from_raw_mode(0o666)) {
-            Err(Errno::INTR) => {}
-            done => return Ok(done?),
-        }
-    }
+    Ok(retry_on_intr(|| openat(at.directory, at.name, flags, Mode::from_raw_mode(0o666)))?)
 }
 
 /// The same for reading.
 pub(crate) fn read(at: At<'_>, more: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | more;
-    loop {
-        match openat(at.directory, at.name, flags, Mode::empty()) {
-            Err(Errno::INTR) => {}
-            done => return Ok(done?),
-        }
-    }
+    Ok(retry_on_intr(|| openat(at.directory, at.name, flags, Mode::empty()))?)
 }
 
 pub(crate) fn nameless(at: At<'_>, mode: u32) -> io::Result<OwnedFd> {
