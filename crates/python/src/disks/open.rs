@@ -34,12 +34,6 @@ pub(crate) struct Disk {
     open: Mutex<Option<Arc<Open>>>,
 }
 
-impl std::fmt::Debug for Disk {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Disk({})", self.name)
-    }
-}
-
 impl Disk {
     fn get(&self) -> PyResult<Arc<Open>> {
         let open = self.open.lock();
@@ -241,12 +235,6 @@ impl Disk {
 pub(crate) struct Extents {
     edge: Edge,
     walk: Mutex<Walk>,
-}
-
-impl std::fmt::Debug for Extents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Extents")
-    }
 }
 
 struct Walk {

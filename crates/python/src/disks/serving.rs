@@ -24,12 +24,6 @@ pub(crate) struct DiskServer {
     running: Mutex<Option<(server::Server, Context)>>,
 }
 
-impl std::fmt::Debug for DiskServer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DiskServer({})", self.uri)
-    }
-}
-
 /// Where to listen: a path, a host and a port; or a private socket.
 fn listen(unix: Option<&PathBuf>, tcp: Option<(String, u16)>) -> device::Result<Listener> {
     if let Some(path) = unix {
