@@ -2,15 +2,13 @@
 //! reconnects the copy goes on, and what it calls done is there and durable.
 
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use copy::{Cancel, CopyPlan, Options, Progress, Report};
 use device::Blocking as _;
 use device::model::Model;
 use device::{
-    Completed, Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Interest, Lane, LaneStep,
-    Operation, Result, ZeroFlags,
+    Device, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Lane, Operation, Result, ZeroFlags,
 };
 
 use crate::support::*;
@@ -234,9 +232,8 @@ impl Device for Server {
         if self.0.temper.lanes == 0 {
             return Ok(None);
         }
-        let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let random = Random(self.state().random.below(1 << 30));
-        Ok(Some(Box::new(Line { server: self.clone(), waiting: Vec::new(), random, always })))
+        let (server, seed) = (self.clone(), self.state().random.below(1 << 30));
+        Ok(Some(Shuffled::lane(seed, move |operation| server.run(operation))))
     }
     fn session(&self) -> Option<&dyn device::Session> {
         Some(self)
@@ -249,46 +246,6 @@ impl device::Session for Server {
     }
     fn epoch(&self) -> u64 {
         self.state().connection
-    }
-}
-
-/// A lane that ends its operations late and in any order.
-struct Line {
-    server: Server,
-    waiting: Vec<(u64, Operation)>,
-    random: Random,
-    always: OwnedFd,
-}
-
-impl Lane for Line {
-    fn start(&mut self, ticket: u64, operation: Operation) {
-        self.waiting.push((ticket, operation));
-    }
-
-    fn turn(&mut self, out: &mut Vec<Completed>) -> LaneStep {
-        if self.waiting.is_empty() || self.random.below(3) == 0 {
-            return LaneStep::Idle;
-        }
-        for _ in 0..=self.random.below(4).min(self.waiting.len() as u64 - 1) {
-            let at = self.random.below(self.waiting.len() as u64) as usize;
-            let (ticket, operation) = self.waiting.swap_remove(at);
-            let outcome = self.server.run(operation);
-            out.push(Completed { ticket, outcome });
-        }
-        if !self.server.state().alive {
-            let lost = |(ticket, _)| Completed { ticket, outcome: Err(gone()) };
-            out.extend(self.waiting.drain(..).map(lost));
-        }
-        LaneStep::Progress
-    }
-
-    fn waits_on(&self) -> Option<(BorrowedFd<'_>, Interest)> {
-        let interest = Interest { read: true, write: false };
-        (!self.waiting.is_empty()).then(|| (self.always.as_fd(), interest))
-    }
-
-    fn in_flight(&self) -> usize {
-        self.waiting.len()
     }
 }
 
@@ -309,7 +266,7 @@ pub(crate) fn disk(seed: u64, blocks: usize) -> Vec<u8> {
 fn options(random: &mut Random) -> Options {
     Options {
         threads: Some(1 + random.below(3) as usize),
-        requests: Some([1, 4, 16][random.below(3) as usize]),
+        requests: Some(random.pick(&[1, 4, 16])),
         request_size: 16 << 10,
         apart: true,
         test_fast_zero: random.below(2) == 0,
@@ -341,8 +298,8 @@ fn a_target_that_breaks_again_and_again_and_forgets_ends_equal() {
     let mut random = Random(9);
     for round in 0..60 {
         let temper = Temper {
-            lanes: [0, 2, 3][random.below(3) as usize],
-            lives: [40, 100, 250][random.below(3) as usize],
+            lanes: random.pick(&[0, 2, 3]),
+            lives: random.pick(&[40, 100, 250]),
             forgets: random.below(3) > 0,
             mends_itself: true,
             ..Temper::default()
@@ -362,7 +319,7 @@ fn a_fast_zero_that_is_lost_is_never_repeated_and_loses_no_byte_when_it_comes_la
     let mut swept = 0;
     for round in 0..60 {
         let temper = Temper {
-            lanes: [0, 2][random.below(2) as usize],
+            lanes: random.pick(&[0, 2]),
             late: 1 + random.below(40),
             forgets: random.below(2) == 0,
             mends_itself: true,

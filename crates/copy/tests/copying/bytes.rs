@@ -12,28 +12,23 @@ use crate::support::*;
 const SIZE: usize = 1_900_001;
 
 fn options(random: &mut Random) -> Options {
-    let pick = |random: &mut Random, list: &[u64]| {
-        list[usize::try_from(random.below(list.len() as u64)).unwrap()]
-    };
-    let reflinks = [Reflink::Auto, Reflink::Never];
     Options {
-        requests: Some(usize::try_from(pick(random, &[1, 2, 16, 64])).unwrap()),
-        request_size: pick(random, &[4096, 65536, 256 << 10, 4 << 20]),
+        requests: Some(random.pick(&[1, 2, 16, 64])),
+        request_size: random.pick(&[4096, 65536, 256 << 10, 4 << 20]),
         bulk: true,
-        threads: Some(usize::try_from(pick(random, &[1, 2, 4])).unwrap()),
-        sparse: [None, Some(512), Some(4096), Some(65536)]
-            [usize::try_from(random.below(4)).unwrap()],
+        threads: Some(random.pick(&[1, 2, 4])),
+        sparse: random.pick(&[None, Some(512), Some(4096), Some(65536)]),
         allocated: random.below(4) == 0,
         target_is_zero: random.below(3) == 0,
         check_zero: false,
         wipe: random.below(8) == 0,
-        reflink: reflinks[usize::try_from(random.below(2)).unwrap()],
+        reflink: random.pick(&[Reflink::Auto, Reflink::Never]),
         skip_zeroes: random.below(2) == 0,
         test_fast_zero: random.below(2) == 0,
-        flush: [Flush::Never, Flush::WhereItCan, Flush::Must][random.below(3) as usize],
+        flush: random.pick(&[Flush::Never, Flush::WhereItCan, Flush::Must]),
         apart: random.below(3) == 0,
         no_extents: random.below(4) == 0,
-        queue_size: Some(pick(random, &[1, 100_000, 16 << 20])),
+        queue_size: Some(random.pick(&[1, 100_000, 16 << 20])),
         anew: None,
         written: random.below(4) == 0,
     }
@@ -43,9 +38,9 @@ fn options(random: &mut Random) -> Options {
 fn the_target_has_the_bytes_of_the_source_whatever_the_options_and_devices_are() {
     let mut random = Random(42);
     for round in 0..60 {
-        let grid_s = [1, 1, 512, 4096][usize::try_from(random.below(4)).unwrap()];
-        let grid_t = [1, 1, 512, 4096][usize::try_from(random.below(4)).unwrap()];
-        let max = [32 << 20, 65536][usize::try_from(random.below(2)).unwrap()];
+        let grid_s = random.pick(&[1, 1, 512, 4096]);
+        let grid_t = random.pick(&[1, 1, 512, 4096]);
+        let max = random.pick(&[32 << 20, 65536]);
         let grid = u64::from(grid_s.max(grid_t));
         // The source ends on its own blocks or is cut off in the middle of the target's.
         let size = if grid_s == 1 { SIZE } else { SIZE.next_multiple_of(grid_s as usize) };

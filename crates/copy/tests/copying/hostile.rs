@@ -141,10 +141,6 @@ impl Device for Hostile {
     }
 }
 
-fn pick<T: Copy>(random: &mut Random, list: &[T]) -> T {
-    list[usize::try_from(random.below(list.len() as u64)).unwrap()]
-}
-
 /// A target of stale bytes with some holes, if it has a map.
 fn target(random: &mut Random, size: usize, grid: u32) -> Model {
     let abilities = Abilities {
@@ -153,7 +149,7 @@ fn target(random: &mut Random, size: usize, grid: u32) -> Model {
         extents: random.below(2) == 0,
         ..all_abilities()
     };
-    let model = Model::with(size, abilities, blocks(grid, 4096, pick(random, &[32 << 20, 65536])));
+    let model = Model::with(size, abilities, blocks(grid, 4096, random.pick(&[32 << 20, 65536])));
     fill(&model, 0xee);
     if abilities.extents && abilities.zero {
         for _ in 0..random.below(6) {
@@ -172,30 +168,30 @@ fn what_a_hostile_target_does_never_leaves_a_stale_byte_that_is_not_reported() {
     let mut random = Random(77);
     let (mut right, mut failed) = (0, 0);
     for round in 0..60 {
-        let grid_s = pick(&mut random, &[1u32, 512]);
-        let grid_t = pick(&mut random, &[1u32, 512, 4096]);
+        let grid_s = random.pick(&[1u32, 512]);
+        let grid_t = random.pick(&[1u32, 512, 4096]);
         let size = usize::try_from(200_000 + random.below(1_500_000)).unwrap();
         let size = size.next_multiple_of(grid_s as usize);
-        let longer = pick(&mut random, &[0, 70_000]);
+        let longer = random.pick(&[0, 70_000]);
         let target_size = (size + longer).next_multiple_of(grid_t as usize);
         let source = Arc::new(Model::with(size, all_abilities(), blocks(grid_s, 4096, 32 << 20)));
         random_disk(&source, &mut random, u64::from(grid_s));
         let temper = Temper {
-            refuses_fast: pick(&mut random, &[0, 0, 1, 2, 5]),
-            refusal: pick(&mut random, &[ErrorKind::NotFast, ErrorKind::Unsupported]),
-            refuses_plain: pick(&mut random, &[0, 0, 1, 4]),
+            refuses_fast: random.pick(&[0, 0, 1, 2, 5]),
+            refusal: random.pick(&[ErrorKind::NotFast, ErrorKind::Unsupported]),
+            refuses_plain: random.pick(&[0, 0, 1, 4]),
             fails_at: if random.below(3) == 0 { 1 + random.below(60) } else { 0 },
-            slow: Duration::from_millis(pick(&mut random, &[0, 0, 30])),
-            longest: pick(&mut random, &[u64::MAX, 1 << 20, 131_072, 65_536]),
+            slow: Duration::from_millis(random.pick(&[0, 0, 30])),
+            longest: random.pick(&[u64::MAX, 1 << 20, 131_072, 65_536]),
         };
         let inner = target(&mut random, target_size, grid_t);
         let before = inner.bytes();
         let target = Hostile::new(inner, temper, round);
         let options = Options {
-            requests: Some(pick(&mut random, &[1, 3, 64])),
-            request_size: pick(&mut random, &[4096, 65536]),
-            threads: Some(pick(&mut random, &[1, 2, 4])),
-            sparse: pick(&mut random, &[None, Some(512), Some(4096)]),
+            requests: Some(random.pick(&[1, 3, 64])),
+            request_size: random.pick(&[4096, 65536]),
+            threads: Some(random.pick(&[1, 2, 4])),
+            sparse: random.pick(&[None, Some(512), Some(4096)]),
             allocated: random.below(4) == 0,
             test_fast_zero: random.below(2) == 0,
             no_extents: random.below(4) == 0,

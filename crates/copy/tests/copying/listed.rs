@@ -30,7 +30,7 @@ fn met(device: &TestDevice, fences: &[Range<u64>]) -> Vec<String> {
 fn random_list(random: &mut Random, size: u64, grid: u64) -> Vec<ListedRange> {
     let (mut at, mut list) = (0, Vec::new());
     while at < size {
-        let longest = [grid, 20 * grid, 500_000][usize::try_from(random.below(3)).unwrap()];
+        let longest = random.pick(&[grid, 20 * grid, 500_000]);
         let end = (at + 1 + random.below(longest)).next_multiple_of(grid).min(size);
         let kind = [RangeFate::Data, RangeFate::Data, RangeFate::Zero, RangeFate::LeftAlone];
         let kind = kind[usize::try_from(random.below(4)).unwrap()];
@@ -58,7 +58,7 @@ fn by_list(
 fn what_a_list_leaves_alone_is_neither_asked_for_nor_read_nor_changed() {
     let mut random = Random(4);
     for round in 0..120 {
-        let grid = [1, 512, 4096][usize::try_from(random.below(3)).unwrap()];
+        let grid = random.pick(&[1, 512, 4096]);
         let size = usize::try_from(100_000 + random.below(1_500_000)).unwrap();
         let longer = size.next_multiple_of(4096) + 8192;
         let list = random_list(&mut random, size as u64, u64::from(grid));

@@ -57,8 +57,8 @@ fn copy(mut from: Pieces, target: &Edge, options: &Options) -> Copied {
 fn some(len: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < len {
-        let byte = [0, 0, 7, 200][random.below(4) as usize];
-        let most = [100, 5000, 300_000][random.below(3) as usize];
+        let byte = random.pick(&[0, 0, 7, 200]);
+        let most = random.pick(&[100, 5000, 300_000]);
         let n = 1 + random.below(most);
         bytes.resize((bytes.len() + n as usize).min(len), byte);
     }
@@ -79,13 +79,13 @@ fn every_byte_arrives_whatever_the_pieces_and_what_lies_behind_stays() {
     let mut random = Random(5);
     for round in 0..40 {
         let size = 2 << 20;
-        let len = [0, 1, 4096, 262_144, 262_145, size][random.below(6) as usize];
+        let len = random.pick(&[0, 1, 4096, 262_144, 262_145, size]);
         let len = if round % 2 == 0 { random.below(size) } else { len } as usize;
         let bytes = some(len, &mut random);
         let model = Arc::new(Model::new(size as usize));
         fill(&model, 0x99);
         let options = Options {
-            sparse: [None, Some(512), Some(4096)][random.below(3) as usize],
+            sparse: random.pick(&[None, Some(512), Some(4096)]),
             allocated: random.below(2) == 0,
             wipe: random.below(4) == 0,
             ..Options::default()

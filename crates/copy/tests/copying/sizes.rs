@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use copy::{Options, Progress};
+use copy::Options;
 use device::model::Model;
 use device::{Abilities, ErrorKind, OperationKind};
 use trial::TestDevice;
@@ -60,25 +60,4 @@ fn an_empty_source_is_copied_at_once() {
     let report = run(&edge(source), &edge(target), &Options::default()).unwrap();
     assert_eq!(report.done(), 0);
     assert!(report.left.is_empty());
-}
-
-#[test]
-fn progress_ends_at_the_total() {
-    let source = Arc::new(Model::new(3_000_000));
-    random_disk(&source, &mut Random(5), 1);
-    let target = Arc::new(Model::new(3_000_000));
-    let progress = Progress::default();
-    assert_eq!(progress.snapshot().total, 0);
-    let cancel = copy::Cancel::default();
-    copy::run(
-        &edge(source),
-        &edge(target),
-        &copy::CopyPlan::Map,
-        &Options::default(),
-        &progress,
-        &cancel,
-    )
-    .unwrap();
-    let end = progress.snapshot();
-    assert_eq!((end.total, end.done()), (3_000_000, 3_000_000));
 }

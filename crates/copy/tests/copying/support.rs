@@ -25,6 +25,10 @@ impl Random {
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
+
+    pub(crate) fn pick<T: Copy>(&mut self, list: &[T]) -> T {
+        list[usize::try_from(self.below(list.len() as u64)).unwrap()]
+    }
 }
 
 pub(crate) fn edge<B: Blocking>(disk: Arc<B>) -> Edge {
@@ -109,7 +113,10 @@ pub(crate) fn watching(model: Arc<Model>, lanes: usize) -> TestDevice {
         .hooked(move |operation| Fate::Pass(few_extents(operation, min, size)));
     match lanes {
         0 => device,
-        _ => device.lanes(|device| Ok(Box::new(Shuffled::new(device.clone())))),
+        _ => device.lanes(|device| {
+            let (device, seed) = (device.clone(), LANES.fetch_add(1, SeqCst));
+            Ok(Shuffled::lane(seed, move |operation| run_blocking(&device, operation)))
+        }),
     }
 }
 
@@ -130,8 +137,8 @@ pub(crate) fn holes_read(device: &TestDevice) -> usize {
 }
 
 /// A lane that ends its operations late and in random order.
-struct Shuffled {
-    device: TestDevice,
+pub(crate) struct Shuffled<F> {
+    run: F,
     waiting: Vec<(u64, Operation)>,
     random: Random,
     always: OwnedFd,
@@ -139,14 +146,14 @@ struct Shuffled {
 
 static LANES: AtomicU64 = AtomicU64::new(1);
 
-impl Shuffled {
-    fn new(device: TestDevice) -> Self {
+impl<F: FnMut(Operation) -> Result<Outcome> + Send + 'static> Shuffled<F> {
+    pub(crate) fn lane(seed: u64, run: F) -> Box<dyn Lane> {
         let always = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        Self { device, waiting: Vec::new(), random: Random(LANES.fetch_add(1, SeqCst)), always }
+        Box::new(Self { run, waiting: Vec::new(), random: Random(seed), always })
     }
 }
 
-impl Lane for Shuffled {
+impl<F: FnMut(Operation) -> Result<Outcome> + Send> Lane for Shuffled<F> {
     fn start(&mut self, ticket: u64, operation: Operation) {
         self.waiting.push((ticket, operation));
     }
@@ -159,7 +166,7 @@ impl Lane for Shuffled {
         for _ in 0..n.min(self.waiting.len() as u64) {
             let at = usize::try_from(self.random.below(self.waiting.len() as u64)).unwrap();
             let (ticket, operation) = self.waiting.swap_remove(at);
-            out.push(Completed { ticket, outcome: run_blocking(&self.device, operation) });
+            out.push(Completed { ticket, outcome: (self.run)(operation) });
         }
         LaneStep::Progress
     }

@@ -382,7 +382,7 @@ fn a_test_that_ends_at_any_time_loses_no_byte_and_leaves_no_stale_one() {
     for round in 0..40 {
         let mut layout = String::new();
         while layout.len() < 300 + usize::try_from(random.below(500)).unwrap() {
-            let kind = ["d", "h", "z"][usize::try_from(random.below(3)).unwrap()];
+            let kind = random.pick(&["d", "h", "z"]);
             layout += &kind.repeat(usize::try_from(1 + random.below(12)).unwrap());
         }
         let source = source(&layout);
@@ -390,7 +390,7 @@ fn a_test_that_ends_at_any_time_loses_no_byte_and_leaves_no_stale_one() {
         target.takes.0 = Duration::from_micros(random.below(3) * 2_000);
         target.takes.1 = Duration::from_millis(random.below(3) * 9);
         target.waits_for_a_write = random.below(3) == 0;
-        target.info.longest_effect = [u64::MAX, at(50)][usize::try_from(random.below(2)).unwrap()];
+        target.info.longest_effect = random.pick(&[u64::MAX, at(50)]);
         let refused = usize::try_from(random.below(12)).unwrap();
         let refuses = move |n: usize, zero: &Zero| {
             (n == refused && zero.flags.fast_only).then_some(ErrorKind::NotFast)
@@ -493,7 +493,7 @@ fn it_never_takes_more_requests_or_bytes_than_the_best_of_the_three_ways() {
     for round in 0..150 {
         let mut layout = String::new();
         for _ in 0..=random.below(40) {
-            let kind = ["d", "h"][usize::try_from(random.below(2)).unwrap()];
+            let kind = random.pick(&["d", "h"]);
             layout += &kind.repeat(usize::try_from(1 + random.below(8)).unwrap());
         }
         let blocks = layout.len();

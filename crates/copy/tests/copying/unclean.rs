@@ -215,13 +215,13 @@ fn no_stale_byte_is_left_whatever_the_target_held_and_can_do() {
         random_disk(&disk.model, &mut random, 1);
         let target = Arc::new(Disk { unreadable: random.below(8) == 0, ..disk });
         let options = Options {
-            requests: Some([1, 3, 64][random.below(3) as usize]),
-            request_size: [4096, 65536, 256 << 10][random.below(3) as usize],
-            threads: Some([1, 3][random.below(2) as usize]),
-            sparse: [None, Some(4096), Some(65536)][random.below(3) as usize],
+            requests: Some(random.pick(&[1, 3, 64])),
+            request_size: random.pick(&[4096, 65536, 256 << 10]),
+            threads: Some(random.pick(&[1, 3])),
+            sparse: random.pick(&[None, Some(4096), Some(65536)]),
             test_fast_zero: random.below(2) == 0,
             skip_zeroes: random.below(2) == 0,
-            queue_size: Some([1, 70_000, 16 << 20][random.below(3) as usize]),
+            queue_size: Some(random.pick(&[1, 70_000, 16 << 20])),
             apart: true,
             ..Options::default()
         };
@@ -346,8 +346,8 @@ fn what_reads_as_zeroes_until_its_neighbours_are_written_is_not_left_alone() {
         let size = 900_000 + random.below(10) as usize;
         let source = Arc::new(Model::new(size));
         random_disk(&source, &mut random, 1);
-        let room = [4096, 65536, 3 * 32768, 1 << 20][random.below(4) as usize];
-        let zeroing = [Zeroing::None, Zeroing::Refused, Zeroing::Slow][random.below(3) as usize];
+        let room = random.pick(&[4096, 65536, 3 * 32768, 1 << 20]);
+        let zeroing = random.pick(&[Zeroing::None, Zeroing::Refused, Zeroing::Slow]);
         let target = Arc::new(Thin::new(size, room, zeroing));
         // Some of it was written before.
         for _ in 0..random.below(4) {
@@ -356,10 +356,10 @@ fn what_reads_as_zeroes_until_its_neighbours_are_written_is_not_left_alone() {
         }
         let used = !target.has.lock().unwrap().is_empty();
         let options = Options {
-            requests: Some([1, 3, 64][random.below(3) as usize]),
-            request_size: [4096, 65536, 256 << 10][random.below(3) as usize],
-            threads: Some([1, 3][random.below(2) as usize]),
-            sparse: [None, Some(4096), Some(65536)][random.below(3) as usize],
+            requests: Some(random.pick(&[1, 3, 64])),
+            request_size: random.pick(&[4096, 65536, 256 << 10]),
+            threads: Some(random.pick(&[1, 3])),
+            sparse: random.pick(&[None, Some(4096), Some(65536)]),
             target_is_zero: !used && random.below(2) == 0,
             apart: true,
             ..Options::default()
