@@ -1,50 +1,18 @@
 //! `diskferry copy` as a program: its files, messages, progress, and leftovers.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-/// A directory of its own for one test, removed with it.
-struct Room(PathBuf);
-
-impl Room {
-    fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("diskferry-copy-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use super::{Room, complaint, ours, stderr};
 
 fn copy(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_diskferry")).arg("copy").args(args).output().unwrap()
+    ours(&[&["copy"], args].concat())
 }
 
 fn start(args: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_diskferry"));
     command.arg("copy").args(args).stderr(Stdio::piped()).spawn().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// The one line that a failure prints.
-fn complaint(output: &Output) -> String {
-    let text = stderr(output);
-    assert_eq!(text.lines().count(), 1, "{text}");
-    assert!(text.starts_with("diskferry: "), "{text}");
-    text
 }
 
 #[test]
@@ -60,8 +28,7 @@ fn a_missing_file_is_made_sparse_and_right() {
     let back = copy(&[&disk, "sparse-random:200M?seed=7"]);
     assert!(back.status.success(), "{}", stderr(&back));
     let wrong = copy(&[&disk, "sparse-random:200M?seed=8"]);
-    assert_eq!(wrong.status.code(), Some(1));
-    assert!(complaint(&wrong).contains("is incomplete"), "{}", stderr(&wrong));
+    assert!(complaint(&wrong, 1).contains("is incomplete"), "{}", stderr(&wrong));
 }
 
 #[test]
@@ -83,8 +50,7 @@ fn a_file_is_never_copied_onto_itself() {
     std::os::unix::fs::symlink(&disk, &link).unwrap();
     for target in [&disk, &link, &format!("file:{disk}?lock=off")] {
         let refused = copy(&[&format!("file:{disk}?lock=off"), target]);
-        assert_eq!(refused.status.code(), Some(1));
-        assert!(complaint(&refused).contains("is the source itself"), "{}", stderr(&refused));
+        assert!(complaint(&refused, 1).contains("is the source itself"), "{}", stderr(&refused));
         assert_eq!(std::fs::read(&disk).unwrap(), b"precious");
     }
 }
@@ -101,8 +67,7 @@ fn a_copy_that_fails_removes_the_file_it_made_and_no_other() {
         // 2 or 4 MiB, depending on the shell's units; both are too little.
         let script = format!("trap '' XFSZ; ulimit -f 4096; exec {binary} copy {source} {target}");
         let failed = Command::new("sh").args(["-c", &script]).output().unwrap();
-        assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
-        complaint(&failed);
+        complaint(&failed, 1);
     }
     assert!(!Path::new(&new).exists());
     assert!(Path::new(&old).exists());
@@ -113,11 +78,10 @@ fn a_target_that_is_too_small_or_a_missing_source_leaves_nothing_behind() {
     let room = Room::new("refused");
     let new = room.path("new");
     let missing = copy(&[&room.path("none"), &new]);
-    assert_eq!(missing.status.code(), Some(1));
-    assert!(complaint(&missing).contains("none: "), "{}", stderr(&missing));
+    assert!(complaint(&missing, 1).contains("none: "), "{}", stderr(&missing));
     assert!(!Path::new(&new).exists());
     let small = copy(&["memory:2M", "memory:1M"]);
-    let text = complaint(&small);
+    let text = complaint(&small, 1);
     assert!(text.contains("2097152") && text.contains("1048576"), "{text}");
     assert!(text.contains("was not written"), "{text}");
 }
@@ -133,8 +97,7 @@ fn a_wrong_command_line_is_one_line_and_status_2() {
         &["memory:1M", "null:", "--requests=0"],
     ] {
         let refused = copy(args);
-        assert_eq!(refused.status.code(), Some(2), "{args:?}");
-        complaint(&refused);
+        complaint(&refused, 2);
     }
 }
 
@@ -219,8 +182,7 @@ fn ctrl_c_stops_it_and_removes_the_half_file() {
     wait_for_nameless(&child, &disk);
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    let text = complaint(&output);
+    let text = complaint(&output, 130);
     assert!(text.contains("was removed") && text.contains("of 8 GiB copied"), "{text}");
     assert!(!Path::new(&disk).exists());
 }

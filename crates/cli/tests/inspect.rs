@@ -6,9 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-fn ours(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_diskferry")).args(args).output().unwrap()
-}
+use super::{complaint, ours};
 
 fn text(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -18,15 +16,6 @@ fn text(output: &Output) -> String {
 
 fn json_of(output: &Output) -> Value {
     serde_json::from_str(&text(output)).unwrap()
-}
-
-/// The one line that a failure prints.
-fn complaint(output: &Output, code: i32) -> String {
-    assert_eq!(output.status.code(), Some(code));
-    let line = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(line.lines().count(), 1, "{line}");
-    assert!(line.starts_with("diskferry: "), "{line}");
-    line
 }
 
 /// Runs our command and nbdinfo's on the server that `server` starts around a shell command with

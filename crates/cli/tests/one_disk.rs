@@ -4,8 +4,10 @@
 //! What needs nbdkit's plugin `sh` is skipped, and said to be, where it is missing.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Output;
+
+use super::{Room, complaint, ours};
 
 /// A disk of 1 MiB for each name, which is what its bytes are; the default one consists of minuses.
 const PLUGIN: &str = "#!/bin/sh
@@ -19,27 +21,6 @@ case $1 in
 esac
 ";
 
-/// A directory of its own for one test, removed with it.
-struct Room(PathBuf);
-
-impl Room {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("diskferry-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Serves around a shell script, in which `$ferry` is the program, and `get NAME` and `put NAME
 /// FILE` copy.
 fn serve(words: &[&str], script: &str) -> Output {
@@ -50,7 +31,7 @@ fn serve(words: &[&str], script: &str) -> Output {
         put() {{ \"$ferry\" copy -q \"$2\" \"nbd+unix:///$1?socket=$unixsocket\"; }}
         {script}"
     );
-    Command::new(ferry).arg("serve").args(words).args(["--run", &script]).output().unwrap()
+    ours(&[&["serve"], words, &["--run", &script]].concat())
 }
 
 fn plugin(room: &Room) -> Option<String> {
@@ -61,7 +42,7 @@ fn plugin(room: &Room) -> Option<String> {
     let script = room.path("plugin.sh");
     std::fs::write(&script, PLUGIN).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    Some(script.to_str().unwrap().to_owned())
+    Some(script)
 }
 
 #[test]
@@ -83,7 +64,7 @@ fn no_export_ever_shows_what_was_kept_of_another() {
     }
     let data = room.path("data");
     std::fs::write(&data, vec![b'X'; 1 << 20]).unwrap();
-    let change = format!("get a; put a '{}'; get a; get ''; get b", data.display());
+    let change = format!("get a; put a '{data}'; get a; get ''; get b");
     let served = serve(&["-e", "a", "--filter=cow", "sh", &script], &change);
     assert_eq!(served.stdout, b"aaaaaaaa\nXXXXXXXX\nXXXXXXXX\n\n", "{served:?}");
 }
@@ -99,9 +80,7 @@ fn the_files_of_a_directory_are_not_served_over_what_keeps_one_of_them() {
         &["-e", "a", "--filter=cow"],
     ] {
         let refused = serve(&[words, &["file", &dir]].concat(), "get a");
-        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
-        let line = String::from_utf8(refused.stderr).unwrap();
-        assert_eq!(line.lines().count(), 1, "{line}");
+        let line = complaint(&refused, 1);
         assert!(line.contains("without filters that keep something of one disk"), "{line}");
     }
 }
