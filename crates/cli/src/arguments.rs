@@ -26,11 +26,20 @@ pub(crate) fn named(matches: &ArgMatches) -> Result<Named, Failure> {
     Ok(Named::parse(text)?)
 }
 
-/// An option by its long name, which is its id, or as help spells it: `-q, --quiet`.
+/// An option as help spells it: `--quiet`, `-q, --quiet`, or with a value `-o, --offset SIZE`. The long
+/// name, which is its id, may also stand alone.
 fn option(spelled: &'static str) -> Arg {
-    let both = spelled.strip_prefix('-').and_then(|rest| rest.split_once(", --"));
-    let long = both.map_or(spelled, |(_, long)| long);
-    Arg::new(long).long(long).short(both.and_then(|(short, _)| short.chars().next()))
+    let (short, long) = match spelled.split_once(", ") {
+        Some((short, long)) => (short.chars().nth(1), long),
+        None => (None, spelled),
+    };
+    let long = long.strip_prefix("--").unwrap_or(long);
+    let (long, value) = match long.split_once(' ') {
+        Some((long, value)) => (long, Some(value)),
+        None => (long, None),
+    };
+    let arg = Arg::new(long).long(long).short(short);
+    value.into_iter().fold(arg, Arg::value_name)
 }
 
 /// An option that is given or not.
@@ -38,9 +47,9 @@ pub(crate) fn flag(spelled: &'static str, help: &'static str) -> Arg {
     option(spelled).action(ArgAction::SetTrue).help(help)
 }
 
-/// An option with a value; `name` is what help calls it.
-pub(crate) fn value(spelled: &'static str, name: &'static str, help: &'static str) -> Arg {
-    option(spelled).value_name(name).help(help)
+/// An option with a value.
+pub(crate) fn value(spelled: &'static str, help: &'static str) -> Arg {
+    option(spelled).help(help)
 }
 
 /// The size that the option `id` gives, in bytes, where the verb has it.
@@ -52,12 +61,13 @@ pub(crate) fn size(matches: &ArgMatches, id: &str) -> Result<Option<u64>, Failur
 
 /// The flag for JSON.
 pub(crate) fn json_flag() -> Arg {
-    flag("json", "Print JSON")
+    flag("--json", "Print JSON")
 }
 
 /// An option that names filters; shells complete them.
 pub(crate) fn filter_argument(id: &'static str, help: &'static str) -> Arg {
-    value(id, "NAME[?key=value]", help)
+    value(id, help)
+        .value_name("NAME[?key=value]")
         .action(ArgAction::Append)
         .value_parser(Words::Known(known_filters))
         .hide_possible_values(true)

@@ -59,8 +59,8 @@ fn arguments(command: Command) -> Command {
     command
         .arg(Arg::new("action").value_name("ACTION").required(true).value_parser(actions))
         .arg(files)
-        .arg(value("offset", "SIZE", "Where the range begins [default: 0]"))
-        .arg(value("length", "SIZE", "How long it is [default: to the end]"))
+        .arg(value("--offset SIZE", "Where the range begins [default: 0]"))
+        .arg(value("--length SIZE", "How long it is [default: to the end]"))
         .arg(json_flag())
 }
 

@@ -39,7 +39,7 @@ fn arguments(command: Command) -> Command {
         .arg(image::format_argument("-f, --format", "Format [default: a guess]"))
         .arg(image::output_argument())
         .arg(flag("-q, --quiet", "Print errors only"))
-        .arg(value("-r, --repair", "WHAT", "Refused: repairing is not supported yet").hide(true))
+        .arg(value("-r, --repair WHAT", "Refused: repairing is not supported yet").hide(true))
         .arg(image::cache_argument());
     image::arguments(command)
 }

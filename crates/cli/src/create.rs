@@ -37,8 +37,7 @@ fn arguments(command: Command) -> Command {
         .arg(image::options_option("Options of the format; -o help lists them"))
         .arg(
             value(
-                "-b, --backing",
-                "FILE",
+                "-b, --backing FILE",
                 "The backing image: what is not in the new image is read from it",
             )
             .value_parser(Words::Disk),

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 /// `--force`.
 pub(crate) fn argument() -> Arg {
-    flag("force", "Write a block device although it is mounted or in use")
+    flag("--force", "Write a block device although it is mounted or in use")
 }
 
 /// Whether it is given.

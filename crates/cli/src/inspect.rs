@@ -48,11 +48,11 @@ const LETTERS: usize = 4096;
 fn arguments(command: Command) -> Command {
     command
         .arg(disk())
-        .arg(flag("safe", "Accepted: it is what this verb does").hide(true))
+        .arg(flag("--safe", "Accepted: it is what this verb does").hide(true))
         .arg(image::format_argument("-f, --format", "The format that it should have"))
         .arg(flag("-U, --force-share", "Do not lock the image against others"))
         .arg(sandbox::argument())
-        .arg(flag("confined", "Part of the program").hide(true))
+        .arg(flag("--confined", "Part of the program").hide(true))
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {

@@ -29,7 +29,7 @@ fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk_as("disk", "SOURCE", "A path, URI or DEVICE:ARG?key=value").required(false))
         .arg(
-            value("-s, --size", "SIZE", "Bytes of the disk in a new image")
+            value("-s, --size SIZE", "Bytes of the disk in a new image")
                 .conflicts_with_all(["disk", "format", "snapshot"]),
         )
         .arg(image::format_argument("-f, --format", "Format of SOURCE [default: a guess]"))
@@ -38,7 +38,7 @@ fn arguments(command: Command) -> Command {
             "Format of the image [default: raw]",
         ))
         .arg(image::options_option("Options of its format; -o help lists them"))
-        .arg(value("-l, --snapshot", "SNAPSHOT", "Measure for an internal snapshot"))
+        .arg(value("-l, --snapshot SNAPSHOT", "Measure for an internal snapshot"))
         .arg(image::output_argument());
     image::arguments(command)
 }

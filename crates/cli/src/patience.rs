@@ -9,24 +9,20 @@ use runtime::Patience;
 use crate::arguments::value;
 use crate::failure::Failure;
 
-const OPEN: &str = "open-timeout";
-const RECONNECT: &str = "reconnect-delay";
-const REQUEST: &str = "request-timeout";
-
 /// The options.
 pub(crate) fn arguments(command: Command) -> Command {
     command
-        .arg(value(OPEN, "TIME", "How long to keep trying to reach a server at the start"))
-        .arg(value(RECONNECT, "TIME", "How long to wait for a lost server to come back"))
-        .arg(value(REQUEST, "TIME", "How long a server that owes a reply may be silent"))
+        .arg(value("--open-timeout TIME", "How long to keep trying to reach a server at the start"))
+        .arg(value("--reconnect-delay TIME", "How long to wait for a lost server to come back"))
+        .arg(value("--request-timeout TIME", "How long a server that owes a reply may be silent"))
 }
 
 /// What they say.
 pub(crate) fn asked(matches: &ArgMatches) -> Result<Patience, Failure> {
     Ok(Patience {
-        open: time(matches, OPEN)?,
-        reconnect: time(matches, RECONNECT)?,
-        request: time(matches, REQUEST)?,
+        open: time(matches, "open-timeout")?,
+        reconnect: time(matches, "reconnect-delay")?,
+        request: time(matches, "request-timeout")?,
     })
 }
 

@@ -45,12 +45,12 @@ fn arguments(command: Command) -> Command {
                 .value_name("FILE")
                 .help("A file, which is created if it is missing, or a block device"),
         )
-        .arg(value("size", "SIZE", "Make the file at least this long [default: its length]"))
-        .arg(value("-o, --offset", "SIZE", "Where the range begins").default_value("0"))
-        .arg(value("-l, --length", "SIZE", "How long it is [default: to the end]"))
+        .arg(value("--size SIZE", "Make the file at least this long [default: its length]"))
+        .arg(value("-o, --offset SIZE", "Where the range begins").default_value("0"))
+        .arg(value("-l, --length SIZE", "How long it is [default: to the end]"))
         .arg(flag("-n, --keep-size", "Keep the length of the file").short_alias('k'))
         .arg(mode_argument("mode").help("sparse, unwritten or written [default: written]"))
-        .arg(value("rate", "BYTES", "Zero at most this many bytes a second"))
+        .arg(value("--rate BYTES", "Zero at most this many bytes a second"))
         .arg(force::argument())
         .arg(json_flag().help("Print what was done as JSON"));
     progress::arguments(command)
@@ -58,7 +58,8 @@ fn arguments(command: Command) -> Command {
 
 /// An option that names a mode.
 pub(crate) fn mode_argument(id: &'static str) -> Arg {
-    value(id, "MODE", "")
+    value(id, "")
+        .value_name("MODE")
         .value_parser(["sparse", "unwritten", "written"])
         .hide_possible_values(true)
 }

@@ -40,8 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk())
-        .arg(value("-o, --offset", "SIZE", "Where it begins [default: 0]"))
-        .arg(value("-l, --length", "SIZE", "How long it is [default: to the end]"))
+        .arg(value("-o, --offset SIZE", "Where it begins [default: 0]"))
+        .arg(value("-l, --length SIZE", "How long it is [default: to the end]"))
         .arg(force::argument())
         .arg(json_flag().help("Print what was done as JSON"));
     progress::arguments(patience::arguments(command))

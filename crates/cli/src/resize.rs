@@ -37,9 +37,9 @@ fn arguments(command: Command) -> Command {
                 .help("The new length in bytes, or how much more or less than now"),
         )
         .arg(image::format_argument("-f, --format", "Format: raw"))
-        .arg(flag("shrink", "Cut off what lies behind the new end"))
+        .arg(flag("--shrink", "Cut off what lies behind the new end"))
         .arg(
-            value("preallocation", "MODE", "How new bytes are allocated: off, falloc or full")
+            value("--preallocation MODE", "How new bytes are allocated: off, falloc or full")
                 .value_parser(["off", "falloc", "full", "sparse", "unwritten", "written"])
                 .hide_possible_values(true),
         )

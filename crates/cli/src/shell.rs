@@ -41,14 +41,14 @@ sys.exit(main(sys.argv[1:]))
 fn arguments(command: Command) -> Command {
     let again = |arg: Arg| arg.action(ArgAction::Append);
     command
-        .arg(again(value("uri", "URI", "Connect to an NBD URI")).short('u').alias("connect"))
+        .arg(again(value("--uri URI", "Connect to an NBD URI")).short('u').alias("connect"))
         .arg(flag("-b, --base-allocation", "Ask for the map (base:allocation)"))
         .arg(
-            again(value("command", "CMD", "Run a statement of Python (- reads standard input)"))
+            again(value("--command CMD", "Run a statement of Python (- reads standard input)"))
                 .short('c')
                 .allow_hyphen_values(true),
         )
-        .arg(flag("opt-mode", "Stop before an export is chosen, to negotiate options"))
+        .arg(flag("--opt-mode", "Stop before an export is chosen, to negotiate options"))
         .arg(Arg::new("no-handle").short('n').action(ArgAction::SetTrue).help("Make no handle `h`"))
         .arg(flag("-v, --verbose", "Print what is negotiated, and messages of servers"))
 }

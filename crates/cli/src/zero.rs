@@ -28,7 +28,7 @@ const NOT_FAST: u8 = 3;
 
 fn arguments(command: Command) -> Command {
     range::arguments(command)
-        .arg(flag("fast", "Only if it is known to be faster than writing zeroes"))
+        .arg(flag("--fast", "Only if it is known to be faster than writing zeroes"))
         .arg(
             flag("-z, --no-hole", "Keep allocated what is zeroed")
                 .visible_alias("zero-range")

@@ -32,8 +32,8 @@ fn ends(command: Command) -> Command {
         ))
         .arg(image::options_option("Options of the target's format; -o help lists them"))
         .arg(flag("-c, --compress", "Compress the target"))
-        .arg(value("-B, --backing", "FILE", "The target's backing image").short_alias('b'))
-        .arg(value("-F, --backing-format", "FORMAT", "Format of the backing image"))
+        .arg(value("-B, --backing FILE", "The target's backing image").short_alias('b'))
+        .arg(value("-F, --backing-format FORMAT", "Format of the backing image"))
 }
 
 fn writing(command: Command) -> Command {
@@ -41,41 +41,36 @@ fn writing(command: Command) -> Command {
         .arg(flag("-n, --no-create", "Write into an existing target"))
         .arg(
             flag(
-                "target-is-zero",
+                "--target-is-zero",
                 "Trust that the target reads as zeroes, but for samples; with -n",
             )
             .requires("no-create"),
         )
         .arg(
-            value(
-                "-S, --sparse-size",
-                "SIZE",
-                "Zeroes of this length become holes; 0: none at all",
-            )
-            .default_value("4k"),
+            value("-S, --sparse-size SIZE", "Zeroes of this length become holes; 0: none at all")
+                .default_value("4k"),
         )
-        .arg(value("-l, --snapshot", "SNAPSHOT", "Copy an internal snapshot of the source"))
-        .arg(value("-r, --rate-limit", "BYTES", "Write at most this many bytes a second"))
-        .arg(flag("salvage", "Zeroes replace what cannot be read; each gap is reported"))
-        .arg(flag("no-flush", "Do not make the target durable (for benchmarks)"))
+        .arg(value("-l, --snapshot SNAPSHOT", "Copy an internal snapshot of the source"))
+        .arg(value("-r, --rate-limit BYTES", "Write at most this many bytes a second"))
+        .arg(flag("--salvage", "Zeroes replace what cannot be read; each gap is reported"))
+        .arg(flag("--no-flush", "Do not make the target durable (for benchmarks)"))
         .arg(crate::force::argument())
-        .arg(flag("keep-partial", "Keep a file that the command created when it fails"))
+        .arg(flag("--keep-partial", "Keep a file that the command created when it fails"))
         .arg(flag("-p, --progress", "Show how much is done on standard output"))
         .arg(flag("-q, --quiet", "Print errors only"))
         .arg(
-            flag("target-image-opts", "TARGET is a list of QEMU's options; with -n")
+            flag("--target-image-opts", "TARGET is a list of QEMU's options; with -n")
                 .requires("no-create"),
         )
 }
 
 /// What is taken for qemu-img's sake.
 fn ignored(command: Command) -> Command {
-    let cache = |id, letter, help| {
-        value(id, "MODE", help).short(letter).value_parser(image::CACHES).hide_possible_values(true)
-    };
+    let cache =
+        |spelled, help| value(spelled, help).value_parser(image::CACHES).hide_possible_values(true);
     command
         .arg(
-            value("-m, --parallel", "N", "Ignored: the number of requests in flight adapts itself")
+            value("-m, --parallel N", "Ignored: the number of requests in flight adapts itself")
                 .value_parser(clap::value_parser!(u16).range(1..=16)),
         )
         .arg(flag("-W, --oob-writes", "Ignored: writes are in any order"))
@@ -84,11 +79,10 @@ fn ignored(command: Command) -> Command {
                 .conflicts_with_all(["compress", "salvage"]),
         )
         .arg(cache(
-            "target-cache",
-            't',
+            "-t, --target-cache MODE",
             "Ignored: the result is durable in the end, and the page cache is not filled with it",
         ))
-        .arg(cache("source-cache", 'T', "Ignored"))
-        .arg(flag("bitmaps", "Refused: bitmaps are not copied yet").hide(true))
-        .arg(flag("skip-broken-bitmaps", "Refused as well").hide(true))
+        .arg(cache("-T, --source-cache MODE", "Ignored"))
+        .arg(flag("--bitmaps", "Refused: bitmaps are not copied yet").hide(true))
+        .arg(flag("--skip-broken-bitmaps", "Refused as well").hide(true))
 }

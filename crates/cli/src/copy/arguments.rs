@@ -34,15 +34,14 @@ fn ends(command: Command) -> Command {
             "Options of the target's format; `convert -o help -O FORMAT` lists them",
         ))
         .arg(flag("-c, --compress", "Compress the target"))
-        .arg(value("offset", "SIZE", "Copy from this byte of the source on").long_help(
+        .arg(value("--offset SIZE", "Copy from this byte of the source on").long_help(
             "Copy from this byte of the source on, to the same offset in the target; the rest of the \
              target stays as it is",
         ))
-        .arg(value("length", "SIZE", "Copy this many bytes [default: to the end of the source]"))
-        .arg(value("target-offset", "SIZE", "Copy to this byte of the target instead"))
+        .arg(value("--length SIZE", "Copy this many bytes [default: to the end of the source]"))
+        .arg(value("--target-offset SIZE", "Copy to this byte of the target instead"))
         .arg(
-            value("rate", "BYTES", "Write at most this many bytes a second: 100M, or 100M/s")
-                .value_name("BYTES[/s]"),
+            value("--rate BYTES[/s]", "Write at most this many bytes a second: 100M, or 100M/s"),
         )
         .arg(external_argument())
         .arg(sandbox::argument())
@@ -51,44 +50,39 @@ fn ends(command: Command) -> Command {
 fn load(command: Command) -> Command {
     command
         .arg(
-            value(
-                "-C, --connections",
-                "N",
-                "Most connections to each side; as many are used as help",
-            )
-            .value_parser(value_parser!(u16).range(1..=1024))
-            .default_value("8"),
+            value("-C, --connections N", "Most connections to each side; as many are used as help")
+                .value_parser(value_parser!(u16).range(1..=1024))
+                .default_value("8"),
         )
         .arg(
             value(
-                "-R, --requests",
-                "N",
+                "-R, --requests N",
                 "Requests in flight in each thread [default: as many as help]",
             )
             .value_parser(value_parser!(u32).range(1..=65536)),
         )
-        .arg(value("request-size", "SIZE", "Bytes in a request").default_value("256K"))
+        .arg(value("--request-size SIZE", "Bytes in a request").default_value("256K"))
         .arg(
-            value("-T, --threads", "N", "Threads [default: one per processor]")
+            value("-T, --threads N", "Threads [default: one per processor]")
                 .value_parser(value_parser!(u16).range(1..=1024)),
         )
-        .arg(value("queue-size", "SIZE", "Bytes in flight in each thread [default: 36M for all]"))
+        .arg(value("--queue-size SIZE", "Bytes in flight in each thread [default: 36M for all]"))
 }
 
 /// What becomes of the target.
 fn writing(command: Command) -> Command {
     command
         .arg(
-            value("-S, --sparse", "SIZE", "Zeroes of this length become holes; 0: never look")
+            value("-S, --sparse SIZE", "Zeroes of this length become holes; 0: never look")
                 .default_value("4K"),
         )
-        .arg(flag("allocated", "Make no holes in the target"))
+        .arg(flag("--allocated", "Make no holes in the target"))
         .arg(
             crate::prealloc::mode_argument("preallocate")
                 .help("Allocate all of the target: sparse, unwritten or written"),
         )
         .arg(
-            flag("target-is-zero", "Trust that the target reads as zeroes throughout")
+            flag("--target-is-zero", "Trust that the target reads as zeroes throughout")
                 .long_help(
                     "Trust that the target reads as zeroes throughout: only data is written. Samples \
                      of it are read first; if one is not zero, the copy fails",
@@ -96,11 +90,11 @@ fn writing(command: Command) -> Command {
                 .visible_alias("destination-is-zero"),
         )
         .arg(
-            flag("wipe", "Write every byte as data, zeroes too, whatever the target holds")
+            flag("--wipe", "Write every byte as data, zeroes too, whatever the target holds")
                 .conflicts_with("target-is-zero"),
         )
         .arg(
-            value("reflink", "WHEN", "Share blocks between files instead of copying them")
+            value("--reflink WHEN", "Share blocks between files instead of copying them")
                 .long_help(
                     "Share blocks between files of one file system instead of copying them: where possible \
                      (auto), all of them or fail (always), or never",
@@ -108,16 +102,16 @@ fn writing(command: Command) -> Command {
                 .value_parser(["auto", "always", "never"])
                 .default_value("auto"),
         )
-        .arg(flag("no-extents", "Read everything; do not ask where the data is"))
-        .arg(flag("flush", "Fail if the target cannot be made durable"))
+        .arg(flag("--no-extents", "Read everything; do not ask where the data is"))
+        .arg(flag("--flush", "Fail if the target cannot be made durable"))
         .arg(
-            flag("no-flush", "Do not make the target durable (for benchmarks)").conflicts_with("flush"),
+            flag("--no-flush", "Do not make the target durable (for benchmarks)").conflicts_with("flush"),
         )
         .arg(crate::force::argument())
-        .arg(flag("no-clobber", "Fail if the target exists already"))
-        .arg(flag("keep-partial", "Keep a file that the copy created when it fails"))
+        .arg(flag("--no-clobber", "Fail if the target exists already"))
+        .arg(flag("--keep-partial", "Keep a file that the copy created when it fails"))
         .arg(
-            flag("synchronous", "One thread and one request at a time")
+            flag("--synchronous", "One thread and one request at a time")
                 .conflicts_with_all(["requests", "threads"]),
         )
         .arg(flag("-v, --verbose", "Say what both ends are, and at the end what was done"))

@@ -253,7 +253,7 @@ fn format_argument_with(
     let words = disk::formats().iter();
     let words = words.map(|format| PossibleValue::new(format.word).hide(is_hidden(format)));
     let words: Vec<_> = words.chain([PossibleValue::new(HELP).hide(true)]).collect();
-    value(spelled, "FORMAT", help).value_parser(words).hide_possible_values(true)
+    value(spelled, help).value_name("FORMAT").value_parser(words).hide_possible_values(true)
 }
 
 /// Whether the list of formats that can be made is asked for.
@@ -271,7 +271,7 @@ pub(crate) fn formats_to_make() -> String {
 /// `-o`.
 pub(crate) fn options_option(help: &'static str) -> Arg {
     // qemu-img's long names for it are others in `convert` and `measure`.
-    value("options", "KEY=VALUE,...", help)
+    value("--options KEY=VALUE,...", help)
         .short('o')
         .aliases(["target-format-options", "image-options"])
         .value_parser(Words::Known(keys_to_make))
@@ -290,7 +290,7 @@ fn keys_to_make() -> Vec<PossibleValue> {
 pub(crate) fn arguments(command: Command) -> Command {
     patience::arguments(command)
         .arg(
-            flag("image-opts", "The name of the image is a list of QEMU's options")
+            flag("--image-opts", "The name of the image is a list of QEMU's options")
                 .alias("source-image-opts"),
         )
         .arg(flag("-U, --force-share", "Do not lock the image against others"))
@@ -302,8 +302,7 @@ pub(crate) fn arguments(command: Command) -> Command {
 /// The option for the files that images may name.
 pub(crate) fn external_argument() -> Arg {
     value(
-        "allow-external",
-        "DIR|chain",
+        "--allow-external DIR|chain",
         "Open the files that images name: those beneath DIR, or (chain) wherever they lead",
     )
     .value_parser(clap::value_parser!(PathBuf))
@@ -321,17 +320,17 @@ pub(crate) fn image(matches: &ArgMatches, id: &str) -> Result<Image, Failure> {
 
 /// `--object`.
 pub(crate) fn object() -> Arg {
-    value("object", "TYPE,...", "Refused: secrets are not supported yet").hide(true)
+    value("--object TYPE,...", "Refused: secrets are not supported yet").hide(true)
 }
 
 /// `-T` of verbs that only read: checked, and ignored.
 pub(crate) fn cache_argument() -> Arg {
-    value("-T, --source-cache", "MODE", "Ignored").alias("cache").value_parser(CACHES)
+    value("-T, --source-cache MODE", "Ignored").alias("cache").value_parser(CACHES)
 }
 
 /// `--output`.
 pub(crate) fn output_argument() -> Arg {
-    value("output", "FORM", "Print what qemu-img prints: human, or json")
+    value("--output FORM", "Print what qemu-img prints: human, or json")
         .value_parser(["human", "json"])
 }
 

@@ -47,7 +47,8 @@ fn arguments(command: Command) -> Command {
         .arg(images::output_argument())
         .arg(images::format_argument("-f, --format", "Format [default: a guess]"))
         .arg(
-            flag("backing-chain", "Show the images that it lies over, too").conflicts_with("json"),
+            flag("--backing-chain", "Show the images that it lies over, too")
+                .conflicts_with("json"),
         );
     images::arguments(question::arguments(command))
 }

@@ -74,13 +74,13 @@ static ABILITIES: &[Ability] = &[
 pub(super) fn arguments(command: Command) -> Command {
     let map = Arg::new("map").long("map").value_name("CONTEXT");
     let map = map.num_args(0..=1).require_equals(true).default_missing_value("base:allocation");
-    let no_colors = flag("color", "Ignored: there are no colours");
+    let no_colors = flag("--color", "Ignored: there are no colours");
     let no_colors = no_colors.aliases(["colour", "colors", "colours", "no-color", "no-colour"]);
     command
-        .arg(flag("size", "Print only the size in bytes"))
-        .arg(flag("uri", "Print only the URI of the export"))
+        .arg(flag("--size", "Print only the size in bytes"))
+        .arg(flag("--uri", "Print only the URI of the export"))
         .arg(
-            value("can", "ABILITY", "Print nothing; end with 0 if it can, and with 2 if it cannot")
+            value("--can ABILITY", "Print nothing; end with 0 if it can, and with 2 if it cannot")
                 .action(ArgAction::Append)
                 .visible_aliases(["is", "has"])
                 .alias("have")
@@ -92,7 +92,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 )),
         )
         .arg(
-            value("cannot", "ABILITY", "The opposite: 0 if it cannot, and 2 if it can")
+            value("--cannot ABILITY", "The opposite: 0 if it cannot, and 2 if it can")
                 .action(ArgAction::Append)
                 .visible_aliases(["isnt", "hasnt"])
                 .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent"])
@@ -100,10 +100,10 @@ pub(super) fn arguments(command: Command) -> Command {
                 .hide_possible_values(true),
         )
         .arg(map.help("Print the map, as `map` does, or another status context"))
-        .arg(flag("totals", "With --map: one line for each type").alias("total").requires("map"))
+        .arg(flag("--totals", "With --map: one line for each type").alias("total").requires("map"))
         .arg(flag("-L, --list", "Describe all exports of the server, as `list` does"))
-        .arg(flag("no-content", "Ignored: the content is never examined").conflicts_with("content"))
-        .arg(flag("content", "Refused: the content is never examined").hide(true))
+        .arg(flag("--no-content", "Ignored: the content is never examined").conflicts_with("content"))
+        .arg(flag("--content", "Refused: the content is never examined").hide(true))
         .arg(no_colors.hide(true).overrides_with("color"))
         .group(ArgGroup::new("question").args(["size", "uri", "can", "cannot", "map", "list"]))
 }

@@ -32,7 +32,7 @@ pub(crate) const VERB: Verb = Verb {
 type PageFile = (String, Vec<u8>);
 
 fn arguments(command: Command) -> Command {
-    command.arg(flag("markdown", "Write the reference, as Markdown")).arg(
+    command.arg(flag("--markdown", "Write the reference, as Markdown")).arg(
         Arg::new("directory")
             .value_name("DIR")
             .required(true)

@@ -45,9 +45,9 @@ const MANY: usize = 16 << 10;
 const TYPES: usize = 16 << 10;
 
 fn arguments(command: Command) -> Command {
-    let totals = flag("totals", "Print one line for each type: bytes, percentage, type");
+    let totals = flag("--totals", "Print one line for each type: bytes, percentage, type");
     let context =
-        value("context", "NAME", "Print this status context, such as qemu:dirty-bitmap:NAME");
+        value("--context NAME", "Print this status context, such as qemu:dirty-bitmap:NAME");
     let output = images::output_argument().conflicts_with_all(["json", "totals", "context"]);
     let command = command
         .arg(disk())
@@ -56,8 +56,8 @@ fn arguments(command: Command) -> Command {
         .arg(context)
         .arg(output)
         .arg(images::format_argument("-f, --format", "Format [default: a guess]"))
-        .arg(value("-s, --start-offset", "OFFSET", "Start here"))
-        .arg(value("-l, --max-length", "LENGTH", "Show at most this many bytes"));
+        .arg(value("-s, --start-offset OFFSET", "Start here"))
+        .arg(value("-l, --max-length LENGTH", "Show at most this many bytes"));
     images::arguments(command)
 }
 

@@ -46,7 +46,7 @@ impl Show {
 pub(crate) fn arguments(command: Command) -> Command {
     command
         .arg(
-            value("-p, --progress", "FORM", "Show progress on standard error: bar, or json")
+            value("-p, --progress FORM", "Show progress on standard error: bar, or json")
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("bar")

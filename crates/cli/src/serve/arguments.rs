@@ -34,13 +34,13 @@ fn disks(command: Command) -> Command {
         )
         .next_help_heading("Disks")
         .arg(
-            value("export", "NAME=DISK", "Serve a disk under a name; may be repeated")
+            value("--export NAME=DISK", "Serve a disk under a name; may be repeated")
                 .value_parser(Words::Disk)
                 .action(ArgAction::Append),
         )
-        .arg(value("default-export", "NAME", "The export for clients that name none"))
+        .arg(value("--default-export NAME", "The export for clients that name none"))
         .arg(
-            value("description", "TEXT", "Text that lists of exports show")
+            value("--description TEXT", "Text that lists of exports show")
                 .default_value("")
                 .hide_default_value(true),
         )
@@ -57,20 +57,19 @@ fn disks(command: Command) -> Command {
         .arg(flag("-r, --readonly", "Refuse writes").alias("read-only"))
         .arg(
             value(
-                "config",
-                "FILE",
+                "--config FILE",
                 "Read options and exports from a file (TOML); SIGHUP reads it again",
             )
             .value_parser(value_parser!(PathBuf))
             .value_hint(ValueHint::FilePath),
         )
-        .arg(flag("check", "Check the command line and its --config, and exit"))
+        .arg(flag("--check", "Check the command line and its --config, and exit"))
 }
 
 fn about(command: Command) -> Command {
     command
         .next_help_heading("Information")
-        .arg(flag("help", "Print help; with a device or filters, theirs"))
+        .arg(flag("--help", "Print help; with a device or filters, theirs"))
         .arg(
             Arg::new("brief-help")
                 .short('h')
@@ -78,13 +77,13 @@ fn about(command: Command) -> Command {
                 .help("The same, without what is rarely needed"),
         )
         .arg(flag("-V, --version", "Print the version"))
-        .arg(flag("dump-config", "Print what this program can do, as key=value lines"))
+        .arg(flag("--dump-config", "Print what this program can do, as key=value lines"))
         .arg(
-            flag("dump-plugin", "Print what a device can do, as key=value lines")
+            flag("--dump-plugin", "Print what a device can do, as key=value lines")
                 .visible_alias("dump-device"),
         )
-        .arg(flag("short-options", "Print all options of one letter").hide(true))
-        .arg(flag("long-options", "Print all long options").hide(true))
+        .arg(flag("--short-options", "Print all options of one letter").hide(true))
+        .arg(flag("--long-options", "Print all long options").hide(true))
 }
 
 fn listening(command: Command) -> Command {
@@ -92,8 +91,7 @@ fn listening(command: Command) -> Command {
         .next_help_heading("Listening")
         .arg(
             value(
-                "-U, --unix",
-                "PATH",
+                "-U, --unix PATH",
                 "Listen on a Unix socket; - for a private one; may be repeated",
             )
             .action(ArgAction::Append)
@@ -101,35 +99,33 @@ fn listening(command: Command) -> Command {
         )
         .arg(
             value(
-                "-p, --port",
-                "PORT",
+                "-p, --port PORT",
                 "Listen on a TCP (or vsock) port; 0 for any free TCP port; may be repeated",
             )
             .action(ArgAction::Append)
             .value_parser(value_parser!(u32)),
         )
         .arg(
-            value("-i, --ipaddr", "ADDR", "Listen on this address only; may be repeated")
+            value("-i, --ipaddr ADDR", "Listen on this address only; may be repeated")
                 .action(ArgAction::Append)
                 .alias("ip-addr")
                 .value_hint(ValueHint::Hostname),
         )
         .arg(flag("-4, --ipv4-only", "Listen on IPv4 addresses only").overrides_with("ipv6-only"))
         .arg(flag("-6, --ipv6-only", "Listen on IPv6 addresses only").overrides_with("ipv4-only"))
-        .arg(flag("vsock", "Listen on vsock instead of TCP"))
+        .arg(flag("--vsock", "Listen on vsock instead of TCP"))
         .arg(
             flag("-s, --single", "Serve one client, on standard input and output, and end")
                 .alias("stdin"),
         )
-        .arg(value("socket-mode", "MODE", "The mode of the Unix sockets, for example 0660"))
+        .arg(value("--socket-mode MODE", "The mode of the Unix sockets, for example 0660"))
         .arg(value(
-            "socket-owner",
-            "USER[:GROUP]",
+            "--socket-owner USER[:GROUP]",
             "The owner of the Unix sockets; :GROUP sets only the group",
         ))
-        .arg(value("selinux-label", "LABEL", "The SELinux label of the listening sockets"))
+        .arg(value("--selinux-label LABEL", "The SELinux label of the listening sockets"))
         .arg(
-            flag("keepalive", "Probe silent TCP clients (always done)")
+            flag("--keepalive", "Probe silent TCP clients (always done)")
                 .alias("keep-alive")
                 .hide(true),
         )
@@ -149,15 +145,14 @@ fn handshake(command: Command) -> Command {
                 .overrides_with("newstyle"),
         )
         .arg(value(
-            "mask-handshake",
-            "MASK",
+            "--mask-handshake MASK",
             "Offer only these flags: 1 fixed newstyle, 2 no zeroes",
         ))
         .arg(
-            flag("no-sr", "Offer neither structured replies nor extended headers")
+            flag("--no-sr", "Offer neither structured replies nor extended headers")
                 .alias("no-structured-replies"),
         )
-        .arg(flag("no-mc", "Offer no metadata contexts").alias("no-meta-contexts"))
+        .arg(flag("--no-mc", "Offer no metadata contexts").alias("no-meta-contexts"))
 }
 
 fn upstream(command: Command) -> Command {
@@ -166,10 +161,7 @@ fn upstream(command: Command) -> Command {
 
 fn access(command: Command) -> Command {
     command.arg(
-        value(
-            "allow",
-            "NAME=RULES",
-            "Only these clients get the export NAME, and see it in a list: RULES are those of \
+        value("--allow NAME=RULES", "Only these clients get the export NAME, and see it in a list: RULES are those of \
              --filter=ip, as tls, psk-user:USER, dn:PATTERN, uid:1000 or 10.0.0.0/8; may be repeated",
         )
         .action(ArgAction::Append),
@@ -193,7 +185,8 @@ fn limit_argument(limit: &'static ServerLimit, option: &'static str, written: Va
         ValueForm::Time => "SECONDS",
         ValueForm::Size => "SIZE",
     };
-    let argument = value(option, name, "").help(format!("{}; {}", limit.what, limit.then));
+    let argument =
+        value(option, "").value_name(name).help(format!("{}; {}", limit.what, limit.then));
     let argument = match written {
         ValueForm::Number => argument.value_parser(value_parser!(u32).range(1..)),
         ValueForm::Time | ValueForm::Size => argument,
@@ -214,45 +207,46 @@ fn process(command: Command) -> Command {
     command
         .next_help_heading("Running")
         .arg(
-            value("-e, --exportname", "NAME", "The name in $exportname and $uri of --run")
+            value("-e, --exportname NAME", "The name in $exportname and $uri of --run")
                 .alias("export-name"),
         )
-        .arg(value("run", "CMD", "Run a shell command beside the server; end when it ends"))
-        .arg(flag("print-uri", "Print the URI on standard output when ready").aliases([
+        .arg(value("--run CMD", "Run a shell command beside the server; end when it ends"))
+        .arg(flag("--print-uri", "Print the URI on standard output when ready").aliases([
             "print-url",
             "show-uri",
             "show-url",
         ]))
         .arg(
-            value("-P, --pidfile", "FILE", "Write the process id to a file when ready")
+            value("-P, --pidfile FILE", "Write the process id to a file when ready")
                 .alias("pid-file")
                 .value_parser(value_parser!(PathBuf))
                 .value_hint(ValueHint::FilePath),
         )
-        .arg(flag("daemon", "Go into the background when ready").conflicts_with("run"))
+        .arg(flag("--daemon", "Go into the background when ready").conflicts_with("run"))
         .arg(
             flag("-f, --foreground", "Stay in the foreground (as always without --daemon)")
                 .alias("no-fork")
                 .conflicts_with("daemon"),
         )
-        .arg(flag("exit-with-parent", "End when the parent process ends").conflicts_with("daemon"))
-        .arg(value("-u, --user", "USER", "Become this user when the sockets are open"))
-        .arg(value("-g, --group", "GROUP", "Become this group when the sockets are open"))
-        .arg(flag("swap", "Lock the program in memory, so that it can serve swap space"))
+        .arg(
+            flag("--exit-with-parent", "End when the parent process ends").conflicts_with("daemon"),
+        )
+        .arg(value("-u, --user USER", "Become this user when the sockets are open"))
+        .arg(value("-g, --group GROUP", "Become this group when the sockets are open"))
+        .arg(flag("--swap", "Lock the program in memory, so that it can serve swap space"))
         .arg(value(
-            "metrics",
-            "WHERE",
+            "--metrics WHERE",
             "Tell OpenMetrics over HTTP on a Unix socket (/PATH) or a loopback PORT",
         ))
-        .arg(value("log", "WHERE", "Where the log goes: stderr, syslog, null or /PATH"))
+        .arg(value("--log WHERE", "Where the log goes: stderr, syslog, null or /PATH"))
         .arg(
-            value("log-format", "text|json", "Lines of text, or a JSON object in each line")
+            value("--log-format text|json", "Lines of text, or a JSON object in each line")
                 .value_parser(["text", "json"])
                 .hide_possible_values(true),
         )
         .arg(flag("-v, --verbose", "Log also which clients connect, and why connections end"))
         .arg(
-            value("-D, --debug", "PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")
+            value("-D, --debug PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")
                 .action(ArgAction::Append),
         )
 }

@@ -11,23 +11,20 @@ use crate::arguments::{flag, value};
 use crate::failure::Failure;
 
 pub(super) fn arguments(command: Command) -> Command {
-    let path = |id, name, help| {
-        value(id, name, help).value_parser(value_parser!(PathBuf)).value_hint(ValueHint::AnyPath)
+    let path = |spelled, help| {
+        value(spelled, help).value_parser(value_parser!(PathBuf)).value_hint(ValueHint::AnyPath)
     };
     command
         .next_help_heading("Encryption and access")
         .arg(
-            value("tls", "WHEN", "Whether clients may or must encrypt [default: require with one of these, else off]")
+            value("--tls WHEN", "Whether clients may or must encrypt [default: require with one of these, else off]")
                 .value_parser(["off", "on", "require"]),
         )
-        .arg(path(
-            "tls-certificates",
-            "DIR",
-            "Show a certificate: server-cert.pem, server-key.pem, ca-cert.pem in DIR",
+        .arg(path("--tls-certificates DIR", "Show a certificate: server-cert.pem, server-key.pem, ca-cert.pem in DIR",
         ))
-        .arg(flag("tls-verify-peer", "Clients need a certificate signed by ca-cert.pem"))
+        .arg(flag("--tls-verify-peer", "Clients need a certificate signed by ca-cert.pem"))
         .arg(
-            path("tls-psk", "FILE", "Clients need a key that is in FILE, or in a variable (-env:NAME): lines USER:HEXADECIMAL")
+            path("--tls-psk FILE", "Clients need a key that is in FILE, or in a variable (-env:NAME): lines USER:HEXADECIMAL")
                 .conflicts_with_all(["tls-certificates", "tls-verify-peer"]),
         )
 }

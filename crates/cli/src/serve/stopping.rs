@@ -5,7 +5,6 @@
 //! the stop has a thread of its own that ends the program then, with an exit status that says that
 //! it was not graceful. Files that the server made are removed either way.
 
-use std::fmt;
 use std::process::exit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,12 +49,6 @@ struct State {
     leavings: Vec<Leaving>,
     /// The filters, which may have much to write back.
     control: Option<Control>,
-}
-
-impl fmt::Debug for Stopping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stopping")
-    }
 }
 
 impl Stopping {
