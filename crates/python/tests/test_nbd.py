@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -241,6 +242,25 @@ print("done")
         while h.aio_in_flight():
             h.poll(-1)
         self.assertEqual(raised, [errno.EDEADLK])
+
+    def test_while_a_connection_waits_for_its_server_the_handle_answers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "socket")
+            with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+                listener.bind(path)
+                # There is room for one connection, and that is taken.
+                listener.listen(0)
+                first.connect(path)
+                h = nbd.NBD()
+                thread = threading.Thread(target=lambda: h.aio_connect_unix(path))
+                thread.start()
+                thread.join(0.5)
+                self.assertTrue(h.aio_is_created())
+                self.assertTrue(thread.is_alive(), "it did not wait")
+                listener.accept()[0].close()
+                thread.join()
+                self.assertTrue(h.aio_is_connecting())
+                h.close()
 
     def test_a_call_on_a_closed_handle_raises_closed_handle(self):
         h = self.connected()

@@ -21,8 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) enum Destination {
     /// By a host's addresses, in turn.
     Tcp { host: String, port: String, addresses: Vec<SocketAddr> },
-    /// By an address of another kind; this waits until it answers.
-    Other(Transport),
+    /// By an address of another kind, which is waited for; and what came of that, if it was tried:
+    /// [`Destination::dialled`].
+    Other(Transport, Option<Result<Stream, EngineError>>),
     /// Over a connected socket, which is taken over.
     Socket(RawFd),
     /// To a program that speaks on its standard input and output, or listens as systemd has it
@@ -36,7 +37,20 @@ impl From<Transport> for Destination {
             Transport::Tcp { host, port } => {
                 Self::Tcp { host, port: port.to_string(), addresses: Vec::new() }
             }
-            other => Self::Other(other),
+            other => Self::Other(other, None),
+        }
+    }
+}
+
+impl Destination {
+    /// Connects, if that waits for an answer. Call it without a lock.
+    pub(crate) fn dialled(self) -> Self {
+        match self {
+            Self::Other(transport, None) => {
+                let dialled = dial(&transport);
+                Self::Other(transport, Some(dialled))
+            }
+            other => other,
         }
     }
 }
@@ -93,8 +107,8 @@ impl<K> Engine<K> {
                 self.settings.tls_hostname.get_or_insert_with(|| host.clone());
                 self.or_die(|engine| engine.next_address(host, port, addresses, None))
             }
-            Destination::Other(transport) => {
-                let dialled = dial(&transport);
+            Destination::Other(transport, dialled) => {
+                let dialled = dialled.unwrap_or_else(|| dial(&transport));
                 self.place = Some(transport);
                 self.or_die(|engine| engine.begin(dialled?))
             }

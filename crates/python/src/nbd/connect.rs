@@ -174,8 +174,8 @@ fn connected(core: &mut Core) -> Result<Option<()>, CallError> {
 impl NBD {
     fn begin(&self, py: Python<'_>, call: &str, way: Destination) -> PyResult<()> {
         self.know(py, call, Created, |_| Ok(()))?;
-        // The name is looked up before the lock is taken.
-        let way = py.detach(|| look_up(way));
+        // What may take long comes before the lock is taken.
+        let way = py.detach(|| look_up(way.dialled()));
         let way = way.map_err(|fault| CallError::Engine(fault).raise(py, call))?;
         self.shared.detached(py, call, |engine| Ok(engine.connect(way)?))
     }
