@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use super::{complaint, ours};
+use super::ours;
 
 fn text(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -123,18 +123,4 @@ fn a_map_has_no_neighbours_of_one_kind_and_covers_everything() {
     assert_eq!(largest, all);
     assert_eq!(json_of(&ours(&["map", "--json", "null:0"])), json!([]));
     assert_eq!(text(&ours(&["map", "null:0"])), "");
-}
-
-#[test]
-fn failures_are_one_line_and_a_status() {
-    let line = complaint(&ours(&["info", "/nonexistent/disk"]), 1);
-    assert!(line.contains("/nonexistent/disk"), "{line}");
-    complaint(&ours(&["info", "nbd+unix:///?socket=/nonexistent/s"]), 75);
-    complaint(&ours(&["list", "memory:1G"]), 2);
-    // Verbs that qemu-img has too end as it does.
-    complaint(&ours(&["map", "nbd+unix:///"]), 1);
-    complaint(&ours(&["map"]), 1);
-    complaint(&ours(&["info", "nbd:nbd://localhost/?conections=3"]), 1);
-    // There is no listener: another try may succeed.
-    complaint(&ours(&["info", "nbds://localhost/"]), 75);
 }

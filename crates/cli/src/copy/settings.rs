@@ -112,12 +112,12 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
     let size = |id| size(matches, id);
     let one = matches.get_flag("synchronous").then_some(1);
     let requests = matches.get_one::<u32>("requests");
-    let threads = matches.get_one::<u16>("threads").map_or_else(processors, |n| (*n).into());
+    let threads = matches.get_one::<u16>("threads").map(|n| usize::from(*n));
     let options = Options {
         requests: one.or(requests.map(|n| usize::try_from(*n).unwrap_or(usize::MAX))),
         request_size: size("request-size")?.unwrap_or(0),
         bulk: matches.value_source("request-size") != Some(ValueSource::CommandLine),
-        threads: one.or(Some(threads)),
+        threads: one.or(threads),
         sparse: size("sparse")?.filter(|s| *s > 0),
         allocated: matches.get_flag("allocated"),
         target_is_zero: matches.get_flag("target-is-zero"),
@@ -139,8 +139,4 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
     };
     options.check().map_err(Failure::usage)?;
     Ok(options)
-}
-
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
