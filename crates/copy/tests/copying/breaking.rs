@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
-use copy::{Cancel, CopyPlan, Options, Progress, Report};
+use copy::{Cancel, Options, Progress, Report};
 use device::Blocking as _;
 use device::model::Model;
 use device::{
@@ -282,7 +282,7 @@ fn go(
 ) -> std::result::Result<Report, Box<copy::FailedCopy>> {
     let (progress, cancel) = (Progress::default(), Cancel::default());
     let (from, to) = (outside(Arc::new(source.clone())), outside(Arc::new(target.clone())));
-    let result = copy::run(&from, &to, &CopyPlan::Map, options, &progress, &cancel);
+    let result = run_until(&from, &to, options, &progress, &cancel);
     if let Ok(report) = &result {
         let state = target.state();
         assert!(source.state().now == state.now, "{options:?}: it is not there");

@@ -114,10 +114,9 @@ fn a_copy_that_is_cancelled_stops_and_says_what_is_left() {
             cancel.cancel();
         })
     };
-    let result = copy::run(
+    let result = run_until(
         &edge(source.clone()),
         &edge(target.clone()),
-        &copy::CopyPlan::Map,
         &Options { threads: Some(2), request_size: 4096, ..Options::default() },
         &progress,
         &cancel,
@@ -138,15 +137,9 @@ fn a_copy_cancelled_before_it_begins_touches_nothing() {
     let cancel = Cancel::default();
     cancel.cancel();
     let options = Options::default();
-    let failure = copy::run(
-        &edge(source),
-        &edge(target.clone()),
-        &copy::CopyPlan::Map,
-        &options,
-        &Progress::default(),
-        &cancel,
-    )
-    .unwrap_err();
+    let failure =
+        run_until(&edge(source), &edge(target.clone()), &options, &Progress::default(), &cancel)
+            .unwrap_err();
     assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
     assert!(!failure.report.touched && target.log().is_empty());
     assert_eq!(failure.report.left, [0..1 << 20]);

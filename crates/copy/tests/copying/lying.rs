@@ -154,15 +154,8 @@ fn a_copy_can_leave_a_peer_that_never_answers() {
             later.cancel();
         });
         let progress = Progress::default();
-        let failure = copy::run(
-            &source,
-            &target,
-            &copy::CopyPlan::Map,
-            &Options::default(),
-            &progress,
-            &cancel,
-        )
-        .unwrap_err();
+        let failure =
+            run_until(&source, &target, &Options::default(), &progress, &cancel).unwrap_err();
         assert_eq!(failure.error.kind(), ErrorKind::Cancelled);
         assert!(!failure.report.left.is_empty());
     }

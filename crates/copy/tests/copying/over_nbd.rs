@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use copy::{Cancel, CopyPlan, Options, Progress};
+use copy::{Cancel, Options, Progress};
 use device::{Device, Edge, Error, ErrorKind, Fault, Params};
 use devices::OpenOptions;
 use runtime::WorkPool;
 use trial::{Fate, TestDevice};
 
 use crate::breaking::{BLOCK, Server, Temper, disk};
+use crate::support::run_until;
 
 /// A disk whose server hangs up where its connection would break, and is there again at once.
 fn hangs_up(server: &Server) -> Arc<TestDevice> {
@@ -69,7 +70,7 @@ fn a_copy_between_servers_that_hang_up_and_forget_ends_equal() {
         };
         let (progress, cancel) = (Progress::default(), Cancel::default());
         let (a, b) = (open(&from.1), open(&to.1));
-        let report = copy::run(&a, &b, &CopyPlan::Map, &options, &progress, &cancel)
+        let report = run_until(&a, &b, &options, &progress, &cancel)
             .unwrap_or_else(|e| panic!("{temper:?}: {e}"));
         assert!(report.left.is_empty());
         let (bytes, state) = (source.state().now.clone(), target.state());

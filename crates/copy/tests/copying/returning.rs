@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use copy::{Anew, Cancel, CopyPlan, FailedCopy, Options, Progress, Report};
+use copy::{Anew, Cancel, FailedCopy, Options, Progress, Report};
 use device::model::Model;
 use device::{
     Blocking, Client, Connected, Edge, ErrorKind, Operation, OperationKind, Outcome, Session,
@@ -172,7 +172,7 @@ fn the_progress_tells_that_what_was_read_before_a_loss_is_compared() {
     let (from, to) = (edge(device.shared()), edge(Arc::new(Model::new(SIZE))));
     let options =
         Options { threads: Some(1), request_size: 16 << 10, bulk: false, ..Options::default() };
-    copy::run(&from, &to, &CopyPlan::Map, &options, &progress, &Cancel::default()).unwrap();
+    run_until(&from, &to, &options, &progress, &Cancel::default()).unwrap();
     let looks = looks.lock().unwrap();
     assert!(!looks[0] && looks[looks.len() - 1] && looks.is_sorted(), "{looks:?}");
     assert!(!progress.snapshot().comparing);

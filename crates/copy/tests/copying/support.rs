@@ -44,14 +44,17 @@ pub(crate) fn run(
     target: &Edge,
     options: &Options,
 ) -> std::result::Result<Report, Box<FailedCopy>> {
-    copy::run(
-        source,
-        target,
-        &copy::CopyPlan::Map,
-        options,
-        &Progress::default(),
-        &Cancel::default(),
-    )
+    run_until(source, target, options, &Progress::default(), &Cancel::default())
+}
+
+pub(crate) fn run_until(
+    source: &Edge,
+    target: &Edge,
+    options: &Options,
+    progress: &Progress,
+    cancel: &Cancel,
+) -> std::result::Result<Report, Box<FailedCopy>> {
+    copy::run(source, target, &copy::CopyPlan::Map, options, progress, cancel)
 }
 
 /// A disk of random stretches: holes, zeroes in data, data, small and large.
