@@ -77,7 +77,7 @@ fn talk(policy: &ClientPolicy, input: &[u8], piece: usize) -> (Vec<u8>, String) 
 /// Takes replies to some requests until the stream ends or cannot be followed.
 fn receive(session: &Negotiated, input: &[u8]) -> String {
     assert!(i64::try_from(session.size).is_ok() && session.blocks.is_valid());
-    let mut requests = InFlight::new();
+    let mut requests = InFlight::default();
     let mut sent = Vec::new();
     let asked = [
         (Command::Read, CommandFlags::NONE, 0, 512),

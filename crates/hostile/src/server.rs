@@ -167,7 +167,7 @@ fn answer(
                 writer.read_hole(offset, len - 1, false, said);
                 writer.read_hole(offset + u64::from(len) - 1, 1, true, said);
             }
-            _ => writer.error_at(ErrorCode::EIO, "long", offset, said),
+            _ => writer.error(ErrorCode::EIO, "long", said),
         },
         Some(Command::BlockStatus) => match session.status_query(request, payload) {
             Err(refusal) => writer.refuse(&refusal, said),

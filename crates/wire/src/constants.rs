@@ -139,25 +139,20 @@ pub mod reply {
     /// Extended headers are needed first (or are active already and rule this out).
     pub const ERR_EXT_HEADER_REQD: u32 = ERROR_BIT | 10;
 
-    /// The error's name in the protocol text, for messages.
-    pub fn name(reply: u32) -> &'static str {
+    /// The error's name in the protocol text, and what it means for people.
+    pub(crate) fn words(reply: u32) -> (&'static str, &'static str) {
         match reply {
-            ACK => "ACK",
-            SERVER => "SERVER",
-            INFO => "INFO",
-            META_CONTEXT => "META_CONTEXT",
-            ERR_UNSUP => "ERR_UNSUP",
-            ERR_POLICY => "ERR_POLICY",
-            ERR_INVALID => "ERR_INVALID",
-            ERR_PLATFORM => "ERR_PLATFORM",
-            ERR_TLS_REQD => "ERR_TLS_REQD",
-            ERR_UNKNOWN => "ERR_UNKNOWN",
-            ERR_SHUTDOWN => "ERR_SHUTDOWN",
-            ERR_BLOCK_SIZE_REQD => "ERR_BLOCK_SIZE_REQD",
-            ERR_TOO_BIG => "ERR_TOO_BIG",
-            ERR_EXT_HEADER_REQD => "ERR_EXT_HEADER_REQD",
-            other if other & ERROR_BIT == 0 => "unknown reply",
-            _ => "unknown error",
+            ERR_UNSUP => ("ERR_UNSUP", "not supported"),
+            ERR_POLICY => ("ERR_POLICY", "against the server's policy"),
+            ERR_INVALID => ("ERR_INVALID", "invalid"),
+            ERR_PLATFORM => ("ERR_PLATFORM", "not possible on the server's platform"),
+            ERR_TLS_REQD => ("ERR_TLS_REQD", "TLS is required"),
+            ERR_UNKNOWN => ("ERR_UNKNOWN", "no such export"),
+            ERR_SHUTDOWN => ("ERR_SHUTDOWN", "the server is shutting down"),
+            ERR_BLOCK_SIZE_REQD => ("ERR_BLOCK_SIZE_REQD", "block sizes must be negotiated"),
+            ERR_TOO_BIG => ("ERR_TOO_BIG", "too big"),
+            ERR_EXT_HEADER_REQD => ("ERR_EXT_HEADER_REQD", "extended headers are required"),
+            _ => ("unknown error", "error"),
         }
     }
 }
@@ -206,6 +201,32 @@ pub mod allocation {
     pub const MASK: u64 = HOLE | ZERO;
 }
 
+macro_rules! flag_set {
+    ($name:ident) => {
+        impl $name {
+            /// Whether every bit of `other` is set.
+            pub const fn contains(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+
+            /// These flags and those of `other`.
+            #[must_use]
+            pub const fn with(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+
+            /// These flags but those of `other`.
+            #[must_use]
+            pub const fn without(self, other: Self) -> Self {
+                Self(self.0 & !other.0)
+            }
+        }
+    };
+}
+
+flag_set!(TransmissionFlags);
+flag_set!(CommandFlags);
+
 /// What the server says about an export (16 bits).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct TransmissionFlags(pub u16);
@@ -237,23 +258,6 @@ impl TransmissionFlags {
     pub const SEND_FAST_ZERO: Self = Self(1 << 11);
     /// Block status can be asked for some contexts only.
     pub const BLOCK_STATUS_PAYLOAD: Self = Self(1 << 12);
-
-    /// Whether every bit of `other` is set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// These flags and those of `other`.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// These flags but those of `other`.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
 
     /// The flags that make sense together: what depends on something missing is dropped, HAS_FLAGS
     /// is set.
@@ -295,46 +299,29 @@ impl CommandFlags {
     pub const FAST_ZERO: Self = Self(1 << 4);
     /// Extended headers: the length is that of a payload that follows.
     pub const PAYLOAD_LEN: Self = Self(1 << 5);
-
-    /// Whether every bit of `other` is set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// These flags and those of `other`.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// These flags but those of `other`.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
 }
 
 /// The commands of the transmission phase. Unknown ones travel as plain `u16`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Command {
     /// Status of blocks in the selected contexts.
-    BlockStatus,
+    BlockStatus = 7,
     /// Prefetch.
-    Cache,
+    Cache = 5,
     /// Disconnect; no reply.
-    Disconnect,
+    Disconnect = 2,
     /// Make answered writes stable.
-    Flush,
+    Flush = 3,
     /// Read.
-    Read,
+    Read = 0,
     /// Change the export's size (experimental; never advertised by us).
-    Resize,
+    Resize = 8,
     /// Forget a range.
-    Trim,
+    Trim = 4,
     /// Write.
-    Write,
+    Write = 1,
     /// Make a range read as zeroes.
-    WriteZeroes,
+    WriteZeroes = 6,
 }
 
 impl Command {
@@ -356,17 +343,7 @@ impl Command {
 
     /// The wire value.
     pub const fn to_wire(self) -> u16 {
-        match self {
-            Self::Read => 0,
-            Self::Write => 1,
-            Self::Disconnect => 2,
-            Self::Flush => 3,
-            Self::Trim => 4,
-            Self::Cache => 5,
-            Self::WriteZeroes => 6,
-            Self::BlockStatus => 7,
-            Self::Resize => 8,
-        }
+        self as u16
     }
 
     /// The command's name in lower case, for messages.
@@ -423,60 +400,39 @@ impl ErrorCode {
         }
     }
 
-    /// What a received value means: unknown values are EINVAL.
-    pub const fn known(self) -> Self {
+    /// Itself, its symbolic name, and what that means for people; EINVAL's, if it is not known.
+    fn entry(self) -> (Self, &'static str, &'static str) {
         match self {
-            Self::EPERM
-            | Self::EIO
-            | Self::ENOMEM
-            | Self::ENOSPC
-            | Self::EOVERFLOW
-            | Self::ENOTSUP
-            | Self::ESHUTDOWN => self,
-            _ => Self::EINVAL,
+            Self::EPERM => (self, "EPERM", "not permitted"),
+            Self::EIO => (self, "EIO", "input/output error"),
+            Self::ENOMEM => (self, "ENOMEM", "out of memory"),
+            Self::ENOSPC => (self, "ENOSPC", "no space left"),
+            Self::EOVERFLOW => (self, "EOVERFLOW", "too large"),
+            Self::ENOTSUP => (self, "ENOTSUP", "not supported"),
+            Self::ESHUTDOWN => (self, "ESHUTDOWN", "server is shutting down"),
+            _ => (Self::EINVAL, "EINVAL", "invalid argument"),
         }
+    }
+
+    /// What a received value means: unknown values are EINVAL.
+    #[must_use]
+    pub fn known(self) -> Self {
+        self.entry().0
     }
 
     /// The Linux error number; unknown values are EINVAL.
-    pub const fn to_errno(self) -> i32 {
-        match self {
-            Self::EPERM => 1,
-            Self::EIO => 5,
-            Self::ENOMEM => 12,
-            Self::ENOSPC => 28,
-            Self::EOVERFLOW => 75,
-            Self::ENOTSUP => 95,
-            Self::ESHUTDOWN => 108,
-            _ => 22,
-        }
+    pub fn to_errno(self) -> i32 {
+        i32::try_from(self.known().0).unwrap_or(22)
     }
 
     /// The symbolic name.
-    pub const fn name(self) -> &'static str {
-        match self.known() {
-            Self::EPERM => "EPERM",
-            Self::EIO => "EIO",
-            Self::ENOMEM => "ENOMEM",
-            Self::ENOSPC => "ENOSPC",
-            Self::EOVERFLOW => "EOVERFLOW",
-            Self::ENOTSUP => "ENOTSUP",
-            Self::ESHUTDOWN => "ESHUTDOWN",
-            _ => "EINVAL",
-        }
+    pub fn name(self) -> &'static str {
+        self.entry().1
     }
 
     /// What the name means, for people.
-    pub const fn meaning(self) -> &'static str {
-        match self.known() {
-            Self::EPERM => "not permitted",
-            Self::EIO => "input/output error",
-            Self::ENOMEM => "out of memory",
-            Self::ENOSPC => "no space left",
-            Self::EOVERFLOW => "too large",
-            Self::ENOTSUP => "not supported",
-            Self::ESHUTDOWN => "server is shutting down",
-            _ => "invalid argument",
-        }
+    pub fn meaning(self) -> &'static str {
+        self.entry().2
     }
 }
 

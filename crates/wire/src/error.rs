@@ -141,8 +141,8 @@ impl fmt::Display for HandshakeError {
             Self::PeerIncompatible(reason) => reason.fmt(f),
             Self::PeerMisbehaved(reason) => write!(f, "server broke the protocol: {reason}"),
             Self::Refused { option, reply, message } => {
-                let (option, what) = (option::name(*option), meaning(*reply));
-                write!(f, "server refused {option}: {what} ({})", reply::name(*reply))?;
+                let (option, (name, what)) = (option::name(*option), reply::words(*reply));
+                write!(f, "server refused {option}: {what} ({name})")?;
                 // Servers like to say the same.
                 if message.is_empty() || message == what {
                     return Ok(());
@@ -164,23 +164,6 @@ impl From<PeerMisbehaved> for HandshakeError {
 impl From<PeerIncompatible> for HandshakeError {
     fn from(reason: PeerIncompatible) -> Self {
         Self::PeerIncompatible(reason)
-    }
-}
-
-/// What an error reply means, for people.
-fn meaning(reply: u32) -> &'static str {
-    match reply {
-        reply::ERR_UNSUP => "not supported",
-        reply::ERR_POLICY => "against the server's policy",
-        reply::ERR_INVALID => "invalid",
-        reply::ERR_PLATFORM => "not possible on the server's platform",
-        reply::ERR_TLS_REQD => "TLS is required",
-        reply::ERR_UNKNOWN => "no such export",
-        reply::ERR_SHUTDOWN => "the server is shutting down",
-        reply::ERR_BLOCK_SIZE_REQD => "block sizes must be negotiated",
-        reply::ERR_TOO_BIG => "too big",
-        reply::ERR_EXT_HEADER_REQD => "extended headers are required",
-        _ => "error",
     }
 }
 

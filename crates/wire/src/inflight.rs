@@ -23,16 +23,11 @@ struct Slot<T> {
 
 impl<T> Default for InFlight<T> {
     fn default() -> Self {
-        Self::new()
+        Self { slots: Vec::new(), free: Vec::new(), retired: 0 }
     }
 }
 
 impl<T> InFlight<T> {
-    /// No request in flight.
-    pub const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), retired: 0 }
-    }
-
     /// Requests in flight.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len() - self.retired

@@ -80,15 +80,13 @@ pub use handshake::server::{
     ServerStep, ServerTls,
 };
 pub use inflight::InFlight;
-pub use pending::{
-    Body, ContextStatus, PayloadEffect, PayloadSpan, PendingReply, ReplyError, parse_data_offset,
-};
+pub use pending::{Body, ContextStatus, PayloadEffect, PayloadSpan, PendingReply, ReplyError};
 pub use percent::{percent_decode, percent_encode};
 pub use receive::{
     ChunkPayload, RemoteError, ReplyHeader, ReplyKind, parse_chunk_payload, parse_reply_header,
 };
 pub use reply::ReplyWriter;
-pub use request::{LengthTooLarge, Request, encode_request, parse_request, request_header_len};
+pub use request::{Request, encode_request, parse_request, request_header_len};
 pub use session::{After, BlockConstraints, Negotiated, Protocol, Refusal, StatusQuery};
-pub use status::{StatusExtent, parse_status_payload};
+pub use status::StatusExtent;
 pub use uri::{DEFAULT_PORT, Scheme, Transport, Uri, UriError, VSOCK_HOST};

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::codec::{Reader, len64};
+use crate::codec::len64;
 use crate::constants::{
     BASE_ALLOCATION, Command, CommandFlags, ErrorCode, Framing, allocation, chunk,
 };
@@ -387,10 +387,4 @@ impl PendingReply {
         self.failures += 1;
         self.failure.get_or_insert(failure);
     }
-}
-
-/// The absolute offset at the start of a data chunk's payload, for callers that keep their own
-/// state; `None` when fewer than eight bytes are given.
-pub fn parse_data_offset(payload: &[u8]) -> Option<u64> {
-    Reader::new(payload).u64()
 }

@@ -78,19 +78,9 @@ impl ReplyWriter {
     pub fn error(&self, error: ErrorCode, message: &str, out: &mut Vec<u8>) {
         let error = self.permitted(error);
         if self.needs_chunks() || (self.is_chunked() && !message.is_empty()) {
-            self.error_chunk(error, message, None, out);
+            self.error_chunk(error, message, out);
         } else {
             self.simple(error.0, out);
-        }
-    }
-
-    /// Failure at `offset`, which must lie inside the request's range; content sent for the other
-    /// parts stays valid. Without chunks it is a plain failure.
-    pub fn error_at(&self, error: ErrorCode, message: &str, offset: u64, out: &mut Vec<u8>) {
-        if self.is_chunked() {
-            self.error_chunk(self.permitted(error), message, Some(offset), out);
-        } else {
-            self.error(error, message, out);
         }
     }
 
@@ -223,17 +213,12 @@ impl ReplyWriter {
         }
     }
 
-    fn error_chunk(&self, error: ErrorCode, message: &str, at: Option<u64>, out: &mut Vec<u8>) {
+    fn error_chunk(&self, error: ErrorCode, message: &str, out: &mut Vec<u8>) {
         let message = clipped(message, MAX_SENT_MESSAGE);
-        let kind = if at.is_some() { chunk::ERROR_OFFSET } else { chunk::ERROR };
-        let length = 6 + len64(message.len()) + if at.is_some() { 8 } else { 0 };
-        self.chunk(chunk::FLAG_DONE, kind, length, out);
+        self.chunk(chunk::FLAG_DONE, chunk::ERROR, 6 + len64(message.len()), out);
         put_u32(out, error.0);
         put_u16(out, u16::try_from(message.len()).unwrap_or(0));
         out.extend_from_slice(message.as_bytes());
-        if let Some(offset) = at {
-            put_u64(out, offset);
-        }
     }
 }
 

@@ -5,10 +5,11 @@
 
 use crate::codec::{Reader, put_u16, put_u32, put_u64};
 use crate::constants::{
-    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Framing, REQUEST_LEN,
-    REQUEST_MAGIC,
+    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, ErrorCode, Framing,
+    REQUEST_LEN, REQUEST_MAGIC,
 };
 use crate::error::{Fatal, PeerMisbehaved};
+use crate::session::Refusal;
 
 /// A request as it arrived; only its framing has been checked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -101,7 +102,7 @@ pub fn encode_request(
     offset: u64,
     length: u64,
     out: &mut Vec<u8>,
-) -> Result<(), LengthTooLarge> {
+) -> Result<(), Refusal> {
     if mode == Framing::Extended {
         let flags =
             if command == Command::Write { flags.with(CommandFlags::PAYLOAD_LEN) } else { flags };
@@ -109,7 +110,8 @@ pub fn encode_request(
         put_body(flags, command, cookie, offset, out);
         put_u64(out, length);
     } else {
-        let length = u32::try_from(length).map_err(|_| LengthTooLarge)?;
+        let too_long = Refusal::new(ErrorCode::EOVERFLOW, "4 GiB or more in one request");
+        let length = u32::try_from(length).map_err(|_| too_long)?;
         put_u32(out, REQUEST_MAGIC);
         put_body(flags, command, cookie, offset, out);
         put_u32(out, length);
@@ -123,15 +125,3 @@ fn put_body(flags: CommandFlags, command: Command, cookie: u64, offset: u64, out
     put_u64(out, cookie);
     put_u64(out, offset);
 }
-
-/// A length above 32 bits in a compact request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct LengthTooLarge;
-
-impl std::fmt::Display for LengthTooLarge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("request of 4 GiB or more without extended headers")
-    }
-}
-
-impl std::error::Error for LengthTooLarge {}

@@ -115,7 +115,7 @@ pub enum After {
 }
 
 impl Refusal {
-    const fn new(error: ErrorCode, message: &'static str) -> Self {
+    pub(crate) const fn new(error: ErrorCode, message: &'static str) -> Self {
         Self { error, message, after: After::Continue }
     }
 
@@ -347,7 +347,6 @@ impl Negotiated {
         }
         self.check(&request)?;
         encode_request(self.mode, command, flags, cookie, offset, length, out)
-            .map_err(|_| Refusal::new(ErrorCode::EOVERFLOW, "4 GiB or more in one request"))
     }
 
     /// Client: appends a block status request for some of the selected contexts, with its payload.
@@ -374,8 +373,7 @@ impl Negotiated {
         query.contexts.iter().for_each(|id| put_u32(&mut payload, *id));
         self.check(&request)?;
         self.status_query(&request, &payload)?;
-        encode_request(self.mode, command, flags, cookie, offset, length, out)
-            .map_err(|_| Refusal::invalid("block status payload malformed"))?;
+        encode_request(self.mode, command, flags, cookie, offset, length, out)?;
         out.extend_from_slice(&payload);
         Ok(())
     }

@@ -81,7 +81,7 @@ pub(crate) fn encode_status(
 /// # Errors
 ///
 /// The payload breaks a rule; the request it belongs to fails, the stream is still in step.
-pub fn parse_status_payload(
+pub(crate) fn parse_status_payload(
     mode: Framing,
     payload: &[u8],
 ) -> Result<(u32, Vec<StatusExtent>), PeerMisbehaved> {

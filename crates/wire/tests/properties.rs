@@ -1,13 +1,12 @@
-//! Properties: what one side encodes the other understands, in pieces of any size; and no bytes
-//! make a parser panic or loop.
+//! Properties: what one side encodes the other understands, and no reply writes outside of its
+//! request. That no bytes make a parser panic, and that it does not matter how they are cut, is
+//! shown by the targets of `hostile`.
 
 use proptest::prelude::*;
 use wire::{
-    Body, ChunkPayload, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command,
-    CommandFlags, ErrorCode, ExportCatalog, ExportOffer, Framing, Negotiated, OptionRefusal,
-    PayloadEffect, PendingReply, ReplyError, ReplyWriter, Request, ServerHandshake, ServerPolicy,
-    ServerStep, ServerTls, StatusExtent, TransmissionFlags, encode_request, parse_chunk_payload,
-    parse_reply_header, parse_request, parse_status_payload, request_header_len,
+    Body, Command, CommandFlags, ErrorCode, Framing, Negotiated, PayloadEffect, PendingReply,
+    ReplyError, ReplyWriter, Request, StatusExtent, TransmissionFlags, encode_request,
+    parse_reply_header, parse_request, request_header_len,
 };
 
 fn mode() -> impl Strategy<Value = Framing> {
@@ -207,18 +206,6 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_parser_panic(
-        mode in mode(), kind: u16, bytes in prop::collection::vec(any::<u8>(), 0..200),
-    ) {
-        let _ = parse_request(mode, &bytes);
-        let _ = parse_reply_header(mode, &bytes);
-        let _ = parse_status_payload(mode, &bytes);
-        if let Ok(ChunkPayload::Status { extents, .. }) = parse_chunk_payload(mode, kind, &bytes) {
-            prop_assert!(extents.iter().all(|extent| extent.length != 0));
-        }
-    }
-
-    #[test]
     fn no_reply_makes_a_pending_request_panic_or_write_outside(
         mode in chunked(), command in command(), flags in 0_u16..32, offset in 0_u64..1000,
         length in 0_u64..1000, chunks in prop::collection::vec(
@@ -255,131 +242,5 @@ proptest! {
                 prop_assert!(covered > 0 && covered <= 2000 - offset);
             }
         }
-    }
-}
-
-/// Any export, for handshakes with invalid options.
-struct Anything;
-
-impl ExportCatalog for Anything {
-    fn list(&self) -> Result<Vec<(String, String)>, OptionRefusal> {
-        Ok(vec![("a".into(), "b".into())])
-    }
-
-    fn open(&self, name: &str) -> Result<ExportOffer, OptionRefusal> {
-        if name.len() > 3 {
-            return Err(OptionRefusal::unknown());
-        }
-        Ok(ExportOffer { size: 1000, ..ExportOffer::default() })
-    }
-}
-
-/// An option with data that may or may not fit.
-fn option() -> impl Strategy<Value = Vec<u8>> {
-    let data = prop_oneof![
-        Just(Vec::new()),
-        prop::collection::vec(any::<u8>(), 0..30),
-        Just(vec![0, 0, 0, 1, b'a', 0, 0]),
-        Just(vec![0, 0, 0, 1, b'a', 0, 0, 0, 0]),
-        Just(b"\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation".to_vec()),
-    ];
-    (0_u32..13, data, prop::option::weighted(0.05, any::<u32>())).prop_map(|(option, data, lie)| {
-        let mut bytes = b"IHAVEOPT".to_vec();
-        bytes.extend(option.to_be_bytes());
-        bytes.extend(lie.unwrap_or(u32::try_from(data.len()).unwrap()).to_be_bytes());
-        bytes.extend(data);
-        bytes
-    })
-}
-
-/// Everything that a server sends for `input`, fed in pieces; and how it ended.
-fn serve(input: &[u8], piece: usize, tls: ServerTls) -> (Vec<u8>, String) {
-    let mut server = ServerHandshake::new(ServerPolicy { tls, ..ServerPolicy::default() });
-    let mut out = Vec::new();
-    for part in input.chunks(piece) {
-        let (consumed, step) = server.advance(part, &Anything, &mut out);
-        match step {
-            ServerStep::NeedMore | ServerStep::Wait => assert_eq!(consumed, part.len()),
-            end => return (out, format!("{end:?}")),
-        }
-    }
-    (out, "more".into())
-}
-
-/// Everything that a client sends for `input`, fed in pieces; and how it ended.
-fn listen(input: &[u8], piece: usize, policy: &ClientPolicy) -> (Vec<u8>, String) {
-    let mut client = ClientHandshake::new(policy.clone());
-    let mut out = Vec::new();
-    for part in input.chunks(piece) {
-        let (consumed, step) = client.advance(part, &mut out);
-        match step {
-            ClientStep::NeedMore => assert_eq!(consumed, part.len()),
-            end => return (out, format!("{end:?}")),
-        }
-    }
-    (out, client.closed().to_string())
-}
-
-/// An option reply that may or may not be valid.
-fn option_reply() -> impl Strategy<Value = Vec<u8>> {
-    let kind = prop_oneof![Just(1_u32), 1_u32..5, (1_u32..12).prop_map(|kind| 1 << 31 | kind)];
-    let data = prop_oneof![
-        3 => Just(Vec::new()),
-        1 => prop::collection::vec(any::<u8>(), 0..30),
-        2 => Just(b"\0\0\0\0\0\0\0\0\x10\0\0\x01".to_vec()),
-        1 => Just(b"\0\x03\0\0\0\x01\0\0\x10\0\0\0\x20\0".to_vec()),
-        1 => Just(b"\0\0\0\x01base:allocation".to_vec()),
-    ];
-    (prop_oneof![8 => Just(7_u32), 4 => 1_u32..12], kind, data).prop_map(|(option, kind, data)| {
-        let mut bytes = 0x0003_e889_0455_65a9_u64.to_be_bytes().to_vec();
-        bytes.extend(option.to_be_bytes());
-        bytes.extend(kind.to_be_bytes());
-        bytes.extend(u32::try_from(data.len()).unwrap().to_be_bytes());
-        bytes.extend(data);
-        bytes
-    })
-}
-
-proptest! {
-    #[test]
-    fn a_server_sends_the_same_however_the_bytes_are_cut(
-        flags in 0_u8..4, options in prop::collection::vec(option(), 0..12), piece in 1_usize..40,
-    ) {
-        let mut input = vec![0, 0, 0, flags];
-        input.extend(options.concat());
-        prop_assert_eq!(serve(&input, usize::MAX, ServerTls::Off), serve(&input, piece, ServerTls::Off));
-        serve(&input, piece, ServerTls::On);
-    }
-
-    #[test]
-    fn a_client_sends_the_same_however_the_bytes_are_cut(
-        flags in 0_u8..4, replies in prop::collection::vec(option_reply(), 0..12), piece in 1_usize..40,
-        lists: bool, bits in 0_u8..16,
-    ) {
-        let policy = ClientPolicy {
-            lists,
-            structured: bits & 1 != 0,
-            extended: bits & 2 != 0,
-            contexts: vec!["base:allocation".into()],
-            list_contexts: bits & 4 != 0,
-            all_contexts: bits & 8 != 0,
-            tls: ClientTls::Off,
-            ..ClientPolicy::default()
-        };
-        let mut input = b"NBDMAGICIHAVEOPT\0".to_vec();
-        input.push(flags);
-        input.extend(replies.concat());
-        prop_assert_eq!(listen(&input, usize::MAX, &policy), listen(&input, piece, &policy));
-        let policy = ClientPolicy { tls: ClientTls::Allow, ..policy };
-        listen(&input, piece, &policy);
-    }
-
-    #[test]
-    fn no_bytes_make_a_handshake_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        serve(&bytes, 7, ServerTls::Off);
-        listen(&bytes, 7, &ClientPolicy::default());
-        let mut after = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
-        after.extend(&bytes);
-        listen(&after, 7, &ClientPolicy::default());
     }
 }

@@ -124,7 +124,7 @@ impl<T> Channel<T> {
             stream,
             habits: Habits::of(&session),
             session,
-            flights: InFlight::new(),
+            flights: InFlight::default(),
             waiting: VecDeque::new(),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(leftover),

@@ -14,6 +14,7 @@ use crate::constants::{
 };
 use crate::error::{HandshakeError, PeerIncompatible, PeerMisbehaved};
 use crate::handshake::client_options::{ExportInfo, Phase};
+use crate::handshake::fill;
 use crate::session::{BlockConstraints, Negotiated, Protocol};
 
 /// Longest reply to an option, in bytes: names and messages have 4096 at most.
@@ -227,7 +228,7 @@ impl ClientHandshake {
             State::Tls => return Err(PeerMisbehaved::DataAfterStartTls.into()),
             State::Over => return Ok(None),
         };
-        if !self.fill(rest, wanted) {
+        if !fill(&mut self.partial, rest, wanted) {
             return Ok(None);
         }
         let message = std::mem::take(&mut self.partial);
@@ -249,15 +250,6 @@ impl ClientHandshake {
             State::Tls | State::Over => ClientStep::NeedMore,
         };
         Ok(Some(step))
-    }
-
-    /// Collects `wanted` bytes in `partial`.
-    fn fill(&mut self, rest: &mut &[u8], wanted: usize) -> bool {
-        let missing = wanted.saturating_sub(self.partial.len());
-        let (taken, left) = rest.split_at(missing.min(rest.len()));
-        self.partial.extend_from_slice(taken);
-        *rest = left;
-        taken.len() == missing
     }
 
     fn magic(&mut self, mut reader: Reader<'_>) -> Result<ClientStep, HandshakeError> {

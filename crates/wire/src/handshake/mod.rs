@@ -5,8 +5,12 @@ mod client_options;
 pub(crate) mod server;
 mod server_options;
 
-/// Longest option data either side buffers, in bytes. Only a context query with a thousand names
-/// comes near; any client that can connect may make a server keep so much.
-pub(crate) const MAX_OPTION_DATA: u32 = 64 << 10;
-/// Longest option data a server reads past without closing, in bytes.
-pub(crate) const MAX_DRAINED_OPTION: u32 = 32 << 20;
+/// Collects `wanted` bytes of a message in `partial`, from `rest`. Returns whether all are there;
+/// memory follows what has arrived, not what was announced.
+fn fill(partial: &mut Vec<u8>, rest: &mut &[u8], wanted: usize) -> bool {
+    let missing = wanted.saturating_sub(partial.len());
+    let (taken, left) = rest.split_at(missing.min(rest.len()));
+    partial.extend_from_slice(taken);
+    *rest = left;
+    taken.len() == missing
+}

@@ -15,8 +15,16 @@ use crate::constants::{
     OPTION_REPLY_MAGIC, TransmissionFlags, handshake_flags, option, reply,
 };
 use crate::error::PeerMisbehaved;
-use crate::handshake::{MAX_DRAINED_OPTION, MAX_OPTION_DATA};
+use crate::handshake::fill;
 use crate::session::{BlockConstraints, Negotiated, Protocol};
+
+/// Longest option data that are kept, in bytes. Only a context query with a thousand names comes
+/// near; any client that can connect may make a server keep so much.
+const MAX_OPTION_DATA: u32 = 64 << 10;
+/// Longest option data that are read past without closing, in bytes.
+const MAX_DRAINED_OPTION: u32 = 32 << 20;
+/// Options before the connection is closed; a list adds as many for each export it names.
+const MAX_OPTIONS: u64 = 32;
 
 /// What a server has to offer. Called during handshakes, so the methods must not wait for long.
 pub trait ExportCatalog {
@@ -155,12 +163,6 @@ pub struct ServerPolicy {
     pub meta_contexts: bool,
     /// Answer LIST; otherwise it is refused by policy.
     pub list: bool,
-    /// Options before the connection is closed; a list adds as many for each export it names.
-    pub max_options: u32,
-    /// ExportCatalog named in one list, at most.
-    pub max_listed: usize,
-    /// Queries in one context option, at most.
-    pub max_queries: u32,
 }
 
 impl Default for ServerPolicy {
@@ -174,9 +176,6 @@ impl Default for ServerPolicy {
             extended: true,
             meta_contexts: true,
             list: true,
-            max_options: 32,
-            max_listed: 10_000,
-            max_queries: 1024,
         }
     }
 }
@@ -257,20 +256,10 @@ pub struct ServerHandshake {
     pub(super) lists: u32,
 }
 
-/// What an option led to.
-pub(super) enum OptionOutcome {
-    Close(CloseReason),
-    Continue,
-    StartTls,
-    Transmit(Box<Negotiated>),
-    Wait,
-}
-
 impl ServerHandshake {
     /// A handshake under `policy`; send [`ServerHandshake::greeting`] first, and go on with
     /// [`ServerHandshake::advance`], also before anything has arrived.
     pub fn new(policy: ServerPolicy) -> Self {
-        let options_left = policy.max_options.into();
         let state = if policy.oldstyle { State::Oldstyle } else { State::ClientFlags };
         Self {
             policy,
@@ -281,7 +270,7 @@ impl ServerHandshake {
             tls: false,
             mode: Framing::Simple,
             selected: None,
-            options_left,
+            options_left: MAX_OPTIONS,
             lists: 0,
         }
     }
@@ -322,37 +311,30 @@ impl ServerHandshake {
         let mut rest = input;
         let step = loop {
             match self.step(&mut rest, exports, out) {
-                Ok(Some(OptionOutcome::Continue)) => {}
+                Ok(Some(ServerStep::NeedMore)) => {}
                 Ok(None) => break ServerStep::NeedMore,
-                Ok(Some(OptionOutcome::StartTls)) if rest.is_empty() => {
+                Ok(Some(ServerStep::StartTls)) if rest.is_empty() => {
                     self.state = State::Tls;
                     break ServerStep::StartTls;
                 }
-                // Plain text sent ahead of TLS would be taken for authentic afterwards.
-                Ok(Some(OptionOutcome::StartTls)) => {
-                    break self.close(PeerMisbehaved::DataAfterStartTls, out);
+                // Plain text sent ahead of TLS would be taken for authentic afterwards. Nothing
+                // that was promised in plain text is to be sent after an injection.
+                Ok(Some(ServerStep::StartTls)) => {
+                    out.clear();
+                    break self.misbehaved(PeerMisbehaved::DataAfterStartTls);
                 }
-                Ok(Some(OptionOutcome::Transmit(session))) => {
+                Ok(Some(ServerStep::Wait)) => break ServerStep::Wait,
+                Ok(Some(end)) => {
                     self.state = State::Over;
-                    break ServerStep::Transmit(session);
+                    break end;
                 }
-                Ok(Some(OptionOutcome::Wait)) => break ServerStep::Wait,
-                Ok(Some(OptionOutcome::Close(reason))) => {
-                    self.state = State::Over;
-                    break ServerStep::Close(reason);
-                }
-                Err(reason) => {
-                    self.state = State::Over;
-                    break ServerStep::Close(CloseReason::Misbehaved(reason));
-                }
+                Err(reason) => break self.misbehaved(reason),
             }
         };
         (input.len() - rest.len(), step)
     }
 
-    /// Nothing that was promised in plain text is to be sent after an injection.
-    fn close(&mut self, reason: PeerMisbehaved, out: &mut Vec<u8>) -> ServerStep {
-        out.clear();
+    fn misbehaved(&mut self, reason: PeerMisbehaved) -> ServerStep {
         self.state = State::Over;
         ServerStep::Close(CloseReason::Misbehaved(reason))
     }
@@ -367,39 +349,41 @@ impl ServerHandshake {
         }
     }
 
-    /// Takes one message off the input, or as much of one as there is (`None`).
+    /// Takes one message off the input, or as much of one as there is (`None`);
+    /// [`ServerStep::NeedMore`] says to go on.
     fn step(
         &mut self,
         rest: &mut &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<Option<OptionOutcome>, PeerMisbehaved> {
+    ) -> Result<Option<ServerStep>, PeerMisbehaved> {
         match self.state {
-            State::Oldstyle if !exports.is_ready("") => return Ok(Some(OptionOutcome::Wait)),
+            State::Oldstyle if !exports.is_ready("") => return Ok(Some(ServerStep::Wait)),
             State::Oldstyle => return Ok(Some(self.oldstyle(exports, out))),
             State::ClientFlags => {
-                if !self.fill(rest, 4) {
+                if !fill(&mut self.partial, rest, 4) {
                     return Ok(None);
                 }
                 self.client_flags()?;
             }
             State::Header => {
-                if !self.fill(rest, OPTION_HEADER_LEN) {
+                if !fill(&mut self.partial, rest, OPTION_HEADER_LEN) {
                     return Ok(None);
                 }
                 self.header()?;
             }
             State::Data { option, length } => {
-                if !self.fill(rest, usize::try_from(length).unwrap_or(usize::MAX)) {
+                let wanted = usize::try_from(length).unwrap_or(usize::MAX);
+                if !fill(&mut self.partial, rest, wanted) {
                     return Ok(None);
                 }
                 let chosen = super::server_options::chosen_export(option, &self.partial);
                 if !self.tls_missing() && chosen.is_some_and(|name| !exports.is_ready(name)) {
-                    return Ok(Some(OptionOutcome::Wait));
+                    return Ok(Some(ServerStep::Wait));
                 }
                 let lists = option == option::LIST && self.may_list();
                 if lists && !exports.is_listed() {
-                    return Ok(Some(OptionOutcome::Wait));
+                    return Ok(Some(ServerStep::Wait));
                 }
                 let data = std::mem::take(&mut self.partial);
                 self.state = State::Header;
@@ -419,17 +403,7 @@ impl ServerHandshake {
             State::Tls => return Err(PeerMisbehaved::DataAfterStartTls),
             State::Over => return Ok(None),
         }
-        Ok(Some(OptionOutcome::Continue))
-    }
-
-    /// Collects `wanted` bytes in `partial`; memory follows what has arrived, not what was
-    /// announced.
-    fn fill(&mut self, rest: &mut &[u8], wanted: usize) -> bool {
-        let missing = wanted.saturating_sub(self.partial.len());
-        let (taken, left) = rest.split_at(missing.min(rest.len()));
-        self.partial.extend_from_slice(taken);
-        *rest = left;
-        taken.len() == missing
+        Ok(Some(ServerStep::NeedMore))
     }
 
     fn client_flags(&mut self) -> Result<(), PeerMisbehaved> {
@@ -488,9 +462,8 @@ impl ServerHandshake {
 
     /// Lets a list of `exports` be followed by options about each of them; only once.
     pub(super) fn grant_options(&mut self, exports: usize) {
-        let each = u64::from(self.policy.max_options);
         if self.lists == 1 {
-            self.options_left += each.saturating_mul(len32(exports).into());
+            self.options_left += MAX_OPTIONS.saturating_mul(len32(exports).into());
         }
     }
 
@@ -499,7 +472,7 @@ impl ServerHandshake {
         self.mode = Framing::Simple;
         self.selected = None;
         self.lists = 0;
-        self.options_left = self.policy.max_options.into();
+        self.options_left = MAX_OPTIONS;
     }
 
     /// The session that begins with `offer`, as asked for under `name`.

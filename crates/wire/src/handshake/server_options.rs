@@ -5,13 +5,17 @@ use crate::constants::{Framing, info, option, reply};
 use crate::constants::{MAX_STRING, NBDMAGIC, OLDSTYLE_MAGIC, TransmissionFlags};
 use crate::error::PeerMisbehaved;
 use crate::handshake::server::{
-    CloseReason, ExportCatalog, OptionOutcome, OptionRefusal, ServerHandshake, ServerTls,
-    put_refusal, put_reply,
+    CloseReason, ExportCatalog, OptionRefusal, ServerHandshake, ServerStep, ServerTls, put_refusal,
+    put_reply,
 };
 use crate::session::Negotiated;
 
 /// Lists answered in one handshake; each may be long.
 const MAX_LISTS: u32 = 4;
+/// Exports named in one list, at most.
+const MAX_LISTED: usize = 10_000;
+/// Queries in one context option, at most.
+const MAX_QUERIES: u32 = 1024;
 
 /// The parts of INFO and GO.
 struct InfoRequest<'a> {
@@ -33,18 +37,18 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> OptionOutcome {
+    ) -> ServerStep {
         if option == option::EXPORT_NAME {
             return self.export_name(data, exports, out);
         }
         if option == option::ABORT {
             put_reply(option, reply::ACK, &[], out);
-            return OptionOutcome::Close(CloseReason::Abort);
+            return ServerStep::Close(CloseReason::Abort);
         }
         if self.tls_missing() && option != option::STARTTLS {
             let refusal = OptionRefusal::new(reply::ERR_TLS_REQD, "TLS is required");
             put_refusal(option, &refusal, out);
-            return OptionOutcome::Continue;
+            return ServerStep::NeedMore;
         }
         let start = out.len();
         let result = match option {
@@ -60,7 +64,7 @@ impl ServerHandshake {
         result.unwrap_or_else(|refusal| {
             out.truncate(start);
             put_refusal(option, &self.sayable(refusal), out);
-            OptionOutcome::Continue
+            ServerStep::NeedMore
         })
     }
 
@@ -75,8 +79,8 @@ impl ServerHandshake {
 
     /// The oldstyle greeting: the default export, or a silent close: the protocol has no reply for
     /// a refusal here.
-    pub(super) fn oldstyle(&self, exports: &dyn ExportCatalog, out: &mut Vec<u8>) -> OptionOutcome {
-        let close = |refusal| OptionOutcome::Close(CloseReason::Unavailable(refusal));
+    pub(super) fn oldstyle(&self, exports: &dyn ExportCatalog, out: &mut Vec<u8>) -> ServerStep {
+        let close = |refusal| ServerStep::Close(CloseReason::Unavailable(refusal));
         if self.policy.tls == ServerTls::Require {
             return close(OptionRefusal::policy("the oldstyle protocol has no TLS"));
         }
@@ -87,7 +91,7 @@ impl ServerHandshake {
                 put_u64(out, session.size);
                 put_u32(out, u32::from(session.flags.0));
                 out.extend_from_slice(&[0; 124]);
-                OptionOutcome::Transmit(Box::new(session))
+                ServerStep::Transmit(Box::new(session))
             }
             Err(refusal) => close(refusal),
         }
@@ -98,8 +102,8 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> OptionOutcome {
-        let close = |refusal| OptionOutcome::Close(CloseReason::Unavailable(refusal));
+    ) -> ServerStep {
+        let close = |refusal| ServerStep::Close(CloseReason::Unavailable(refusal));
         if self.tls_missing() {
             return close(OptionRefusal::tls_required());
         }
@@ -107,7 +111,7 @@ impl ServerHandshake {
             return close(OptionRefusal::invalid("EXPORT_NAME with extended headers"));
         }
         let Some(name) = text(data) else {
-            return OptionOutcome::Close(CloseReason::Misbehaved(PeerMisbehaved::NameInvalid));
+            return ServerStep::Close(CloseReason::Misbehaved(PeerMisbehaved::NameInvalid));
         };
         match exports.open(name).and_then(|offer| self.session(name, offer)) {
             Ok(session) => {
@@ -116,7 +120,7 @@ impl ServerHandshake {
                 if self.wants_zeroes() {
                     out.extend_from_slice(&[0; 124]);
                 }
-                OptionOutcome::Transmit(Box::new(session))
+                ServerStep::Transmit(Box::new(session))
             }
             Err(refusal) => close(refusal),
         }
@@ -132,7 +136,7 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<OptionOutcome, OptionRefusal> {
+    ) -> Result<ServerStep, OptionRefusal> {
         no_data(data)?;
         if !self.policy.list {
             return Err(OptionRefusal::policy("listing exports is disabled"));
@@ -142,7 +146,7 @@ impl ServerHandshake {
         }
         self.lists += 1;
         let mut listed = exports.list()?;
-        listed.truncate(self.policy.max_listed);
+        listed.truncate(MAX_LISTED);
         for (name, description) in &listed {
             let mut entry = Vec::with_capacity(4 + name.len() + description.len());
             put_counted(&mut entry, name);
@@ -152,14 +156,10 @@ impl ServerHandshake {
         }
         put_reply(option::LIST, reply::ACK, &[], out);
         self.grant_options(listed.len());
-        Ok(OptionOutcome::Continue)
+        Ok(ServerStep::NeedMore)
     }
 
-    fn start_tls(
-        &mut self,
-        data: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<OptionOutcome, OptionRefusal> {
+    fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<ServerStep, OptionRefusal> {
         no_data(data)?;
         if self.tls {
             return Err(OptionRefusal::invalid("TLS is established already"));
@@ -169,14 +169,14 @@ impl ServerHandshake {
         }
         put_reply(option::STARTTLS, reply::ACK, &[], out);
         self.reset();
-        Ok(OptionOutcome::StartTls)
+        Ok(ServerStep::StartTls)
     }
 
     fn structured_reply(
         &mut self,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<OptionOutcome, OptionRefusal> {
+    ) -> Result<ServerStep, OptionRefusal> {
         no_data(data)?;
         match self.mode {
             _ if !self.policy.structured => {
@@ -185,7 +185,7 @@ impl ServerHandshake {
             Framing::Simple => {
                 self.mode = Framing::Structured;
                 put_reply(option::STRUCTURED_REPLY, reply::ACK, &[], out);
-                Ok(OptionOutcome::Continue)
+                Ok(ServerStep::NeedMore)
             }
             Framing::Structured => {
                 Err(OptionRefusal::invalid("structured replies were negotiated already"))
@@ -201,7 +201,7 @@ impl ServerHandshake {
         &mut self,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<OptionOutcome, OptionRefusal> {
+    ) -> Result<ServerStep, OptionRefusal> {
         no_data(data)?;
         if !self.policy.extended {
             return Err(OptionRefusal::new(reply::ERR_UNSUP, "extended headers are disabled"));
@@ -211,7 +211,7 @@ impl ServerHandshake {
         }
         self.mode = Framing::Extended;
         put_reply(option::EXTENDED_HEADERS, reply::ACK, &[], out);
-        Ok(OptionOutcome::Continue)
+        Ok(ServerStep::NeedMore)
     }
 
     fn info(
@@ -220,7 +220,7 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<OptionOutcome, OptionRefusal> {
+    ) -> Result<ServerStep, OptionRefusal> {
         let request = info_request(data)?;
         let offer = exports.open(request.name)?;
         let mut session = self.session(request.name, offer)?;
@@ -228,9 +228,9 @@ impl ServerHandshake {
         put_infos(option, &request.ids, &session, out);
         put_reply(option, reply::ACK, &[], out);
         if option == option::GO {
-            return Ok(OptionOutcome::Transmit(Box::new(session)));
+            return Ok(ServerStep::Transmit(Box::new(session)));
         }
-        Ok(OptionOutcome::Continue)
+        Ok(ServerStep::NeedMore)
     }
 
     fn list_contexts(
@@ -238,7 +238,7 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<OptionOutcome, OptionRefusal> {
+    ) -> Result<ServerStep, OptionRefusal> {
         let option = option::LIST_META_CONTEXT;
         let request = self.meta_request(data)?;
         let contexts = exports.contexts(request.name)?;
@@ -253,7 +253,7 @@ impl ServerHandshake {
             put_context(option, 0, context, out);
         }
         put_reply(option, reply::ACK, &[], out);
-        Ok(OptionOutcome::Continue)
+        Ok(ServerStep::NeedMore)
     }
 
     fn set_contexts(
@@ -261,7 +261,7 @@ impl ServerHandshake {
         data: &[u8],
         exports: &dyn ExportCatalog,
         out: &mut Vec<u8>,
-    ) -> Result<OptionOutcome, OptionRefusal> {
+    ) -> Result<ServerStep, OptionRefusal> {
         let option = option::SET_META_CONTEXT;
         // The earlier selection is gone even if this one fails.
         self.selected = None;
@@ -276,7 +276,7 @@ impl ServerHandshake {
         }
         put_reply(option, reply::ACK, &[], out);
         self.selected = Some((request.name.to_owned(), chosen));
-        Ok(OptionOutcome::Continue)
+        Ok(ServerStep::NeedMore)
     }
 
     fn meta_request<'a>(&self, data: &'a [u8]) -> Result<MetaRequest<'a>, OptionRefusal> {
@@ -291,7 +291,7 @@ impl ServerHandshake {
         if u64::from(count) > len64(reader.len()) / 4 {
             return Err(malformed());
         }
-        if count > self.policy.max_queries {
+        if count > MAX_QUERIES {
             return Err(OptionRefusal::new(reply::ERR_TOO_BIG, "too many queries"));
         }
         let mut queries = Vec::new();

@@ -46,7 +46,7 @@ impl Client {
             contexts: contexts.map(|(id, name)| (id, name.to_owned())).to_vec(),
             ..Negotiated::default()
         };
-        Self { session, flying: InFlight::new(), landed: Vec::new(), input: Vec::new() }
+        Self { session, flying: InFlight::default(), landed: Vec::new(), input: Vec::new() }
     }
 
     fn ask(&mut self, command: Command, offset: u64, length: u64) -> u64 {
