@@ -89,4 +89,4 @@ pub use reply::ReplyWriter;
 pub use request::{Request, encode_request, parse_request, request_header_len};
 pub use session::{After, BlockConstraints, Negotiated, Protocol, Refusal, StatusQuery};
 pub use status::StatusExtent;
-pub use uri::{DEFAULT_PORT, Scheme, Transport, Uri, UriError, VSOCK_HOST};
+pub use uri::{DEFAULT_PORT, Transport, Uri, UriError, VSOCK_HOST};

@@ -25,54 +25,6 @@ const PARAMETERS: [&str; 7] = [
     "tls-priority",
 ];
 
-/// The schemes.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Scheme {
-    /// `nbd` (and QEMU's `nbd+tcp`): TCP.
-    Nbd,
-    /// `nbds`: TCP with TLS.
-    Nbds,
-    /// `nbd+unix`: a Unix socket.
-    NbdUnix,
-    /// `nbds+unix`: a Unix socket with TLS.
-    NbdsUnix,
-    /// `nbd+vsock`: a virtual machine's socket.
-    NbdVsock,
-    /// `nbds+vsock`: a virtual machine's socket with TLS.
-    NbdsVsock,
-}
-
-impl Scheme {
-    fn parse(text: &str) -> Option<Self> {
-        Some(match text.to_ascii_lowercase().as_str() {
-            "nbd" | "nbd+tcp" => Self::Nbd,
-            "nbds" => Self::Nbds,
-            "nbd+unix" => Self::NbdUnix,
-            "nbds+unix" => Self::NbdsUnix,
-            "nbd+vsock" => Self::NbdVsock,
-            "nbds+vsock" => Self::NbdsVsock,
-            _ => return None,
-        })
-    }
-
-    /// The scheme as it is written.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nbd => "nbd",
-            Self::Nbds => "nbds",
-            Self::NbdUnix => "nbd+unix",
-            Self::NbdsUnix => "nbds+unix",
-            Self::NbdVsock => "nbd+vsock",
-            Self::NbdsVsock => "nbds+vsock",
-        }
-    }
-
-    /// Whether TLS is required.
-    pub const fn tls(self) -> bool {
-        matches!(self, Self::Nbds | Self::NbdsUnix | Self::NbdsVsock)
-    }
-}
-
 /// Where the server listens.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Transport {
@@ -105,8 +57,6 @@ pub enum Transport {
 /// An NBD URI, taken apart and decoded.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Uri {
-    /// The scheme.
-    pub scheme: Scheme,
     /// Where the server listens.
     pub transport: Transport,
     /// Whether TLS is required.
@@ -163,22 +113,26 @@ impl fmt::Display for UriError {
 impl std::error::Error for UriError {}
 
 impl Uri {
-    /// The URI of an export of a server, with the scheme that goes with both.
+    /// The URI of an export of a server.
     pub fn to(transport: Transport, tls: bool, export: String) -> Self {
-        let scheme = match (&transport, tls) {
-            (Transport::Tcp { .. }, false) => Scheme::Nbd,
-            (Transport::Tcp { .. }, true) => Scheme::Nbds,
-            (Transport::Unix { .. } | Transport::UnixAbstract { .. }, false) => Scheme::NbdUnix,
-            (Transport::Unix { .. } | Transport::UnixAbstract { .. }, true) => Scheme::NbdsUnix,
-            (Transport::Vsock { .. }, false) => Scheme::NbdVsock,
-            (Transport::Vsock { .. }, true) => Scheme::NbdsVsock,
-        };
-        Self { scheme, transport, tls, export, user: None, params: Vec::new() }
+        Self { transport, tls, export, user: None, params: Vec::new() }
+    }
+
+    /// The scheme, which goes with the transport.
+    fn scheme(&self) -> &'static str {
+        match (&self.transport, self.tls) {
+            (Transport::Tcp { .. }, false) => "nbd",
+            (Transport::Tcp { .. }, true) => "nbds",
+            (Transport::Unix { .. } | Transport::UnixAbstract { .. }, false) => "nbd+unix",
+            (Transport::Unix { .. } | Transport::UnixAbstract { .. }, true) => "nbds+unix",
+            (Transport::Vsock { .. }, false) => "nbd+vsock",
+            (Transport::Vsock { .. }, true) => "nbds+vsock",
+        }
     }
 
     /// Whether `text` begins as one of the URIs that [`Uri::parse`] takes.
     pub fn has_known_scheme(text: &str) -> bool {
-        text.split_once("://").is_some_and(|(scheme, _)| Scheme::parse(scheme).is_some())
+        text.split_once("://").is_some_and(|(scheme, _)| transport_of(scheme).is_some())
     }
 
     /// Takes a URI apart.
@@ -189,7 +143,8 @@ impl Uri {
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let (scheme, rest) = text.split_once(':').ok_or(UriError::Slashes)?;
         let rest = rest.strip_prefix("//").ok_or(UriError::Slashes)?;
-        let scheme = Scheme::parse(scheme).ok_or_else(|| UriError::Scheme(shortened(scheme)))?;
+        let (word, tls) =
+            transport_of(scheme).ok_or_else(|| UriError::Scheme(shortened(scheme)))?;
         if rest.contains('#') {
             return Err(UriError::Fragment);
         }
@@ -202,20 +157,19 @@ impl Uri {
         };
         let user = user.map(decode_text).transpose()?;
         let (socket, params) = parameters(query)?;
-        let transport = match scheme {
-            Scheme::Nbd | Scheme::Nbds => tcp(host)?,
-            Scheme::NbdUnix | Scheme::NbdsUnix => unix(host, socket.clone())?,
-            Scheme::NbdVsock | Scheme::NbdsVsock => vsock(host)?,
+        let transport = match word {
+            "unix" => unix(host, socket.clone())?,
+            "vsock" => vsock(host)?,
+            _ => tcp(host)?,
         };
-        let on_unix = matches!(scheme, Scheme::NbdUnix | Scheme::NbdsUnix);
-        if socket.is_some() && !on_unix {
+        if socket.is_some() && word != "unix" {
             return Err(UriError::ParameterWrong(
                 "socket".into(),
                 "belongs to nbd+unix and nbds+unix only",
             ));
         }
         let export = export(path)?;
-        Ok(Self { scheme, transport, tls: scheme.tls(), export, user, params })
+        Ok(Self { transport, tls, export, user, params })
     }
 
     /// Whether the server's certificate has to be believed, which it has unless the URI says
@@ -241,7 +195,7 @@ impl std::str::FromStr for Uri {
 /// The canonical form: parsing it gives the same [`Uri`].
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://", self.scheme.name())?;
+        write!(f, "{}://", self.scheme())?;
         if let Some(user) = &self.user {
             write!(f, "{}@", encode(user.as_bytes(), b"!$&'()*+,;=:"))?;
         }
@@ -278,6 +232,19 @@ impl fmt::Display for Uri {
         }
         Ok(())
     }
+}
+
+/// The transport that a scheme names, in one word, and whether TLS is required. `nbd+tcp` is QEMU's.
+fn transport_of(scheme: &str) -> Option<(&'static str, bool)> {
+    Some(match scheme.to_ascii_lowercase().as_str() {
+        "nbd" | "nbd+tcp" => ("tcp", false),
+        "nbds" => ("tcp", true),
+        "nbd+unix" => ("unix", false),
+        "nbds+unix" => ("unix", true),
+        "nbd+vsock" => ("vsock", false),
+        "nbds+vsock" => ("vsock", true),
+        _ => return None,
+    })
 }
 
 /// What may stand for itself in a parameter's value. Not `+`: some would read a space.

@@ -1,7 +1,7 @@
 //! URIs: the meaning of each form, and the words with which wrong ones are refused.
 
 use proptest::prelude::*;
-use wire::{Scheme, Transport, Uri, UriError};
+use wire::{Transport, Uri, UriError};
 
 fn parse(text: &str) -> Uri {
     Uri::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -32,7 +32,7 @@ fn tcp_forms() {
     ] {
         let uri = parse(text);
         assert_eq!(uri.transport, tcp(host, port), "{text}");
-        assert_eq!((uri.scheme, uri.tls, uri.export.as_str()), (Scheme::Nbd, false, export));
+        assert_eq!((uri.tls, uri.export.as_str()), (false, export));
     }
 }
 
@@ -145,39 +145,30 @@ fn the_canonical_form_is_short() {
     }
 }
 
-fn transport() -> impl Strategy<Value = (Scheme, Transport)> {
+fn transport() -> impl Strategy<Value = Transport> {
     let bytes = prop::collection::vec(1_u8.., 1..40);
     prop_oneof![
-        ("[a-z0-9.-]{1,20}", 1_u16..).prop_map(|(host, port)| (Scheme::Nbd, tcp(&host, port))),
-        (any::<[u8; 16]>(), 1_u16..).prop_map(|(address, port)| {
-            (Scheme::Nbds, tcp(&std::net::Ipv6Addr::from(address).to_string(), port))
-        }),
-        bytes.clone().prop_map(|path| (Scheme::NbdUnix, Transport::Unix { path })),
-        bytes.prop_map(|name| (Scheme::NbdsUnix, Transport::UnixAbstract { name })),
-        any::<(u32, u32)>()
-            .prop_map(|(cid, port)| (Scheme::NbdVsock, Transport::Vsock { cid, port })),
+        ("[a-z0-9.-]{1,20}", 1_u16..).prop_map(|(host, port)| tcp(&host, port)),
+        (any::<[u8; 16]>(), 1_u16..)
+            .prop_map(|(address, port)| tcp(&std::net::Ipv6Addr::from(address).to_string(), port)),
+        bytes.clone().prop_map(|path| Transport::Unix { path }),
+        bytes.prop_map(|name| Transport::UnixAbstract { name }),
+        any::<(u32, u32)>().prop_map(|(cid, port)| Transport::Vsock { cid, port }),
     ]
 }
 
 proptest! {
     #[test]
     fn the_canonical_form_parses_to_the_same(
-        (scheme, transport) in transport(),
+        transport in transport(), tls: bool,
         export in "[^\0]{0,20}",
         user in prop::option::of("[^\0]{0,10}"),
         hostname in prop::option::of("[^\0]{0,10}"),
     ) {
         let params = hostname.map(|name| ("tls-hostname".to_owned(), name)).into_iter().collect();
-        let uri = Uri { scheme, transport, tls: scheme.tls(), export, user, params };
+        let uri = Uri { transport, tls, export, user, params };
         let text = uri.to_string();
         prop_assert!(text.is_ascii());
         prop_assert_eq!(Uri::parse(&text), Ok(uri));
-    }
-
-    #[test]
-    fn no_text_makes_the_parser_panic(text in "(nbd[s]?(\\+unix|\\+vsock)?:/{0,3})?.{0,60}") {
-        if let Ok(uri) = Uri::parse(&text) {
-            prop_assert_eq!(Uri::parse(&uri.to_string()), Ok(uri));
-        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use client::{ExportSpec, MOST_CONNECTIONS, ServerSpec};
 use device::{Error, Params, Result, values};
 use runtime::Patience;
-use wire::{DEFAULT_PORT, Scheme, Transport, Uri};
+use wire::{DEFAULT_PORT, Transport, Uri};
 
 use crate::OpenOptions;
 use crate::nbd::encryption::calling;
@@ -155,23 +155,20 @@ fn uri(params: &Params, given: &[&str]) -> Result<Uri> {
         }
         ["socket"] => match value("socket") {
             "" => Err(Error::invalid("socket= is empty")),
-            path => Ok(plain(
-                Scheme::NbdUnix,
-                match path.strip_prefix('@') {
-                    Some(name) => Transport::UnixAbstract { name: name.into() },
-                    None => Transport::Unix { path: path.into() },
-                },
-            )),
+            path => Ok(plain(match path.strip_prefix('@') {
+                Some(name) => Transport::UnixAbstract { name: name.into() },
+                None => Transport::Unix { path: path.into() },
+            })),
         },
         ["host" | "hostname"] => {
             let host = given.first().map_or("", |key| value(key)).to_owned();
             let port = params.get("port").map_or(Ok(DEFAULT_PORT), |text| digits("port", text))?;
-            Ok(plain(Scheme::Nbd, Transport::Tcp { host, port }))
+            Ok(plain(Transport::Tcp { host, port }))
         }
         ["vsock"] => {
             let cid = digits("vsock", value("vsock"))?;
             let port = params.get("port").map_or(Ok(DEFAULT_PORT.into()), |t| digits("port", t))?;
-            Ok(plain(Scheme::NbdVsock, Transport::Vsock { cid, port }))
+            Ok(plain(Transport::Vsock { cid, port }))
         }
         ["host", "hostname"] => Err(Error::invalid("host= and hostname= say the same; give one")),
         [] => Err(Error::invalid(
@@ -184,8 +181,8 @@ fn uri(params: &Params, given: &[&str]) -> Result<Uri> {
     }
 }
 
-fn plain(scheme: Scheme, transport: Transport) -> Uri {
-    Uri { scheme, transport, tls: false, export: String::new(), user: None, params: Vec::new() }
+fn plain(transport: Transport) -> Uri {
+    Uri::to(transport, false, String::new())
 }
 
 /// A number that is written in digits, and fits.

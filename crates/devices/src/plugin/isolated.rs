@@ -14,10 +14,10 @@ use ::device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Lane, Listed, Operation,
     Params, Reach, Result, Session, text,
 };
-use client::{ExportSpec, ServerSpec, Subprocess, command_reaches};
+use client::{ExportSpec, Subprocess, command_reaches};
 use plugins::ExportChoice;
 use runtime::{Context, Mutex, MutexGuard, OperatorLog, spawn};
-use wire::{Scheme, Transport, Uri};
+use wire::{Transport, Uri};
 
 use super::{PLUGIN, choice, own};
 use crate::OpenOptions;
@@ -150,16 +150,7 @@ impl Way {
     fn target(&self, host: &Host, export: &str) -> ExportSpec {
         let path = host.process.socket().as_os_str();
         let transport = Transport::Unix { path: OsStr::as_bytes(path).to_vec() };
-        let (scheme, export) = (Scheme::NbdUnix, export.to_owned());
-        let uri = Uri {
-            scheme,
-            transport,
-            tls: false,
-            export: export.clone(),
-            user: None,
-            params: Vec::new(),
-        };
-        ExportSpec::new(ServerSpec::Address(uri), export)
+        Uri::to(transport, false, export.to_owned()).into()
     }
 
     /// A connection for a client that asks for `export`. Blocks.
