@@ -98,25 +98,22 @@ impl Shared {
     /// for it.
     pub(crate) fn admit(&self, stream: Stream) -> bool {
         let (open, terms) = (self.connections.load(Ordering::Relaxed), self.common.terms.now());
-        if open >= terms.max_connections {
-            let peer = stream.peer();
-            let what =
-                format_args!("refused: {open} connections are open already (--max-connections)");
-            self.common.log.event(Severity::Warning, Some(&peer), None, what);
-            self.common.metrics.closed(Reason::Full);
-            return false;
-        }
         let peer = stream.peer();
+        let refuse = |reason, open, whose, option| {
+            let what =
+                format_args!("refused: {open} connections{whose} are open already ({option})");
+            self.common.log.event(Severity::Warning, Some(&peer), None, what);
+            self.common.metrics.closed(reason);
+            false
+        };
+        if open >= terms.max_connections {
+            return refuse(Reason::Full, open, "", "--max-connections");
+        }
         let account = self.common.budget.account(&peer);
         let of_address = account.connections();
         if terms.max_of_address.is_some_and(|most| of_address > most) {
-            let open = of_address - 1;
-            let what = format_args!(
-                "refused: {open} connections of its address are open already (--max-connections-per-address)"
-            );
-            self.common.log.event(Severity::Warning, Some(&peer), None, what);
-            self.common.metrics.closed(Reason::FullOfAddress);
-            return false;
+            let option = "--max-connections-per-address";
+            return refuse(Reason::FullOfAddress, of_address - 1, " of its address", option);
         }
         let (send_buffer, patience) = (open < FEW, Some(PATIENCE));
         stream.tune(Tuning { send_buffer, receive_buffer: false, patience });

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use device::{Client, Connected, Device, Edge, ErrorKind, Listed, Presence, Result};
-use runtime::{Mutex, MutexGuard};
+use device::{Client, Device, Edge, ErrorKind, Presence, Result};
+use runtime::Mutex;
 use wire::constants::BASE_ALLOCATION;
-use wire::constants::reply::ERR_UNKNOWN;
+use wire::constants::reply::{ERR_POLICY, ERR_UNKNOWN};
 use wire::{BlockConstraints, ExportOffer, OptionRefusal};
 
 use super::Common;
@@ -21,17 +21,9 @@ use crate::leavers::PATIENCE;
 use crate::link::Link;
 use crate::log::{Severity, Voice, quoted};
 
+/// A device's answer, once it is there.
+type Awaited<T> = Arc<Mutex<Option<T>>>;
 type Answer = Result<Option<Arc<dyn Device>>>;
-/// Why it is not opened.
-struct Refused {
-    /// For the log.
-    why: String,
-    /// For the client, which learns no names of this host.
-    told: String,
-    /// There is no such export.
-    is_unknown: bool,
-}
-
 type Names = Result<Vec<(String, String)>>;
 
 /// Opens exports for one client.
@@ -43,7 +35,7 @@ pub(super) struct ExportOpener {
     presence: Presence,
     chosen: Mutex<Option<Chosen>>,
     /// The list that a device was last asked for, and its answer.
-    listed: Mutex<Option<Arc<Mutex<Option<Names>>>>>,
+    listed: Mutex<Option<Awaited<Names>>>,
     /// The export is there, but others have to leave first.
     waits_for_leavers: AtomicBool,
 }
@@ -52,7 +44,7 @@ pub(super) struct ExportOpener {
 struct Chosen {
     name: String,
     since: Instant,
-    answer: Arc<Mutex<Option<Answer>>>,
+    answer: Awaited<Answer>,
 }
 
 impl std::fmt::Debug for Chosen {
@@ -74,15 +66,11 @@ impl ExportOpener {
         }
     }
 
-    fn chosen(&self) -> MutexGuard<'_, Option<Chosen>> {
-        self.chosen.lock()
-    }
-
     /// The device for the client, and the sizes that bind it, once `open` has succeeded.
     pub(super) fn enter(&self, name: &str) -> Option<(Edge, BlockConstraints)> {
         let export = self.granted(name)?;
         let edge = self.edge(export, name)?.ok()?;
-        *self.chosen() = None;
+        *self.chosen.lock() = None;
         let sizes = enforced(edge.info());
         Some((edge, sizes))
     }
@@ -97,7 +85,7 @@ impl ExportOpener {
     /// Forgets what was asked for before TLS: it may not have been this client that asked, and
     /// under TLS it may be allowed more.
     pub(super) fn forget(&self) {
-        *self.chosen() = None;
+        *self.chosen.lock() = None;
         *self.listed.lock() = None;
     }
 
@@ -130,23 +118,19 @@ impl ExportOpener {
     }
 
     fn must_wait(&self, export: &Export) -> bool {
-        let patient = self.chosen().as_ref().is_some_and(|c| c.since.elapsed() < PATIENCE);
+        let patient = self.chosen.lock().as_ref().is_some_and(|c| c.since.elapsed() < PATIENCE);
         patient && !export.is_read_only() && self.common.leavers.is_anyone_leaving(&export.name)
     }
 
     /// The device's answer, if it is there.
-    fn edge(&self, export: &Export, name: &str) -> Option<std::result::Result<Edge, Refused>> {
-        let chosen = self.chosen();
+    fn edge(&self, export: &Export, name: &str) -> Option<Result<Edge>> {
+        let chosen = self.chosen.lock();
         let chosen = chosen.as_ref().filter(|c| c.name == name)?;
         let answer = chosen.answer.lock();
         Some(match answer.as_ref()? {
             Ok(Some(device)) => Ok(export.edge.beside(device.clone())),
             Ok(None) => Ok(export.edge.clone()),
-            Err(e) => Err(Refused {
-                why: e.to_string(),
-                told: e.without_names(),
-                is_unknown: e.kind() == ErrorKind::NotFound,
-            }),
+            Err(e) => Err(e.duplicate()),
         })
     }
 
@@ -163,15 +147,9 @@ impl ExportOpener {
 
     /// Asks the device with exports of its own for their names.
     fn ask_for_names(&self, export: &Export) {
-        let answer = Arc::new(Mutex::new(None));
-        *self.listed.lock() = Some(answer.clone());
-        let link = self.link.clone();
-        link.begin(0);
-        let done: Listed = Box::new(move |result| {
-            *answer.lock() = Some(result);
-            link.ended(0);
-        });
-        export.edge.device().list(&self.client(""), done);
+        let (answer, done) = self.awaited();
+        *self.listed.lock() = Some(answer);
+        export.edge.device().list(&self.client(""), Box::new(done));
     }
 
     /// The export whose device has names of its own, if this client may use it.
@@ -182,17 +160,23 @@ impl ExportOpener {
 
     /// Asks the device; its answer may come at once or wake the connection later.
     fn ask(&self, export: &Export, name: &str) {
-        let answer = Arc::new(Mutex::new(None));
-        *self.chosen() =
-            Some(Chosen { name: name.to_owned(), since: Instant::now(), answer: answer.clone() });
-        let client = self.client(name);
-        let link = self.link.clone();
+        let (answer, done) = self.awaited();
+        let (name, since) = (name.to_owned(), Instant::now());
+        let client = self.client(&name);
+        *self.chosen.lock() = Some(Chosen { name, since, answer });
+        export.edge.device().connect(&client, Box::new(done));
+    }
+
+    /// A place for a device's answer, and what puts it there and wakes the connection.
+    fn awaited<T: Send + 'static>(&self) -> (Awaited<T>, impl FnOnce(T) + Send + 'static) {
+        let (answer, link) = (Awaited::default(), self.link.clone());
+        let place = answer.clone();
         link.begin(0);
-        let done: Connected = Box::new(move |result| {
-            *answer.lock() = Some(result);
+        let done = move |told| {
+            *place.lock() = Some(told);
             link.ended(0);
-        });
-        export.edge.device().connect(&client, done);
+        };
+        (answer, done)
     }
 }
 
@@ -232,7 +216,7 @@ impl wire::ExportCatalog for ExportOpener {
 
     fn is_ready(&self, name: &str) -> bool {
         let Some(export) = self.granted(name) else { return true };
-        let asked = self.chosen().as_ref().is_some_and(|c| c.name == name);
+        let asked = self.chosen.lock().as_ref().is_some_and(|c| c.name == name);
         if !asked {
             self.ask(export, name);
         }
@@ -247,7 +231,7 @@ impl wire::ExportCatalog for ExportOpener {
             return Ok(vec![BASE_ALLOCATION.to_owned()]);
         };
         // A client's own device, if it has one already; `open` notices if another is needed.
-        let own = self.edge(export, name).and_then(std::result::Result::ok);
+        let own = self.edge(export, name).and_then(Result::ok);
         Ok(contexts(own.as_ref().unwrap_or(&export.edge).info()))
     }
 
@@ -270,15 +254,15 @@ impl wire::ExportCatalog for ExportOpener {
         };
         match self.edge(export, name) {
             Some(Ok(edge)) => Ok(export.offer(name, &edge)),
-            Some(Err(Refused { why, told, is_unknown })) => {
+            Some(Err(e)) => {
                 // The client may ask again, and the device may then accept it.
-                *self.chosen() = None;
-                self.voice
-                    .event(Severity::Warning, format_args!("{}: refused: {why}", quoted(name)));
-                if is_unknown {
-                    return Err(OptionRefusal::new(ERR_UNKNOWN, told));
-                }
-                Err(OptionRefusal::policy(told))
+                *self.chosen.lock() = None;
+                let what = format_args!("{}: refused: {e}", quoted(name));
+                self.voice.event(Severity::Warning, what);
+                // The client learns no names of this host.
+                let is_unknown = e.kind() == ErrorKind::NotFound;
+                let reply = if is_unknown { ERR_UNKNOWN } else { ERR_POLICY };
+                Err(OptionRefusal::new(reply, e.without_names()))
             }
             None => Err(OptionRefusal::platform("the export is not ready")),
         }

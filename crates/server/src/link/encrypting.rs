@@ -32,7 +32,7 @@ impl Link {
             drop(queue);
             let sent = self.send_pieces(head, &batch, skip);
             let waits = self.stream.unsent();
-            queue = self.lock();
+            queue = self.queue.lock();
             queue.sending = false;
             batch.append(&mut queue.pieces);
             queue.pieces = batch;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use net::Stream;
-use runtime::{Behalf, Mailbox, Mutex, MutexGuard};
+use runtime::{Behalf, Mailbox, Mutex};
 use rustix::event::epoll;
 
 use crate::bell::ReactorBell;
@@ -99,10 +99,6 @@ impl Link {
         &self.stream
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
-    }
-
     /// The number of its client, from 1.
     pub(crate) fn client(&self) -> u64 {
         self.client
@@ -135,12 +131,12 @@ impl Link {
 
     /// Whether nothing is queued and nothing is in flight.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.has_work() && self.lock().is_idle()
+        !self.has_work() && self.queue.lock().is_idle()
     }
 
     /// Whether replies wait for the peer to read.
     pub(crate) fn is_owed(&self) -> bool {
-        let queue = self.lock();
+        let queue = self.queue.lock();
         !queue.pieces.is_empty() && !queue.fetching
     }
 
@@ -166,13 +162,13 @@ impl Link {
     /// Reads no more, and asks to be called when something has ended.
     pub(crate) fn pause(&self) {
         self.paused.store(true, Ordering::SeqCst);
-        self.ask(&self.lock());
+        self.ask(&self.queue.lock());
     }
 
     /// While paused: whether to be called when the peer sends no more.
     pub(crate) fn hear_end(&self, wanted: bool) {
         if self.hears_end.swap(wanted, Ordering::SeqCst) != wanted {
-            self.ask(&self.lock());
+            self.ask(&self.queue.lock());
         }
     }
 
@@ -180,7 +176,7 @@ impl Link {
     pub(crate) fn resume(&self) {
         if self.paused.swap(false, Ordering::SeqCst) {
             self.hears_end.store(false, Ordering::SeqCst);
-            self.ask(&self.lock());
+            self.ask(&self.queue.lock());
         }
     }
 

@@ -113,7 +113,7 @@ impl Link {
     /// take is copied, and then `pieces`. All under one lock: a header and its data are never
     /// parted by another request's reply.
     pub(crate) fn send_with(self: &Arc<Self>, head: &[u8], pieces: impl IntoIterator<Item = Out>) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if self.is_broken() {
             return;
         }
@@ -146,7 +146,7 @@ impl Link {
 
     /// The socket has room.
     pub(crate) fn writable(self: &Arc<Self>) {
-        let mut queue = self.advance(self.lock(), &[]);
+        let mut queue = self.advance(self.queue.lock(), &[]);
         // While the first piece is read, or others send, room is of no use, and would be reported
         // again and again.
         if queue.pieces.is_empty() || queue.fetching || queue.sending {
@@ -157,7 +157,7 @@ impl Link {
 
     /// Whether to wait for room in the socket, while nothing is queued: TLS begins.
     pub(crate) fn want_room(&self, wanted: bool) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if queue.armed != wanted {
             queue.armed = wanted;
             self.ask(&queue);
@@ -173,7 +173,7 @@ impl Link {
 
     /// The missing part of the first piece was read, or could not be. Returns what is missing now.
     fn fetched(&self, fetch: Fetch, read: Fetched) -> Option<Fetch> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.fetching = false;
         match read {
             _ if self.is_broken() => {}
@@ -214,7 +214,7 @@ impl Link {
 
     /// Nothing more is sent; what is queued is forgotten.
     pub(crate) fn abandon(&self) {
-        self.fail(&mut self.lock());
+        self.fail(&mut self.queue.lock());
     }
 
     fn count(&self, piece: &Out) {
@@ -381,7 +381,7 @@ impl Link {
     /// Drops the leases of what has been received, or all if the connection `ended` long ago.
     /// Returns whether none is left.
     pub(crate) fn release_leases(&self, ended: Option<Duration>) -> bool {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         self.release(&mut queue, ended);
         queue.leases.is_empty()
     }

@@ -157,7 +157,7 @@ impl ServerLog {
     /// The same with lines in this format. Call it before anything is logged.
     #[must_use]
     pub fn in_format(self, format: LogFormat) -> Self {
-        self.shared().writer().format = format;
+        self.shared().writer.lock().format = format;
         self
     }
 
@@ -192,7 +192,7 @@ impl ServerLog {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(&self, verbose: bool) -> Result<()> {
-        let mut state = self.shared().lock();
+        let mut state = self.shared().state.lock();
         state.verbose = verbose;
         if state.started {
             return Ok(());
@@ -209,7 +209,7 @@ impl ServerLog {
     /// Whether lines of this level are logged.
     #[must_use]
     pub fn takes(&self, level: Severity) -> bool {
-        level < Severity::Info || self.shared().lock().verbose
+        level < Severity::Info || self.shared().state.lock().verbose
     }
 
     /// Logs one line, of no particular client.
@@ -249,14 +249,14 @@ impl ServerLog {
     /// Opens a file again that may have got another name, as logrotate(8) asks for. Later: the
     /// caller does not wait.
     pub fn reopen(&self) {
-        self.shared().enqueue(&mut self.shared().lock(), Entry::Reopen);
+        self.shared().enqueue(&mut self.shared().state.lock(), Entry::Reopen);
     }
 
     /// Waits until everything is written, at most `limit`. Returns whether it is.
     #[must_use]
     pub fn flush(&self, limit: Duration) -> bool {
         let shared = self.shared();
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         state.hurry = true;
         shared.work.notify_one();
         let busy = |state: &mut State| {
@@ -275,22 +275,14 @@ impl ServerLog {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        self.0.state.lock().ended = true;
         self.0.work.notify_one();
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock()
-    }
-
     fn take(&self, line: Line) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = Instant::now();
         let pace = state.paces.get_mut(line.level as usize);
         let in_time = pace.is_none_or(|pace| pace.allows(line.level, now));
@@ -312,13 +304,13 @@ impl Shared {
     }
 
     fn perform(&self, entry: Entry) {
+        let Writer { outlet, format } = &mut *self.writer.lock();
         match entry {
-            Entry::Line(line) => self.writer().write(&line),
+            Entry::Line(line) => outlet.write(&line, *format),
             Entry::Reopen => {
-                let mut writer = self.writer();
-                if let Err(e) = writer.outlet.reopen() {
+                if let Err(e) = outlet.reopen() {
                     // It continues where it was.
-                    writer.write(&Line::own(Severity::Error, e.to_string()));
+                    outlet.write(&Line::own(Severity::Error, e.to_string()), *format);
                 }
             }
         }
@@ -326,14 +318,14 @@ impl Shared {
 
     /// The log's thread.
     fn write(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some(entry) = state.queue.pop_front() {
                 state.bytes -= entry.len().min(state.bytes);
                 state.writing = true;
                 drop(state);
                 self.perform(entry);
-                state = self.lock();
+                state = self.state.lock();
                 state.writing = false;
                 continue;
             }
@@ -356,12 +348,6 @@ impl Shared {
                 self.work.wait(state)
             };
         }
-    }
-}
-
-impl Writer {
-    fn write(&mut self, line: &Line) {
-        self.outlet.write(line, self.format);
     }
 }
 

@@ -63,35 +63,25 @@ impl Outlet {
     /// Writes a line, in one call, so that lines of several programs do not mix. One that cannot be
     /// written is lost; a reader that has gone away does no harm.
     pub(super) fn write(&mut self, line: &Line, format: LogFormat) {
+        let text = match (format, &*self) {
+            (_, Self::Nowhere) => return,
+            (LogFormat::Json, _) => line.json(),
+            // These have the time by themselves.
+            (_, Self::Stderr { is_journal: true } | Self::Syslog(_)) => line.said(),
+            (_, Self::Stderr { .. } | Self::File { .. }) => line.timed(),
+        };
+        let severity = line.level.severity();
         match self {
-            Self::Stderr { is_journal } => {
-                let text = match (*is_journal, format) {
-                    // The journal has the time, and takes the number for the priority.
-                    (true, LogFormat::Text) => {
-                        format!("<{}>{}\n", line.level.severity(), line.said())
-                    }
-                    (true, LogFormat::Json) => {
-                        format!("<{}>{}\n", line.level.severity(), line.json())
-                    }
-                    (false, LogFormat::Text) => format!("diskferry: {}\n", line.timed()),
-                    (false, LogFormat::Json) => line.json() + "\n",
-                };
-                to_stderr(text.as_bytes());
+            // The journal takes the number for the priority.
+            Self::Stderr { is_journal: true } => to_stderr(&format!("<{severity}>{text}\n")),
+            Self::Stderr { .. } if format == LogFormat::Text => {
+                to_stderr(&format!("diskferry: {text}\n"));
             }
-            Self::File { file, .. } => {
-                let text = match format {
-                    LogFormat::Text => line.timed(),
-                    LogFormat::Json => line.json(),
-                };
-                let _ = file.write_all((text + "\n").as_bytes());
-            }
+            Self::Stderr { .. } => to_stderr(&(text + "\n")),
+            Self::File { file, .. } => _ = file.write_all((text + "\n").as_bytes()),
             Self::Syslog(socket) => {
-                let (priority, id) = (DAEMON | line.level.severity(), std::process::id());
-                let text = match format {
-                    LogFormat::Text => line.said(),
-                    LogFormat::Json => line.json(),
-                };
-                let _ = socket.send(format!("<{priority}>diskferry[{id}]: {text}").as_bytes());
+                let (priority, id) = (DAEMON | severity, std::process::id());
+                _ = socket.send(format!("<{priority}>diskferry[{id}]: {text}").as_bytes());
             }
             Self::Nowhere => {}
         }
@@ -99,7 +89,8 @@ impl Outlet {
 }
 
 /// Not through the library's lock, which others wait for when the pipe is not read.
-fn to_stderr(mut rest: &[u8]) {
+fn to_stderr(text: &str) {
+    let mut rest = text.as_bytes();
     while let Ok(n) = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stderr(), rest))
     {
         rest = rest.get(n..).unwrap_or_default();

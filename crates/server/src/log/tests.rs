@@ -70,7 +70,7 @@ fn no_thread_waits_for_a_reader_that_does_not_read() {
         log.event(Severity::Info, None, None, format_args!("{long}"));
     }
     assert!(!log.flush(Duration::from_millis(10)));
-    let state = log.shared().lock();
+    let state = log.shared().state.lock();
     assert!(state.bytes <= QUEUED && state.dropped > 1000, "{} {}", state.bytes, state.dropped);
     drop((state, reader));
 }
