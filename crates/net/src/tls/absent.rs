@@ -102,57 +102,37 @@ impl Handshake {
     }
 }
 
+/// Methods that no session is there to be asked for.
+macro_rules! never {
+    ($($name:ident($($argument:ty),*) -> $answer:ty;)*) => {
+        impl TlsSession {
+            $(pub(crate) fn $name(&self, $(_: $argument),*) -> $answer {
+                match self.0 {}
+            })*
+        }
+    };
+}
+
+never! {
+    identity() -> &Arc<Identity>;
+    agreed() -> &str;
+    why() -> Option<String>;
+    holds() -> bool;
+    held() -> u64;
+    receive(&OwnedFd, &mut [u8]) -> rustix::io::Result<Received>;
+    receive_scattered(&OwnedFd, &mut [IoSliceMut<'_>]) -> rustix::io::Result<Received>;
+    unsent() -> u64;
+    carried() -> u64;
+    end(&OwnedFd) -> ();
+}
+
 impl TlsSession {
-    pub(crate) fn identity(&self) -> &Arc<Identity> {
-        match self.0 {}
-    }
-
-    pub(crate) fn agreed(&self) -> &str {
-        match self.0 {}
-    }
-
-    pub(crate) fn why(&self) -> Option<String> {
-        match self.0 {}
-    }
-
-    pub(crate) fn holds(&self) -> bool {
-        match self.0 {}
-    }
-
-    pub(crate) fn held(&self) -> u64 {
-        match self.0 {}
-    }
-
-    pub(crate) fn receive(&self, _: &OwnedFd, _: &mut [u8]) -> rustix::io::Result<Received> {
-        match self.0 {}
-    }
-
-    pub(crate) fn receive_scattered(
-        &self,
-        _: &OwnedFd,
-        _: &mut [IoSliceMut<'_>],
-    ) -> rustix::io::Result<Received> {
-        match self.0 {}
-    }
-
     pub(crate) fn send_gathered<'a>(
         &self,
         _: &OwnedFd,
         _: impl IntoIterator<Item = &'a [u8]>,
         _: usize,
     ) -> rustix::io::Result<usize> {
-        match self.0 {}
-    }
-
-    pub(crate) fn unsent(&self) -> u64 {
-        match self.0 {}
-    }
-
-    pub(crate) fn carried(&self) -> u64 {
-        match self.0 {}
-    }
-
-    pub(crate) fn end(&self, _: &OwnedFd) {
         match self.0 {}
     }
 }

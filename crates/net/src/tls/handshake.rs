@@ -54,8 +54,8 @@ impl Handshake {
     ) -> std::result::Result<HandshakeProgress, FailedHandshake> {
         loop {
             let Some(connection) = &mut self.connection else { return Ok(HandshakeProgress::Done) };
-            let before = self.plumbing.inlet().left();
-            self.plumbing.inlet().allow(before);
+            let before = self.plumbing.inlet.lock().left();
+            self.plumbing.inlet.lock().allow(before);
             let polled = connection.poll_negotiate().map_ok(|_| ());
             let delay = connection.remaining_blinding_delay().unwrap_or_default();
             // Always: an alert has to be sent, too.
@@ -72,7 +72,7 @@ impl Handshake {
                 }
                 Poll::Pending => _ = pushed?,
             }
-            let left = self.plumbing.inlet().left();
+            let left = self.plumbing.inlet.lock().left();
             if left > 0 && left < before {
                 continue;
             }
@@ -83,10 +83,10 @@ impl Handshake {
                     if self.received > MOST {
                         return Err(not_agreed("the peer sends more than a handshake takes").into());
                     }
-                    self.plumbing.inlet().put(piece.get(..n).unwrap_or_default());
+                    self.plumbing.inlet.lock().put(piece.get(..n).unwrap_or_default());
                 }
                 Received::Nothing => {
-                    let room = !self.plumbing.outlet().waiting().is_empty();
+                    let room = !self.plumbing.outlet.lock().waiting().is_empty();
                     return Ok(HandshakeProgress::Waits { room });
                 }
                 Received::End => return Err(ended().into()),
@@ -96,7 +96,7 @@ impl Handshake {
 
     /// Sends what waits. Returns whether all has left.
     fn push(&self, stream: &Stream) -> std::result::Result<bool, FailedHandshake> {
-        let mut outlet = self.plumbing.outlet();
+        let mut outlet = self.plumbing.outlet.lock();
         while !outlet.waiting().is_empty() {
             match stream.send(outlet.waiting()).map_err(broken)? {
                 0 => return Ok(false),

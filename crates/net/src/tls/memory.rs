@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use runtime::{Mutex, MutexGuard};
+use runtime::Mutex;
 use s2n_tls::connection::Connection;
 use s2n_tls::error::Error;
 
@@ -124,26 +124,13 @@ impl Outlet {
 /// Both buffers of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plumbing {
-    inlet: Arc<Mutex<Inlet>>,
-    outlet: Arc<Mutex<Outlet>>,
+    pub(super) inlet: Arc<Mutex<Inlet>>,
+    pub(super) outlet: Arc<Mutex<Outlet>>,
     /// Bytes that the socket has taken and given, after the handshake.
-    carried: Arc<AtomicU64>,
+    pub(super) carried: Arc<AtomicU64>,
 }
 
 impl Plumbing {
-    pub(super) fn inlet(&self) -> MutexGuard<'_, Inlet> {
-        self.inlet.lock()
-    }
-
-    pub(super) fn outlet(&self) -> MutexGuard<'_, Outlet> {
-        self.outlet.lock()
-    }
-
-    /// How many bytes have gone over the socket, either way.
-    pub(super) fn carried(&self) -> &Arc<AtomicU64> {
-        &self.carried
-    }
-
     /// So many more have.
     pub(super) fn count(&self, bytes: usize) {
         self.carried.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -72,7 +72,7 @@ impl Outbound {
         why: &Mutex<Option<String>>,
     ) -> Result<usize> {
         with_spare(1, |spare| {
-            self.plumbing.outlet().give_memory(spare);
+            self.plumbing.outlet.lock().give_memory(spare);
             let mut pushed = self.push(socket).map_err(Trouble::System);
             let mut again = Some(pieces);
             if matches!(pushed, Ok(true))
@@ -82,8 +82,8 @@ impl Outbound {
                 pushed = self.encrypt(pieces, skip);
                 pushed = pushed.and_then(|_| self.push(socket).map_err(Trouble::System));
             }
-            if self.plumbing.outlet().waiting().is_empty() {
-                *spare = self.plumbing.outlet().take_memory();
+            if self.plumbing.outlet.lock().waiting().is_empty() {
+                *spare = self.plumbing.outlet.lock().take_memory();
             }
             match pushed {
                 Ok(_) => {
@@ -106,7 +106,7 @@ impl Outbound {
 
     /// Forgets the records that the socket has taken whole. Returns how much plaintext was in them.
     fn settle(&mut self) -> usize {
-        let gone = self.plumbing.outlet().gone();
+        let gone = self.plumbing.outlet.lock().gone();
         let mut sent = 0;
         while let Some(record) = self.records.pop_front_if(|record| record.end <= gone) {
             sent += record.plaintext;
@@ -164,7 +164,7 @@ impl Outbound {
             match self.half.poll_send(bytes.get(..RECORD).unwrap_or(bytes)) {
                 Poll::Ready(Ok(n)) => {
                     self.owed += n;
-                    let end = self.plumbing.outlet().end();
+                    let end = self.plumbing.outlet.lock().end();
                     self.records.push_back(Sealed { plaintext: n, end });
                     bytes = bytes.get(n..).unwrap_or_default();
                 }
@@ -178,7 +178,7 @@ impl Outbound {
 
     /// Sends ciphertext that waits. Returns whether all has left.
     fn push(&self, socket: &OwnedFd) -> Result<bool> {
-        let mut outlet = self.plumbing.outlet();
+        let mut outlet = self.plumbing.outlet.lock();
         while !outlet.waiting().is_empty() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match sent(|| send(socket, outlet.waiting(), flags))? {
@@ -194,7 +194,7 @@ impl Outbound {
 
     /// Ciphertext that waits for the socket.
     pub(super) fn unsent(&self) -> u64 {
-        self.plumbing.outlet().waiting().len() as u64
+        self.plumbing.outlet.lock().waiting().len() as u64
     }
 
     /// Announces the end to the peer, as far as the socket takes that.

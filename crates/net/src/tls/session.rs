@@ -90,14 +90,14 @@ pub(super) fn with_spare<T>(place: usize, work: impl FnOnce(&mut Vec<u8>) -> T) 
 
 impl TlsSession {
     pub(super) fn new(connection: Connection, plumbing: Plumbing, identity: Arc<Identity>) -> Self {
-        let holds = plumbing.inlet().left() > 0 || connection.peek_len() > 0;
+        let holds = plumbing.inlet.lock().left() > 0 || connection.peek_len() > 0;
         let version = connection.actual_protocol_version();
         let version = version.map_or_else(|e| e.to_string(), |version| format!("{version:?}"));
         let agreed = format!("{version} {}", connection.cipher_suite().unwrap_or("?"));
         let (reads, writes) = connection.split();
         let (idle, failed, untold) = (0, None, false);
         let inbound = Inbound { half: reads, plumbing: plumbing.clone(), idle, failed, untold };
-        let carried = plumbing.carried().clone();
+        let carried = plumbing.carried.clone();
         let outbound = Outbound::new(writes, plumbing);
         Self {
             inbound: Mutex::new(inbound),
@@ -136,7 +136,7 @@ impl TlsSession {
             return 0;
         }
         let inbound = self.inbound.lock();
-        (inbound.half.peek_len() + inbound.plumbing.inlet().left()) as u64
+        (inbound.half.peek_len() + inbound.plumbing.inlet.lock().left()) as u64
     }
 
     pub(crate) fn receive(&self, socket: &OwnedFd, into: &mut [u8]) -> Result<Received> {
@@ -169,7 +169,7 @@ impl TlsSession {
                 Ok(Received::Nothing) => break,
             }
         }
-        let holds = inbound.half.peek_len() > 0 || inbound.plumbing.inlet().left() > 0;
+        let holds = inbound.half.peek_len() > 0 || inbound.plumbing.inlet.lock().left() > 0;
         let holds = (holds && inbound.failed.is_none()) || inbound.untold;
         self.holds.store(holds, Ordering::Release);
         if total > 0 { Ok(Received::Bytes(total)) } else { last }
@@ -220,7 +220,7 @@ impl Inbound {
             Ok(Took::All) => return Ok(Received::Bytes(filled)),
             Ok(Took::End) => Ok(true),
             Err(e) => Err(e),
-            Ok(Took::NeedsMore) if self.plumbing.inlet().left() > 0 => Err(Errno::PROTO),
+            Ok(Took::NeedsMore) if self.plumbing.inlet.lock().left() > 0 => Err(Errno::PROTO),
             Ok(Took::NeedsMore) if *drained => Ok(false),
             Ok(Took::NeedsMore) => with_spare(0, |spare| {
                 let mut room = Room { into, filled: &mut filled, drained };
@@ -262,7 +262,7 @@ impl Inbound {
             let n = match got {
                 Received::Nothing => return Ok(false),
                 Received::End => {
-                    self.plumbing.inlet().end();
+                    self.plumbing.inlet.lock().end();
                     0
                 }
                 Received::Bytes(n) => {
@@ -270,9 +270,9 @@ impl Inbound {
                     n
                 }
             };
-            self.plumbing.inlet().borrow(spare, n);
+            self.plumbing.inlet.lock().borrow(spare, n);
             let took = self.take(room.into, room.filled, why);
-            self.plumbing.inlet().give_back(spare);
+            self.plumbing.inlet.lock().give_back(spare);
             match took? {
                 Took::All => return Ok(false),
                 Took::End => return Ok(true),
@@ -294,10 +294,10 @@ impl Inbound {
             let Some(room) = into.get_mut(*filled..).filter(|room| !room.is_empty()) else {
                 return Ok(Took::All);
             };
-            let before = self.plumbing.inlet().left();
-            self.plumbing.inlet().allow(STRETCH);
+            let before = self.plumbing.inlet.lock().left();
+            self.plumbing.inlet.lock().allow(STRETCH);
             let polled = self.half.poll_recv(room);
-            let left = self.plumbing.inlet().left();
+            let left = self.plumbing.inlet.lock().left();
             match polled {
                 Poll::Ready(Ok(0)) => return Ok(Took::End),
                 Poll::Ready(Ok(n)) => {

@@ -28,6 +28,9 @@ const POLICY: &str = "20251014";
 const ONLY_13: &str = "AWS-CRT-SDK-TLSv1.3-2023";
 const ONLY_12: &str = "ELBSecurityPolicy-FS-1-2-Res-2020-10";
 
+/// What the library makes, or its error.
+type Made<T> = std::result::Result<T, s2n_tls::error::Error>;
+
 /// Seconds, at most, before a peer learns that it was refused (and a third of them at least). The
 /// library's 30 are for ciphers whose timing reveals something about the plaintext, of which none
 /// is in that list; and a user who mistyped a key would have to wait.
@@ -163,10 +166,7 @@ impl Setup {
         Handshake::new(connection, self.demands.clone())
     }
 
-    fn prepare(
-        &self,
-        connection: &mut Connection,
-    ) -> std::result::Result<(), s2n_tls::error::Error> {
+    fn prepare(&self, connection: &mut Connection) -> Made<()> {
         connection.set_config(self.config.clone())?;
         connection.set_blinding(Blinding::SelfService)?;
         connection.prefer_throughput()?;
@@ -188,7 +188,7 @@ fn failed(doing: &str, e: &s2n_tls::error::Error) -> Error {
 }
 
 /// A configuration in which no peer is trusted yet.
-fn builder(policy: &str) -> std::result::Result<Builder, s2n_tls::error::Error> {
+fn builder(policy: &str) -> Made<Builder> {
     let mut builder = Builder::new();
     builder.with_system_certs(false)?;
     builder.set_security_policy(&Policy::from_version(policy)?)?;
@@ -201,7 +201,7 @@ fn with_keys(keys: &[Key]) -> Result<Setup> {
     let say = |e| failed("set up TLS with keys", &e);
     let config = builder(POLICY).and_then(Builder::build).map_err(say)?;
     let user = if let [only] = keys { Some(only.user.clone()) } else { None };
-    let psk = |key: &Key| -> std::result::Result<Psk, s2n_tls::error::Error> {
+    let psk = |key: &Key| -> Made<Psk> {
         let mut psk = Psk::builder()?;
         // The peers know no other.
         psk.set_identity(key.user.as_bytes())?
@@ -236,7 +236,7 @@ fn server_certificates(dir: &Path, verify_peer: bool) -> Result<Config> {
     };
     let authority =
         if verify_peer { Some(credentials::required(dir, "ca-cert.pem")?) } else { None };
-    let make = || -> std::result::Result<Config, s2n_tls::error::Error> {
+    let make = || -> Made<Config> {
         let mut builder = builder(POLICY)?;
         builder.load_pem(&certificate, &key)?;
         if let Some(authority) = &authority {
@@ -299,9 +299,7 @@ fn show(builder: &mut Builder, (certificate, key): &(Vec<u8>, Vec<u8>)) -> Resul
 }
 
 /// What `tls-verify-peer=0` asks for.
-fn believe_any_certificate(
-    builder: &mut Builder,
-) -> std::result::Result<(), s2n_tls::error::Error> {
+fn believe_any_certificate(builder: &mut Builder) -> Made<()> {
     // SAFETY: memory safety is not affected; the library marks it so because it disables a security
     // check.
     unsafe { builder.disable_x509_verification()? };
