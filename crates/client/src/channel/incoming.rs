@@ -10,13 +10,13 @@
 
 use std::io::IoSliceMut;
 
-use device::Buffer;
 use net::{Received, Stream};
 use wire::constants::{EXTENDED_REPLY_LEN, SIMPLE_REPLY_LEN, STRUCTURED_REPLY_LEN};
 use wire::{
-    Body, Fatal, Framing, InFlight, PayloadEffect, PayloadSpan, PeerMisbehaved, PendingReply,
-    parse_reply_header,
+    Body, Fatal, Framing, InFlight, PayloadEffect, PayloadSpan, PeerMisbehaved, parse_reply_header,
 };
+
+use super::Flight;
 
 /// Bytes of the inbox.
 const INBOX: usize = 64 << 10;
@@ -43,14 +43,6 @@ enum State {
         cookie: u64,
         length: usize,
     },
-}
-
-/// A request that waits for replies, as this module sees it.
-pub(crate) trait Awaiting {
-    /// The reply so far.
-    fn reply(&mut self) -> &mut PendingReply;
-    /// Where data go.
-    fn buffer(&mut self) -> Option<&mut Buffer>;
 }
 
 /// The receiving half of a channel.
@@ -92,10 +84,10 @@ impl Incoming {
     }
 
     /// Takes messages off the inbox until a reply is complete (its cookie) or bytes are missing.
-    pub(crate) fn parse<F: Awaiting>(
+    pub(crate) fn parse<T>(
         &mut self,
         mode: Framing,
-        flights: &mut InFlight<F>,
+        flights: &mut InFlight<Flight<T>>,
     ) -> Result<Option<u64>, Fatal> {
         loop {
             let complete = match self.state {
@@ -112,17 +104,17 @@ impl Incoming {
         }
     }
 
-    fn header<F: Awaiting>(
+    fn header<T>(
         &mut self,
         mode: Framing,
-        flights: &mut InFlight<F>,
+        flights: &mut InFlight<Flight<T>>,
     ) -> Result<Took, Fatal> {
         let Some((header, n)) = parse_reply_header(mode, self.unread())? else {
             return Ok(Took::Nothing);
         };
         self.consume(n);
         let cookie = header.cookie;
-        let reply = flights.find(cookie)?.reply();
+        let reply = &mut flights.find(cookie)?.reply;
         self.state = match reply.header(&header)? {
             Body::Empty if reply.is_complete() => return Ok(Took::Last(cookie)),
             Body::Empty => State::Header,
@@ -133,23 +125,23 @@ impl Incoming {
         Ok(Took::Something)
     }
 
-    fn offset<F: Awaiting>(
+    fn offset<T>(
         &mut self,
         cookie: u64,
         length: u64,
-        flights: &mut InFlight<F>,
+        flights: &mut InFlight<Flight<T>>,
     ) -> Result<Took, Fatal> {
         let Some(offset) = self.unread().first_chunk::<8>().copied() else {
             return Ok(Took::Nothing);
         };
         self.consume(8);
-        let span = flights.find(cookie)?.reply().data_offset(offset, length)?;
+        let span = flights.find(cookie)?.reply.data_offset(offset, length)?;
         self.state = State::Data { cookie, at: size(span.start)?, left: size(span.length)? };
         Ok(Took::Something)
     }
 
     /// Moves data that are in the inbox to where they belong.
-    fn data<F: Awaiting>(&mut self, cookie: u64, flights: &mut InFlight<F>) -> Result<Took, Fatal> {
+    fn data<T>(&mut self, cookie: u64, flights: &mut InFlight<Flight<T>>) -> Result<Took, Fatal> {
         let State::Data { at, left, .. } = self.state else { return Ok(Took::Nothing) };
         let n = left.min(self.end - self.start);
         let flight = flights.find(cookie)?;
@@ -163,19 +155,19 @@ impl Incoming {
             return Ok(Took::Nothing);
         }
         self.state = State::Header;
-        Ok(if flight.reply().is_complete() { Took::Last(cookie) } else { Took::Something })
+        Ok(if flight.reply.is_complete() { Took::Last(cookie) } else { Took::Something })
     }
 
-    fn payload<F: Awaiting>(
+    fn payload<T>(
         &mut self,
         cookie: u64,
         length: usize,
-        flights: &mut InFlight<F>,
+        flights: &mut InFlight<Flight<T>>,
     ) -> Result<Took, Fatal> {
         let flight = flights.find(cookie)?;
         if self.long.is_empty() && length <= self.end - self.start {
             let payload = self.inbox.get(self.start..self.start + length).ok_or(outside())?;
-            let event = flight.reply().payload(payload)?;
+            let event = flight.reply.payload(payload)?;
             self.start += length;
             self.state = State::Header;
             return ended(flight, event, cookie);
@@ -190,19 +182,19 @@ impl Incoming {
         if self.long.len() < length {
             return Ok(Took::Nothing);
         }
-        let event = flight.reply().payload(&self.long)?;
+        let event = flight.reply.payload(&self.long)?;
         self.long = Vec::new();
         self.state = State::Header;
         ended(flight, event, cookie)
     }
 
     /// Receives once. `large` says that data longer than [`SMALL`] may come.
-    pub(crate) fn fill<F: Awaiting>(
+    pub(crate) fn fill<T>(
         &mut self,
         stream: &Stream,
         mode: Framing,
         large: bool,
-        flights: &mut InFlight<F>,
+        flights: &mut InFlight<Flight<T>>,
     ) -> Result<rustix::io::Result<Received>, Fatal> {
         let ahead = if large { longest_header(mode) } else { INBOX };
         if self.start == self.end {
@@ -245,16 +237,16 @@ enum Took {
     Something,
 }
 
-fn ended<F: Awaiting>(flight: &mut F, event: PayloadEffect, cookie: u64) -> Result<Took, Fatal> {
+fn ended<T>(flight: &mut Flight<T>, event: PayloadEffect, cookie: u64) -> Result<Took, Fatal> {
     if let PayloadEffect::Zeroes(PayloadSpan { start, length }) = event {
         room(flight, size(start)?, size(length)?)?.fill(0);
     }
-    Ok(if flight.reply().is_complete() { Took::Last(cookie) } else { Took::Something })
+    Ok(if flight.reply.is_complete() { Took::Last(cookie) } else { Took::Something })
 }
 
-fn room<F: Awaiting>(flight: &mut F, at: usize, len: usize) -> Result<&mut [u8], Fatal> {
+fn room<T>(flight: &mut Flight<T>, at: usize, len: usize) -> Result<&mut [u8], Fatal> {
     let end = at.checked_add(len).ok_or(outside())?;
-    flight.buffer().and_then(|buffer| buffer.get_mut(at..end)).ok_or(outside())
+    flight.work.buffer().and_then(|buffer| buffer.get_mut(at..end)).ok_or(outside())
 }
 
 fn outside() -> Fatal {

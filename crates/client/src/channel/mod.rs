@@ -13,14 +13,14 @@ mod work;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use device::{Buffer, Error, ErrorKind, Fault, Operation, Outcome, Result, Slice};
+use device::{Error, ErrorKind, Fault, Operation, Outcome, Result, Slice};
 use net::{Outgoing, Received, Stream};
 use wire::{
     Command, CommandFlags, InFlight, Negotiated, PeerMisbehaved, PendingReply, StatusQuery,
 };
 
 pub(crate) use habits::Habits;
-use incoming::{Awaiting, Incoming, SMALL};
+use incoming::{Incoming, SMALL};
 use work::{Ask, Step, Work};
 
 /// Requests on the wire at a time; more wait here.
@@ -77,16 +77,6 @@ struct Flight<T> {
     end: u64,
 }
 
-impl<T> Awaiting for Flight<T> {
-    fn reply(&mut self) -> &mut PendingReply {
-        &mut self.reply
-    }
-
-    fn buffer(&mut self) -> Option<&mut Buffer> {
-        self.work.buffer()
-    }
-}
-
 /// An operation that is not on the wire yet.
 #[derive(Debug)]
 struct WaitingRequests<T> {
@@ -115,6 +105,8 @@ pub(crate) struct Channel<T> {
     leaving: bool,
     /// All replies have come, and DISC was sent.
     left: bool,
+    /// The operations that have ended, for its owner to take.
+    pub(crate) ended: Vec<Ended<T>>,
 }
 
 impl<T> Channel<T> {
@@ -133,6 +125,7 @@ impl<T> Channel<T> {
             given_up: false,
             leaving: false,
             left: false,
+            ended: Vec::new(),
         }
     }
 
@@ -167,24 +160,24 @@ impl<T> Channel<T> {
     }
 
     /// Starts an operation. Nothing is sent before [`Channel::send`].
-    pub(crate) fn start(&mut self, tag: T, operation: Operation, ended: &mut Vec<Ended<T>>) {
+    pub(crate) fn start(&mut self, tag: T, operation: Operation) {
         let (step, payload) = work::begin(operation, &self.session);
-        self.step(tag, step, payload, ended);
+        self.step(tag, step, payload);
     }
 
-    fn step(&mut self, tag: T, step: Step, payload: Option<Slice>, ended: &mut Vec<Ended<T>>) {
+    fn step(&mut self, tag: T, step: Step, payload: Option<Slice>) {
         let work = match step {
-            Step::Ended(outcome) => return ended.push(Ended::new(tag, outcome)),
+            Step::Ended(outcome) => return self.ended.push(Ended::new(tag, outcome)),
             Step::Go(work) => work,
         };
         let waiting = WaitingRequests { tag, work, payload };
         if let Some(why) = self.refusal() {
-            return ended.push(self.refused(waiting, why));
+            return self.ended.push(self.refused(waiting, why));
         }
         if !self.has_room() || !self.waiting.is_empty() {
             return self.waiting.push_back(waiting);
         }
-        self.launch(waiting, ended);
+        self.launch(waiting);
     }
 
     /// Whether one more request may go on the wire.
@@ -204,7 +197,7 @@ impl<T> Channel<T> {
     }
 
     /// Puts an operation's next request on the wire.
-    fn launch(&mut self, waiting: WaitingRequests<T>, ended: &mut Vec<Ended<T>>) {
+    fn launch(&mut self, waiting: WaitingRequests<T>) {
         let WaitingRequests { tag, work, mut payload } = waiting;
         let ask = work.ask(&self.session, &self.habits);
         let Ask { command, flags, offset, length, context } = ask;
@@ -235,8 +228,8 @@ impl<T> Channel<T> {
             Err(refusal) => {
                 if let Some(flight) = self.flights.remove(cookie) {
                     let error = failure::refused(command, refusal);
-                    let outcome = Err(located(error, &flight.work));
-                    ended.push(Ended::new(flight.tag, outcome));
+                    let outcome = Err(flight.work.located(error));
+                    self.ended.push(Ended::new(flight.tag, outcome));
                 }
             }
         }
@@ -245,7 +238,7 @@ impl<T> Channel<T> {
     /// Takes the operations that were not sent, and will not be.
     fn refused(&self, waiting: WaitingRequests<T>, why: Error) -> Ended<T> {
         let WaitingRequests { tag, work, payload } = waiting;
-        let outcome = Err(located(why, &work));
+        let outcome = Err(work.located(why));
         let undone = match self.ending() {
             Some(Ending::Broken) => None,
             _ => work.undone(payload, &self.session),
@@ -268,7 +261,7 @@ impl<T> Channel<T> {
     }
 
     /// Sends what the socket takes. Returns whether it took anything.
-    pub(crate) fn send(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
+    pub(crate) fn send(&mut self) -> bool {
         if self.outgoing.is_empty() {
             return false;
         }
@@ -278,14 +271,14 @@ impl<T> Channel<T> {
                 Ok(moved) => {
                     any |= moved;
                     // Sending makes room, too.
-                    if !moved || !self.launch_waiting(ended) {
+                    if !moved || !self.launch_waiting() {
                         return any;
                     }
                 }
                 Err(e) => {
                     // The server may have sent a reason before it closed.
-                    while self.over.is_none() && self.receive_once(ended).is_some() {}
-                    self.fail(self.stream.failure("send to the server", e), ended);
+                    while self.over.is_none() && self.receive_once().is_some() {}
+                    self.fail(self.stream.failure("send to the server", e));
                     return true;
                 }
             }
@@ -293,14 +286,14 @@ impl<T> Channel<T> {
     }
 
     /// Receives what has come. Returns whether anything has.
-    pub(crate) fn receive(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
-        let (mut bytes, before) = (0, ended.len());
+    pub(crate) fn receive(&mut self) -> bool {
+        let (mut bytes, before) = (0, self.ended.len());
         // The next requests are then sent while the server is busy with the rest. Long replies
         // pause by their bytes.
         let parts = if self.large > 0 { 1 } else { PARTS };
         let pause = (self.flights.len() / parts).clamp(1, PAUSE_ENDED);
-        while self.over.is_none() && bytes < PAUSE_BYTES && ended.len() - before < pause {
-            match self.receive_once(ended) {
+        while self.over.is_none() && bytes < PAUSE_BYTES && self.ended.len() - before < pause {
+            match self.receive_once() {
                 Some(n) => bytes += n,
                 None => break,
             }
@@ -308,44 +301,44 @@ impl<T> Channel<T> {
                 break;
             }
         }
-        bytes > 0 || ended.len() > before
+        bytes > 0 || self.ended.len() > before
     }
 
     /// Receives once, and processes all that has come so far. `None` when nothing is there.
-    fn receive_once(&mut self, ended: &mut Vec<Ended<T>>) -> Option<usize> {
+    fn receive_once(&mut self) -> Option<usize> {
         let (mode, large) = (self.session.mode, self.large > 0);
         let n = match self.incoming.fill(&self.stream, mode, large, &mut self.flights) {
             Ok(Ok(Received::Bytes(n))) => n,
             Ok(Ok(Received::Nothing)) => return None,
             Ok(Ok(Received::End)) => {
-                self.fail(failure::closed(), ended);
+                self.fail(failure::closed());
                 return None;
             }
             Ok(Err(e)) => {
-                self.fail(self.stream.failure("receive from the server", e), ended);
+                self.fail(self.stream.failure("receive from the server", e));
                 return None;
             }
             Err(e) => {
-                self.fail(failure::fatal(e), ended);
+                self.fail(failure::fatal(e));
                 return None;
             }
         };
-        self.digest(ended);
+        self.digest();
         Some(n)
     }
 
     /// Ends or continues the operations whose replies are complete.
-    fn digest(&mut self, ended: &mut Vec<Ended<T>>) {
+    fn digest(&mut self) {
         while self.over.is_none() {
             match self.incoming.parse(self.session.mode, &mut self.flights) {
                 Ok(None) => break,
-                Ok(Some(cookie)) => self.complete(cookie, ended),
-                Err(e) => self.fail(failure::fatal(e), ended),
+                Ok(Some(cookie)) => self.complete(cookie),
+                Err(e) => self.fail(failure::fatal(e)),
             }
         }
     }
 
-    fn complete(&mut self, cookie: u64, ended: &mut Vec<Ended<T>>) {
+    fn complete(&mut self, cookie: u64) {
         let Some(flight) = self.flights.remove(cookie) else { return };
         let Flight { tag, work, ask, reply, payload, end } = flight;
         self.large -= usize::from(is_large(&work));
@@ -354,67 +347,67 @@ impl<T> Channel<T> {
             // It cannot have executed a request that was not sent in full. Under TLS that is one
             // whose last record the socket has not taken whole.
             let why = failure::fatal(PeerMisbehaved::UnknownCookie.into());
-            ended.push(Ended::new(tag, Err(located(why.duplicate(), &work))));
-            return self.fail(why, ended);
+            self.ended.push(Ended::new(tag, Err(work.located(why.duplicate()))));
+            return self.fail(why);
         }
         if failure::is_leaving(&answer) {
             // It refused the request, and changed nothing.
             self.leaving = true;
             if let Some(why) = self.refusal() {
                 let waiting = WaitingRequests { tag, work, payload };
-                ended.push(self.refused(waiting, why));
+                self.ended.push(self.refused(waiting, why));
             }
         } else {
             let step = work.answered(&ask, answer, &self.session, &mut self.habits);
-            self.step(tag, step, None, ended);
+            self.step(tag, step, None);
         }
-        self.launch_waiting(ended);
-        self.leave_if_done(ended);
+        self.launch_waiting();
+        self.leave_if_done();
     }
 
     /// Disconnects when all requests on the wire have been answered; none is added.
-    pub(crate) fn leave(&mut self, ended: &mut Vec<Ended<T>>) {
+    pub(crate) fn leave(&mut self) {
         self.leaving = true;
-        self.launch_waiting(ended);
-        self.leave_if_done(ended);
+        self.launch_waiting();
+        self.leave_if_done();
     }
 
-    fn leave_if_done(&mut self, ended: &mut Vec<Ended<T>>) {
+    fn leave_if_done(&mut self) {
         if self.leaving && self.flights.is_empty() && self.over.is_none() {
             self.left = true;
-            self.disconnect(ended);
+            self.disconnect();
         }
     }
 
     /// Puts waiting operations on the wire, as far as there is room. Returns whether there were
     /// any.
-    fn launch_waiting(&mut self, ended: &mut Vec<Ended<T>>) -> bool {
+    fn launch_waiting(&mut self) -> bool {
         let mut any = false;
         while self.has_room()
             && let Some(waiting) = self.waiting.pop_front()
         {
             any = true;
             match self.refusal() {
-                None => self.launch(waiting, ended),
-                Some(why) => ended.push(self.refused(waiting, why)),
+                None => self.launch(waiting),
+                Some(why) => self.ended.push(self.refused(waiting, why)),
             }
         }
         any
     }
 
     /// Ends everything, because we gave up waiting.
-    pub(crate) fn give_up(&mut self, why: Error, ended: &mut Vec<Ended<T>>) {
+    pub(crate) fn give_up(&mut self, why: Error) {
         self.given_up |= self.over.is_none();
-        self.fail(why, ended);
+        self.fail(why);
     }
 
     /// Ends everything with an error.
-    pub(crate) fn fail(&mut self, why: Error, ended: &mut Vec<Ended<T>>) {
+    pub(crate) fn fail(&mut self, why: Error) {
         if self.over.is_some() {
             return;
         }
         self.over = Some(why.duplicate());
-        self.end_all(&why, ended);
+        self.end_all(&why);
         match self.ending() {
             // The receiving side stays open, to see when the peer closes.
             Some(Ending::GivenUp) => self.stream.end(),
@@ -422,17 +415,17 @@ impl<T> Channel<T> {
         }
     }
 
-    fn end_all(&mut self, why: &Error, ended: &mut Vec<Ended<T>>) {
+    fn end_all(&mut self, why: &Error) {
         let repeatable = self.ending() != Some(Ending::Broken);
         for flight in self.flights.drain() {
             let Flight { tag, work, payload, .. } = flight;
-            let outcome = Err(located(why.duplicate(), &work));
+            let outcome = Err(work.located(why.duplicate()));
             let may = repeatable && !work.is_once();
             let undone = if may { work.undone(payload, &self.session) } else { None };
-            ended.push(Ended { tag, outcome, undone });
+            self.ended.push(Ended { tag, outcome, undone });
         }
         for waiting in std::mem::take(&mut self.waiting) {
-            ended.push(self.refused(waiting, why.duplicate()));
+            self.ended.push(self.refused(waiting, why.duplicate()));
         }
         self.outgoing.clear();
         self.large = 0;
@@ -440,7 +433,7 @@ impl<T> Channel<T> {
 
     /// Sends DISC, if that is possible at once. Requests on the wire end with an error, and nothing
     /// is sent afterwards.
-    pub(crate) fn disconnect(&mut self, ended: &mut Vec<Ended<T>>) {
+    pub(crate) fn disconnect(&mut self) {
         if self.over.is_some() {
             return;
         }
@@ -455,7 +448,7 @@ impl<T> Channel<T> {
         let action = "talk to the server: the connection was closed";
         let why = Error::new(ErrorKind::Disconnected, Fault::Us, action);
         self.over = Some(why.duplicate());
-        self.end_all(&why, ended);
+        self.end_all(&why);
         self.stream.end();
     }
 }
@@ -463,11 +456,4 @@ impl<T> Channel<T> {
 /// Whether the data of a read are received straight into its buffer.
 fn is_large(work: &Work) -> bool {
     matches!(work, Work::Read { buffer, .. } if buffer.len() > SMALL)
-}
-
-fn located(error: Error, work: &Work) -> Error {
-    match work.offset() {
-        Some(offset) => error.at(offset),
-        None => error,
-    }
 }

@@ -323,14 +323,14 @@ impl Work {
         }
     }
 
-    /// The offset to name when it fails.
-    pub(crate) fn offset(&self) -> Option<u64> {
+    /// Its error, with the offset that it has come to.
+    pub(crate) fn located(&self, error: Error) -> Error {
         match *self {
-            Self::Flush => None,
-            Self::Range { next, .. } => Some(next),
-            Self::Read { offset, .. }
+            Self::Flush => error,
+            Self::Range { next: offset, .. }
+            | Self::Read { offset, .. }
             | Self::Status { offset, .. }
-            | Self::Write { offset, .. } => Some(offset),
+            | Self::Write { offset, .. } => error.at(offset),
         }
     }
 
@@ -348,16 +348,13 @@ impl Work {
         }
     }
 
-    fn succeeded(self, ask: &Ask, statuses: &[ContextStatus], session: &Negotiated) -> Step {
+    fn succeeded(mut self, ask: &Ask, statuses: &[ContextStatus], session: &Negotiated) -> Step {
         match self {
             Self::Flush | Self::Write { .. } => DONE,
             Self::Read { buffer, .. } => Step::Ended(Ok(Outcome::Read(buffer))),
-            Self::Range { command, flags, first, next, end, fast } => {
-                let next = next + ask.length;
-                if next >= end {
-                    return DONE;
-                }
-                Step::Go(Self::Range { command, flags, first, next, end, fast })
+            Self::Range { ref mut next, end, .. } => {
+                *next += ask.length;
+                if *next >= end { DONE } else { Step::Go(self) }
             }
             Self::Status { context, is_map, offset, end, max } => {
                 let status = statuses.iter().find(|s| s.context == context);
@@ -376,7 +373,13 @@ impl Work {
         }
     }
 
-    fn refused(self, ask: &Ask, e: ReplyError, session: &Negotiated, habits: &mut Habits) -> Step {
+    fn refused(
+        mut self,
+        ask: &Ask,
+        e: ReplyError,
+        session: &Negotiated,
+        habits: &mut Habits,
+    ) -> Step {
         let code = match &e {
             ReplyError::Remote(remote) => Some(remote.code),
             ReplyError::Protocol(_) => None,
@@ -392,9 +395,9 @@ impl Work {
             }
             // Also for EINVAL to a request that has no other form: some servers advertise zeroes
             // and refuse them. Writing zeroes instead is right, whatever was done.
-            Self::Range { command: Command::WriteZeroes, flags, first, next, end, fast }
-                if form || code == Some(ErrorCode::ENOTSUP) =>
-            {
+            Self::Range {
+                command: Command::WriteZeroes, ref mut flags, first, next, fast, ..
+            } if form || code == Some(ErrorCode::ENOTSUP) => {
                 if !flags.contains(CommandFlags::FAST_ZERO) {
                     return failed(cannot_zero(fast && next > first).at(next));
                 }
@@ -402,17 +405,12 @@ impl Work {
                     return failed(not_fast(next));
                 }
                 // "Not fast" means that nothing was changed, which is no longer true.
-                let flags = flags.without(CommandFlags::FAST_ZERO);
-                let command = Command::WriteZeroes;
-                return Step::Go(Self::Range { command, flags, first, next, end, fast });
+                *flags = flags.without(CommandFlags::FAST_ZERO);
+                return Step::Go(self);
             }
             _ => {}
         }
-        let error = failure::reply(ask.command, e);
-        failed(match self.offset() {
-            Some(offset) => error.at(offset),
-            None => error,
-        })
+        failed(self.located(failure::reply(ask.command, e)))
     }
 }
 

@@ -23,6 +23,7 @@ use super::Shared;
 use super::care::Keep;
 use super::inbox::Inbox;
 use super::order::{Lost, Submission, Whose, tell};
+use super::reactor;
 use super::silence::Silence;
 use crate::channel::{Channel, Ended, Ending};
 use crate::reach::ReadyConnection;
@@ -62,7 +63,6 @@ pub(crate) struct SharedConnection {
 
 struct Inner {
     channel: Channel<Submission>,
-    ended: Vec<Ended<Submission>>,
     lane: Option<LaneSide>,
     /// How many lanes there have been.
     lanes: u64,
@@ -111,7 +111,6 @@ impl SharedConnection {
         let channel = Channel::new(stream.clone(), session, &connected.leftover);
         let inner = Inner {
             channel,
-            ended: Vec::new(),
             lane: None,
             lanes: 0,
             others: 0,
@@ -142,7 +141,7 @@ impl SharedConnection {
     /// Ends the connection if the server has been silent for too long. Returns how long to wait
     /// before the next check; `None` when no more are needed.
     fn end_silence(self: &Arc<Self>) -> Option<Duration> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         // The thread of a lane may be busy elsewhere.
         inner.drive();
         self.drive_held(&mut inner);
@@ -151,13 +150,9 @@ impl SharedConnection {
         next
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
-    }
-
     /// Whether it can be of use, and how much it has to do: less is better.
     pub(crate) fn load(&self) -> Option<usize> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let lane = usize::from(inner.lane.is_some());
         (!inner.channel.is_over()).then_some(inner.others * 2 + lane)
     }
@@ -169,12 +164,12 @@ impl SharedConnection {
 
     /// Grows when bytes are sent or received.
     pub(crate) fn moves(&self) -> u64 {
-        self.lock().moves
+        self.inner.lock().moves
     }
 
     /// Whether it is unusable.
     pub(crate) fn is_over(&self) -> bool {
-        self.lock().channel.is_over()
+        self.inner.lock().channel.is_over()
     }
 
     /// Whether a flush may go over it: its server is still the same, or the epoch says that it may
@@ -190,7 +185,7 @@ impl SharedConnection {
 
     /// Lets the reactor watch the socket from now on, if it does not yet.
     pub(crate) fn watch(&self, epoll: Arc<OwnedFd>, token: u64) -> Result<()> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.reactor.is_none() {
             inner.reactor = Some((epoll, token));
         }
@@ -200,12 +195,11 @@ impl SharedConnection {
     /// Starts an operation for a caller that does not drive this. A batch is sent when it ends, or
     /// earlier if it is large.
     pub(crate) fn submit(self: &Arc<Self>, order: Submission, operation: Operation) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.others += 1;
         self.load.fetch_add(1, Relaxed);
-        let inner_ref = &mut *inner;
-        inner_ref.channel.start(order, operation, &mut inner_ref.ended);
-        if inner.ended.is_empty() && inner.channel.unsent() < PLENTY && self.sends_later() {
+        inner.channel.start(order, operation);
+        if inner.channel.ended.is_empty() && inner.channel.unsent() < PLENTY && self.sends_later() {
             return inner.note(false);
         }
         self.send(inner);
@@ -214,20 +208,19 @@ impl SharedConnection {
     fn sends_later(self: &Arc<Self>) -> bool {
         runtime::at_end_of_batch(Arc::as_ptr(self).addr(), || {
             let connection = self.clone();
-            move || connection.send(connection.lock())
+            move || connection.send(connection.inner.lock())
         })
     }
 
     fn send(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
-        let inner_ref = &mut *inner;
-        let moved = inner_ref.channel.send(&mut inner_ref.ended);
-        inner_ref.note(moved);
+        let moved = inner.channel.send();
+        inner.note(moved);
         self.settle(inner, None);
     }
 
     /// The reactor found the socket ready.
     pub(crate) fn ready(self: &Arc<Self>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if !inner.parting.is_empty() {
             return self.hear_out(inner);
         }
@@ -243,9 +236,8 @@ impl SharedConnection {
 
     /// Disconnects; everything in flight ends with an error.
     pub(crate) fn close(self: &Arc<Self>) {
-        let mut inner = self.lock();
-        let inner_ref = &mut *inner;
-        inner_ref.channel.disconnect(&mut inner_ref.ended);
+        let mut inner = self.inner.lock();
+        inner.channel.disconnect();
         inner.told = true;
         let parting = std::mem::take(&mut inner.parting);
         self.settle(inner, None);
@@ -255,29 +247,27 @@ impl SharedConnection {
     /// Disconnects when the server owes nothing, which may be now. Later operations go to another
     /// connection.
     pub(crate) fn leave(self: &Arc<Self>) {
-        let mut inner = self.lock();
-        let inner_ref = &mut *inner;
-        inner_ref.channel.leave(&mut inner_ref.ended);
+        let mut inner = self.inner.lock();
+        inner.channel.leave();
         self.settle(inner, None);
     }
 
     /// Whether a lane drives it.
     pub(crate) fn has_lane(&self) -> bool {
-        self.lock().lane.is_some()
+        self.inner.lock().lane.is_some()
     }
 
     /// Gives it up, for this reason: it is not known which server is at its end.
     pub(crate) fn give_up(self: &Arc<Self>, why: Error) {
-        let mut inner = self.lock();
-        let inner_ref = &mut *inner;
-        inner_ref.channel.give_up(why, &mut inner_ref.ended);
+        let mut inner = self.inner.lock();
+        inner.channel.give_up(why);
         self.settle(inner, None);
     }
 
     /// Attaches a lane, which checks its inbox; `None` if there is one already, or the connection
     /// is unusable.
     pub(crate) fn attach(&self, inbox: &Arc<Inbox>) -> Result<Option<u64>> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.lane.is_some() || inner.channel.is_over() {
             return Ok(None);
         }
@@ -303,7 +293,7 @@ impl SharedConnection {
 
     /// Detaches the lane; what it has in flight is forgotten when it ends.
     pub(crate) fn detach(&self, id: u64) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.lane.as_ref().is_some_and(|lane| lane.id == id) {
             self.free(&mut inner);
         }
@@ -318,20 +308,19 @@ impl SharedConnection {
         order: Submission,
         operation: Operation,
     ) -> Option<(Submission, Operation)> {
-        let mut inner = self.lock();
-        let inner = &mut *inner;
+        let mut inner = self.inner.lock();
         if inner.channel.is_over() {
             return Some((order, operation));
         }
         self.load.fetch_add(1, Relaxed);
-        inner.channel.start(order, operation, &mut inner.ended);
+        inner.channel.start(order, operation);
         inner.note(false);
         None
     }
 
     /// A turn of the lane. Returns whether anything moved.
     pub(crate) fn turn(self: &Arc<Self>, lane: u64, out: &mut Vec<Completed>) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let moved = inner.drive();
         let before = out.len();
         self.settle(inner, Some((lane, out)));
@@ -340,13 +329,13 @@ impl SharedConnection {
 
     /// Prepares the lane's descriptor for waiting.
     pub(crate) fn before_wait(self: &Arc<Self>) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mut wanted = epoll::EventFlags::IN;
         if inner.channel.wants_to_send() {
             wanted |= epoll::EventFlags::OUT;
         }
         let wanted = (!inner.channel.is_closed()).then_some(wanted);
-        let unsettled = !inner.ended.is_empty();
+        let unsettled = !inner.channel.ended.is_empty();
         if let Some(side) = &mut inner.lane
             && side.watched != wanted
         {
@@ -371,8 +360,7 @@ impl SharedConnection {
         self.hand_out(&mut inner, &mut driver, &mut after);
         if let Err(e) = self.update_reactor(&mut inner) {
             // The socket would never be watched again: better to end the connection.
-            let broken = &mut *inner;
-            broken.channel.fail(e, &mut broken.ended);
+            inner.channel.fail(e);
             self.hand_out(&mut inner, &mut driver, &mut after);
         }
         if inner.channel.is_closed()
@@ -417,7 +405,7 @@ impl SharedConnection {
         after: &mut Deferred,
     ) {
         let ending = inner.channel.ending();
-        let mut list = std::mem::take(&mut inner.ended);
+        let mut list = std::mem::take(&mut inner.channel.ended);
         for ended in list.drain(..) {
             self.load.fetch_sub(1, Relaxed);
             let Ended { tag: mut order, outcome, undone } = ended;
@@ -463,7 +451,7 @@ impl SharedConnection {
                 whose @ Whose::Inbox { .. } => tell(whose, outcome),
             }
         }
-        inner.ended = list;
+        inner.channel.ended = list;
     }
 
     /// Limits how long changes wait for the peer to close its side. Not under the lock: a timer may
@@ -472,7 +460,7 @@ impl SharedConnection {
         // The caller may have dropped it meanwhile.
         let connection = self.clone();
         self.timers.after(patience, move || {
-            let parting = std::mem::take(&mut connection.lock().parting);
+            let parting = std::mem::take(&mut connection.inner.lock().parting);
             parting.into_iter().for_each(|lost| lost.fail(None));
         });
     }
@@ -519,13 +507,8 @@ impl SharedConnection {
         if wanted == inner.watched {
             return Ok(());
         }
-        let data = epoll::EventData::new_u64(*token);
-        let done = match (inner.watched, wanted) {
-            (None, Some(flags)) => epoll::add(&**set, &*self.stream, data, flags),
-            (Some(_), Some(flags)) => epoll::modify(&**set, &*self.stream, data, flags),
-            (_, None) => epoll::delete(&**set, &*self.stream),
-        };
-        done.map_err(|e| Error::os("watch the connection", e))?;
+        reactor::watch(&**set, (&*self.stream, *token), inner.watched, wanted)
+            .map_err(|e| Error::os("watch the connection", e))?;
         inner.watched = wanted;
         Ok(())
     }
@@ -534,11 +517,11 @@ impl SharedConnection {
 impl Inner {
     /// Moves what can be moved. Returns whether anything was.
     fn drive(&mut self) -> bool {
-        let mut moved = self.channel.send(&mut self.ended);
-        moved |= self.channel.receive(&mut self.ended);
+        let mut moved = self.channel.send();
+        moved |= self.channel.receive();
         // Replies make room, and some operations need another request.
         if self.channel.wants_to_send() {
-            moved |= self.channel.send(&mut self.ended);
+            moved |= self.channel.send();
         }
         self.note(moved);
         moved
@@ -553,7 +536,7 @@ impl Inner {
         match self.silence.as_mut()?.look(stream.on_the_way()) {
             Ok(left) => Some(left),
             Err(why) => {
-                self.channel.give_up(why, &mut self.ended);
+                self.channel.give_up(why);
                 None
             }
         }

@@ -28,7 +28,7 @@ impl Shared {
     /// Puts a new connection in doubt, if there are others and they seem to be alive. Returns
     /// whether it did.
     pub(super) fn doubts(&self, new: &Arc<SharedConnection>) -> bool {
-        let others = self.list();
+        let others = self.list.lock();
         let doubted = !others.is_empty() && !others.iter().any(|other| other.is_over());
         drop(others);
         new.trust(!doubted);
@@ -82,7 +82,7 @@ impl Shared {
         if !matches!(operation, Operation::Flush) {
             return self.choose();
         }
-        let all = self.list();
+        let all = self.list.lock();
         self.trust_the_rest(&all);
         let trusted = || all.iter().filter(|connection| connection.is_trusted());
         let of_use = trusted().filter_map(|connection| Some((connection.load()?, connection)));

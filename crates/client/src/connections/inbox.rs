@@ -8,24 +8,21 @@ use runtime::{Bell, Mutex};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::reactor;
+
 /// Shared by a lane and all that work for it.
+#[derive(Debug)]
 pub(crate) struct Inbox {
     set: OwnedFd,
     bell: Bell,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     list: Vec<Completed>,
     /// The bell has rung, and was not cleared yet.
     rung: bool,
-}
-
-impl std::fmt::Debug for Inbox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Inbox")
-    }
 }
 
 impl Inbox {
@@ -68,12 +65,6 @@ impl Inbox {
         watched: Option<epoll::EventFlags>,
         wanted: Option<epoll::EventFlags>,
     ) -> rustix::io::Result<()> {
-        let data = epoll::EventData::new_u64(1);
-        match (watched, wanted) {
-            (None, None) => Ok(()),
-            (None, Some(flags)) => epoll::add(&self.set, socket, data, flags),
-            (Some(_), Some(flags)) => epoll::modify(&self.set, socket, data, flags),
-            (Some(_), None) => epoll::delete(&self.set, socket),
-        }
+        reactor::watch(&self.set, (socket, 1), watched, wanted)
     }
 }

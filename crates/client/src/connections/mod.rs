@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 use device::losses::LossAccount;
 use device::{Done, Error, ErrorKind, Fault, Operation, Result};
-use runtime::{Condvar, Mutex, MutexGuard};
+use runtime::{Condvar, Mutex};
 use wire::{Negotiated, TransmissionFlags as Flags};
 
 use crate::channel::Habits;
@@ -110,21 +110,9 @@ struct State {
 }
 
 impl Shared {
-    fn list(&self) -> MutexGuard<'_, Vec<Arc<SharedConnection>>> {
-        self.list.lock()
-    }
-
-    fn leaving(&self) -> MutexGuard<'_, Vec<Arc<SharedConnection>>> {
-        self.leaving.lock()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// All connections.
     fn all(&self) -> Vec<Arc<SharedConnection>> {
-        self.list().clone()
+        self.list.lock().clone()
     }
 
     fn name(&self) -> &str {
@@ -152,7 +140,7 @@ impl Shared {
         if self.is_watched() {
             return Ok(());
         }
-        let all = self.list();
+        let all = self.list.lock();
         if !self.is_watched() {
             let reactor = self.upstream.reactor()?;
             for connection in all.iter() {
@@ -166,7 +154,7 @@ impl Shared {
     /// The connection with the least to do. A lost one is used only if all are lost and it does not
     /// reconnect: it returns the error.
     fn choose(&self) -> Option<Arc<SharedConnection>> {
-        let all = self.list();
+        let all = self.list.lock();
         if let ([only], false) = (all.as_slice(), self.reconnects()) {
             return Some(only.clone());
         }
@@ -208,7 +196,7 @@ impl Connections {
             upstream,
         });
         let first = shared.adopt(first);
-        shared.list().push(first);
+        shared.list.lock().push(first);
         if shared.reconnects() {
             // A thread must notice when a connection is lost.
             shared.watch()?;
@@ -269,14 +257,14 @@ impl Connections {
             let action = format!("make a lane: all {} connections have one", shared.most);
             return Err(Error::new(ErrorKind::Limit, Fault::Us, action).on(shared.name()));
         }
-        if lost > 0 && shared.list().len() >= shared.most {
+        if lost > 0 && shared.list.lock().len() >= shared.most {
             let action = "make a lane: the connection was lost";
             return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action).on(shared.name()));
         }
         shared.want(lanes.max(lost + 1));
         let until = Instant::now() + SOON;
         loop {
-            let state = shared.state();
+            let state = shared.state.lock();
             let left = until.saturating_duration_since(Instant::now());
             let goes_on = state.making.trying && !left.is_zero();
             let last = state.last.as_ref().map(Error::duplicate);
@@ -315,11 +303,11 @@ impl Connections {
 impl Drop for Connections {
     fn drop(&mut self) {
         let shared = &self.0;
-        shared.state().closed = true;
+        shared.state.lock().closed = true;
         shared.changed.notify_all();
         // Operations that this ends call back, and a callback may ask for a connection.
-        let mut all = std::mem::take(&mut *shared.list());
-        all.append(&mut shared.leaving());
+        let mut all = std::mem::take(&mut *shared.list.lock());
+        all.append(&mut shared.leaving.lock());
         for connection in all {
             connection.close();
         }

@@ -2,7 +2,7 @@
 //!
 //! It is started with the first operation that needs it, and ends when the device is dropped.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -16,20 +16,16 @@ use super::connection::SharedConnection;
 const WAKE: u64 = u64::MAX;
 
 /// The reactor's handle. Dropping it ends the thread.
+#[derive(Debug)]
 pub(crate) struct ClientReactor(Arc<Shared>);
 
+#[derive(Debug)]
 struct Shared {
     epoll: Arc<OwnedFd>,
     wake: Bell,
     stop: AtomicBool,
     /// A connection's token is its index here. The device owns the connections.
     connections: Mutex<Vec<Weak<SharedConnection>>>,
-}
-
-impl std::fmt::Debug for ClientReactor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ClientReactor")
-    }
 }
 
 impl ClientReactor {
@@ -56,7 +52,7 @@ impl ClientReactor {
     /// Watches a connection from now on.
     pub(crate) fn add(&self, connection: &Arc<SharedConnection>) -> Result<()> {
         let token = {
-            let mut all = self.0.lock();
+            let mut all = self.0.connections.lock();
             let weak = Arc::downgrade(connection);
             // A late event of one that is gone may wake its successor; that does no harm.
             let free = all.iter().position(|one| one.strong_count() == 0);
@@ -79,10 +75,6 @@ impl Drop for ClientReactor {
 }
 
 impl Shared {
-    fn lock(&self) -> runtime::MutexGuard<'_, Vec<Weak<SharedConnection>>> {
-        self.connections.lock()
-    }
-
     fn run(&self) {
         let mut events = Vec::with_capacity(64);
         while !self.stop.load(Ordering::Acquire) {
@@ -95,11 +87,28 @@ impl Shared {
             for event in &events {
                 let token = event.data.u64();
                 let place = usize::try_from(token).unwrap_or(usize::MAX);
-                let connection = self.lock().get(place).and_then(Weak::upgrade);
+                let connection = self.connections.lock().get(place).and_then(Weak::upgrade);
                 if let Some(connection) = connection {
                     connection.ready();
                 }
             }
         }
+    }
+}
+
+/// Makes the epoll instance `set` wait for `wanted` at a socket, at which it waited for `watched`
+/// before.
+pub(crate) fn watch(
+    set: impl AsFd,
+    (socket, token): (impl AsFd, u64),
+    watched: Option<epoll::EventFlags>,
+    wanted: Option<epoll::EventFlags>,
+) -> rustix::io::Result<()> {
+    let data = epoll::EventData::new_u64(token);
+    match (watched, wanted) {
+        (None, None) => Ok(()),
+        (None, Some(flags)) => epoll::add(set, socket, data, flags),
+        (Some(_), Some(flags)) => epoll::modify(set, socket, data, flags),
+        (Some(_), None) => epoll::delete(set, socket),
     }
 }

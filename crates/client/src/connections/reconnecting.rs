@@ -68,7 +68,7 @@ impl Refused {
 impl Shared {
     /// Sets how many connections there should be.
     pub(crate) fn want(self: &Arc<Self>, number: usize) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.making.wanted = state.making.wanted.max(number.min(self.most));
         drop(state);
         self.make_more();
@@ -77,11 +77,11 @@ impl Shared {
     /// A connection was lost.
     pub(crate) fn lost_one(self: &Arc<Self>) {
         if self.reconnects() {
-            let mut list = self.list();
+            let mut list = self.list.lock();
             let over: Vec<_> = list.extract_if(.., |connection| connection.is_over()).collect();
             self.trust_the_rest(&list);
             drop(list);
-            self.state().making.lost += over.len() as u64;
+            self.state.lock().making.lost += over.len() as u64;
             self.let_go(over);
             self.make_more();
         }
@@ -89,7 +89,7 @@ impl Shared {
 
     /// Keeps unusable connections until they have sent the replies that they owe.
     pub(super) fn let_go(&self, over: Vec<Arc<SharedConnection>>) {
-        let mut leaving = self.leaving();
+        let mut leaving = self.leaving.lock();
         leaving.extend(over);
         let done = leaving.extract_if(.., |connection| connection.under_way() == 0).collect();
         drop(leaving);
@@ -99,8 +99,8 @@ impl Shared {
 
     /// Starts to make connections if there are too few.
     fn make_more(self: &Arc<Self>) {
-        let have = self.list().len();
-        let mut state = self.state();
+        let have = self.list.lock().len();
+        let mut state = self.state.lock();
         if state.making.trying
             || state.closed
             || state.another.is_some()
@@ -127,7 +127,7 @@ impl Shared {
 
     /// An attempt has ended.
     fn tried(self: &Arc<Self>, came: std::result::Result<(), Refused>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match came {
             Ok(()) => {
                 (state.making.failed, state.making.trying, state.last) = (0, false, None);
@@ -168,7 +168,7 @@ impl Shared {
                 self.upstream.timers.after(backoff::wait(failed), move || {
                     if let Some(shared) = weak.upgrade() {
                         // There may be enough by now.
-                        shared.state().making.trying = false;
+                        shared.state.lock().making.trying = false;
                         shared.make_more();
                     }
                 });
@@ -208,8 +208,8 @@ impl Shared {
         new: &Arc<SharedConnection>,
         driven: bool,
     ) -> std::result::Result<(), Refused> {
-        let closed = self.state().closed;
-        let mut list = self.list();
+        let closed = self.state.lock().closed;
+        let mut list = self.list.lock();
         // If it reconnects by itself, this one was asked something, and is watched, too.
         if self.is_watched() && !self.reconnects() && !driven {
             let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
@@ -238,7 +238,7 @@ impl Shared {
     /// have restarted, so the epoch grows.
     fn look_at_others(&self, new: &SharedConnection) -> std::result::Result<(), Refused> {
         self.look();
-        let others = self.list();
+        let others = self.list.lock();
         if others.iter().any(|connection| connection.is_over()) {
             self.keep.grow();
         }
@@ -250,7 +250,7 @@ impl Shared {
     fn look_closely(&self, new: &Arc<SharedConnection>) -> std::result::Result<(), Refused> {
         let watch = self.upstream.reactor().and_then(|reactor| reactor.add(new));
         watch.map_err(Refused::Useless)?;
-        let state = self.state();
+        let state = self.state.lock();
         let (losses, looked) = (state.making.lost, state.making.looked);
         drop(state);
         let lost = self.listen_to_canaries(new)?;
@@ -262,7 +262,7 @@ impl Shared {
             self.keep.grow();
             self.all().iter().for_each(|one| one.trust(true));
         }
-        self.state().making.looked = losses;
+        self.state.lock().making.looked = losses;
         Ok(())
     }
 
@@ -336,7 +336,7 @@ impl Shared {
     /// follow.
     fn restore(self: &Arc<Self>) -> Result<()> {
         let (begun, patience) = {
-            let waiting = &self.state().waiting;
+            let waiting = &self.state.lock().waiting;
             // Requests may have waited for it already.
             let all = if waiting.in_vain { None } else { self.keep.patience };
             (waiting.since.unwrap_or_else(Instant::now), all.unwrap_or_default())
@@ -347,7 +347,7 @@ impl Shared {
             let left = patience.saturating_sub(begun.elapsed());
             match came {
                 Err(e) if is_lost(&Err(e.duplicate())) || e.kind() == ErrorKind::NotFound => {
-                    let state = self.state();
+                    let state = self.state.lock();
                     if left.is_zero() || state.closed {
                         return Err(e);
                     }
@@ -366,14 +366,14 @@ impl Shared {
         if self.choose().is_some() {
             return Ok(());
         }
-        self.state().another = None;
+        self.state.lock().another = None;
         let connected = self.upstream.connect()?;
         let admitted = self.admit(connected);
         let came = match admitted {
             // Another thread has made as many as are allowed.
             Err(_) if self.choose().is_some() => Ok(()),
             Err(Refused::Another(e)) => {
-                self.state().another = Some(e.duplicate());
+                self.state.lock().another = Some(e.duplicate());
                 return Err(e);
             }
             other => other.map_err(Refused::error),
@@ -383,8 +383,8 @@ impl Shared {
     }
 
     fn replace_lost(self: &Arc<Self>) -> Result<()> {
-        self.state().another = None;
-        let mut lost: Vec<_> = self.list().iter().filter(|c| c.is_over()).cloned().collect();
+        self.state.lock().another = None;
+        let mut lost: Vec<_> = self.list.lock().iter().filter(|c| c.is_over()).cloned().collect();
         if !self.promised {
             self.forget_others(&mut lost);
         }
@@ -393,7 +393,7 @@ impl Shared {
             check_same(&self.session, connected.session()).map_err(|e| e.on(self.name()))?;
             let new = self.adopt(connected);
             self.look();
-            let mut all = self.list();
+            let mut all = self.list.lock();
             let others: Vec<_> = all.iter().filter(|c| !c.is_over()).cloned().collect();
             // A connection that was just made may be lost again, after others used it.
             let is_new_epoch = i == 0

@@ -63,7 +63,7 @@ impl Shared {
     /// Waits for a connection, if one will be made.
     fn wait(self: &Arc<Self>, mut lost: Lost) {
         let Some(patience) = self.keep.patience else { return lost.fail(None) };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // A connection may have come meanwhile.
         if let Some(connection) = self.choose_for(&lost.operation) {
             drop(state);
@@ -97,7 +97,7 @@ impl Shared {
 
     /// The time is over, unless it belonged to an earlier loss.
     fn give_up_waiting(&self, times: u64, patience: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let waiting = &mut state.waiting;
         if waiting.since.is_none() || waiting.times != times {
             return;
@@ -123,7 +123,7 @@ impl Shared {
 
     /// There is a connection: waiting operations go there.
     pub(crate) fn serve_waiting(self: &Arc<Self>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.waiting.since, state.waiting.in_vain) = (None, false);
         let list = std::mem::take(&mut state.waiting.list);
         drop(state);
@@ -142,7 +142,7 @@ impl Shared {
 
     /// Fails all waiting operations, for this reason.
     pub(crate) fn fail_waiting(&self, why: &Error) {
-        let list = std::mem::take(&mut self.state().waiting.list);
+        let list = std::mem::take(&mut self.state.lock().waiting.list);
         list.into_iter().for_each(|lost| lost.fail(Some(why.duplicate())));
     }
 }

@@ -106,10 +106,10 @@ fn whatever_is_asked_for_while_connections_are_left_and_made_is_done() {
             for _ in 0..20 {
                 let shared = &connections.0;
                 // It may come as soon as it is asked for.
-                let mut before = shared.list().len();
+                let mut before = shared.list.lock().len();
                 while before < 4 && shared.want_more() {
-                    wait_for("it comes to that", || shared.list().len() > before);
-                    before = shared.list().len();
+                    wait_for("it comes to that", || shared.list.lock().len() > before);
+                    before = shared.list.lock().len();
                 }
                 shared.leave_all_but(1);
             }
@@ -149,10 +149,10 @@ fn a_connection_that_still_owes_something_is_left_when_it_has_answered() {
     let read = |offset| Operation::Read { offset, buffer: Buffer::zeroed(512) };
     connections.submit(read(0), Box::new(move |outcome| tell.send(outcome).unwrap()), None);
     assert!(shared.want_more());
-    wait_for("it comes to that", || shared.list().len() == 2);
+    wait_for("it comes to that", || shared.list.lock().len() == 2);
     // Only that one has something to do, and it is the one that stays. A flush may go over either.
-    shared.list().reverse();
-    shared.list().iter().for_each(|one| one.trust(true));
+    shared.list.lock().reverse();
+    shared.list.lock().iter().for_each(|one| one.trust(true));
     shared.leave_all_but(1);
     assert!(run(&connections, read(512)).is_ok(), "the other one goes on");
     assert!(told.try_recv().is_err());
@@ -170,7 +170,7 @@ fn a_change_that_is_given_up_ends_though_the_timer_runs_its_task_at_once() {
     let (tell, told) = std::sync::mpsc::channel();
     let write = Operation::Write { offset: 0, data: Buffer::zeroed(512).into(), fua: false };
     connections.submit(write, Box::new(move |outcome| tell.send(outcome).unwrap()), None);
-    let only = shared.list().first().cloned().unwrap();
+    let only = shared.list.lock().first().cloned().unwrap();
     std::thread::spawn(move || {
         only.give_up(Error::new(ErrorKind::TimedOut, Fault::Peer, "test"));
     });
@@ -213,7 +213,7 @@ fn one_lost_after_a_write(first: First) -> (Connections, Server) {
     let shared = &connections.0;
     let write = Operation::Write { offset: 0, data: Buffer::zeroed(512).into(), fua: false };
     run(&connections, write).unwrap();
-    let old = shared.list().first().cloned().unwrap();
+    let old = shared.list.lock().first().cloned().unwrap();
     let lose = || {
         hang_up.send(()).unwrap();
         wait_for("it comes to that", || old.is_over());
@@ -222,8 +222,8 @@ fn one_lost_after_a_write(first: First) -> (Connections, Server) {
         lose();
     }
     assert!(shared.want_more());
-    wait_for("it comes to that", || shared.list().len() == 2);
-    let new = shared.list().last().cloned().unwrap();
+    wait_for("it comes to that", || shared.list.lock().len() == 2);
+    let new = shared.list.lock().last().cloned().unwrap();
     if first == First::Answers {
         wait_for("it comes to that", || new.is_trusted());
     }
@@ -263,9 +263,9 @@ fn the_only_connection_that_a_flush_may_go_over_is_not_left() {
     let (connections, _server) = one_lost_after_a_write(First::Answers);
     connections.reopen().unwrap();
     let shared = &connections.0;
-    wait_for("it comes to that", || shared.list().iter().all(|one| one.is_trusted()));
-    let last = shared.list().last().cloned().unwrap();
-    for one in shared.list().iter().filter(|one| !Arc::ptr_eq(one, &last)) {
+    wait_for("it comes to that", || shared.list.lock().iter().all(|one| one.is_trusted()));
+    let last = shared.list.lock().last().cloned().unwrap();
+    for one in shared.list.lock().iter().filter(|one| !Arc::ptr_eq(one, &last)) {
         one.trust(false);
     }
     shared.leave_all_but(1);
@@ -278,7 +278,7 @@ fn a_flush_that_has_nothing_to_vouch_for_goes_over_a_newer_connection() {
     let (connections, _server) = one_lost_after_a_write(First::Answers);
     run(&connections, Operation::Flush).unwrap();
     let shared = &connections.0;
-    shared.list().iter().for_each(|one| one.trust(one.is_over()));
+    shared.list.lock().iter().for_each(|one| one.trust(one.is_over()));
     run(&connections, Operation::Flush).unwrap();
     assert_eq!(connections.epoch(), 1, "callers that count epochs know");
     let write = Operation::Write { offset: 0, data: Buffer::zeroed(512).into(), fua: true };

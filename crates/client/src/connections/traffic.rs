@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use device::Operation;
-use runtime::{Mutex, MutexGuard};
+use runtime::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Shared;
@@ -82,10 +82,6 @@ impl Traffic {
             return None;
         }
         Some(self.bytes.swap(0, Relaxed).saturating_add(bytes))
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock()
     }
 }
 
@@ -175,8 +171,8 @@ impl Known {
 impl Shared {
     /// Asks for one more connection than there are or will be. Returns whether it is allowed.
     pub(super) fn want_more(self: &Arc<Self>) -> bool {
-        let state = self.state();
-        let list = self.list();
+        let state = self.state.lock();
+        let list = self.list.lock();
         let live = list.iter().filter(|connection| !connection.is_over()).count();
         if list.len() >= self.most || state.making.alone {
             return false;
@@ -200,8 +196,8 @@ impl Shared {
             _ => 0,
         };
         let Some(bytes) = self.traffic.count(bytes, ticks()) else { return };
-        let mut known = self.traffic.known();
-        let list = self.list();
+        let mut known = self.traffic.known.lock();
+        let list = self.list.lock();
         let under_way = list.iter().map(|connection| connection.under_way()).sum();
         let seen = Seen { bytes, under_way, connections: list.len() };
         drop(list);
@@ -227,8 +223,8 @@ impl Shared {
     /// judged. The last one that a flush may go over stays.
     pub(super) fn leave_all_but(&self, number: usize) {
         let number = number.max(1);
-        let mut state = self.state();
-        let mut list = self.list();
+        let mut state = self.state.lock();
+        let mut list = self.list.lock();
         let mut left = Vec::new();
         if !list.iter().any(|connection| connection.is_over()) {
             while list.len() > number
@@ -247,7 +243,7 @@ impl Shared {
 
     /// Goes back to one connection when one is enough.
     fn look_for_quiet(self: &Arc<Self>) {
-        let is_first = !std::mem::replace(&mut self.state().making.looks_for_quiet, true);
+        let is_first = !std::mem::replace(&mut self.state.lock().making.looks_for_quiet, true);
         if is_first {
             self.look_for_quiet_later();
         }
@@ -257,7 +253,7 @@ impl Shared {
         let weak = Arc::downgrade(self);
         self.upstream.timers.after(QUIET, move || {
             let Some(shared) = weak.upgrade() else { return };
-            let mut known = shared.traffic.known();
+            let mut known = shared.traffic.known.lock();
             let now = Instant::now();
             let is_quiet = known.is_quiet(now);
             if is_quiet {
@@ -268,9 +264,9 @@ impl Shared {
             if is_quiet && shared.lanes.load(Ordering::Acquire) == 0 {
                 shared.leave_all_but(1);
             }
-            let mut state = shared.state();
+            let mut state = shared.state.lock();
             let making = &state.making;
-            let goes_on = making.wanted > 1 || making.trying || shared.list().len() > 1;
+            let goes_on = making.wanted > 1 || making.trying || shared.list.lock().len() > 1;
             state.making.looks_for_quiet = goes_on;
             drop(state);
             if goes_on {
@@ -321,7 +317,7 @@ mod tests {
                 let Some(bytes) = self.traffic.count(4096, nanos) else { continue };
                 let connections = self.connections;
                 let seen = Seen { bytes, under_way: deep - 1, connections };
-                let verdict = self.traffic.known().comes(seen, self.now);
+                let verdict = self.traffic.known.lock().comes(seen, self.now);
                 match verdict {
                     Verdict::Stay | Verdict::Enough => {}
                     Verdict::More if self.connections + coming.len() < 8 => {
@@ -335,7 +331,7 @@ mod tests {
         }
 
         fn is_quiet(&self) -> bool {
-            self.traffic.known().is_quiet(self.now)
+            self.traffic.known.lock().is_quiet(self.now)
         }
     }
 
@@ -344,7 +340,7 @@ mod tests {
         let traffic = Traffic::new(Instant::now());
         assert_eq!(traffic.count(1, 50 * APART), Some(1), "the first is looked at");
         // Another thread has the lock, and this one does not wait for it.
-        let known = traffic.known();
+        let known = traffic.known.lock();
         let between = (0..1000).filter_map(|n| traffic.count(7, 50 * APART + n)).count();
         assert_eq!(between, 0);
         drop(known);

@@ -45,7 +45,7 @@ impl Shared {
     /// Of lost connections replaces one, if there is no other: further ones come when they help,
     /// and are compared then.
     pub(super) fn forget_others(&self, lost: &mut Vec<Arc<SharedConnection>>) {
-        let mut list = self.list();
+        let mut list = self.list.lock();
         let lives = list.iter().any(|connection| !connection.is_over());
         let others = lost.split_off(usize::from(!lives).min(lost.len()));
         list.retain(|one| !others.iter().any(|other| Arc::ptr_eq(one, other)));
