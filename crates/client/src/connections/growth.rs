@@ -65,13 +65,14 @@ impl Growth {
     pub(crate) fn waited(&mut self, time: Duration, now: Instant) -> bool {
         self.waited += time;
         let whole = now.saturating_duration_since(self.since);
-        if self.enough || whole < WHILE {
+        // Where requests come seldom it is measured from one to the next.
+        if self.enough || whole < WHILE || self.bytes == 0 {
             return false;
         }
         let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX).max(1);
         let (rate, idle) = (self.bytes.saturating_mul(1000) / millis, self.waited * 2 >= whole);
         self.again(now);
-        if rate == 0 || std::mem::take(&mut self.is_new) {
+        if std::mem::take(&mut self.is_new) {
             return false;
         }
         if self.before.is_some_and(|before| rate < before.saturating_add(before / 10)) {
@@ -115,6 +116,25 @@ mod tests {
         assert_eq!(settle(90, |_| 1000), 2, "the way is full");
         assert_eq!(settle(20, |n| n * 1000), 1, "the lane is busy");
         assert_eq!(settle(90, |_| 0), 1, "there is nothing to do");
+    }
+
+    #[test]
+    fn requests_that_take_long_are_measured_from_one_to_the_next() {
+        let begin = Instant::now();
+        let (mut growth, mut number) = (Growth::new(begin), 1u64);
+        for millis in 1..60_000u64 {
+            // A part of a long reply comes each millisecond, and the next request is due when all
+            // of it has come.
+            if millis % (900 / number.min(3)) == 1 {
+                growth.asked(1 << 20);
+            }
+            let now = begin + Duration::from_millis(millis);
+            if growth.waited(Duration::from_millis(1), now) && number < 64 {
+                number += 1;
+                growth.came(now);
+            }
+        }
+        assert_eq!(number, 4, "one more than helps was tried");
     }
 
     #[test]
