@@ -5,8 +5,8 @@
 //! same, and accepts content only for the range requested.
 
 use wire::{
-    Body, ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, Fatal,
-    Framing, InFlight, Negotiated, PayloadEffect, PayloadSpan, PendingReply, parse_reply_header,
+    Body, ClientHandshake, ClientPolicy, ClientStep, Command, CommandFlags, Fatal, Framing,
+    InFlight, Negotiated, PayloadEffect, PayloadSpan, PendingReply, parse_reply_header,
 };
 
 use crate::line;
@@ -20,7 +20,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let policy = policy(*wants, *more);
     let cut = talk(&policy, input, piece);
     // What follows STARTTLS at once is refused, so there it matters.
-    if policy.tls == ClientTls::Off {
+    if !policy.tls {
         assert_eq!(talk(&policy, input, usize::MAX), cut);
     }
 }
@@ -30,11 +30,7 @@ fn policy(wants: u8, more: u8) -> ClientPolicy {
     ClientPolicy {
         export: if more & 4 == 0 { String::new() } else { "disk".into() },
         lists: has(2),
-        tls: match more & 3 {
-            0 | 3 => ClientTls::Off,
-            1 => ClientTls::Allow,
-            _ => ClientTls::Require,
-        },
+        tls: more & 3 == 2,
         structured: !has(4),
         extended: !has(8),
         contexts: if has(0x10) { Vec::new() } else { vec!["base:allocation".into()] },

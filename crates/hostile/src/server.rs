@@ -79,7 +79,6 @@ fn talk(policy: u8, input: &[u8], piece: usize) -> (Vec<u8>, String) {
         structured: !has(2),
         extended: !has(4),
         meta_contexts: !has(8),
-        list: !has(0x10),
         ..ServerPolicy::default()
     });
     let offer = Offer { contexts: !has(0x80), waits: Cell::new(u32::from(has(0x80))) };

@@ -72,9 +72,7 @@ mod uri;
 pub use constants::{Command, CommandFlags, ErrorCode, Framing, TransmissionFlags};
 pub use coverage::ReadCoverage;
 pub use error::{Fatal, HandshakeError, PeerIncompatible, PeerMisbehaved};
-pub use handshake::client::{
-    ClientHandshake, ClientPolicy, ClientStep, ClientTls, ListedExport, put_option,
-};
+pub use handshake::client::{ClientHandshake, ClientPolicy, ClientStep, ListedExport, put_option};
 pub use handshake::server::{
     CloseReason, ExportCatalog, ExportOffer, OptionRefusal, ServerHandshake, ServerPolicy,
     ServerStep, ServerTls,

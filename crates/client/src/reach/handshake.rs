@@ -11,8 +11,8 @@ use net::{Received, Stream, Tuning, Until};
 use rustix::io::Errno;
 use wire::constants::reply;
 use wire::{
-    ClientHandshake, ClientPolicy, ClientStep, ClientTls, Command, CommandFlags, HandshakeError,
-    ListedExport, Negotiated, PeerIncompatible, encode_request,
+    ClientHandshake, ClientPolicy, ClientStep, Command, CommandFlags, HandshakeError, ListedExport,
+    Negotiated, PeerIncompatible, encode_request,
 };
 
 use super::route::Route;
@@ -81,10 +81,10 @@ fn session(
     timeout: Option<Duration>,
 ) -> Result<ReadyConnection> {
     match converse(route, policy, timeout)? {
-        (stream, Answer::Negotiated(session), leftover) => {
+        (stream, ClientStep::Ready(session), leftover) => {
             Ok(ReadyConnection { stream, session: *session, leftover })
         }
-        (_, Answer::List(_), _) => Err(confused().on(route)),
+        _ => Err(confused().on(route)),
     }
 }
 
@@ -95,15 +95,9 @@ pub(crate) fn list(
     timeout: Option<Duration>,
 ) -> Result<Vec<ListedExport>> {
     match converse(route, policy, timeout)?.1 {
-        Answer::List(list) => Ok(list),
-        Answer::Negotiated(_) => Err(confused().on(route)),
+        ClientStep::Listed(list) => Ok(list),
+        _ => Err(confused().on(route)),
     }
-}
-
-/// The result of a handshake.
-enum Answer {
-    List(Vec<ListedExport>),
-    Negotiated(Box<Negotiated>),
 }
 
 fn confused() -> Error {
@@ -114,16 +108,14 @@ fn confused() -> Error {
     )
 }
 
-type Conversation = (Stream, Answer, Vec<u8>);
-
+/// Connects, and negotiates: the last step, and the bytes that came after it.
 fn converse(
     route: &Route,
     policy: ClientPolicy,
     timeout: Option<Duration>,
-) -> Result<Conversation> {
+) -> Result<(Stream, ClientStep, Vec<u8>)> {
     let until = Until::within(timeout.unwrap_or(DEADLINE));
-    let wanted = if route.tls().is_some() { ClientTls::Require } else { ClientTls::Off };
-    let policy = ClientPolicy { tls: wanted, ..policy };
+    let policy = ClientPolicy { tls: route.tls().is_some(), ..policy };
     let try_to_converse = || {
         let stream = route.connect(until)?;
         // No limit: a healthy server may read nothing for a while.
@@ -139,7 +131,7 @@ fn handshake(
     policy: ClientPolicy,
     tls: Option<&Connector>,
     until: Until,
-) -> Result<(Answer, Vec<u8>)> {
+) -> Result<(ClientStep, Vec<u8>)> {
     let mut handshake = ClientHandshake::new(policy);
     let mut input = vec![0; 16 << 10];
     // Under TLS a server that does not trust us says so only then, or just closes.
@@ -166,14 +158,14 @@ fn handshake(
         let leftover = arrived.get(consumed..).unwrap_or_default();
         match step {
             ClientStep::NeedMore => sent?,
-            ClientStep::Ready(session) => {
+            ClientStep::Ready(_) => {
                 sent?;
-                return Ok((Answer::Negotiated(session), leftover.to_vec()));
+                return Ok((step, leftover.to_vec()));
             }
             // The last bytes sent are only the end of the handshake.
-            ClientStep::Listed(list) => {
+            ClientStep::Listed(_) => {
                 stream.end();
-                return Ok((Answer::List(list), Vec::new()));
+                return Ok((step, Vec::new()));
             }
             ClientStep::Failed(e) => return Err(failed(e)),
             ClientStep::StartTls => {

@@ -20,18 +20,6 @@ use crate::session::{BlockConstraints, Negotiated, Protocol};
 /// Longest reply to an option, in bytes: names and messages have 4096 at most.
 const MAX_REPLY: u32 = 64 << 10;
 
-/// How a client deals with TLS.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub enum ClientTls {
-    /// If the server has it; otherwise plain text.
-    Allow,
-    /// No TLS.
-    #[default]
-    Off,
-    /// TLS or nothing.
-    Require,
-}
-
 /// What a client wants. It asks for block sizes, and so has to keep to them, and for the canonical
 /// name and the description.
 #[derive(Clone, Debug)]
@@ -40,8 +28,8 @@ pub struct ClientPolicy {
     pub export: String,
     /// Learn which exports there are, and about each of them, instead of using one.
     pub lists: bool,
-    /// TLS.
-    pub tls: ClientTls,
+    /// TLS or nothing; otherwise no TLS.
+    pub tls: bool,
     /// Ask for structured replies.
     pub structured: bool,
     /// Ask for extended headers.
@@ -59,7 +47,7 @@ impl Default for ClientPolicy {
         Self {
             export: String::new(),
             lists: false,
-            tls: ClientTls::Off,
+            tls: false,
             structured: true,
             extended: true,
             contexts: Vec::new(),
@@ -286,12 +274,7 @@ impl ClientHandshake {
         self.no_zeroes = flags & handshake_flags::NO_ZEROES != 0;
         self.protocol = if fixed { Protocol::NewstyleFixed } else { Protocol::Newstyle };
         if !fixed {
-            if self.policy.tls == ClientTls::Require {
-                return Err(PeerIncompatible::NoTls.into());
-            }
-            if self.policy.lists {
-                return Err(PeerIncompatible::NoFixedNewstyle.into());
-            }
+            self.do_without_options()?;
         }
         put_u32(out, flags.into());
         if fixed {
@@ -301,14 +284,18 @@ impl ClientHandshake {
         Ok(ClientStep::NeedMore)
     }
 
+    /// Whether what is wanted can be had from a server that understands no options.
+    fn do_without_options(&self) -> Result<(), PeerIncompatible> {
+        match (self.policy.tls, self.policy.lists) {
+            (true, _) => Err(PeerIncompatible::NoTls),
+            (false, true) => Err(PeerIncompatible::NoFixedNewstyle),
+            (false, false) => Ok(()),
+        }
+    }
+
     fn oldstyle(&mut self, mut reader: Reader<'_>) -> Result<ClientStep, HandshakeError> {
         self.protocol = Protocol::Oldstyle;
-        if self.policy.tls == ClientTls::Require {
-            return Err(PeerIncompatible::NoTls.into());
-        }
-        if self.policy.lists {
-            return Err(PeerIncompatible::NoFixedNewstyle.into());
-        }
+        self.do_without_options()?;
         if !self.policy.export.is_empty() {
             return Err(PeerIncompatible::NoExportNames.into());
         }

@@ -4,8 +4,7 @@ use crate::codec::Reader;
 use crate::constants::{Framing, info, option, reply};
 use crate::error::{HandshakeError, PeerIncompatible, PeerMisbehaved, cleaned};
 use crate::handshake::client::{
-    ClientHandshake, ClientStep, ClientTls, ListedExport, context_data, info_data, put_option,
-    received_name,
+    ClientHandshake, ClientStep, ListedExport, context_data, info_data, put_option, received_name,
 };
 use crate::session::{BlockConstraints, Negotiated};
 
@@ -62,7 +61,7 @@ impl ClientHandshake {
     pub(super) fn begin(&mut self, mut phase: Phase, out: &mut Vec<u8>) -> ClientStep {
         loop {
             let data = match phase {
-                Phase::StartTls if self.policy.tls != ClientTls::Off => Some(Vec::new()),
+                Phase::StartTls if self.policy.tls => Some(Vec::new()),
                 Phase::Extended if self.policy.extended => Some(Vec::new()),
                 Phase::Structured if self.policy.structured && self.mode == Framing::Simple => {
                     Some(Vec::new())
@@ -211,13 +210,11 @@ impl ClientHandshake {
             return Err(PeerIncompatible::TlsRequired.into());
         }
         match phase {
-            Phase::StartTls if self.policy.tls == ClientTls::Require => return Err(refusal),
-            Phase::List => return Err(refusal),
             Phase::Export if kind == reply::ERR_UNSUP && self.mode != Framing::Extended => {
                 self.send_export_name(out);
                 return Ok(ClientStep::NeedMore);
             }
-            Phase::Export => return Err(refusal),
+            Phase::StartTls | Phase::List | Phase::Export => return Err(refusal),
             Phase::SelectContexts => self.contexts.clear(),
             _ => {}
         }

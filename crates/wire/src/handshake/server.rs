@@ -161,8 +161,6 @@ pub struct ServerPolicy {
     pub extended: bool,
     /// Answer context queries.
     pub meta_contexts: bool,
-    /// Answer LIST; otherwise it is refused by policy.
-    pub list: bool,
 }
 
 impl Default for ServerPolicy {
@@ -175,7 +173,6 @@ impl Default for ServerPolicy {
             structured: true,
             extended: true,
             meta_contexts: true,
-            list: true,
         }
     }
 }

@@ -128,7 +128,7 @@ impl ServerHandshake {
 
     /// Whether a list would be given.
     pub(super) fn may_list(&self) -> bool {
-        self.policy.list && self.lists < MAX_LISTS && !self.tls_missing()
+        self.lists < MAX_LISTS && !self.tls_missing()
     }
 
     fn list(
@@ -138,9 +138,6 @@ impl ServerHandshake {
         out: &mut Vec<u8>,
     ) -> Result<ServerStep, OptionRefusal> {
         no_data(data)?;
-        if !self.policy.list {
-            return Err(OptionRefusal::policy("listing exports is disabled"));
-        }
         if self.lists >= MAX_LISTS {
             return Err(OptionRefusal::invalid("exports were listed already"));
         }

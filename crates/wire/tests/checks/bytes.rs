@@ -1,9 +1,7 @@
 //! Messages, written by hand.
 
 pub(crate) use blackbox::nbd::Cursor as Fields;
-pub(crate) use blackbox::nbd::rep::{
-    ACK, INFO, INVALID, META_CONTEXT as META, POLICY, SERVER, UNSUP,
-};
+pub(crate) use blackbox::nbd::rep::{ACK, INFO, META_CONTEXT as META, POLICY, SERVER, UNSUP};
 use blackbox::nbd::{EXT_REQUEST, OPTION_REPLY, REQUEST};
 
 pub(crate) const IHAVEOPT: &[u8; 8] = b"IHAVEOPT";

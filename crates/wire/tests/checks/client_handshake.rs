@@ -2,13 +2,10 @@
 //! the program's show.
 
 use blackbox::conformance::handshakes::{self, Goal, Handshake, Then, Verdict, option_of};
-use wire::{
-    ClientHandshake, ClientPolicy, ClientStep, ClientTls, HandshakeError, Negotiated,
-    PeerMisbehaved,
-};
+use wire::{ClientHandshake, ClientPolicy, ClientStep, HandshakeError, Negotiated, PeerMisbehaved};
 
 use crate::checks::bytes::{
-    ACK, Bytes, Fields, IHAVEOPT, INFO, INVALID, META, POLICY, SERVER, UNSUP, info, meta, option,
+    ACK, Bytes, Fields, IHAVEOPT, INFO, META, POLICY, SERVER, UNSUP, info, meta, option,
     option_reply,
 };
 
@@ -114,7 +111,7 @@ fn ended(row: &Handshake, piece: usize) -> Ended {
     let policy = ClientPolicy {
         export: row.export.to_owned(),
         lists: row.goal == Goal::List,
-        tls: if row.tls { ClientTls::Require } else { ClientTls::Off },
+        tls: row.tls,
         contexts: vec!["base:allocation".to_owned()],
         list_contexts: row.goal == Goal::Inform,
         ..ClientPolicy::default()
@@ -299,23 +296,13 @@ fn client_check_17_one_id_for_two_contexts_is_rejected() {
 }
 
 #[test]
-fn client_check_18_tls_is_used_where_it_is_allowed_and_supported() {
-    let mut client = Client::greeted(ClientPolicy { tls: ClientTls::Allow, ..plain() }, 3);
+fn client_check_18_what_is_negotiated_under_tls_is_known_to_be() {
+    let mut client = Client::greeted(ClientPolicy { tls: true, ..plain() }, 3);
     assert_eq!(client.agree(5), ClientStep::StartTls);
     client.handshake.tls_established(&mut client.said);
     client.expect(info(7, "disk", &[1, 2, 3]));
     client.hear(export_info(1000, 1));
     assert!(ready(client.hear(option_reply(7, ACK, []))).tls);
-}
-
-#[test]
-fn client_check_18_clear_text_is_used_where_tls_is_only_allowed() {
-    for kind in [UNSUP, POLICY, INVALID] {
-        let mut client = Client::greeted(ClientPolicy { tls: ClientTls::Allow, ..plain() }, 3);
-        client.refuse(5, kind);
-        client.hear(export_info(1000, 1));
-        assert!(!ready(client.agree(7)).tls);
-    }
 }
 
 #[test]
