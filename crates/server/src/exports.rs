@@ -59,7 +59,7 @@ impl Allowed {
 
     /// What the export is to a client that comes from `peer`, and under TLS has shown to be
     /// `identity`.
-    fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
+    pub(crate) fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
         let now = self.0.read();
         let all = [&now.rules, &now.also].into_iter().flatten();
         let mut unmet = all.filter(|rules| !rules.mean(peer, identity)).peekable();
@@ -132,11 +132,6 @@ impl Exports {
 }
 
 impl Export {
-    /// Whether a client may use it that comes from `peer`, and under TLS has shown `identity`.
-    pub(crate) fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
-        self.allow.access(peer, identity)
-    }
-
     /// The sentence for a device: the export's own, or the device's.
     pub(crate) fn described(&self, info: &Info) -> String {
         if self.description.is_empty() {

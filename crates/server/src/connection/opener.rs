@@ -92,7 +92,7 @@ impl ExportOpener {
     /// Whether this client may use an export, by the identity that it has shown.
     fn access(&self, export: &Export) -> Access {
         let stream = self.link.stream();
-        export.access(&stream.peer(), stream.identity().as_deref())
+        export.allow.access(&stream.peer(), stream.identity().as_deref())
     }
 
     /// The export for a name, if this client may use it.
