@@ -42,19 +42,15 @@ pub(super) fn required(dir: &Path, name: &str) -> Result<Vec<u8>> {
     read(&dir.join(name), READ, LONGEST)
 }
 
-/// A certificate and its key: both, or neither.
-pub(super) fn pair(dir: &Path, end: &str) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-    let (certificate, key) = (format!("{end}-cert.pem"), format!("{end}-key.pem"));
-    Ok(match (optional(dir, &certificate)?, optional(dir, &key)?) {
+/// A client's certificate and its key: both, or neither.
+pub(super) fn pair(dir: &Path) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    let (certificate, key) = ("client-cert.pem", "client-key.pem");
+    Ok(match (optional(dir, certificate)?, optional(dir, key)?) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, Some(_)) => return Err(required(dir, &certificate).err().unwrap_or_else(odd)),
-        (Some(_), None) => return Err(required(dir, &key).err().unwrap_or_else(odd)),
+        // One is missing, unless it has come meanwhile.
+        _ => Some((required(dir, certificate)?, required(dir, key)?)),
     })
-}
-
-fn odd() -> Error {
-    Error::new(ErrorKind::Changed, Fault::File, "TLS: a certificate appeared meanwhile")
 }
 
 /// Revocation lists are not checked, so one that exists must not be silently ignored.

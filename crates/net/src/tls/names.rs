@@ -53,45 +53,33 @@ fn names(certificate: &[u8]) -> Option<(String, String)> {
 
 /// The common names of a subject: each is text.
 pub(super) fn common(subject: AnyRef<'_>) -> Option<Vec<&str>> {
-    let mut found = Vec::new();
-    let mut parts = content(subject)?;
-    while !parts.is_finished() {
-        let mut set = inside(&mut parts, Tag::Set)?;
-        while !set.is_finished() {
-            let mut pair = inside(&mut set, Tag::Sequence)?;
-            let (kind, value) = (object(&mut pair)?, any(&mut pair)?);
-            if kind == COMMON_NAME {
-                found.push(text(value)?);
-            }
-        }
-    }
-    Some(found)
+    let all = parts(subject)?.into_iter().flatten();
+    all.filter(|(kind, _)| *kind == COMMON_NAME).map(|(_, value)| text(value)).collect()
 }
 
-/// The content of a name.
-fn content(name: AnyRef<'_>) -> Option<SliceReader<'_>> {
+/// The parts of a name, in their sets.
+fn parts(name: AnyRef<'_>) -> Option<Vec<Vec<(ObjectIdentifier, AnyRef<'_>)>>> {
     (name.tag() == Tag::Sequence).then_some(())?;
-    SliceReader::new(name.value()).ok()
+    let (mut sets, mut all) = (SliceReader::new(name.value()).ok()?, Vec::new());
+    while !sets.is_finished() {
+        let (mut set, mut one) = (inside(&mut sets, Tag::Set)?, Vec::new());
+        while !set.is_finished() {
+            let mut pair = inside(&mut set, Tag::Sequence)?;
+            one.push((object(&mut pair)?, any(&mut pair)?));
+        }
+        all.push(one);
+    }
+    (all.len() <= MOST_PARTS).then_some(all)
 }
 
 /// A name as RFC 4514 writes it: the last part first.
 fn name(whole: AnyRef<'_>) -> Option<String> {
-    let mut parts = content(whole)?;
     let mut texts = Vec::new();
-    while !parts.is_finished() {
-        let mut set = inside(&mut parts, Tag::Set)?;
-        let mut joined = Vec::new();
-        while !set.is_finished() {
-            let mut pair = inside(&mut set, Tag::Sequence)?;
-            let kind = object(&mut pair)?;
-            joined.push(part(kind, any(&mut pair)?)?);
-        }
-        texts.push(joined.join("+"));
-        if texts.len() > MOST_PARTS {
-            return None;
-        }
+    for set in parts(whole)?.into_iter().rev() {
+        let joined: Option<Vec<_>> =
+            set.into_iter().map(|(kind, value)| part(kind, value)).collect();
+        texts.push(joined?.join("+"));
     }
-    texts.reverse();
     Some(texts.join(",")).filter(|text| text.len() <= LONGEST)
 }
 

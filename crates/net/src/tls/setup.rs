@@ -229,11 +229,8 @@ fn one_of<'a>(keys: &'a [Key], user: Option<&str>, file: &Path) -> Result<&'a Ke
 
 fn server_certificates(dir: &Path, verify_peer: bool) -> Result<Config> {
     credentials::refuse_revocations(dir)?;
-    let Some((certificate, key)) = credentials::pair(dir, "server")? else {
-        return Err(credentials::required(dir, "server-cert.pem").err().unwrap_or_else(|| {
-            Error::new(ErrorKind::Changed, Fault::File, "TLS: the certificate changed meanwhile")
-        }));
-    };
+    let certificate = credentials::required(dir, "server-cert.pem")?;
+    let key = credentials::required(dir, "server-key.pem")?;
     let authority =
         if verify_peer { Some(credentials::required(dir, "ca-cert.pem")?) } else { None };
     let make = || -> Made<Config> {
@@ -261,7 +258,7 @@ fn client_certificates(dir: Option<&Path>, host: Option<&str>, verify: bool) -> 
     let mut ours = None;
     if let Some(dir) = &found {
         credentials::refuse_revocations(dir)?;
-        ours = credentials::pair(dir, "client")?;
+        ours = credentials::pair(dir)?;
         if verify {
             trust = Trust::Named { file: Some(dir.join("ca-cert.pem")), directory: None };
         }
