@@ -346,10 +346,7 @@ fn tcp(authority: &str) -> Result<Transport, UriError> {
         };
         (ipv6(host)?, port)
     } else {
-        let (host, port) = match authority.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
-        };
+        let (host, port) = with_port(authority);
         (host_name(host)?, port)
     };
     let port = match port {
@@ -361,6 +358,11 @@ fn tcp(authority: &str) -> Result<Transport, UriError> {
     };
     let host = if host.is_empty() { "localhost".to_owned() } else { host };
     Ok(Transport::Tcp { host, port })
+}
+
+/// What comes before the port, and the port.
+fn with_port(authority: &str) -> (&str, Option<&str>) {
+    authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)))
 }
 
 /// An address from between brackets, with a zone if there is one. The zone follows a `%` that
@@ -412,10 +414,7 @@ fn unix(authority: &str, socket: Option<Vec<u8>>) -> Result<Transport, UriError>
 }
 
 fn vsock(authority: &str) -> Result<Transport, UriError> {
-    let (cid, port) = match authority.split_once(':') {
-        Some((cid, port)) => (cid, Some(port)),
-        None => (authority, None),
-    };
+    let (cid, port) = with_port(authority);
     let cid = match cid {
         "" => VSOCK_HOST,
         cid => number(cid).ok_or(UriError::Authority("vsock context id is not a number"))?,

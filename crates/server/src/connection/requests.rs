@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use net::Received;
+use runtime::Mutex;
 use rustix::io::Errno;
 use wire::{
     After, CloseReason, Command, Negotiated, ReplyWriter, Request, ServerStep, parse_request,
@@ -300,14 +301,15 @@ impl Connection {
                 let name = export.map_or(session.export.as_str(), |export| &export.name);
                 let tally = self.common.metrics.of(name);
                 self.tally = Some(tally.clone());
-                self.phase = Phase::Transmission(Arc::new(Served::new(
+                self.phase = Phase::Transmission(Arc::new(Served {
                     session,
                     edge,
-                    self.link.account().clone(),
-                    self.common.buffers.clone(),
-                    self.voice.clone(),
+                    account: self.link.account().clone(),
+                    buffers: self.common.buffers.clone(),
+                    voice: self.voice.clone(),
                     tally,
-                )));
+                    known: Mutex::default(),
+                }));
             }
             // The handshake has just found it; exports do not change while we run.
             None => self.finish(true),

@@ -16,7 +16,7 @@ const AHEAD: (u64, u64) = (1 << 20, 1 << 30);
 
 /// Runs of data, the latest first.
 #[derive(Debug)]
-pub(super) struct KnownData {
+pub(crate) struct KnownData {
     runs: VecDeque<(u64, u64)>,
     ahead: u64,
 }

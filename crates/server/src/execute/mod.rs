@@ -47,21 +47,10 @@ pub(crate) struct Served {
     pub(crate) buffers: BufferPool,
     pub(crate) voice: Arc<Voice>,
     pub(crate) tally: Arc<Tally>,
-    known: Mutex<KnownData>,
+    pub(crate) known: Mutex<KnownData>,
 }
 
 impl Served {
-    pub(crate) fn new(
-        session: Negotiated,
-        edge: Edge,
-        account: Arc<Account>,
-        buffers: BufferPool,
-        voice: Arc<Voice>,
-        tally: Arc<Tally>,
-    ) -> Self {
-        Self { session, edge, account, buffers, voice, tally, known: Mutex::default() }
-    }
-
     /// Logs for the operator what the client gets only as a number.
     fn tell(&self, request: &Request, e: &Error) {
         // A fast zero that would be slow is no failure.
