@@ -29,7 +29,7 @@ const ONLY_13: &str = "AWS-CRT-SDK-TLSv1.3-2023";
 const ONLY_12: &str = "ELBSecurityPolicy-FS-1-2-Res-2020-10";
 
 /// What the library makes, or its error.
-type Made<T> = std::result::Result<T, s2n_tls::error::Error>;
+type TlsResult<T> = std::result::Result<T, s2n_tls::error::Error>;
 
 /// Seconds, at most, before a peer learns that it was refused (and a third of them at least). The
 /// library's 30 are for ciphers whose timing reveals something about the plaintext, of which none
@@ -166,7 +166,7 @@ impl Setup {
         Handshake::new(connection, self.demands.clone())
     }
 
-    fn prepare(&self, connection: &mut Connection) -> Made<()> {
+    fn prepare(&self, connection: &mut Connection) -> TlsResult<()> {
         connection.set_config(self.config.clone())?;
         connection.set_blinding(Blinding::SelfService)?;
         connection.prefer_throughput()?;
@@ -188,7 +188,7 @@ fn failed(doing: &str, e: &s2n_tls::error::Error) -> Error {
 }
 
 /// A configuration in which no peer is trusted yet.
-fn builder(policy: &str) -> Made<Builder> {
+fn builder(policy: &str) -> TlsResult<Builder> {
     let mut builder = Builder::new();
     builder.with_system_certs(false)?;
     builder.set_security_policy(&Policy::from_version(policy)?)?;
@@ -201,7 +201,7 @@ fn with_keys(keys: &[Key]) -> Result<Setup> {
     let say = |e| failed("set up TLS with keys", &e);
     let config = builder(POLICY).and_then(Builder::build).map_err(say)?;
     let user = if let [only] = keys { Some(only.user.clone()) } else { None };
-    let psk = |key: &Key| -> Made<Psk> {
+    let psk = |key: &Key| -> TlsResult<Psk> {
         let mut psk = Psk::builder()?;
         // The peers know no other.
         psk.set_identity(key.user.as_bytes())?
@@ -233,7 +233,7 @@ fn server_certificates(dir: &Path, verify_peer: bool) -> Result<Config> {
     let key = credentials::required(dir, "server-key.pem")?;
     let authority =
         if verify_peer { Some(credentials::required(dir, "ca-cert.pem")?) } else { None };
-    let make = || -> Made<Config> {
+    let make = || -> TlsResult<Config> {
         let mut builder = builder(POLICY)?;
         builder.load_pem(&certificate, &key)?;
         if let Some(authority) = &authority {
@@ -296,7 +296,7 @@ fn show(builder: &mut Builder, (certificate, key): &(Vec<u8>, Vec<u8>)) -> Resul
 }
 
 /// What `tls-verify-peer=0` asks for.
-fn believe_any_certificate(builder: &mut Builder) -> Made<()> {
+fn believe_any_certificate(builder: &mut Builder) -> TlsResult<()> {
     // SAFETY: memory safety is not affected; the library marks it so because it disables a security
     // check.
     unsafe { builder.disable_x509_verification()? };
