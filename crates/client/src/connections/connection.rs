@@ -21,9 +21,8 @@ use rustix::io::Errno;
 
 use super::Shared;
 use super::care::Keep;
-use super::inbox::Inbox;
+use super::inbox::{self, Inbox};
 use super::order::{Lost, Submission, Whose, tell};
-use super::reactor;
 use super::silence::Silence;
 use crate::channel::{Channel, Ended, Ending};
 use crate::reach::ReadyConnection;
@@ -507,7 +506,7 @@ impl SharedConnection {
         if wanted == inner.watched {
             return Ok(());
         }
-        reactor::watch(&**set, (&*self.stream, *token), inner.watched, wanted)
+        inbox::watch(&**set, (&*self.stream, *token), inner.watched, wanted)
             .map_err(|e| Error::os("watch the connection", e))?;
         inner.watched = wanted;
         Ok(())

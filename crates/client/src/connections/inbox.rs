@@ -8,8 +8,6 @@ use runtime::{Bell, Mutex};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::reactor;
-
 /// Shared by a lane and all that work for it.
 #[derive(Debug)]
 pub(crate) struct Inbox {
@@ -65,6 +63,23 @@ impl Inbox {
         watched: Option<epoll::EventFlags>,
         wanted: Option<epoll::EventFlags>,
     ) -> rustix::io::Result<()> {
-        reactor::watch(&self.set, (socket, 1), watched, wanted)
+        watch(&self.set, (socket, 1), watched, wanted)
+    }
+}
+
+/// Makes the epoll instance `set` wait for `wanted` at a socket, at which it waited for `watched`
+/// before.
+pub(crate) fn watch(
+    set: impl AsFd,
+    (socket, token): (impl AsFd, u64),
+    watched: Option<epoll::EventFlags>,
+    wanted: Option<epoll::EventFlags>,
+) -> rustix::io::Result<()> {
+    let data = epoll::EventData::new_u64(token);
+    match (watched, wanted) {
+        (None, None) => Ok(()),
+        (None, Some(flags)) => epoll::add(set, socket, data, flags),
+        (Some(_), Some(flags)) => epoll::modify(set, socket, data, flags),
+        (Some(_), None) => epoll::delete(set, socket),
     }
 }

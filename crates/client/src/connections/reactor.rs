@@ -2,7 +2,7 @@
 //!
 //! It is started with the first operation that needs it, and ends when the device is dropped.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -93,22 +93,5 @@ impl Shared {
                 }
             }
         }
-    }
-}
-
-/// Makes the epoll instance `set` wait for `wanted` at a socket, at which it waited for `watched`
-/// before.
-pub(crate) fn watch(
-    set: impl AsFd,
-    (socket, token): (impl AsFd, u64),
-    watched: Option<epoll::EventFlags>,
-    wanted: Option<epoll::EventFlags>,
-) -> rustix::io::Result<()> {
-    let data = epoll::EventData::new_u64(token);
-    match (watched, wanted) {
-        (None, None) => Ok(()),
-        (None, Some(flags)) => epoll::add(set, socket, data, flags),
-        (Some(_), Some(flags)) => epoll::modify(set, socket, data, flags),
-        (Some(_), None) => epoll::delete(set, socket),
     }
 }
