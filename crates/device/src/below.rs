@@ -5,7 +5,7 @@
 
 #![expect(clippy::missing_errors_doc, reason = "what the disk below says")]
 
-use runtime::{Promised, promise};
+use runtime::{Promised, each, promise};
 
 use crate::{
     Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Place, Result, Slice,
@@ -27,6 +27,20 @@ pub async fn ended(answer: Promised<Result<Outcome>>) -> Result<Outcome> {
 /// Runs any operation.
 pub async fn ask(below: &Edge, operation: Operation) -> Result<Outcome> {
     ended(submit(below, operation)).await
+}
+
+/// Runs all of `pieces`, up to `width` (≥ 1) of them in flight at a time. After a failure no more
+/// are started, and those in flight are waited for.
+pub async fn ask_all(
+    below: &Edge,
+    pieces: impl Iterator<Item = Operation>,
+    width: usize,
+) -> Result<()> {
+    let pieces = pieces.map(|operation| {
+        let below = below.clone();
+        async move { ask(&below, operation).await.map(drop) }
+    });
+    each(below.pool(), width, pieces).await
 }
 
 /// Fills `buffer`.

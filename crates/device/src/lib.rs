@@ -46,7 +46,7 @@ pub use blocks::BlockSizes;
 pub use buffer::{Buffer, BufferPool};
 pub use client::{Client, Credentials, Identity, Peer, Presence};
 pub use contract::{Abilities, Connected, Device, Info, Listed, Now, Order, Session};
-pub use edge::{Edge, OnOutcome, SubOperation};
+pub use edge::Edge;
 pub use error::{Error, ErrorClass, ErrorKind, Fault, Result};
 pub use extent::{
     Extent, ExtentKind, Guard, Home, Keeper, Place, Stored, is_same_guard, merge_extent,

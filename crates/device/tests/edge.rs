@@ -378,9 +378,9 @@ fn a_read_modify_write_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
 fn of_many_pieces_no_more_than_the_width_are_in_flight_and_all_of_those_are_waited_for() {
     let (device, edge) = stepwise(1);
     let (tx, rx) = std::sync::mpsc::channel();
-    let flush = || (Operation::Flush, None);
-    edge.submit_all(std::iter::repeat_with(flush).take(9), 2, move |result| {
-        tx.send(result.is_err()).unwrap();
+    runtime::spawn(async move {
+        let flushes = std::iter::repeat_with(|| Operation::Flush).take(9);
+        tx.send(device::below::ask_all(&edge, flushes, 2).await.is_err()).unwrap();
     });
     assert_eq!(device.held().len(), 2);
     refuse(&device);

@@ -29,15 +29,16 @@ struct CheckWrite;
 /// Compares a change with what is there.
 async fn compare(below: Edge, change: Operation) -> Result<Outcome> {
     let (offset, len) = change.range().unwrap_or_default();
+    let all = &[offset..offset + len];
     let differs = match &change {
-        Operation::Write { data, .. } => first_difference(&below, offset, data).await?,
+        Operation::Write { data, .. } => first_difference(&below, all, offset, data).await?,
         Operation::Zero { flags, .. } if flags.fast_only => {
-            if first_nonzero(&below, offset..offset + len, true).await?.is_some() {
+            if first_nonzero(&below, all, true).await?.is_some() {
                 return Err(Error::not_fast().on(&below.info().name).at(offset));
             }
             None
         }
-        _ => first_nonzero(&below, offset..offset + len, false).await?,
+        _ => first_nonzero(&below, all, false).await?,
     };
     let Some(at) = differs else { return Ok(Outcome::Done) };
     let what = change.kind().name();

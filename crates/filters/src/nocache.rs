@@ -5,8 +5,10 @@
 use device::{
     Buffer, Done, Edge, Filter, Filtered, Operation, Outcome, Over, Params, Passes, Result, param,
 };
+use runtime::{spawn, to_usize};
 
 use crate::FilterKind;
+use crate::kit::below;
 use crate::kit::params::meaning;
 
 /// Bytes of one read of `emulate`.
@@ -45,13 +47,12 @@ fn mode(params: &Params) -> Result<Mode> {
 
 struct NoCache(Mode);
 
-fn read_and_drop(below: &Edge, offset: u64, len: u64, done: Done) {
-    let reads = (0..len.div_ceil(PIECE)).filter_map(move |i| {
-        let at = i * PIECE;
-        let n = usize::try_from(PIECE.min(len - at)).ok()?;
-        Some((Operation::Read { offset: offset + at, buffer: Buffer::zeroed(n) }, None))
+async fn read_and_drop(below: Edge, offset: u64, len: u64) -> Result<Outcome> {
+    let reads = (0..len.div_ceil(PIECE)).map(|i| {
+        let buffer = Buffer::zeroed(to_usize(PIECE.min(len - i * PIECE)));
+        Operation::Read { offset: offset + i * PIECE, buffer }
     });
-    below.submit_all(reads, WIDTH, |result| done(result.map(|()| Outcome::Done)));
+    below::ask_all(&below, reads, WIDTH).await.map(|()| Outcome::Done)
 }
 
 impl Filter for NoCache {
@@ -63,7 +64,8 @@ impl Filter for NoCache {
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         match (operation, self.0) {
             (Operation::Prefetch { offset, len }, Mode::Emulate) => {
-                read_and_drop(&over.below, offset, len, done);
+                let below = over.below.clone();
+                spawn(async move { done(read_and_drop(below, offset, len).await) });
             }
             (Operation::Prefetch { .. }, Mode::None | Mode::Nop) => done(Ok(Outcome::Done)),
             (other, _) => over.below.submit(other, done),

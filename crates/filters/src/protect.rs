@@ -19,6 +19,8 @@ use crate::kit::compare::{first_difference, first_nonzero};
 use crate::kit::params::c_number;
 
 const KEY: &str = "protect";
+/// Parts of one request that are trimmed at a time.
+const TRIMS: usize = 4;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "protect",
@@ -89,26 +91,25 @@ async fn change(
     touched: Vec<Range<u64>>,
     free: Vec<Range<u64>>,
 ) -> Result<Outcome> {
-    for part in touched {
-        let changed = match &change {
-            Operation::Write { offset, data, .. } => {
-                let [from, to] = [part.start, part.end].map(|at| usize::try_from(at - offset));
-                let bytes = from.ok().zip(to.ok()).and_then(|(from, to)| data.get(from..to));
-                first_difference(&below, part.start, bytes.ok_or_else(below::confused)?).await?
-            }
-            _ => first_nonzero(&below, part, false).await?,
-        };
-        if let Some(at) = changed {
-            let what = change.kind().name();
-            let action = format!("{what} refused: it would change a protected range");
-            let error = Error::new(ErrorKind::PermissionDenied, Fault::User, action);
-            return Err(error.on(&below.info().name).at(at));
+    let changed = match &change {
+        Operation::Write { offset, data, .. } => {
+            first_difference(&below, &touched, *offset, data).await?
         }
+        _ => first_nonzero(&below, &touched, false).await?,
+    };
+    if let Some(at) = changed {
+        let what = change.kind().name();
+        let action = format!("{what} refused: it would change a protected range");
+        let error = Error::new(ErrorKind::PermissionDenied, Fault::User, action);
+        return Err(error.on(&below.info().name).at(at));
     }
     let Operation::Trim { fua, .. } = change else { return below::ask(&below, change).await };
-    for part in free {
-        below::trim(&below, part.start, part.end - part.start, false).await?;
-    }
+    let trims = free.into_iter().map(|part| Operation::Trim {
+        offset: part.start,
+        len: part.end - part.start,
+        fua: false,
+    });
+    below::ask_all(&below, trims, TRIMS).await?;
     if fua {
         below::flush(&below).await?;
     }

@@ -1,7 +1,5 @@
 //! Parameters that no filter accepts, over a disk of 4096 bytes.
 
-use std::sync::Arc;
-
 use device::Params;
 use device::model::Model;
 use runtime::{Context, WorkPool};

@@ -16,7 +16,6 @@ use crate::{
     Buffer, Device, Done, EdgeLane, Error, ErrorKind, Extent, Fault, Info, Now, Operation, Outcome,
     Place, Result, StatusRun, Window, ZeroFlags,
 };
-pub use pieces::{OnOutcome, SubOperation};
 
 /// A device with everything that can be derived for it. Cheap to clone; safe to share.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use runtime::{Mutex, Pass, each, promise, spawn, to_usize};
 
 use super::{Edge, confused};
 use crate::{
-    Buffer, Done, Error, Operation, Outcome, Place, Result, Slice, ZeroFlags, copy_overlap,
+    Buffer, Done, Error, Operation, Outcome, Place, Result, Slice, ZeroFlags, below, copy_overlap,
 };
 
 /// Zeroes are written in pieces of this many bytes where a device cannot zero.
@@ -21,11 +21,6 @@ const WIDTH: usize = 16;
 /// of other requests, and does not look as fast as a device that zeroes in one request. A client
 /// that wants more has several requests in flight.
 const ZEROING: usize = 1;
-
-/// One of many operations, and what to do with its outcome.
-pub type SubOperation = (Operation, OnOutcome);
-/// Takes the outcome of a piece that succeeded. It must be short.
-pub type OnOutcome = Option<Box<dyn FnOnce(Outcome) + Send>>;
 
 /// `len` bytes of zeroes: up to [`ZERO_PIECE`] from a shared buffer, for a larger block from its
 /// own.
@@ -79,44 +74,17 @@ impl Edge {
         if wanted { self.ask(Operation::Flush).await.map(drop) } else { Ok(()) }
     }
 
-    /// Starts `pieces` on this edge, up to `width` (≥ 1) of them in flight at a time, and
-    /// returns at once; then `finish`, with the first failure if there was one. After a failure
-    /// no more are started, and those in flight are waited for.
-    pub fn submit_all(
-        &self,
-        pieces: impl Iterator<Item = SubOperation> + Send + 'static,
-        width: usize,
-        finish: impl FnOnce(Result<()>) + Send + 'static,
-    ) {
-        let edge = self.clone();
-        spawn(async move {
-            let me = edge.clone();
-            let works = pieces.map(move |(operation, arrival)| {
-                let me = me.clone();
-                async move {
-                    let (promise, answer) = promise();
-                    me.submit(operation, Box::new(move |result| promise.keep(result)));
-                    let outcome = answer.await.unwrap_or_else(|| Err(Error::unanswered()))?;
-                    if let Some(arrival) = arrival {
-                        arrival(outcome);
-                    }
-                    Ok(())
-                }
-            });
-            finish(each(edge.pool(), width, works).await);
-        });
-    }
-
     /// Writes zeroes as data, whatever the device could do instead, and returns at once; then
     /// `done`. Durable by then if `fua`.
     pub fn submit_zeroes(&self, offset: u64, len: u64, fua: bool, done: Done) {
         let edge = self.clone();
         let each = fua && self.needs_fua_each();
         let pieces = zero_pieces((offset, len), (self.block(), self.longest()), each);
-        let pieces = pieces.map(|operation| (operation, None));
-        self.submit_all(pieces, ZEROING, move |result| match result {
-            Ok(()) if fua && !each => edge.submit(Operation::Flush, done),
-            other => done(plain(other)),
+        spawn(async move {
+            done(match below::ask_all(&edge, pieces, ZEROING).await {
+                Ok(()) => plain(edge.after(fua && !each).await),
+                Err(e) => Err(e),
+            });
         });
     }
 }

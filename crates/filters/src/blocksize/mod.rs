@@ -8,11 +8,10 @@
 use std::sync::Arc;
 
 use device::{
-    Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over,
-    Params, Passes, Result, StatusRun, ZeroFlags, param, values,
+    Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over, Params,
+    Passes, Result, StatusRun, ZeroFlags, param, values,
 };
-
-use runtime::{promise, spawn};
+use runtime::spawn;
 
 use crate::FilterKind;
 use crate::kit::below;
@@ -148,13 +147,10 @@ impl SizedRequests {
     async fn run_pieces(
         &self,
         (offset, len): (u64, u64),
-        make: impl Fn(u64, u64) -> Operation + Send + 'static,
+        make: impl Fn(u64, u64) -> Operation,
     ) -> Result<()> {
-        let (owed, answer) = promise();
         let pieces = self.settings.pieces(offset, len);
-        let pieces = pieces.map(move |(offset, len)| (make(offset, len), None));
-        self.below.submit_all(pieces, WIDTH, |result| owed.keep(result));
-        answer.await.unwrap_or_else(|| Err(Error::unanswered()))
+        below::ask_all(&self.below, pieces.map(|(offset, len)| make(offset, len)), WIDTH).await
     }
 
     /// Asks for whole blocks of the first piece only; a caller that wants more asks again. If the
