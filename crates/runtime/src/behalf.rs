@@ -10,7 +10,6 @@
 //! queued (clients take turns), and where work is begun that waited (a requester may have gone).
 
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -89,11 +88,7 @@ impl Behalf {
     }
 }
 
-impl fmt::Debug for Behalf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Behalf(client {})", self.client)
-    }
-}
+crate::debug_as!(Behalf, |behalf| "Behalf(client {})", behalf.client);
 
 /// The client of the step that asks.
 pub(crate) fn client() -> u64 {

@@ -58,10 +58,6 @@ impl Debugging {
         Self { verbose, flags: Arc::new(Mutex::new(flags)) }
     }
 
-    fn flags(&self) -> crate::sync::MutexGuard<'_, Vec<String>> {
-        self.flags.lock()
-    }
-
     /// Takes the flags of `name`: `FLAG=N`.
     #[must_use]
     pub fn take(&self, name: &str) -> Vec<String> {
@@ -69,7 +65,7 @@ impl Debugging {
             let flag = flag.strip_prefix(name)?.strip_prefix('.')?;
             Some(flag.to_owned())
         };
-        let mut flags = self.flags();
+        let mut flags = self.flags.lock();
         let taken = flags.iter().filter_map(|flag| own(flag)).collect();
         flags.retain(|flag| own(flag).is_none());
         taken
@@ -78,7 +74,7 @@ impl Debugging {
     /// The flags that were not taken.
     #[must_use]
     pub fn left(&self) -> Vec<String> {
-        self.flags().clone()
+        self.flags.lock().clone()
     }
 }
 
@@ -105,11 +101,7 @@ impl Default for OperatorLog {
     }
 }
 
-impl fmt::Debug for OperatorLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OperatorLog")
-    }
-}
+crate::debug_as!(OperatorLog);
 
 /// State that is shared by all that were opened with the same words.
 #[derive(Debug)]

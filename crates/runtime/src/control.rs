@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 /// The program around what it opened. Cheap to clone; all clones are one.
 #[derive(Clone, Default)]
@@ -24,13 +24,9 @@ impl Complaints {
     /// Most that are kept.
     const LIMIT: usize = 16;
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Complaint>> {
-        self.0.lock()
-    }
-
     /// Reports a failure.
     pub fn add(&self, error: impl Into<Complaint>) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         if all.len() < Self::LIMIT {
             all.push(error.into());
         }
@@ -61,52 +57,44 @@ struct Hooks {
     stopped: bool,
 }
 
-impl std::fmt::Debug for Control {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Control")
-    }
-}
+crate::debug_as!(Control);
 
 impl Control {
-    fn lock(&self) -> MutexGuard<'_, Hooks> {
-        self.hooks.lock()
-    }
-
     /// For what was opened: `report` is called when the user asks for a report (SIGUSR1).
     pub fn on_report(&self, report: impl FnMut() + Send + 'static) {
-        self.lock().reports.push(Box::new(report));
+        self.hooks.lock().reports.push(Box::new(report));
     }
 
     /// For what was opened: `stopping` is called when a server begins to stop, before it waits for
     /// what it has taken: what holds requests back lets them go then. It must be quick and must not
     /// block, and may be called more than once.
     pub fn on_stopping(&self, stopping: impl Fn() + Send + Sync + 'static) {
-        self.lock().stopping.push(Arc::new(stopping));
+        self.hooks.lock().stopping.push(Arc::new(stopping));
     }
 
     /// For the program: it begins to stop.
     pub fn stopping(&self) {
         // Not under the lock: what is let go may call back.
-        let all = self.lock().stopping.clone();
+        let all = self.hooks.lock().stopping.clone();
         all.iter().for_each(|stopping| stopping());
     }
 
     /// For what was opened: `end` is called once, when everything has been served or copied.
     pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
-        self.lock().ends.push(Box::new(end));
+        self.hooks.lock().ends.push(Box::new(end));
     }
 
     /// For what was opened: `owed` says how many bytes are still to be written back. It may be
     /// called at any time, and must be quick.
     pub fn on_owed(&self, owed: impl Fn() -> u64 + Send + Sync + 'static) {
-        self.lock().owed.push(Arc::new(owed));
+        self.hooks.lock().owed.push(Arc::new(owed));
     }
 
     /// For the program: how many bytes are still to be written back. While this changes, `end`
     /// makes progress.
     #[must_use]
     pub fn owed(&self) -> u64 {
-        let all = self.lock().owed.clone();
+        let all = self.hooks.lock().owed.clone();
         all.iter().fold(0, |sum, owed| sum.saturating_add(owed()))
     }
 
@@ -118,7 +106,7 @@ impl Control {
         help: &'static str,
         value: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        self.lock().measured.push((name, help, Arc::new(value)));
+        self.hooks.lock().measured.push((name, help, Arc::new(value)));
     }
 
     /// For the program: reads all metrics, as they are at the time. It keeps nothing of what was
@@ -152,12 +140,12 @@ impl Control {
     /// the program ends with a failure.
     #[must_use]
     pub fn take_complaints(&self) -> Vec<Complaint> {
-        std::mem::take(&mut self.complaints.lock())
+        std::mem::take(&mut self.complaints.0.lock())
     }
 
     /// For what was opened: asks the program to stop, gracefully, as SIGTERM does.
     pub fn stop(&self) {
-        let mut hooks = self.lock();
+        let mut hooks = self.hooks.lock();
         hooks.stopped = true;
         if let Some(stop) = &hooks.stop {
             stop();
@@ -167,22 +155,22 @@ impl Control {
     /// For the program: the user asks for a report.
     pub fn report(&self) {
         // Not under the lock: a report may take its time.
-        let mut reports = std::mem::take(&mut self.lock().reports);
+        let mut reports = std::mem::take(&mut self.hooks.lock().reports);
         reports.iter_mut().for_each(|report| report());
-        self.lock().reports.append(&mut reports);
+        self.hooks.lock().reports.append(&mut reports);
     }
 
     /// For the program: everything has been served or copied. Call it before the devices go. What
     /// was opened last comes first: it passes on what it still holds to what is below.
     pub fn end(&self) {
-        let ends = std::mem::take(&mut self.lock().ends);
+        let ends = std::mem::take(&mut self.hooks.lock().ends);
         ends.into_iter().rev().for_each(|end| end());
     }
 
     /// For the program: what to do when something that was opened asks to stop. Called at once if
     /// it has asked already. It must be short and must not call back.
     pub fn when_stopped(&self, stop: impl Fn() + Send + 'static) {
-        let mut hooks = self.lock();
+        let mut hooks = self.hooks.lock();
         if hooks.stopped {
             stop();
         }

@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use crate::contained::Panicked;
 use crate::pool::WorkPool;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use crate::task::spawn_while_wanted;
 use crate::thread::has_time;
 
@@ -57,7 +57,7 @@ where
     for piece in pieces {
         budget.spend(pool).await;
         crew.until(|state| state.under_way < width || state.failed.is_some()).await;
-        let mut state = crew.lock();
+        let mut state = crew.0.lock();
         if state.failed.is_some() {
             break;
         }
@@ -67,7 +67,7 @@ where
         spawn_while_wanted(async move { share.end(piece.await) });
     }
     crew.until(|state| state.under_way == 0).await;
-    let failed = crew.lock().failed.take();
+    let failed = crew.0.lock().failed.take();
     failed.map_or(Ok(()), Err)
 }
 
@@ -87,13 +87,9 @@ struct PieceShare<E: From<Panicked>> {
 }
 
 impl<E> Crew<E> {
-    fn lock(&self) -> MutexGuard<'_, State<E>> {
-        self.0.lock()
-    }
-
     async fn until(&self, is_so: impl Fn(&State<E>) -> bool) {
         std::future::poll_fn(|context| {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             if is_so(&state) {
                 return Poll::Ready(());
             }
@@ -114,7 +110,7 @@ impl<E: From<Panicked>> Drop for PieceShare<E> {
     fn drop(&mut self) {
         let result = self.result.take();
         let result = result.unwrap_or_else(|| Err(Panicked::of("a piece of a request").into()));
-        let mut state = self.crew.lock();
+        let mut state = self.crew.0.lock();
         state.under_way -= 1;
         if let Err(e) = result {
             state.failed.get_or_insert(e);

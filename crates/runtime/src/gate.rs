@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use crate::task::{Promise, promise};
 
 /// See the module. Used through an `Arc`.
@@ -29,11 +29,7 @@ pub struct Pass {
     alone: bool,
 }
 
-impl fmt::Debug for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Gate")
-    }
-}
+crate::debug_as!(Gate);
 
 impl fmt::Debug for Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,10 +51,6 @@ impl State {
 }
 
 impl Gate {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
-    }
-
     /// Passes, together with others that do not need to be alone.
     pub async fn together(self: &Arc<Self>) -> Pass {
         self.pass(false).await
@@ -72,7 +64,7 @@ impl Gate {
     async fn pass(self: &Arc<Self>, alone: bool) -> Pass {
         loop {
             let answer = {
-                let mut state = self.lock();
+                let mut state = self.0.lock();
                 if state.queue.is_empty() && state.admit(alone) {
                     return Pass { gate: self.clone(), alone };
                 }
@@ -89,7 +81,7 @@ impl Gate {
 
     /// Lets in the tasks that may pass.
     fn open(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let mut admitted = Vec::new();
         while let Some((alone, _)) = state.queue.front() {
             let alone = *alone;
@@ -108,7 +100,7 @@ impl Gate {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let mut state = self.gate.lock();
+        let mut state = self.gate.0.lock();
         debug_assert_eq!((state.alone, state.together == 0), (self.alone, self.alone));
         if self.alone {
             state.alone = false;

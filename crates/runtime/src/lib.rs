@@ -19,6 +19,7 @@ mod bell;
 mod contained;
 mod context;
 mod control;
+mod debug;
 mod each;
 mod gate;
 mod mailbox;

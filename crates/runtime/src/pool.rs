@@ -124,21 +124,21 @@ impl WorkPool {
     /// How many jobs wait for a thread, of all disks together.
     #[must_use]
     pub fn queued(&self) -> usize {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         state.disks.values().flat_map(|disk| disk.clients.values()).map(VecDeque::len).sum()
     }
 
     /// How many threads work.
     #[must_use]
     pub fn working(&self) -> usize {
-        self.shared.lock().working
+        self.shared.state.lock().working
     }
 
     /// Runs `job` soon, on some thread of the pool, in the turns of the client for whom this step
     /// works. If no thread can be started at all, it runs here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let shared = &self.shared;
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         state.queue(self, client(), Box::new(job));
         if state.ready.is_empty() {
             // Enough work for this disk already.
@@ -155,11 +155,7 @@ impl WorkPool {
     }
 }
 
-impl std::fmt::Debug for WorkPool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "WorkPool(at most {} threads)", self.shared.limit)
-    }
-}
+crate::debug_as!(WorkPool, |pool| "WorkPool(at most {} threads)", pool.shared.limit);
 
 impl State {
     fn queue(&mut self, pool: &WorkPool, client: u64, job: Job) {
@@ -235,10 +231,6 @@ impl Taken {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// One more thread.
     fn hire(self: Arc<Self>, mut state: MutexGuard<'_, State>) {
         state.threads += 1;
@@ -251,7 +243,7 @@ impl Shared {
     }
 
     fn work(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             while let Some(taken) = state.take() {
                 if state.is_stuck(self.limit) {
@@ -260,7 +252,7 @@ impl Shared {
                     drop(state);
                 }
                 let disk = taken.run();
-                state = self.lock();
+                state = self.state.lock();
                 state.ended(disk);
                 if state.threads > self.limit && !state.forsakes() {
                     // It was made for disks without a thread, and they are served.
@@ -282,14 +274,14 @@ impl Shared {
 
     /// The system gave no thread: if there is none at all, nothing else would do the work.
     fn without_a_thread(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.threads -= 1;
         while state.threads == 0
             && let Some(taken) = state.take()
         {
             drop(state);
             let disk = taken.run();
-            state = self.lock();
+            state = self.state.lock();
             state.ended(disk);
         }
     }

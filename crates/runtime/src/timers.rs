@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::behalf::Behalf;
 use crate::contained::contained;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -67,11 +67,7 @@ impl Default for Timers {
     }
 }
 
-impl std::fmt::Debug for Timers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Timers")
-    }
-}
+crate::debug_as!(Timers);
 
 impl Timers {
     /// Runs `job` when `wait` has passed; at once if there is nothing to wait for. Jobs of the same
@@ -91,7 +87,7 @@ impl Timers {
         let behalf = Behalf::current().lasting();
         let job = Box::new(move || behalf.run(job));
         let shared = &self.0.0;
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         let number = state.count;
         state.count += 1;
         let is_first = state.heap.peek().is_none_or(|Reverse(first)| at < first.at);
@@ -109,16 +105,12 @@ impl Timers {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        self.0.state.lock().ended = true;
         self.0.wake.notify_one();
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     fn start(self: Arc<Self>) {
         let shared = self.clone();
         let made = std::thread::Builder::new().name("timers".into()).spawn(move || shared.run());
@@ -129,7 +121,7 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let now = Instant::now();
             let wait = match state.heap.peek() {
@@ -151,7 +143,7 @@ impl Shared {
                         // A defect of one job must not end the timers of all.
                         let _ = contained("a timer", job);
                     }
-                    self.lock()
+                    self.state.lock()
                 }
             };
         }
@@ -159,7 +151,7 @@ impl Shared {
 
     fn drain(&self) {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let Some(Reverse(entry)) = state.heap.pop() else {
                 state.running = false;
                 return;

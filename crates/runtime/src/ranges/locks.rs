@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::queues::Queues;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use crate::{Promise, promise};
 
 /// What a task does with blocks, which decides what others may do with them meanwhile.
@@ -55,10 +55,6 @@ pub struct RangeLock {
 }
 
 impl RangeLocks {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock()
-    }
-
     fn held(&self, number: u64) -> RangeLock {
         RangeLock { locks: self.clone(), number }
     }
@@ -67,7 +63,7 @@ impl RangeLocks {
     pub async fn take(&self, blocks: Range<u64>, access: BlockAccess) -> RangeLock {
         loop {
             let answer = {
-                let mut inner = self.lock();
+                let mut inner = self.0.lock();
                 let number = inner.enter(&blocks, access);
                 let entry = inner.entries.get_mut(&number);
                 let Some(entry) = entry.filter(|entry| entry.waits_for > 0) else {
@@ -86,7 +82,7 @@ impl RangeLocks {
 
     /// Locks `blocks` if that is possible at once.
     pub fn try_take(&self, blocks: Range<u64>, access: BlockAccess) -> Option<RangeLock> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let Inner { entries, queues, .. } = &*inner;
         if queues.before(&blocks, access).any(|number| entries.contains_key(&number)) {
             return None;
@@ -141,7 +137,7 @@ impl Inner {
 
 impl Drop for RangeLock {
     fn drop(&mut self) {
-        let free = self.locks.lock().release(self.number);
+        let free = self.locks.0.lock().release(self.number);
         for (number, owed) in free {
             owed.keep(self.locks.held(number));
         }
@@ -188,7 +184,7 @@ mod tests {
         assert_eq!(*log.lock(), ["brief 30"]);
         drop(first);
         assert_eq!(*log.lock(), ["brief 30", "brief 5", "brief 9", "brief 10"]);
-        let inner = locks.lock();
+        let inner = locks.0.lock();
         assert!(inner.entries.is_empty() && inner.queues.len() == 0);
     }
 
@@ -290,7 +286,7 @@ mod tests {
                 now.sort_unstable();
                 prop_assert_eq!(now, plain.free());
             }
-            let inner = locks.lock();
+            let inner = locks.0.lock();
             // Each has two ends.
             prop_assert!(inner.queues.len() <= FEW_SEGMENTS.max(8 * inner.entries.len()));
         }
@@ -306,7 +302,7 @@ mod tests {
             drop(locks.try_take(i % 100..i % 100 + 1, BlockAccess::Read).unwrap());
             drop(locks.try_take(200 + i..201 + i, BlockAccess::Own).unwrap());
         }
-        let inner = locks.lock();
+        let inner = locks.0.lock();
         assert!(inner.queues.len() < 500, "{}", inner.queues.len());
         assert!(inner.queues.numbers() < 1000, "{}", inner.queues.numbers());
     }
