@@ -182,11 +182,7 @@ impl DerefMut for Buffer {
     }
 }
 
-impl std::fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer({} bytes)", self.len)
-    }
-}
+runtime::debug_as!(Buffer, |buffer| "Buffer({} bytes)", buffer.len);
 
 impl Drop for Buffer {
     fn drop(&mut self) {
@@ -238,11 +234,7 @@ impl BufferPool {
     }
 }
 
-impl std::fmt::Debug for BufferPool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "BufferPool(keeps {} bytes)", self.0.keep)
-    }
-}
+runtime::debug_as!(BufferPool, |pool| "BufferPool(keeps {} bytes)", pool.0.keep);
 
 /// The capacity of a new buffer for `len` bytes, and the largest of one that is used for it.
 fn capacities(len: usize) -> (usize, usize) {

@@ -79,11 +79,7 @@ impl Default for Leaving {
     }
 }
 
-impl std::fmt::Debug for Presence {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Presence")
-    }
-}
+runtime::debug_as!(Presence);
 
 impl Presence {
     /// Runs `job` when the client leaves; at once if it has left. It must be short and must not

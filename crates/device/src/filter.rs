@@ -58,11 +58,7 @@ impl<F: FnOnce()> Drop for Leaving<F> {
     }
 }
 
-impl std::fmt::Debug for Admission {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Admission")
-    }
-}
+runtime::debug_as!(Admission);
 
 /// Called once with a client's admission, or with the reason why it is refused.
 pub type Admitted = Box<dyn FnOnce(Result<Admission>) + Send>;

@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use runtime::{Bell, Mutex, MutexGuard};
+use runtime::{Bell, Mutex};
 
 use crate::{Done, Edge, Error, Operation, Outcome, Result};
 
@@ -106,12 +106,8 @@ impl Drop for Owed {
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Ended> {
-        self.state.lock()
-    }
-
     fn put(&self, completed: Completed) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.list.push(completed);
         if std::mem::take(&mut state.awaited) {
             self.ring(&mut state);
@@ -178,7 +174,7 @@ impl EdgeLane {
             moved = lane.turn(out) == LaneStep::Progress;
         }
         if self.in_flight > 0 {
-            let mut state = self.inbox.lock();
+            let mut state = self.inbox.state.lock();
             state.awaited = false;
             self.in_flight -= state.list.len();
             out.append(&mut state.list);
@@ -196,7 +192,7 @@ impl EdgeLane {
         if self.in_flight == 0 {
             return None;
         }
-        let mut state = self.inbox.lock();
+        let mut state = self.inbox.state.lock();
         if std::mem::take(&mut state.rung) {
             self.inbox.bell.silence();
         }
@@ -209,8 +205,4 @@ impl EdgeLane {
     }
 }
 
-impl std::fmt::Debug for EdgeLane {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "EdgeLane({})", self.edge.info().name)
-    }
-}
+runtime::debug_as!(EdgeLane, |lane| "EdgeLane({})", lane.edge.info().name);

@@ -32,11 +32,7 @@ struct State {
     log: Vec<String>,
 }
 
-impl std::fmt::Debug for Model {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Model({} bytes)", self.info.size)
-    }
-}
+runtime::debug_as!(Model, |model| "Model({} bytes)", model.info.size);
 
 impl Model {
     /// A model of `size` bytes that can do everything, all of it a hole.

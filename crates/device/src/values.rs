@@ -59,6 +59,23 @@ pub fn choice(params: &Params, key: &str, words: &[&str]) -> Result<Option<usize
     }
 }
 
+/// What the value of `key` means: it is one of `words`, which `|` separates, and has the meaning in
+/// the same place.
+///
+/// # Errors
+/// It is none of them; the error names them all.
+pub fn meaning<T, const N: usize>(
+    params: &Params,
+    key: &str,
+    words: &str,
+    meanings: [T; N],
+) -> Result<Option<T>> {
+    let words: Vec<_> = words.split('|').collect();
+    debug_assert_eq!(words.len(), N, "{key}: a meaning for each word");
+    let at = choice(params, key, &words)?;
+    Ok(at.and_then(|at| meanings.into_iter().nth(at)))
+}
+
 /// The value of `key` is not what it must be.
 #[must_use]
 pub fn not_a(key: &str, text: &str, what: &str) -> Error {

@@ -374,21 +374,6 @@ fn a_read_modify_write_waits_for_one_piece_of_a_long_zero_and_not_for_all() {
     assert_eq!(rx.try_recv(), Ok(("zero", true)));
 }
 
-#[test]
-fn of_many_pieces_no_more_than_the_width_are_in_flight_and_all_of_those_are_waited_for() {
-    let (device, edge) = stepwise(1);
-    let (tx, rx) = std::sync::mpsc::channel();
-    runtime::spawn(async move {
-        let flushes = std::iter::repeat_with(|| Operation::Flush).take(9);
-        tx.send(device::below::ask_all(&edge, flushes, 2).await.is_err()).unwrap();
-    });
-    assert_eq!(device.held().len(), 2);
-    refuse(&device);
-    assert_eq!((device.held().len(), rx.try_recv().ok()), (1, None));
-    step(&device);
-    assert_eq!((device.held().len(), rx.try_recv().ok()), (0, Some(true)));
-}
-
 /// A client that was given up may have come back, and asked for something else since.
 #[test]
 fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {

@@ -28,11 +28,7 @@ struct Inner {
     gate: Arc<Gate>,
 }
 
-impl std::fmt::Debug for Edge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Edge({})", self.info().name)
-    }
-}
+runtime::debug_as!(Edge, |edge| "Edge({})", edge.info().name);
 
 impl Edge {
     /// Puts an edge around `device`; long work continues in `pool`.

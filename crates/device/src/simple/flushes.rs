@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use runtime::{Mutex, MutexGuard, WorkPool, contained};
+use runtime::{Mutex, WorkPool, contained};
 
 use crate::{Done, Error, Outcome, Result};
 
@@ -22,10 +22,6 @@ struct State {
 }
 
 impl Flushes {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
-    }
-
     /// Runs `flush` in `pool`, once for all that wait for one meanwhile; then `done`.
     pub(super) fn join(
         self: &Arc<Self>,
@@ -33,7 +29,7 @@ impl Flushes {
         pool: &WorkPool,
         done: Done,
     ) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.waiting.push(done);
         if !state.running {
             state.running = true;
@@ -45,10 +41,10 @@ impl Flushes {
     /// Between two of them the thread goes back to the pool, where others have their turn.
     fn next(self: Arc<Self>, flush: impl Fn() -> Result<()> + Send + 'static, pool: WorkPool) {
         pool.clone().run(move || {
-            let waiting = std::mem::take(&mut self.lock().waiting);
+            let waiting = std::mem::take(&mut self.0.lock().waiting);
             let flushed = contained("flush", &flush).unwrap_or_else(|panic| Err(panic.into()));
             answer(waiting, &flushed);
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             if state.waiting.is_empty() {
                 state.running = false;
                 return;
