@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 
 mod direct;
+mod scratch;
 mod test_device;
 pub mod toy;
 
@@ -17,6 +18,7 @@ use proptest::prelude::*;
 use rustix::fs::{Mode, OFlags};
 
 pub use direct::BlockingCalls;
+pub use scratch::Scratch;
 pub use test_device::{Fate, SeenOperation, TestDevice};
 
 /// Bytes of the disks on trial: not a whole number of blocks of 64 KiB.
