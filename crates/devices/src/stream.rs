@@ -18,11 +18,7 @@ pub struct ByteStream {
     ahead: Option<Vec<u8>>,
 }
 
-impl std::fmt::Debug for ByteStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ByteStream({})", self.name)
-    }
-}
+runtime::debug_as!(ByteStream, |stream| "ByteStream({})", stream.name);
 
 impl ByteStream {
     /// `read` is as [`ByteStream::read`].

@@ -202,8 +202,8 @@ fn raw_and_base64_and_size_make_disks() {
 
 #[test]
 fn files_are_read_and_writes_go_to_memory_only() {
-    let path = std::env::temp_dir().join(format!("diskferry-data-{}", std::process::id()));
-    std::fs::write(&path, b"xyz").unwrap();
+    let scratch = trial::Scratch::new("/tmp");
+    let path = scratch.file("data", b"xyz");
     let disk = open_with(&format!("(<{} )*2 9", path.display()), &[]).unwrap();
     assert_eq!(bytes_of(&disk), b"xyzxyz\x09");
     disk.write_at(b"Q", 0, true).unwrap();
@@ -224,7 +224,6 @@ fn files_are_read_and_writes_go_to_memory_only() {
     assert!(error(&format!("<{name}[2:1]")).contains("ends before its beginning"));
     assert!(error("</dev/zero[0:1G]").contains("longer than 16 MiB"));
     assert_eq!(std::fs::read(&path).unwrap(), b"xyz");
-    std::fs::remove_file(&path).unwrap();
     assert!(error("</dev/zero").contains("longer than 16 MiB"));
 }
 

@@ -4,7 +4,7 @@
 //! when it is opened; and where a directory is given, nothing outside of it is reached, neither by
 //! `..` nor by a link, even if the directory changes meanwhile.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use runtime::Context;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-use super::{descriptor, lock, open};
+use super::{descriptor, open};
 use crate::{Created, Creation, OpenOptions};
 
 /// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that
@@ -27,24 +27,19 @@ pub(crate) fn open(
     context: &Context,
 ) -> Result<(Params, Arc<dyn Device>)> {
     let path = path_beside(image, name)?;
-    let (params, shown) = (params_of(&path)?, path.display().to_string());
+    let params = params_of(&path)?;
     let options = OpenOptions { write: false, ..options.clone() };
     let file = descriptor::file_options(&params, &options)?;
-    let open = || {
+    let look_up = || {
         let fd = match within {
             Some(directory) => open_beneath(directory, &path)?,
             None => openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
                 .map_err(|e| Error::os("open", e))?,
         };
-        descriptor::refuse_kind(descriptor::kind_of(&fd)?)?;
-        // Opens the file that was checked, whatever has its name by now.
-        let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let fd = openat(CWD, again, flags, Mode::empty()).map_err(|e| Error::os("open", e))?;
-        lock::take(fd.as_fd(), false, file.lock, &path)?;
-        descriptor::describe(&path, fd, false, file)
+        descriptor::refuse_kind(descriptor::kind_of(&fd)?).map(|()| fd)
     };
-    let opened = open().map_err(|e| e.on(shown))?;
+    let found = look_up().map_err(|e| e.on(path.display()))?;
+    let opened = open::open_found(&found, &path, file, &options)?;
     Ok((params, descriptor::opened(opened, context)))
 }
 

@@ -89,26 +89,22 @@ pub(super) fn path_of(params: &Params) -> Result<PathBuf> {
 }
 
 pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<FileOptions> {
-    let advice = match values::choice(params, "fadvise", &["normal", "random", "sequential"])? {
-        Some(1) => Advice::Random,
-        Some(2) => Advice::Sequential,
-        _ => Advice::Normal,
-    };
-    let lock = match values::choice(params, "lock", &["on", "off", "auto"])? {
-        Some(0) => Lock::On,
-        Some(1) => Lock::Off,
-        Some(_) => Lock::Auto,
-        None if options.lock => Lock::Auto,
-        None => Lock::Off,
-    };
-    let no_hole = values::choice(params, "no-hole", &["allocated", "written"])?;
-    let (writes_zeroes, force, new) = (no_hole == Some(1), options.force, options.new);
-    let cache = match values::choice(params, "cache", &PageCaching::WORDS)? {
-        Some(number) => PageCaching::of_word(number),
-        None if options.once => PageCaching::Auto,
-        None => PageCaching::Default,
-    };
-    Ok(FileOptions { advice, lock, writes_zeroes, force, new, cache, early: true })
+    let advices = [Advice::Normal, Advice::Random, Advice::Sequential];
+    let advice = values::meaning(params, "fadvise", "normal|random|sequential", advices)?;
+    let locks = [Lock::On, Lock::Off, Lock::Auto];
+    let lock = values::meaning(params, "lock", "on|off|auto", locks)?;
+    let writes_zeroes = values::meaning(params, "no-hole", "allocated|written", [false, true])?;
+    let caches = [PageCaching::Default, PageCaching::None, PageCaching::Direct, PageCaching::Auto];
+    let cache = values::meaning(params, "cache", "default|none|direct|auto", caches)?;
+    Ok(FileOptions {
+        advice: advice.unwrap_or(Advice::Normal),
+        lock: lock.unwrap_or(if options.lock { Lock::Auto } else { Lock::Off }),
+        writes_zeroes: writes_zeroes.unwrap_or(false),
+        force: options.force,
+        new: options.new,
+        cache: cache.unwrap_or(if options.once { PageCaching::Auto } else { PageCaching::Default }),
+        early: true,
+    })
 }
 
 /// A temporary file as a container that grows, and which goes into `outlet` when it is complete.

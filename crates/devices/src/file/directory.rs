@@ -5,8 +5,8 @@
 //! device is opened. Clients of one file share one device, with one lock.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use device::{
@@ -18,7 +18,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fstat, opena
 use rustix::io::Errno;
 
 use super::descriptor::{self, FileOptions};
-use super::{handed, lock};
+use super::{handed, open};
 use crate::OpenOptions;
 
 /// Names that are listed at most.
@@ -99,12 +99,7 @@ impl Shared {
         if let Some(device) = all.get(&number).and_then(Weak::upgrade) {
             return Ok(device);
         }
-        // Opens the file that was looked up, whatever has its name by now.
-        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
-        let opened = descriptor::open_descriptor(Path::new(&again), &self.options, self.file.lock);
-        let (fd, write) = opened.map_err(named)?;
-        lock::take(fd.as_fd(), write, self.file.lock, &path).map_err(named)?;
-        let file = descriptor::describe(&path, fd, write, self.file).map_err(named)?;
+        let file = open::open_found(&found, &path, self.file, &self.options)?;
         let device = descriptor::opened(file, &self.context);
         all.insert(number, Arc::downgrade(&device));
         Ok(device)

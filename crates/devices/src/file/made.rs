@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn what_has_no_name_is_removed_at_once_and_what_got_one_by_its_name() {
-        let path = std::env::temp_dir().join(format!("diskferry-made-{}", std::process::id()));
+        let scratch = trial::Scratch::new("/tmp");
+        let path = scratch.path("made");
         let Some(made) = nameless(&path) else { return println!("skipped: no nameless files") };
         assert!(made.remove(), "nothing is left of it");
         assert!(!made.remove() && !path.exists());
@@ -104,6 +105,5 @@ mod tests {
         made.appear().unwrap();
         made.keep();
         assert!(!made.remove() && path.exists());
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -91,11 +91,7 @@ pub struct File {
     log: Option<OperatorLog>,
 }
 
-impl std::fmt::Debug for File {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "File({})", self.info.name)
-    }
-}
+runtime::debug_as!(File, |file| "File({})", file.info.name);
 
 impl File {
     fn new(fd: OwnedFd, info: Info, grain: Grain, in_memory: bool, options: FileOptions) -> Self {

@@ -1,6 +1,6 @@
 //! Opening and creating files, and their lock.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,10 +56,27 @@ pub(crate) fn stream(params: &Params) -> Result<Option<ByteStream>> {
 /// # Errors
 /// It is not a file or block device, it is in use, or the system refuses.
 pub fn open_path(path: &Path, file: FileOptions, options: &OpenOptions) -> Result<File> {
-    let named = |e: Error| e.on(path.display());
-    let (fd, write) = open_descriptor(path, options, file.lock).map_err(named)?;
-    lock::take(fd.as_fd(), write, file.lock, path).map_err(named)?;
-    describe(path, fd, write, file).map_err(named)
+    open_as(path, path, file, options)
+}
+
+/// Opens the file that was looked up at `path`, whatever has that name by now.
+pub(super) fn open_found(
+    found: &OwnedFd,
+    path: &Path,
+    file: FileOptions,
+    options: &OpenOptions,
+) -> Result<File> {
+    open_as(format!("/proc/self/fd/{}", found.as_raw_fd()).as_ref(), path, file, options)
+}
+
+/// Opens what is at `place` as the file `path`.
+fn open_as(place: &Path, path: &Path, file: FileOptions, options: &OpenOptions) -> Result<File> {
+    let opened = || {
+        let (fd, write) = open_descriptor(place, options, file.lock)?;
+        lock::take(fd.as_fd(), write, file.lock, path)?;
+        describe(path, fd, write, file)
+    };
+    opened().map_err(|e| e.on(path.display()))
 }
 
 /// A file or block device that is to be filled.
@@ -84,21 +101,18 @@ pub struct FileTarget {
 pub fn create(path: &Path, size: u64, write_back: bool, file: FileOptions) -> Result<FileTarget> {
     let named = |e: Error| e.on(path.display());
     let file = FileOptions { early: file.early && write_back, ..file };
-    if let Some((fd, numbers)) = make(path).map_err(named)? {
-        let made = fill(&fd, size, file.lock, path).and_then(|()| describe(path, fd, true, file));
-        let mut file = made.inspect_err(|e| unmake(path, numbers, e)).map_err(named)?;
+    if let Some((fd, made)) = make(path, file.lock).map_err(named)? {
+        let described = set_size(&fd, size).and_then(|()| describe(path, fd, true, file));
+        let mut file = described.inspect_err(|_| _ = made.remove()).map_err(named)?;
         file.filling = Some(Filling::new(Some(size), write_back && !file.in_memory));
-        let made = MadeFile::new(path, numbers);
         return Ok(FileTarget { file, holds: Holds::Zeroes, made: Some(Box::new(made)) });
     }
     if file.new {
         return Err(named(there_already()));
     }
     let options = OpenOptions { force: file.force, ..OpenOptions::read_write() };
-    let (fd, _) = open_descriptor(path, &options, file.lock).map_err(named)?;
-    lock::take(fd.as_fd(), true, file.lock, path).map_err(named)?;
-    let regular = kind_of(&fd).map_err(named)? == FileType::RegularFile;
-    let mut file = describe(path, fd, true, file).map_err(named)?;
+    let mut file = open_path(path, file, &options)?;
+    let regular = kind_of(&file.fd).map_err(named)? == FileType::RegularFile;
     let holds = match (regular, file.info.size) {
         (true, 0) => Holds::Zeroes,
         (true, _) => Holds::Old,
@@ -184,7 +198,8 @@ fn create_nameless(
     if !MadeFile::can_appear(&fd) {
         return Ok(None);
     }
-    fill(&fd, size, file.lock, path).map_err(named)?;
+    lock::take(fd.as_fd(), true, file.lock, path).map_err(named)?;
+    set_size(&fd, size).map_err(named)?;
     let file = FileOptions { early: file.early && creation.write_back, ..file };
     let mut opened = describe(path, fd, true, file).map_err(named)?;
     let look = |e| named(Error::os("look at the file", e));
@@ -206,10 +221,8 @@ pub(super) enum WritableFile {
 /// Opens a file or block device for writing, and makes a file that is missing.
 pub(super) fn open_or_make(path: &Path, options: &OpenOptions, lock: Lock) -> Result<WritableFile> {
     let named = |e: Error| e.on(path.display());
-    if let Some((fd, numbers)) = make(path).map_err(named)? {
-        let taken = lock::take(fd.as_fd(), true, lock, path);
-        taken.inspect_err(|e| unmake(path, numbers, e)).map_err(named)?;
-        return Ok(WritableFile::Made(fd, MadeFile::new(path, numbers)));
+    if let Some((fd, made)) = make(path, lock).map_err(named)? {
+        return Ok(WritableFile::Made(fd, made));
     }
     let options = OpenOptions { write: true, or_read_only: false, ..options.clone() };
     let (fd, _) = open_descriptor(path, &options, lock).map_err(named)?;
@@ -217,31 +230,24 @@ pub(super) fn open_or_make(path: &Path, options: &OpenOptions, lock: Lock) -> Re
     Ok(WritableFile::Found(fd))
 }
 
-/// A new file, with its device and inode number, or `None` if there is something of that name.
-fn make(path: &Path) -> Result<Option<(OwnedFd, (u64, u64))>> {
-    match names::make(path, 0o666) {
-        Ok(fd) => {
-            let numbers = names::numbers(&fd).map_err(|e| Error::os("look at the file", e))?;
-            Ok(Some((fd, numbers)))
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(None),
-        Err(e) => Err(Error::os("create", e)),
+/// A new file, or `None` if there is something of that name.
+fn make(path: &Path, lock: Lock) -> Result<Option<(OwnedFd, MadeFile)>> {
+    let fd = match names::make(path, 0o666) {
+        Ok(fd) => fd,
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Ok(None),
+        Err(e) => return Err(Error::os("create", e)),
+    };
+    let numbers = names::numbers(&fd).map_err(|e| Error::os("look at the file", e))?;
+    let made = MadeFile::new(path, numbers);
+    // Another program that has it already keeps it. If it cannot be removed, the first error
+    // matters.
+    let taken = lock::take(fd.as_fd(), true, lock, path);
+    if matches!(&taken, Err(e) if e.kind() != ErrorKind::Locked) {
+        made.remove();
     }
-}
-
-fn fill(fd: &OwnedFd, size: u64, lock: Lock, path: &Path) -> Result<()> {
-    lock::take(fd.as_fd(), true, lock, path)?;
-    set_size(fd, size)
+    taken.map(|()| Some((fd, made)))
 }
 
 fn set_size(fd: &OwnedFd, size: u64) -> Result<()> {
     ftruncate(fd, size).map_err(|e| Error::os(format!("make the file {size} bytes long"), e))
-}
-
-/// Removes a file that was just created and cannot be used, unless another program uses it already.
-/// If even that fails, the first error matters.
-fn unmake(path: &Path, numbers: (u64, u64), why: &Error) {
-    if why.kind() != ErrorKind::Locked {
-        let _ = names::remove(path, numbers);
-    }
 }

@@ -17,7 +17,7 @@ use device::{
     Abilities, Device, Done, Error, ErrorKind, Fault, Info, Operation, Order, Outcome, Params,
     Reach, Result, Simple, Slice, Use,
 };
-use runtime::{Context, Mutex, MutexGuard, WorkPool, to_usize};
+use runtime::{Context, Mutex, WorkPool, to_usize};
 use rustix::fs::fdatasync;
 
 use super::descriptor::{LONGEST, path_of, temporary};
@@ -121,14 +121,10 @@ impl Pipe {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Queues bytes. Returns whether a thread has to begin to write.
     fn add(&self, offset: u64, new: Waiting) -> std::result::Result<bool, (Done, Error)> {
         let len = new.piece.len();
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         if let Some(e) = &state.failed {
             return Err((new.done, e.duplicate()));
         }
@@ -163,7 +159,7 @@ impl Shared {
     }
 
     fn next(&self) -> Option<Waiting> {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         let found = state.waiting.remove(&state.next);
         match &found {
             Some(found) => state.next += found.piece.len(),
@@ -189,7 +185,7 @@ impl Shared {
     }
 
     fn fail(&self, e: &Error) -> impl Iterator<Item = Waiting> + use<> {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         state.failed = Some(e.duplicate());
         state.writing = false;
         std::mem::take(&mut state.waiting).into_values()
@@ -197,7 +193,7 @@ impl Shared {
 
     /// Whether all went into it.
     fn check(&self) -> Result<()> {
-        let (state, length) = (self.state(), self.length.load(SeqCst));
+        let (state, length) = (self.state.lock(), self.length.load(SeqCst));
         match &state.failed {
             Some(e) => Err(e.duplicate()),
             None if state.next == length && state.waiting.is_empty() => Ok(()),

@@ -1,40 +1,11 @@
 use runtime::WorkPool;
 use std::fs;
-use std::path::PathBuf;
 
 use device::{ErrorKind, Simple};
 
 use super::*;
 use crate::{Holds, OpenOptions};
-
-/// A directory that is removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(parent: &str) -> Self {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = format!("{parent}/diskferry-file-{}-{number}", std::process::id());
-        fs::create_dir(&path).unwrap();
-        Self(path.into())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use trial::Scratch;
 
 fn open(path: &std::path::Path, write: bool) -> Result<File> {
     let options = OpenOptions { write, ..OpenOptions::default() };
@@ -169,7 +140,7 @@ fn what_is_no_disk_is_refused_and_named() {
     for write in [false, true] {
         let error = open(&pipe, write).unwrap_err().to_string();
         assert!(error.contains("is a pipe"), "{error}");
-        let error = open(&scratch.0, write).unwrap_err().to_string();
+        let error = open(&scratch.path(""), write).unwrap_err().to_string();
         assert!(error.contains("is a directory"), "{error}");
         let error = open("/dev/null".as_ref(), write).unwrap_err().to_string();
         assert!(error.contains("/dev/null: is a character device"), "{error}");

@@ -456,12 +456,6 @@ fn cut(bytes: &Bytes, into: &mut [IoSliceMut<'_>]) -> (usize, Bytes) {
     (n, bytes.slice(n..))
 }
 
-impl std::fmt::Debug for HttpConnection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HttpConnection(to {}, {} answers)", self.to, self.answered)
-    }
-}
-
 /// hyper's error, as ours.
 fn broken(doing: &str, e: &hyper::Error) -> Error {
     if e.is_parse() {

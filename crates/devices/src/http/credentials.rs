@@ -18,11 +18,7 @@ const PRINTED: u64 = 64 << 10;
 #[derive(Clone, Default, Eq, PartialEq)]
 pub(super) struct Secret(pub(super) String);
 
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret")
-    }
-}
+runtime::debug_as!(Secret);
 
 /// A header as it was asked for: with a value, or none where it is to be left out.
 pub(super) type Header = (HeaderName, Option<HeaderValue>);
@@ -329,7 +325,8 @@ mod tests {
 
     #[test]
     fn what_a_script_has_started_is_killed_with_it() {
-        let temp = std::env::temp_dir().join(format!("diskferry-script-{}", std::process::id()));
+        let scratch = trial::Scratch::new("/tmp");
+        let temp = scratch.path("script");
         let file = temp.display();
         // A child that the shell waits for, one that it has left behind, with its output and
         // without it.
@@ -352,6 +349,5 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        let _ = std::fs::remove_file(&temp);
     }
 }

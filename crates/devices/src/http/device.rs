@@ -106,12 +106,6 @@ impl Drop for HttpDevice {
     }
 }
 
-impl std::fmt::Debug for HttpDevice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HttpDevice({})", self.info.name)
-    }
-}
-
 impl Device for HttpDevice {
     fn info(&self) -> &Info {
         &self.info

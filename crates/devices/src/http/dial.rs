@@ -109,12 +109,6 @@ impl Dialer {
     }
 }
 
-impl std::fmt::Debug for Dialer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Dialer")
-    }
-}
-
 fn failed(action: &str, e: Error) -> Error {
     Error::new(e.kind(), e.fault(), action).with_source(e)
 }

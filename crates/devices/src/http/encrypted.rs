@@ -2,9 +2,9 @@
 #![cfg(feature = "tls")]
 
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use trial::Scratch;
 
 use ::device::ErrorKind;
 use net::tls::{Acceptor, HandshakeProgress, Serving};
@@ -42,13 +42,7 @@ MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgyIDNo/toxoHyeN+K
 struct Secure {
     port: u16,
     acceptor: Acceptor,
-    directory: PathBuf,
-}
-
-impl Drop for Secure {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+    directory: Scratch,
 }
 
 /// What a connection ends with.
@@ -59,19 +53,13 @@ enum Ending {
 }
 
 impl Secure {
-    fn new(
-        name: &str,
-        ending: Ending,
-        answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
-    ) -> Self {
-        let directory =
-            std::env::temp_dir().join(format!("diskferry-https-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
+    fn new(ending: Ending, answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        let directory = Scratch::new("/tmp");
         for (file, text) in [("server-cert.pem", CERTIFICATE), ("server-key.pem", KEY)] {
-            std::fs::write(directory.join(file), text).unwrap();
+            directory.file(file, text);
         }
         let serving =
-            Serving::Certificates { directory: Some(directory.clone()), verify_peer: false };
+            Serving::Certificates { directory: Some(directory.path("")), verify_peer: false };
         let (acceptor, site) = (Acceptor::new(&serving).unwrap(), Arc::new(Site::new(answer)));
         let of_connections = acceptor.clone();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -92,7 +80,7 @@ impl Secure {
 
     /// The parameter that makes its certificate trusted.
     fn trust(&self) -> String {
-        format!("cainfo={}", self.directory.join("server-cert.pem").display())
+        format!("cainfo={}", self.directory.path("server-cert.pem").display())
     }
 }
 
@@ -154,8 +142,7 @@ fn put(stream: &Stream, mut bytes: &[u8]) -> Option<()> {
 fn a_disk_is_read_whole_though_records_come_in_parts() {
     let bytes = content(3 * MIB + 12_345);
     let all = bytes.clone();
-    let site =
-        Secure::new("parts", Ending::Announced, move |asked| good(asked, &all, &["ETag: \"1\""]));
+    let site = Secure::new(Ending::Announced, move |asked| good(asked, &all, &["ETag: \"1\""]));
     let trust = site.trust();
     for words in [&[][..], &["ssl-version=tlsv1.3"], &["ssl-version=max-tlsv1.2", "connections=1"]]
     {
@@ -166,10 +153,10 @@ fn a_disk_is_read_whole_though_records_come_in_parts() {
 
 #[test]
 fn only_a_certificate_that_is_trusted_and_for_the_host_will_do() {
-    let site = Secure::new("trust", Ending::Announced, move |asked| good(asked, b"bytes", &[]));
+    let site = Secure::new(Ending::Announced, move |asked| good(asked, b"bytes", &[]));
     let (trust, elsewhere) =
         (site.trust(), format!("resolve=other.example:{}:127.0.0.1", site.port));
-    let own = format!("capath={}", site.directory.display());
+    let own = format!("capath={}", site.directory.path("").display());
     for (host, words, why) in [
         ("localhost", &[&trust[..]][..], ""),
         ("127.0.0.1", &[&trust], ""),
@@ -196,7 +183,7 @@ fn a_body_that_ends_early_is_an_error_whether_the_end_was_announced_or_not() {
     for ending in [Ending::Announced, Ending::Cut] {
         // With a length, and in chunks, the last of which is missing.
         for in_chunks in [false, true] {
-            let site = Secure::new("early", ending, move |asked| {
+            let site = Secure::new(ending, move |asked| {
                 let (start, end) = asked.range.unwrap();
                 let size = 4 * MIB;
                 if asked.number == 0 {
@@ -224,7 +211,7 @@ fn a_body_that_ends_early_is_an_error_whether_the_end_was_announced_or_not() {
 fn only_an_announced_end_is_the_end_of_a_body_without_a_length() {
     for ending in [Ending::Announced, Ending::Cut] {
         // Such a body is the whole object, and its length the size of the disk.
-        let site = Secure::new("endless", ending, |_| {
+        let site = Secure::new(ending, |_| {
             [plain("200 OK", &[], &content(100_000)), vec![Step::Close]].concat()
         });
         let disk = open(&site.url("localhost"), &[&site.trust(), "retry=0"]);
@@ -240,9 +227,9 @@ fn only_an_announced_end_is_the_end_of_a_body_without_a_length() {
 
 #[test]
 fn an_encrypted_connection_is_not_used_again_whose_request_was_answered_before_it_had_left() {
-    let site = Secure::new("hasty", Ending::Announced, |_| Vec::new());
+    let site = Secure::new(Ending::Announced, |_| Vec::new());
     let (path, trust, acceptor) =
-        (site.directory.join("socket"), site.trust(), site.acceptor.clone());
+        (site.directory.path("socket"), site.trust(), site.acceptor.clone());
     hastens(&path, "https://localhost/", &[&trust], move |client| {
         let client = Stream::new(client.into()).unwrap();
         encrypt(&client, &acceptor).unwrap();

@@ -154,7 +154,7 @@ pub(super) struct Filling<'a> {
 
 impl<'a> Filling<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, run: &Run) -> Self {
-        let bytes = shared.lock().window.bytes_of(run);
+        let bytes = shared.state.lock().window.bytes_of(run);
         let (at, end) = (bytes.start, bytes.end);
         Self { shared, at, end, chunks: VecDeque::new(), needed: true, passed: None }
     }

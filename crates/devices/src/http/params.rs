@@ -302,13 +302,12 @@ mod tests {
         assert_eq!(login(&["url=https://u:p@h/", "password=q"]).unwrap(), basic("u", "q"));
         assert_eq!(login(&["bearer=t"]).unwrap(), "Bearer t");
         assert_eq!(login(&[]), None);
-        let path = std::env::temp_dir().join(format!("diskferry-netrc-{}", std::process::id()));
-        std::fs::write(&path, "machine host.example login n password m").unwrap();
+        let scratch = trial::Scratch::new("/tmp");
+        let path = scratch.file("netrc", "machine host.example login n password m");
         let netrc = format!("netrc={}", path.display());
         assert_eq!(login(&[&netrc]).unwrap(), basic("n", "m"));
         assert_eq!(login(&[&netrc, "user=n"]).unwrap(), basic("n", "m"));
         assert_eq!(login(&[&netrc, "user=x"]).unwrap(), basic("x", ""));
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

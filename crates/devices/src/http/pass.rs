@@ -31,30 +31,30 @@ pub(super) fn passed() -> Error {
 /// Runs the pass over the answer that `asker` has just received, of which `bytes` have come.
 pub(super) fn run(shared: &Arc<Shared>, asker: Asker, bytes: &[u8]) {
     let pass = shared.clone();
-    shared.lock().pass = Some(0);
-    let all = 0..shared.lock().window.end();
+    shared.state.lock().pass = Some(0);
+    let all = 0..shared.state.lock().window.end();
     let mut filling = Filling::new(shared, &all);
     filling.take(bytes);
     if filling.is_full() {
-        shared.lock().pass = Some(all.end);
+        shared.state.lock().pass = Some(all.end);
         return;
     }
     let work = move || {
         if let Err(panic) = runtime::contained("a fetch", || make(&pass, asker)) {
             let error = Error::from(panic);
-            pass.lock().broken = Some(error.duplicate());
+            pass.state.lock().broken = Some(error.duplicate());
             pass.fail_all(&error);
         }
     };
     if let Err(e) = std::thread::Builder::new().name("http".into()).spawn(work) {
         let error = Error::os("start a thread", e);
-        shared.lock().broken = Some(error.duplicate());
+        shared.state.lock().broken = Some(error.duplicate());
         shared.fail_all(&error);
     }
 }
 
 fn make(shared: &Arc<Shared>, mut asker: Asker) {
-    let all = 0..shared.lock().window.end();
+    let all = 0..shared.state.lock().window.end();
     let mut filling = Filling::new(shared, &all);
     filling.passed = Some(Passed::default());
     let mut headway = Headway::new(0);
@@ -89,7 +89,7 @@ fn begin_again(
 /// The pass has failed, and so does everything that it did not bring, now and later.
 fn end(shared: &Arc<Shared>, filling: &Filling<'_>, error: Error) {
     let error = error.on(shared.origin.original()).at(filling.at);
-    let mut state = shared.lock();
+    let mut state = shared.state.lock();
     state.broken = Some(error.duplicate());
     let waiters = state.window.failed(&filling.rest());
     drop(state);

@@ -52,11 +52,7 @@ impl Proxy {
     }
 }
 
-impl std::fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Proxy({})", self.endpoint())
-    }
-}
+runtime::debug_as!(Proxy, |proxy| "Proxy({})", proxy.endpoint());
 
 /// Proxies for each scheme, and the hosts that are reached without one.
 #[derive(Clone, Debug, Default)]

@@ -91,8 +91,4 @@ impl PendingRead {
     }
 }
 
-impl std::fmt::Debug for PendingRead {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PendingRead({} bytes at {})", self.len, self.offset)
-    }
-}
+runtime::debug_as!(PendingRead, |read| "PendingRead({} bytes at {})", read.len, read.offset);

@@ -31,7 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// See the module.
 pub(super) struct Shared {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// Idle threads wait here, and the one that makes the single pass.
     work: Condvar,
     /// Pausing threads wait here: work that comes meanwhile is for others, and must not wake these
@@ -80,13 +80,9 @@ impl Shared {
         Arc::new(Self { state, work, closed, origin, dialer, buffers, bell, retries })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Reads from memory; false if not all of it is there.
     pub(super) fn read_now(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(chunks) = state.window.all_here(offset, buffer.len() as u64) else { return false };
         self.set_to_work(state);
         for (index, bytes) in chunks {
@@ -102,7 +98,7 @@ impl Shared {
             return done(Ok(Outcome::Read(buffer)));
         }
         let read = PendingRead::new(offset, buffer, done);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let here = state.window.want(&read, offset, len);
         let lost = state.lost(&ObjectWindow::chunks_of(offset, len));
         let lost = lost.map(|(run, error)| (state.window.failed(&run), error));
@@ -118,7 +114,7 @@ impl Shared {
 
     /// Prefetches a range.
     pub(super) fn prefetch(self: &Arc<Self>, offset: u64, len: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // A single pass brings everything in its own order.
         if state.pass.is_none() && len > 0 {
             state.window.prefetch(runtime::Behalf::current().client(), offset, len);
@@ -152,7 +148,7 @@ impl Shared {
     /// Starts the first requests on `asker`, which may be connected already; a response that has
     /// begun is read first.
     pub(super) fn begin(self: &Arc<Self>, asker: Asker, begun: Option<Begun>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.workers += 1;
         if let Some(begun) = &begun {
             state.window.begun(begun.run.clone());
@@ -173,7 +169,7 @@ impl Shared {
             drop(thread);
         };
         if let Err(e) = std::thread::Builder::new().name("http".into()).spawn(work) {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.workers -= 1;
             if state.workers == 0 {
                 drop(state);
@@ -184,13 +180,13 @@ impl Shared {
 
     /// Fails all reads that wait.
     pub(super) fn fail_all(&self, error: &Error) {
-        let waiters = self.lock().window.failed_all();
+        let waiters = self.state.lock().window.failed_all();
         fail(waiters, error);
     }
 
     /// What to fetch next; waits for it. `None` when there has been nothing for a while.
     pub(super) fn next(self: &Arc<Self>) -> Option<Run> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let until = Instant::now() + IDLE;
         loop {
             let now = Instant::now();
@@ -223,7 +219,7 @@ impl Shared {
 
     /// A request was answered in full: more threads may run, if there is more to do.
     pub(super) fn went_well(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.window.has_work() {
             state.limit = (state.limit + 1).min(state.most);
             self.set_to_work(state);
@@ -235,7 +231,7 @@ impl Shared {
     pub(super) fn arrived(&self, first: u64, chunks: Vec<Buffer>, rest: &Run) -> bool {
         let chunks = (first..).zip(chunks.into_iter().map(Arc::new));
         let mut taken = Vec::new();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for (index, bytes) in chunks {
             for read in state.window.arrived(index, bytes.clone()) {
                 taken.push((read, index, bytes.clone()));
@@ -251,13 +247,13 @@ impl Shared {
 
     /// Whether the missing part of `run` is still needed.
     pub(super) fn needs(&self, run: &Run) -> bool {
-        self.lock().window.needs(run)
+        self.state.lock().window.needs(run)
     }
 
     /// Stops fetching these chunks. Readers that came for them meanwhile wait for other threads to
     /// do so.
     pub(super) fn give_up(self: &Arc<Self>, run: &Run, error: &Error) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.closing {
             let waiters = state.window.failed(run);
             drop(state);
@@ -269,14 +265,14 @@ impl Shared {
 
     /// These chunks do not come.
     pub(super) fn failed(&self, run: &Run, error: &Error) {
-        let waiters = self.lock().window.failed(run);
+        let waiters = self.state.lock().window.failed(run);
         fail(waiters, error);
     }
 
     /// Waits after a failure, the `count`th in a row. Returns whether it still makes sense to go
     /// on.
     pub(super) fn pause(&self, trouble: &Trouble, count: u32) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.failures += 1;
         let wait = trouble.wait.unwrap_or_else(|| back_off(count, state.failures));
         let until = Instant::now() + wait;
@@ -301,7 +297,7 @@ impl Shared {
 
     /// Waits until `ready` says so; false when the device is closed.
     pub(super) fn wait_until(&self, mut ready: impl FnMut(&mut State) -> bool) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !state.closing {
             if ready(&mut state) {
                 return true;
@@ -313,7 +309,7 @@ impl Shared {
 
     /// Ends all threads. Reads that wait fail.
     pub(super) fn close(&self) {
-        self.lock().closing = true;
+        self.state.lock().closing = true;
         self.bell.ring();
         self.work.notify_all();
         self.closed.notify_all();
@@ -338,7 +334,7 @@ struct FetchingThread(Arc<Shared>);
 
 impl Drop for FetchingThread {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         state.workers = state.workers.saturating_sub(1);
         // Work that came while it ended.
         if !state.closing && state.pass.is_none() {
@@ -373,12 +369,12 @@ mod tests {
         let origin = Arc::new(Origin::new(wanted.url, wanted.credentials, wanted.manners));
         let shared = Shared::new(ObjectWindow::new(64 << 20), most, 5, (origin, dialer, bell));
         // All of them are the test's.
-        shared.lock().workers = most;
+        shared.state.lock().workers = most;
         shared
     }
 
     fn until(shared: &Shared, ready: impl Fn(&State) -> bool) {
-        while !ready(&shared.lock()) {
+        while !ready(&shared.state.lock()) {
             thread::yield_now();
         }
     }
@@ -390,7 +386,7 @@ mod tests {
     /// What a thread that has nothing to do finds to do.
     fn looks_for_work(shared: &Arc<Shared>) -> Receiver<Option<Run>> {
         let (tell, told) = channel();
-        let idle = shared.lock().idle;
+        let idle = shared.state.lock().idle;
         let same = shared.clone();
         thread::spawn(move || tell.send(same.next()).unwrap());
         until(shared, |state| state.idle > idle);
@@ -400,7 +396,7 @@ mod tests {
     /// A thread that waits after a failure, for an hour unless the device is closed.
     fn pauses(shared: &Arc<Shared>) -> Receiver<bool> {
         let (tell, told) = channel();
-        let failures = shared.lock().failures;
+        let failures = shared.state.lock().failures;
         let same = shared.clone();
         thread::spawn(move || {
             let error = Error::new(ErrorKind::Disconnected, Fault::Peer, "GET");
@@ -415,12 +411,12 @@ mod tests {
     #[test]
     fn a_pass_keeps_no_list_of_what_is_wanted_however_often_a_read_of_it_fails() {
         let shared = shared(1);
-        shared.lock().pass = Some(1);
-        shared.lock().broken = Some(Error::new(ErrorKind::Disconnected, Fault::Peer, "GET"));
+        shared.state.lock().pass = Some(1);
+        shared.state.lock().broken = Some(Error::new(ErrorKind::Disconnected, Fault::Peer, "GET"));
         for chunk in 0..1000 {
             want(&shared, chunk);
         }
-        assert_eq!(shared.lock().window.wishes(), 0);
+        assert_eq!(shared.state.lock().window.wishes(), 0);
     }
 
     #[test]

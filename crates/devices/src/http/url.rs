@@ -153,11 +153,7 @@ impl fmt::Display for Url {
     }
 }
 
-impl fmt::Debug for Url {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Url({self})")
-    }
-}
+runtime::debug_as!(Url, |url| "Url({url})");
 
 /// The text of a URL, or of something that should be one, without what may be secret.
 pub(super) fn redacted(text: &str) -> String {

@@ -33,12 +33,6 @@ pub(crate) struct Memory {
     present: Option<Present>,
 }
 
-impl std::fmt::Debug for Memory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Memory({})", self.info.name)
-    }
-}
-
 /// Opens `memory`.
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
     let size = values::required_size(params, "size")?;

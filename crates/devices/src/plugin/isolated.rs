@@ -16,7 +16,7 @@ use ::device::{
 };
 use client::{ExportSpec, Subprocess, command_reaches};
 use plugins::ExportChoice;
-use runtime::{Context, Mutex, MutexGuard, OperatorLog, spawn};
+use runtime::{Context, Mutex, OperatorLog, spawn};
 use wire::{Transport, Uri};
 
 use super::{PLUGIN, choice, own};
@@ -217,19 +217,13 @@ struct Isolated {
     own: Mutex<Option<Visit>>,
 }
 
-impl Isolated {
-    fn own(&self) -> MutexGuard<'_, Option<Visit>> {
-        self.own.lock()
-    }
-}
-
 impl Device for Isolated {
     fn info(&self) -> &Info {
         &self.info
     }
 
     fn submit(&self, operation: Operation, done: Done) {
-        if let Some(visit) = self.own().clone() {
+        if let Some(visit) = self.own.lock().clone() {
             return visit.submit(operation, done);
         }
         let way = self.way.clone();
@@ -243,7 +237,7 @@ impl Device for Isolated {
     }
 
     fn lane(&self) -> Result<Option<Box<dyn Lane>>> {
-        let visit = self.own().clone();
+        let visit = self.own.lock().clone();
         visit.map_or(Ok(None), |visit| visit.device.lane())
     }
 
@@ -255,7 +249,7 @@ impl Device for Isolated {
 impl Session for Isolated {
     fn connect(&self, client: &Client, done: Connected) {
         // There are plugins that have one client at a time.
-        drop(self.own().take());
+        drop(self.own.lock().take());
         let (way, export) = (self.way.clone(), client.export.clone());
         spawn(async move {
             way.context.pool.enter().await;

@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn the_least_of_a_group_and_those_above_it_counts() {
-        let top = std::env::temp_dir().join(format!("diskferry-groups-{}", std::process::id()));
+        let scratch = trial::Scratch::new("/tmp");
+        let top = scratch.path("groups");
         let group = top.join("a/b");
         fs::create_dir_all(&group).unwrap();
         let write = |path: &Path, max: &str, current: &str| {
@@ -146,7 +147,6 @@ mod tests {
         assert_eq!(left(), Some(40), "the lower of the two");
         fs::write(top.join("a/memory.high"), "max\n").unwrap();
         assert_eq!(left(), Some(40));
-        fs::remove_dir_all(&top).unwrap();
     }
 
     #[test]

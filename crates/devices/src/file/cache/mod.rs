@@ -60,21 +60,6 @@ pub enum PageCaching {
     Auto,
 }
 
-impl PageCaching {
-    /// The words for them.
-    pub(crate) const WORDS: [&'static str; 4] = ["default", "none", "direct", "auto"];
-
-    /// The one that the word of this number stands for.
-    pub(crate) fn of_word(number: usize) -> Self {
-        match number {
-            1 => Self::None,
-            2 => Self::Direct,
-            3 => Self::Auto,
-            _ => Self::Default,
-        }
-    }
-}
-
 /// A file of which few pages stay in memory.
 #[derive(Debug)]
 pub(crate) struct Sparing {

@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use device::residency::pages;
-use runtime::{Mutex, MutexGuard, RwLock};
+use runtime::{Mutex, RwLock};
 use rustix::fs::{Advice, fadvise};
 use rustix::param::page_size;
 
@@ -146,10 +146,6 @@ impl Windows {
         Self { spares, early, state: Mutex::default(), hearing: RwLock::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Runs `work` on `len` bytes from `offset` of the file, and then drops what exceeds the limit.
     /// The system may read up to `ahead` bytes after them. May wait for the disk; for write-back
     /// only if it is a write.
@@ -173,7 +169,7 @@ impl Windows {
     /// Notes an operation that is done elsewhere, at once, and only reads pages that are in memory
     /// already. False: not now, because something has to be dropped first. Never waits for a disk.
     pub(crate) fn passes(&self, fd: BorrowedFd<'_>, (offset, len, ahead): (u64, u64, u64)) -> bool {
-        if self.lock().is_too_much() {
+        if self.state.lock().is_too_much() {
             return false;
         }
         self.enter(fd, offset, len, ahead);
@@ -183,7 +179,7 @@ impl Windows {
 
     /// Whether all of a range was resident as of the last check, at most a short time ago.
     pub(crate) fn are_believed(&self, offset: u64, len: u64) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         numbers(offset, len).all(|number| {
             let window = state.list.iter().find(|w| w.number == number);
             window.is_some_and(|w| w.was_there_as_a_whole() && w.is_believed(state.now))
@@ -206,7 +202,7 @@ impl Windows {
     /// ahead. None of them is dropped before the operation ends: pages read ahead would come after
     /// that.
     fn enter(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.now += 1;
         for number in numbers(offset, len.saturating_add(ahead)) {
             let now = state.now;
@@ -229,7 +225,7 @@ impl Windows {
     }
 
     fn leave(&self, (offset, len, ahead): (u64, u64, u64), how: PageUse) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // What was written is younger than a flush that has begun meanwhile. For a read, windows
         // that may have been read ahead for it are as old as its own: they are dropped no sooner.
         let (now, wrote) = (state.now, state.now + 1);
@@ -268,7 +264,7 @@ impl Windows {
     }
 
     fn next(&self, may_wait: bool) -> Option<Act> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if self.early
             && let Some(window) = state.due()
         {
@@ -309,7 +305,7 @@ impl Windows {
     /// A window was dropped, but the system has kept this many bytes of it; or all of it `stays`. A
     /// window that another thread entered meanwhile is kept in the list.
     fn left(&self, number: u64, kept: u64, stays: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_remembered = state.list.len() <= MANY;
         let Some(i) = state.list.iter().position(|w| w.number == number) else { return };
         if let Some(window) = state.list.get_mut(i) {
@@ -331,14 +327,14 @@ impl Windows {
 
     /// A point in time, for [`Self::flushed`].
     pub(crate) fn now(&self) -> u64 {
-        self.lock().now
+        self.state.lock().now
     }
 
     /// Everything written until `then` is on the disk: it can be dropped.
     pub(crate) fn flushed(&self, fd: BorrowedFd<'_>, then: u64) {
         let mut acts = Vec::new();
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let now = state.now;
             let clean = |w: &&mut CacheWindow| w.is_idle() && w.dirty && w.wrote <= then;
             for window in state.list.iter_mut().filter(clean) {
@@ -357,11 +353,11 @@ impl Windows {
             if turn > 0 {
                 std::thread::sleep(LAST_WAIT);
             }
-            self.lock().now += 1;
+            self.state.lock().now += 1;
             while let Some(act) = self.last() {
                 self.act(fd, act);
             }
-            if self.lock().list.is_empty() {
+            if self.state.lock().list.is_empty() {
                 return;
             }
         }
@@ -369,7 +365,7 @@ impl Windows {
 
     /// Takes back dropped windows: some pages of theirs may be there again.
     fn recall(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for number in std::mem::take(&mut state.gone) {
             if state.list.iter().all(|w| w.number != number) {
                 state.list.push(CacheWindow::new(number, Before::None));
@@ -378,7 +374,7 @@ impl Windows {
     }
 
     fn last(&self) -> Option<Act> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = state.now;
         let window = state.list.iter_mut().find(|w| w.is_idle() && !w.was_tried(now))?;
         Some(window.let_go(self.spares, now))
@@ -388,7 +384,7 @@ impl Windows {
     fn hear(&self, wait: impl FnOnce() -> io::Result<()>) {
         let _hearing = self.hearing.read();
         if let Err(e) = wait() {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.loss = state.loss.or(Some(e.raw_os_error().unwrap_or(libc::EIO)));
         }
     }
@@ -398,7 +394,7 @@ impl Windows {
     /// them.
     pub(crate) fn take_loss(&self) -> Option<io::Error> {
         let _all_heard = self.hearing.write();
-        self.lock().loss.take().map(io::Error::from_raw_os_error)
+        self.state.lock().loss.take().map(io::Error::from_raw_os_error)
     }
 }
 
@@ -554,9 +550,9 @@ mod tests {
         let mut then = 0;
         windows.during(memory.as_fd(), (0, 10, 0), PageUse::Write, || then = windows.now());
         windows.flushed(memory.as_fd(), then);
-        assert!(windows.lock().list.iter().any(|w| w.dirty), "it may be dirty still");
+        assert!(windows.state.lock().list.iter().any(|w| w.dirty), "it may be dirty still");
         windows.flushed(memory.as_fd(), windows.now());
-        assert!(windows.lock().list.iter().all(|w| !w.dirty));
+        assert!(windows.state.lock().list.iter().all(|w| !w.dirty));
     }
 
     /// A file on a disk; `None` where the system does not tell what is in memory.
@@ -597,7 +593,7 @@ mod tests {
             .unwrap();
         });
         let let_go = |windows: &Windows| {
-            windows.lock().now += 1;
+            windows.state.lock().now += 1;
             while let Some(act) = windows.last() {
                 windows.act(fd, act);
             }
@@ -608,7 +604,7 @@ mod tests {
         rustix::io::read(&end, &mut vec![0; page]).unwrap();
         let_go(&windows);
         assert_eq!(cached(), 0);
-        assert!(windows.lock().list.is_empty());
+        assert!(windows.state.lock().list.is_empty());
     }
 
     #[test]
@@ -624,7 +620,7 @@ mod tests {
             });
             let act = windows.last().unwrap();
             windows.act(fd, act);
-            assert!(windows.lock().list.is_empty());
+            assert!(windows.state.lock().list.is_empty());
             rustix::io::pread(fd, &mut page, 0).unwrap();
             windows.end(fd);
             assert_eq!(cached(), u64::from(spares), "spares: {spares}");
@@ -637,7 +633,7 @@ mod tests {
         let fd = file.as_fd();
         let windows = Windows::new(false, true);
         windows.during(fd, (0, 4096, WINDOW), PageUse::Read, || {
-            windows.lock().now += 1;
+            windows.state.lock().now += 1;
             assert!(windows.last().is_none(), "both are in use");
         });
         assert!(windows.last().is_some_and(|act| matches!(act, Act::LetGo { .. })));
@@ -654,7 +650,7 @@ mod tests {
         let windows = Windows::new(false, true);
         let read = || {
             windows.during(fd, (0, 4096, 0), PageUse::Read, || ());
-            windows.lock().list.iter().map(|w| w.looked).collect::<Vec<_>>()
+            windows.state.lock().list.iter().map(|w| w.looked).collect::<Vec<_>>()
         };
         let looked: Vec<_> = (0..3 * BELIEVED).map(|_| read()).collect();
         let first = looked.first().cloned().unwrap_or_default();
@@ -665,7 +661,7 @@ mod tests {
         assert!(windows.are_believed(0, WINDOW) && !windows.are_believed(0, WINDOW + 1));
         fadvise(fd, 0, None, Advice::DontNeed).unwrap();
         (0..BELIEVED).for_each(|_| drop(read()));
-        assert!(windows.lock().list.iter().all(|w| w.before == Before::None));
+        assert!(windows.state.lock().list.iter().all(|w| w.before == Before::None));
         assert!(!windows.are_believed(0, 1));
         windows.end(fd);
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use io_uring::register::Restriction;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types::Fd};
-use runtime::{Mutex, MutexGuard};
+use runtime::Mutex;
 
 use super::queue::{Bytes, Next, Transfer};
 
@@ -93,7 +93,7 @@ impl Ring {
     pub(super) fn start(&self, transfer: Transfer) {
         let mut ended = Ended::new();
         {
-            let mut state = self.0.lock();
+            let mut state = self.0.state.lock();
             state.waiting.push_back(transfer);
             self.0.submit(&mut state, &mut ended);
         }
@@ -103,7 +103,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         state.ending = true;
         if !state.broken {
             self.0.push(&mut state, &opcode::Nop::new().build().user_data(WAKE));
@@ -113,10 +113,6 @@ impl Drop for Ring {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Submits waiting transfers, up to the limit.
     fn submit(&self, state: &mut State, ended: &mut Ended) {
         let mut put = Vec::new();
@@ -203,7 +199,7 @@ impl Shared {
             }
             let mut ended = Ended::new();
             let over = {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 // SAFETY: only this thread uses this end of the ring.
                 let completions = unsafe { self.ring.completion_shared() };
                 for completion in completions {
