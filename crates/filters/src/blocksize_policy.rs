@@ -10,7 +10,6 @@ use device::{
 };
 
 use crate::FilterKind;
-use crate::kit::params::meaning;
 
 const POLICIES: &str = "allow|error|strict-error";
 
@@ -52,7 +51,7 @@ struct BlockSizePolicy {
 impl BlockSizePolicy {
     fn read(params: &Params, below: &Info) -> Result<Self> {
         let policies = [Policy::Allow, Policy::Error, Policy::StrictError];
-        let policy = meaning(params, "blocksize-error-policy", POLICIES, policies)?;
+        let policy = values::meaning(params, "blocksize-error-policy", POLICIES, policies)?;
         let policy = policy.unwrap_or(Policy::Allow);
         let write_disconnect = values::size(params, "blocksize-write-disconnect")?;
         let write_disconnect = write_disconnect.filter(|n| *n > 0);

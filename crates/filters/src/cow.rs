@@ -5,7 +5,7 @@
 //! once. A flush does nothing, and needs to do nothing: no part of the overlay is meant to outlive
 //! the program.
 
-use runtime::{WorkPool, spawn};
+use runtime::{WorkPool, spawn, to_usize};
 use std::sync::Arc;
 
 use device::{
@@ -138,7 +138,7 @@ impl Overlay {
             if whole {
                 self.store.make_hole(self.store.whole(start, len)).await;
             } else if !self.is_hole(start) {
-                let zeroes = Buffer::zeroed(usize::try_from(len).unwrap_or(usize::MAX));
+                let zeroes = Buffer::zeroed(to_usize(len));
                 self.store.bring_and_write(&self.below, start, zeroes.into()).await?;
             }
         }
@@ -401,7 +401,8 @@ mod tests {
 
     #[test]
     fn keeping_what_is_read_begins_and_ends_with_a_file() {
-        let path = std::env::temp_dir().join(format!("diskferry-cow-{}", std::process::id()));
+        let scratch = trial::Scratch::new("/tmp");
+        let path = scratch.path("keep");
         let probe = TestDevice::new(1 << 20);
         let key = format!("cow-on-read={}", path.display());
         let disk = over(probe.clone(), &[&key]);

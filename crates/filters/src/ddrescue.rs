@@ -147,14 +147,10 @@ mod tests {
     const MAP: &str = "# Mapfile. Created by GNU ddrescue\n# current_pos status pass\n\
         0x00000000 + 1\n0x0 0x400 +\n0x400 512 -\n0x600 01000 +\n2048 0x10 +\n0x810 0x7f0 ?\n";
 
-    fn rescued(map: &str, name: &str, model: Model) -> Result<Edge> {
-        let file =
-            std::env::temp_dir().join(format!("diskferry-map-{name}-{}", std::process::id()));
-        std::fs::write(&file, map).unwrap();
-        let word = format!("ddrescue-mapfile={}", file.display());
-        let disk = put("ddrescue", simple(Arc::new(model)), &[&word]);
-        std::fs::remove_file(&file).unwrap();
-        disk
+    fn rescued(map: &str, model: Model) -> Result<Edge> {
+        let scratch = trial::Scratch::new("/tmp");
+        let word = format!("ddrescue-mapfile={}", scratch.file("map", map).display());
+        put("ddrescue", simple(Arc::new(model)), &[&word])
     }
 
     #[test]
@@ -164,7 +160,7 @@ mod tests {
             let all = Model::new(1).info().abilities;
             let model = Model::with(4096, all, sizes);
             model.write_at(&[7; 4096], 0, false).unwrap();
-            let disk = rescued(MAP, "read", model).unwrap();
+            let disk = rescued(MAP, model).unwrap();
             let read = |offset, len| {
                 disk.read(&mut vec![0; len], offset).map_err(|e| (e.kind(), e.offset()))
             };
@@ -186,7 +182,7 @@ mod tests {
     #[test]
     fn nothing_that_was_not_rescued_is_a_hole() {
         // The whole disk below is a hole.
-        let disk = rescued(MAP, "map", Model::new(4096)).unwrap();
+        let disk = rescued(MAP, Model::new(4096)).unwrap();
         let (mut map, mut at): (Vec<Extent>, u64) = (Vec::new(), 0);
         while at < 4096 {
             disk.resolve(at, 4096 - at, 9, &mut map).unwrap();
@@ -210,7 +206,7 @@ mod tests {
             ("0 + 1\n0 09 +\n", "`09` is not a number"),
             ("0 + 1\n0 10 +\n5 10 -\n", "the byte 5"),
         ] {
-            let e = rescued(map, "wrong", Model::new(4096)).unwrap_err().to_string();
+            let e = rescued(map, Model::new(4096)).unwrap_err().to_string();
             assert!(e.contains(why), "{map}: {e}");
         }
     }

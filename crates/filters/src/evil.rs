@@ -5,7 +5,7 @@
 //! large the disk is. Writes are not corrupted, nor are ranges that the device below knows to be
 //! zero.
 
-use runtime::spawn;
+use runtime::{spawn, to_usize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
@@ -15,7 +15,6 @@ use device::{
 use crate::FilterKind;
 use crate::kit::below;
 use crate::kit::chance::{Dice, Gaps, probability, seed_from_clock};
-use crate::kit::params::meaning;
 
 const MODES: &str = "stuck-bits|cosmic-rays|stuck-wires";
 
@@ -64,7 +63,8 @@ struct Evil {
 impl Evil {
     fn read(params: &Params) -> Result<Self> {
         let modes = [(Mode::Bits, 1e-8), (Mode::Rays, 1e-8), (Mode::Wires, 1e-6)];
-        let (mode, usual) = meaning(params, "evil", MODES, modes)?.unwrap_or((Mode::Bits, 1e-8));
+        let (mode, usual) =
+            values::meaning(params, "evil", MODES, modes)?.unwrap_or((Mode::Bits, 1e-8));
         let p = probability(params, "evil-probability")?.unwrap_or(usual);
         Ok(Self {
             mode,
@@ -137,7 +137,7 @@ impl Passage {
     /// Corrupts `data`, which lies at `offset` of the disk.
     fn corrupt(&self, data: &mut [u8], offset: u64) {
         self.bad_bits(offset, data.len() as u64, |at, mask, high| {
-            if let Some(byte) = usize::try_from(at).ok().and_then(|at| data.get_mut(at)) {
+            if let Some(byte) = data.get_mut(to_usize(at)) {
                 match self.mode {
                     Mode::Rays => *byte ^= mask,
                     Mode::Bits | Mode::Wires if high => *byte |= mask,
@@ -160,11 +160,9 @@ async fn read(below: Edge, passage: Passage, offset: u64, buffer: Buffer) -> Res
     // Few reads have a bad bit; only those ask for the map.
     while at < end && passage.is_bad(at, end - at) {
         for extent in below::resolve(&below, at, end - at, EXTENTS).await? {
-            let range =
-                usize::try_from(at - offset).ok()..usize::try_from(extent.end() - offset).ok();
+            let range = to_usize(at - offset)..to_usize(extent.end() - offset);
             if !extent.kind.reads_zero()
-                && let (Some(from), Some(to)) = (range.start, range.end)
-                && let Some(data) = buffer.get_mut(from..to)
+                && let Some(data) = buffer.get_mut(range)
             {
                 passage.corrupt(data, at);
             }

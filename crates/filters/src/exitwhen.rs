@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use device::{
     Admission, Admitted, Client, Error, ErrorKind, Fault, Filter, Filtered, Over, Params, Passes,
-    Reach, Result, param, repeated, text, values,
+    Reach, Result, param, repeated, values,
 };
 use programs::{Program, StandardStreams};
 use runtime::{Context, Control, Mutex, OperatorLog, Timers, WorkPool, contained};
@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::FilterKind;
+use crate::kit::params::absolute;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitwhen",
@@ -69,13 +70,9 @@ enum Event {
 
 impl Event {
     fn read(key: &str, value: &str) -> Result<Option<Self>> {
-        let absolute = || {
-            let failed = |e| Error::os("find the directory of", e).on(text::shown(value));
-            std::path::absolute(text::path(value)).map_err(failed)
-        };
         Ok(Some(match key {
-            "exit-when-file-created" => Self::Created(absolute()?),
-            "exit-when-file-deleted" => Self::Deleted(absolute()?),
+            "exit-when-file-created" => Self::Created(absolute(value)?),
+            "exit-when-file-deleted" => Self::Deleted(absolute(value)?),
             "exit-when-pipe-closed" => Self::Closed(pipe(key, value)?),
             "exit-when-process-exits" => Self::Exited(process(key, value)?),
             "exit-when-script" => Self::Says(script(value)),
@@ -297,6 +294,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
     use device::Device;
+    use trial::Scratch;
 
     use super::*;
     use crate::kit::tested::{blank, client, put_in};
@@ -319,13 +317,10 @@ mod tests {
         rx.recv().unwrap()
     }
 
-    fn file(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("diskferry-exitwhen-{name}-{}", std::process::id()))
-    }
-
     #[test]
     fn connected_clients_are_served_until_they_leave_and_new_ones_are_refused() {
-        let path = file("created");
+        let scratch = Scratch::new("/tmp");
+        let path = scratch.path("created");
         let word = format!("exit-when-file-created={}", path.display());
         let (disk, stopped, _context) = watching(&[&word]).unwrap();
         let own = connect(&disk).unwrap().unwrap();
@@ -336,12 +331,12 @@ mod tests {
         trial::BlockingCalls::read_at(&*own, &mut [0; 10], 0).unwrap();
         drop(own);
         stopped.recv().unwrap();
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn what_has_happened_before_stops_it_at_once_and_what_happens_later_is_noticed() {
-        let path = file("deleted");
+        let scratch = Scratch::new("/tmp");
+        let path = scratch.path("deleted");
         let word = format!("exit-when-file-deleted={}", path.display());
         let (_disk, stopped, _context) = watching(&[&word]).unwrap();
         stopped.recv().unwrap();
@@ -392,7 +387,8 @@ mod tests {
 
     #[test]
     fn a_script_that_takes_its_time_runs_once_for_all_that_wait_for_it() {
-        let [slow, go, runs] = ["slow", "go", "runs"].map(file);
+        let scratch = Scratch::new("/tmp");
+        let [slow, go, runs] = ["slow", "go", "runs"].map(|name| scratch.path(name));
         let script = format!(
             "test -e {0} || exit 0; echo >>{2}; until test -e {1}; do sleep 0.01; done",
             slow.display(),
@@ -420,9 +416,6 @@ mod tests {
         // The check when they leave must not wait.
         std::fs::remove_file(slow).unwrap();
         drop(all);
-        for path in [go, runs] {
-            std::fs::remove_file(path).unwrap();
-        }
     }
 
     #[test]

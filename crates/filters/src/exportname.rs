@@ -16,7 +16,6 @@ use programs::{Program, StandardStreams};
 use runtime::{Mutex, OperatorLog, WorkPool};
 
 use crate::FilterKind;
-use crate::kit::params::meaning;
 
 const LIST: &str = "keep|error|empty|defaultonly|explicit";
 
@@ -128,7 +127,7 @@ impl Settings {
                 names.push(name.to_owned());
             }
         }
-        let listing = meaning(
+        let listing = values::meaning(
             params,
             "exportname-list",
             &format!("{LIST}|default-only"),

@@ -133,14 +133,10 @@ mod tests {
     use super::*;
     use crate::kit::tested::{blank, put};
 
-    fn over(list: &str, name: &str) -> Result<Edge> {
-        let file =
-            std::env::temp_dir().join(format!("diskferry-list-{name}-{}", std::process::id()));
-        std::fs::write(&file, list).unwrap();
-        let word = format!("extentlist={}", file.display());
-        let disk = put("extentlist", blank(64 << 10), &[&word]);
-        std::fs::remove_file(&file).unwrap();
-        disk
+    fn over(list: &str) -> Result<Edge> {
+        let scratch = trial::Scratch::new("/tmp");
+        let word = format!("extentlist={}", scratch.file("list", list).display());
+        put("extentlist", blank(64 << 10), &[&word])
     }
 
     fn map(disk: &Edge, offset: u64, len: u64, max: usize) -> Vec<(u64, u64, ExtentKind)> {
@@ -153,7 +149,7 @@ mod tests {
     fn the_map_is_what_the_file_says_and_gaps_are_holes() {
         use ExtentKind::{Data, Hole, Zero};
         let list = "8192 4K zero\n4096 4096\n12K 100 hole\n60K 1M 0\n20K 1K hole,zero\n21K 1K 3\n";
-        let disk = over(list, "map").unwrap();
+        let disk = over(list).unwrap();
         let wanted = [
             (0, 4096, Hole),
             (4096, 4096, Data),
@@ -165,12 +161,12 @@ mod tests {
         assert_eq!(map(&disk, 0, 64 << 10, 99), wanted);
         assert_eq!(map(&disk, 5000, 10, 9), [(5000, 10, Data)]);
         assert_eq!(map(&disk, 100, 9000, 2), [(100, 3996, Hole), (4096, 4096, Data)]);
-        assert_eq!(map(&over("", "empty").unwrap(), 0, 64 << 10, 9), [(0, 64 << 10, Hole)]);
+        assert_eq!(map(&over("").unwrap(), 0, 64 << 10, 9), [(0, 64 << 10, Hole)]);
     }
 
     #[test]
     fn nothing_is_written_under_a_map_that_would_be_wrong_then() {
-        let disk = over("0 64K", "write").unwrap();
+        let disk = over("0 64K").unwrap();
         assert!(!disk.info().abilities.write);
         assert_eq!(disk.write(&[1], 0, false).unwrap_err().kind(), ErrorKind::ReadOnly);
         disk.read(&mut [0; 100], 3).unwrap();
@@ -179,7 +175,7 @@ mod tests {
     #[test]
     fn an_invalid_line_is_refused() {
         for line in ["1", "x 1", "0 1 holy", "0 1 4", "0 1 zero,", "0 1 zero more", "0 -1"] {
-            let e = over(line, "wrong").unwrap_err().to_string();
+            let e = over(line).unwrap_err().to_string();
             assert!(e.contains("line 1: "), "{line}: {e}");
         }
     }

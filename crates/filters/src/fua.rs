@@ -12,7 +12,6 @@ use device::{
 use runtime::{Behalf, Context, OperatorLog};
 
 use crate::FilterKind;
-use crate::kit::params::meaning;
 
 const MODES: &str = "none|emulate|native|force|pass|discard";
 
@@ -55,8 +54,9 @@ impl Settings {
     fn read(params: &Params, below: &Info, context: &Context) -> Result<Self> {
         use Mode::{Discard, Emulate, Force, Native, Pass};
         let modes = [Mode::None, Emulate, Native, Force, Pass, Discard];
-        let short = meaning(params, "fuamode", MODES, modes)?;
-        let mode = meaning(params, "fua-mode", MODES, modes)?.or(short).unwrap_or(Mode::None);
+        let short = values::meaning(params, "fuamode", MODES, modes)?;
+        let mode =
+            values::meaning(params, "fua-mode", MODES, modes)?.or(short).unwrap_or(Mode::None);
         let a = below.abilities;
         let can = match mode {
             Mode::None | Pass | Discard => true,

@@ -11,7 +11,7 @@ use device::{
     Buffer, Done, Edge, Error, Extent, Filter, Filtered, Operation, Outcome, Over, Params, Result,
     Slice, merge_extent, param, parse_size, repeated, values,
 };
-use runtime::{StepBudget, spawn};
+use runtime::{StepBudget, spawn, to_usize};
 
 use crate::FilterKind;
 use crate::kit::below;
@@ -202,7 +202,7 @@ impl Places {
         let (mut at, mut budget) = (0, StepBudget::default());
         for (_, to, len) in self.pieces(offset, buffer.len() as u64) {
             budget.spend(self.below.pool()).await;
-            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let len = to_usize(len);
             let piece = below::read(&self.below, to, Buffer::zeroed(len)).await?;
             if let Some(room) = buffer.get_mut(at..at + piece.len()) {
                 room.copy_from_slice(&piece);
@@ -216,7 +216,7 @@ impl Places {
         let (mut at, mut budget) = (0, StepBudget::default());
         for (_, to, len) in self.pieces(offset, data.len() as u64) {
             budget.spend(self.below.pool()).await;
-            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let len = to_usize(len);
             let Some(piece) = data.share(at, len) else { break };
             below::write(&self.below, to, piece, fua).await?;
             at += len;

@@ -4,12 +4,12 @@
 
 use device::{
     Buffer, Done, Edge, Filter, Filtered, Operation, Outcome, Over, Params, Passes, Result, param,
+    values,
 };
 use runtime::{spawn, to_usize};
 
 use crate::FilterKind;
 use crate::kit::below;
-use crate::kit::params::meaning;
 
 /// Bytes of one read of `emulate`.
 const PIECE: u64 = 256 << 10;
@@ -41,8 +41,8 @@ enum Mode {
 
 fn mode(params: &Params) -> Result<Mode> {
     let modes = [Mode::None, Mode::Emulate, Mode::Nop];
-    let short = meaning(params, "cachemode", MODES, modes)?;
-    Ok(meaning(params, "cache-mode", MODES, modes)?.or(short).unwrap_or(Mode::None))
+    let short = values::meaning(params, "cachemode", MODES, modes)?;
+    Ok(values::meaning(params, "cache-mode", MODES, modes)?.or(short).unwrap_or(Mode::None))
 }
 
 struct NoCache(Mode);

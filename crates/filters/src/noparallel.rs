@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{
     Admission, Admitted, Arrival, Client, Done, Filter, Filtered, Operation, Over, Params, Result,
-    param,
+    param, values,
 };
 
 use crate::FilterKind;
 use crate::kit::outlet::left;
-use crate::kit::params::meaning;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "noparallel",
@@ -51,7 +50,7 @@ impl Shared {
     fn new(params: &Params) -> Result<Arc<Self>> {
         let words = "requests|all-requests|all_requests|connections";
         let modes = [Mode::Requests, Mode::AllRequests, Mode::AllRequests, Mode::Connections];
-        let mode = meaning(params, "serialize", words, modes)?.unwrap_or(Mode::Requests);
+        let mode = values::meaning(params, "serialize", words, modes)?.unwrap_or(Mode::Requests);
         let (requests, door) = Default::default();
         Ok(Arc::new(Self { mode, requests, door }))
     }

@@ -5,10 +5,10 @@
 
 use device::{
     Done, Edge, Error, Filter, Filtered, Operation, Over, Params, Passes, Result, ZeroFlags, param,
+    values,
 };
 
 use crate::FilterKind;
-use crate::kit::params::meaning;
 
 const MODES: &str = "none|emulate|notrim|plugin";
 const FAST_MODES: &str = "none|slow|ignore|default";
@@ -55,10 +55,10 @@ struct NoZero {
 impl NoZero {
     fn read(params: &Params) -> Result<Self> {
         let modes = [Mode::None, Mode::Emulate, Mode::NoTrim, Mode::Plugin];
-        let mode = meaning(params, "zeromode", MODES, modes)?.unwrap_or(Mode::None);
+        let mode = values::meaning(params, "zeromode", MODES, modes)?.unwrap_or(Mode::None);
         let usual = if mode == Mode::Emulate { Fast::Slow } else { Fast::Default };
         let modes = [Fast::None, Fast::Slow, Fast::Ignore, usual];
-        let fast = meaning(params, "fastzeromode", FAST_MODES, modes)?.unwrap_or(usual);
+        let fast = values::meaning(params, "fastzeromode", FAST_MODES, modes)?.unwrap_or(usual);
         Ok(Self { mode, fast })
     }
 

@@ -100,9 +100,8 @@ mod tests {
 
     #[test]
     fn with_a_file_changes_are_refused_while_it_exists() {
-        let dir = std::env::temp_dir().join(format!("diskferry-readonly-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("ro");
+        let scratch = trial::Scratch::new("/tmp");
+        let file = scratch.path("ro");
         let model = Arc::new(Model::new(4096));
         let word = format!("readonly-file={}", file.display());
         let disk = put("readonly", simple(model.clone()), &[&word]).unwrap();
@@ -116,6 +115,5 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         disk.write(&[3], 1, false).unwrap();
         assert_eq!(model.bytes()[..2], [1, 3]);
-        std::fs::remove_dir(&dir).unwrap();
     }
 }

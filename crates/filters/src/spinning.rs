@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use device::{
     Arrival, Done, Filter, Filtered, Operation, Outcome, Over, Params, Result, param, values,
 };
-use runtime::{Mutex, Timers};
+use runtime::{Mutex, Timers, to_usize};
 
 use crate::FilterKind;
 use crate::kit::waiting::Waiting;
@@ -113,7 +113,7 @@ impl Arms {
         let head = (offset / part).min(heads - 1);
         let start = head * part;
         let len = if head == heads - 1 { self.size - start } else { part };
-        let number = if self.settings.separate { usize::try_from(head).unwrap_or(0) } else { 0 };
+        let number = if self.settings.separate { to_usize(head) } else { 0 };
         let mut arms = self.arms.lock();
         let Some(arm) = arms.get_mut(number) else { return Duration::ZERO };
         let way = arm.at.abs_diff(offset - start);

@@ -38,8 +38,7 @@ struct Swab(u32);
 
 /// Reverses the bytes of each word. The edge above asks for whole words.
 fn swap(bytes: &mut [u8], word: u32) {
-    let word = usize::try_from(word).unwrap_or(1);
-    bytes.chunks_exact_mut(word).for_each(<[u8]>::reverse);
+    bytes.chunks_exact_mut(word as usize).for_each(<[u8]>::reverse);
 }
 
 /// The map of a range of whole words. Words have the same offsets below; the disk ends with one.

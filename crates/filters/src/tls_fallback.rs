@@ -10,7 +10,7 @@ use device::{
     Abilities, Blocking, Client, Connected, Device, Error, ErrorKind, Fault, Filter, Filtered,
     Info, Listed, Over, Passes, Result, Simple, param,
 };
-use runtime::WorkPool;
+use runtime::{WorkPool, to_usize};
 
 use crate::FilterKind;
 
@@ -53,8 +53,7 @@ impl Blocking for Message {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        let found = self.bytes.get(from..).and_then(|rest| rest.get(..buf.len()));
+        let found = self.bytes.get(to_usize(offset)..).and_then(|rest| rest.get(..buf.len()));
         let beyond =
             || Error::new(ErrorKind::OutOfBounds, Fault::User, "read beyond the end").at(offset);
         buf.copy_from_slice(found.ok_or_else(beyond)?);

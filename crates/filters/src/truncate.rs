@@ -9,6 +9,8 @@ use device::{
     Operation, Outcome, Over, Params, Passes, Result, Slice, is_zero, merge_extent, param, values,
 };
 
+use runtime::to_usize;
+
 use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
@@ -77,7 +79,7 @@ impl Shown<'_> {
 
     /// How many of `bytes` the disk below has, unless it has all of them.
     fn inside_of(&self, offset: u64, bytes: &[u8]) -> Option<usize> {
-        let inside = usize::try_from(self.inside(offset, bytes.len() as u64)).ok()?;
+        let inside = to_usize(self.inside(offset, bytes.len() as u64));
         (inside < bytes.len()).then_some(inside)
     }
 

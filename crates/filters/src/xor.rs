@@ -7,7 +7,7 @@ use device::{
     Abilities, Done, Error, Extent, ExtentKind, Filter, Filtered, Operation, Outcome, Over, Params,
     Result, param, values,
 };
-use runtime::spawn;
+use runtime::{spawn, to_usize};
 
 use crate::FilterKind;
 use crate::kit::changed;
@@ -48,7 +48,7 @@ impl Key {
     /// XORs the key into bytes at `offset` of the disk; a second call restores them.
     fn mix(self, bytes: &mut [u8], offset: u64) {
         let key = self.bytes.get(8 - self.len..).unwrap_or_default();
-        let skip = usize::try_from(offset % self.len as u64).unwrap_or(0);
+        let skip = to_usize(offset % self.len as u64);
         for (byte, key) in bytes.iter_mut().zip(key.iter().cycle().skip(skip)) {
             *byte ^= key;
         }

@@ -11,7 +11,7 @@ use device::{
     Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over, Params,
     Passes, Result, StatusRun, ZeroFlags, param, values,
 };
-use runtime::spawn;
+use runtime::{spawn, to_usize};
 
 use crate::FilterKind;
 use crate::kit::below;
@@ -158,7 +158,7 @@ impl SizedRequests {
     async fn resolve(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>> {
         let (block, end) = (u64::from(self.settings.min_block), offset + len);
         let (start, whole) = self.settings.around(offset, len);
-        let all = usize::try_from(block).unwrap_or(usize::MAX);
+        let all = to_usize(block);
         for (len, most) in [(whole.min(self.settings.max_len), max), (block, all)] {
             let found = below::resolve(&self.below, start, len, most).await?;
             let wanted = found.iter().filter_map(|extent| extent.part(offset, end));
@@ -186,7 +186,7 @@ impl SizedRequests {
             let (context, len) = (context.clone(), len.min(longest));
             below::ask(&self.below, Operation::Status { context, offset, len, max })
         };
-        let most = max.saturating_add(usize::try_from(skip).unwrap_or(usize::MAX));
+        let most = max.saturating_add(to_usize(skip));
         match status(start, whole, most).await? {
             Outcome::Status(runs) => match clip_runs(runs, skip, len, max) {
                 runs if runs.is_empty() => status(offset, len, max).await,

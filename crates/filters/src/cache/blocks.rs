@@ -3,7 +3,7 @@
 //! A block that is [`BlockState::Changed`] is dirty. It stays dirty, and in the cache, until the
 //! device below has written it, so no failed write is forgotten.
 
-use runtime::{Mutex, promise, spawn};
+use runtime::{Mutex, promise, spawn, to_usize};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,10 +45,6 @@ pub(super) struct Blocks {
     owes_flush: AtomicBool,
     /// How many flushes below have failed, and why the last one failed.
     failed: Mutex<(u64, Option<Error>)>,
-}
-
-fn bytes(n: u64) -> usize {
-    usize::try_from(n).unwrap_or(usize::MAX)
 }
 
 impl Blocks {
@@ -231,7 +227,8 @@ impl Blocks {
             }
             let (start, n) = self.store.span(&run);
             let (from, to) = (start.max(range.start), (start + n).min(range.end));
-            let part = data.share(bytes(from - offset), bytes(to - from)).ok_or_else(confused)?;
+            let part =
+                data.share(to_usize(from - offset), to_usize(to - from)).ok_or_else(confused)?;
             let written = self.store.file.write(from, part).await;
             let next = match (&written, state) {
                 // If the block is dirty elsewhere too, only this part of it is below.
@@ -296,7 +293,7 @@ impl Blocks {
             if !state.is_here() {
                 continue;
             }
-            let written = self.store.file.write(start, Buffer::zeroed(bytes(n)).into()).await;
+            let written = self.store.file.write(start, Buffer::zeroed(to_usize(n)).into()).await;
             if written.is_err() && state == BlockState::Copy {
                 self.store.forget(block..block + 1).await;
             } else {
@@ -411,7 +408,7 @@ impl Blocks {
         let _held = self.store.locks.take(blocks.clone(), BlockAccess::Save).await;
         for run in self.store.runs(blocks, BlockState::Changed) {
             let (start, n) = self.store.span(&run);
-            let read = self.store.file.read(start, Buffer::zeroed(bytes(n)));
+            let read = self.store.file.read(start, Buffer::zeroed(to_usize(n)));
             below::write(below, start, file_ended(read).await?.into(), false).await?;
             self.changed_below(false);
             self.store.states().set(run, BlockState::Copy);

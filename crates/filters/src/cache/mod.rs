@@ -24,7 +24,6 @@ use device::{
 
 use crate::FilterKind;
 use crate::kit::below;
-use crate::kit::params::meaning;
 use crate::kit::store::{OnRead, Store, TempFile, block_size};
 use blocks::{Blocks, Limits};
 
@@ -79,7 +78,7 @@ struct Settings {
 impl Settings {
     fn read(params: &Params, pool: &WorkPool, complaints: Complaints) -> Result<Self> {
         let modes = [Mode::WriteBack, Mode::WriteThrough, Mode::Unsafe];
-        let mode = meaning(params, "cache", MODES, modes)?.unwrap_or(Mode::WriteBack);
+        let mode = values::meaning(params, "cache", MODES, modes)?.unwrap_or(Mode::WriteBack);
         let block = block_size(params, "cache-min-block-size")?;
         let max = values::size(params, "cache-max-size")?;
         if let (Some(..), Some(text)) = (max.filter(|m| *m < block), params.get("cache-max-size")) {

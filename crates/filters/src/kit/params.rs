@@ -2,24 +2,7 @@
 
 use std::path::PathBuf;
 
-use device::{Error, Params, Result, values};
-
-/// What the value of `key` means: it is one of `words`, which `|` separates, and has the meaning in
-/// the same place.
-///
-/// # Errors
-/// It is none of them; the error names them all.
-pub(crate) fn meaning<T, const N: usize>(
-    params: &Params,
-    key: &str,
-    words: &str,
-    meanings: [T; N],
-) -> Result<Option<T>> {
-    let words: Vec<_> = words.split('|').collect();
-    debug_assert_eq!(words.len(), N, "{key}: a meaning for each word");
-    let at = values::choice(params, key, &words)?;
-    Ok(at.and_then(|at| meanings.into_iter().nth(at)))
-}
+use device::{Error, Params, Result, text};
 
 /// The value of `key`, which must be given and not be empty.
 ///
@@ -35,7 +18,8 @@ pub(crate) fn required<'a>(params: &'a Params, key: &str, example: &str) -> Resu
 /// # Errors
 /// The name is empty, or there is no working directory.
 pub(crate) fn absolute(name: &str) -> Result<PathBuf> {
-    std::path::absolute(name).map_err(|e| Error::os("find the directory of", e).on(name))
+    let failed = |e| Error::os("find the directory of", e).on(text::shown(name));
+    std::path::absolute(text::path(name)).map_err(failed)
 }
 
 /// A number as C writes it: decimal, octal (`0NN`) or hexadecimal (`0xNN`).

@@ -20,7 +20,6 @@ use device::{
 use runtime::{Behalf, Mutex, spawn};
 
 use crate::FilterKind;
-use crate::kit::params::meaning;
 use paths::{FlushCause, Member, Path, Paths};
 
 const MODES: &str = "auto|emulate|disable|plugin|unsafe";
@@ -92,7 +91,7 @@ impl Shared {
         let a = below.abilities;
         use Mode::{Disable, Emulate, Plugin, Unsafe};
         let modes = [None, Some(Emulate), Some(Disable), Some(Plugin), Some(Unsafe)];
-        let mode = match meaning(params, "multi-conn-mode", MODES, modes)?.flatten() {
+        let mode = match values::meaning(params, "multi-conn-mode", MODES, modes)?.flatten() {
             Some(Mode::Emulate) if a.write && !a.flush => {
                 let action = "multi-conn-mode=emulate: the device below cannot flush";
                 return Err(Error::unfit(action));
@@ -102,7 +101,7 @@ impl Shared {
             None => Mode::Emulate,
         };
         let tracks = [Track::Connection, Track::Connection, Track::Fast, Track::Off];
-        let track = meaning(params, "multi-conn-track-dirty", TRACKS, tracks)?;
+        let track = values::meaning(params, "multi-conn-track-dirty", TRACKS, tracks)?;
         // Two names here still mean one disk, and the promise is for the disk.
         values::flag(params, "multi-conn-exportname")?;
         Ok(Arc::new(Self {

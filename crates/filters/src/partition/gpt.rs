@@ -3,6 +3,8 @@
 
 use device::{Error, Result};
 
+use runtime::to_usize;
+
 use super::{Disk, missing, u32_at, u64_at};
 
 const SIGNATURE: &[u8] = b"EFI PART";
@@ -31,11 +33,11 @@ pub(super) fn find(disk: &Disk<'_>, number: u64) -> Result<(u64, u64)> {
     let last = disk.sectors().saturating_sub(1);
     let (header, list) = read(disk, 1).or_else(|first| read(disk, last).map_err(|_| first))?;
     let used = |i: &usize| list.get(i * header.entry..).is_some_and(is_used);
-    let index = usize::try_from(number - 1).ok().filter(|i| *i < header.count && used(i));
-    let Some(index) = index else {
+    let index = to_usize(number - 1);
+    if index >= header.count || !used(&index) {
         let numbers: Vec<_> = (0..header.count).filter(used).map(|i| i as u64 + 1).collect();
         return Err(missing(number, &numbers));
-    };
+    }
     let at = index * header.entry;
     let (first, last) = (u64_at(&list, at + 32), u64_at(&list, at + 40));
     if first > last || first < header.first_usable || last > header.last_usable {
@@ -58,8 +60,7 @@ fn is_used(entry: &[u8]) -> bool {
 /// The header in the sector `at`, and its entries, both checked.
 fn read(disk: &Disk<'_>, at: u64) -> Result<(Header, Vec<u8>)> {
     let (start, len) = disk.range(at, 1).map_err(|_| broken("has no room on this disk"))?;
-    let len = usize::try_from(len).map_err(|_| broken("is too long"))?;
-    let header = Header::parse(&disk.read("GPT header", start, len)?, at)?;
+    let header = Header::parse(&disk.read("GPT header", start, to_usize(len))?, at)?;
     let sectors = disk.sectors();
     if header.last_usable >= sectors || header.list >= sectors {
         return Err(broken("describes a larger disk"));
@@ -76,8 +77,7 @@ impl Header {
         if !sector.starts_with(SIGNATURE) {
             return Err(broken("has no signature"));
         }
-        let len = usize::try_from(u32_at(sector, 12)).unwrap_or(usize::MAX);
-        let header = sector.get(..len).filter(|h| h.len() >= HEADER);
+        let header = sector.get(..u32_at(sector, 12) as usize).filter(|h| h.len() >= HEADER);
         let mut header = header.ok_or_else(|| broken("has a wrong length"))?.to_vec();
         let crc = u32_at(&header, 16);
         if let Some(field) = header.get_mut(16..20) {
@@ -89,8 +89,7 @@ impl Header {
         if u64_at(&header, 24) != at {
             return Err(broken("belongs elsewhere"));
         }
-        let narrow = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
-        let (count, entry) = (narrow(u32_at(&header, 80)), narrow(u32_at(&header, 84)));
+        let [count, entry] = [80, 84].map(|at| u32_at(&header, at) as usize);
         let plausible = entry.is_power_of_two() && (ENTRY..=LONGEST_ENTRY).contains(&entry);
         if !plausible || count > LONGEST_LIST / entry {
             return Err(broken("has an implausible list of entries"));

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use device::{Error, Result};
 
+use runtime::to_usize;
+
 use super::{Disk, missing, u32_at};
 
 /// Bytes of a table, whatever the sector size.
@@ -68,8 +70,7 @@ impl Table {
 
     /// The partition `number`: start and length in bytes.
     pub(super) fn find(&self, disk: &Disk<'_>, number: u64) -> Result<(u64, u64)> {
-        let primary = usize::try_from(number - 1).ok().and_then(|i| self.0.get(i));
-        match primary {
+        match self.0.get(to_usize(number - 1)) {
             Some(e) if e.is_extended() => {
                 let action =
                     format!("partition {number} is extended: it only holds others, from 5");

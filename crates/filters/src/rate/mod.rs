@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn a_file_changes_the_rate_for_waiting_requests() {
-        let path = std::env::temp_dir().join(format!("diskferry-rate-{}", std::process::id()));
-        std::fs::write(&path, "1\n").unwrap();
+        let scratch = trial::Scratch::new("/tmp");
+        let path = scratch.file("rate", "1\n");
         let disk = rated(&[&format!("rate-file={}", path.display())]);
         let (tx, rx) = std::sync::mpsc::channel();
         let operation = Operation::Read { offset: 0, buffer: device::Buffer::zeroed(4096) };
@@ -179,12 +179,12 @@ mod tests {
         // A malformed file changes nothing.
         std::fs::write(&path, "fast\n").unwrap();
         disk.read(&mut [0; 4096], 0).unwrap();
-        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn a_file_that_has_no_end_or_no_writer_is_refused_and_not_waited_for() {
-        let pipe = std::env::temp_dir().join(format!("diskferry-pipe-{}", std::process::id()));
+        let scratch = trial::Scratch::new("/tmp");
+        let pipe = scratch.path("pipe");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
@@ -192,7 +192,6 @@ mod tests {
             let word = format!("rate-file={file}");
             assert!(put("rate", blank(512), &[&word]).is_err(), "{file}");
         }
-        std::fs::remove_file(&pipe).unwrap();
     }
 
     #[test]

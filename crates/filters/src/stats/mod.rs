@@ -125,27 +125,22 @@ mod tests {
         edge: Edge,
         context: Context,
         path: String,
+        _scratch: trial::Scratch,
     }
 
     impl Disk {
-        fn new(name: &str, words: &[&str]) -> Self {
-            let path = format!("diskferry-stats-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(path).display().to_string();
+        fn new(words: &[&str]) -> Self {
+            let scratch = trial::Scratch::new("/tmp");
+            let path = scratch.path("stats").display().to_string();
             let context = Context::new(WorkPool::new(2));
             let file = format!("statsfile={path}");
             let words: Vec<_> = words.iter().copied().chain([file.as_str()]).collect();
             let edge = put_in(&context, "stats", blank(4 << 20), &words).unwrap();
-            Self { edge, context, path }
+            Self { edge, context, path, _scratch: scratch }
         }
 
         fn report(&self) -> String {
             std::fs::read_to_string(&self.path).unwrap()
-        }
-    }
-
-    impl Drop for Disk {
-        fn drop(&mut self) {
-            std::fs::remove_file(&self.path).unwrap();
         }
     }
 
@@ -165,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_report_is_nbdkits() {
-        let disk = Disk::new("shape", &["statsthreshold=80"]);
+        let disk = Disk::new(&["statsthreshold=80"]);
         let read = |len: usize, offset: usize| {
             disk.edge.read(&mut vec![0; len], offset as u64).unwrap();
         };
@@ -211,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_report_can_be_had_while_running_and_the_last_one_replaces_it() {
-        let disk = Disk::new("running", &["statsformat=json"]);
+        let disk = Disk::new(&["statsformat=json"]);
         let read = || {
             let report: serde_json::Value = serde_json::from_str(&disk.report()).unwrap();
             let read = &report["operations"]["read"];
@@ -233,7 +228,7 @@ mod tests {
 
     #[test]
     fn exports_of_one_server_have_one_report() {
-        let disk = Disk::new("exports", &["statsformat=json"]);
+        let disk = Disk::new(&["statsformat=json"]);
         let file = format!("statsfile={}", disk.path);
         let words = ["statsformat=json", file.as_str()];
         let model = Arc::new(Model::new(512));
@@ -247,7 +242,7 @@ mod tests {
 
     #[test]
     fn without_a_threshold_there_are_no_sizes_and_what_was_there_can_be_kept() {
-        let disk = Disk::new("append", &["statsthreshold=0", "statsappend=true"]);
+        let disk = Disk::new(&["statsthreshold=0", "statsappend=true"]);
         disk.edge.read(&mut [0; 512], 0).unwrap();
         disk.context.control.report();
         disk.context.control.end();

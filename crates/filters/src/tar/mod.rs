@@ -12,6 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use device::{Edge, Error, ErrorKind, Fault, Params, Result, param, text, values};
 
+use runtime::to_usize;
+
 use crate::FilterKind;
 use crate::kit::part;
 use header::{Attributes, BLOCK, Header, Type, goes_on};
@@ -145,7 +147,7 @@ impl Archive<'_> {
             return Err(Error::new(ErrorKind::Limit, Fault::User, action));
         }
         let known = |me: &Self| {
-            let from = usize::try_from(at.checked_sub(me.from)?).ok()?;
+            let from = to_usize(at.checked_sub(me.from)?);
             me.piece.get(from..from.checked_add(512)?)?.try_into().ok()
         };
         if let Some(block) = known(self) {
@@ -158,7 +160,7 @@ impl Archive<'_> {
     }
 
     fn read(&self, at: u64, len: u64) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        let mut bytes = vec![0; to_usize(len)];
         let read = self.below.read(&mut bytes, at);
         read.map_err(|e| Error::unfit("read the archive").at(at).with_source(e))?;
         Ok(bytes)

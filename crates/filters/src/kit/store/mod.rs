@@ -11,7 +11,7 @@ mod file;
 mod on_read;
 mod states;
 
-use runtime::{Mutex, MutexGuard, Promised, RangeLock, RangeLocks};
+use runtime::{Mutex, MutexGuard, Promised, RangeLock, RangeLocks, to_usize};
 use std::ops::Range;
 
 use device::{
@@ -68,10 +68,6 @@ enum Part {
     Below(Promised<Result<Outcome>>),
     Here(Promised<Result<Buffer>>),
     Zero,
-}
-
-fn bytes(n: u64) -> usize {
-    usize::try_from(n).unwrap_or(usize::MAX)
 }
 
 pub(crate) fn confused() -> Error {
@@ -165,7 +161,7 @@ impl Store {
         for wave in parts.chunks(WIDTH) {
             let started: Vec<_> = wave.iter().map(|part| self.begin(below, part)).collect();
             for ((range, _), part) in wave.iter().zip(started) {
-                let within = bytes(range.start - offset)..bytes(range.end - offset);
+                let within = to_usize(range.start - offset)..to_usize(range.end - offset);
                 let target = buffer.get_mut(within).ok_or_else(confused)?;
                 match part.ended().await? {
                     Some(part) if part.len() == target.len() => target.copy_from_slice(&part),
@@ -196,7 +192,7 @@ impl Store {
     }
 
     fn begin(&self, below: &Edge, (range, state): &(Range<u64>, BlockState)) -> Part {
-        let (offset, len) = (range.start, bytes(range.end - range.start));
+        let (offset, len) = (range.start, to_usize(range.end - range.start));
         match state {
             BlockState::Hole => Part::Zero,
             BlockState::Below => {
@@ -273,7 +269,7 @@ impl Store {
         mut data: Slice,
     ) -> Result<()> {
         for (range, whole) in self.segments(offset, data.len() as u64) {
-            let (from, n) = (bytes(range.start - offset), bytes(range.end - range.start));
+            let (from, n) = (to_usize(range.start - offset), to_usize(range.end - range.start));
             let part = data.share(from, n).ok_or_else(confused)?;
             if whole {
                 self.write_whole(range, part).await?;
@@ -322,9 +318,9 @@ impl Store {
             return self.file.write(offset, part).await;
         }
         let (start, len) = self.span(&blocks);
-        let buffer = Buffer::zeroed(bytes(len));
+        let buffer = Buffer::zeroed(to_usize(len));
         let mut whole = self.start(below, state, start, buffer).await?;
-        let within = bytes(offset - start)..bytes(offset - start).saturating_add(part.len());
+        let within = to_usize(offset - start)..to_usize(offset - start).saturating_add(part.len());
         whole.get_mut(within).ok_or_else(confused)?.copy_from_slice(&part);
         self.file.write(start, whole.into()).await?;
         self.states().set(blocks, BlockState::Changed);
@@ -364,7 +360,7 @@ impl Store {
     async fn fill_own(&self, below: &Edge, blocks: Range<u64>) -> Result<()> {
         for run in self.runs(blocks, BlockState::Below) {
             let (start, n) = self.span(&run);
-            let brought = below::read(below, start, Buffer::zeroed(bytes(n))).await?;
+            let brought = below::read(below, start, Buffer::zeroed(to_usize(n))).await?;
             if self.file.write(start, brought.into()).await.is_ok() {
                 self.states().set(run, BlockState::Copy);
             }

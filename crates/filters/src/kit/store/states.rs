@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use runtime::to_usize;
+
 /// Where the bytes of a block are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
@@ -72,7 +74,7 @@ enum Blocks {
 
 /// The index of a block in a table.
 fn index(block: u64) -> usize {
-    usize::try_from(block % TABLE).unwrap_or_default()
+    to_usize(block % TABLE)
 }
 
 /// The blocks of the table in which a block would be.
