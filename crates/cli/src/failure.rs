@@ -111,9 +111,3 @@ impl From<device::Error> for Failure {
         if e.is_usage() { Self::usage(e) } else { Self::because(&e, &e) }
     }
 }
-
-impl From<device::NameError> for Failure {
-    fn from(e: device::NameError) -> Self {
-        Self::usage(e)
-    }
-}

@@ -6,8 +6,6 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::NameError;
-
 /// The result of everything a device does.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -289,12 +287,6 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} ({:?}'s fault): {self}", self.0.kind, self.0.fault)
-    }
-}
-
-impl From<NameError> for Error {
-    fn from(e: NameError) -> Self {
-        Self::invalid(e.to_string())
     }
 }
 

@@ -54,7 +54,7 @@ pub use extent::{
 pub use filter::{Admission, Admitted, Arrival, Filter, Filtered, Over, Passes};
 pub use lane::{Completed, EdgeLane, Interest, Lane, LaneStep};
 pub use map_cost::MapCost;
-pub use name::{Name, NameError, Params, nearest, suggestion};
+pub use name::{Name, Params, nearest, suggestion};
 pub use operation::{
     Again, Done, Operation, OperationKind, Outcome, StatusRun, ZeroFlags, merge_run,
 };
@@ -63,7 +63,7 @@ pub use paths::PathsBelow;
 pub use reach::{Endpoint, Reach, Use};
 pub use samples::samples;
 pub use simple::{Blocking, Simple, run as run_blocking};
-pub use size::{SizeError, format_size, parse_size};
+pub use size::{format_size, parse_size};
 pub use slice::{Slice, copy_overlap};
 pub use timestamp::timestamp;
 pub use window::{Mapping, Window};

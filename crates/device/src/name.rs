@@ -3,7 +3,7 @@
 //! Nothing is opened or looked up here. In a parameter `\&` stands for `&`. A word before a colon
 //! is always a device; a file whose name has a colon is named `./a:b` or `file:a:b`.
 
-use std::fmt;
+use crate::{Error, Result};
 
 /// The name of something that can be opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -28,49 +28,14 @@ pub enum Name {
     },
 }
 
-/// Why a name makes no sense.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum NameError {
-    /// Nothing was given.
-    Empty,
-    /// A parameter without `=`.
-    NoValue(String),
-    /// A parameter given twice that may be given once.
-    Repeated(String),
-    /// A parameter that the device does not have; with the nearest one that it has.
-    UnknownKey {
-        /// The word given.
-        key: String,
-        /// The nearest right word.
-        nearest: Option<String>,
-    },
-}
-
-impl fmt::Display for NameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("the name is empty"),
-            Self::NoValue(key) => write!(f, "`{key}` has no value; write {key}=VALUE"),
-            Self::Repeated(key) => write!(f, "`{key}` is given twice"),
-            Self::UnknownKey { key, nearest: Some(n) } => {
-                write!(f, "there is no parameter `{key}`; did you mean `{n}`?")
-            }
-            Self::UnknownKey { key, nearest: None } => write!(f, "there is no parameter `{key}`"),
-        }
-    }
-}
-
-impl std::error::Error for NameError {}
-
 impl Name {
     /// Reads a name.
     ///
     /// # Errors
-    /// See [`NameError`].
-    pub fn parse(text: &str) -> Result<Self, NameError> {
+    /// It is empty, or a parameter has no value.
+    pub fn parse(text: &str) -> Result<Self> {
         if text.is_empty() {
-            return Err(NameError::Empty);
+            return Err(Error::invalid("the name is empty"));
         }
         let word = text.bytes().take_while(|b| is_word(*b)).count();
         let (head, rest) = text.split_at(word);
@@ -101,11 +66,11 @@ impl Params {
     ///
     /// # Errors
     /// A word without `=`.
-    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, NameError> {
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self> {
         let mut params = Self::default();
         for word in words {
-            let (key, value) =
-                word.split_once('=').ok_or_else(|| NameError::NoValue(word.into()))?;
+            let no_value = || Error::invalid(format!("`{word}` has no value; write {word}=VALUE"));
+            let (key, value) = word.split_once('=').ok_or_else(no_value)?;
             params.add(key, value);
         }
         Ok(params)
@@ -115,7 +80,7 @@ impl Params {
     ///
     /// # Errors
     /// A word without `=`.
-    pub fn parse_query(query: &str) -> Result<Self, NameError> {
+    pub fn parse_query(query: &str) -> Result<Self> {
         let mut words = vec![String::new()];
         let mut rest = query;
         while let Some(at) = rest.find('&') {
@@ -145,9 +110,9 @@ impl Params {
     ///
     /// # Errors
     /// The key is there already.
-    pub fn set(&mut self, key: &str, value: &str) -> Result<(), NameError> {
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         if self.contains(key) {
-            return Err(NameError::Repeated(key.into()));
+            return Err(given_twice(key));
         }
         self.add(key, value);
         Ok(())
@@ -192,13 +157,14 @@ impl Params {
     ///
     /// # Errors
     /// The first unknown key.
-    pub fn check(&self, known: &[&str]) -> Result<(), NameError> {
+    pub fn check(&self, known: &[&str]) -> Result<()> {
         match self.0.iter().find(|(k, _)| !known.contains(&k.as_str())) {
             None => Ok(()),
-            Some((key, _)) => Err(NameError::UnknownKey {
-                key: key.clone(),
-                nearest: nearest(key, known).map(Into::into),
-            }),
+            Some((key, _)) => {
+                let meant = nearest(key, known).map(|near| format!("; did you mean `{near}`?"));
+                let meant = meant.unwrap_or_default();
+                Err(Error::invalid(format!("there is no parameter `{key}`{meant}")))
+            }
         }
     }
 
@@ -206,15 +172,19 @@ impl Params {
     ///
     /// # Errors
     /// The first such key.
-    pub fn check_once(&self, repeatable: &[&str]) -> Result<(), NameError> {
+    pub fn check_once(&self, repeatable: &[&str]) -> Result<()> {
         let repeated = self.0.iter().enumerate().find(|(i, (key, _))| {
             !repeatable.contains(&key.as_str()) && self.0.iter().take(*i).any(|(k, _)| k == key)
         });
         match repeated {
             None => Ok(()),
-            Some((_, (key, _))) => Err(NameError::Repeated(key.clone())),
+            Some((_, (key, _))) => Err(given_twice(key)),
         }
     }
+}
+
+fn given_twice(key: &str) -> Error {
+    Error::invalid(format!("`{key}` is given twice"))
 }
 
 /// The word of `known` nearest to `word`, if one is near enough to be meant.
@@ -265,9 +235,9 @@ mod tests {
 
     #[test]
     fn paths_uris_and_devices_are_told_apart() {
-        assert_eq!(Name::parse("disk.raw"), Ok(Name::Path("disk.raw".into())));
-        assert_eq!(Name::parse("/a/b:c"), Ok(Name::Path("/a/b:c".into())));
-        assert_eq!(Name::parse("./a:b"), Ok(Name::Path("./a:b".into())));
+        assert_eq!(Name::parse("disk.raw").unwrap(), Name::Path("disk.raw".into()));
+        assert_eq!(Name::parse("/a/b:c").unwrap(), Name::Path("/a/b:c".into()));
+        assert_eq!(Name::parse("./a:b").unwrap(), Name::Path("./a:b".into()));
         assert!(
             matches!(Name::parse("NBD://host"), Ok(Name::Uri { scheme, .. }) if scheme == "nbd")
         );
@@ -301,25 +271,27 @@ mod tests {
     #[test]
     fn a_misspelt_parameter_is_refused_with_the_nearest_right_one() {
         let params = Params::parse(["sede=7"]).unwrap();
-        assert_eq!(
-            params.check(&["size", "seed", "percent"]),
-            Err(NameError::UnknownKey { key: "sede".into(), nearest: Some("seed".into()) })
-        );
+        let refusal = params.check(&["size", "seed", "percent"]).unwrap_err().to_string();
+        assert_eq!(refusal, "there is no parameter `sede`; did you mean `seed`?");
+        let refusal = params.check(&["data"]).unwrap_err().to_string();
+        assert_eq!(refusal, "there is no parameter `sede`");
     }
 
     #[test]
     fn a_parameter_without_value_is_refused() {
-        assert_eq!(Params::parse(["a"]), Err(NameError::NoValue("a".into())));
+        let refusal = Params::parse(["a"]).unwrap_err().to_string();
+        assert_eq!(refusal, "`a` has no value; write a=VALUE");
     }
 
     #[test]
     fn a_parameter_given_twice_is_refused_unless_it_may_be() {
         let params = Params::parse(["a=1", "b=x", "a=2"]).unwrap();
-        assert_eq!(params.check_once(&[]), Err(NameError::Repeated("a".into())));
-        assert_eq!(params.check_once(&["b"]), Err(NameError::Repeated("a".into())));
-        assert_eq!(params.check_once(&["a"]), Ok(()));
+        let twice = |checked: Result<()>| checked.unwrap_err().to_string();
+        assert_eq!(twice(params.check_once(&[])), "`a` is given twice");
+        assert_eq!(twice(params.check_once(&["b"])), "`a` is given twice");
+        params.check_once(&["a"]).unwrap();
         assert_eq!(params.all("a").collect::<Vec<_>>(), ["1", "2"]);
         assert_eq!(params.get("a"), Some("1"));
-        assert_eq!(params.clone().set("b", "y"), Err(NameError::Repeated("b".into())));
+        assert_eq!(twice(params.clone().set("b", "y")), "`b` is given twice");
     }
 }

@@ -1,6 +1,6 @@
 //! Parameters as the tables of devices and filters declare them.
 
-use crate::{NameError, Params};
+use crate::{Params, Result};
 
 /// A parameter of a device or filter.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl Params {
     ///
     /// # Errors
     /// The first key that is wrong.
-    pub fn check_declared(&self, declared: &[Param], any: bool) -> Result<(), NameError> {
+    pub fn check_declared(&self, declared: &[Param], any: bool) -> Result<()> {
         if !any {
             let known: Vec<_> = declared.iter().map(|p| p.key).collect();
             self.check(&known)?;
@@ -46,7 +46,7 @@ impl Params {
     ///
     /// # Errors
     /// The first such key.
-    pub fn check_own(&self, declared: &[Param]) -> Result<(), NameError> {
+    pub fn check_own(&self, declared: &[Param]) -> Result<()> {
         let own = |key: &str| declared.iter().any(|param| param.key == key && !param.repeats);
         let others: Vec<_> = self.iter().map(|(key, _)| key).filter(|key| !own(key)).collect();
         self.check_once(&others)

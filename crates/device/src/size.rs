@@ -5,45 +5,17 @@
 //! to whole bytes); `0x` and hexadecimal digits, in bytes. `KB`, which is 1000 bytes to some, signs
 //! and overflow beyond 2^63-1 are refused.
 
-use std::fmt;
-
-/// Why a size could not be read.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum SizeError {
-    /// No digits, or something that is not a digit among them.
-    NotANumber(String),
-    /// A part of a byte.
-    PartOfAByte(String),
-    /// More than 2^63-1 bytes.
-    TooLarge(String),
-    /// An unknown suffix.
-    UnknownSuffix(String),
-}
-
-impl fmt::Display for SizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotANumber(s) => write!(f, "`{s}` is not a size; write for example 4096 or 10G"),
-            Self::PartOfAByte(s) => write!(f, "`{s}`: a fraction needs a unit, as in 1.5G"),
-            Self::TooLarge(s) => write!(f, "`{s}` is more than 2^63-1 bytes"),
-            Self::UnknownSuffix(s) => {
-                write!(f, "`{s}`: the suffix is one of b s K M G T P E (or KiB to EiB); 1K is 1024")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SizeError {}
+use crate::{Error, Result};
 
 /// Reads a size; the answer is in bytes, at most 2^63-1.
 ///
 /// # Errors
-/// See [`SizeError`].
-pub fn parse_size(text: &str) -> Result<u64, SizeError> {
+/// It is no number, not of whole bytes, too large, or has an unknown suffix.
+pub fn parse_size(text: &str) -> Result<u64> {
     let largest = |n: &u64| i64::try_from(*n).is_ok();
-    let too_large = || SizeError::TooLarge(text.into());
-    let not_a_number = || SizeError::NotANumber(text.into());
+    let wrong = |what: &str| Error::invalid(format!("`{text}`{what}"));
+    let too_large = || wrong(" is more than 2^63-1 bytes");
+    let not_a_number = || wrong(" is not a size; write for example 4096 or 10G");
     if let Some(hex) = text.strip_prefix("0x").or(text.strip_prefix("0X")) {
         if hex.is_empty() || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(not_a_number());
@@ -61,14 +33,15 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let unit = match unit(suffix) {
         Some(unit) => unit,
         None if suffix.starts_with(|c: char| c.is_ascii_alphabetic()) => {
-            return Err(SizeError::UnknownSuffix(text.into()));
+            let known = "b s K M G T P E (or KiB to EiB)";
+            return Err(wrong(&format!(": the suffix is one of {known}; 1K is 1024")));
         }
         None => return Err(not_a_number()),
     };
     let part = match fraction {
         None => 0,
         Some("") => return Err(not_a_number()),
-        Some(_) if unit == 1 => return Err(SizeError::PartOfAByte(text.into())),
+        Some(_) if unit == 1 => return Err(wrong(": a fraction needs a unit, as in 1.5G")),
         Some(digits) => part_of(digits, unit),
     };
     let whole = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
@@ -159,7 +132,7 @@ mod tests {
             ("0x7fffffffffffffff", i64::MAX.unsigned_abs()),
             ("9223372036854775807", i64::MAX.unsigned_abs()),
         ] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+            assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
         }
     }
 

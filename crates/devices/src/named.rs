@@ -60,7 +60,7 @@ impl Named {
         } else {
             params.check_declared(kind.params, kind.any_param)
         };
-        checked.map_err(|e| Error::from(e).on(kind.word))?;
+        checked.map_err(|e| e.on(kind.word))?;
         Ok(Self { kind, params, is_path: false })
     }
 
@@ -289,7 +289,7 @@ impl DeviceKind {
             params.add("", arg);
             return Ok(params);
         }
-        params.set(self.magic.ok_or_else(none)?, arg).map_err(|e| Error::from(e).on(self.word))?;
+        params.set(self.magic.ok_or_else(none)?, arg).map_err(|e| e.on(self.word))?;
         Ok(params)
     }
 }

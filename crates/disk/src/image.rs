@@ -94,8 +94,8 @@ impl Image {
         let check = |given: &Params, declared| given.check_declared(declared, false);
         let checked = check(&self.params, params).and_then(|()| check(&self.options, options));
         checked.map_err(|e| match self.format() {
-            Some(format) => Error::from(e).on(format.word),
-            None => Error::from(e),
+            Some(format) => e.on(format.word),
+            None => e,
         })
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Names and keys are checked when they are read; values when the filters are opened.
 
-use device::{Edge, Error, Params, Reach, Result};
+use device::{Edge, Params, Reach, Result};
 use filters::FilterKind;
 use runtime::Context;
 
@@ -26,14 +26,13 @@ impl Layer {
     fn parse(text: &str) -> Result<Self> {
         let (word, query) = text.split_once('?').unwrap_or((text, ""));
         let kind = filters::kind(word)?;
-        let params = Params::parse_query(query).map_err(|e| Error::from(e).on(word))?;
+        let params = Params::parse_query(query).map_err(|e| e.on(word))?;
         let layer = Self { kind, params };
         layer.check().map(|()| layer)
     }
 
     fn check(&self) -> Result<()> {
-        let declared = self.params.check_declared(self.kind.params, false);
-        declared.map_err(|e| Error::from(e).on(self.kind.word))
+        self.params.check_declared(self.kind.params, false).map_err(|e| e.on(self.kind.word))
     }
 }
 

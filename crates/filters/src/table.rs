@@ -81,8 +81,7 @@ pub fn kind(word: &str) -> Result<&'static FilterKind> {
 /// There is no such filter or parameter, or the filter refuses.
 pub fn open(word: &str, params: &Params, below: Edge, context: &Context) -> Result<Edge> {
     let kind = kind(word)?;
-    let declared = params.check_declared(kind.params, false);
-    declared.map_err(|e| Error::invalid(e.to_string()).on(word))?;
+    params.check_declared(kind.params, false).map_err(|e| e.on(word))?;
     let pool = below.pool().clone();
     let device = (kind.open)(params, below, context).map_err(|e| e.on(word))?;
     Ok(Edge::new(device, pool))

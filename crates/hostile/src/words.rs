@@ -40,7 +40,7 @@ pub(crate) fn sizes(bytes: &[u8]) {
     match parse_size(&text) {
         Ok(size) => {
             assert!(i64::try_from(size).is_ok());
-            assert_eq!(parse_size(&size.to_string()), Ok(size));
+            assert_eq!(parse_size(&size.to_string()).unwrap(), size);
             assert!(format_size(size).len() < 16);
         }
         Err(e) => assert!(e.to_string().contains(&*text)),

@@ -42,7 +42,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
         _ => Value::bytes(text.as_bytes().to_vec()),
     };
     let known: Vec<_> = KEYS.into_iter().chain(used.iter().map(String::as_str)).collect();
-    params.check(&known).map_err(|e| Error::invalid(e.to_string()))?;
+    params.check(&known)?;
     let size = values::size(params, "size")?.unwrap_or(content.size());
     fill(&content, size, options.write)
 }

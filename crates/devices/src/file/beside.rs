@@ -85,7 +85,7 @@ pub(crate) fn create(
 
 fn params_of(path: &Path) -> Result<Params> {
     let mut params = Params::default();
-    params.set("file", &text::carry(path.as_os_str())).map_err(Error::from)?;
+    params.set("file", &text::carry(path.as_os_str()))?;
     Ok(params)
 }
 

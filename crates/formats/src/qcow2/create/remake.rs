@@ -37,7 +37,7 @@ pub(super) fn remake(container: &Edge, context: &Context) -> Result<Params> {
         ("extended_l2", flag(geometry.extended)),
     ];
     for (key, value) in known {
-        params.set(key, &value).map_err(Error::from)?;
+        params.set(key, &value)?;
     }
     Ok(params)
 }
