@@ -29,7 +29,8 @@ struct CheckWrite;
 /// Compares a change with what is there.
 async fn compare(below: Edge, change: Operation) -> Result<Outcome> {
     let (offset, len) = change.range().unwrap_or_default();
-    let all = &[offset..offset + len];
+    let all = offset..offset + len;
+    let all = std::slice::from_ref(&all);
     let differs = match &change {
         Operation::Write { data, .. } => first_difference(&below, all, offset, data).await?,
         Operation::Zero { flags, .. } if flags.fast_only => {
