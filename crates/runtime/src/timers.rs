@@ -3,8 +3,7 @@
 //! One thread (made when it is first needed) sleeps until the earliest time and runs what is due.
 //! Jobs must be short and must not block: they submit, complete, or hand on.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,9 +14,10 @@ use crate::sync::{Condvar, Mutex};
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The timers. Cheap to clone; all clones share one thread, which ends with the last of them.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Timers(Arc<Owner>);
 
+#[derive(Default)]
 struct Owner(Arc<Shared>);
 
 #[derive(Default)]
@@ -28,43 +28,11 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    heap: BinaryHeap<Reverse<Entry>>,
+    /// By time, then in the order in which they were asked for.
+    jobs: BTreeMap<(Instant, u64), Job>,
     count: u64,
     running: bool,
     ended: bool,
-}
-
-/// Ordered by time, then by the order in which they were asked for.
-struct Entry {
-    at: Instant,
-    number: u64,
-    job: Job,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-impl Default for Timers {
-    fn default() -> Self {
-        Self(Arc::new(Owner(Arc::default())))
-    }
 }
 
 crate::debug_as!(Timers);
@@ -90,8 +58,8 @@ impl Timers {
         let mut state = shared.state.lock();
         let number = state.count;
         state.count += 1;
-        let is_first = state.heap.peek().is_none_or(|Reverse(first)| at < first.at);
-        state.heap.push(Reverse(Entry { at, number, job }));
+        let is_first = state.jobs.first_key_value().is_none_or(|((first, _), _)| at < *first);
+        state.jobs.insert((at, number), job);
         if !state.running {
             state.running = true;
             drop(state);
@@ -124,9 +92,9 @@ impl Shared {
         let mut state = self.state.lock();
         loop {
             let now = Instant::now();
-            let wait = match state.heap.peek() {
-                Some(Reverse(first)) if first.at <= now => None,
-                Some(Reverse(first)) => Some(first.at - now),
+            let wait = match state.jobs.first_key_value() {
+                Some(((at, _), _)) if *at <= now => None,
+                Some(((at, _), _)) => Some(*at - now),
                 // No more jobs can come.
                 None if state.ended => return,
                 None => Some(Duration::from_secs(3600)),
@@ -137,9 +105,9 @@ impl Shared {
                     woken.0
                 }
                 None => {
-                    let job = state.heap.pop().map(|Reverse(entry)| entry.job);
+                    let first = state.jobs.pop_first();
                     drop(state);
-                    if let Some(job) = job {
+                    if let Some((_, job)) = first {
                         // A defect of one job must not end the timers of all.
                         let _ = contained("a timer", job);
                     }
@@ -152,13 +120,13 @@ impl Shared {
     fn drain(&self) {
         loop {
             let mut state = self.state.lock();
-            let Some(Reverse(entry)) = state.heap.pop() else {
+            let Some(((at, _), job)) = state.jobs.pop_first() else {
                 state.running = false;
                 return;
             };
             drop(state);
-            std::thread::sleep(entry.at.saturating_duration_since(Instant::now()));
-            let _ = contained("a timer", entry.job);
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            let _ = contained("a timer", job);
         }
     }
 }
