@@ -76,11 +76,7 @@ impl Anew {
     }
 }
 
-impl std::fmt::Debug for Anew {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Anew")
-    }
-}
+runtime::debug_as!(Anew);
 
 /// Whether the target shares blocks with the source, where both lie in files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -9,7 +9,6 @@
 //! slow request delays the others, and the results before it, by no more than that.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -82,11 +81,7 @@ struct Step {
     asked: Option<Asked>,
 }
 
-impl fmt::Debug for RequestQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RequestQueue")
-    }
-}
+runtime::debug_as!(RequestQueue);
 
 impl State {
     fn is_quick(&self) -> bool {

@@ -91,11 +91,7 @@ struct LaneSide {
     watched: Option<epoll::EventFlags>,
 }
 
-impl std::fmt::Debug for SharedConnection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SharedConnection({})", self.name)
-    }
-}
+runtime::debug_as!(SharedConnection, |it| "SharedConnection({})", it.name);
 
 impl SharedConnection {
     /// `silence` limits that of the server; `timers` check it.

@@ -22,11 +22,7 @@ pub(super) struct Key {
     pub(super) secret: Vec<u8>,
 }
 
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Key({})", self.user)
-    }
-}
+runtime::debug_as!(Key, |it| "Key({})", it.user);
 
 /// A file of `dir`, if it is there.
 pub(super) fn optional(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {

@@ -28,11 +28,7 @@ pub struct Handshake {
     received: usize,
 }
 
-impl std::fmt::Debug for Handshake {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Handshake({} bytes received)", self.received)
-    }
-}
+runtime::debug_as!(Handshake, |it| "Handshake({} bytes received)", it.received);
 
 impl Handshake {
     pub(super) fn new(mut connection: Connection, demands: Demands) -> Result<Self> {

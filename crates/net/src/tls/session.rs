@@ -69,11 +69,7 @@ struct Inbound {
     untold: bool,
 }
 
-impl std::fmt::Debug for TlsSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TlsSession({}, {:?})", self.agreed, self.identity)
-    }
-}
+runtime::debug_as!(TlsSession, |it| "TlsSession({}, {:?})", it.agreed, it.identity);
 
 /// Works with memory of this thread, from [`SPARE`].
 pub(super) fn with_spare<T>(place: usize, work: impl FnOnce(&mut Vec<u8>) -> T) -> T {

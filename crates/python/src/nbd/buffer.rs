@@ -24,11 +24,7 @@ unsafe impl Send for View {}
 // SAFETY: nothing is changed through a shared reference.
 unsafe impl Sync for View {}
 
-impl std::fmt::Debug for View {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "View({} bytes)", self.0.len)
-    }
-}
+runtime::debug_as!(View, |it| "View({} bytes)", it.0.len);
 
 impl View {
     /// Exports the memory of an object, of any type and shape that lies in one piece.

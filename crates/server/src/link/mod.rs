@@ -61,11 +61,7 @@ pub(crate) struct Link {
     hears_end: AtomicBool,
 }
 
-impl std::fmt::Debug for Link {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Link({:?})", self.stream)
-    }
-}
+runtime::debug_as!(Link, |it| "Link({:?})", it.stream);
 
 impl Link {
     /// Of client number `client`. `bell` is its reactor's, where it is known as `token`. The queue

@@ -373,8 +373,4 @@ impl Drop for Core {
     }
 }
 
-impl std::fmt::Debug for TestDevice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TestDevice({})", self.info().name)
-    }
-}
+runtime::debug_as!(TestDevice, |it| "TestDevice({})", it.info().name);
