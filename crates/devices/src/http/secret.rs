@@ -136,11 +136,13 @@ mod tests {
     fn a_secret_comes_as_it_is_from_a_file_or_from_a_descriptor() {
         assert_eq!(read("pass word").unwrap(), "pass word");
         assert_eq!(read("").unwrap(), "");
-        let scratch = trial::Scratch::new("/tmp");
-        let path = scratch.file("secret", "from a file\nmore\n");
+        let path = std::env::temp_dir().join(format!("diskferry-secret-{}", std::process::id()));
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"from a file\nmore\n").unwrap();
         assert_eq!(read(&format!("+{}", path.display())).unwrap(), "from a file");
         let file = File::open(&path).unwrap();
         assert_eq!(read(&format!("-{}", file.as_raw_fd())).unwrap(), "from a file");
+        std::fs::remove_file(&path).unwrap();
         assert_eq!(read("-env:PATH").unwrap(), std::env::var("PATH").unwrap());
         for wrong in ["+/nonexistent", "-x", "-0", "-99999999999", "-env:NO_SUCH_VARIABLE"] {
             assert!(read(wrong).is_err(), "{wrong}");
