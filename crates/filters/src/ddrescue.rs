@@ -149,7 +149,7 @@ mod tests {
 
     fn rescued(map: &str, model: Model) -> Result<Edge> {
         let scratch = trial::Scratch::new("/tmp");
-        let word = format!("ddrescue-mapfile={}", scratch.file("map", map).display());
+        let word = format!("ddrescue-mapfile={}", scratch.file("map", map.as_bytes()).display());
         put("ddrescue", simple(Arc::new(model)), &[&word])
     }
 

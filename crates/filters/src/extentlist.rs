@@ -135,7 +135,7 @@ mod tests {
 
     fn over(list: &str) -> Result<Edge> {
         let scratch = trial::Scratch::new("/tmp");
-        let word = format!("extentlist={}", scratch.file("list", list).display());
+        let word = format!("extentlist={}", scratch.file("list", list.as_bytes()).display());
         put("extentlist", blank(64 << 10), &[&word])
     }
 

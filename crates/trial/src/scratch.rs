@@ -25,7 +25,7 @@ impl Scratch {
     }
 
     /// Writes a file of that name, and returns its path.
-    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    pub fn file(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
         path

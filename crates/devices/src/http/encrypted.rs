@@ -56,7 +56,7 @@ impl Secure {
     fn new(ending: Ending, answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         let directory = Scratch::new("/tmp");
         for (file, text) in [("server-cert.pem", CERTIFICATE), ("server-key.pem", KEY)] {
-            directory.file(file, text);
+            directory.file(file, text.as_bytes());
         }
         let serving =
             Serving::Certificates { directory: Some(directory.path("")), verify_peer: false };

@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(login(&["bearer=t"]).unwrap(), "Bearer t");
         assert_eq!(login(&[]), None);
         let scratch = trial::Scratch::new("/tmp");
-        let path = scratch.file("netrc", "machine host.example login n password m");
+        let path = scratch.file("netrc", b"machine host.example login n password m");
         let netrc = format!("netrc={}", path.display());
         assert_eq!(login(&[&netrc]).unwrap(), basic("n", "m"));
         assert_eq!(login(&[&netrc, "user=n"]).unwrap(), basic("n", "m"));

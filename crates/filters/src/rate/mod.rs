@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_file_changes_the_rate_for_waiting_requests() {
         let scratch = trial::Scratch::new("/tmp");
-        let path = scratch.file("rate", "1\n");
+        let path = scratch.file("rate", b"1\n");
         let disk = rated(&[&format!("rate-file={}", path.display())]);
         let (tx, rx) = std::sync::mpsc::channel();
         let operation = Operation::Read { offset: 0, buffer: device::Buffer::zeroed(4096) };
