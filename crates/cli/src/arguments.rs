@@ -26,8 +26,8 @@ pub(crate) fn named(matches: &ArgMatches) -> Result<Named, Failure> {
     Ok(Named::parse(text)?)
 }
 
-/// An option as help spells it: `--quiet`, `-q, --quiet`, or with a value `-o, --offset SIZE`. The long
-/// name, which is its id, may also stand alone.
+/// An option as help spells it: `--quiet`, `-q, --quiet`, or with a value `-o, --offset SIZE`. The
+/// long name, which is its id, may also stand alone.
 fn option(spelled: &'static str) -> Arg {
     let (short, long) = match spelled.split_once(", ") {
         Some((short, long)) => (short.chars().nth(1), long),

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use crate::failure::{ExitResult, Failure};
 
-/// The version of our own JSON. Keys may be added under the same number; it grows when a key changes
-/// its meaning or is removed.
+/// The version of our own JSON. Keys may be added under the same number; it grows when a key
+/// changes its meaning or is removed.
 pub(crate) const VERSION: u32 = 1;
 
 /// Whether a name is that of standard output: where the disk goes there, nothing else may be

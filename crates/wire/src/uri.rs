@@ -234,7 +234,8 @@ impl fmt::Display for Uri {
     }
 }
 
-/// The transport that a scheme names, in one word, and whether TLS is required. `nbd+tcp` is QEMU's.
+/// The transport that a scheme names, in one word, and whether TLS is required. `nbd+tcp` is
+/// QEMU's.
 fn transport_of(scheme: &str) -> Option<(&'static str, bool)> {
     Some(match scheme.to_ascii_lowercase().as_str() {
         "nbd" | "nbd+tcp" => ("tcp", false),

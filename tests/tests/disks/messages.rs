@@ -1,5 +1,5 @@
-//! What wrong words are answered, and what is said where there is nothing to do: `messages.txt` has each command with all that it prints and ends
-//! with, and nothing that it names is changed by it.
+//! What wrong words are answered, and what is said where there is nothing to do: `messages.txt` has
+//! each command with all that it prints and ends with, and nothing that it names is changed by it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

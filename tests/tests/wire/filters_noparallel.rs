@@ -1,5 +1,5 @@
-//! With `serialize=connections` a second client waits in its handshake until the first has gone, and
-//! no longer.
+//! With `serialize=connections` a second client waits in its handshake until the first has gone,
+//! and no longer.
 
 use blackbox::launch::Serve;
 use blackbox::nbd::cmd;

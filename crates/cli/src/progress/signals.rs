@@ -62,9 +62,10 @@ impl Signals {
     }
 
     /// Until the work is over, which other threads do: shows in `display` what `now` counts, and
-    /// calls `shown` after each line that was asked for. The first signal to stop calls `stop`, which
-    /// answers with whether that is news; after another one it calls `leave`, and the process ends,
-    /// because some device does not answer. Returns the exit status of the last signal to stop.
+    /// calls `shown` after each line that was asked for. The first signal to stop calls `stop`,
+    /// which answers with whether that is news; after another one it calls `leave`, and the process
+    /// ends, because some device does not answer. Returns the exit status of the last signal to
+    /// stop.
     pub(crate) fn follow(
         &self,
         display: &mut Display,

@@ -1,6 +1,6 @@
 //! An image that names a file opens nothing of it, whatever is done with the image, with a sandbox
-//! and without: strace is the witness. Each kind of reference, names that lead up and out, the rarer
-//! kinds of extents, and the parents of images of Microsoft's formats.
+//! and without: strace is the witness. Each kind of reference, names that lead up and out, the
+//! rarer kinds of extents, and the parents of images of Microsoft's formats.
 
 use std::fs;
 use std::path::PathBuf;

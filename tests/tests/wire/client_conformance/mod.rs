@@ -1,7 +1,7 @@
 //! What a hostile or broken server may send to our client, and what the client must do: the
 //! numbered client checks of the protocol's conformance list, which are rows of
-//! `blackbox::conformance` or tests `client_check_NN_what`. What of 18 and 19 needs TLS itself is in
-//! `wire/tls`; what bytes alone show as strictly is in `crates/wire/tests/checks`.
+//! `blackbox::conformance` or tests `client_check_NN_what`. What of 18 and 19 needs TLS itself is
+//! in `wire/tls`; what bytes alone show as strictly is in `crates/wire/tests/checks`.
 //!
 //! The server is a thread of the test; the client is the binary: `info`, `list`, `map`, `copy`.
 //! In every test the fake server also judges the client's manners (check 40), and every run is

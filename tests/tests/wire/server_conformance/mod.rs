@@ -2,9 +2,9 @@
 //! checks of the protocol's conformance list.
 //!
 //! What bytes alone can show is in `blackbox::conformance`, and run here over sockets. Here is what
-//! needs a clock, a disk, memory or several peers: tests `server_check_NN_what`. Of those on
-//! TLS (39 to 45) what needs TLS itself is in `wire/tls`. Where the protocol leaves the server a choice, the check either
-//! accepts every choice or names the one that we documented as ours.
+//! needs a clock, a disk, memory or several peers: tests `server_check_NN_what`. Of those on TLS
+//! (39 to 45) what needs TLS itself is in `wire/tls`. Where the protocol leaves the server a
+//! choice, the check either accepts every choice or names the one that we documented as ours.
 
 mod durability;
 mod files;
