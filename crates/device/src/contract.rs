@@ -290,6 +290,14 @@ pub trait Device: Send + Sync {
         self.info().keep_size(size)
     }
 
+    /// Whether it is as long as what was written to it, as a regular file is: writes beyond its
+    /// [`Info::size`] are taken, up to 2^63-1, and what lies between is zero. For an image that is
+    /// written where it lies, which alone may ask the device itself for that: the edge refuses what
+    /// is beyond the size. Constant.
+    fn grows(&self) -> bool {
+        false
+    }
+
     /// Finishes a disk that was filled from end to end, after the last byte and before a flush, if
     /// one is wanted. It does what was put off until now (a length, say), and asks the system for
     /// errors that it reports only at the end. Called once, and not after a failure. May block.

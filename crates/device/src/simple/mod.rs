@@ -165,6 +165,11 @@ pub trait Blocking: Send + Sync + 'static {
         self.info().keep_size(size)
     }
 
+    /// See [`Device::grows`].
+    fn grows(&self) -> bool {
+        false
+    }
+
     /// See [`Device::finish`].
     fn finish(&self) -> Result<()> {
         Ok(())
@@ -310,6 +315,10 @@ impl<B: Blocking> Device for Simple<B> {
 
     fn resize(&self, size: u64) -> Result<()> {
         self.disk.resize(size)
+    }
+
+    fn grows(&self) -> bool {
+        self.disk.grows()
     }
 
     fn finish(&self) -> Result<()> {

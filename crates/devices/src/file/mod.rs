@@ -38,7 +38,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use device::{Blocking, Error, Extent, ExtentKind, Info, Now, Place, Result, ZeroFlags};
+use device::{Abilities, Blocking, Error, Extent, ExtentKind, Info, Now, Place, Result, ZeroFlags};
 use runtime::OperatorLog;
 use rustix::fs::{Advice, fadvise};
 
@@ -315,6 +315,12 @@ impl Blocking for File {
             Some(filling) if size <= self.info.size && filling.resize(size) => Ok(()),
             _ => self.info.keep_size(size),
         }
+    }
+
+    /// A regular file does, unless it is filled from end to end, and has its length then.
+    fn grows(&self) -> bool {
+        let Abilities { write, take, .. } = self.info.abilities;
+        write && take && self.filling.is_none() && !self.grows
     }
 
     fn finish(&self) -> Result<()> {

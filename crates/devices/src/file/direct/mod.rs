@@ -341,6 +341,11 @@ impl Device for Direct {
         self.0.below.resize(size)
     }
 
+    /// Where it ends with a block: the rest of one is kept apart.
+    fn grows(&self) -> bool {
+        self.0.below.grows() && self.0.whole == self.0.info.size
+    }
+
     fn finish(&self) -> Result<()> {
         self.0.below.finish()
     }
