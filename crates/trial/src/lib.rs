@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a failure is a failed test")]
 
 mod direct;
+mod power;
 mod scratch;
 mod test_device;
 pub mod toy;
@@ -18,6 +19,7 @@ use proptest::prelude::*;
 use rustix::fs::{Mode, OFlags};
 
 pub use direct::BlockingCalls;
+pub use power::{PowerCut, TestDice};
 pub use scratch::Scratch;
 pub use test_device::{Fate, SeenOperation, TestDevice};
 

@@ -1,0 +1,220 @@
+//! A disk that loses its power: it forgets what was not flushed, in any order, sector by sector.
+
+use std::sync::Arc;
+
+use device::{
+    Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault, Info, Now, Operation,
+    Outcome, Result,
+};
+use runtime::{Mutex, WorkPool};
+
+/// What is written as a whole or not at all, in bytes.
+const SECTOR: usize = 512;
+
+/// The disk. It does everything at once, and knows what it held after each change. A clone is the
+/// same disk.
+#[derive(Clone)]
+pub struct PowerCut(Arc<Inner>);
+
+struct Inner {
+    info: Info,
+    grows: bool,
+    /// What was there at first.
+    first: Vec<u8>,
+    state: Mutex<State>,
+}
+
+struct State {
+    bytes: Vec<u8>,
+    steps: Vec<Step>,
+    /// Changes and flushes that still succeed before the first that fails, and how many fail.
+    fails: Option<(usize, usize, ErrorKind)>,
+}
+
+enum Step {
+    Write(usize, Vec<u8>),
+    /// Zeroes, which make nothing longer.
+    Clear(usize, usize),
+    Flush,
+}
+
+/// A number that is different each time, and the same each time that a test runs.
+#[derive(Debug)]
+pub struct TestDice(pub u64);
+
+impl TestDice {
+    /// A number below `end` (≥ 1).
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(runtime::SPREAD_STEP);
+        runtime::spread_bits(self.0) % end
+    }
+}
+
+impl std::fmt::Debug for PowerCut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PowerCut")
+    }
+}
+
+impl PowerCut {
+    /// A disk that holds these bytes, and grows like a file or not.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>, grows: bool) -> Self {
+        let mut info = Info::new("power-cut", bytes.len() as u64);
+        info.abilities.write = true;
+        info.abilities.flush = true;
+        info.abilities.trim = true;
+        info.abilities.zero = true;
+        let state = State { bytes: bytes.clone(), steps: Vec::new(), fails: None };
+        Self(Arc::new(Inner { info, grows, first: bytes, state: Mutex::new(state) }))
+    }
+
+    /// With an edge in front.
+    #[must_use]
+    pub fn edge(&self) -> Edge {
+        Edge::new(Arc::new(self.clone()), WorkPool::new(1))
+    }
+
+    /// The bytes that are there now, whether they are durable or not.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.state.lock().bytes.clone()
+    }
+
+    /// How many changes and flushes there were.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.0.state.lock().steps.len()
+    }
+
+    /// After so many more changes and flushes that succeed, `count` of them fail.
+    pub fn fail(&self, after: usize, count: usize, kind: ErrorKind) {
+        self.0.state.lock().fails = Some((after, count, kind));
+    }
+
+    /// What is there when the power is cut after so many steps: all that was flushed, and of what
+    /// was written since, any sectors.
+    #[must_use]
+    pub fn cut(&self, steps: usize, dice: &mut TestDice) -> Vec<u8> {
+        let state = self.0.state.lock();
+        let done = &state.steps[..steps];
+        let flushed = done.iter().rposition(|step| matches!(step, Step::Flush)).unwrap_or(0);
+        let mut bytes = self.0.first.clone();
+        done[..flushed].iter().for_each(|step| step.apply(&mut bytes));
+        let odds = [0, 1, 50, 99, 100][usize::try_from(dice.below(5)).unwrap()];
+        let (durable, mut written) = (bytes.clone(), bytes.clone());
+        let mut versions = vec![durable];
+        // Of each sector any version, not only the last.
+        for step in &done[flushed..] {
+            step.apply(&mut written);
+            if versions.len() < 64 {
+                versions.push(written.clone());
+            }
+        }
+        *versions.last_mut().unwrap() = written;
+        let len = versions.iter().map(Vec::len).max().unwrap();
+        let longest = if dice.below(100) < odds { len } else { versions[0].len() };
+        bytes.resize(longest, 0);
+        for start in (0..len).step_by(SECTOR) {
+            if dice.below(100) >= odds {
+                continue;
+            }
+            let which = dice.below(versions.len() as u64 + 2);
+            let which = usize::try_from(which).unwrap().min(versions.len() - 1);
+            let version = &versions[which];
+            let end = (start + SECTOR).min(version.len());
+            if start < end {
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[start..end].copy_from_slice(&version[start..end]);
+            }
+        }
+        bytes
+    }
+
+    fn change(&self, step: Step) -> Result<Outcome> {
+        let state = &mut *self.0.state.lock();
+        if let Some((after, count, kind)) = &mut state.fails {
+            if *after > 0 {
+                *after -= 1;
+            } else if *count > 0 {
+                *count -= 1;
+                return Err(Error::new(*kind, Fault::File, "fail as this test wants it"));
+            }
+        }
+        step.apply(&mut state.bytes);
+        state.steps.push(step);
+        Ok(Outcome::Done)
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let state = self.0.state.lock();
+        let start = usize::try_from(offset).unwrap();
+        let found = state.bytes.get(start..start + buffer.len());
+        let action = "read beyond the end";
+        let found = found.ok_or_else(|| Error::new(ErrorKind::Io, Fault::Us, action).at(offset))?;
+        buffer.copy_from_slice(found);
+        Ok(())
+    }
+}
+
+impl Step {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Write(start, data) => {
+                let end = start + data.len();
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[*start..end].copy_from_slice(data);
+            }
+            Self::Clear(start, len) => {
+                let end = (start + len).min(bytes.len());
+                bytes[(*start).min(end)..end].fill(0);
+            }
+            Self::Flush => {}
+        }
+    }
+}
+
+impl Device for PowerCut {
+    fn info(&self) -> &Info {
+        &self.0.info
+    }
+
+    fn grows(&self) -> bool {
+        self.0.grows
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        let narrow = |n: u64| usize::try_from(n).unwrap();
+        let end = operation.range().map_or(0, |(offset, len)| offset + len);
+        assert!(self.0.grows || end <= self.0.info.size, "{operation:?}");
+        done(match operation {
+            Operation::Flush => self.change(Step::Flush),
+            Operation::Read { offset, mut buffer } => {
+                self.read(offset, &mut buffer).map(|()| Outcome::Read(buffer))
+            }
+            Operation::Write { offset, data, .. } => {
+                self.change(Step::Write(narrow(offset), data.to_vec()))
+            }
+            Operation::Trim { offset, len, .. } | Operation::Zero { offset, len, .. } => {
+                self.change(Step::Clear(narrow(offset), narrow(len)))
+            }
+            Operation::Resolve { offset, len, .. } => {
+                Ok(Outcome::Extents(vec![Extent::new(offset, len, ExtentKind::Data)]))
+            }
+            Operation::Prefetch { .. } => Ok(Outcome::Done),
+            Operation::Take { .. } => Ok(Outcome::Taken(0)),
+            Operation::Status { .. } => Err(Error::unsupported("status")),
+        });
+    }
+
+    fn now(&self, now: Now<'_>) -> Result<bool> {
+        match now {
+            Now::Read { offset, buffer } => self.read(offset, buffer).map(|()| true),
+            Now::Write { offset, data, .. } => {
+                let data = Buffer::copy_of(data).to_vec();
+                self.change(Step::Write(usize::try_from(offset).unwrap(), data)).map(|_| true)
+            }
+            Now::Resolve { .. } => Ok(false),
+        }
+    }
+}
