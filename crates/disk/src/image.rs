@@ -148,7 +148,8 @@ impl Image {
         image.open(format, unpacked, gate, context)
     }
 
-    /// The disk in `container`, with its `gate`.
+    /// The disk in `container`, with its `gate`; to be written, if the container and the format
+    /// can be.
     pub(crate) fn open(
         &self,
         format: &Format,
@@ -158,7 +159,8 @@ impl Image {
     ) -> Result<Edge> {
         let name = container.info().name.clone();
         let opening = formats::Opening { params: &self.params, files: gate, context };
-        let disk = (format.open)(container, &opening).map_err(|e| e.on(&name))?;
+        let write = format.write.filter(|_| container.info().abilities.write);
+        let disk = write.unwrap_or(format.open)(container, &opening).map_err(|e| e.on(&name))?;
         Ok(Edge::new(disk, context.pool.clone()))
     }
 }

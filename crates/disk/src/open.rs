@@ -1,6 +1,6 @@
 //! Opening a disk with its filters, to use it or to fill it.
 
-use device::{Edge, Error, Result};
+use device::{Edge, Error, ErrorKind, Result};
 use devices::{Created, Creation, Holds, Made, Named, OpenOptions, Storage};
 use formats::{Files as _, Format};
 use runtime::Context;
@@ -26,7 +26,8 @@ pub struct Opened {
 
 /// Opens the disk that was named, with the format of its image and filters over it. It is opened
 /// for writing only if writes pass the filters: a disk that cannot be changed is not locked against
-/// other writers.
+/// other writers. An image that cannot be written as it is, is opened for reading where the options
+/// allow that, and the log says why.
 ///
 /// # Errors
 /// The disk cannot be opened, is not such an image, or a filter refuses it; or a format would have
@@ -43,13 +44,29 @@ pub fn open(
         let action = "a format is not guessed for writing; name it";
         return Err(Error::invalid(action).on(disk.to_string()));
     }
-    // No format is written in place yet, and a disk that is not changed is not locked.
-    let write = write && image.format().is_none();
+    // A disk that is not changed is not locked.
+    let write = write && image.format().is_none_or(|format| format.write.is_some());
     let by_name = options.by_name && !filters.keeps_disk();
     let options = OpenOptions { write, by_name, ..options.clone() };
-    let container = Edge::new(disk.open(&options, context)?, context.pool.clone());
+    match open_as(disk, filters, &options, context) {
+        Err(e) if write && e.kind() == ErrorKind::ReadOnly && options.or_read_only => {
+            context.log.say(format_args!("{e}; it is read-only here"));
+            open_as(disk, filters, &OpenOptions { write: false, ..options }, context)
+        }
+        opened => opened,
+    }
+}
+
+fn open_as(
+    disk: &Named,
+    filters: &Stack,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Opened> {
+    let image = filters.image();
+    let container = Edge::new(disk.open(options, context)?, context.pool.clone());
     let format = image.format_of(&container)?;
-    let gate = ImageGate::of(disk, image, &options, context);
+    let gate = ImageGate::of(disk, image, options, context);
     let below = match format {
         Some(format) => image.open(format, container.clone(), &gate, context)?,
         None => container.clone(),

@@ -7,5 +7,6 @@ mod blocks;
 mod new_qcow2;
 mod opening;
 mod qcow2_of_qemu;
+mod qcow2_written;
 mod support;
 mod vmdk;

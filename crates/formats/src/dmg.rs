@@ -16,6 +16,7 @@ pub(crate) const FORMAT: Format = Format {
     },
     open: |container, _| Err(refusal(&container)),
     describe: |container, _| Err(refusal(container)),
+    write: None,
     create: None,
     check: None,
 };

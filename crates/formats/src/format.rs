@@ -10,6 +10,9 @@ use crate::{Description, Files, Head, Reference, Role, StoredBitmap};
 /// The map of a disk: its extents, in order.
 pub type DiskMap<'a> = &'a mut dyn Iterator<Item = Result<Extent>>;
 
+/// Opens the disk in a container.
+pub type ImageOpener = fn(Edge, &Opening<'_>) -> Result<Arc<dyn Device>>;
+
 /// A kind of image.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
@@ -27,10 +30,15 @@ pub struct Format {
     /// reported as one.
     pub recognises: fn(&Head) -> bool,
     /// The disk in a container. It may ask the gate for what the image names.
-    pub open: fn(Edge, &Opening<'_>) -> Result<Arc<dyn Device>>,
+    pub open: ImageOpener,
     /// Describes an image. Reads only the container, and only the heads of its tables: bounded in
     /// bytes and in time for any input.
     pub describe: fn(&Edge, &Context) -> Result<Description>,
+    /// The same disk, to be written where it lies, if the format can be: its container may be
+    /// written and excludes other writers. An image that cannot be written as it is (it is corrupt,
+    /// or has a feature that this program does not keep up to date) is refused before anything is
+    /// changed.
+    pub write: Option<ImageOpener>,
     /// How to make one, if that is possible.
     pub create: Option<Creator>,
     /// Checks its metadata, if the format can. Changes nothing.

@@ -28,6 +28,6 @@ mod vpc;
 
 pub use description::{Description, NamedFile, Snapshot, StoredBitmap, unknown_features};
 pub use files::{Closed, Files, Reference, Role, refusal};
-pub use format::{Creator, DiskMap, Findings, Format, Making, Measure, Opening};
+pub use format::{Creator, DiskMap, Findings, Format, ImageOpener, Making, Measure, Opening};
 pub use head::Head;
 pub use table::{format, formats, recognise};

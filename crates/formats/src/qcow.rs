@@ -28,6 +28,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: |head| head.has(0, MAGIC) && head.has(4, &[0, 0, 0, 1]),
     open,
     describe,
+    write: None,
     create: None,
     check: None,
 };

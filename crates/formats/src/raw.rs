@@ -17,6 +17,7 @@ pub(crate) const FORMAT: Format = Format {
     describe: |container, _| {
         Ok(Description { virtual_size: container.info().size, ..Description::default() })
     },
+    write: None,
     create: Some(Creator {
         beside: None,
         options: &[param(

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use device::{Blocking, Edge, Info, Params, Result, Simple};
-use formats::{Closed, Format, Head, Opening};
+use device::model::Model;
+use device::{Blocking, Edge, Info, Params, Result, Simple, ZeroFlags};
+use formats::{Closed, Format, Head, ImageOpener, Opening};
 use runtime::{Context, WorkPool};
 
 use crate::{line, mended, said};
 
 /// Reads, and questions about the map, of one image.
 const STEPS: u64 = 24;
+/// What an image that is written has room for, in bytes.
+const ROOM: usize = 64 << 10;
 /// Bytes of a read.
 const READ: u64 = 64 << 10;
 /// Requests and bytes that a container is asked for so that its image is described: what describes
@@ -117,6 +120,34 @@ fn exercise(format: &Format, bytes: &[u8]) {
     if let Some(disk) = open(format, container, &context) {
         read(&disk);
     }
+    if let Some(open) = format.write {
+        write(open, bytes);
+    }
+}
+
+/// Writes into it where it lies. It may be refused at any time, and never panics or takes long.
+fn write(open: ImageOpener, bytes: &[u8]) {
+    let context = Context::new(WorkPool::new(1));
+    let model = Model::new(bytes.len().next_multiple_of(ROOM) + ROOM);
+    model.write_at(bytes, 0, false).unwrap();
+    let container = Simple::edge(model, &context.pool);
+    let params = Params::default();
+    let opening = Opening { params: &params, files: &Closed, context: &context };
+    let Some(disk) = said(open(container, &opening)) else { return };
+    let disk = Edge::new(disk, context.pool.clone());
+    let size = disk.info().size;
+    let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+    for i in 0..STEPS {
+        let at = (size / STEPS).saturating_mul(i);
+        let len = 700.min(size - at);
+        said(disk.write(&[7; 700][..usize::try_from(len).unwrap()], at, false));
+        said(disk.zero(at, READ.min(size - at), flags));
+        said(disk.write(&[9; 700][..usize::try_from(len).unwrap()], at, i % 3 == 0));
+        said(disk.trim(at, size - at, false));
+    }
+    read(&disk);
+    said(disk.flush());
+    context.control.end();
 }
 
 fn open(format: &Format, container: Edge, context: &Context) -> Option<Edge> {

@@ -22,7 +22,7 @@ pub(super) fn all() -> Vec<PageFile> {
         ("verbs", verbs()),
         ("devices", pages_page(devices, DEVICES, "", |_| String::new())),
         ("filters", pages_page(filters, FILTERS, "", |_| String::new())),
-        ("formats", pages_page(formats, FORMATS, " made | checked |", abilities)),
+        ("formats", pages_page(formats, FORMATS, " made | written | checked |", abilities)),
         ("exit-status", statuses()),
         ("signals", topic("Signals", SIGNALS)),
         ("environment", topic("Environment", ENVIRONMENT)),
@@ -40,8 +40,8 @@ const FILTERS: &str = "A filter changes what a disk is or does. `serve --filter=
     `--source-filter` and `--target-filter`. Each filter has a page with examples in [filters](../filters).";
 
 const FORMATS: &str = "A format is a disk in a file. `convert` and the other verbs with qemu-img's words guess it, for \
-    reading only; `serve` and `copy` take a format only by its name. Images are read and created, but not written in \
-    place.";
+    reading only; `serve` and `copy` take a format only by its name. An image is written in \
+    place where the table says so.";
 
 /// A page with the common beginning.
 fn begun(title: &str, text: &str) -> String {
@@ -151,8 +151,11 @@ fn pages_page(
 /// Whether a format can be made, and checked.
 fn abilities(format: &str) -> String {
     let format = formats().iter().find(|known| known.word == format);
-    let has =
-        [format.is_some_and(|f| f.create.is_some()), format.is_some_and(|f| f.check.is_some())];
+    let has = [
+        format.is_some_and(|f| f.create.is_some()),
+        format.is_some_and(|f| f.write.is_some()),
+        format.is_some_and(|f| f.check.is_some()),
+    ];
     has.map(|has| if has { " yes |" } else { " – |" }).concat()
 }
 

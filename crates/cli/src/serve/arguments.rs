@@ -46,7 +46,7 @@ fn disks(command: Command) -> Command {
         )
         .arg(format_argument(
             "format",
-            "Serve the disk in an image of this format, read-only; never guessed",
+            "Serve the disk in an image of this format; never guessed. An image that cannot be written is read-only",
         ))
         .arg(external_argument())
         .arg(sandbox::argument())

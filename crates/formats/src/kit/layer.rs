@@ -26,6 +26,12 @@ pub(crate) trait Layer: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Writes all of `data` here and now, or answers false; see [`Device::now`].
+    fn write_now(&self, offset: u64, data: &[u8]) -> Result<bool> {
+        let _ = (offset, data);
+        Ok(false)
+    }
+
     /// Returns the map of a range, or answers false.
     fn resolve_now(
         &self,
@@ -40,14 +46,21 @@ pub(crate) trait Layer: Send + Sync + 'static {
     /// The disks below. Their broken paths count as its own.
     fn below(&self) -> Vec<&Edge>;
 
-    /// The last byte was written: see [`Device::finish`]. For images being made.
+    /// The last byte was written: see [`Device::finish`]. For images being made, and for those that
+    /// are written, which are saved.
     fn finish(self: Arc<Self>) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
+    }
+
+    /// Whether something would be lost if the device went now, without [`finish`](Self::finish):
+    /// the tables of an image that is written. For images being made, that is as it should be.
+    fn is_unsaved(&self) -> bool {
+        false
     }
 }
 
 /// The device that a layer makes.
-pub(crate) struct Layered<L> {
+pub(crate) struct Layered<L: Layer> {
     layer: Arc<L>,
     /// It keeps bytes of what is below: its tables are those of the image that was opened.
     paths: Option<PathsBelow>,
@@ -57,6 +70,34 @@ impl<L: Layer> Layered<L> {
     pub(crate) fn device(layer: L) -> Arc<dyn Device> {
         let paths = PathsBelow::of(layer.below(), true);
         Arc::new(Self { layer: Arc::new(layer), paths })
+    }
+
+    /// The device of a layer that is written, and is saved in the end: when the program says that
+    /// all has been done, or when the device goes before.
+    pub(crate) fn saved_at_the_end(layer: L, context: &runtime::Context) -> Arc<dyn Device> {
+        let paths = PathsBelow::of(layer.below(), true);
+        let layer = Arc::new(layer);
+        let (last, complaints) = (layer.clone(), context.control.complaints());
+        context.control.on_end(move || {
+            let name = last.info().name.clone();
+            let saved = wait_for(|promise| {
+                spawn(async move { promise.keep(last.finish().await) });
+            });
+            if let Err(e) = saved.unwrap_or_else(|| Err(Error::unanswered())) {
+                complaints.add(e.on(name));
+            }
+        });
+        Arc::new(Self { layer, paths })
+    }
+}
+
+impl<L: Layer> Drop for Layered<L> {
+    fn drop(&mut self) {
+        if self.layer.is_unsaved() {
+            let layer = self.layer.clone();
+            // It was not flushed, so nothing is owed.
+            spawn(async move { drop(layer.finish().await) });
+        }
     }
 }
 
@@ -76,7 +117,9 @@ impl<L: Layer> Device for Layered<L> {
             Now::Resolve { offset, len, max, out } => {
                 self.layer.resolve_now((offset, len), max, out)
             }
-            Now::Write { .. } => Ok(false),
+            // What is durable waits.
+            Now::Write { fua: true, .. } => Ok(false),
+            Now::Write { offset, data, .. } => self.layer.write_now(offset, data),
         }
     }
 

@@ -1,12 +1,15 @@
 //! Code that formats share: requests to the disk below without holding a thread, and computing on
 //! threads that have time for it.
 
+pub(crate) mod blocks;
 pub(crate) mod cache;
+pub(crate) mod container;
 pub(crate) mod fields;
 mod growing;
 mod layer;
 pub(crate) mod numbers;
 mod parent;
+pub(crate) mod room;
 mod scattered;
 mod table;
 mod taken;

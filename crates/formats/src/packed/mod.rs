@@ -60,6 +60,7 @@ const fn format(
         recognises,
         open,
         describe,
+        write: None,
         create: None,
         check: None,
     }

@@ -35,6 +35,11 @@ impl Geometry {
         1 << self.cluster_bits
     }
 
+    /// Bytes of a slice of a table, in which it is kept in memory.
+    pub(super) fn slice(self) -> u64 {
+        self.cluster().min(4096)
+    }
+
     /// Bytes of an L2 entry.
     pub(super) fn entry_len(self) -> u64 {
         if self.extended { 16 } else { 8 }

@@ -1,5 +1,7 @@
 //! Where the bytes of the disk lie: its L1 table, and the L2 tables that it names.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use device::{Edge, Result, StatusRun};
 use runtime::WorkPool;
 
@@ -15,9 +17,9 @@ use crate::kit::{Asks, Atlas, Lies, Packed, Run};
 /// L1 entries that are looked at in one step.
 const L1_STEP: u64 = 4096;
 
-/// The map of an image. It is read-only, so nothing in it moves.
+/// The map of an image. What moves in one that is written is seen under a lease.
 pub(super) struct Map {
-    pub(super) l1: Box<[u64]>,
+    pub(super) l1: Box<[AtomicU64]>,
     pub(super) tables: Tables,
     /// The file with the uncompressed clusters: the container or a data file.
     pub(super) data: Edge,
@@ -50,6 +52,10 @@ impl Atlas for Map {
         std::iter::once(&self.tables.container).chain(data).collect()
     }
 
+    fn length(&self, _: &Edge) -> u64 {
+        self.data_size()
+    }
+
     fn asks(&self, _: u64) -> Asks {
         Asks::Long
     }
@@ -71,11 +77,28 @@ impl Map {
         self.tables.geometry
     }
 
+    /// Bytes of the file with the uncompressed clusters.
+    fn data_size(&self) -> u64 {
+        if self.geometry().data_file { self.data.info().size } else { self.tables.size() }
+    }
+
+    /// An entry of the L1 table; 0 beyond its end.
+    pub(super) fn l1_entry(&self, index: usize) -> u64 {
+        self.l1.get(index).map_or(0, |entry| entry.load(Ordering::Acquire))
+    }
+
+    /// Changes an entry of the L1 table. The caller changes it in the container, too.
+    pub(super) fn set_l1_entry(&self, index: usize, new: u64) {
+        debug_assert!(index < self.l1.len(), "no L1 entry {index}");
+        if let Some(entry) = self.l1.get(index) {
+            entry.store(new, Ordering::Release);
+        }
+    }
+
     /// The L2 table for `at`, if there is one.
     fn table_at(&self, at: u64) -> Result<Option<u64>> {
-        let index = usize::try_from(at / self.geometry().l2_covers()).ok();
-        let entry = index.and_then(|index| self.l1.get(index)).copied();
-        l2_offset(entry.unwrap_or(0), self.geometry())
+        let index = usize::try_from(at / self.geometry().l2_covers()).unwrap_or(usize::MAX);
+        l2_offset(self.l1_entry(index), self.geometry())
     }
 
     /// The run of a range without a table.
@@ -133,7 +156,7 @@ impl Map {
         match run.lies {
             Lies::Beneath | Lies::Hole | Lies::Zero(_) => Ok(run),
             Lies::Packed(Packed { offset, len, .. }) => {
-                let size = self.tables.container.info().size;
+                let size = self.tables.size();
                 if offset >= size {
                     return Err(beyond(offset, size));
                 }
@@ -155,7 +178,7 @@ impl Map {
             self.tables.check_free("data", Region { offset, len: run.len })?;
         }
         // The last cluster of a file may be cut off.
-        let size = self.data.info().size;
+        let size = self.data_size();
         let begun = size.next_multiple_of(geometry.cluster());
         let there = begun.checked_sub(offset).filter(|there| *there > 0);
         let there = there.ok_or_else(|| beyond(offset, size))?;

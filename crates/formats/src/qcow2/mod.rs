@@ -4,7 +4,8 @@
 //! The parts: [`header`] and [`region`] (checks before anything else is read), [`entry`] (table
 //! entries), [`snapshot`] and [`bitmap`] (their lists), [`describe`]; [`open`] makes a disk of
 //! them, with its [`map`] over slices of its [`tables`], [`unpack`], and its contexts ([`dirty`]).
-//! [`check`] compares references with [`refcounts`]. [`create`] makes new images.
+//! [`check`] compares references with [`refcounts`]. [`create`] makes new images, and [`write`]
+//! changes them where they lie.
 
 mod bitmap;
 mod check;
@@ -23,6 +24,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod unpack;
+mod write;
 
 use device::{Error, ErrorKind, Fault, param};
 
@@ -40,6 +42,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: |head| header::begins(head.first()),
     open: |container, opening| open::open(container, opening),
     describe: describe::describe,
+    write: Some(open::open_to_write),
     create: Some(create::CREATE),
     check: Some(check::check),
 };

@@ -1,8 +1,10 @@
-//! Opening the disk in an image, for reading.
+//! Opening the disk in an image, to read it or to write into it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use device::{Abilities, BlockSizes, Device, Edge, Error, Info, Result};
+use device::{Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Result};
+use runtime::RwLock;
 
 use super::corrupt;
 use super::dirty::Dirty;
@@ -10,43 +12,84 @@ use super::header::{Encryption, Header, incompatible};
 use super::map::Map;
 use super::region::Region;
 use super::snapshot::{self, SnapshotEntry};
-use super::tables::Tables;
+use super::tables::{Tables, Written};
+use super::write::{self, Writer, WrittenImage};
 use super::{SNAPSHOT, bitmap};
+use crate::kit::blocks::Blocks;
 use crate::kit::cache::Cache;
+use crate::kit::container::Container;
 use crate::kit::numbers::be64;
-use crate::kit::{DEPTH, Scattered};
+use crate::kit::{DEPTH, Layered, Scattered};
 use crate::{Opening, Reference, Role};
 
 /// The most bitmaps that become contexts.
 const CONTEXTS_MAX: usize = 256;
 
-/// Opens it.
+/// Opens it for reading.
 pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
-    let header = Header::read(&container)?;
+    let header = header(&container)?;
+    disk(&container, &header, opening, None).map(Layered::device)
+}
+
+/// Opens it for writing, too.
+pub(super) fn open_to_write(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
+    let header = header(&container)?;
+    write::check(&header, opening.params.get(SNAPSHOT))?;
+    if container.device().may_return() || !container.info().abilities.flush {
+        let action = "cannot be written: an image is written where it lies only in a file, on a \
+                      block device or in memory, never over a connection that may be replaced";
+        return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action));
+    }
+    let (growing, whole) = Container::open(container.clone());
+    let unit = header.geometry().slice();
+    let blocks = Arc::new(Blocks::new(whole.clone(), unit, Cache::of(opening.context).shelf()));
+    let written = Written { container: growing, edge: whole, blocks };
+    let disk = disk(&container, &header, opening, Some(written.clone()))?;
+    let writer = Writer::open(&container, &header, written, disk.atlas.tables.taken.clone())?;
+    // All that can be refused has been.
+    write::clear_features(&container, &header)?;
+    let image = WrittenImage { disk: Arc::new(disk), writer };
+    Ok(Layered::saved_at_the_end(image, opening.context))
+}
+
+fn header(container: &Edge) -> Result<Header> {
+    let header = Header::read(container)?;
     header.check_features()?;
     match header.encryption {
         Encryption::None => {}
         Encryption::Aes => return Err(encrypted("AES")),
         Encryption::Luks => return Err(encrypted("LUKS")),
     }
+    Ok(header)
+}
+
+fn disk(
+    container: &Edge,
+    header: &Header,
+    opening: &Opening<'_>,
+    written: Option<Written>,
+) -> Result<Scattered<Map>> {
     let snapshot = match opening.params.get(SNAPSHOT) {
-        Some(wanted) => Some(snapshot::find(snapshot::read(&container, &header)?.0, wanted)?),
+        Some(wanted) => Some(snapshot::find(snapshot::read(container, header)?.0, wanted)?),
         None => None,
     };
-    let bitmaps = if snapshot.is_some() { Vec::new() } else { contexts(&container, &header)? };
+    let bitmaps = if snapshot.is_some() { Vec::new() } else { contexts(container, header)? };
     let size = snapshot.as_ref().map_or(header.size, |snapshot| snapshot.known.virtual_size);
-    let data = data_file(&header, opening)?.unwrap_or_else(|| container.clone());
+    let whole = written.as_ref().map_or(container, |written| &written.edge).clone();
+    let data = data_file(header, opening)?.unwrap_or_else(|| whole.clone());
+    let info = info(container, header, size, &bitmaps, written.is_some());
+    let taken = taken(header, snapshot.as_ref(), container.info().size)?;
     let tables = Tables {
         geometry: header.geometry(),
-        taken: taken(&header, snapshot.as_ref(), container.info().size)?,
+        taken: Arc::new(RwLock::new(taken)),
         slices: Cache::of(opening.context).shelf(),
-        container: container.clone(),
+        container: whole,
+        written,
     };
-    let l1 = l1(&container, &header, snapshot.as_ref(), size)?;
-    let info = info(&container, &header, size, &bitmaps);
+    let l1 = l1(container, header, snapshot.as_ref(), size)?;
     let pool = opening.context.pool.for_computing();
     let map = Map { l1, tables, data, compression: header.compression, bitmaps, pool };
-    Ok(Scattered::device(info, opening.context, backing(&header, opening)?, map))
+    Ok(Scattered::new(info, opening.context, backing(header, opening)?, map))
 }
 
 fn encrypted(how: &str) -> Error {
@@ -55,7 +98,7 @@ fn encrypted(how: &str) -> Error {
     ))
 }
 
-fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty]) -> Info {
+fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty], is_written: bool) -> Info {
     let below = container.info();
     let preferred = u32::try_from(header.geometry().cluster()).unwrap_or(4096).max(4096);
     let contexts = bitmaps.iter().map(|dirty| dirty.context.clone());
@@ -64,6 +107,11 @@ fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty]) -> Info
         abilities: Abilities {
             extents: true,
             rotational: below.abilities.rotational,
+            write: is_written,
+            flush: is_written,
+            trim: is_written,
+            zero: is_written && header.geometry().zeroes,
+            fast_zero: is_written && header.geometry().zeroes,
             ..Abilities::READ
         },
         contexts: std::iter::once(DEPTH.into()).chain(contexts).collect(),
@@ -100,7 +148,7 @@ fn l1(
     header: &Header,
     snapshot: Option<&SnapshotEntry>,
     size: u64,
-) -> Result<Box<[u64]>> {
+) -> Result<Box<[AtomicU64]>> {
     let (offset, entries) = match snapshot {
         Some(snapshot) => (snapshot.l1_offset, snapshot.l1_entries),
         None => (header.l1_offset, header.l1_entries),
@@ -112,7 +160,7 @@ fn l1(
     // It was checked to be in the container, and not too long.
     let mut bytes = vec![0; usize::try_from(wanted * 8).unwrap_or(0)];
     container.read(&mut bytes, offset)?;
-    Ok(bytes.chunks_exact(8).map(|entry| be64(entry, 0).unwrap_or(0)).collect())
+    Ok(bytes.chunks_exact(8).map(|entry| AtomicU64::new(be64(entry, 0).unwrap_or(0))).collect())
 }
 
 /// The data file, if there is one.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use device::{Edge, Result};
 
 use super::check::too_much;
-use super::header::Header;
+use super::header::{Header, REFCOUNT_ORDER_MAX};
 use super::region::Region;
 use super::stream::ContainerReader;
 use crate::kit::numbers::{be16, be32, be64};
@@ -181,7 +181,7 @@ impl<'a> Refcounts<'a> {
 }
 
 /// A refcount of 2^`order` bits in a block: big-endian, or lowest bits first below a byte.
-fn refcount(block: &[u8], index: u64, order: u32) -> u64 {
+pub(super) fn refcount(block: &[u8], index: u64, order: u32) -> u64 {
     let at = usize::try_from((index << order) / 8).unwrap_or(usize::MAX);
     let byte = || block.get(at).copied();
     let found = match order {
@@ -195,4 +195,48 @@ fn refcount(block: &[u8], index: u64, order: u32) -> u64 {
         _ => be64(block, at),
     };
     found.unwrap_or(0)
+}
+
+/// Stores a refcount in a block; it must fit.
+pub(super) fn set_refcount(block: &mut [u8], index: u64, order: u32, count: u64) {
+    let at = usize::try_from((index << order) / 8).unwrap_or(usize::MAX);
+    debug_assert!(
+        order == REFCOUNT_ORDER_MAX || count >> (1 << order) == 0,
+        "{count} of 2^{order}"
+    );
+    if order < 3 {
+        let (shift, mask) = ((index << order) % 8, (1u64 << (1 << order)) - 1);
+        if let Some(byte) = block.get_mut(at) {
+            let new = u64::from(*byte) & !(mask << shift) | (count & mask) << shift;
+            *byte = u8::try_from(new).unwrap_or(*byte);
+        }
+        return;
+    }
+    let bytes = count.to_be_bytes();
+    let len = 1 << (order - 3);
+    let room = block.get_mut(at..).and_then(|rest| rest.get_mut(..len));
+    if let (Some(room), Some(low)) = (room, bytes.get(bytes.len() - len..)) {
+        room.copy_from_slice(low);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refcount_of_any_width_is_read_as_it_was_stored_and_no_other_changes() {
+        for order in 0..=REFCOUNT_ORDER_MAX {
+            let mut block = vec![0; 64];
+            let count = (64 * 8) >> order;
+            let most = if order == 6 { u64::MAX } else { (1 << (1 << order)) - 1 };
+            for index in 0..count {
+                set_refcount(&mut block, index, order, most);
+                set_refcount(&mut block, index, order, most - index % 2);
+            }
+            for index in 0..count {
+                assert_eq!(refcount(&block, index, order), most - index % 2, "{order} {index}");
+            }
+        }
+    }
 }

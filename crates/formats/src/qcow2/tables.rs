@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use device::{Edge, Result};
+use runtime::RwLock;
 
 use super::corrupt;
 use super::entry::Geometry;
 use super::region::Region;
-use crate::kit::{self, cache::Shelf};
+use crate::kit::{self, blocks::Blocks, cache::Shelf, container::Container};
 
-/// Bytes of a slice.
-const SLICE: u64 = 4096;
 /// Bytes of slices in one read.
 const AT_ONCE: u64 = 64 << 10;
 
@@ -20,8 +19,20 @@ pub(super) struct Tables {
     pub(super) container: Edge,
     pub(super) geometry: Geometry,
     /// The regions of the header and the parts that it names: no table may be there.
-    pub(super) taken: Vec<(&'static str, Region)>,
+    pub(super) taken: Arc<RwLock<Vec<(&'static str, Region)>>>,
     pub(super) slices: Shelf,
+    /// If the image is written.
+    pub(super) written: Option<Written>,
+}
+
+/// The container of an image that is written, and the tables in it as they are now.
+#[derive(Clone)]
+pub(super) struct Written {
+    pub(super) container: Container,
+    /// An edge around it.
+    pub(super) edge: Edge,
+    /// Slices are its blocks.
+    pub(super) blocks: Arc<Blocks>,
 }
 
 /// Some entries of a table.
@@ -62,8 +73,11 @@ impl Tables {
         (at, until): (u64, u64),
         may_wait: bool,
     ) -> Result<Option<TableSlice>> {
-        let len = SLICE.min(self.geometry.cluster());
+        let len = self.geometry.slice();
         let start = at - at % len;
+        if let Some(written) = &self.written {
+            return self.slice_now(written, table, start, may_wait).await;
+        }
         if let Some(bytes) = self.slices.get(table + start) {
             return Ok(Some(TableSlice { bytes, start }));
         }
@@ -84,16 +98,40 @@ impl Tables {
         Ok(first.map(|bytes| TableSlice { bytes, start }))
     }
 
+    async fn slice_now(
+        &self,
+        written: &Written,
+        table: u64,
+        start: u64,
+        may_wait: bool,
+    ) -> Result<Option<TableSlice>> {
+        if let Some(bytes) = written.blocks.get(table + start) {
+            return Ok(Some(TableSlice { bytes, start }));
+        }
+        if !may_wait {
+            return Ok(None);
+        }
+        self.check(table)?;
+        let bytes = written.blocks.load(table + start).await?;
+        Ok(Some(TableSlice { bytes, start }))
+    }
+
+    /// Bytes of the container.
+    pub(super) fn size(&self) -> u64 {
+        let written = self.written.as_ref().map(|written| written.container.length());
+        written.unwrap_or_else(|| self.container.info().size)
+    }
+
     /// Refuses a table that is not all in the container, or overlaps another part.
     fn check(&self, table: u64) -> Result<()> {
         let region = Region { offset: table, len: self.geometry.cluster() };
-        region.check("table", self.container.info().size, region.len, region.len)?;
+        region.check("table", self.size(), region.len, region.len)?;
         self.check_free("a table", region)
     }
 
     /// Refuses a region that overlaps the header, or a part that it names.
     pub(super) fn check_free(&self, what: &str, region: Region) -> Result<()> {
-        match self.taken.iter().find(|(_, taken)| taken.meets(region)) {
+        match self.taken.read().iter().find(|(_, taken)| taken.meets(region)) {
             None => Ok(()),
             Some((other, _)) => {
                 Err(corrupt(format!("{what} lies over the {other}")).at(region.offset))

@@ -25,6 +25,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: |head| head.has(0, MAGIC),
     open,
     describe,
+    write: None,
     create: None,
     check: Some(check::check),
 };

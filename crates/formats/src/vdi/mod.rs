@@ -31,6 +31,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: |head: &Head| head.has(header::SIGNATURE_AT, &header::SIGNATURE),
     open,
     describe,
+    write: None,
     create: Some(Creator {
         beside: None,
         options: &[param("static", "on|off", "whether all room is taken at once (off)")],

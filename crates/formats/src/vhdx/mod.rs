@@ -36,6 +36,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: |head| head.has(0, header::COOKIE),
     open,
     describe,
+    write: None,
     create: Some(Creator {
         beside: None,
         options: &[

@@ -28,6 +28,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises,
     open: open::open,
     describe: describe::describe,
+    write: None,
     create: Some(create::CREATOR),
     check: Some(check::check),
 };

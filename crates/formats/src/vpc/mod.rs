@@ -31,6 +31,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: header::recognises,
     open,
     describe,
+    write: None,
     create: Some(Creator {
         beside: None,
         options: &[

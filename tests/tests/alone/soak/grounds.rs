@@ -54,6 +54,12 @@ pub(crate) static GROUNDS: &[Ground] = &[
         prepare: full,
     },
     Ground { name: "an image", content: Content::Fixed, is_secure: false, prepare: image },
+    Ground {
+        name: "an image that is written",
+        content: WRITTEN,
+        is_secure: false,
+        prepare: written_image,
+    },
     Ground { name: "filters", content: WRITTEN, is_secure: false, prepare: filters },
     Ground { name: "a disk that fails", content: FAILING, is_secure: false, prepare: failing },
     Ground { name: "TLS", content: Content::Fixed, is_secure: true, prepare: secure },
@@ -134,9 +140,20 @@ fn fixed(place: &Place) -> PathBuf {
 }
 
 fn image() -> Option<Place> {
-    let mut place = place(&["--format", "qcow2"]);
+    let mut place = place(&["-r", "--format", "qcow2"]);
     let (raw, image) = (fixed(&place), place.temp.join("image"));
     run(ours(["convert", "-f", "raw", "-O", "qcow2"]).arg(raw).arg(&image)).succeeded();
+    place.words.extend(["file".into(), image.to_str().unwrap().into()]);
+    Some(place)
+}
+
+fn written_image() -> Option<Place> {
+    let place = place(&["--format", "qcow2"]);
+    let image = place.temp.join("image");
+    let size = SIZE.to_string();
+    run(ours(["create", "-q", "-f", "qcow2"]).arg(&image).arg(size)).succeeded();
+    // A server that is killed keeps what was flushed.
+    let mut place = Place { lasts: false, ..place };
     place.words.extend(["file".into(), image.to_str().unwrap().into()]);
     Some(place)
 }

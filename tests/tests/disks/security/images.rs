@@ -78,7 +78,7 @@ fn an_image_is_served_for_reading_only_and_stays_as_it_is() {
     for format in FORMATS {
         let image = image(&temp, format, &bytes);
         let before = fs::read(&image).unwrap();
-        let server = Serve::file(&image).option("--format").option(format).start();
+        let server = Serve::file(&image).option("-r").option("--format").option(format).start();
         let mut session = server.session(Mode::Structured, "");
         assert!(session.has(tflag::READ_ONLY), "{format}");
         assert!(session.read(0, 65_536).unwrap() == bytes[..65_536], "{format}");

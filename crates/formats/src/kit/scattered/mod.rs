@@ -109,6 +109,11 @@ pub(crate) trait Atlas: Send + Sync + 'static {
     /// The file where the run at `at` lies, and its number in the image: 0 for the container.
     fn file(&self, at: u64) -> Option<(u16, &Edge)>;
 
+    /// Bytes that such a file has now.
+    fn length(&self, file: &Edge) -> u64 {
+        file.info().size
+    }
+
     /// All files of the image.
     fn files(&self) -> Vec<&Edge> {
         self.file(0).into_iter().map(|(_, file)| file).collect()
@@ -147,7 +152,7 @@ pub(crate) struct Scattered<A> {
     /// What was unpacked and not all wanted, by its offset in the disk.
     unpacked: Shelf,
     /// For computations.
-    pool: WorkPool,
+    pub(crate) pool: WorkPool,
     /// The cost of asking files for holes, where that is optional.
     cost: MapCost,
 }
@@ -197,6 +202,26 @@ impl<A: Atlas> Scattered<A> {
         self.atlas.file(at).map(|(_, file)| file).ok_or_else(confused)
     }
 
+    /// How many of `len` bytes at `offset` a file has.
+    fn stored(&self, file: &Edge, offset: u64, len: u64) -> u64 {
+        self.atlas.length(file).saturating_sub(offset).min(len)
+    }
+
+    /// Whether a range is known to be zero without reading it.
+    pub(crate) async fn is_zero(&self, (start, end): (u64, u64)) -> Result<bool> {
+        let (mut at, mut walk) = (start, Walk::new(true, usize::MAX));
+        while at < end {
+            let run = self.run(at, end - at, &mut walk).await?.ok_or_else(confused)?;
+            match run.lies {
+                Lies::Hole | Lies::Zero(_) => {}
+                Lies::Beneath if self.backed(at, run.len).is_none() => {}
+                Lies::At(_) | Lies::Beneath | Lies::Packed(_) => return Ok(false),
+            }
+            at += run.len;
+        }
+        Ok(true)
+    }
+
     /// The backing disk, and how much of a range lies in it, if any does.
     fn backed(&self, at: u64, len: u64) -> Option<(&Edge, u64)> {
         let backing = self.backing.as_ref()?;
@@ -244,11 +269,6 @@ impl<A: Atlas> Scattered<A> {
         let number = |at| self.atlas.file(at).map(|(number, _)| number);
         !matches!(lies, Lies::At(_) | Lies::Zero(_)) || number(at) == number(next)
     }
-}
-
-/// How many of `len` bytes at `offset` a file has.
-fn stored(file: &Edge, offset: u64, len: u64) -> u64 {
-    file.info().size.saturating_sub(offset).min(len)
 }
 
 impl<A: Atlas> Layer for Scattered<A> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use device::{Buffer, Result, below};
 use runtime::{Mutex, each, has_time, where_there_is_time};
 
-use super::{Atlas, Lies, Packed, Run, Scattered, Walk, stored};
+use super::{Atlas, Lies, Packed, Run, Scattered, Walk};
 use crate::kit::{confused, read};
 
 /// Pieces of one request in flight at a time.
@@ -65,7 +65,7 @@ impl<A: Atlas> Scattered<A> {
             },
             Lies::At(offset) => {
                 let file = self.file(at)?;
-                (file, offset, stored(file, offset, run.len))
+                (file, offset, self.stored(file, offset, run.len))
             }
         };
         let (there, beyond) = split(piece, there);
@@ -73,7 +73,8 @@ impl<A: Atlas> Scattered<A> {
         Ok(there.is_empty() || file.read_now(there, offset)?)
     }
 
-    pub(super) async fn read(self: Arc<Self>, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
+    /// Reads a range into a buffer of its length.
+    pub(crate) async fn read(self: Arc<Self>, offset: u64, mut buffer: Buffer) -> Result<Buffer> {
         let (mut walk, mut later) = (Walk::new(true, usize::MAX), Vec::new());
         let (mut at, end) = (offset, offset + buffer.len() as u64);
         while at < end {
@@ -82,7 +83,7 @@ impl<A: Atlas> Scattered<A> {
                 && run.len == buffer.len() as u64
             {
                 let file = self.file(at)?;
-                if stored(file, place, run.len) == run.len {
+                if self.stored(file, place, run.len) == run.len {
                     // In one stretch: nothing is copied.
                     return below::read(file, place, buffer).await;
                 }
@@ -159,7 +160,7 @@ impl<A: Atlas> Scattered<A> {
             Lies::Packed(_) => return self.read_packed(piece, target).await,
             Lies::At(offset) => {
                 let file = self.file(at)?;
-                (file, offset, stored(file, offset, run.len))
+                (file, offset, self.stored(file, offset, run.len))
             }
             // Zeroes need no reading.
             Lies::Beneath | Lies::Hole | Lies::Zero(_) => {
@@ -178,7 +179,7 @@ impl<A: Atlas> Scattered<A> {
         let (first, _) = *piece.parts.first().ok_or_else(confused)?;
         let (file, (from, to)) = (self.file(first)?, piece.packed);
         // The last sector of a file may be cut off.
-        let len = usize::try_from(stored(file, from, to.saturating_sub(from)));
+        let len = usize::try_from(self.stored(file, from, to.saturating_sub(from)));
         let len = len.map_err(|_| confused())?;
         let read = read(file, from, len, true).await?.ok_or_else(confused)?;
         where_there_is_time(&self.pool).await;

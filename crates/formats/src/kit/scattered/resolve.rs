@@ -7,7 +7,7 @@ use device::{
     Stored, merge_extent, merge_run,
 };
 
-use super::{Asks, Atlas, Lies, Packed, Run, STEPS, Scattered, Walk, stored};
+use super::{Asks, Atlas, Lies, Packed, Run, STEPS, Scattered, Walk};
 use crate::kit::{ask, confused, resolve};
 
 /// The context with the depth in the chain, as in qemu-nbd: 0 nowhere, 1 here.
@@ -99,7 +99,7 @@ impl<A: Atlas> Scattered<A> {
         asks: Asks,
         may_wait: bool,
     ) -> Result<Option<Vec<Extent>>> {
-        let there = stored(file, offset, all.len);
+        let there = self.stored(file, offset, all.len);
         let split = all.start + there;
         let beyond = all.part(split, all.end());
         let beyond = beyond.map(|part| Extent { kind: ExtentKind::Zero, ..part });

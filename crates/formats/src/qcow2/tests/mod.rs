@@ -3,3 +3,4 @@
 mod broken;
 mod laid;
 mod reading;
+mod writing;

@@ -9,7 +9,7 @@ use crate::{Closed, Files, Opening, Reference};
 
 /// Gives these bytes for any backing image.
 #[derive(Debug)]
-struct Backing(Option<Vec<u8>>, bool);
+pub(super) struct Backing(pub(super) Option<Vec<u8>>, pub(super) bool);
 
 impl Files for Backing {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {

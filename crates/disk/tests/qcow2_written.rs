@@ -1,0 +1,390 @@
+//! Images that this program and QEMU write in turns: each finds what the other wrote, and
+//! `qemu-img check` finds nothing wrong, and no leak.
+//!
+//! `IMAGE_SCRIPTS=N` makes N times as many turns.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use device::{Edge, Error, ErrorKind, ExtentKind, Result, ZeroFlags};
+use disk::{External, Image, Named, OpenOptions, Stack};
+use runtime::{Context, to_usize};
+
+use crate::support::{Dice, Place, has_qemu};
+
+/// Bytes of the disks.
+const SIZE: u64 = 5 << 20;
+const SECTOR: u64 = 512;
+const UNMAP: ZeroFlags =
+    ZeroFlags { may_unmap: true, written: false, fast_only: false, fua: false };
+
+/// An image, open to be written.
+struct Written {
+    edge: Edge,
+    context: Context,
+}
+
+impl Written {
+    fn open(place: &Place, name: &str) -> Result<Self> {
+        Self::open_as(place, name, Image::of("qcow2").unwrap(), true)
+    }
+
+    fn open_as(place: &Place, name: &str, image: Image, write: bool) -> Result<Self> {
+        let context = Context::default();
+        let image = Image { external: External::Chain, ..image };
+        let options = OpenOptions { write, ..OpenOptions::default() };
+        let stack = Stack::default().over_image(image);
+        let opened =
+            disk::open(&Named::parse(&place.path(name)).unwrap(), &stack, &options, &context)?;
+        Ok(Self { edge: opened.edge, context })
+    }
+
+    fn close(self) {
+        self.context.control.end();
+        let complaints = self.context.control.take_complaints();
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
+}
+
+/// The bytes of the disk as QEMU has them; `how` are options of `qemu-img convert`.
+fn bytes_of(place: &Place, name: &str, how: &str) -> Vec<u8> {
+    place.qemu_img(&format!("convert -f qcow2 -O raw {how} {name} expected.raw"));
+    place.read("expected.raw")
+}
+
+fn check(place: &Place, name: &str, what: &str) {
+    let out = place.output("qemu-img", &["check", name]);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{what}: {text} {errors}");
+}
+
+struct Op {
+    kind: u64,
+    at: u64,
+    len: u64,
+    byte: u8,
+}
+
+fn any_op(dice: &mut Dice) -> Op {
+    let at = dice.below_u64(SIZE / SECTOR) * SECTOR;
+    let most = [8, 200, 1500][dice.below(3)];
+    let len = ((1 + dice.below_u64(most)) * SECTOR).min(SIZE - at);
+    Op { kind: dice.below_u64(10), at, len, byte: u8::try_from(1 + dice.below(255)).unwrap() }
+}
+
+fn range(op: &Op) -> std::ops::Range<usize> {
+    to_usize(op.at)..to_usize(op.at + op.len)
+}
+
+fn ours(place: &Place, name: &str, model: &mut [u8], dice: &mut Dice) {
+    let image = Written::open(place, name).unwrap();
+    for _ in 0..10 {
+        let op = any_op(dice);
+        let model = &mut model[range(&op)];
+        match op.kind {
+            0..6 => {
+                let data = vec![op.byte; model.len()];
+                image.edge.write(&data, op.at, op.byte < 20).unwrap();
+                model.fill(op.byte);
+            }
+            6 | 7 => {
+                image.edge.zero(op.at, op.len, UNMAP).unwrap();
+                model.fill(0);
+            }
+            8 => {
+                image.edge.trim(op.at, op.len, false).unwrap();
+                let mut now = vec![0xaa; model.len()];
+                image.edge.read(&mut now, op.at).unwrap();
+                assert!(now.iter().zip(&*model).all(|(now, was)| *now == 0 || now == was));
+                model.copy_from_slice(&now);
+            }
+            _ => image.edge.flush().unwrap(),
+        }
+    }
+    let mut now = vec![0xaa; model.len()];
+    image.edge.read(&mut now, 0).unwrap();
+    assert!(now == model, "{name}: not what was written");
+    image.close();
+}
+
+fn theirs(place: &Place, name: &str, model: &mut [u8], dice: &mut Dice) {
+    let mut commands = Vec::new();
+    for _ in 0..10 {
+        let Op { kind, at, len, byte } = any_op(dice);
+        let range = to_usize(at)..to_usize(at + len);
+        match kind {
+            0..5 => {
+                commands.push(format!("write -P {byte} {at} {len}"));
+                model[range].fill(byte);
+            }
+            5..8 => {
+                let unmap = if kind == 5 { "" } else { "-u" };
+                commands.push(format!("write -z {unmap} {at} {len}"));
+                model[range].fill(0);
+            }
+            _ => commands.push("flush".to_owned()),
+        }
+    }
+    place.qemu_io("qcow2", name, &commands);
+}
+
+fn turns(place: &Place, name: &str, mut model: Vec<u8>, seed: u64) {
+    let many: u64 = std::env::var("IMAGE_SCRIPTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let mut dice = Dice::new(seed);
+    for turn in 0..3 * many {
+        ours(place, name, &mut model, &mut dice);
+        check(place, name, &format!("{name}, turn {turn}"));
+        assert!(bytes_of(&place, name, "") == model, "{name}, turn {turn}: QEMU reads other bytes");
+        theirs(place, name, &mut model, &mut dice);
+    }
+    ours(place, name, &mut model, &mut dice);
+    check(place, name, name);
+}
+
+#[test]
+fn images_of_all_kinds_are_written_in_turns_with_qemu() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    for (n, options) in (0u64..).zip([
+        "compat=1.1",
+        "compat=0.10",
+        "cluster_size=512",
+        "cluster_size=4k,refcount_bits=1",
+        "cluster_size=2M",
+        "cluster_size=1k,refcount_bits=64",
+        "compat=0.10,cluster_size=512",
+        "lazy_refcounts=on",
+        "preallocation=metadata",
+        "cluster_size=16k,preallocation=falloc",
+    ]) {
+        let name = format!("{n}.qcow2");
+        place.qemu_img(&format!("create -f qcow2 -o {options} {name} {SIZE}"));
+        turns(&place, &name, vec![0; to_usize(SIZE)], n);
+    }
+}
+
+#[test]
+fn overlays_packed_images_and_those_with_snapshots_are_written_in_turns_with_qemu() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    let noise = |len: u64| -> Vec<u8> {
+        (0..len).map(|at| u8::try_from(((at / 700) ^ (at % 3)) % 251).unwrap()).collect()
+    };
+    let padded = |mut bytes: Vec<u8>| {
+        bytes.resize(to_usize(SIZE), 0);
+        bytes
+    };
+    std::fs::write(place.0.join("base.raw"), noise(SIZE - 3 * 4096)).unwrap();
+    for (n, version) in (20u64..).zip(["compat=1.1", "compat=0.10"]) {
+        let base = format!("base-{n}.qcow2");
+        place.qemu_img(&format!("convert -f raw -O qcow2 -c -o {version} base.raw {base}"));
+        let (middle, over) = (format!("middle-{n}.qcow2"), format!("over-{n}.qcow2"));
+        place.qemu_img(&format!("create -f qcow2 -o {version} -b {base} -F qcow2 {middle} {SIZE}"));
+        place.qemu_io("qcow2", &middle, &["write -P 7 100k 300k".to_owned()]);
+        place.qemu_img(&format!(
+            "create -f qcow2 -o {version},cluster_size=4k -b {middle} -F qcow2 {over} {SIZE}"
+        ));
+        let mut model = padded(noise(SIZE - 3 * 4096));
+        model[100 << 10..400 << 10].fill(7);
+        turns(&place, &over, model, n);
+        assert_eq!(
+            &bytes_of(&place, &middle, "")[..99 << 10],
+            &noise(99 << 10),
+            "the backing image"
+        );
+
+        // What is packed is written anew.
+        let packed = format!("packed-{n}.qcow2");
+        std::fs::copy(place.0.join(&base), place.0.join(&packed)).unwrap();
+        place.qemu_img(&format!("resize {packed} {SIZE}"));
+        turns(&place, &packed, padded(noise(SIZE - 3 * 4096)), n + 100);
+
+        // What a snapshot shares stays as it was.
+        let shared = format!("shared-{n}.qcow2");
+        std::fs::copy(place.0.join(&over), place.0.join(&shared)).unwrap();
+        let before = bytes_of(&place, &shared, "");
+        place.qemu_img(&format!("snapshot -c one {shared}"));
+        turns(&place, &shared, before.clone(), n + 200);
+        let between = bytes_of(&place, &shared, "");
+        place.qemu_img(&format!("snapshot -c two {shared}"));
+        turns(&place, &shared, between.clone(), n + 300);
+        assert!(bytes_of(&place, &shared, "-l one") == before, "the first snapshot");
+        assert!(bytes_of(&place, &shared, "-l two") == between, "the second snapshot");
+        place.qemu_img(&format!("snapshot -d one {shared}"));
+        check(&place, &shared, "without the first snapshot");
+    }
+}
+
+#[test]
+fn two_writers_are_refused_in_both_orders_and_a_reader_is_told() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    place.qemu_img("create -f qcow2 one.qcow2 1M");
+    let open = |write| Written::open_as(&place, "one.qcow2", Image::of("qcow2").unwrap(), write);
+    let ours = open(true).unwrap();
+    for args in [&["-c", "write 0 512"][..], &["-r", "-c", "read 0 512"]] {
+        let mut qemu = Command::new("qemu-io");
+        let qemu = qemu.args(["-f", "qcow2"]).args(args).arg("one.qcow2");
+        let out = qemu.current_dir(&place.0).output().unwrap();
+        let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(errors.contains("lock"), "{args:?}: {errors}");
+    }
+    let refused = |opened: Result<Written>| opened.map(drop).unwrap_err();
+    assert_eq!(refused(open(true)).kind(), ErrorKind::Locked);
+    ours.close();
+    let mut qemu = Command::new("qemu-io");
+    let qemu = qemu.args(["-f", "qcow2", "one.qcow2"]).current_dir(&place.0);
+    let mut qemu = qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    qemu.stdin.as_mut().unwrap().write_all(b"write 0 512\n").unwrap();
+    let mut said = String::new();
+    let mut out = BufReader::new(qemu.stdout.take().unwrap());
+    while !said.contains("wrote") {
+        said.clear();
+        assert!(out.read_line(&mut said).unwrap() > 0, "qemu-io ended");
+    }
+    assert_eq!(refused(open(true)).kind(), ErrorKind::Locked);
+    let told = refused(open(false)).to_string();
+    assert!(told.contains("in use by another program"), "{told}");
+    drop(qemu.stdin.take());
+    qemu.wait().unwrap();
+    open(true).unwrap().close();
+}
+
+fn patch(path: &Path, at: u64, bytes: &[u8]) {
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+#[test]
+fn an_image_that_cannot_be_written_as_it_is_is_refused_and_stays_as_it_is() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    let options = ["", "", "-o extended_l2=on", "-o data_file=data.raw", "", ""];
+    let words = ["corrupt", "not closed", "subclusters", "file of their own", "bitmaps", "unknown"];
+    for (n, (options, word)) in options.into_iter().zip(words).enumerate() {
+        let (name, path) = (format!("{n}.qcow2"), place.0.join(format!("{n}.qcow2")));
+        place.qemu_img(&format!("create -f qcow2 {options} {name} 1M"));
+        match n {
+            0 => patch(&path, 79, &[2]),
+            1 => patch(&path, 79, &[1]),
+            4 => drop(place.qemu_img(&format!("bitmap --add {name} one"))),
+            5 => patch(&path, 72, &[1]),
+            _ => {}
+        }
+        let before = std::fs::read(&path).unwrap();
+        let error: Error = Written::open(&place, &name).map(drop).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(word) || n == 5, "{text}");
+        assert!(std::fs::read(&path).unwrap() == before, "{text}");
+    }
+    // A format that is guessed is never written.
+    let guessed = Written::open_as(&place, "0.qcow2", Image::guessed(), true).map(drop);
+    assert!(guessed.unwrap_err().to_string().contains("not guessed"));
+}
+
+#[test]
+fn what_is_not_known_is_cleared_before_the_first_write_and_data_never_go_over_tables() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    place.qemu_img("create -f qcow2 one.qcow2 1M");
+    place.qemu_io("qcow2", "one.qcow2", &["write -P 1 0 512k".to_owned()]);
+    let path = place.0.join("one.qcow2");
+    patch(&path, 88, &[1, 2, 3]);
+    let image = Written::open(&place, "one.qcow2").unwrap();
+    assert_eq!(std::fs::read(&path).unwrap()[88..96], [0; 8]);
+    image.close();
+    check(&place, "one.qcow2", "closed");
+    // The entry of the second cluster leads to the L1 table, that of the third to the L2 table.
+    let bytes = std::fs::read(&path).unwrap();
+    let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
+    let l1 = number(40);
+    let l2 = number(to_usize(l1)) & !(1 << 63);
+    for (n, target) in [l1, l2, number(48)].into_iter().enumerate() {
+        let mut evil = bytes.clone();
+        let at = to_usize(l2) + 8;
+        evil[at..at + 8].copy_from_slice(&(target | 1 << 63).to_be_bytes());
+        std::fs::write(&path, &evil).unwrap();
+        let image = Written::open(&place, "one.qcow2").unwrap();
+        let error = image.edge.write(&[5; 4096], 65536, false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{n}: {error}");
+        image.edge.write(&[5; 4096], 0, false).unwrap_err();
+        image.edge.flush().unwrap();
+        evil[79] = 2;
+        assert!(std::fs::read(&path).unwrap() == evil, "{n}: it is only marked");
+        image.close();
+        assert!(Written::open(&place, "one.qcow2").is_err());
+    }
+}
+
+#[test]
+fn what_a_reader_has_a_place_of_is_not_written_over_before_it_is_done() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    place.qemu_img("create -f qcow2 one.qcow2 1M");
+    let image = Written::open(&place, "one.qcow2").unwrap();
+    let cluster = 65536usize;
+    image.edge.write(&vec![7; cluster], 0, false).unwrap();
+    image.edge.flush().unwrap();
+    let mut found = Vec::new();
+    image.edge.resolve(0, 65536, 1, &mut found).unwrap();
+    assert_eq!(found[0].kind, ExtentKind::Data);
+    let seen = found.remove(0).place.unwrap();
+    let now = || {
+        let mut bytes = vec![0; cluster];
+        rustix::io::pread(seen.fd(), &mut bytes, seen.offset()).unwrap();
+        bytes
+    };
+    image.edge.trim(0, 65536, false).unwrap();
+    for (n, at) in (0..4).map(|n| (n, u64::from(n + 1) * 65536)) {
+        image.edge.flush().unwrap();
+        image.edge.write(&vec![n + 20; cluster], at, false).unwrap();
+        assert!(now() == vec![7; cluster], "it is another cluster's now");
+    }
+    let length = std::fs::metadata(place.0.join("one.qcow2")).unwrap().len();
+    drop((found, now));
+    drop(seen);
+    // Now its room is used.
+    image.edge.flush().unwrap();
+    image.edge.write(&vec![99; cluster], 6 * 65536, false).unwrap();
+    image.edge.flush().unwrap();
+    assert_eq!(std::fs::metadata(place.0.join("one.qcow2")).unwrap().len(), length);
+    image.close();
+    check(&place, "one.qcow2", "in the end");
+}
+
+#[test]
+fn what_a_reader_still_has_a_place_of_when_the_image_is_closed_is_no_leak() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    place.qemu_img("create -f qcow2 one.qcow2 1M");
+    let image = Written::open(&place, "one.qcow2").unwrap();
+    image.edge.write(&[7; 65536], 0, false).unwrap();
+    image.edge.flush().unwrap();
+    let mut found = Vec::new();
+    image.edge.resolve(0, 65536, 1, &mut found).unwrap();
+    let seen = found.remove(0).place.unwrap();
+    image.edge.trim(0, 65536, false).unwrap();
+    image.close();
+    let mut bytes = vec![0; 65536];
+    rustix::io::pread(seen.fd(), &mut bytes, seen.offset()).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7), "its room was given away");
+    drop(seen);
+    check(&place, "one.qcow2", "closed");
+}

@@ -1,0 +1,324 @@
+//! The metadata of a container that is written: blocks of a fixed length, clean and changed.
+//!
+//! Changes stay in memory until they are saved, all together, as they were at one moment: what
+//! other metadata refer to first ([`Rank`]), with a barrier between. So a container always holds
+//! metadata that were right at some time, and refer to nothing that is not there. Clean blocks are
+//! in the cache of all images; a pinned one stays.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use device::{Buffer, Edge, Result, below};
+use runtime::{Mutex, MutexGuard};
+
+use super::cache::Shelf;
+use super::{confused, flush};
+
+/// The most bytes in one write.
+const AT_ONCE: usize = 1 << 20;
+
+/// What is durable before what is written: a block of a rank refers only to lower ones, and to
+/// data, which are durable before all but the first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Rank {
+    /// It refers to nothing: refcounts. So is what nothing refers to yet.
+    First,
+    /// It refers to the first.
+    Second,
+    /// It refers to all of these, and to data.
+    Last,
+}
+
+/// The blocks of a container.
+pub(crate) struct Blocks {
+    container: Edge,
+    /// Bytes of one.
+    unit: u64,
+    clean: Shelf,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By their offsets.
+    changed: BTreeMap<u64, Changed>,
+    pins: HashMap<u64, Pinned>,
+    /// Of the last change.
+    version: u64,
+}
+
+struct Changed {
+    bytes: Arc<[u8]>,
+    version: u64,
+    rank: Rank,
+    /// Nothing that is durable refers to it, so it can be written at any time.
+    is_new: bool,
+}
+
+impl Changed {
+    fn rank(&self) -> Rank {
+        if self.is_new { Rank::First } else { self.rank }
+    }
+}
+
+#[derive(Default)]
+struct Pinned {
+    count: usize,
+    /// Its bytes, if it is clean and known.
+    bytes: Option<Arc<[u8]>>,
+}
+
+/// A block that stays in memory until this is dropped.
+pub(crate) struct Pin<'a> {
+    blocks: &'a Blocks,
+    at: u64,
+}
+
+/// What was changed at one moment.
+pub(crate) struct Moment(Vec<Saved>);
+
+struct Saved {
+    at: u64,
+    bytes: Arc<[u8]>,
+    version: u64,
+    rank: Rank,
+}
+
+impl Blocks {
+    /// Those of `container`, of `unit` bytes each. It is at most as long as the unit in which the
+    /// format gives out room, and divides it.
+    pub(crate) fn new(container: Edge, unit: u64, clean: Shelf) -> Self {
+        Self { container, unit, clean, inner: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Where the block of a byte begins.
+    pub(crate) fn start(&self, at: u64) -> u64 {
+        at - at % self.unit
+    }
+
+    /// Bytes of a block.
+    pub(crate) fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// Bytes that were changed and are not saved.
+    pub(crate) fn unsaved(&self) -> u64 {
+        self.lock().changed.len() as u64 * self.unit
+    }
+
+    /// The block that begins at `at`, if it is in memory.
+    pub(crate) fn get(&self, at: u64) -> Option<Arc<[u8]>> {
+        let inner = self.lock();
+        inner.get(at).or_else(|| self.clean.get(at))
+    }
+
+    /// Bytes of a block that the container has: its last block may be cut off.
+    fn there(&self, at: u64) -> usize {
+        let there = self.container.info().size.saturating_sub(at).min(self.unit);
+        usize::try_from(there).unwrap_or(0)
+    }
+
+    async fn read(&self, at: u64) -> Result<Vec<u8>> {
+        let read = below::read(&self.container, at, Buffer::zeroed(self.there(at))).await?;
+        let mut bytes = read.to_vec();
+        bytes.resize(usize::try_from(self.unit).map_err(|_| confused())?, 0);
+        Ok(bytes)
+    }
+
+    /// Reads the block that begins at `at`, if it is not in memory, and keeps it there.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) async fn pin(&self, at: u64) -> Result<Pin<'_>> {
+        debug_assert!(at.is_multiple_of(self.unit), "no block begins at {at}");
+        let is_known = {
+            let inner = &mut *self.lock();
+            let known = inner.get(at).or_else(|| self.clean.get(at));
+            let is_known = known.is_some();
+            let pin = inner.pins.entry(at).or_default();
+            pin.count += 1;
+            pin.bytes = known;
+            is_known
+        };
+        let pin = Pin { blocks: self, at };
+        if is_known {
+            return Ok(pin);
+        }
+        let read = self.read(at).await?;
+        let inner = &mut *self.lock();
+        // Another task may have read it meanwhile, and changed it, and saved it.
+        if inner.get(at).is_none()
+            && let Some(pinned) = inner.pins.get_mut(&at)
+        {
+            let bytes: Arc<[u8]> = Arc::from(read);
+            self.clean.put(at, bytes.clone());
+            pinned.bytes = Some(bytes);
+        }
+        Ok(pin)
+    }
+
+    /// The block that begins at `at`, read if need be.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) async fn load(&self, at: u64) -> Result<Arc<[u8]>> {
+        let _pin = self.pin(at).await?;
+        self.get(at).ok_or_else(confused)
+    }
+
+    /// Changes bytes at `at`, within a block that is in memory. All changes that belong together
+    /// are made under one lock of the caller, which it also holds when it takes a [`Moment`].
+    ///
+    /// # Errors
+    /// The block is not in memory, or is shorter: a defect.
+    pub(crate) fn change(&self, at: u64, rank: Rank, bytes: &[u8]) -> Result<()> {
+        let start = self.start(at);
+        let inner = &mut *self.lock();
+        let known = inner.get(start).or_else(|| self.clean.get(start)).ok_or_else(confused)?;
+        inner.version += 1;
+        let version = inner.version;
+        let block = inner.changed.entry(start).or_insert_with(|| Changed {
+            bytes: known,
+            version,
+            rank,
+            is_new: false,
+        });
+        debug_assert_eq!(block.rank, rank, "the block at {start} is of one kind");
+        block.version = version;
+        let within = usize::try_from(at - start).map_err(|_| confused())?;
+        let room = Arc::make_mut(&mut block.bytes).get_mut(within..);
+        let room = room.and_then(|room| room.get_mut(..bytes.len())).ok_or_else(confused)?;
+        room.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// New blocks from `at` on, of these bytes, whatever is there now: nothing that is durable
+    /// refers to them.
+    pub(crate) fn add(&self, at: u64, rank: Rank, bytes: &[u8]) {
+        let unit = usize::try_from(self.unit).unwrap_or(usize::MAX);
+        debug_assert!(bytes.len().is_multiple_of(unit));
+        let inner = &mut *self.lock();
+        inner.version += 1;
+        let mut zero: Option<Arc<[u8]>> = None;
+        for (at, bytes) in (at..).step_by(unit).zip(bytes.chunks(unit)) {
+            // Those without anything in them share their bytes.
+            let bytes = match &mut zero {
+                Some(zero) if bytes.iter().all(|byte| *byte == 0) => zero.clone(),
+                zero => {
+                    let new: Arc<[u8]> = Arc::from(bytes);
+                    if bytes.iter().all(|byte| *byte == 0) {
+                        *zero = Some(new.clone());
+                    }
+                    new
+                }
+            };
+            let version = inner.version;
+            inner.changed.insert(at, Changed { bytes, version, rank, is_new: true });
+        }
+    }
+
+    /// Forgets the changes of blocks to which nothing refers any more.
+    pub(crate) fn forget(&self, at: u64, len: u64) {
+        let inner = &mut *self.lock();
+        let gone: Vec<_> =
+            inner.changed.range(at..at.saturating_add(len)).map(|(at, _)| *at).collect();
+        gone.iter().for_each(|at| drop(inner.changed.remove(at)));
+    }
+
+    /// What is changed now.
+    pub(crate) fn snapshot(&self) -> Moment {
+        let inner = self.lock();
+        let saved = inner.changed.iter().map(|(at, block)| Saved {
+            at: *at,
+            bytes: block.bytes.clone(),
+            version: block.version,
+            rank: block.rank(),
+        });
+        Moment(saved.collect())
+    }
+
+    /// Makes a snapshot durable, and before it all data that was written when it was taken. One at
+    /// a time, and the younger one later.
+    ///
+    /// # Errors
+    /// What failed is not saved, and stays changed.
+    pub(crate) async fn save(&self, Moment(saved): &Moment) -> Result<()> {
+        for rank in [Rank::First, Rank::Second, Rank::Last] {
+            let these: Vec<_> = saved.iter().filter(|block| block.rank == rank).collect();
+            let is_needed = rank == Rank::First || !these.is_empty();
+            if is_needed {
+                self.write(&these).await?;
+                flush(&self.container).await?;
+                self.is_saved(&these);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes blocks, neighbours at once.
+    async fn write(&self, blocks: &[&Saved]) -> Result<()> {
+        let mut writes = Vec::new();
+        let mut rest = blocks;
+        while let Some(first) = rest.first() {
+            let follows = |(n, block): &(usize, &&Saved)| {
+                let before = *n as u64 * self.unit;
+                block.at == first.at + before && before < AT_ONCE as u64
+            };
+            let count = rest.iter().enumerate().take_while(follows).count().max(1);
+            let (these, after) = rest.split_at(count);
+            let bytes = these
+                .iter()
+                .flat_map(|block| block.bytes.iter().copied().take(self.there(block.at)));
+            let bytes: Vec<u8> = bytes.collect();
+            let data = Buffer::copy_of(&bytes).into();
+            let operation = device::Operation::Write { offset: first.at, data, fua: false };
+            writes.push(below::submit(&self.container, operation));
+            rest = after;
+        }
+        let mut result = Ok(());
+        for write in writes {
+            result = result.and(below::ended(write).await.map(drop));
+        }
+        result
+    }
+
+    fn is_saved(&self, blocks: &[&Saved]) {
+        let inner = &mut *self.lock();
+        for saved in blocks {
+            let Some(block) = inner.changed.get_mut(&saved.at) else { continue };
+            if block.version != saved.version {
+                // From now on it may be referred to.
+                block.is_new = false;
+                continue;
+            }
+            self.clean.put(saved.at, saved.bytes.clone());
+            inner.changed.remove(&saved.at);
+            if let Some(pinned) = inner.pins.get_mut(&saved.at) {
+                pinned.bytes = Some(saved.bytes.clone());
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn get(&self, at: u64) -> Option<Arc<[u8]>> {
+        let changed = self.changed.get(&at).map(|block| block.bytes.clone());
+        changed.or_else(|| self.pins.get(&at)?.bytes.clone())
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        let inner = &mut *self.blocks.lock();
+        if let Some(pinned) = inner.pins.get_mut(&self.at) {
+            pinned.count -= 1;
+            if pinned.count == 0 {
+                inner.pins.remove(&self.at);
+            }
+        }
+    }
+}

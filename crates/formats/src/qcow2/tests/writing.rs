@@ -1,0 +1,608 @@
+//! Images that are written where they lie: the bytes are right, and whenever the power is cut or
+//! something fails, the image is sound and holds all that was flushed.
+//!
+//! `IMAGE_SCRIPTS=N` tries so many random scripts instead of a few.
+
+use std::sync::Arc;
+
+use device::model::Model;
+use device::{Blocking, Edge, ErrorKind, Params, ZeroFlags};
+use runtime::{Context, WorkPool};
+use trial::{PowerCut, TestDevice, TestDice};
+
+use super::super::entry::{COPIED, OFFSET};
+use super::super::refcounts::{refcount, set_refcount};
+use super::laid::{Kind, Laid, Layout};
+use super::reading::Backing;
+use crate::{Findings, Opening};
+
+/// Scripts of one test.
+fn scripts(usual: u64) -> u64 {
+    std::env::var("IMAGE_SCRIPTS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
+/// A random image without subclusters.
+fn any_layout(dice: &mut TestDice) -> Layout {
+    let version = if dice.below(4) == 0 { 2 } else { 3 };
+    let cluster_bits = 9 + u32::try_from(dice.below(4)).unwrap();
+    let cluster = 1 << cluster_bits;
+    let count = 8 + dice.below(120);
+    let kinds = [Kind::Absent, Kind::Plain, Kind::Packed, Kind::Zero, Kind::ZeroAt];
+    let clusters = (0..count).map(|_| {
+        let kinds = if version == 2 { &kinds[..3] } else { &kinds[..] };
+        kinds[usize::try_from(dice.below(kinds.len() as u64)).unwrap()]
+    });
+    let clusters: Vec<_> = clusters.collect();
+    // The last cluster may be cut off, and tables may be missing.
+    let size = (count * cluster - 512 * dice.below(2)) * (1 + dice.below(3));
+    let backing = (dice.below(2) == 0).then(|| {
+        let len = usize::try_from(512 + dice.below(size)).unwrap();
+        (0..len).map(|at| u8::try_from(at / 3 % 255).unwrap() | 1).collect()
+    });
+    let refcount_order = if version == 2 { 4 } else { 3 + u32::try_from(dice.below(4)).unwrap() };
+    Layout {
+        version,
+        cluster_bits,
+        extended: false,
+        zstd: false,
+        refcount_order,
+        size,
+        clusters,
+        mix: dice.below(1000),
+        backing,
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn number32(bytes: &[u8], at: usize) -> usize {
+    usize::try_from(u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())).unwrap()
+}
+
+/// Makes an internal snapshot, if there is room for the refcounts: all is shared from then on.
+fn snapshot(image: &mut Vec<u8>, layout: &Layout) {
+    let narrow = |n: u64| usize::try_from(n).unwrap();
+    let cluster = 1 << layout.cluster_bits;
+    let order = layout.refcount_order;
+    let (table, l1, entries) =
+        (narrow(number(image, 48)), narrow(number(image, 40)), number32(image, 36));
+    let l1_len = entries * 8;
+    let start = image.len().next_multiple_of(cluster);
+    let new = l1_len.div_ceil(cluster) + 1;
+    let in_block = (cluster * 8) >> order;
+    let blocks = (0..).take_while(|i| number(image, table + i * 8) != 0).take(cluster / 8).count();
+    if start / cluster + new > blocks * in_block {
+        return;
+    }
+    image.resize(start + new * cluster, 0);
+    let count = |image: &mut Vec<u8>, unit: usize, add: u64| {
+        let block = narrow(number(image, table + unit / in_block * 8));
+        let index = (unit % in_block) as u64;
+        let now = refcount(&image[block..block + cluster], index, order);
+        set_refcount(&mut image[block..block + cluster], index, order, now + add);
+    };
+    for i in 0..entries {
+        let l2 = narrow(number(image, l1 + i * 8) & OFFSET);
+        if l2 == 0 {
+            continue;
+        }
+        image[l1 + i * 8] &= 0x7f;
+        count(image, l2 / cluster, 1);
+        for at in (l2..l2 + cluster).step_by(8) {
+            let entry = number(image, at);
+            let geometry = layout.geometry();
+            let (from, len) =
+                match super::super::entry::Entry::decode(entry, 0, geometry).unwrap() {
+                    super::super::entry::Entry::Plain(at)
+                    | super::super::entry::Entry::ZeroAt(at) => (at, 1),
+                    super::super::entry::Entry::Packed { offset, len } => (offset, len),
+                    _ => continue,
+                };
+            if entry & COPIED != 0 {
+                image[at] &= 0x7f;
+            }
+            for unit in narrow(from) / cluster..=narrow(from + len - 1) / cluster {
+                count(image, unit, 1);
+            }
+        }
+    }
+    let copy = image[l1..l1 + l1_len].to_vec();
+    image[start..start + l1_len].copy_from_slice(&copy);
+    let list = start + (new - 1) * cluster;
+    let mut entry = (start as u64).to_be_bytes().to_vec();
+    entry.extend(u32::try_from(entries).unwrap().to_be_bytes());
+    entry.extend([0, 1, 0, 1]);
+    entry.extend([0; 20]);
+    entry.extend(16u32.to_be_bytes());
+    entry.extend([0; 8]);
+    entry.extend(layout.size.to_be_bytes());
+    entry.extend(*b"1s");
+    image[list..list + entry.len()].copy_from_slice(&entry);
+    (start / cluster..start / cluster + new).for_each(|unit| count(image, unit, 1));
+    image[60..64].copy_from_slice(&1u32.to_be_bytes());
+    image[64..72].copy_from_slice(&(list as u64).to_be_bytes());
+}
+
+struct Image {
+    layout: Layout,
+    disk: PowerCut,
+    edge: Edge,
+    context: Context,
+    /// What its bytes are.
+    bytes: Vec<u8>,
+}
+
+fn opened(disk: &PowerCut, layout: &Layout, write: bool) -> (Edge, Context) {
+    let context = Context::new(WorkPool::new(1));
+    let files = Backing(layout.backing.clone(), false);
+    let params = Params::default();
+    let opening = Opening { params: &params, files: &files, context: &context };
+    let format = super::super::FORMAT;
+    let open = if write { format.write.unwrap() } else { format.open };
+    let edge = Edge::new(open(disk.edge(), &opening).unwrap(), context.pool.clone());
+    (edge, context)
+}
+
+/// What a check finds in what is on the disk now.
+fn checked(disk: &PowerCut) -> Findings {
+    let now = PowerCut::new(disk.bytes(), true);
+    (super::super::FORMAT.check.unwrap())(&now.edge(), &Context::default()).unwrap()
+}
+
+fn all(edge: &Edge) -> Vec<u8> {
+    let mut bytes = vec![0xaa; usize::try_from(edge.info().size).unwrap()];
+    edge.read(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// An operation of a script; offsets and lengths in sectors.
+#[derive(Clone, Debug)]
+enum Op {
+    Write(usize, usize, u8),
+    Zero(usize, usize),
+    Trim(usize, usize),
+    Flush,
+}
+
+fn any_op(dice: &mut TestDice, sectors: u64) -> Op {
+    let offset = dice.below(sectors);
+    let most = [2, 9, 64, sectors][usize::try_from(dice.below(4)).unwrap()];
+    let len = 1 + dice.below(most.min(sectors - offset));
+    let (offset, len) = (usize::try_from(offset).unwrap(), usize::try_from(len).unwrap());
+    match dice.below(10) {
+        0..5 => Op::Write(offset, len, u8::try_from(1 + dice.below(255)).unwrap()),
+        5 | 6 => Op::Zero(offset, len),
+        7 => Op::Trim(offset, len),
+        _ => Op::Flush,
+    }
+}
+
+impl Image {
+    fn new(dice: &mut TestDice) -> Self {
+        let layout = any_layout(dice);
+        let Laid { container: mut image, bytes } = layout.lay();
+        if dice.below(2) == 0 {
+            snapshot(&mut image, &layout);
+        }
+        let grows = dice.below(4) != 0;
+        if !grows {
+            let room = usize::try_from(dice.below(300_000)).unwrap();
+            image.resize((image.len() + room).next_multiple_of(1 << layout.cluster_bits), 0x5a);
+        }
+        let disk = PowerCut::new(image, grows);
+        let first = checked(&disk);
+        assert_eq!((&first.corruptions[..], first.leaks), (&[][..], 0), "{layout:?}");
+        let (edge, context) = opened(&disk, &layout, true);
+        assert!(all(&edge) == bytes, "{layout:?}");
+        Self { layout, disk, edge, context, bytes }
+    }
+
+    fn run(&self, op: &Op) -> device::Result<()> {
+        let bytes = |sectors: usize| (sectors * 512) as u64;
+        let zero = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+        match *op {
+            Op::Write(at, len, byte) => self.edge.write(&vec![byte; len * 512], bytes(at), false),
+            Op::Zero(at, len) => self.edge.zero(bytes(at), bytes(len), zero),
+            Op::Trim(at, len) => self.edge.trim(bytes(at), bytes(len), false),
+            Op::Flush => self.edge.flush(),
+        }
+    }
+
+    fn sectors(&self) -> u64 {
+        self.layout.size / 512
+    }
+
+    /// What each sector may hold after an operation.
+    fn expect(&mut self, op: &Op) -> Option<(usize, usize)> {
+        let (at, len, byte) = match *op {
+            Op::Write(at, len, byte) => (at, len, byte),
+            Op::Zero(at, len) => (at, len, 0),
+            Op::Trim(at, len) => {
+                let range = at * 512..(at + len) * 512;
+                let now = all(&self.edge);
+                for (was, is) in self.bytes[range.clone()].iter_mut().zip(&now[range]) {
+                    assert!(*is == 0 || is == was, "after a trim");
+                    *was = *is;
+                }
+                return Some((at, len));
+            }
+            Op::Flush => return None,
+        };
+        self.bytes[at * 512..(at + len) * 512].fill(byte);
+        Some((at, len))
+    }
+
+    fn close(&self) {
+        self.context.control.end();
+        let complaints = self.context.control.take_complaints();
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
+}
+
+#[test]
+fn an_image_that_is_written_reads_as_the_model_and_is_closed_without_a_leak() {
+    for seed in 0..scripts(40) {
+        let mut dice = TestDice(seed);
+        let mut image = Image::new(&mut dice);
+        for step in 0..40 {
+            let op = any_op(&mut dice, image.sectors());
+            match image.run(&op) {
+                Err(e) if e.kind() == ErrorKind::NoSpace => {
+                    // Any part of it may have been done.
+                    if let Some((at, len)) = image.expect(&op) {
+                        let now = all(&image.edge);
+                        let range = at * 512..(at + len) * 512;
+                        image.bytes[range.clone()].copy_from_slice(&now[range]);
+                    }
+                }
+                result => {
+                    result.unwrap();
+                    image.expect(&op);
+                }
+            }
+            let now = all(&image.edge);
+            assert!(now == image.bytes, "seed {seed}, step {step}: {op:?} {:?}", image.layout);
+        }
+        image.close();
+        let found = checked(&image.disk);
+        assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "seed {seed}");
+        let (edge, _) = opened(&PowerCut::new(image.disk.bytes(), false), &image.layout, false);
+        assert!(all(&edge) == image.bytes, "seed {seed}: not what was closed");
+    }
+}
+
+/// What a sector may hold, after all that was begun since it was flushed.
+type Allowed = Vec<Vec<Arc<[u8]>>>;
+
+/// What the disk may hold from some step of the container on.
+struct Since {
+    step: usize,
+    allowed: Allowed,
+}
+
+fn sectors(bytes: &[u8]) -> Allowed {
+    bytes.chunks(512).map(|sector| vec![Arc::from(sector)]).collect()
+}
+
+fn check_allowed(bytes: &[u8], allowed: &Allowed, what: &str) {
+    for (n, (sector, allowed)) in bytes.chunks(512).zip(allowed).enumerate() {
+        assert!(
+            allowed.iter().any(|one| **one == *sector),
+            "{what}: sector {n} is {:?}",
+            &sector[..4]
+        );
+    }
+}
+
+#[test]
+fn whenever_the_power_is_cut_the_image_is_sound_and_holds_what_was_flushed() {
+    for seed in 0..scripts(8) {
+        let mut dice = TestDice(1000 + seed);
+        let mut image = Image::new(&mut dice);
+        let mut history = vec![Since { step: 0, allowed: sectors(&image.bytes) }];
+        for _ in 0..12 {
+            let op = any_op(&mut dice, image.sectors());
+            let step = image.disk.steps();
+            // What an operation may leave behind holds from its beginning on.
+            let mut during = history.last().unwrap().allowed.clone();
+            if let Err(e) = image.run(&op) {
+                assert_eq!(e.kind(), ErrorKind::NoSpace);
+                let now = all(&image.edge);
+                image.bytes.copy_from_slice(&now);
+            } else {
+                image.expect(&op);
+            }
+            for (allowed, new) in during.iter_mut().zip(image.bytes.chunks(512)) {
+                if allowed.iter().all(|one| **one != *new) {
+                    allowed.push(Arc::from(new));
+                }
+            }
+            history.push(Since { step, allowed: during });
+            if matches!(op, Op::Flush) {
+                let step = image.disk.steps();
+                history.push(Since { step, allowed: sectors(&image.bytes) });
+            }
+        }
+        image.close();
+        for step in 0..=image.disk.steps() {
+            let known = history.iter().rev().find(|since| since.step <= step).unwrap();
+            let what = format!("seed {seed}, after step {step} of {}", image.disk.steps());
+            for _ in 0..2 {
+                let left = PowerCut::new(image.disk.cut(step, &mut dice), true);
+                let found = checked(&left);
+                assert_eq!(found.corruptions, [""; 0], "{what}: {:?}", image.layout);
+                let (edge, _) = opened(&left, &image.layout, false);
+                check_allowed(&all(&edge), &known.allowed, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn whichever_write_fails_the_image_is_sound_and_holds_what_was_flushed() {
+    for seed in 0..scripts(4) {
+        let mut fails = 0;
+        loop {
+            let mut dice = TestDice(2000 + seed);
+            let mut image = Image::new(&mut dice);
+            let kind = if fails % 2 == 0 { ErrorKind::Io } else { ErrorKind::NoSpace };
+            let count = if fails % 3 == 0 { usize::MAX } else { 1 };
+            image.disk.fail(fails, count, kind);
+            let mut allowed = sectors(&image.bytes);
+            let mut has_failed = false;
+            for _ in 0..10 {
+                let op = any_op(&mut dice, image.sectors());
+                match image.run(&op) {
+                    Ok(()) => drop(image.expect(&op)),
+                    Err(_) => {
+                        has_failed = true;
+                        image.bytes = all(&image.edge);
+                    }
+                }
+                assert!(all(&image.edge) == image.bytes, "seed {seed}, fails {fails}: {op:?}");
+                let flushed = matches!(op, Op::Flush) && !has_failed;
+                if flushed {
+                    allowed = sectors(&image.bytes);
+                }
+                for (allowed, new) in allowed.iter_mut().zip(image.bytes.chunks(512)) {
+                    if allowed.iter().all(|one| **one != *new) {
+                        allowed.push(Arc::from(new));
+                    }
+                }
+            }
+            let what = format!("seed {seed}, fails {fails}");
+            let left = PowerCut::new(image.disk.cut(image.disk.steps(), &mut dice), true);
+            assert_eq!(checked(&left).corruptions, [""; 0], "{what}: {:?}", image.layout);
+            check_allowed(&all(&opened(&left, &image.layout, false).0), &allowed, &what);
+            // It goes on where it can again.
+            image.disk.fail(0, 0, kind);
+            image.context.control.end();
+            assert_eq!(checked(&image.disk).corruptions, [""; 0], "{what}");
+            let now =
+                all(&opened(&PowerCut::new(image.disk.bytes(), true), &image.layout, false).0);
+            assert!(now == image.bytes, "{what}: closed");
+            if fails > image.disk.steps() {
+                break;
+            }
+            fails += 1;
+        }
+    }
+}
+
+#[test]
+fn a_refcount_table_that_is_full_is_replaced_and_the_power_may_be_cut_meanwhile() {
+    let layout = Layout {
+        version: 3,
+        cluster_bits: 9,
+        extended: false,
+        zstd: false,
+        refcount_order: 6,
+        size: 3 << 20,
+        clusters: vec![Kind::Plain; 4],
+        mix: 0,
+        backing: None,
+    };
+    for grows in [true, false] {
+        outgrow(&layout, grows);
+    }
+}
+
+/// Fills an image until its refcount table has been replaced.
+fn outgrow(layout: &Layout, grows: bool) {
+    let Laid { mut container, mut bytes } = layout.lay();
+    let table = number(&container, 48);
+    if !grows {
+        container.resize(4 << 20, 0x5a);
+    }
+    let disk = PowerCut::new(container, grows);
+    let (edge, context) = opened(&disk, layout, true);
+    let mut dice = TestDice(1);
+    for (at, byte) in (1u64..).map(|n| (n * 64) << 10).take_while(|at| *at < layout.size).zip(1..) {
+        edge.write(&[byte; 64 << 10], at, false).unwrap();
+        let range = usize::try_from(at).unwrap()..usize::try_from(at + (64 << 10)).unwrap();
+        bytes[range].fill(byte);
+        if byte % 3 == 0 {
+            let before = disk.steps();
+            edge.flush().unwrap();
+            for step in (before..=disk.steps()).step_by(if byte == 30 { 1 } else { 9 }) {
+                let left = PowerCut::new(disk.cut(step, &mut dice), true);
+                assert_eq!(checked(&left).corruptions, [""; 0], "after step {step} of {byte}");
+            }
+            let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
+            assert!(all(&opened(&left, layout, false).0) == bytes, "after {byte}");
+        }
+    }
+    context.control.end();
+    let found = checked(&disk);
+    assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0));
+    assert!(number(&disk.bytes(), 48) != table, "it is where it was");
+}
+
+#[test]
+fn many_threads_write_into_the_same_clusters_and_each_finds_what_it_wrote() {
+    const THREADS: usize = 4;
+    for seed in 0..scripts(6) {
+        let mut dice = TestDice(3000 + seed);
+        let layout = Layout { version: 3, ..any_layout(&mut dice) };
+        let Laid { container: mut image, bytes } = layout.lay();
+        snapshot(&mut image, &layout);
+        let cluster = 1 << layout.cluster_bits;
+        let room = bytes.len() * 3 + 64 * cluster;
+        image.resize((image.len() + room).next_multiple_of(cluster), 0);
+        let model = Model::new(image.len());
+        Blocking::write_at(&model, &image, 0, false).unwrap();
+        let device = TestDevice::over(model).late(3);
+        let pool = WorkPool::new(3);
+        let context = Context::new(pool.clone());
+        let files = Backing(layout.backing.clone(), true);
+        let params = Params::default();
+        let opening = Opening { params: &params, files: &files, context: &context };
+        let container = device.shared().edge(&pool);
+        let disk = (super::super::FORMAT.write.unwrap())(container.clone(), &opening).unwrap();
+        let edge = Edge::new(disk, pool);
+        let expected = std::sync::Mutex::new(bytes);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (edge, expected) = (&edge, &expected);
+                scope.spawn(move || {
+                    let mut dice = TestDice(seed * 100 + thread as u64);
+                    let size = usize::try_from(edge.info().size).unwrap();
+                    for step in 0..60 {
+                        // In the first half sectors of one cluster have different writers.
+                        let unit = if dice.below(2) == 0 { 512 } else { cluster };
+                        let half = size / 2 / cluster * cluster;
+                        let (from, to) = if unit == 512 { (0, half) } else { (half, size) };
+                        let count = (to - from) / unit / THREADS;
+                        if count == 0 {
+                            continue;
+                        }
+                        let n = usize::try_from(dice.below(count as u64)).unwrap();
+                        let at = from + (n * THREADS + thread) * unit;
+                        let byte = u8::try_from(1 + dice.below(255)).unwrap();
+                        let zero = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+                        let left = match dice.below(if unit == 512 { 6 } else { 8 }) {
+                            0 => {
+                                edge.flush().unwrap();
+                                continue;
+                            }
+                            1 | 2 if unit == 512 => {
+                                edge.zero(at as u64, unit as u64, zero).unwrap();
+                                0
+                            }
+                            6 | 7 => {
+                                edge.zero(at as u64, unit as u64, zero).unwrap();
+                                0
+                            }
+                            _ => {
+                                edge.write(&vec![byte; unit], at as u64, false).unwrap();
+                                byte
+                            }
+                        };
+                        expected.lock().unwrap()[at..at + unit].fill(left);
+                        let mut now = vec![0; unit];
+                        edge.read(&mut now, at as u64).unwrap();
+                        assert!(now.iter().all(|byte| *byte == left), "{seed} {thread} {step}");
+                    }
+                });
+            }
+        });
+        assert!(all(&edge) == *expected.lock().unwrap(), "seed {seed}: {layout:?}");
+        context.control.end();
+        assert!(context.control.take_complaints().is_empty());
+        let found = (super::super::FORMAT.check.unwrap())(&container, &context).unwrap();
+        assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_was_unpacked_is_not_read_after_other_bytes_were_written() {
+    let layout = Layout {
+        version: 3,
+        cluster_bits: 12,
+        extended: false,
+        zstd: false,
+        refcount_order: 4,
+        size: 4 << 12,
+        clusters: vec![Kind::Packed; 4],
+        mix: 5,
+        backing: None,
+    };
+    let Laid { container, mut bytes } = layout.lay();
+    let disk = PowerCut::new(container, true);
+    let (edge, context) = opened(&disk, &layout, true);
+    let zero = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+    for cluster in 0..4 {
+        let start = cluster << 12;
+        let here = &mut bytes[start..start + (1 << 12)];
+        let at = start as u64;
+        // The rest of it is kept.
+        edge.read(&mut [0; 512], at).unwrap();
+        edge.write(&[7; 512], at + 1024, false).unwrap();
+        here[1024..1536].fill(7);
+        assert!(all(&edge) == bytes, "written");
+        edge.zero(at, 1 << 12, zero).unwrap();
+        bytes[start..start + (1 << 12)].fill(0);
+        assert!(all(&edge) == bytes, "zero");
+        edge.flush().unwrap();
+        // What it lay in is used again.
+        edge.write(&[8; 512], at, false).unwrap();
+        bytes[start..start + 512].fill(8);
+        assert!(all(&edge) == bytes, "written again");
+    }
+    context.control.end();
+    assert_eq!(checked(&disk).leaks, 0);
+}
+
+#[test]
+fn of_writes_that_overlap_each_sector_is_that_of_one_and_flushes_do_not_wait_for_the_last() {
+    const THREADS: u64 = 4;
+    for seed in 0..scripts(4) {
+        let mut dice = TestDice(4000 + seed);
+        let layout = Layout { version: 3, ..any_layout(&mut dice) };
+        let Laid { container: mut image, .. } = layout.lay();
+        snapshot(&mut image, &layout);
+        image.resize(image.len() + (8 << 20), 0);
+        let model = Model::new(image.len());
+        Blocking::write_at(&model, &image, 0, false).unwrap();
+        let device = TestDevice::over(model).late(3);
+        let pool = WorkPool::new(3);
+        let context = Context::new(pool.clone());
+        let files = Backing(layout.backing.clone(), true);
+        let params = Params::default();
+        let opening = Opening { params: &params, files: &files, context: &context };
+        let container = device.shared().edge(&pool);
+        let disk = (super::super::FORMAT.write.unwrap())(container.clone(), &opening).unwrap();
+        let edge = Edge::new(disk, pool);
+        let cluster = 1u64 << layout.cluster_bits;
+        let first = dice.below(layout.size / cluster / 2) * cluster;
+        for round in 0..20 {
+            // All of them over the same clusters, begun at the same time.
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let edge = &edge;
+                    scope.spawn(move || {
+                        let from = first + thread * 512;
+                        let len = (3 * cluster).min(edge.info().size - from);
+                        let len = usize::try_from(len / 512 * 512).unwrap();
+                        let byte = u8::try_from(round * THREADS + thread + 1).unwrap();
+                        match (round + thread) % 5 {
+                            0 => edge.trim(from, len as u64, false).unwrap(),
+                            _ => edge.write(&vec![byte; len], from, thread == 1).unwrap(),
+                        }
+                    });
+                }
+            });
+            for (n, sector) in all(&edge).chunks(512).enumerate() {
+                let is_one = sector.iter().all(|byte| *byte == sector[0]);
+                let is_met = (n as u64 * 512).wrapping_sub(first) < cluster;
+                assert!(is_one || !is_met, "seed {seed}, round {round}, sector {n}");
+            }
+        }
+        context.control.end();
+        assert!(context.control.take_complaints().is_empty());
+        let found = (super::super::FORMAT.check.unwrap())(&container, &context).unwrap();
+        assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "seed {seed}");
+    }
+}

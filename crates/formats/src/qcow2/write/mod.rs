@@ -1,0 +1,369 @@
+//! Writing into an image where it lies.
+//!
+//! A write into a cluster that the image has for itself is done at its place, at once. Any other
+//! gets a new cluster ([`data`]): its bytes are written first, then the tables refer to it
+//! ([`link`]), and only then is what was there before given up ([`refcounts`]). Tables are changed
+//! in memory, under a lock that is never held while anything is read or written, and saved in an
+//! order in which the container holds a sound image at every moment: at most with clusters that
+//! nothing refers to. What would be written over metadata is refused, and the image is marked as
+//! corrupt, as QEMU does.
+
+mod data;
+mod image;
+mod link;
+mod refcounts;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use device::{Edge, Error, ErrorKind, Fault, Result};
+use runtime::{Gate, Mutex, MutexGuard, RangeLocks, RwLock};
+
+use super::corrupt;
+use super::entry::{Geometry, l2_offset};
+use super::header::{Header, autoclear, incompatible};
+use super::refcounts::Refcounts;
+use super::region::Region;
+use super::snapshot;
+use super::tables::Written;
+use crate::kit::blocks::{Blocks, Rank};
+use crate::kit::container::Container;
+use crate::kit::numbers::be64;
+use crate::kit::room::{Lease, Room};
+
+pub(super) use image::WrittenImage;
+
+/// Bytes of changed tables that are saved before anything else is changed.
+const UNSAVED_MAX: u64 = 8 << 20;
+/// Bytes in quarantine from which no more places are given.
+const HELD_MAX: u64 = 64 << 20;
+/// Where the header has the incompatible features, and the autoclear ones.
+const INCOMPATIBLE_AT: u64 = 72;
+const AUTOCLEAR_AT: u64 = 88;
+
+/// What is needed to write into an image.
+pub(super) struct Writer {
+    container: Container,
+    /// An edge around the container.
+    edge: Edge,
+    blocks: Arc<Blocks>,
+    geometry: Geometry,
+    refcount_order: u32,
+    l1_offset: u64,
+    /// Of the header; `None`: it has no such field.
+    incompatible: Option<u64>,
+    /// Where no data may be, besides single clusters: the regions that the header names.
+    taken: Arc<RwLock<Vec<(&'static str, Region)>>>,
+    /// Clusters with L2 tables and refcount blocks.
+    tables: RwLock<HashSet<u64>>,
+    state: Mutex<State>,
+    /// In clusters of the disk: those that get other clusters of the container.
+    locks: RangeLocks,
+    saving: Arc<Gate>,
+    saves: Mutex<Saves>,
+}
+
+struct State {
+    room: Room,
+    /// Offsets of the refcount blocks; 0: there is none.
+    blocks: Vec<u64>,
+    /// Where this table is.
+    table_offset: u64,
+    is_corrupt: bool,
+}
+
+/// Which flushes have been asked for, and which were answered, by number.
+#[derive(Default)]
+struct Saves {
+    asked: u64,
+    done: u64,
+}
+
+/// Why an attempt to change tables ended. It has changed nothing.
+enum Stop {
+    /// It needs this block in memory.
+    Wants(u64),
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+type Attempt<T> = std::result::Result<T, Stop>;
+
+/// Refuses an image that cannot be written as it is.
+///
+/// # Errors
+/// With what is in the way, and what helps.
+pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
+    let has = |feature| header.has(feature);
+    let bitmaps = header.usable_bitmaps().is_some();
+    let why = if snapshot.is_some() {
+        "a snapshot is never changed"
+    } else if has(incompatible::CORRUPT) {
+        "it is marked as corrupt; `qemu-img check -r all` repairs it"
+    } else if has(incompatible::DIRTY) {
+        "it was not closed, and its refcounts are out of date; `qemu-img check -r all` repairs it"
+    } else if has(incompatible::DATA_FILE) {
+        "its data are in a file of their own, which cannot be written in place yet"
+    } else if has(incompatible::EXTENDED_L2) {
+        "it has subclusters (extended L2 entries), which cannot be written in place yet"
+    } else if bitmaps {
+        "it has dirty bitmaps, which would no longer be true; \
+         `qemu-img bitmap --remove FILE BITMAP` removes one"
+    } else {
+        return Ok(());
+    };
+    let action = format!("cannot be written: {why}");
+    Err(Error::new(ErrorKind::ReadOnly, Fault::File, action))
+}
+
+/// Clears what would no longer be true: whatever this program does not know, it does not keep.
+pub(super) fn clear_features(container: &Edge, header: &Header) -> Result<()> {
+    debug_assert!(header.autoclear & autoclear::BITMAPS == 0 || header.usable_bitmaps().is_none());
+    if header.version >= 3 && header.autoclear != 0 {
+        container.write(&[0; 8], AUTOCLEAR_AT, false)?;
+        container.flush()?;
+    }
+    Ok(())
+}
+
+impl Writer {
+    /// For an image that was checked, in `file` as it is now, which the container continues.
+    ///
+    /// # Errors
+    /// Tables cannot be read, or lie over one another.
+    pub(super) fn open(
+        file: &Edge,
+        header: &Header,
+        Written { container, edge, blocks }: Written,
+        taken: Arc<RwLock<Vec<(&'static str, Region)>>>,
+    ) -> Result<Self> {
+        let geometry = header.geometry();
+        let cluster = geometry.cluster();
+        let counts = Refcounts::read(file, header)?.blocks().to_vec();
+        protect_snapshots(file, header, &taken)?;
+        let mut tables = HashSet::new();
+        let mut add = |what: &str, offset: u64| -> Result<()> {
+            let region = Region { offset, len: cluster };
+            region.check(what, file.info().size, cluster, cluster)?;
+            if !tables.insert(offset / cluster) {
+                return Err(corrupt(format!("the {what} lies over another table")).at(offset));
+            }
+            let over = taken.read().iter().find(|(_, taken)| taken.meets(region)).copied();
+            match over {
+                Some((other, _)) => {
+                    Err(corrupt(format!("the {what} lies over the {other}")).at(offset))
+                }
+                None => Ok(()),
+            }
+        };
+        for offset in counts.iter().filter(|offset| **offset != 0) {
+            add("refcount block", *offset)?;
+        }
+        let mut l1 = vec![0; usize::try_from(header.l1_entries).unwrap_or(0) * 8];
+        file.read(&mut l1, header.l1_offset)?;
+        for entry in l1.chunks_exact(8) {
+            if let Some(offset) = l2_offset(be64(entry, 0).unwrap_or(0), geometry)? {
+                add("L2 table", offset)?;
+            }
+        }
+        let limit = container.limit() / cluster;
+        let end = if edge.device().info().size == file.info().size {
+            // It does not grow.
+            limit
+        } else {
+            container.length().div_ceil(cluster)
+        };
+        let state = State {
+            room: Room::new(end, limit.min(1 << (56 - geometry.cluster_bits))),
+            blocks: counts,
+            table_offset: header.refcount_table_offset,
+            is_corrupt: false,
+        };
+        Ok(Self {
+            container,
+            edge,
+            blocks,
+            geometry,
+            refcount_order: header.refcount_order,
+            l1_offset: header.l1_offset,
+            incompatible: (header.version >= 3).then_some(header.incompatible),
+            taken,
+            tables: RwLock::new(tables),
+            state: Mutex::new(state),
+            locks: RangeLocks::default(),
+            saving: Arc::default(),
+            saves: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The right to see, and to write to, what is where it is now.
+    pub(super) fn lease(&self) -> Lease {
+        self.state().room.lease()
+    }
+
+    /// Whether places may be given: what is freed does not pile up behind readers.
+    pub(super) fn gives_places(&self) -> bool {
+        self.state().room.held() < HELD_MAX >> self.geometry.cluster_bits
+    }
+
+    /// Makes an attempt to change tables until all that it needs is in memory.
+    async fn attempt<T>(&self, mut change: impl FnMut(&mut State) -> Attempt<T>) -> Result<T> {
+        let mut pins = Vec::new();
+        loop {
+            let stop = {
+                let mut state = self.state();
+                if state.is_corrupt {
+                    return Err(refused());
+                }
+                match change(&mut state) {
+                    Ok(done) => return Ok(done),
+                    Err(stop) => stop,
+                }
+            };
+            match stop {
+                Stop::Wants(at) => pins.push(self.blocks.pin(at).await?),
+                Stop::Failed(e) if e.kind() == ErrorKind::Corrupt => {
+                    return Err(self.is_corrupt(e).await);
+                }
+                Stop::Failed(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The block with the byte at `at`.
+    fn block(&self, at: u64) -> Attempt<Arc<[u8]>> {
+        let start = self.blocks.start(at);
+        self.blocks.get(start).ok_or(Stop::Wants(start))
+    }
+
+    /// Refuses clusters of the container that hold metadata.
+    fn check_apart(&self, region: Region) -> Result<()> {
+        if let Some((what, _)) = self.taken.read().iter().find(|(_, taken)| taken.meets(region)) {
+            return Err(corrupt(format!("data would lie over the {what}")).at(region.offset));
+        }
+        let tables = self.tables.read();
+        let bits = self.geometry.cluster_bits;
+        let last = region.offset + region.len.saturating_sub(1);
+        match (region.offset >> bits..=last >> bits).find(|unit| tables.contains(unit)) {
+            Some(unit) => Err(corrupt("data would lie over a table").at(unit << bits)),
+            None => Ok(()),
+        }
+    }
+
+    /// Marks the image with the next flush, and refuses further writes. Returns why.
+    async fn is_corrupt(&self, why: Error) -> Error {
+        let was = std::mem::replace(&mut self.state().is_corrupt, true);
+        let mark = async {
+            let Some(features) = self.incompatible.filter(|_| !was) else { return Ok(()) };
+            let _pin = self.blocks.pin(0).await?;
+            let features = (features | incompatible::CORRUPT).to_be_bytes();
+            self.blocks.change(INCOMPATIBLE_AT, Rank::Second, &features)
+        };
+        match mark.await {
+            Ok(()) => why,
+            Err(e) => why.with_source(e),
+        }
+    }
+
+    /// Makes everything durable that was written, and the tables that refer to it.
+    ///
+    /// # Errors
+    /// Nothing can be assumed durable.
+    pub(super) async fn flush(&self) -> Result<()> {
+        let number = {
+            let mut saves = self.saves.lock();
+            saves.asked += 1;
+            saves.asked
+        };
+        let _alone = self.saving.alone().await;
+        let asked = {
+            let saves = self.saves.lock();
+            if saves.done >= number {
+                return Ok(());
+            }
+            saves.asked
+        };
+        self.save().await?;
+        self.saves.lock().done = asked;
+        Ok(())
+    }
+
+    async fn save(&self) -> Result<()> {
+        let (snapshot, dropped) = {
+            let mut state = self.state();
+            (self.blocks.snapshot(), state.room.dropped())
+        };
+        let saved = self.blocks.save(&snapshot).await;
+        let unseen = {
+            let room = &mut self.state().room;
+            match &saved {
+                Ok(()) => room.is_durable(dropped),
+                Err(_) => room.is_not_durable(dropped),
+            }
+            if saved.is_ok() { room.unseen() } else { Vec::new() }
+        };
+        saved?;
+        self.release(unseen, false).await;
+        Ok(())
+    }
+
+    /// Saves what has piled up.
+    async fn save_much(&self) -> Result<()> {
+        if self.blocks.unsaved() > UNSAVED_MAX { self.flush().await } else { Ok(()) }
+    }
+
+    /// Saves everything: the image is what it would be if nothing had gone wrong.
+    ///
+    /// # Errors
+    /// As for [`flush`](Self::flush).
+    pub(super) async fn close(&self) -> Result<()> {
+        // What is freed is counted after the tables that no longer refer to it are saved.
+        for _ in 0..3 {
+            if !self.is_unsaved() {
+                break;
+            }
+            self.flush().await?;
+            let _alone = self.saving.alone().await;
+            let seen = self.state().room.still_seen();
+            self.release(seen, true).await;
+        }
+        Ok(())
+    }
+
+    /// Whether something is left for [`close`](Self::close).
+    pub(super) fn is_unsaved(&self) -> bool {
+        self.blocks.unsaved() > 0 || self.state().room.owes()
+    }
+}
+
+fn refused() -> Error {
+    let action = "the image is corrupt, and not written any more; `qemu-img check` shows why";
+    Error::new(ErrorKind::Io, Fault::File, action)
+}
+
+/// Adds the tables of the snapshots to what is not written over.
+fn protect_snapshots(
+    file: &Edge,
+    header: &Header,
+    taken: &RwLock<Vec<(&'static str, Region)>>,
+) -> Result<()> {
+    let (snapshots, len) = snapshot::read(file, header)?;
+    let mut taken = taken.write();
+    if len > 0 {
+        taken.push(("snapshot table", Region { offset: header.snapshots_offset, len }));
+    }
+    for snapshot in snapshots.iter().filter(|snapshot| snapshot.l1_entries > 0) {
+        let len = u64::from(snapshot.l1_entries) * 8;
+        taken.push(("L1 table of a snapshot", Region { offset: snapshot.l1_offset, len }));
+    }
+    Ok(())
+}
