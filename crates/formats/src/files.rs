@@ -42,6 +42,14 @@ pub trait Files: Debug + Send + Sync {
     /// It is not allowed, does not exist, or is not what the image says.
     fn open(&self, reference: &Reference<'_>) -> Result<Edge>;
 
+    /// Opens it for writing, too: a file for the bytes of an image that is written where it lies.
+    ///
+    /// # Errors
+    /// As above; or it cannot be written.
+    fn open_to_write(&self, reference: &Reference<'_>) -> Result<Edge> {
+        Err(refusal(reference))
+    }
+
     /// Creates a file beside the image being made, for bytes of it. The file grows like a
     /// container, and unwritten ranges read as zeroes.
     ///

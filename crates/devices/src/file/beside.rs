@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use super::{descriptor, open};
 use crate::{Created, Creation, OpenOptions};
 
-/// Opens the file `name`, which an image says is beside it, for reading: beneath `within`, if that
-/// is given. Also returns the parameters that lead to it.
+/// Opens the file `name`, which an image says is beside it: beneath `within`, if that is given.
+/// Also returns the parameters that lead to it.
 pub(crate) fn open(
     image: &Params,
     name: &str,
@@ -28,8 +28,7 @@ pub(crate) fn open(
 ) -> Result<(Params, Arc<dyn Device>)> {
     let path = path_beside(image, name)?;
     let params = params_of(&path)?;
-    let options = OpenOptions { write: false, ..options.clone() };
-    let file = descriptor::file_options(&params, &options)?;
+    let file = descriptor::file_options(&params, options)?;
     let look_up = || {
         let fd = match within {
             Some(directory) => open_beneath(directory, &path)?,
@@ -39,7 +38,7 @@ pub(crate) fn open(
         descriptor::refuse_kind(descriptor::kind_of(&fd)?).map(|()| fd)
     };
     let found = look_up().map_err(|e| e.on(path.display()))?;
-    let opened = open::open_found(&found, &path, file, &options)?;
+    let opened = open::open_found(&found, &path, file, options)?;
     Ok((params, descriptor::opened(opened, context)))
 }
 

@@ -118,6 +118,10 @@ impl ImageGate {
 
     /// Opens a file that an image names, as it is, if that is allowed.
     pub(crate) fn reach(&self, reference: &Reference<'_>) -> Result<(Named, Edge)> {
+        self.reach_as(reference, false)
+    }
+
+    fn reach_as(&self, reference: &Reference<'_>, write: bool) -> Result<(Named, Edge)> {
         let within = match &self.external {
             External::Nothing => return Err(formats::refusal(reference)),
             External::Beneath(directory) => Some(directory.as_path()),
@@ -134,7 +138,9 @@ impl ImageGate {
             Role::Backing | Role::Data | Role::Part => None,
         };
         let found = here.as_deref().unwrap_or(name);
-        let opened = self.disk.open_beside(found, within, &self.options, &self.context);
+        // What is to be written is never silently read-only: the format decides what that means.
+        let options = OpenOptions { write, or_read_only: false, ..self.options.clone() };
+        let opened = self.disk.open_beside(found, within, &options, &self.context);
         let (disk, device) = opened.map_err(|e| e.on(text::shown(name)))?;
         self.reached.lock().push(disk.storage());
         Ok((disk, self.edge(device)))
@@ -297,6 +303,12 @@ impl Files for ImageGate {
             }
             Role::Backing => self.backing(disk, container, reference.format).map_err(named),
         }
+    }
+
+    fn open_to_write(&self, reference: &Reference<'_>) -> Result<Edge> {
+        let (disk, container) = self.reach_as(reference, true)?;
+        self.beside(disk).map_err(|e| e.on(text::shown(reference.name)))?;
+        Ok(container)
     }
 
     fn create(&self, name: &str) -> Result<Edge> {

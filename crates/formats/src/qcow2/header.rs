@@ -380,6 +380,11 @@ impl Header {
         self.bitmaps.filter(|b| self.autoclear & autoclear::BITMAPS != 0 && b.count > 0)
     }
 
+    /// Whether the data file, if there is one, is a valid raw disk.
+    pub(super) fn is_data_file_raw(&self) -> bool {
+        self.has(incompatible::DATA_FILE) && self.autoclear & autoclear::DATA_FILE_RAW != 0
+    }
+
     /// The layout of its tables.
     pub(super) fn geometry(&self) -> Geometry {
         Geometry {

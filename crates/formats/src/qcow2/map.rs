@@ -10,7 +10,7 @@ use super::dirty::{self, Dirty};
 use super::entry::{Entry, Geometry, Parts, l2_offset};
 use super::header::Compression;
 use super::region::Region;
-use super::tables::{TableSlice, Tables};
+use super::tables::{TableSlice, Tables, Written};
 use super::unpack::unpack;
 use crate::kit::{Asks, Atlas, Lies, Packed, Run};
 
@@ -79,7 +79,11 @@ impl Map {
 
     /// Bytes of the file with the uncompressed clusters.
     fn data_size(&self) -> u64 {
-        if self.geometry().data_file { self.data.info().size } else { self.tables.size() }
+        match &self.tables.written {
+            _ if !self.geometry().data_file => self.tables.size(),
+            Some(Written { data: Some(data), .. }) => data.container.length(),
+            _ => self.data.info().size,
+        }
     }
 
     /// An entry of the L1 table; 0 beyond its end.

@@ -13,7 +13,7 @@ use super::map::Map;
 use super::region::Region;
 use super::snapshot::{self, SnapshotEntry};
 use super::tables::{Tables, Written};
-use super::write::{self, Writer, WrittenImage};
+use super::write::{self, DataStore, Writer, WrittenImage};
 use super::{SNAPSHOT, bitmap};
 use crate::kit::blocks::Blocks;
 use crate::kit::cache::Cache;
@@ -43,7 +43,11 @@ pub(super) fn open_to_write(container: Edge, opening: &Opening<'_>) -> Result<Ar
     let (growing, whole) = Container::open(container.clone());
     let unit = header.geometry().slice();
     let blocks = Arc::new(Blocks::new(whole.clone(), unit, Cache::of(opening.context).shelf()));
-    let written = Written { container: growing, edge: whole, blocks };
+    let data = data_file(&header, opening, true)?.map(|file| {
+        let (container, edge) = Container::open(file);
+        DataStore { container, edge }
+    });
+    let written = Written { container: growing, edge: whole, blocks, data };
     let disk = disk(&container, &header, opening, Some(written.clone()))?;
     let writer = Writer::open(&container, &header, written, disk.atlas.tables.taken.clone())?;
     // All that can be refused has been.
@@ -76,8 +80,13 @@ fn disk(
     let bitmaps = if snapshot.is_some() { Vec::new() } else { contexts(container, header)? };
     let size = snapshot.as_ref().map_or(header.size, |snapshot| snapshot.known.virtual_size);
     let whole = written.as_ref().map_or(container, |written| &written.edge).clone();
-    let data = data_file(header, opening)?.unwrap_or_else(|| whole.clone());
-    let info = info(container, header, size, &bitmaps, written.is_some());
+    let data = match &written {
+        Some(written) => written.data.as_ref().map(|data| data.edge.clone()),
+        None => data_file(header, opening, false)?,
+    };
+    let data = data.unwrap_or_else(|| whole.clone());
+    let info = info(container, header, size, &bitmaps);
+    let info = if written.is_some() { written_info(info, header, &data) } else { info };
     let taken = taken(header, snapshot.as_ref(), container.info().size)?;
     let tables = Tables {
         geometry: header.geometry(),
@@ -98,7 +107,7 @@ fn encrypted(how: &str) -> Error {
     ))
 }
 
-fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty], is_written: bool) -> Info {
+fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty]) -> Info {
     let below = container.info();
     let preferred = u32::try_from(header.geometry().cluster()).unwrap_or(4096).max(4096);
     let contexts = bitmaps.iter().map(|dirty| dirty.context.clone());
@@ -107,16 +116,23 @@ fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty], is_writ
         abilities: Abilities {
             extents: true,
             rotational: below.abilities.rotational,
-            write: is_written,
-            flush: is_written,
-            trim: is_written,
-            zero: is_written && header.geometry().zeroes,
-            fast_zero: is_written && header.geometry().zeroes,
             ..Abilities::READ
         },
         contexts: std::iter::once(DEPTH.into()).chain(contexts).collect(),
         ..Info::new(&below.name, size)
     }
+}
+
+/// The same for an image that is written.
+fn written_info(info: Info, header: &Header, data: &Edge) -> Info {
+    let below = data.info().abilities;
+    let (zero, fast_zero) = match header.is_data_file_raw() {
+        true => (below.zero, below.fast_zero),
+        false => (header.geometry().zeroes, header.geometry().zeroes),
+    };
+    let abilities =
+        Abilities { write: true, flush: true, trim: true, zero, fast_zero, ..info.abilities };
+    Info { abilities, ..info }
 }
 
 /// The intact bitmaps of an image.
@@ -164,14 +180,25 @@ fn l1(
 }
 
 /// The data file, if there is one.
-fn data_file(header: &Header, opening: &Opening<'_>) -> Result<Option<Edge>> {
+fn data_file(header: &Header, opening: &Opening<'_>, is_written: bool) -> Result<Option<Edge>> {
     if !header.has(incompatible::DATA_FILE) {
         return Ok(None);
     }
     let name = header.data_file.as_deref().filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| corrupt("it does not say what its data file is called"))?;
     let reference = Reference { name, role: Role::DataFile, format: Some("raw") };
-    opening.files.open(&reference).map(Some)
+    if !is_written {
+        return opening.files.open(&reference).map(Some);
+    }
+    let opened = opening.files.open_to_write(&reference);
+    let opened = opened.map_err(|e| match e.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnly => {
+            let action = "cannot be written: its data file cannot";
+            Error::new(ErrorKind::ReadOnly, Fault::User, action).with_source(e)
+        }
+        _ => e,
+    });
+    opened.map(Some)
 }
 
 /// The backing disk, for unallocated ranges.

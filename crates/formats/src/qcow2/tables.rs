@@ -9,6 +9,7 @@ use runtime::RwLock;
 use super::corrupt;
 use super::entry::Geometry;
 use super::region::Region;
+use super::write::DataStore;
 use crate::kit::{self, blocks::Blocks, cache::Shelf, container::Container};
 
 /// Bytes of slices in one read.
@@ -33,6 +34,8 @@ pub(super) struct Written {
     pub(super) edge: Edge,
     /// Slices are its blocks.
     pub(super) blocks: Arc<Blocks>,
+    /// A data file, if there is one.
+    pub(super) data: Option<DataStore>,
 }
 
 /// Some entries of a table.

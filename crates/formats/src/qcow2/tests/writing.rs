@@ -10,25 +10,31 @@ use device::{Blocking, Edge, ErrorKind, Params, ZeroFlags};
 use runtime::{Context, WorkPool};
 use trial::{PowerCut, TestDevice, TestDice};
 
-use super::super::entry::{COPIED, OFFSET};
+use super::super::entry::{COPIED, Entry, OFFSET, Parts};
 use super::super::refcounts::{refcount, set_refcount};
 use super::laid::{Kind, Laid, Layout};
 use super::reading::Backing;
-use crate::{Findings, Opening};
+use crate::{Closed, Files, Findings, Opening, Reference, Role};
 
 /// Scripts of one test.
 fn scripts(usual: u64) -> u64 {
     std::env::var("IMAGE_SCRIPTS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
 
-/// A random image without subclusters.
+/// A random image.
 fn any_layout(dice: &mut TestDice) -> Layout {
-    let version = if dice.below(4) == 0 { 2 } else { 3 };
-    let cluster_bits = 9 + u32::try_from(dice.below(4)).unwrap();
+    let extended = dice.below(4) == 0;
+    let version = if !extended && dice.below(4) == 0 { 2 } else { 3 };
+    let cluster_bits = if extended { 14 } else { 9 + u32::try_from(dice.below(4)).unwrap() };
     let cluster = 1 << cluster_bits;
-    let count = 8 + dice.below(120);
+    let count = if extended { 3 + dice.below(6) } else { 8 + dice.below(120) };
     let kinds = [Kind::Absent, Kind::Plain, Kind::Packed, Kind::Zero, Kind::ZeroAt];
     let clusters = (0..count).map(|_| {
+        if extended && dice.below(2) == 0 {
+            let mut any = || u32::try_from(dice.below(1 << 32)).unwrap();
+            let (here, zero) = (any(), any());
+            return Kind::Parts(here, zero & !here);
+        }
         let kinds = if version == 2 { &kinds[..3] } else { &kinds[..] };
         kinds[usize::try_from(dice.below(kinds.len() as u64)).unwrap()]
     });
@@ -43,7 +49,7 @@ fn any_layout(dice: &mut TestDice) -> Layout {
     Layout {
         version,
         cluster_bits,
-        extended: false,
+        extended,
         zstd: false,
         refcount_order,
         size,
@@ -90,16 +96,17 @@ fn snapshot(image: &mut Vec<u8>, layout: &Layout) {
         }
         image[l1 + i * 8] &= 0x7f;
         count(image, l2 / cluster, 1);
-        for at in (l2..l2 + cluster).step_by(8) {
+        let geometry = layout.geometry();
+        for at in (l2..l2 + cluster).step_by(narrow(geometry.entry_len())) {
             let entry = number(image, at);
-            let geometry = layout.geometry();
-            let (from, len) =
-                match super::super::entry::Entry::decode(entry, 0, geometry).unwrap() {
-                    super::super::entry::Entry::Plain(at)
-                    | super::super::entry::Entry::ZeroAt(at) => (at, 1),
-                    super::super::entry::Entry::Packed { offset, len } => (offset, len),
-                    _ => continue,
-                };
+            let parts = if geometry.extended { number(image, at + 8) } else { 0 };
+            let (from, len) = match Entry::decode(entry, parts, geometry).unwrap() {
+                Entry::Plain(at)
+                | Entry::ZeroAt(at)
+                | Entry::Parts(Parts { offset: Some(at), .. }) => (at, 1),
+                Entry::Packed { offset, len } => (offset, len),
+                _ => continue,
+            };
             if entry & COPIED != 0 {
                 image[at] &= 0x7f;
             }
@@ -438,6 +445,92 @@ fn outgrow(layout: &Layout, grows: bool) {
     let found = checked(&disk);
     assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0));
     assert!(number(&disk.bytes(), 48) != table, "it is where it was");
+}
+
+/// A data file that loses its power with the container.
+#[derive(Debug)]
+struct DataFile(PowerCut);
+
+impl Files for DataFile {
+    fn open(&self, reference: &Reference<'_>) -> device::Result<Edge> {
+        assert_eq!((reference.name, reference.role), ("data.raw", Role::DataFile));
+        Ok(self.0.edge())
+    }
+
+    fn open_to_write(&self, reference: &Reference<'_>) -> device::Result<Edge> {
+        self.open(reference)
+    }
+
+    fn create(&self, name: &str) -> device::Result<Edge> {
+        Closed.create(name)
+    }
+
+    fn name(&self) -> Option<String> {
+        None
+    }
+}
+
+fn opened_apart(disk: &PowerCut, data: &PowerCut, write: bool) -> (Edge, Context) {
+    let context = Context::new(WorkPool::new(1));
+    let (params, files) = (Params::default(), DataFile(data.clone()));
+    let opening = Opening { params: &params, files: &files, context: &context };
+    let format = super::super::FORMAT;
+    let open = if write { format.write.unwrap() } else { format.open };
+    let edge = Edge::new(open(disk.edge(), &opening).unwrap(), context.pool.clone());
+    (edge, context)
+}
+
+#[test]
+fn a_data_file_is_durable_before_the_tables_and_one_that_is_a_disk_stays_one() {
+    for seed in 0..scripts(16) {
+        let mut dice = TestDice(5000 + seed);
+        let (extended, is_raw) = (seed % 2 == 1, seed % 4 >= 2);
+        let layout = Layout {
+            version: 3,
+            cluster_bits: if extended { 14 } else { 10 },
+            extended,
+            zstd: false,
+            refcount_order: 4,
+            size: 6 << 14,
+            clusters: vec![Kind::Absent; 6],
+            mix: 0,
+            backing: None,
+        };
+        let Laid { mut container, bytes } = layout.lay();
+        container[79] |= 4;
+        container[95] |= if is_raw { 2 } else { 0 };
+        container[112..128].copy_from_slice(b"DATA\0\0\0\x08data.raw");
+        let (disk, data) = (PowerCut::new(container, true), PowerCut::new(Vec::new(), true));
+        let (edge, context) = opened_apart(&disk, &data, true);
+        let mut image = Image { layout, disk, edge, context, bytes };
+        let mut allowed = sectors(&image.bytes);
+        for step in 0..30 {
+            let op = any_op(&mut dice, image.sectors());
+            image.run(&op).unwrap();
+            image.expect(&op);
+            if matches!(op, Op::Flush) {
+                allowed = sectors(&image.bytes);
+                let mut raw = data.bytes();
+                raw.resize(image.bytes.len(), 0);
+                assert!(!is_raw || raw == image.bytes, "seed {seed}: not the disk");
+            }
+            for (allowed, new) in allowed.iter_mut().zip(image.bytes.chunks(512)) {
+                if allowed.iter().all(|one| **one != *new) {
+                    allowed.push(Arc::from(new));
+                }
+            }
+            assert!(all(&image.edge) == image.bytes, "seed {seed}, step {step}: {op:?}");
+            let cut = |disk: &PowerCut, dice: &mut TestDice| {
+                PowerCut::new(disk.cut(disk.steps(), dice), true)
+            };
+            let (left, data) = (cut(&image.disk, &mut dice), cut(&data, &mut dice));
+            let (edge, _) = opened_apart(&left, &data, false);
+            check_allowed(&all(&edge), &allowed, &format!("seed {seed}, step {step}: {op:?}"));
+        }
+        image.close();
+        let found = checked(&image.disk);
+        assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "seed {seed}");
+    }
 }
 
 #[test]

@@ -6,14 +6,18 @@ use std::sync::Arc;
 use device::{Buffer, Error, ErrorKind, Operation, Outcome, Result, Slice, ZeroFlags, below};
 use runtime::{BlockAccess, Promised, StepBudget};
 
+use super::super::entry::{Parts, SUBCLUSTERS};
 use super::super::map::Map;
 use super::link::{Becomes, Spot};
-use super::{Writer, WrittenImage};
+use super::{DataStore, Writer, WrittenImage};
 use crate::kit::room::Lease;
 use crate::kit::{Layer as _, confused};
 
 /// The most bytes that get new clusters at a time.
 const AT_ONCE: u64 = 4 << 20;
+
+const IF_FAST: ZeroFlags =
+    ZeroFlags { may_unmap: true, fast_only: true, written: false, fua: false };
 
 /// The beginning of a write.
 struct Begun {
@@ -30,6 +34,19 @@ impl Writer {
     }
 }
 
+impl Writer {
+    /// Makes a range of a data file read as zeroes.
+    async fn zero_file(&self, range: Range<u64>, flags: ZeroFlags) -> Result<()> {
+        let DataStore { container, edge } = &self.data;
+        // What is beyond its end is zero.
+        let end = range.end.min(container.length());
+        if range.start >= end {
+            return Ok(());
+        }
+        below::zero(edge, range.start, end - range.start, flags).await
+    }
+}
+
 impl WrittenImage {
     /// Writes at once where the image has the clusters for itself; false if it would have to wait.
     pub(super) fn try_write(&self, offset: u64, data: &[u8]) -> Result<bool> {
@@ -40,7 +57,7 @@ impl WrittenImage {
             Ok(Spot::Here { offset: place, len: there })
                 if there == len && !writer.state().is_corrupt =>
             {
-                writer.edge.write_now(data, place, false)
+                writer.data.edge.write_now(data, place, false)
             }
             _ => Ok(false),
         }
@@ -81,7 +98,7 @@ impl WrittenImage {
         let in_flight = match spot {
             Spot::Here { offset, .. } => {
                 let write = Operation::Write { offset, data: part, fua: false };
-                Some((below::submit(&writer.edge, write), lease))
+                Some((below::submit(&writer.data.edge, write), lease))
             }
             Spot::New { .. } => {
                 drop(lease);
@@ -104,13 +121,17 @@ impl WrittenImage {
             match spot {
                 Spot::Here { offset: place, len } => {
                     let part = share(&mut data, at - offset, len)?;
-                    below::write(&writer.edge, place, part, false).await?;
+                    below::write(&writer.data.edge, place, part, false).await?;
                     at += len;
                 }
                 Spot::New { len } => {
                     let most = (at >> bits << bits) + AT_ONCE.max(1 << bits);
                     let part = share(&mut data, at - offset, len.min(most - at))?;
-                    at += self.write_clusters(writer, at, part).await?;
+                    at += if writer.geometry.extended {
+                        self.write_subclusters(writer, at, part).await?
+                    } else {
+                        self.write_clusters(writer, at, part).await?
+                    };
                 }
             }
         }
@@ -127,7 +148,7 @@ impl WrittenImage {
     ) -> Result<u64> {
         let (bits, cluster) = (writer.geometry.cluster_bits, writer.geometry.cluster());
         let (first, end) = (at >> bits, at + data.len() as u64);
-        let units = self.take(writer, ((end - 1) >> bits) + 1 - first).await?;
+        let units = self.take(writer, first, ((end - 1) >> bits) + 1 - first).await?;
         let count = units.end - units.start;
         let end = end.min((first + count) << bits);
         let data = share(&mut data, 0, end - at)?;
@@ -146,8 +167,57 @@ impl WrittenImage {
         linked.map(|()| end - at)
     }
 
-    /// New clusters. Where there are none, those in quarantine may be.
-    async fn take(&self, writer: &Writer, most: u64) -> Result<Range<u64>> {
+    /// The same with subclusters: whole clusters, or what the first one lacks of them.
+    async fn write_subclusters(
+        self: &Arc<Self>,
+        writer: &Writer,
+        at: u64,
+        mut data: Slice,
+    ) -> Result<u64> {
+        let (cluster, part) = (writer.geometry.cluster(), writer.geometry.part());
+        let (within, end) = (at % cluster, at + data.len() as u64);
+        let to_end = (cluster - within).min(end - at);
+        // The last cluster may be cut off.
+        let (_, whole) = self.whole_clusters(writer, at, end);
+        if within == 0 && whole > at {
+            let data = share(&mut data, 0, whole.min(end) - at)?;
+            return self.write_clusters(writer, at, data).await;
+        }
+        let data = share(&mut data, 0, to_end)?;
+        let known = writer.attempt(|_| writer.parts(&self.disk.atlas, at)).await?;
+        let Some(parts) = known else { return self.write_clusters(writer, at, data).await };
+        let (start, end) = (at - within, at + to_end);
+        let (from, to) = (at - at % part, end.next_multiple_of(part));
+        let new = match parts.offset {
+            Some(_) => None,
+            None => Some(self.take(writer, start >> writer.geometry.cluster_bits, 1).await?),
+        };
+        let taken = new.as_ref().map(|new| new.start << writer.geometry.cluster_bits);
+        let place = parts.offset.or(taken).ok_or_else(confused)?;
+        let written = self.fill(writer, place + (from - start), (from, to - from), (at, data));
+        let linked = match written.await {
+            Ok(()) => {
+                let mask = parts_before((to - start) / part) & !parts_before((from - start) / part);
+                let (here, zero) = (parts.here | mask, parts.zero & !mask);
+                let fate = Becomes::PartlyAt(place, Parts { here, zero, ..parts });
+                writer.link(&self.disk.atlas, start, 1, |_| fate).await
+            }
+            Err(e) => Err(e),
+        };
+        if linked.is_err()
+            && let Some(new) = new
+        {
+            writer.give_back(new).await;
+        }
+        linked.map(|()| to_end)
+    }
+
+    /// New clusters for those of the disk from `first` on. Where there are none, those in
+    /// quarantine may be. In a data file each has its own place.
+    async fn take(&self, writer: &Writer, first: u64, most: u64) -> Result<Range<u64>> {
+        if writer.geometry.data_file {
+            return Ok(first..first + most);
+        }
         let taken = writer.attempt(|state| writer.take(state, most)).await;
         match taken {
             Err(e) if e.kind() == ErrorKind::NoSpace && writer.state().room.owes() => {
@@ -170,11 +240,11 @@ impl WrittenImage {
         let end = at + data.len() as u64;
         let (head, tail) = ((start, at), (end, start + len));
         let is_whole = head.0 == head.1 && tail.0 == tail.1;
-        let is_blank = writer.container.is_untouched(place)
+        let is_blank = writer.data.container.is_untouched(place)
             && self.is_zero(head).await?
             && self.is_zero(tail).await?;
         if is_whole || is_blank {
-            return below::write(&writer.edge, place + (at - start), data, false).await;
+            return below::write(&writer.data.edge, place + (at - start), data, false).await;
         }
         let mut bytes = Buffer::zeroed(usize::try_from(len).map_err(|_| confused())?);
         for (from, to) in [head, tail] {
@@ -187,7 +257,7 @@ impl WrittenImage {
             }
         }
         put(&mut bytes, at - start, &data)?;
-        below::write(&writer.edge, place, bytes.into(), false).await
+        below::write(&writer.data.edge, place, bytes.into(), false).await
     }
 
     /// Whether a range, as far as the disk goes, is known to be zero without reading it.
@@ -203,6 +273,9 @@ impl WrittenImage {
         flags: ZeroFlags,
     ) -> Result<()> {
         let (writer, end) = (&self.writer, offset + len);
+        if writer.is_raw {
+            return self.zero_raw(writer, offset..end, flags).await;
+        }
         let not_so = || match flags.fast_only {
             true => Error::not_fast(),
             false => Error::unsupported("zero"),
@@ -229,9 +302,21 @@ impl WrittenImage {
         if from < to { self.give_up(writer, from..to).await } else { Ok(()) }
     }
 
+    /// Makes a range of a data file that is a raw disk read as zeroes. What the tables say of it
+    /// stays true.
+    async fn zero_raw(&self, writer: &Writer, range: Range<u64>, flags: ZeroFlags) -> Result<()> {
+        let bits = writer.geometry.cluster_bits;
+        let units = range.start >> bits..((range.end - 1) >> bits) + 1;
+        let _own = writer.locks.take(units, BlockAccess::Own).await;
+        writer.zero_file(range, flags).await
+    }
+
     /// Gives up the room of whole clusters that are no longer needed.
     pub(super) async fn trim(self: Arc<Self>, offset: u64, len: u64) -> Result<()> {
         let writer = &self.writer;
+        if writer.is_raw {
+            return not_needed(self.zero_raw(writer, offset..offset + len, IF_FAST).await);
+        }
         let (from, to) = self.whole_clusters(writer, offset, offset + len);
         // Without clusters of zeroes the bytes below would come back.
         let is_possible = writer.geometry.zeroes || self.disk.backing.is_none();
@@ -262,11 +347,26 @@ impl WrittenImage {
             }
             let to = range.end.min(writer.end_of_block(at));
             writer.link(&self.disk.atlas, at, (to - at) >> bits, |_| fate).await?;
+            if writer.geometry.data_file {
+                // Whatever the power leaves of this, it is old or zero.
+                not_needed(writer.zero_file(at..to, IF_FAST).await)?;
+            }
             writer.save_much().await?;
             at = to;
         }
         Ok(())
     }
+}
+
+/// The end of what was only worth it if it was fast.
+fn not_needed(zeroed: Result<()>) -> Result<()> {
+    zeroed.or_else(|e| if e.kind() == ErrorKind::NotFast { Ok(()) } else { Err(e) })
+}
+
+/// The bits of the first `count` (≤ 32) subclusters.
+fn parts_before(count: u64) -> u32 {
+    debug_assert!(count <= SUBCLUSTERS.into());
+    u32::try_from((1u64 << count) - 1).unwrap_or(u32::MAX)
 }
 
 fn share(data: &mut Slice, start: u64, len: u64) -> Result<Slice> {

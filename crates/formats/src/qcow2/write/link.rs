@@ -1,9 +1,11 @@
 //! Tables that refer to clusters: where a write goes, and what refers to a new cluster.
 
+use std::ops::Range;
+
 use device::Result;
 
 use super::super::corrupt;
-use super::super::entry::{COPIED, Entry, OFFSET, ZERO, l2_offset};
+use super::super::entry::{COPIED, Entry, Geometry, OFFSET, Parts, ZERO, l2_offset};
 use super::super::map::Map;
 use super::super::region::Region;
 use super::{Attempt, Stop, Writer};
@@ -27,11 +29,19 @@ impl Spot {
     }
 }
 
+/// An entry of a table; its second half is 0 where entries are not extended.
+type EntryWords = (u64, u64);
+
+/// All subclusters.
+const ALL: u64 = u32::MAX as u64;
+
 /// What becomes of a cluster of the disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Becomes {
     /// It is in the container from this offset on, alone.
     At(u64),
+    /// The same for some of its subclusters.
+    PartlyAt(u64, Parts),
     /// It reads as zeroes, and has no room.
     Zero,
     /// It is in no table.
@@ -39,13 +49,26 @@ pub(super) enum Becomes {
 }
 
 impl Becomes {
-    fn entry(self) -> u64 {
+    fn words(self, geometry: Geometry) -> EntryWords {
+        let parts = if geometry.extended { ALL } else { 0 };
         match self {
-            Self::At(offset) => offset | COPIED,
-            Self::Zero => ZERO,
-            Self::Absent => 0,
+            Self::At(offset) => (offset | COPIED, parts),
+            Self::PartlyAt(offset, Parts { here, zero, .. }) => {
+                debug_assert!(geometry.extended && here & zero == 0);
+                (offset | COPIED, u64::from(zero) << 32 | u64::from(here))
+            }
+            Self::Zero if geometry.extended => (0, ALL << 32),
+            Self::Zero => (ZERO, 0),
+            Self::Absent => (0, 0),
         }
     }
+}
+
+/// The entry with this number in a part of a table.
+fn words(entries: &[u8], n: u64, geometry: Geometry) -> Option<EntryWords> {
+    let at = usize::try_from(n * geometry.entry_len()).ok()?;
+    let parts = if geometry.extended { be64(entries, at + 8)? } else { 0 };
+    Some((be64(entries, at)?, parts))
 }
 
 impl Writer {
@@ -57,7 +80,7 @@ impl Writer {
 
     /// The place of the entry for `at` in a table.
     fn place(&self, table: u64, at: u64) -> u64 {
-        table + at % self.geometry.l2_covers() / self.geometry.cluster() * 8
+        table + at % self.geometry.l2_covers() / self.geometry.cluster() * self.geometry.entry_len()
     }
 
     /// The end of what the table for `at` would tell, if there is none.
@@ -69,7 +92,7 @@ impl Writer {
 
     /// The end of the clusters whose entries are in one block of the cache with that for `at`.
     pub(super) fn end_of_block(&self, at: u64) -> u64 {
-        let covers = self.blocks.unit() / 8 * self.geometry.cluster();
+        let covers = self.blocks.unit() / self.geometry.entry_len() * self.geometry.cluster();
         (at / covers + 1).saturating_mul(covers)
     }
 
@@ -85,40 +108,93 @@ impl Writer {
         let place = self.place(table, at);
         let block = self.block(place)?;
         let within = usize::try_from(place - self.blocks.start(place)).unwrap_or(usize::MAX);
-        let mut found: Option<Spot> = None;
-        let mut next = at;
-        for entry in block.get(within..).unwrap_or_default().chunks_exact(8) {
-            if next >= end {
-                break;
-            }
-            let entry = be64(entry, 0).unwrap_or(0);
-            let len = (cluster - next % cluster).min(end - next);
-            let spot = match Entry::decode(entry, 0, self.geometry)? {
-                Entry::Plain(offset) if entry & COPIED != 0 => {
-                    let offset = offset + next % cluster;
-                    self.check_apart(Region { offset, len })?;
-                    let length = self.container.length();
-                    if offset >= length.next_multiple_of(cluster) {
-                        let action = format!("a cluster lies beyond the end ({length} bytes)");
-                        return Err(Stop::Failed(corrupt(action).at(offset)));
-                    }
-                    Spot::Here { offset, len }
-                }
-                _ => Spot::New { len },
-            };
+        let entries = block.get(within..).unwrap_or_default();
+        let (mut found, mut next): (Option<Spot>, _) = (None, at);
+        while next < end {
+            let words = words(entries, next / cluster - at / cluster, self.geometry);
+            let spot = self.spot_in(words.ok_or_else(crate::kit::confused)?, next, end)?;
             match (&mut found, spot) {
                 (None, spot) => found = Some(spot),
                 (Some(Spot::New { len }), Spot::New { len: more }) => *len += more,
                 (Some(Spot::Here { offset, len }), Spot::Here { offset: follows, len: more })
                     if *offset + *len == follows =>
                 {
-                    *len += more
+                    *len += more;
                 }
                 _ => break,
             }
-            next += len;
+            next += spot.len();
         }
         found.ok_or_else(|| Stop::Failed(crate::kit::confused()))
+    }
+
+    /// The same in one cluster.
+    fn spot_in(&self, (entry, parts): EntryWords, at: u64, end: u64) -> Result<Spot> {
+        let cluster = self.geometry.cluster();
+        let within = at % cluster;
+        let len = (cluster - within).min(end - at);
+        let (offset, is_here, len) = match Entry::decode(entry, parts, self.geometry)? {
+            Entry::Plain(offset) => (offset, true, len),
+            Entry::Parts(Parts { offset: Some(offset), here, .. }) => {
+                let first = within / self.geometry.part();
+                let rest = here >> first;
+                let alike =
+                    if rest & 1 == 1 { rest.trailing_ones() } else { rest.trailing_zeros() };
+                let to = (first + u64::from(alike)).saturating_mul(self.geometry.part());
+                (offset, rest & 1 == 1, len.min(to - within))
+            }
+            _ => (0, false, len),
+        };
+        if entry & COPIED == 0 || !is_here {
+            return Ok(Spot::New { len });
+        }
+        let offset = offset + within;
+        self.check_place(Region { offset, len }, at)?;
+        Ok(Spot::Here { offset, len })
+    }
+
+    /// Refuses to write over what is no data of the disk at `at`.
+    fn check_place(&self, region: Region, at: u64) -> Result<()> {
+        let Region { offset, .. } = region;
+        if !self.geometry.data_file {
+            self.check_apart(region)?;
+        } else if offset != at {
+            let action = "a cluster lies elsewhere in the data file than on the disk";
+            return Err(corrupt(action).at(offset));
+        }
+        let length = self.data.container.length();
+        if offset >= length.next_multiple_of(self.geometry.cluster()) {
+            let action = format!("a cluster lies beyond the end of the file ({length} bytes)");
+            return Err(corrupt(action).at(offset));
+        }
+        Ok(())
+    }
+
+    /// How new bytes at `at` can join what the image has of their cluster, or will have: its
+    /// subclusters, and their place, if there is one already. `None`: all of it has to be copied.
+    pub(super) fn parts(&self, map: &Map, at: u64) -> Attempt<Option<Parts>> {
+        let nothing = Parts { offset: None, here: 0, zero: 0 };
+        let (_, l1) = self.l1(map, at);
+        let Some(table) = l2_offset(l1, self.geometry)? else { return Ok(Some(nothing)) };
+        let place = self.place(table, at);
+        let block = self.block(place)?;
+        let within = usize::try_from(place - self.blocks.start(place)).unwrap_or(usize::MAX);
+        let words = words(block.get(within..).unwrap_or_default(), 0, self.geometry);
+        let (entry, parts) = words.ok_or_else(crate::kit::confused)?;
+        let is_own = l1 & COPIED != 0 && entry & COPIED != 0;
+        let all = Parts { zero: u32::MAX, ..nothing };
+        let known = match Entry::decode(entry, parts, self.geometry)? {
+            Entry::Absent => nothing,
+            Entry::Zero => all,
+            Entry::ZeroAt(offset) => Parts { offset: is_own.then_some(offset), ..all },
+            Entry::Parts(parts) if is_own || parts.offset.is_none() => parts,
+            Entry::Parts(_) | Entry::Plain(_) | Entry::Packed { .. } => return Ok(None),
+        };
+        if let Some(offset) = known.offset {
+            let len = self.geometry.cluster();
+            self.check_place(Region { offset, len }, at - at % len)?;
+        }
+        Ok(Some(known))
     }
 
     /// Lets tables say what becomes of `count` clusters from `at` on, whose entries are in one
@@ -202,28 +278,38 @@ impl Writer {
             let place = self.place(table, at);
             let block = self.block(place)?;
             let within = usize::try_from(place - self.blocks.start(place)).unwrap_or(usize::MAX);
-            let old = block.get(within..).unwrap_or_default().chunks_exact(8);
+            let entries = block.get(within..).unwrap_or_default();
             let (mut bytes, mut dropped) = (Vec::new(), Vec::new());
-            for (n, entry) in (0..count).zip(old) {
-                let entry = be64(entry, 0).unwrap_or(0);
-                let (start, len) = match Entry::decode(entry, 0, self.geometry)? {
-                    Entry::Plain(offset) | Entry::ZeroAt(offset) => (offset, 1),
-                    Entry::Packed { offset, len } => (offset, len),
-                    Entry::Absent | Entry::Zero | Entry::Parts(_) => (0, 0),
-                };
-                if len > 0 {
-                    dropped.push(start >> bits..((start + len - 1) >> bits) + 1);
+            for n in 0..count {
+                let old = words(entries, n, self.geometry).ok_or_else(crate::kit::confused)?;
+                let new = fate(n).words(self.geometry);
+                debug_assert!(new.0 & OFFSET & ((1 << bits) - 1) == 0);
+                dropped.extend(self.dropped(old, new)?);
+                bytes.extend(new.0.to_be_bytes());
+                if self.geometry.extended {
+                    bytes.extend(new.1.to_be_bytes());
                 }
-                bytes.extend(fate(n).entry().to_be_bytes());
             }
-            if bytes.len() as u64 != count * 8 {
-                return Err(Stop::Failed(crate::kit::confused()));
-            }
-            debug_assert!((0..count).all(|n| fate(n).entry() & OFFSET & ((1 << bits) - 1) == 0));
             self.blocks.change(place, Rank::Last, &bytes)?;
             dropped.into_iter().for_each(|units| state.room.drop_units(units));
             Ok(())
         })
         .await
+    }
+
+    /// The clusters of the container to which an entry no longer refers.
+    fn dropped(&self, old: EntryWords, new: EntryWords) -> Result<Option<Range<u64>>> {
+        let bits = self.geometry.cluster_bits;
+        let (start, len) = match Entry::decode(old.0, old.1, self.geometry)? {
+            // Those of a data file are not counted.
+            _ if self.geometry.data_file => return Ok(None),
+            Entry::Plain(offset)
+            | Entry::ZeroAt(offset)
+            | Entry::Parts(Parts { offset: Some(offset), .. }) => (offset, 1),
+            Entry::Packed { offset, len } => (offset, len),
+            Entry::Absent | Entry::Zero | Entry::Parts(_) => return Ok(None),
+        };
+        let stays = len == 1 && new.0 & OFFSET == start;
+        Ok((!stays).then(|| start >> bits..((start + len - 1) >> bits) + 1))
     }
 }

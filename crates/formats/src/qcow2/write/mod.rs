@@ -28,6 +28,7 @@ use super::snapshot;
 use super::tables::Written;
 use crate::kit::blocks::{Blocks, Rank};
 use crate::kit::container::Container;
+use crate::kit::flush;
 use crate::kit::numbers::be64;
 use crate::kit::room::{Lease, Room};
 
@@ -41,11 +42,19 @@ const HELD_MAX: u64 = 64 << 20;
 const INCOMPATIBLE_AT: u64 = 72;
 const AUTOCLEAR_AT: u64 = 88;
 
+/// A file with plain bytes of the disk, and an edge around it.
+#[derive(Clone)]
+pub(super) struct DataStore {
+    pub(super) container: Container,
+    pub(super) edge: Edge,
+}
+
 /// What is needed to write into an image.
 pub(super) struct Writer {
-    container: Container,
-    /// An edge around the container.
-    edge: Edge,
+    /// The container, or a data file.
+    data: DataStore,
+    /// A data file holds the disk as it is, also to those that do not know the image.
+    is_raw: bool,
     blocks: Arc<Blocks>,
     geometry: Geometry,
     refcount_order: u32,
@@ -107,10 +116,8 @@ pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
         "it is marked as corrupt; `qemu-img check -r all` repairs it"
     } else if has(incompatible::DIRTY) {
         "it was not closed, and its refcounts are out of date; `qemu-img check -r all` repairs it"
-    } else if has(incompatible::DATA_FILE) {
-        "its data are in a file of their own, which cannot be written in place yet"
-    } else if has(incompatible::EXTENDED_L2) {
-        "it has subclusters (extended L2 entries), which cannot be written in place yet"
+    } else if has(incompatible::DATA_FILE) && header.snapshot_count > 0 {
+        "it has snapshots and a data file, where both have the same clusters"
     } else if bitmaps {
         "it has dirty bitmaps, which would no longer be true; \
          `qemu-img bitmap --remove FILE BITMAP` removes one"
@@ -124,8 +131,9 @@ pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
 /// Clears what would no longer be true: whatever this program does not know, it does not keep.
 pub(super) fn clear_features(container: &Edge, header: &Header) -> Result<()> {
     debug_assert!(header.autoclear & autoclear::BITMAPS == 0 || header.usable_bitmaps().is_none());
-    if header.version >= 3 && header.autoclear != 0 {
-        container.write(&[0; 8], AUTOCLEAR_AT, false)?;
+    let kept = if header.is_data_file_raw() { autoclear::DATA_FILE_RAW } else { 0 };
+    if header.version >= 3 && header.autoclear != kept {
+        container.write(&kept.to_be_bytes(), AUTOCLEAR_AT, false)?;
         container.flush()?;
     }
     Ok(())
@@ -139,7 +147,7 @@ impl Writer {
     pub(super) fn open(
         file: &Edge,
         header: &Header,
-        Written { container, edge, blocks }: Written,
+        Written { container, edge, blocks, data }: Written,
         taken: Arc<RwLock<Vec<(&'static str, Region)>>>,
     ) -> Result<Self> {
         let geometry = header.geometry();
@@ -185,8 +193,8 @@ impl Writer {
             is_corrupt: false,
         };
         Ok(Self {
-            container,
-            edge,
+            data: data.unwrap_or(DataStore { container, edge }),
+            is_raw: header.is_data_file_raw(),
             blocks,
             geometry,
             refcount_order: header.refcount_order,
@@ -302,7 +310,10 @@ impl Writer {
             let mut state = self.state();
             (self.blocks.snapshot(), state.room.dropped())
         };
-        let saved = self.blocks.save(&snapshot).await;
+        let saved = match self.flush_data().await {
+            Ok(()) => self.blocks.save(&snapshot).await,
+            Err(e) => Err(e),
+        };
         let unseen = {
             let room = &mut self.state().room;
             match &saved {
@@ -314,6 +325,11 @@ impl Writer {
         saved?;
         self.release(unseen, false).await;
         Ok(())
+    }
+
+    /// Makes the data durable that are in a file of their own. The others are with the tables.
+    async fn flush_data(&self) -> Result<()> {
+        if self.geometry.data_file { flush(&self.data.edge).await } else { Ok(()) }
     }
 
     /// Saves what has piled up.

@@ -312,11 +312,11 @@ impl Writer {
         let bits = self.geometry.cluster_bits;
         for range in free {
             let offset = range.start << bits;
-            let len = self.container.length().saturating_sub(offset);
+            let len = self.data.container.length().saturating_sub(offset);
             let len = len.min((range.end - range.start) << bits);
-            if len > 0 && self.edge.info().abilities.trim {
+            if len > 0 && self.data.edge.info().abilities.trim {
                 // It is a hint.
-                let _ = device::below::trim(&self.edge, offset, len, false).await;
+                let _ = device::below::trim(&self.data.edge, offset, len, false).await;
             }
             self.state().room.give(range);
         }
@@ -324,6 +324,10 @@ impl Writer {
 
     /// Gives back clusters that were taken and never referred to.
     pub(super) async fn give_back(&self, units: Range<u64>) {
+        // Those of a data file are not counted.
+        if self.geometry.data_file {
+            return;
+        }
         // Otherwise they are lost until the image is repaired.
         if let Ok(free) = self.count_down(units).await {
             free.into_iter().for_each(|range| self.state().room.give(range));
