@@ -37,6 +37,8 @@ pub(super) struct Bitmap {
     /// Bytes.
     pub(super) name: String,
     pub(super) flags: u32,
+    /// Where the directory has the flags, as an offset into the container.
+    pub(super) flags_at: u64,
     /// A bit covers 2^this bytes.
     pub(super) granularity_bits: u8,
     /// The table of the clusters with its bits.
@@ -47,6 +49,11 @@ pub(super) struct Bitmap {
 }
 
 impl Bitmap {
+    /// Whether it has to be kept true while the image is written.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.flags & (flags::AUTO | flags::IN_USE) == flags::AUTO
+    }
+
     /// Whether its bits are reliable.
     pub(super) fn is_sound(&self) -> bool {
         self.flags & flags::IN_USE == 0 && !self.is_strange
@@ -80,6 +87,7 @@ fn read_one(directory: &mut ContainerReader<'_>, header: &Header, size: u64) -> 
     {
         return Err(broken());
     }
+    bitmap.flags_at = at.saturating_add(12);
     bitmap.is_strange = extra > 0 && bitmap.flags & flags::EXTRA_COMPATIBLE == 0;
     directory.take(usize::try_from(extra).map_err(|_| broken())?)?;
     bitmap.name = text(directory.take(usize::from(name))?);

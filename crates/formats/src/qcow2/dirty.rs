@@ -9,22 +9,26 @@ use super::bitmap::Bitmap;
 use super::corrupt;
 use super::entry::OFFSET;
 use super::tables::{TableSlice, Tables};
+use super::tracked::Tracked;
 use crate::kit::confused;
 
 /// The flag of an unallocated cluster of bits that are all ones.
-const ONES: u64 = 1;
+pub(super) const ONES: u64 = 1;
 
 /// A bitmap as a status context.
 pub(super) struct Dirty {
     /// Its name for clients.
     pub(super) context: Arc<str>,
     pub(super) bitmap: Bitmap,
+    /// What was written since it was opened, if that is tracked.
+    tracked: Option<Arc<Tracked>>,
 }
 
 impl Dirty {
-    pub(super) fn new(bitmap: Bitmap) -> Self {
+    pub(super) fn new(bitmap: Bitmap, tracked: &[Arc<Tracked>]) -> Self {
         let context = format!("qemu:dirty-bitmap:{}", device::text::shown(&bitmap.name));
-        Self { context: context.into(), bitmap }
+        let tracked = tracked.iter().find(|tracked| tracked.bitmap == bitmap).cloned();
+        Self { context: context.into(), bitmap, tracked }
     }
 }
 
@@ -49,14 +53,19 @@ pub(super) async fn runs(
     while at < end && found.len() <= max {
         budget.spend(pool).await;
         let first = at >> bits;
+        // Whatever is not here any more when this was looked at, is there.
+        let fresh = dirty.tracked.as_ref().map(|tracked| tracked.fresh(first));
         let (known, until) = bits_at(tables, &dirty.bitmap, first).await?;
+        let (fresh, until) = fresh.map_or((None, until), |(bits, end)| (bits, until.min(end)));
         for bit in first..until {
             let value = match &known {
                 Bits::All(value) => *value,
                 Bits::In(slice) => is_set(slice, bit, tables)?,
             };
+            let value = value || fresh.as_ref().is_some_and(|bits| is_set_in(bits, bit));
             // The rest is the same.
-            let last = if matches!(known, Bits::All(_)) { until } else { bit + 1 };
+            let is_one = matches!(known, Bits::All(_)) && fresh.is_none();
+            let last = if is_one { until } else { bit + 1 };
             let to = last.saturating_mul(1 << bits).min(end);
             merge_run(&mut found, StatusRun { len: to - at, value: value.into() });
             at = to;
@@ -77,6 +86,12 @@ fn in_cluster(tables: &Tables) -> u64 {
 fn is_set(slice: &TableSlice, bit: u64, tables: &Tables) -> Result<bool> {
     let byte = slice.byte(bit % in_cluster(tables) / 8).ok_or_else(confused)?;
     Ok(byte >> (bit % 8) & 1 != 0)
+}
+
+/// Whether a bit is set in a chunk of bits.
+fn is_set_in(chunk: &[u8], bit: u64) -> bool {
+    let within = usize::try_from(bit % (chunk.len() as u64 * 8)).unwrap_or(0);
+    chunk.get(within / 8).is_some_and(|byte| byte >> (within % 8) & 1 != 0)
 }
 
 /// The place of bit `bit`, and the last bit that this place covers.

@@ -23,6 +23,7 @@ mod stream;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod tracked;
 mod unpack;
 mod write;
 

@@ -6,14 +6,16 @@ use std::sync::atomic::AtomicU64;
 use device::{Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Result};
 use runtime::RwLock;
 
+use super::bitmap::Bitmap;
 use super::corrupt;
 use super::dirty::Dirty;
 use super::header::{Encryption, Header, incompatible};
 use super::map::Map;
 use super::region::Region;
 use super::snapshot::{self, SnapshotEntry};
-use super::tables::{Tables, Written};
-use super::write::{self, DataStore, Writer, WrittenImage};
+use super::tables::{DataStore, Tables, Written};
+use super::tracked::Tracked;
+use super::write::{self, Writer, WrittenImage};
 use super::{SNAPSHOT, bitmap};
 use crate::kit::blocks::Blocks;
 use crate::kit::cache::Cache;
@@ -47,7 +49,11 @@ pub(super) fn open_to_write(container: Edge, opening: &Opening<'_>) -> Result<Ar
         let (container, edge) = Container::open(file);
         DataStore { container, edge }
     });
-    let written = Written { container: growing, edge: whole, blocks, data };
+    let bitmaps = bitmap::read(&container, &header)?;
+    write::check_bitmaps(&bitmaps)?;
+    let enabled = bitmaps.into_iter().filter(Bitmap::is_enabled);
+    let tracked = enabled.map(|bitmap| Arc::new(Tracked::new(bitmap, unit))).collect();
+    let written = Written { container: growing, edge: whole, blocks, data, tracked };
     let disk = disk(&container, &header, opening, Some(written.clone()))?;
     let writer = Writer::open(&container, &header, written, disk.atlas.tables.taken.clone())?;
     // All that can be refused has been.
@@ -77,7 +83,9 @@ fn disk(
         Some(wanted) => Some(snapshot::find(snapshot::read(container, header)?.0, wanted)?),
         None => None,
     };
-    let bitmaps = if snapshot.is_some() { Vec::new() } else { contexts(container, header)? };
+    let tracked = written.as_ref().map_or(&[][..], |written| &written.tracked);
+    let bitmaps =
+        if snapshot.is_some() { Vec::new() } else { contexts(container, header, tracked)? };
     let size = snapshot.as_ref().map_or(header.size, |snapshot| snapshot.known.virtual_size);
     let whole = written.as_ref().map_or(container, |written| &written.edge).clone();
     let data = match &written {
@@ -136,9 +144,10 @@ fn written_info(info: Info, header: &Header, data: &Edge) -> Info {
 }
 
 /// The intact bitmaps of an image.
-fn contexts(container: &Edge, header: &Header) -> Result<Vec<Dirty>> {
-    let bitmaps = bitmap::read(container, header)?;
-    Ok(bitmaps.into_iter().filter(|b| b.is_sound()).take(CONTEXTS_MAX).map(Dirty::new).collect())
+fn contexts(container: &Edge, header: &Header, tracked: &[Arc<Tracked>]) -> Result<Vec<Dirty>> {
+    let bitmaps = bitmap::read(container, header)?.into_iter();
+    let sound = bitmaps.filter(Bitmap::is_sound).take(CONTEXTS_MAX);
+    Ok(sound.map(|bitmap| Dirty::new(bitmap, tracked)).collect())
 }
 
 /// The regions where neither tables nor data can be.

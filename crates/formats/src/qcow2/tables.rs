@@ -9,7 +9,7 @@ use runtime::RwLock;
 use super::corrupt;
 use super::entry::Geometry;
 use super::region::Region;
-use super::write::DataStore;
+use super::tracked::Tracked;
 use crate::kit::{self, blocks::Blocks, cache::Shelf, container::Container};
 
 /// Bytes of slices in one read.
@@ -26,6 +26,13 @@ pub(super) struct Tables {
     pub(super) written: Option<Written>,
 }
 
+/// A file with plain bytes of the disk, and an edge around it.
+#[derive(Clone)]
+pub(super) struct DataStore {
+    pub(super) container: Container,
+    pub(super) edge: Edge,
+}
+
 /// The container of an image that is written, and the tables in it as they are now.
 #[derive(Clone)]
 pub(super) struct Written {
@@ -36,6 +43,8 @@ pub(super) struct Written {
     pub(super) blocks: Arc<Blocks>,
     /// A data file, if there is one.
     pub(super) data: Option<DataStore>,
+    /// Enabled bitmaps.
+    pub(super) tracked: Vec<Arc<Tracked>>,
 }
 
 /// Some entries of a table.

@@ -8,8 +8,9 @@ use runtime::{BlockAccess, Promised, StepBudget};
 
 use super::super::entry::{Parts, SUBCLUSTERS};
 use super::super::map::Map;
+use super::super::tables::DataStore;
 use super::link::{Becomes, Spot};
-use super::{DataStore, Writer, WrittenImage};
+use super::{Writer, WrittenImage};
 use crate::kit::room::Lease;
 use crate::kit::{Layer as _, confused};
 
@@ -52,6 +53,9 @@ impl WrittenImage {
     pub(super) fn try_write(&self, offset: u64, data: &[u8]) -> Result<bool> {
         let writer = &self.writer;
         let (_lease, len) = (writer.lease(), data.len() as u64);
+        if !writer.try_track(offset, len) {
+            return Ok(false);
+        }
         // What goes wrong is said by the write that waits.
         match writer.spot(&self.disk.atlas, offset, offset + len) {
             Ok(Spot::Here { offset: place, len: there })
@@ -66,6 +70,7 @@ impl WrittenImage {
     pub(super) async fn write(self: Arc<Self>, offset: u64, mut data: Slice) -> Result<()> {
         let writer = &self.writer;
         let (mut at, end) = (offset, offset + data.len() as u64);
+        writer.track(offset, end - offset).await?;
         let (mut result, mut here) = (Ok(()), Vec::new());
         while at < end && result.is_ok() {
             let next = self.write_next(writer, at, share(&mut data, at - offset, end - at)?);
@@ -273,6 +278,7 @@ impl WrittenImage {
         flags: ZeroFlags,
     ) -> Result<()> {
         let (writer, end) = (&self.writer, offset + len);
+        writer.track(offset, len).await?;
         if writer.is_raw {
             return self.zero_raw(writer, offset..end, flags).await;
         }
@@ -314,6 +320,7 @@ impl WrittenImage {
     /// Gives up the room of whole clusters that are no longer needed.
     pub(super) async fn trim(self: Arc<Self>, offset: u64, len: u64) -> Result<()> {
         let writer = &self.writer;
+        writer.track(offset, len).await?;
         if writer.is_raw {
             return not_needed(self.zero_raw(writer, offset..offset + len, IF_FAST).await);
         }

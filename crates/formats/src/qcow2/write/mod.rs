@@ -8,6 +8,7 @@
 //! nothing refers to. What would be written over metadata is refused, and the image is marked as
 //! corrupt, as QEMU does.
 
+mod bitmaps;
 mod data;
 mod image;
 mod link;
@@ -19,15 +20,16 @@ use std::sync::Arc;
 use device::{Edge, Error, ErrorKind, Fault, Result};
 use runtime::{Gate, Mutex, MutexGuard, RangeLocks, RwLock};
 
+use super::bitmap::{self, Bitmap};
 use super::corrupt;
 use super::entry::{Geometry, l2_offset};
 use super::header::{Header, autoclear, incompatible};
 use super::refcounts::Refcounts;
 use super::region::Region;
 use super::snapshot;
-use super::tables::Written;
+use super::tables::{DataStore, Written};
+use super::tracked::Tracked;
 use crate::kit::blocks::{Blocks, Rank};
-use crate::kit::container::Container;
 use crate::kit::flush;
 use crate::kit::numbers::be64;
 use crate::kit::room::{Lease, Room};
@@ -41,13 +43,6 @@ const HELD_MAX: u64 = 64 << 20;
 /// Where the header has the incompatible features, and the autoclear ones.
 const INCOMPATIBLE_AT: u64 = 72;
 const AUTOCLEAR_AT: u64 = 88;
-
-/// A file with plain bytes of the disk, and an edge around it.
-#[derive(Clone)]
-pub(super) struct DataStore {
-    pub(super) container: Container,
-    pub(super) edge: Edge,
-}
 
 /// What is needed to write into an image.
 pub(super) struct Writer {
@@ -70,6 +65,10 @@ pub(super) struct Writer {
     locks: RangeLocks,
     saving: Arc<Gate>,
     saves: Mutex<Saves>,
+    /// Enabled bitmaps.
+    tracked: Vec<Arc<Tracked>>,
+    /// Before `saving`.
+    marking: Arc<Gate>,
 }
 
 struct State {
@@ -109,7 +108,6 @@ type Attempt<T> = std::result::Result<T, Stop>;
 /// With what is in the way, and what helps.
 pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
     let has = |feature| header.has(feature);
-    let bitmaps = header.usable_bitmaps().is_some();
     let why = if snapshot.is_some() {
         "a snapshot is never changed"
     } else if has(incompatible::CORRUPT) {
@@ -118,9 +116,6 @@ pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
         "it was not closed, and its refcounts are out of date; `qemu-img check -r all` repairs it"
     } else if has(incompatible::DATA_FILE) && header.snapshot_count > 0 {
         "it has snapshots and a data file, where both have the same clusters"
-    } else if bitmaps {
-        "it has dirty bitmaps, which would no longer be true; \
-         `qemu-img bitmap --remove FILE BITMAP` removes one"
     } else {
         return Ok(());
     };
@@ -128,10 +123,26 @@ pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
     Err(Error::new(ErrorKind::ReadOnly, Fault::File, action))
 }
 
+/// Refuses an image with bitmaps that would no longer be true, and that nobody may change.
+///
+/// # Errors
+/// With what helps.
+pub(super) fn check_bitmaps(bitmaps: &[Bitmap]) -> Result<()> {
+    let is_strange = |bitmap: &&Bitmap| bitmap.is_enabled() && bitmap.is_strange;
+    let Some(Bitmap { name, .. }) = bitmaps.iter().find(is_strange) else { return Ok(()) };
+    let action = format!(
+        "cannot be written: its bitmap `{}` has data of an unknown kind, and would no longer be true; \
+         `qemu-img bitmap --remove FILE BITMAP` removes it",
+        device::text::shown(name)
+    );
+    Err(Error::new(ErrorKind::ReadOnly, Fault::File, action))
+}
+
 /// Clears what would no longer be true: whatever this program does not know, it does not keep.
 pub(super) fn clear_features(container: &Edge, header: &Header) -> Result<()> {
-    debug_assert!(header.autoclear & autoclear::BITMAPS == 0 || header.usable_bitmaps().is_none());
-    let kept = if header.is_data_file_raw() { autoclear::DATA_FILE_RAW } else { 0 };
+    let raw = if header.is_data_file_raw() { autoclear::DATA_FILE_RAW } else { 0 };
+    let bitmaps = if header.usable_bitmaps().is_some() { autoclear::BITMAPS } else { 0 };
+    let kept = raw | bitmaps;
     if header.version >= 3 && header.autoclear != kept {
         container.write(&kept.to_be_bytes(), AUTOCLEAR_AT, false)?;
         container.flush()?;
@@ -147,11 +158,12 @@ impl Writer {
     pub(super) fn open(
         file: &Edge,
         header: &Header,
-        Written { container, edge, blocks, data }: Written,
+        Written { container, edge, blocks, data, tracked }: Written,
         taken: Arc<RwLock<Vec<(&'static str, Region)>>>,
     ) -> Result<Self> {
         let geometry = header.geometry();
         let cluster = geometry.cluster();
+        let step = usize::try_from(cluster).unwrap_or(usize::MAX);
         let counts = Refcounts::read(file, header)?.blocks().to_vec();
         protect_snapshots(file, header, &taken)?;
         let mut tables = HashSet::new();
@@ -177,6 +189,12 @@ impl Writer {
         for entry in l1.chunks_exact(8) {
             if let Some(offset) = l2_offset(be64(entry, 0).unwrap_or(0), geometry)? {
                 add("L2 table", offset)?;
+            }
+        }
+        for bitmap in bitmap::read(file, header)? {
+            let len = u64::from(bitmap.table_entries) * 8;
+            for offset in (bitmap.table_offset..bitmap.table_offset + len).step_by(step) {
+                add("table of a bitmap", offset)?;
             }
         }
         let limit = container.limit() / cluster;
@@ -206,6 +224,8 @@ impl Writer {
             locks: RangeLocks::default(),
             saving: Arc::default(),
             saves: Mutex::default(),
+            tracked,
+            marking: Arc::default(),
         })
     }
 
@@ -342,6 +362,7 @@ impl Writer {
     /// # Errors
     /// As for [`flush`](Self::flush).
     pub(super) async fn close(&self) -> Result<()> {
+        self.save_bitmaps().await?;
         // What is freed is counted after the tables that no longer refer to it are saved.
         for _ in 0..3 {
             if !self.is_unsaved() {
@@ -357,7 +378,7 @@ impl Writer {
 
     /// Whether something is left for [`close`](Self::close).
     pub(super) fn is_unsaved(&self) -> bool {
-        self.blocks.unsaved() > 0 || self.state().room.owes()
+        self.is_tracking() || self.blocks.unsaved() > 0 || self.state().room.owes()
     }
 }
 
