@@ -19,15 +19,24 @@ const BASE: &str = "backing_file";
 #[must_use]
 pub fn reach(disk: &Named, stack: &Stack, how: Use) -> Reach {
     let image = stack.image();
-    let found = disk.reaches(how).and(stack.reaches()).and(named_inside(&image.external));
+    let found = disk.reaches(how).and(stack.reaches()).and(named_inside(disk, image, how));
     if how == Use::Make { found.and(made_beside(disk, image)) } else { found }
 }
 
-fn named_inside(external: &External) -> Reach {
-    match external {
+/// What the image may name. Its data file is written with it: beneath the directory that is
+/// allowed, or else where the image is.
+fn named_inside(disk: &Named, image: &Image, how: Use) -> Reach {
+    let is_written = how == Use::Write && image.format().is_some_and(|f| f.write.is_some());
+    match &image.external {
         External::Nothing => Reach::default(),
-        External::Beneath(directory) => Reach::path(directory, Use::Read),
-        External::Chain => Reach::path("/", Use::Read),
+        External::Beneath(directory) => {
+            Reach::path(directory, if is_written { Use::Write } else { Use::Read })
+        }
+        External::Chain => {
+            let path = disk.path().filter(|_| is_written).map(text::path);
+            let beside = path.map(|path| Reach::path(directory(&path), Use::Write));
+            Reach::path("/", Use::Read).and(beside.unwrap_or_default())
+        }
     }
 }
 
