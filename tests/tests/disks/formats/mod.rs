@@ -15,3 +15,4 @@ mod made_by_us;
 mod recipes;
 mod returning;
 mod served;
+mod written;
