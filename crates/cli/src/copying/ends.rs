@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use copy::{Anew, Flush, Reflink};
-use device::{Edge, Info, format_size};
+use device::{Edge, ErrorKind, Info, format_size};
 use disk::{
     ByteStream, ConcatPart, Contents, Created, Creation, Holds, Image, OpenOptions, Relation,
     Stack, Storage, concat,
@@ -255,14 +255,14 @@ fn create(
     };
     let again;
     let mut stack = &work.target_stack;
-    if work.exists && stack.image().format().is_some() {
-        again = made_again(work, size, context)?;
+    if work.exists {
+        let empty = match stack.image().format() {
+            Some(_) => made_again(work, size, context)?,
+            None => None,
+        };
+        let Some(empty) = empty else { return in_place(work, (size, files), &options, context) };
+        again = empty;
         stack = &again;
-    } else if work.exists {
-        let apart = disk::check_apart(&work.target.storage(), files);
-        apart.map_err(|e| e.on(work.target.to_string()))?;
-        let edge = disk::open(&work.target, stack, &options, context)?.edge;
-        return Ok(Created { edge, holds: Holds::Unknown, made: None });
     }
     let creation = Creation {
         size,
@@ -304,13 +304,41 @@ fn check_room(target: &Created, stack: &Stack, size: u64) -> Result<(), Failure>
     )))
 }
 
-/// The existing image, to be made again as it is: it must be empty. One that is not is refused,
-/// since it would not be known what of it is left.
-fn made_again(work: &CopyRequest, size: u64, context: &Context) -> Result<Stack, Failure> {
+/// The existing target, to be written where it lies.
+fn in_place(
+    work: &CopyRequest,
+    (size, files): (u64, &[Storage]),
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Created, Failure> {
+    let (stack, target) = (&work.target_stack, &work.target);
+    let apart = disk::check_apart(&target.storage(), files);
+    apart.map_err(|e| e.on(target.to_string()))?;
+    let edge = disk::open(target, stack, options, context)?.edge;
+    if stack.image().format().is_some() && edge.info().size < size {
+        return Err(Failure::new(format!(
+            "-n: {target}: the disk in it has {} bytes, the source has {size}; nothing was changed",
+            edge.info().size
+        )));
+    }
+    Ok(Created { edge, holds: Holds::Unknown, made: None })
+}
+
+/// The existing image, to be made again as it is, which is quickest: it must be empty. `None`: it
+/// is not, and is written where it lies, if its format can be.
+fn made_again(work: &CopyRequest, size: u64, context: &Context) -> Result<Option<Stack>, Failure> {
     let (image, target) = (work.target_stack.image(), &work.target);
     let advice = "create the target: leave out -n";
-    let found = disk::remake(target, image, &OpenOptions::read_only(), context)
-        .map_err(|e| Failure::because(&e, format!("-n: {e}; {advice}")))?;
+    let is_written = image.format().is_some_and(|format| format.write.is_some())
+        && !image.compress
+        && !work.is_overlay;
+    let found = match disk::remake(target, image, &OpenOptions::read_only(), context) {
+        Err(e) if is_written && e.kind() == ErrorKind::Unsupported => return Ok(None),
+        found => found.map_err(|e| Failure::because(&e, format!("-n: {e}; {advice}")))?,
+    };
+    if found.size > size && is_written {
+        return Ok(None);
+    }
     if found.size != size {
         return Err(Failure::new(format!(
             "-n: {target}: the disk in it has {} bytes, the source has {size}; {advice}",
@@ -318,7 +346,7 @@ fn made_again(work: &CopyRequest, size: u64, context: &Context) -> Result<Stack,
         )));
     }
     let image = Image { options: found.options, ..image.clone() };
-    Ok(Stack::default().over_image(image))
+    Ok(Some(Stack::default().over_image(image)))
 }
 
 /// What the names tell about the ends.
