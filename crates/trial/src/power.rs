@@ -50,11 +50,7 @@ impl TestDice {
     }
 }
 
-impl std::fmt::Debug for PowerCut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PowerCut")
-    }
-}
+runtime::debug_as!(PowerCut);
 
 impl PowerCut {
     /// A disk that holds these bytes, and grows like a file or not.

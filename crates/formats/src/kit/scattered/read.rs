@@ -162,11 +162,12 @@ impl<A: Atlas> Scattered<A> {
                 let file = self.file(at)?;
                 (file, offset, self.stored(file, offset, run.len))
             }
-            // Zeroes need no reading.
-            Lies::Beneath | Lies::Hole | Lies::Zero(_) => {
+            Lies::Beneath => {
                 let (backing, there) = self.backed(at, run.len).ok_or_else(confused)?;
                 (backing, at, there)
             }
+            // Zeroes were filled in by the earlier attempt to answer at once.
+            Lies::Hole | Lies::Zero(_) => return Err(confused()),
         };
         let len = usize::try_from(there).map_err(|_| confused())?;
         let bytes = read(file, offset, len, true).await?.ok_or_else(confused)?;
