@@ -1,11 +1,31 @@
-//! Secrets that are named on a command line and not written there: a list of processes shows only
-//! the name.
+//! Secrets that are named on a command line and not written there, where a list of processes would
+//! show them: in a file (`+FILE`), in a descriptor that we were given (`-FD`), in a variable of the
+//! environment (`-env:NAME`), or typed (`-`). Those that are read are zeroed when they are dropped.
 
-use crate::{Error, ErrorKind, Fault, Result};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::path::PathBuf;
+
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use zeroize::Zeroizing;
+
+use crate::{Error, ErrorKind, Fault, Result, text, values};
+
+/// How tables mark a parameter whose value names a secret, as [`named`] reads it.
+pub const NAMED: &str = "SECRET";
+/// How they mark one whose value is a file that is a secret as a whole, as [`of_file`] reads it.
+pub const KEY_FILE: &str = "KEY-FILE";
 
 /// The prefix of a variable's name. In parameters for secrets, `-` was only followed by the number
 /// of a descriptor, so no old value changes its meaning.
 const ENVIRONMENT: &str = "-env:";
+/// Bytes of a secret, at most.
+const LONGEST: u64 = 64 << 10;
+/// Bytes of a file that is one as a whole, at most: what cryptsetup takes.
+const LONGEST_FILE: u64 = 8 << 20;
+/// The terminal of the user.
+const TERMINAL: &str = "/dev/tty";
 
 /// The value of the variable of the environment that the word names; `None` if it names none.
 /// Errors show its name alone.
@@ -23,9 +43,151 @@ pub fn of_environment(word: &str) -> Option<Result<String>> {
     })
 }
 
+/// The secret that a word is, or names, as the value of `key`.
+///
+/// # Errors
+/// The file, descriptor or variable cannot be read, or there is no terminal.
+pub fn named(word: &str, key: &str) -> Result<Zeroizing<String>> {
+    if let Some(value) = of_environment(word) {
+        return value.map(Zeroizing::new);
+    }
+    let text = match (word.strip_prefix('+'), word.strip_prefix('-')) {
+        (Some(path), _) => {
+            let failed = |e| Error::os(format!("read {key}= from a file"), e).on(path);
+            contents(File::open(path).map_err(failed)?, key)?
+        }
+        (None, Some("")) => typed(key)?,
+        (None, Some(number)) => {
+            let number = number.parse::<RawFd>().ok().filter(|fd| *fd > 2);
+            let fd = number.ok_or_else(|| {
+                let why = "- must be followed by the number of a descriptor, 3 or more";
+                values::wrong(key, why)
+            })?;
+            // By its path in /proc, and so an opening of our own: the owner keeps the descriptor.
+            let failed = |e| Error::os(format!("read {key}= from a descriptor"), e);
+            contents(File::open(descriptor(fd)).map_err(failed)?, key)?
+        }
+        (None, None) => Zeroizing::new(word.to_owned()),
+    };
+    Ok(text)
+}
+
+/// A file that is a secret as a whole, the value of `key`.
+///
+/// # Errors
+/// It cannot be read, or is longer than 8 MiB.
+pub fn of_file(path: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
+    let failed = |e| Error::os(format!("read {key}= from a file"), e).on(path);
+    let file = File::open(text::path(path)).map_err(failed)?;
+    // Room for all of it at once: what is left behind by a vector that grows is not zeroed.
+    let len = file.metadata().map_err(failed)?.len().min(LONGEST_FILE);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(len).unwrap_or(0) + 1));
+    file.take(LONGEST_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LONGEST_FILE {
+        return Err(values::wrong(key, "the file is longer than 8 MiB"));
+    }
+    Ok(bytes)
+}
+
+/// The file that is opened for a word, if there is one.
+#[must_use]
+pub fn file(word: &str) -> Option<PathBuf> {
+    let number = || word.strip_prefix('-')?.parse().ok().map(descriptor);
+    match word {
+        "-" => Some(TERMINAL.into()),
+        word => word.strip_prefix('+').map(text::path).or_else(number),
+    }
+}
+
+fn descriptor(number: RawFd) -> PathBuf {
+    format!("/proc/self/fd/{number}").into()
+}
+
+/// The first line of a file.
+fn contents(file: File, key: &str) -> Result<Zeroizing<String>> {
+    // Room for all of it at once, as in `of_file`.
+    let room = usize::try_from(LONGEST).unwrap_or(0) + 1;
+    let mut text = Zeroizing::new(String::with_capacity(room));
+    let read = file.take(LONGEST + 1).read_to_string(&mut text);
+    read.map_err(|e| Error::os(format!("read {key}="), e))?;
+    if text.len() as u64 > LONGEST {
+        return Err(values::wrong(key, "the file is longer than 64 KiB"));
+    }
+    Ok(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
+}
+
+/// A line from the user's terminal, which does not show it.
+fn typed(key: &str) -> Result<Zeroizing<String>> {
+    let terminal = File::options().read(true).write(true).open(TERMINAL);
+    let terminal = terminal.map_err(|e| Error::os(format!("ask for {key}= at a terminal"), e))?;
+    let failed = |e| Error::os(format!("ask for {key}="), e);
+    let mut line = Zeroizing::new(String::new());
+    (&terminal).write_all(format!("{key}: ").as_bytes()).map_err(failed)?;
+    let quiet = Quiet::new(terminal.as_fd());
+    let read = BufReader::new((&terminal).take(LONGEST)).read_line(&mut line);
+    drop(quiet);
+    (&terminal).write_all(b"\n").map_err(failed)?;
+    read.map_err(failed)?;
+    Ok(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+/// A terminal without echo, until dropped.
+struct Quiet<'a>(BorrowedFd<'a>, Option<rustix::termios::Termios>);
+
+impl<'a> Quiet<'a> {
+    fn new(terminal: BorrowedFd<'a>) -> Self {
+        let before = tcgetattr(terminal).ok();
+        if let Some(mut now) = before.clone() {
+            now.local_modes.remove(LocalModes::ECHO);
+            let _ = tcsetattr(terminal, OptionalActions::Now, &now);
+        }
+        Self(terminal, before)
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = &self.1 {
+            let _ = tcsetattr(self.0, OptionalActions::Now, before);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
+
+    fn read(value: &str) -> Result<String> {
+        named(value, "password").map(|secret| secret.to_string())
+    }
+
+    #[test]
+    fn what_is_opened_for_a_secret_is_told_before() {
+        let found = ["+/a", "-7", "-", "a", "-env:A", ""]
+            .map(|word| file(word).map(|path| path.display().to_string()).unwrap_or_default());
+        assert_eq!(found, ["/a", "/proc/self/fd/7", "/dev/tty", "", "", ""]);
+    }
+
+    #[test]
+    fn a_secret_comes_as_it_is_from_a_file_or_from_a_descriptor() {
+        assert_eq!(read("pass word").unwrap(), "pass word");
+        assert_eq!(read("").unwrap(), "");
+        let path = std::env::temp_dir().join(format!("diskferry-secret-{}", std::process::id()));
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"from a file\nmore\n").unwrap();
+        assert_eq!(read(&format!("+{}", path.display())).unwrap(), "from a file");
+        let path_text = path.to_str().unwrap();
+        assert_eq!(**of_file(path_text, "key").unwrap(), *b"from a file\nmore\n");
+        let file = File::open(&path).unwrap();
+        assert_eq!(read(&format!("-{}", file.as_raw_fd())).unwrap(), "from a file");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read("-env:PATH").unwrap(), std::env::var("PATH").unwrap());
+        for wrong in ["+/nonexistent", "-x", "-0", "-99999999999", "-env:NO_SUCH_VARIABLE"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_variable_is_named_and_anything_else_is_not() {
