@@ -155,7 +155,8 @@ pub fn create_for(
     if edge.is_err() {
         made.remove();
     }
-    let holds = if filters.is_empty() && over.is_none() { Holds::Zeroes } else { Holds::Unknown };
+    let is_zero = filters.is_empty() && over.is_none() && creator.reads_zero;
+    let holds = if is_zero { Holds::Zeroes } else { Holds::Unknown };
     let made = (!made.is_empty()).then(|| Box::new(made) as Box<dyn Made>);
     Ok(Created { edge: edge?, holds, made })
 }

@@ -55,8 +55,7 @@ pub struct Creator {
     pub beside: Option<fn(&str) -> String>,
     /// A new image in a container that is empty or may be overwritten, and that grows with writes
     /// ([`Device::resize`] sets its length). [`Device::finish`] writes last what makes it a valid
-    /// image, and finishes the container too. Without a backing image ([`over`](Self::over)) it
-    /// reads as zeroes until it is written. What the extents of the disk call zero must stay zero
+    /// image, and finishes the container too. What the extents of the disk call zero must stay zero
     /// in a container that takes every byte once, in ascending order: a pipe.
     pub open: fn(Edge, &Making<'_>, DiskMap<'_>) -> Result<Arc<dyn Device>>,
     /// The backing image that the options name. It is opened before anything existing is changed.
@@ -67,6 +66,9 @@ pub struct Creator {
     /// The options that would recreate an empty image as it is. An error says what the image holds,
     /// or what would be lost.
     pub remake: Option<fn(&Edge, &Context) -> Result<Params>>,
+    /// Whether a new image without a backing image reads as zeroes until it is written. Otherwise it
+    /// is not known what it reads as.
+    pub reads_zero: bool,
     /// How large one would be, given the extents of its disk; none of them where there is no disk
     /// yet.
     pub measure: fn(&Making<'_>, DiskMap<'_>) -> Result<Measure>,

@@ -29,6 +29,7 @@ pub(crate) const FORMAT: Format = Format {
         over: crate::format::over_nothing,
         piped: |_| Ok(true),
         remake: None,
+        reads_zero: true,
         // Whole sectors, as QEMU makes them; ours ends where the disk does.
         measure: |making, _| {
             let size = making.size.checked_next_multiple_of(512).unwrap_or(making.size);

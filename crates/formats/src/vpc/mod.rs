@@ -42,6 +42,7 @@ pub(crate) const FORMAT: Format = Format {
         over: crate::format::over_nothing,
         piped: |_| Ok(false),
         remake: None,
+        reads_zero: true,
         measure: create::measure,
         measure_bitmaps: crate::format::no_bitmaps,
     }),

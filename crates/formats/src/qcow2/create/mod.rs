@@ -43,6 +43,7 @@ pub(crate) const CREATE: Creator = Creator {
     over: |making| making.backing(None),
     piped: upwards::piped,
     remake: Some(remake::remake),
+    reads_zero: true,
     measure: measure::measure,
     measure_bitmaps: measure::bitmaps,
 };

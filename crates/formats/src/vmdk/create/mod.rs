@@ -28,6 +28,7 @@ pub(super) const CREATOR: Creator = Creator {
     over: |making| making.backing(Some("vmdk")),
     piped,
     remake: None,
+    reads_zero: true,
     measure,
     measure_bitmaps: crate::format::no_bitmaps,
 };
