@@ -45,7 +45,7 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    image::refuse_objects(matches)?;
+    image::check_objects(matches)?;
     if image::word(matches, "repair").is_some() {
         return Err(Failure::new(
             "-r: repairing is not supported yet; `qemu-img check -r` does it",

@@ -53,7 +53,7 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    image::refuse_objects(matches)?;
+    image::check_objects(matches)?;
     let quiet = matches.get_flag("quiet");
     let named = |id: &str, format: &str| {
         Source::of(matches, image::word(matches, id).unwrap_or_default(), format)

@@ -56,7 +56,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     if image::asks_for_formats(matches, "format") {
         return output::text(&image::formats_to_make());
     }
-    image::refuse_objects(matches)?;
+    image::check_objects(matches)?;
     let word = image::word(matches, "format").unwrap_or("raw");
     if image::asks_for_help(image::words(matches, "options")) {
         return output::text(&image::help(disk::format(word)?));
@@ -93,6 +93,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     if !matches.get_flag("quiet") && !output::is_named(name) {
         output::text(&format!("Formatting '{name}', fmt={word}{}\n", options_of(&image, size)))?;
     }
+    image::resolve_secrets(matches, &mut image.options)?;
     let force = force::asked(matches);
     let made = force::refuse_used(&target, force)
         .and_then(|()| create(&target, image, size, force, &context));

@@ -53,7 +53,7 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    image::refuse_objects(matches)?;
+    image::check_objects(matches)?;
     copying::run(&work(matches)?)
 }
 

@@ -44,7 +44,7 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    image::refuse_objects(matches)?;
+    image::check_objects(matches)?;
     let format = disk::format(image::word(matches, "target-format").unwrap_or("raw"))?;
     if image::asks_for_help(image::words(matches, "options")) {
         return output::text(&image::help(format));

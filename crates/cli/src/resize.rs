@@ -59,7 +59,7 @@ fn length(text: &str) -> Result<Length, Failure> {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    image::refuse_objects(matches)?;
+    image::check_objects(matches)?;
     let disk = Named::parse(image::word(matches, "disk").unwrap_or_default())?;
     let mode = image::word(matches, "preallocation").and_then(image::allocation);
     let mode = mode.unwrap_or(Allocation::Sparse);

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use device::{Params, Reach, Use, text};
+use device::{Param, Params, Reach, Use, secret, text};
 use devices::Named;
 use formats::Format;
 
@@ -20,6 +20,7 @@ const BASE: &str = "backing_file";
 pub fn reach(disk: &Named, stack: &Stack, how: Use) -> Reach {
     let image = stack.image();
     let found = disk.reaches(how).and(stack.reaches()).and(named_inside(disk, image, how));
+    let found = found.and(secrets(image));
     if how == Use::Make { found.and(made_beside(disk, image)) } else { found }
 }
 
@@ -38,6 +39,36 @@ fn named_inside(disk: &Named, image: &Image, how: Use) -> Reach {
             Reach::path("/", Use::Read).and(beside.unwrap_or_default())
         }
     }
+}
+
+/// The files of the secrets that open an image, or are to open a new one. A format that is guessed
+/// may be any.
+fn secrets(image: &Image) -> Reach {
+    let formats = formats::formats().iter();
+    let (mut params, mut options) = (Vec::new(), Vec::new());
+    for format in formats.filter(|format| image.format().is_none_or(|own| own.word == format.word))
+    {
+        params.extend(format.params);
+        options.extend(format.create.map_or(&[][..], |create| create.options));
+    }
+    secret_files(&image.params, &params).and(secret_files(&image.options, &options))
+}
+
+/// The files that these parameters name as secrets. A terminal is also written to.
+fn secret_files(given: &Params, declared: &[&Param]) -> Reach {
+    let files = declared.iter().filter_map(|param| {
+        let word = given.get(param.key)?;
+        match param.value {
+            secret::NAMED => secret::file(word),
+            secret::KEY_FILE => Some(text::path(word)),
+            _ => None,
+        }
+    });
+    let reached = files.map(|path| {
+        let how = if path.starts_with("/dev/tty") { Use::Write } else { Use::Read };
+        Reach::path(path, how)
+    });
+    reached.fold(Reach::default(), Reach::and)
 }
 
 /// The files of a new image: those that its options name, and its other parts, which are in its

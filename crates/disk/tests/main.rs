@@ -4,6 +4,7 @@
 
 mod arrows;
 mod blocks;
+mod luks;
 mod new_qcow2;
 mod opening;
 mod qcow2_of_qemu;

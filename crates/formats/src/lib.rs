@@ -14,6 +14,7 @@ mod files;
 mod format;
 mod head;
 mod kit;
+mod luks;
 mod packed;
 mod parallels;
 mod qcow;

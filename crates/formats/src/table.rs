@@ -16,6 +16,7 @@ static FORMATS: &[Format] = &[
     crate::parallels::FORMAT,
     crate::qed::FORMAT,
     crate::qcow::FORMAT,
+    crate::luks::FORMAT,
     crate::dmg::FORMAT,
     crate::packed::GZ,
     crate::packed::XZ,

@@ -62,6 +62,7 @@ pub static TARGETS: &[FuzzTarget] = &[
     },
     FuzzTarget { name: "qed", longest: 64 * KIB, run: |bytes| image::run("qed", bytes) },
     FuzzTarget { name: "qcow", longest: 32 * KIB, run: |bytes| image::run("qcow", bytes) },
+    FuzzTarget { name: "luks", longest: 40 * KIB, run: |bytes| image::run("luks", bytes) },
     FuzzTarget { name: "dmg", longest: 32 * KIB, run: |bytes| image::run("dmg", bytes) },
     FuzzTarget { name: "gz", longest: 8 * KIB, run: |bytes| image::run("gz", bytes) },
     FuzzTarget { name: "xz", longest: 8 * KIB, run: |bytes| image::run("xz", bytes) },

@@ -12,6 +12,7 @@ pub(crate) fn image(format: &str, bytes: &[u8]) -> Option<Vec<u8>> {
     match format {
         "vhdx" => vhdx(&mut mended),
         "vpc" => vpc(&mut mended),
+        "luks" => luks(&mut mended),
         _ => return None,
     }
     (mended != bytes).then_some(mended)
@@ -52,6 +53,27 @@ pub(crate) fn tar(bytes: &[u8]) -> Option<Vec<u8>> {
         block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     }
     (mended != bytes).then_some(mended)
+}
+
+/// Both copies of the header of LUKS2, each as long as it says.
+fn luks(image: &mut [u8]) {
+    use sha2::{Digest, Sha256};
+    for at in [0, 16 << 10] {
+        let Some(head) = image.get(at..at + 4096) else { continue };
+        if head[4..8] != [0xba, 0xbe, 0, 2] {
+            continue;
+        }
+        let len = u64::from_be_bytes(head[8..16].try_into().unwrap());
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if at.checked_add(len).is_none_or(|end| image.len() < end) || len < 4096 {
+            continue;
+        }
+        image[at + 72..at + 104].fill(0);
+        image[at + 72..at + 78].copy_from_slice(b"sha256");
+        image[at + 448..at + 512].fill(0);
+        let sum = Sha256::digest(&image[at..at + len]);
+        image[at + 448..at + 480].copy_from_slice(&sum);
+    }
 }
 
 fn vhdx(image: &mut [u8]) {

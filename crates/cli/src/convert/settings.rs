@@ -17,7 +17,7 @@ const LONGEST: u64 = 16 << 20;
 
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
-    image::refuse_objects(matches)?;
+    image::check_objects(matches)?;
     refuse_what_is_to_come(matches)?;
     let (sources, target) = named(matches)?;
     if matches.get_flag("progress") && output::is_named(target) {
@@ -106,10 +106,13 @@ fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure
                 "--target-image-opts names the format itself; leave out -O",
             ));
         }
-        return image::target_of_options(text);
+        let (disk, mut image) = image::target_of_options(text)?;
+        image::resolve_secrets(matches, &mut image.params)?;
+        return Ok((disk, image));
     }
     let mut image = Image::of(format.unwrap_or("raw"))?;
     image.options = image::options(image::words(matches, "options"))?;
+    image::resolve_secrets(matches, &mut image.options)?;
     image.compress = matches.get_flag("compress");
     // Which files its backing image may name in turn.
     image.external = image::external(matches);

@@ -6,6 +6,7 @@
 
 mod backing;
 mod options;
+mod secrets;
 mod strings;
 
 use std::collections::BTreeSet;
@@ -21,6 +22,7 @@ use serde_json::Value;
 
 pub(crate) use backing::{check as check_backing, size as backing_size};
 pub(crate) use options::{asks_for_help, help, read as options};
+pub(crate) use secrets::{check_objects, object, resolve_secrets};
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
@@ -80,6 +82,7 @@ impl Source {
             }
             let (disk, mut image) = strings::parse(text)?;
             image.external = external(matches);
+            resolve_secrets(matches, &mut image.params)?;
             let unsaid = matches!(image.content, Content::Guess);
             return Ok(Self { disk, stack: Stack::default().over_image(image), unsaid });
         }
@@ -91,6 +94,7 @@ impl Source {
             image = Image { params: image.params, ..Image::of(format)? };
         }
         image.external = external(matches);
+        resolve_secrets(matches, &mut image.params)?;
         image.guess_backing = format.is_none();
         image.check()?;
         // A node in JSON names its driver itself.
@@ -318,11 +322,6 @@ pub(crate) fn image(matches: &ArgMatches, id: &str) -> Result<Image, Failure> {
     Ok(Image { external: external(matches), ..image })
 }
 
-/// `--object`.
-pub(crate) fn object() -> Arg {
-    value("--object TYPE,...", "Refused: secrets are not supported yet").hide(true)
-}
-
 /// `-T` of verbs that only read: checked, and ignored.
 pub(crate) fn cache_argument() -> Arg {
     value("-T, --source-cache MODE", "Ignored").alias("cache").value_parser(CACHES)
@@ -367,16 +366,6 @@ pub(crate) fn write_json(out: &mut dyn Write, value: &Value) -> io::Result<()> {
         writeln!(out, "{:indent$}{line}", "")?;
     }
     Ok(())
-}
-
-/// Refuses what is not supported yet.
-pub(crate) fn refuse_objects(matches: &ArgMatches) -> Result<(), Failure> {
-    match word(matches, "object") {
-        Some(object) => Err(Failure::new(format!(
-            "--object {object}: secrets and encrypted images are not supported yet"
-        ))),
-        None => Ok(()),
-    }
 }
 
 /// Which files images may name.

@@ -54,7 +54,7 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    images::refuse_objects(matches)?;
+    images::check_objects(matches)?;
     let asked = question::asked(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
     match asked {

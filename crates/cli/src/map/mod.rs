@@ -62,7 +62,7 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    images::refuse_objects(matches)?;
+    images::check_objects(matches)?;
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
     show(matches, &source, images::word(matches, "context").unwrap_or(ALLOCATION))
 }

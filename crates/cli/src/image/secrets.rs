@@ -1,0 +1,99 @@
+//! `--object secret,id=ID,file=FILE`: QEMU's secrets, which `key-secret=ID` refers to. Only those in
+//! files: what is on the command line itself is shown by a list of processes.
+
+use clap::{Arg, ArgAction, ArgMatches};
+use device::Params;
+
+use super::options::words;
+use crate::arguments::value;
+use crate::failure::Failure;
+
+/// A secret in a file.
+struct FileSecret {
+    id: String,
+    file: String,
+    format: String,
+}
+
+/// `--object`.
+pub(crate) fn object() -> Arg {
+    let help = "A secret in a file, for key-secret=ID: secret,id=ID,file=FILE; format=base64 where it is encoded";
+    value("--object TYPE,...", help).action(ArgAction::Append)
+}
+
+/// Refuses objects that make no sense, or are none of these.
+pub(crate) fn check_objects(matches: &ArgMatches) -> Result<(), Failure> {
+    objects(matches).map(drop)
+}
+
+/// Names the files of the secrets that parameters refer to.
+pub(crate) fn resolve_secrets(matches: &ArgMatches, params: &mut Params) -> Result<(), Failure> {
+    let Some(id) = params.take("key-secret") else { return Ok(()) };
+    let found = objects(matches)?.into_iter().find(|object| object.id == id);
+    let found = found.ok_or_else(|| {
+        Failure::usage(format!(
+            "key-secret={id}: which file? add --object secret,id={id},file=FILE"
+        ))
+    })?;
+    params.set("key-file", &found.file)?;
+    params.set("key-format", &found.format)?;
+    Ok(())
+}
+
+fn objects(matches: &ArgMatches) -> Result<Vec<FileSecret>, Failure> {
+    super::words(matches, "object").map(object_of).collect()
+}
+
+/// What is wrong is said without the values: they may be secret.
+fn object_of(text: &str) -> Result<FileSecret, Failure> {
+    let all = words(text);
+    let (kind, options) = all.split_first().map_or(("", &[][..]), |(kind, rest)| (&**kind, rest));
+    let wrong = |why: &str| Failure::usage(format!("--object {kind}: {why}"));
+    if kind.trim_start_matches("qom-type=") != "secret" {
+        return Err(Failure::usage("--object: secrets in files are known: secret,id=ID,file=FILE"));
+    }
+    let mut params = Params::default();
+    for option in options {
+        let (key, value) = option.split_once('=').ok_or_else(|| wrong("an option has no value"))?;
+        params.set(key, value).map_err(|_| wrong("an option is given twice"))?;
+    }
+    if params.get("data").is_some() {
+        return Err(wrong(
+            "data= would be shown by a list of processes; put it into a file: file=FILE",
+        ));
+    }
+    params.check(&["id", "file", "format"]).map_err(|e| wrong(&e.to_string()))?;
+    let mut need = |key| params.take(key).ok_or_else(|| wrong(&format!("there is no {key}=")));
+    let (id, file) = (need("id")?, need("file")?);
+    let format = params.take("format").unwrap_or_else(|| "raw".to_owned());
+    match &*format {
+        "raw" | "base64" => Ok(FileSecret { id, file, format }),
+        _ => Err(wrong("format= is raw or base64")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_in_a_file_and_nothing_that_is_wrong_shows_one() {
+        let found = object_of("secret,id=a,file=/b,,c,format=base64").unwrap();
+        let found = (&*found.id, &*found.file, &*found.format);
+        assert_eq!(found, ("a", "/b,c", "base64"));
+        assert_eq!(object_of("secret,id=a,file=b").unwrap().format, "raw");
+        for wrong in [
+            "",
+            "tls-creds-x509,id=a,dir=sesame",
+            "secret,id=a,data=sesame",
+            "secret,id=a,file=b,format=sesame",
+            "secret,id=a,file=b,id=sesame",
+            "secret,id=a,file=b,sesame",
+            "secret,file=sesame",
+            "secret,id=sesame",
+        ] {
+            let error = object_of(wrong).err().unwrap().to_string();
+            assert!(!error.contains("sesame"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The secret that opens a disk: a passphrase, or a file of any bytes. It is named, and never
+//! written on a command line itself, where a list of processes would show it.
+
+use base64ct::{Base64, Encoding as _};
+use device::{Error, ErrorKind, Fault, Param, Params, Result, param, secret, values};
+use zeroize::Zeroizing;
+
+/// The parameters that name it.
+pub(super) const PARAMS: [Param; 4] = [
+    param(
+        "passphrase",
+        secret::NAMED,
+        "the passphrase: the first line of a file (+FILE) or a descriptor (-FD), a variable (-env:NAME), or typed (-)",
+    ),
+    param(
+        "key-file",
+        secret::KEY_FILE,
+        "the key: all bytes of a file, as cryptsetup and QEMU have it",
+    ),
+    param("key-format", "raw|base64", "how the key is written in the file (raw)"),
+    param("key-secret", "ID", "the secret that --object names, as QEMU has it"),
+];
+
+/// Refuses parameters that name no secret; nothing is read.
+///
+/// # Errors
+/// `NeedsKey`: they name none.
+pub(super) fn check_named(params: &Params) -> Result<()> {
+    if ["passphrase", "key-file", "key-secret"].iter().any(|key| params.get(key).is_some()) {
+        return Ok(());
+    }
+    let why = "LUKS encrypts the disk: passphrase=+FILE or key-file=FILE names what opens it";
+    Err(Error::new(ErrorKind::NeedsKey, Fault::User, why))
+}
+
+/// The secret that parameters name.
+///
+/// # Errors
+/// `NeedsKey`: they name none. It cannot be read.
+pub(super) fn of(params: &Params) -> Result<Zeroizing<Vec<u8>>> {
+    check_named(params)?;
+    let is_base64 = values::choice(params, "key-format", &["raw", "base64"])? == Some(1);
+    let found = match (params.get("passphrase"), params.get("key-file")) {
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid(
+                "passphrase= and key-file= are given; one of them opens the disk",
+            ));
+        }
+        (None, None) => {
+            let why =
+                "there is no --object secret here; passphrase=+FILE or key-file=FILE names it";
+            return Err(values::wrong("key-secret", why));
+        }
+        (Some(word), None) if !word.starts_with(['+', '-']) => {
+            let why = "a list of processes would show it: name it, by +FILE, -FD, -env:NAME, or - to be asked";
+            return Err(values::wrong("passphrase", why));
+        }
+        (Some(word), None) => {
+            let text = secret::named(word, "passphrase")?;
+            Zeroizing::new(text.as_bytes().to_vec())
+        }
+        (None, Some(path)) => secret::of_file(path, "key-file")?,
+    };
+    let found = if is_base64 { decoded(&found)? } else { found };
+    if found.is_empty() {
+        return Err(Error::invalid("what opens the disk is empty"));
+    }
+    Ok(found)
+}
+
+/// Base64, with line ends anywhere.
+fn decoded(text: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
+    let letters = text.iter().filter(|byte| !byte.is_ascii_whitespace()).copied();
+    let mut bytes = Zeroizing::new(letters.collect::<Vec<u8>>());
+    let len = Base64::decode_in_place(&mut bytes).map(<[u8]>::len);
+    let len = len.map_err(|_| values::wrong("key-format", "the file is no base64"))?;
+    bytes.truncate(len);
+    Ok(bytes)
+}
