@@ -8,7 +8,7 @@ use runtime::Context;
 
 use crate::blocks::support::{Place, all, create, must, pattern, peer, put};
 
-const SIZE: usize = (3 << 20) + 512;
+const SIZE: usize = (1 << 20) + 512;
 /// The first sector of a disk that QEMU makes with keys of 512 bits, in bytes.
 const PAYLOAD: usize = 2_068_480;
 
@@ -52,7 +52,8 @@ const CIPHERS: [&[&str]; 5] = [
     &[],
     &["cipher-alg=aes-128", "hash-alg=sha1"],
     &["cipher-alg=aes-256", "cipher-mode=cbc", "ivgen-alg=essiv", "ivgen-hash-alg=sha256"],
-    &["cipher-alg=aes-192", "cipher-mode=cbc", "ivgen-alg=plain64", "hash-alg=sha512"],
+    // QEMU 7.2 ends by an assertion where a keyslot is no whole number of sectors: with aes-192.
+    &["cipher-alg=aes-256", "cipher-mode=cbc", "ivgen-alg=plain64", "hash-alg=sha512"],
     &["cipher-alg=aes-128", "cipher-mode=cbc", "ivgen-alg=plain"],
 ];
 
@@ -84,8 +85,8 @@ fn qemu_reads_what_is_made_and_what_it_makes_is_read_and_written() {
             disk.write(&expected[at..at + len], at as u64, true).unwrap();
         }
         let unmap = device::ZeroFlags { may_unmap: true, ..device::ZeroFlags::default() };
-        expected[1 << 20..(1 << 20) + 300_000].fill(0);
-        disk.zero(1 << 20, 300_000, unmap).unwrap();
+        expected[600_000..900_000].fill(0);
+        disk.zero(600_000, 300_000, unmap).unwrap();
         disk.trim(0, SIZE as u64, false).unwrap();
         disk.flush().unwrap();
         assert!(all(&disk) == expected, "{options:?}");
@@ -112,6 +113,7 @@ fn cryptsetup_opens_what_is_made_and_what_it_makes_is_read() {
         &["version=2", "pbkdf-memory=1M"],
         &["version=2", "pbkdf=argon2i", "pbkdf-memory=1M", "sector-size=4096", "label=a"],
         &["version=2", "pbkdf=pbkdf2", "cipher-alg=aes-128", "cipher-mode=cbc", "ivgen-alg=essiv"],
+        &["cipher-alg=aes-192", "cipher-mode=cbc", "ivgen-alg=plain"],
     ]
     .iter()
     .zip(0..)
@@ -123,37 +125,19 @@ fn cryptsetup_opens_what_is_made_and_what_it_makes_is_read() {
     }
     let forced = ["-q", "--key-file", &path, "--pbkdf-force-iterations"];
     for (options, n) in [
-        &["4", "--type", "luks2", "--pbkdf", "argon2id", "--pbkdf-memory", "1024"][..],
-        &[
-            "4",
-            "--type",
-            "luks2",
-            "--pbkdf",
-            "argon2i",
-            "--pbkdf-memory",
-            "1024",
-            "--sector-size",
-            "4096",
-        ],
-        &[
-            "1000",
-            "--type",
-            "luks2",
-            "--pbkdf",
-            "pbkdf2",
-            "--hash",
-            "sha512",
-            "--luks2-metadata-size",
-            "64k",
-        ],
-        &["1000", "--type", "luks1", "--cipher", "aes-cbc-essiv:sha256", "--key-size", "128"],
+        "4 --type luks2 --pbkdf argon2id --pbkdf-memory 1024",
+        "4 --type luks2 --pbkdf argon2i --pbkdf-memory 1024 --sector-size 4096",
+        "1000 --type luks2 --pbkdf pbkdf2 --hash sha512 --luks2-metadata-size 64k",
+        "1000 --type luks1 --cipher aes-cbc-essiv:sha256 --key-size 128",
+        "1000 --type luks1 --cipher aes-cbc-plain64 --key-size 192 --hash sha1",
     ]
     .iter()
     .zip(0..)
     {
-        let theirs = place.path(&format!("theirs{n}"));
+        let (theirs, options) = (place.path(&format!("theirs{n}")), options.split(' '));
         std::fs::File::create(&theirs).unwrap().set_len(20 << 20).unwrap();
-        must("cryptsetup", &[&["luksFormat"], &forced[..], options, &[&theirs]].concat());
+        let options: Vec<_> = options.chain([&*theirs]).collect();
+        must("cryptsetup", &[&["luksFormat"], &forced[..], &options].concat());
         let disk = open(&theirs, &[&ours], true).unwrap();
         assert!(disk.info().size >= 3 << 20 && disk.info().size <= 20 << 20);
         disk.write(b"written", 1000, true).unwrap();
@@ -388,7 +372,8 @@ fn the_second_copy_of_luks2_is_read_where_the_first_is_broken_and_the_newer_one_
         assert!(all(&open(&path, &[&ours], false).unwrap()) == [7; 4096], "{broken:?}");
     }
     let mut both = file.clone();
-    (both[5000], both[(16 << 10) + 5000]) = (0, 0);
+    both[5000] ^= 1;
+    both[(16 << 10) + 5000] ^= 1;
     let error = open(&place.write("none", &both), &[&ours], false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     // A newer second copy, whose keyslot asks for something else.
