@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
-use crate::{Error, ErrorKind, Fault, Result, text, values};
+use crate::{Error, ErrorKind, Fault, Param, Params, Reach, Result, Use, text, values};
 
 /// How tables mark a parameter whose value names a secret, as [`named`] reads it.
 pub const NAMED: &str = "SECRET";
@@ -87,6 +87,25 @@ pub fn of_file(path: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
         return Err(values::wrong(key, "the file is longer than 8 MiB"));
     }
     Ok(bytes)
+}
+
+/// The files of the secrets among `given`, by how the parameters are declared. A terminal is also
+/// written to.
+#[must_use]
+pub fn reaches<'a>(given: &Params, declared: impl IntoIterator<Item = &'a Param>) -> Reach {
+    let files = declared.into_iter().filter_map(|param| {
+        let word = given.get(param.key)?;
+        match param.value {
+            NAMED => file(word),
+            KEY_FILE => Some(text::path(word)),
+            _ => None,
+        }
+    });
+    let reached = files.map(|path| {
+        let how = if path.starts_with(TERMINAL) { Use::Write } else { Use::Read };
+        Reach::path(path, how)
+    });
+    reached.fold(Reach::default(), Reach::and)
 }
 
 /// The file that is opened for a word, if there is one.
@@ -168,6 +187,23 @@ mod tests {
         let found = ["+/a", "-7", "-", "a", "-env:A", ""]
             .map(|word| file(word).map(|path| path.display().to_string()).unwrap_or_default());
         assert_eq!(found, ["/a", "/proc/self/fd/7", "/dev/tty", "", "", ""]);
+    }
+
+    #[test]
+    fn what_parameters_reach_is_what_they_are_declared_to_name() {
+        let declared = [
+            crate::param("a", NAMED, ""),
+            crate::param("b", KEY_FILE, ""),
+            crate::param("c", "FILE", ""),
+        ];
+        let reach = |words: &[&str]| {
+            let given = Params::parse(words.iter().copied()).unwrap();
+            let found = reaches(&given, &declared);
+            (found.reads.len(), found.writes.len())
+        };
+        assert_eq!(reach(&["a=+/x", "b=/y", "c=/z"]), (2, 0));
+        assert_eq!(reach(&["a=-", "b=+y"]), (1, 1));
+        assert_eq!(reach(&["a=-env:X"]), (0, 0));
     }
 
     #[test]

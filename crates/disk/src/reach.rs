@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use device::{Param, Params, Reach, Use, secret, text};
+use device::{Params, Reach, Use, secret, text};
 use devices::Named;
 use formats::Format;
 
@@ -51,24 +51,7 @@ fn secrets(image: &Image) -> Reach {
         params.extend(format.params);
         options.extend(format.create.map_or(&[][..], |create| create.options));
     }
-    secret_files(&image.params, &params).and(secret_files(&image.options, &options))
-}
-
-/// The files that these parameters name as secrets. A terminal is also written to.
-fn secret_files(given: &Params, declared: &[&Param]) -> Reach {
-    let files = declared.iter().filter_map(|param| {
-        let word = given.get(param.key)?;
-        match param.value {
-            secret::NAMED => secret::file(word),
-            secret::KEY_FILE => Some(text::path(word)),
-            _ => None,
-        }
-    });
-    let reached = files.map(|path| {
-        let how = if path.starts_with("/dev/tty") { Use::Write } else { Use::Read };
-        Reach::path(path, how)
-    });
-    reached.fold(Reach::default(), Reach::and)
+    secret::reaches(&image.params, params).and(secret::reaches(&image.options, options))
 }
 
 /// The files of a new image: those that its options name, and its other parts, which are in its
@@ -151,6 +134,23 @@ mod tests {
         assert_eq!(reads(External::Nothing), [PathBuf::from("/a/b")]);
         assert_eq!(reads(External::Beneath("/c".into())), ["/a/b", "/c"].map(PathBuf::from));
         assert_eq!(reads(External::Chain), ["/a/b", "/"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn the_secret_of_an_image_is_read_of_a_guessed_one_too() {
+        let secret = |mut image: Image| {
+            image.params.add("key-file", "/key");
+            let stack = Stack::default().over_image(image);
+            super::reach(&Named::parse("/a/b").unwrap(), &stack, Use::Read).reads
+        };
+        let both = ["/a/b", "/key"].map(PathBuf::from);
+        assert_eq!(secret(Image::of("luks").unwrap()), both);
+        assert_eq!(secret(Image::guessed()), both);
+        let mut image = Image::of("luks").unwrap();
+        image.options.add("passphrase", "+/new");
+        let stack = Stack::default().over_image(image);
+        let made = super::reach(&Named::parse("/a/b").unwrap(), &stack, Use::Make);
+        assert_eq!((made.reads, made.makes), (vec!["/new".into()], vec!["/a/b".into()]));
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod ip;
 mod kit;
 mod limit;
 mod log;
+mod luks;
 mod map;
 mod multi_conn;
 mod nocache;

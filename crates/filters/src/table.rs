@@ -28,6 +28,7 @@ static KINDS: &[FilterKind] = &[
     crate::ip::KIND,
     crate::limit::KIND,
     crate::log::KIND,
+    crate::luks::KIND,
     crate::map::KIND,
     crate::multi_conn::KIND,
     crate::nocache::KIND,

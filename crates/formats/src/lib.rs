@@ -31,4 +31,5 @@ pub use description::{Description, NamedFile, Snapshot, StoredBitmap, unknown_fe
 pub use files::{Closed, Files, Reference, Role, refusal};
 pub use format::{Creator, DiskMap, Findings, Format, ImageOpener, Making, Measure, Opening};
 pub use head::Head;
+pub use luks::PARAMS as LUKS_PARAMS;
 pub use table::{format, formats, recognise};

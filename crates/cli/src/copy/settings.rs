@@ -18,7 +18,15 @@ const SOURCE: &str = "source";
 
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
-    let source_image = image::image(matches, "source-format")?;
+    let mut source_image = image::image(matches, "source-format")?;
+    let source = match source_image.format() {
+        None => named(matches, SOURCE)?,
+        Some(_) => {
+            let text = matches.get_one::<String>(SOURCE).map_or("", String::as_str);
+            image::with_params(text, &mut source_image)?
+        }
+    };
+    source_image.check()?;
     let promise = match image::word(matches, "target-format") {
         Some(_) => TargetPromise::Kept,
         None if source_image.format().is_some() => TargetPromise::OfImage,
@@ -30,7 +38,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let connections = matches.get_one::<u16>("connections").map_or(8, |n| usize::from(*n));
     let format = image::word(matches, "source-format");
     let source = Source {
-        disk: named(matches, SOURCE)?,
+        disk: source,
         stack: filters(matches, "source-filter")?.over_image(source_image),
         unsaid: format.is_none(),
     };

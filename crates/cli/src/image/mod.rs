@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
-use device::{Edge, Params, Reach, Use};
+use device::{Edge, Name, Params, Reach, Use};
 use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack, Storage};
 use runtime::Context;
 use serde_json::Value;
@@ -88,7 +88,10 @@ impl Source {
         }
         let (disk, mut image) = match text.strip_prefix("json:") {
             Some(_) => strings::parse(text)?,
-            None => (Named::parse(to_read(text))?, Image::guessed()),
+            None => {
+                let mut image = Image::guessed();
+                (with_params(text, &mut image)?, image)
+            }
         };
         if let Some(format) = format {
             image = Image { params: image.params, ..Image::of(format)? };
@@ -148,6 +151,25 @@ impl Source {
         }
         Ok(OpenImage { container, below, edge, format, reached, note })
     }
+}
+
+/// A disk that is named to be read. Parameters that its device does not have, but formats have, are
+/// the image's: `file:disk.luks?passphrase=+FILE`.
+pub(crate) fn with_params(text: &str, image: &mut Image) -> Result<Named, Failure> {
+    let mut name = Name::parse(to_read(text))?;
+    let named = Named::of(&name);
+    let Name::Device { params, .. } = &mut name else { return Ok(named?) };
+    if named.is_ok() {
+        return Ok(named?);
+    }
+    for param in disk::formats().iter().flat_map(|format| format.params) {
+        if let Some(value) = params.take(param.key) {
+            image.params.set(param.key, &value)?;
+        }
+    }
+    // Where it is wrong all the same, this is the error with the user's words.
+    let rest = Named::of(&name);
+    if rest.is_err() { Ok(named?) } else { Ok(rest?) }
 }
 
 /// Parameters that a format which was guessed does not have.

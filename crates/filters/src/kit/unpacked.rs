@@ -1,4 +1,4 @@
-//! A packed stream below as the disk that is in it: the formats of that name know how.
+//! What is below as the disk that is in it, packed or encrypted: the formats of that name know how.
 //!
 //! All clients have one disk, and what is below still lets each of them in, or does not.
 
@@ -17,8 +17,20 @@ use runtime::Context;
 /// # Errors
 /// The data is no such stream, or is damaged.
 pub(crate) fn open(word: &str, below: Edge, context: &Context) -> Result<Arc<dyn Device>> {
-    let params = Params::default();
-    let opening = Opening { params: &params, files: &Closed, context };
+    open_with(word, &Params::default(), below, context)
+}
+
+/// The same with parameters of the format.
+///
+/// # Errors
+/// They make no sense, too.
+pub(crate) fn open_with(
+    word: &str,
+    params: &Params,
+    below: Edge,
+    context: &Context,
+) -> Result<Arc<dyn Device>> {
+    let opening = Opening { params, files: &Closed, context };
     let disk = (format(word)?.open)(below.clone(), &opening)?;
     let disk = Edge::new(disk, context.pool.clone());
     Ok(Filtered::device(Unpacked { stream: below }, disk))

@@ -67,8 +67,13 @@ fn first(header: &header1::Header) -> Map<String, Value> {
 
 /// The same of LUKS2, which QEMU does not know.
 fn second(header: &header2::Header) -> Result<Map<String, Value>> {
+    // A number of 64 bits is text in the header.
+    let text = |text: &str| match text.parse::<u64>() {
+        Ok(number) => json!(number),
+        Err(_) => json!(device::text::shown(text)),
+    };
     let shown = |value: Option<&Value>| match value {
-        Some(Value::String(text)) => json!(device::text::shown(text)),
+        Some(Value::String(value)) => text(value),
         Some(Value::Number(number)) => json!(number),
         _ => Value::Null,
     };
@@ -87,7 +92,7 @@ fn second(header: &header2::Header) -> Result<Map<String, Value>> {
     let slots = entries(&header.json, "keyslots")?.iter().map(|(name, slot)| {
         let kdf = slot.get("kdf");
         let of = |key: &str| shown(kdf.and_then(|kdf| kdf.get(key)));
-        let mut said = json!({ "number": device::text::shown(name), "kdf": of("type") });
+        let mut said = json!({ "number": text(name), "kdf": of("type") });
         for key in ["hash", "iterations", "time", "memory", "cpus"] {
             if !of(key).is_null() {
                 said[key] = of(key);

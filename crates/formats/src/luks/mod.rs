@@ -65,7 +65,8 @@ pub(crate) const FORMAT: Format = Format {
     check: None,
 };
 
-const PARAMS: &[Param] = &{
+/// The parameters that open one, which the filter of the same name has too.
+pub const PARAMS: &[Param] = &{
     let [passphrase, key_file, key_format, key_secret] = secret::PARAMS;
     let memory = param("kdf-memory", "SIZE", "the most memory that a keyslot may ask for (1G)");
     [passphrase, key_file, key_format, key_secret, memory]

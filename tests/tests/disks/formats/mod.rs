@@ -10,6 +10,7 @@ mod crashes;
 mod disks;
 mod ground;
 mod hostile;
+mod luks;
 mod made_by_qemu;
 mod made_by_us;
 mod recipes;
