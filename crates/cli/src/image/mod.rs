@@ -99,7 +99,10 @@ impl Source {
         image.external = external(matches);
         resolve_secrets(matches, &mut image.params)?;
         image.guess_backing = format.is_none();
-        image.check()?;
+        // Of a format that is guessed they are checked when it is known.
+        if !matches!(image.content, Content::Guess) {
+            image.check()?;
+        }
         // A node in JSON names its driver itself.
         let unsaid = matches!(image.content, Content::Guess);
         Ok(Self { disk, stack: Stack::default().over_image(image), unsaid })
