@@ -92,7 +92,7 @@ mod tests {
             "secret,file=sesame",
             "secret,id=sesame",
         ] {
-            let error = object_of(wrong).err().unwrap().to_string();
+            let error = format!("{:?}", object_of(wrong).err().unwrap());
             assert!(!error.contains("sesame"), "{error}");
         }
     }
