@@ -3,7 +3,7 @@
 //! environment (`-env:NAME`), or typed (`-`). Those that are read are zeroed when they are dropped.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
 
@@ -140,14 +140,34 @@ fn typed(key: &str) -> Result<Zeroizing<String>> {
     let terminal = File::options().read(true).write(true).open(TERMINAL);
     let terminal = terminal.map_err(|e| Error::os(format!("ask for {key}= at a terminal"), e))?;
     let failed = |e| Error::os(format!("ask for {key}="), e);
-    let mut line = Zeroizing::new(String::new());
     (&terminal).write_all(format!("{key}: ").as_bytes()).map_err(failed)?;
     let quiet = Quiet::new(terminal.as_fd());
-    let read = BufReader::new((&terminal).take(LONGEST)).read_line(&mut line);
+    let line = line_of(&terminal);
     drop(quiet);
     (&terminal).write_all(b"\n").map_err(failed)?;
-    read.map_err(failed)?;
-    Ok(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_owned()))
+    let line = line.map_err(failed)?;
+    let text = std::str::from_utf8(&line).map_err(|_| values::wrong(key, "it is not text"))?;
+    Ok(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+/// What is read up to the end of a line, through no buffer that would keep it.
+fn line_of(mut terminal: &File) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let mut line = Zeroizing::new(vec![0; usize::try_from(LONGEST).unwrap_or(0)]);
+    let mut len = 0;
+    while let Some(rest) = line.get_mut(len..).filter(|rest| !rest.is_empty()) {
+        match terminal.read(rest) {
+            Ok(0) => break,
+            Ok(count) if rest.get(count - 1) == Some(&b'\n') => {
+                len += count;
+                break;
+            }
+            Ok(count) => len += count,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    line.truncate(len);
+    Ok(line)
 }
 
 /// A terminal without echo, until dropped.

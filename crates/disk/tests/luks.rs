@@ -6,7 +6,7 @@ use disk::{Created, Holds, Image, Named, OpenOptions, Stack};
 use proptest::prelude::*;
 use runtime::Context;
 
-use crate::blocks::support::{Place, all, create, must, pattern, peer, put};
+use crate::support::{Place, all, create, must, pattern, peer, put};
 
 const SIZE: usize = (1 << 20) + 512;
 /// The first sector of a disk that QEMU makes with keys of 512 bits, in bytes.

@@ -8,12 +8,11 @@ use crate::kit::unpacked;
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "luks",
     summary: "decrypts LUKS1 and LUKS2",
-    reads_only: false,
-    keeps_disk: true,
     params: formats::LUKS_PARAMS,
     reaches: |params| device::secret::reaches(params, formats::LUKS_PARAMS),
     example: "serve --filter=luks file disk.luks passphrase=+passphrase.txt --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, context| unpacked::open_with("luks", params, below, context),
+    ..FilterKind::PLAIN
 };
 
 #[cfg(test)]

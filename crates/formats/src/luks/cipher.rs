@@ -11,7 +11,7 @@ use super::hash::Hash;
 use crate::kit::fields::{corrupt, foreign};
 
 /// The unit in which initialization vectors count, whatever the size of a sector.
-pub(crate) const SECTOR: usize = 512;
+pub(super) const SECTOR: usize = 512;
 /// The largest sector.
 pub(super) const LARGEST: usize = 4096;
 /// Blocks that are computed together: those of the largest sector.
@@ -21,7 +21,7 @@ const ABREAST: usize = 64;
 
 /// A cipher with its mode and its vectors, as headers name it; `aes-xts-plain64` in one word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Encryption {
+pub(super) struct Encryption {
     pub(super) mode: Mode,
     pub(super) vectors: Vectors,
 }
@@ -123,7 +123,7 @@ impl Aes {
 }
 
 /// What encrypts and decrypts sectors with one key.
-pub(crate) struct Sectors {
+pub(super) struct Sectors {
     data: Aes,
     /// Encrypts vectors: XTS' second half of the key, or ESSIV's hash of it.
     second: Option<Aes>,
@@ -137,13 +137,13 @@ impl Sectors {
     ///
     /// # Errors
     /// The key does not have the length that the cipher needs.
-    pub(crate) fn new(encryption: Encryption, key: &[u8], size: usize) -> Result<Self> {
+    pub(super) fn new(encryption: Encryption, key: &[u8], size: usize) -> Result<Self> {
         debug_assert!(size >= SECTOR && LARGEST.is_multiple_of(size));
         let (data, tweak) = match encryption.mode {
             Mode::Cbc => (key, None),
             Mode::Xts => {
                 let (data, tweak) = key.split_at(key.len() / 2);
-                // The standard has no XTS with keys of 192 bits, nor halves that are the same.
+                // The standard has no XTS with keys of 192 bits.
                 if !matches!(data.len(), 16 | 32) || data.len() != tweak.len() {
                     let len = key.len();
                     return Err(corrupt(format!(
@@ -165,12 +165,12 @@ impl Sectors {
 
     /// Encrypts whole sectors in place; the first has the vector of the number `number`, which
     /// counts units of [`SECTOR`] bytes.
-    pub(crate) fn encrypt(&self, bytes: &mut [u8], number: u64) {
+    pub(super) fn encrypt(&self, bytes: &mut [u8], number: u64) {
         self.crypt(bytes, number, true);
     }
 
     /// Decrypts them.
-    pub(crate) fn decrypt(&self, bytes: &mut [u8], number: u64) {
+    pub(super) fn decrypt(&self, bytes: &mut [u8], number: u64) {
         self.crypt(bytes, number, false);
     }
 

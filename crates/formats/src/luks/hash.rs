@@ -10,7 +10,7 @@ use crate::kit::fields::foreign;
 
 /// A hash.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Hash {
+pub(super) enum Hash {
     Sha1,
     Sha224,
     Sha256,

@@ -147,7 +147,7 @@ impl Header {
         if segment.offset == 0 {
             return Err(corrupt("its header lies elsewhere, which is not supported"));
         }
-        Ok(Volume { segment, slots: slots.collect() })
+        Volume { segment, slots: slots.collect() }.check(LEN as u64)
     }
 }
 

@@ -31,6 +31,8 @@ const LONGEST: usize = 1 << 20;
 const ENTRIES: usize = 32;
 /// The longest salt or digest.
 const BYTES: usize = 4096;
+/// The shortest digest, that of LUKS1: a wrong key must not have it by chance.
+const LEAST_DIGEST: usize = super::header1::DIGEST;
 
 /// The header as it is written.
 #[derive(Clone, Debug)]
@@ -155,14 +157,21 @@ impl Header {
         let digest = check_of(digest)?;
         let slots = found.into_iter().take(ENTRIES);
         let slots = slots.map(|(_, _, slot)| slot_of(slot, &digest)?.check()).collect();
-        Ok(Volume { segment, slots })
+        Volume { segment, slots }.check(2 * self.size)
     }
 
     /// The features that one must know to change or read it.
     pub(super) fn requirements(&self) -> Vec<String> {
         let found = self.json.get("config").and_then(|config| config.get("requirements"));
-        let found = found.map(|found| found.get("mandatory").unwrap_or(found));
-        let all = found.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let all = match found {
+            Some(Value::Object(found)) => found.get("mandatory"),
+            other => other,
+        };
+        // What is no list is a feature that is not known.
+        let all = match all {
+            Some(Value::Array(all)) => all,
+            other => other.map_or(&[][..], std::slice::from_ref),
+        };
         let shown = |one: &Value| device::text::shown(one.as_str().unwrap_or("?")).into_owned();
         all.iter().take(ENTRIES).map(shown).collect()
     }
@@ -209,11 +218,15 @@ fn check_of(json: &Value) -> Result<Digest> {
     if word(json, "type")? != "pbkdf2" {
         return Err(foreign("the digest of its key is not of PBKDF2"));
     }
+    let value = bytes(json, "digest")?;
+    if value.len() < LEAST_DIGEST {
+        return Err(wrong("digest"));
+    }
     Ok(Digest {
         hash: Hash::parse(word(json, "hash")?)?,
         iterations: narrow(json, "iterations")?,
         salt: bytes(json, "salt")?,
-        value: bytes(json, "digest")?,
+        value,
     })
 }
 

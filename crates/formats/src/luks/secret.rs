@@ -70,8 +70,9 @@ pub(super) fn of(params: &Params) -> Result<Zeroizing<Vec<u8>>> {
 
 /// Base64, with line ends anywhere.
 fn decoded(text: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
-    let letters = text.iter().filter(|byte| !byte.is_ascii_whitespace()).copied();
-    let mut bytes = Zeroizing::new(letters.collect::<Vec<u8>>());
+    // Room for all of it at once: what is left behind by a vector that grows is not zeroed.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
+    bytes.extend(text.iter().filter(|byte| !byte.is_ascii_whitespace()));
     let len = Base64::decode_in_place(&mut bytes).map(<[u8]>::len);
     let len = len.map_err(|_| values::wrong("key-format", "the file is no base64"))?;
     bytes.truncate(len);

@@ -1,7 +1,9 @@
 //! What a header says, of either version, and the key of the disk.
 
+use std::hint::black_box;
+
 use device::{Edge, Error, ErrorKind, Fault, Result};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use super::cipher::{Encryption, SECTOR, Sectors};
 use super::derive::{Budget, Derivation};
@@ -95,8 +97,14 @@ impl Digest {
             Derivation::Pbkdf2 { hash: *hash, iterations: *iterations, salt: salt.clone() };
         budget.take(&derivation, value.len())?;
         let found = derivation.derive(key, value.len())?;
-        Ok(!value.is_empty() && found.as_slice() == value.as_slice())
+        Ok(is_same(&found, value))
     }
+}
+
+/// In a time that does not tell how much of it is the same.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let differs = one.iter().zip(other).fold(0, |found, (a, b)| black_box(found | a ^ b));
+    one.len() == other.len() && differs == 0
 }
 
 impl Slot {
@@ -139,7 +147,7 @@ impl Slot {
         let key = self.derivation.derive(passphrase, self.area_key_len)?;
         Sectors::new(self.encryption, &key, SECTOR)?.decrypt(&mut stripes, 0);
         let key = split::merge(&stripes, self.key_len, self.stripes as usize, self.hash);
-        stripes.fill(0);
+        stripes.zeroize();
         Ok(self.digest.is_of(&key, budget)?.then_some(key))
     }
 
@@ -157,6 +165,26 @@ impl Slot {
 }
 
 impl Volume {
+    /// Refuses one whose parts overlap: writing into the disk would change its header, which takes
+    /// `header` bytes, or its keyslots.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(super) fn check(self, header: u64) -> Result<Self> {
+        let disk = self.segment.offset;
+        if disk < header {
+            return Err(corrupt("its disk lies over its header").at(disk));
+        }
+        for slot in self.slots.iter().flatten() {
+            let end = slot.offset.checked_add(slot.area_len() as u64);
+            if slot.offset < header || end.is_none_or(|end| end > disk) {
+                let why = "a keyslot lies outside the room between its header and its disk";
+                return Err(corrupt(why).at(slot.offset));
+            }
+        }
+        Ok(self)
+    }
+
     /// The key of the disk.
     ///
     /// # Errors
