@@ -6,7 +6,7 @@ use disk::{Created, Holds, Image, Named, OpenOptions, Stack};
 use proptest::prelude::*;
 use runtime::Context;
 
-use crate::support::{Place, all, create, must, pattern, peer, put};
+use crate::support::{Place, all, create, map, must, open_image, pattern, peer, put};
 
 const SIZE: usize = (1 << 20) + 512;
 /// The first sector of a disk that QEMU makes with keys of 512 bits, in bytes.
@@ -114,6 +114,57 @@ fn qemu_reads_what_is_made_and_what_it_makes_is_read_and_written() {
             &["convert", "--object", &object, "--image-opts", &source, "-O", "raw", &plain],
         );
         assert!(std::fs::read(&plain).unwrap() == expected, "{options:?}");
+    }
+}
+
+/// The disk in an encrypted qcow2.
+fn open_qcow2(path: &str, params: &[&str]) -> Result<Edge> {
+    let params = Params::parse(params.iter().copied()).unwrap();
+    let external = disk::External::Chain;
+    open_image(path, Image { params, external, ..Image::of("qcow2").unwrap() })
+}
+
+#[test]
+fn an_encrypted_qcow2_of_qemu_is_read_and_its_holes_are_known() {
+    let place = Place::new();
+    let (ours, object) = key(&place);
+    if !has("qemu-img") {
+        return;
+    }
+    let (bytes, plain) = (pattern(SIZE, 6), place.path("plain"));
+    std::fs::write(&plain, &bytes).unwrap();
+    let data_file = format!("data_file={}", place.path("data"));
+    for (options, n) in [
+        "cluster_size=64k",
+        "cluster_size=512,encrypt.cipher-mode=cbc,encrypt.ivgen-alg=essiv,encrypt.ivgen-hash-alg=sha256",
+        "cluster_size=64k,extended_l2=on,encrypt.cipher-alg=aes-128",
+        &data_file,
+    ]
+    .iter()
+    .zip(0..)
+    {
+        let path = place.path(&format!("qcow2-{n}"));
+        let encrypted = "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10";
+        let options = format!("{encrypted},{options}");
+        let target = ["-f", "raw", "-O", "qcow2", "-o", &options, &plain, &path];
+        if !made_by_qemu(&[&["convert", "--object", &object][..], &target].concat()) {
+            continue;
+        }
+        let disk = open_qcow2(&path, &[&ours]).unwrap();
+        assert!(all(&disk) == bytes, "{options}");
+        let found = map(&disk, &bytes);
+        assert!(found.iter().any(|extent| extent.kind.reads_zero()), "{options}");
+        // What lies in the file is cipher text, so no extent may say that the bytes are there.
+        assert!(found.iter().all(|extent| extent.place.is_none()), "{options}");
+        // Parts of sectors, as they come from a client.
+        let mut part = [0; 700];
+        disk.read(&mut part, 777).unwrap();
+        assert!(part[..] == bytes[777..1477]);
+        let wrong = format!("key-file={}", place.write("wrong", b"open"));
+        for params in [&[&*wrong][..], &[]] {
+            let error = open_qcow2(&path, params).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NeedsKey, "{error}");
+        }
     }
 }
 

@@ -93,8 +93,12 @@ pub(super) fn parse(text: &str) -> Result<(Named, Image), Failure> {
     let params = image.format().map_or(&[][..], |format| format.params);
     let mut known = vec!["driver", "filename"];
     for (key, value) in keys.0.iter().filter(|(key, _)| !key.starts_with("file.")) {
-        if params.iter().any(|param| param.key == key) {
-            image.params.set(key, value)?;
+        // QEMU's words for the encryption inside of an image.
+        let own = if key == "encrypt.key-secret" { "key-secret" } else { key };
+        if params.iter().any(|param| param.key == own) {
+            image.params.set(own, value)?;
+            known.push(key);
+        } else if key == "encrypt.format" && value == "luks" {
             known.push(key);
         }
     }
@@ -216,8 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn the_secret_of_an_encrypted_image_is_named_in_either_way() {
+        for text in [
+            "driver=luks,key-secret=s,file.filename=x",
+            "driver=qcow2,encrypt.format=luks,encrypt.key-secret=s,file.filename=x",
+            r#"json:{"driver":"qcow2","encrypt":{"key-secret":"s"},"file":{"filename":"x"}}"#,
+        ] {
+            assert_eq!(parse(text).unwrap().1.params.get("key-secret"), Some("s"), "{text}");
+        }
+    }
+
+    #[test]
     fn what_has_no_meaning_here_is_refused() {
         for text in [
+            "driver=qcow2,encrypt.format=aes,encrypt.key-secret=s,file.filename=x",
+            "driver=raw,encrypt.key-secret=s,file.filename=x",
             "driver=raw,offset=512,file.filename=x",
             "driver=raw,file.driver=curl,file.filename=x",
             "driver=throttle,file.filename=x",

@@ -32,7 +32,7 @@ pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
 }
 
 /// What QEMU tells of LUKS1, with its keys.
-fn first(header: &header1::Header) -> Map<String, Value> {
+pub(super) fn first(header: &header1::Header) -> Map<String, Value> {
     let (mode, vectors) = header.mode.split_once('-').unwrap_or((&header.mode, ""));
     let (vectors, vectors_hash) = vectors.split_once(':').unwrap_or((vectors, ""));
     let bits = u64::from(header.key_len) * if mode == "xts" { 4 } else { 8 };

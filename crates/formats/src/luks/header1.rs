@@ -50,9 +50,9 @@ pub(super) struct HeaderSlot {
 }
 
 impl Header {
-    /// Reads it; that it is one is known.
-    pub(super) fn read(container: &Edge) -> Result<Self> {
-        let bytes = load(container, "header", 0, LEN)?;
+    /// Reads it from `at`; that it is one is known.
+    pub(super) fn read(container: &Edge, at: u64) -> Result<Self> {
+        let bytes = load(container, "header", at, LEN)?;
         let mut slots = [HeaderSlot::default(); COUNT];
         for (slot, at) in slots.iter_mut().zip((SLOTS..).step_by(SLOT)) {
             let is_used = match be32(&bytes, at) {

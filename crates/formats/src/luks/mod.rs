@@ -4,7 +4,7 @@
 //! does. The ciphers are AES in XTS and CBC; others are refused by name. A header is not trusted:
 //! what it may cost in memory and time is bounded ([`derive`]). Keys and passphrases are zeroed
 //! when they are dropped. It never changes the header of a disk that it opens, and needs no key to
-//! describe it.
+//! describe it. Images of other formats that are encrypted in this way have it in [`inside`].
 //!
 //! | file | what |
 //! |---|---|
@@ -15,6 +15,7 @@
 //! | `disk` | the device |
 //! | `secret` | the passphrase, as parameters name it |
 //! | `create`, `describe` | making one, telling of one |
+//! | `inside` | LUKS1 as the encryption of another format's image |
 
 mod cipher;
 mod create;
@@ -24,6 +25,7 @@ mod disk;
 mod hash;
 mod header1;
 mod header2;
+pub(crate) mod inside;
 mod secret;
 mod split;
 #[cfg(test)]
@@ -85,7 +87,7 @@ impl Header {
     fn read(container: &Edge) -> Result<Self> {
         let first = load(container, "header", 0, 8)?;
         match (first.starts_with(MAGIC), be16(&first, 6)) {
-            (true, 1) => header1::Header::read(container).map(Self::V1),
+            (true, 1) => header1::Header::read(container, 0).map(Self::V1),
             (true, 3..) => {
                 let version = be16(&first, 6);
                 Err(foreign(format!("it is a LUKS image of version {version}; 1 and 2 are read")))

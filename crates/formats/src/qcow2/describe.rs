@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::bitmap::{self, Bitmap, flags};
 use super::header::{Encryption, Header, autoclear, compatible, incompatible};
+use super::region::Region;
 use super::snapshot;
+use crate::luks::inside;
 use crate::{Description, NamedFile, StoredBitmap};
 
 /// Describes the image in `container`.
@@ -31,12 +33,12 @@ pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
         unknown_features: header.unknown_features(),
         snapshots: snapshots.into_iter().map(|snapshot| snapshot.known).collect(),
         bitmaps: (header.version >= 3).then(|| bitmaps.iter().map(stored).collect()),
-        specific: specific(&header, &bitmaps),
+        specific: specific(container, &header, &bitmaps)?,
     })
 }
 
 /// `format-specific`.`data`, with the keys of `qemu-img info`.
-fn specific(header: &Header, bitmaps: &[Bitmap]) -> Map<String, Value> {
+fn specific(container: &Edge, header: &Header, bitmaps: &[Bitmap]) -> Result<Map<String, Value>> {
     let mut data = Map::new();
     let mut say = |key: &str, value: Value| data.insert(key.to_owned(), value);
     say("compat", json!(if header.version == 2 { "0.10" } else { "1.1" }));
@@ -59,12 +61,15 @@ fn specific(header: &Header, bitmaps: &[Bitmap]) -> Map<String, Value> {
         });
         say("data-file-raw", json!(raw));
     }
-    match header.encryption {
-        Encryption::None => {}
-        Encryption::Aes => drop(say("encrypt", json!({ "format": "aes" }))),
-        Encryption::Luks => drop(say("encrypt", json!({ "format": "luks" }))),
+    match (header.encryption, header.encryption_header) {
+        (Encryption::None, _) => {}
+        (Encryption::Aes, _) => drop(say("encrypt", json!({ "format": "aes" }))),
+        (Encryption::Luks, Some(Region { offset, .. })) => {
+            say("encrypt", Value::Object(inside::described(container, offset)?));
+        }
+        (Encryption::Luks, None) => drop(say("encrypt", json!({ "format": "luks" }))),
     }
-    data
+    Ok(data)
 }
 
 fn stored(bitmap: &Bitmap) -> StoredBitmap {

@@ -12,7 +12,7 @@ use super::header::Compression;
 use super::region::Region;
 use super::tables::{TableSlice, Tables, Written};
 use super::unpack::unpack;
-use crate::kit::{Asks, Atlas, Lies, Packed, Run};
+use crate::kit::{Asks, Atlas, Lies, Packed, Run, confused};
 
 /// L1 entries that are looked at in one step.
 const L1_STEP: u64 = 4096;
@@ -23,7 +23,8 @@ pub(super) struct Map {
     pub(super) tables: Tables,
     /// The file with the uncompressed clusters: the container or a data file.
     pub(super) data: Edge,
-    pub(super) compression: Compression,
+    /// `None`: nothing is compressed, as QEMU does not compress what it encrypts.
+    pub(super) compression: Option<Compression>,
     pub(super) bitmaps: Vec<Dirty>,
     /// For long looks at bitmaps.
     pub(super) pool: WorkPool,
@@ -61,7 +62,8 @@ impl Atlas for Map {
     }
 
     fn unpack(&self, _: u64, packed: &[u8], unpacked: &mut [u8]) -> Result<()> {
-        unpack(self.compression, packed, unpacked)
+        let compression = self.compression.ok_or_else(confused)?;
+        unpack(compression, packed, unpacked)
     }
 
     async fn status(&self, context: &str, range: (u64, u64), max: usize) -> Result<Vec<StatusRun>> {
@@ -80,6 +82,8 @@ impl Map {
     /// Bytes of the file with the uncompressed clusters.
     fn data_size(&self) -> u64 {
         match &self.tables.written {
+            // Of an encrypted file the whole sectors.
+            _ if self.compression.is_none() => self.data.info().size,
             _ if !self.geometry().data_file => self.tables.size(),
             Some(Written { data: Some(data), .. }) => data.container.length(),
             _ => self.data.info().size,
@@ -159,6 +163,9 @@ impl Map {
     fn checked(&self, start: u64, run: Run) -> Result<Run> {
         match run.lies {
             Lies::Beneath | Lies::Hole | Lies::Zero(_) => Ok(run),
+            Lies::Packed(_) if self.compression.is_none() => {
+                Err(corrupt("a cluster is compressed, and the image is encrypted"))
+            }
             Lies::Packed(Packed { offset, len, .. }) => {
                 let size = self.tables.size();
                 if offset >= size {

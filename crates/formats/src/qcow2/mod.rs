@@ -27,9 +27,10 @@ mod tracked;
 mod unpack;
 mod write;
 
-use device::{Error, ErrorKind, Fault, param};
+use device::{Error, ErrorKind, Fault, Param, param};
 
 use crate::Format;
+use crate::luks::inside;
 
 /// The parameter that names a snapshot.
 const SNAPSHOT: &str = "snapshot";
@@ -39,13 +40,19 @@ pub(crate) const FORMAT: Format = Format {
     summary: "QEMU's own: clusters, backing images, snapshots, compression",
     is_plain: false,
     is_packing: false,
-    params: &[param(SNAPSHOT, "ID|NAME", "the disk as it was when this snapshot was made")],
+    params: PARAMS,
     recognises: |head| header::begins(head.first()),
     open: |container, opening| open::open(container, opening),
     describe: describe::describe,
     write: Some(open::open_to_write),
     create: Some(create::CREATE),
     check: Some(check::check),
+};
+
+const PARAMS: &[Param] = &{
+    let [passphrase, key_file, key_format, key_secret] = inside::PARAMS;
+    let snapshot = param(SNAPSHOT, "ID|NAME", "the disk as it was when this snapshot was made");
+    [snapshot, passphrase, key_file, key_format, key_secret]
 };
 
 /// The image contradicts itself.

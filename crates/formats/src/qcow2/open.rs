@@ -22,6 +22,7 @@ use crate::kit::cache::Cache;
 use crate::kit::container::Container;
 use crate::kit::numbers::be64;
 use crate::kit::{DEPTH, Layered, Scattered};
+use crate::luks::inside;
 use crate::{Opening, Reference, Role};
 
 /// The most bitmaps that become contexts.
@@ -65,11 +66,6 @@ pub(super) fn open_to_write(container: Edge, opening: &Opening<'_>) -> Result<Ar
 fn header(container: &Edge) -> Result<Header> {
     let header = Header::read(container)?;
     header.check_features()?;
-    match header.encryption {
-        Encryption::None => {}
-        Encryption::Aes => return Err(encrypted("AES")),
-        Encryption::Luks => return Err(encrypted("LUKS")),
-    }
     Ok(header)
 }
 
@@ -92,10 +88,12 @@ fn disk(
         Some(written) => written.data.as_ref().map(|data| data.edge.clone()),
         None => data_file(header, opening, false)?,
     };
-    let data = data.unwrap_or_else(|| whole.clone());
+    let data = decrypted(data.unwrap_or_else(|| whole.clone()), container, header, opening)?;
     let info = info(container, header, size, &bitmaps);
     let info = if written.is_some() { written_info(info, header, &data) } else { info };
     let taken = taken(header, snapshot.as_ref(), container.info().size)?;
+    let compression = Some(header.compression).filter(|_| header.encryption == Encryption::None);
+    debug_assert!(written.is_none() || compression.is_some(), "none that is encrypted is written");
     let tables = Tables {
         geometry: header.geometry(),
         taken: Arc::new(RwLock::new(taken)),
@@ -105,14 +103,25 @@ fn disk(
     };
     let l1 = l1(container, header, snapshot.as_ref(), size)?;
     let pool = opening.context.pool.for_computing();
-    let map = Map { l1, tables, data, compression: header.compression, bitmaps, pool };
+    let map = Map { l1, tables, data, compression, bitmaps, pool };
     Ok(Scattered::new(info, opening.context, backing(header, opening)?, map))
 }
 
-fn encrypted(how: &str) -> Error {
-    Error::unsupported(format!(
-        "the image is encrypted ({how}); encrypted images cannot be read yet"
-    ))
+/// The file of the clusters without its encryption: as QEMU has it, a sector is encrypted by its
+/// place in the file.
+fn decrypted(data: Edge, container: &Edge, header: &Header, opening: &Opening<'_>) -> Result<Edge> {
+    match header.encryption {
+        Encryption::None => Ok(data),
+        Encryption::Aes => {
+            let action = "the image is encrypted in qcow2's old way (AES), which is not read";
+            Err(Error::unsupported(action))
+        }
+        Encryption::Luks => {
+            let none = || corrupt("it is encrypted, and does not say where the key is");
+            let Region { offset, len } = header.encryption_header.ok_or_else(none)?;
+            inside::decrypted(data, container, (offset, len), opening)
+        }
+    }
 }
 
 fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty]) -> Info {

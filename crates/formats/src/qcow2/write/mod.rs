@@ -23,7 +23,7 @@ use runtime::{Gate, Mutex, MutexGuard, RangeLocks, RwLock};
 use super::bitmap::{self, Bitmap};
 use super::corrupt;
 use super::entry::{Geometry, l2_offset};
-use super::header::{Header, autoclear, incompatible};
+use super::header::{Encryption, Header, autoclear, incompatible};
 use super::refcounts::Refcounts;
 use super::region::Region;
 use super::snapshot;
@@ -110,6 +110,9 @@ pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
     let has = |feature| header.has(feature);
     let why = if snapshot.is_some() {
         "a snapshot is never changed"
+    } else if header.encryption != Encryption::None {
+        // What is not written of a new cluster would read as noise.
+        "it is encrypted; `qemu-nbd` writes into it"
     } else if has(incompatible::CORRUPT) {
         "it is marked as corrupt; `qemu-img check -r all` repairs it"
     } else if has(incompatible::DIRTY) {
