@@ -186,7 +186,7 @@ impl Plan {
             return Ok(Derivation::Pbkdf2 { hash: self.hash, iterations, salt });
         };
         let system = rustix::system::sysinfo();
-        let half = u64::from(system.totalram).saturating_mul(system.mem_unit.into()) / 2;
+        let half = system.totalram.saturating_mul(system.mem_unit.into()) / 2;
         let most = values::size(options, "pbkdf-memory")?.unwrap_or(MEMORY.min(half)) >> 10;
         let least = LEAST.min(most);
         let cost = |memory: u64| Argon2Cost {

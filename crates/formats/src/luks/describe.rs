@@ -92,13 +92,12 @@ fn second(header: &header2::Header) -> Result<Map<String, Value>> {
     let slots = entries(&header.json, "keyslots")?.iter().map(|(name, slot)| {
         let kdf = slot.get("kdf");
         let of = |key: &str| shown(kdf.and_then(|kdf| kdf.get(key)));
-        let mut said = json!({ "number": text(name), "kdf": of("type") });
-        for key in ["hash", "iterations", "time", "memory", "cpus"] {
-            if !of(key).is_null() {
-                said[key] = of(key);
-            }
-        }
-        said
+        let mut said = Map::new();
+        said.insert("number".to_owned(), text(name));
+        said.insert("kdf".to_owned(), of("type"));
+        let numbers = ["hash", "iterations", "time", "memory", "cpus"].into_iter();
+        said.extend(numbers.map(|key| (key.to_owned(), of(key))).filter(|(_, of)| !of.is_null()));
+        Value::Object(said)
     });
     say("slots", slots.collect());
     Ok(data)

@@ -79,7 +79,7 @@ const MAGIC: &[u8; 6] = b"LUKS\xba\xbe";
 
 /// The header of either version.
 enum Header {
-    V1(header1::Header),
+    V1(Box<header1::Header>),
     V2(header2::Header),
 }
 
@@ -87,7 +87,7 @@ impl Header {
     fn read(container: &Edge) -> Result<Self> {
         let first = load(container, "header", 0, 8)?;
         match (first.starts_with(MAGIC), be16(&first, 6)) {
-            (true, 1) => header1::Header::read(container, 0).map(Self::V1),
+            (true, 1) => header1::Header::read(container, 0).map(Box::new).map(Self::V1),
             (true, 3..) => {
                 let version = be16(&first, 6);
                 Err(foreign(format!("it is a LUKS image of version {version}; 1 and 2 are read")))
