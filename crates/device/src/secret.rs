@@ -93,13 +93,11 @@ pub fn of_file(path: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
 /// written to.
 #[must_use]
 pub fn reaches<'a>(given: &Params, declared: impl IntoIterator<Item = &'a Param>) -> Reach {
-    let files = declared.into_iter().filter_map(|param| {
-        let word = given.get(param.key)?;
-        match param.value {
-            NAMED => file(word),
-            KEY_FILE => Some(text::path(word)),
-            _ => None,
-        }
+    let declared = declared.into_iter().filter(|param| matches!(param.value, NAMED | KEY_FILE));
+    let declared: Vec<_> = declared.collect();
+    let files = given.iter().filter_map(|(key, word)| {
+        let param = declared.iter().find(|param| param.key == key)?;
+        if param.value == KEY_FILE { Some(text::path(word)) } else { file(word) }
     });
     let reached = files.map(|path| {
         let how = if path.starts_with(TERMINAL) { Use::Write } else { Use::Read };

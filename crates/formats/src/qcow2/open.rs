@@ -117,7 +117,7 @@ fn decrypted(data: Edge, container: &Edge, header: &Header, opening: &Opening<'_
             Err(Error::unsupported(action))
         }
         Encryption::Luks => {
-            let none = || corrupt("it is encrypted, and does not say where the key is");
+            let none = || corrupt("it is encrypted (LUKS), and does not say where the key is");
             let Region { offset, len } = header.encryption_header.ok_or_else(none)?;
             inside::decrypted(data, container, (offset, len), opening)
         }
