@@ -156,6 +156,8 @@ fn an_encrypted_qcow2_of_qemu_is_read_and_its_holes_are_known() {
         assert!(found.iter().any(|extent| extent.kind.reads_zero()), "{options}");
         // What lies in the file is cipher text, so no extent may say that the bytes are there.
         assert!(found.iter().all(|extent| extent.place.is_none()), "{options}");
+        let homes = found.iter().filter_map(|extent| extent.home);
+        assert!(homes.map(|home| home.stored).all(|form| form == device::Stored::Encrypted));
         // Parts of sectors, as they come from a client.
         let mut part = [0; 700];
         disk.read(&mut part, 777).unwrap();

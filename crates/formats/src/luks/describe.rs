@@ -14,7 +14,7 @@ pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
     let (virtual_size, unknown_features, specific) = match Header::read(container)? {
         Header::V1(header) => {
             let payload = u64::from(header.payload) * SECTOR as u64;
-            (size.saturating_sub(payload), Vec::new(), first(&header))
+            (size.saturating_sub(payload), Vec::new(), first(&header, None))
         }
         Header::V2(header) => {
             let volume = header.volume();
@@ -31,8 +31,8 @@ pub(super) fn describe(container: &Edge, _: &Context) -> Result<Description> {
     })
 }
 
-/// What QEMU tells of LUKS1, with its keys.
-pub(super) fn first(header: &header1::Header) -> Map<String, Value> {
+/// What QEMU tells of LUKS1, with its keys; inside of an image with its `format`.
+pub(super) fn first(header: &header1::Header, format: Option<&str>) -> Map<String, Value> {
     let (mode, vectors) = header.mode.split_once('-').unwrap_or((&header.mode, ""));
     let (vectors, vectors_hash) = vectors.split_once(':').unwrap_or((vectors, ""));
     let bits = u64::from(header.key_len) * if mode == "xts" { 4 } else { 8 };
@@ -46,6 +46,9 @@ pub(super) fn first(header: &header1::Header) -> Map<String, Value> {
     say("hash-alg", json!(shown(&header.hash)));
     say("cipher-alg", json!(format!("{}-{bits}", shown(&header.cipher))));
     say("uuid", json!(shown(&header.uuid)));
+    if let Some(format) = format {
+        say("format", json!(format));
+    }
     say("cipher-mode", json!(shown(mode)));
     let slots = header.slots.iter().map(|slot| {
         let offset = u64::from(slot.offset) * SECTOR as u64;

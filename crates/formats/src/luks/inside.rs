@@ -2,7 +2,7 @@
 //! that of qcow2. Sectors have the numbers of where they lie in their file.
 
 use device::{Edge, Param, Result};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::disk::Decrypted;
 use super::volume::Segment;
@@ -45,9 +45,7 @@ pub(crate) fn decrypted(
 /// # Errors
 /// There is none.
 pub(crate) fn described(container: &Edge, start: u64) -> Result<Map<String, Value>> {
-    let mut said = describe::first(&header(container, start)?);
-    said.insert("format".to_owned(), json!("luks"));
-    Ok(said)
+    header(container, start).map(|header| describe::first(&header, Some("luks")))
 }
 
 fn header(container: &Edge, start: u64) -> Result<header1::Header> {

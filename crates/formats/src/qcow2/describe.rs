@@ -47,6 +47,14 @@ fn specific(container: &Edge, header: &Header, bitmaps: &[Bitmap]) -> Result<Map
         say("lazy-refcounts", json!(header.compatible & compatible::LAZY_REFCOUNTS != 0));
     }
     say("refcount-bits", json!(1 << header.refcount_order));
+    match (header.encryption, header.encryption_header) {
+        (Encryption::None, _) => {}
+        (Encryption::Aes, _) => drop(say("encrypt", json!({ "format": "aes" }))),
+        (Encryption::Luks, Some(Region { offset, .. })) => {
+            say("encrypt", Value::Object(inside::described(container, offset)?));
+        }
+        (Encryption::Luks, None) => drop(say("encrypt", json!({ "format": "luks" }))),
+    }
     if header.version >= 3 {
         say("corrupt", json!(header.has(incompatible::CORRUPT)));
         say("extended-l2", json!(header.has(incompatible::EXTENDED_L2)));
@@ -60,14 +68,6 @@ fn specific(container: &Edge, header: &Header, bitmaps: &[Bitmap]) -> Result<Map
             say("data-file", json!(device::text::shown(name)));
         });
         say("data-file-raw", json!(raw));
-    }
-    match (header.encryption, header.encryption_header) {
-        (Encryption::None, _) => {}
-        (Encryption::Aes, _) => drop(say("encrypt", json!({ "format": "aes" }))),
-        (Encryption::Luks, Some(Region { offset, .. })) => {
-            say("encrypt", Value::Object(inside::described(container, offset)?));
-        }
-        (Encryption::Luks, None) => drop(say("encrypt", json!({ "format": "luks" }))),
     }
     Ok(data)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::{Edge, Result, StatusRun};
+use device::{Edge, Result, StatusRun, Stored};
 use runtime::WorkPool;
 
 use super::corrupt;
@@ -23,7 +23,7 @@ pub(super) struct Map {
     pub(super) tables: Tables,
     /// The file with the uncompressed clusters: the container or a data file.
     pub(super) data: Edge,
-    /// `None`: nothing is compressed, as QEMU does not compress what it encrypts.
+    /// `None`: the clusters are encrypted, and so none is compressed.
     pub(super) compression: Option<Compression>,
     pub(super) bitmaps: Vec<Dirty>,
     /// For long looks at bitmaps.
@@ -59,6 +59,10 @@ impl Atlas for Map {
 
     fn asks(&self, _: u64) -> Asks {
         Asks::Long
+    }
+
+    fn form(&self) -> Stored {
+        if self.compression.is_some() { Stored::Plain } else { Stored::Encrypted }
     }
 
     fn unpack(&self, _: u64, packed: &[u8], unpacked: &mut [u8]) -> Result<()> {

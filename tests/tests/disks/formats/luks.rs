@@ -95,6 +95,36 @@ fn the_same_words_make_and_read_an_encrypted_disk_here_and_in_qemu() {
 }
 
 #[test]
+fn an_encrypted_qcow2_of_qemu_is_read_and_told_of_in_the_same_words() {
+    let Some(keyed) = Keyed::new() else { return };
+    let (made, plain) = (keyed.ground.path("made"), keyed.ground.path("plain"));
+    let options = "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10";
+    let make = ["convert", "-f", "raw", "-O", "qcow2", "-o", options, &keyed.raw, &made];
+    if keyed.theirs(&make).is_none() {
+        return;
+    }
+    let source =
+        format!("driver=qcow2,encrypt.format=luks,encrypt.key-secret=s,file.filename={made}");
+    keyed.ours(&["convert", "--image-opts", &source, "-O", "raw", &plain]).succeeded();
+    keyed.is_same(&plain);
+    let name = format!("file:{made}?key-file={}", keyed.key);
+    ferry(["compare", "-f", "qcow2", "-F", "raw", &name, &keyed.raw]).succeeded();
+    for words in [&["info", &*made][..], &["info", "--output=json", &made]] {
+        let [ours, theirs] = [ferry(words), keyed.ground.try_img(words)].map(|outcome| {
+            let said = outcome.succeeded().to_owned();
+            serde_json::from_str(&said).unwrap_or(Value::String(said))
+        });
+        assert_eq!(ours, theirs);
+    }
+    // No extent may say where its bytes are: they are cipher text there.
+    let words = ["map", "--output=json", "--image-opts", &source];
+    let ours = keyed.ours(&words);
+    assert!(!ours.succeeded().contains("offset"), "{ours:#?}");
+    let refused = ferry(["convert", "-f", "qcow2", &made, &plain]);
+    assert!(refused.failed().contains("passphrase=+FILE"), "{refused:#?}");
+}
+
+#[test]
 fn a_server_and_a_copy_open_it_with_a_passphrase_from_a_file() {
     let Some(keyed) = Keyed::new() else { return };
     let (made, plain) = (keyed.ground.path("made"), keyed.ground.path("plain"));

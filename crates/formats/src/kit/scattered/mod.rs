@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use device::{
     Abilities, Device, Edge, Error, Extent, Info, MapCost, Operation, Outcome, Result, StatusRun,
+    Stored,
 };
 use runtime::{Context, StepBudget, WorkPool};
 
@@ -123,6 +124,11 @@ pub(crate) trait Atlas: Send + Sync + 'static {
     fn asks(&self, at: u64) -> Asks {
         let _ = at;
         Asks::Always
+    }
+
+    /// In which form plain bytes lie in their file. What [`file`](Self::file) gives is decrypted.
+    fn form(&self) -> Stored {
+        Stored::Plain
     }
 
     /// Unpacks the cluster or grain that begins at `start` of the disk into `unpacked`, which has

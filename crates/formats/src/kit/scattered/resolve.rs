@@ -56,8 +56,8 @@ impl<A: Atlas> Scattered<A> {
         let (kind, offset, stored) = match run.lies {
             Lies::Hole => return Ok(Some(vec![one(ExtentKind::Hole)])),
             Lies::Beneath => return self.resolve_backing(at, run.len, max, may_wait).await,
-            Lies::Zero(offset) => (ExtentKind::Zero, offset, Stored::Plain),
-            Lies::At(offset) => (ExtentKind::Data, offset, Stored::Plain),
+            Lies::Zero(offset) => (ExtentKind::Zero, offset, self.atlas.form()),
+            Lies::At(offset) => (ExtentKind::Data, offset, self.atlas.form()),
             Lies::Packed(Packed { offset, len, .. }) => {
                 let len = u32::try_from(len).unwrap_or(u32::MAX);
                 (ExtentKind::Data, offset, Stored::Packed { len })
