@@ -94,11 +94,7 @@ fn images_that_need_a_key_or_another_tool_are_refused_with_its_name() {
         ("secret,id=s,data=hunter2", ground.path("image"), ground.path("out"));
     for (format, words, said) in [
         ("qcow2", &["-o", "encrypt.format=aes,encrypt.key-secret=s"][..], "encrypted"),
-        (
-            "qcow2",
-            &["-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"],
-            "encrypted",
-        ),
+        ("qcow2", &["-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"], "LUKS"),
         ("qcow", &["-o", "encrypt.format=aes,encrypt.key-secret=s"], "qemu-img"),
         ("luks", &["-o", "key-secret=s,iter-time=10"], "LUKS"),
     ] {
