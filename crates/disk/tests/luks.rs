@@ -6,7 +6,7 @@ use disk::{Created, Holds, Image, Named, OpenOptions, Stack};
 use proptest::prelude::*;
 use runtime::Context;
 
-use crate::support::{Place, all, create, map, must, open_image, pattern, peer, put};
+use crate::support::{Place, all, create, create_image, map, must, open_image, pattern, peer, put};
 
 const SIZE: usize = (1 << 20) + 512;
 /// The first sector of a disk that QEMU makes with keys of 512 bits, in bytes.
@@ -166,6 +166,64 @@ fn an_encrypted_qcow2_of_qemu_is_read_and_its_holes_are_known() {
         for params in [&[&*wrong][..], &[]] {
             let error = open_qcow2(&path, params).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NeedsKey, "{error}");
+        }
+    }
+}
+
+#[test]
+fn qemu_reads_an_encrypted_qcow2_that_is_made_and_so_do_we() {
+    let place = Place::new();
+    let (ours, object) = key(&place);
+    if !has("qemu-img") {
+        return;
+    }
+    let (bytes, plain) = (pattern(SIZE, 7), place.path("plain"));
+    let base = place.write("base", &pattern(SIZE, 8));
+    let (data, base) =
+        (format!("data_file={}", place.path("data")), format!("backing_file={base}"));
+    for (options, n) in [
+        &[][..],
+        &["cluster_size=512", "refcount_bits=1", "encrypt.cipher-alg=aes-128"],
+        &["cluster_size=2M", "encrypt.cipher-mode=cbc", "encrypt.ivgen-alg=essiv"],
+        &["cluster_size=16k", "extended_l2=on", "encrypt.hash-alg=sha512"],
+        &[&data],
+        &[&base, "backing_fmt=raw"],
+    ]
+    .iter()
+    .zip(0..)
+    {
+        let made = place.path(&format!("made{n}.qcow2"));
+        let own = [&*format!("encrypt.{ours}"), "encrypt.format=luks", "encrypt.iter-time=1"];
+        let image = Image { external: disk::External::Chain, ..Image::of("qcow2").unwrap() };
+        let options = [&own[..], options].concat();
+        let created = create_image(&made, image, &options, SIZE as u64).unwrap();
+        let has_base = options.contains(&&*base);
+        assert_eq!(created.holds, if has_base { Holds::Unknown } else { Holds::Zeroes });
+        // Twice, and backwards; nothing where there are zeroes.
+        let step = if options.contains(&"cluster_size=2M") { 2 << 20 } else { 64 << 10 };
+        for (index, piece) in bytes.chunks(step).enumerate().rev() {
+            let at = (index * step) as u64;
+            let wanted = has_base || piece.iter().any(|byte| *byte != 0);
+            for piece in [&vec![9; piece.len()], piece].into_iter().filter(|_| wanted) {
+                created.edge.write(piece, at, false).unwrap();
+            }
+        }
+        created.edge.device().finish().unwrap();
+        created.made.unwrap().keep();
+        drop(created.edge);
+        let disk = open_qcow2(&made, &[&ours]).unwrap();
+        assert!(all(&disk) == bytes, "{options:?}");
+        map(&disk, &bytes);
+        drop(disk);
+        let source =
+            format!("driver=qcow2,encrypt.format=luks,encrypt.key-secret=s,file.filename={made}");
+        must("qemu-img", &["check", "-q", "--object", &object, "--image-opts", &source]);
+        let read = ["convert", "--object", &object, "--image-opts", &source, "-O", "raw", &plain];
+        assert!(must("qemu-img", &read));
+        assert!(std::fs::read(&plain).unwrap() == bytes, "{options:?}");
+        for name in [&*made, &place.path("data")] {
+            let file = std::fs::read(name).unwrap_or_default();
+            assert!(!file.windows(64).any(|found| found == [9; 64]), "{options:?}: in clear text");
         }
     }
 }

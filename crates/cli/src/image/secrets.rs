@@ -28,15 +28,17 @@ pub(crate) fn check_objects(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// Names the files of the secrets that parameters refer to.
 pub(crate) fn resolve_secrets(matches: &ArgMatches, params: &mut Params) -> Result<(), Failure> {
-    let Some(id) = params.take("key-secret") else { return Ok(()) };
-    let found = objects(matches)?.into_iter().find(|object| object.id == id);
-    let found = found.ok_or_else(|| {
-        Failure::usage(format!(
-            "key-secret={id}: which file? add --object secret,id={id},file=FILE"
-        ))
-    })?;
-    params.set("key-file", &found.file)?;
-    params.set("key-format", &found.format)?;
+    for prefix in ["", "encrypt."] {
+        let Some(id) = params.take(&format!("{prefix}key-secret")) else { continue };
+        let found = objects(matches)?.into_iter().find(|object| object.id == id);
+        let found = found.ok_or_else(|| {
+            Failure::usage(format!(
+                "{prefix}key-secret={id}: which file? add --object secret,id={id},file=FILE"
+            ))
+        })?;
+        params.set(&format!("{prefix}key-file"), &found.file)?;
+        params.set(&format!("{prefix}key-format"), &found.format)?;
+    }
     Ok(())
 }
 

@@ -29,23 +29,25 @@ pub(super) const OPTIONS: &[Param] = &{
         key_format,
         key_secret,
         param("version", "1|2", "of LUKS: 1, which QEMU can open (default), or 2"),
-        param("cipher-alg", "aes-128|aes-192|aes-256", "cipher (aes-256)"),
-        param("cipher-mode", "xts|cbc", "mode of the cipher (xts)"),
-        param("ivgen-alg", "plain64|plain|essiv", "initialization vectors of sectors (plain64)"),
-        param("ivgen-hash-alg", HASHES, "hash of the key for essiv (sha256)"),
-        param("hash-alg", HASHES, "hash of the passphrase and of the stripes (sha256)"),
-        param(
-            "iter-time",
-            "MS",
-            "how long a try of a passphrase takes here, in milliseconds (2000)",
-        ),
+        param("cipher-alg", "aes-128|aes-192|aes-256", CIPHER),
+        param("cipher-mode", "xts|cbc", MODE),
+        param("ivgen-alg", "plain64|plain|essiv", VECTORS),
+        param("ivgen-hash-alg", HASHES, VECTORS_HASH),
+        param("hash-alg", HASHES, HASH),
+        param("iter-time", "MS", TIME),
         param("pbkdf", "argon2id|argon2i|pbkdf2", "how a key is derived in LUKS2 (argon2id)"),
         param("pbkdf-memory", "SIZE", "the most memory for that (1G, or half of what there is)"),
         param("sector-size", "512|1024|2048|4096", "bytes of an encrypted sector, in LUKS2 (512)"),
         param("label", "TEXT", "a name of the disk, in LUKS2"),
     ]
 };
-const HASHES: &str = "sha1|sha224|sha256|sha384|sha512";
+pub(super) const HASHES: &str = "sha1|sha224|sha256|sha384|sha512";
+pub(super) const CIPHER: &str = "cipher (aes-256)";
+pub(super) const MODE: &str = "mode of the cipher (xts)";
+pub(super) const VECTORS: &str = "initialization vectors of sectors (plain64)";
+pub(super) const VECTORS_HASH: &str = "hash of the key for essiv (sha256)";
+pub(super) const HASH: &str = "hash of the passphrase and of the stripes (sha256)";
+pub(super) const TIME: &str = "how long a try of a passphrase takes here, in milliseconds (2000)";
 
 /// Where the first keyslot of LUKS1 lies, and to what keyslots are aligned, in bytes.
 const ALIGN: u64 = 4096;
@@ -63,7 +65,7 @@ const LANES: u32 = 4;
 const LEAST: u64 = 64 << 10;
 
 /// What is asked for.
-struct Plan {
+pub(super) struct Plan {
     is_second: bool,
     encryption: Encryption,
     /// Bytes of the key.
@@ -72,17 +74,24 @@ struct Plan {
     time: Duration,
     sector: usize,
     /// Where the disk begins.
-    payload: u64,
+    pub(super) payload: u64,
     /// Bytes of the disk.
     size: u64,
 }
 
 impl Plan {
     fn of(making: &Making<'_>) -> Result<Self> {
-        let options = making.options;
         if making.compress {
             return Err(Error::invalid("an encrypted disk cannot be compressed"));
         }
+        Self::new(making.options, making.size)
+    }
+
+    /// For a disk of `size` bytes.
+    ///
+    /// # Errors
+    /// The options make no sense.
+    pub(super) fn new(options: &Params, size: u64) -> Result<Self> {
         let is_second = values::choice(options, "version", &["1", "2"])? == Some(1);
         for key in ["pbkdf", "pbkdf-memory", "sector-size", "label"] {
             if !is_second && options.get(key).is_some() {
@@ -126,7 +135,7 @@ impl Plan {
             return Err(values::wrong("sector-size", "it is not 512, 1024, 2048 or 4096"));
         }
         let payload = if is_second { PAYLOAD } else { ALIGN + 8 * area(key_len) };
-        let size = making.size.checked_next_multiple_of(sector as u64);
+        let size = size.checked_next_multiple_of(sector as u64);
         let size = size.filter(|size| size.checked_add(payload).is_some_and(|end| end >> 63 == 0));
         let size = size.ok_or_else(|| Error::unfit("an encrypted disk cannot be so large"))?;
         let time = values::number(options, "iter-time")?.unwrap_or(2000);
@@ -149,7 +158,7 @@ impl Plan {
         self.payload + self.size
     }
 
-    fn segment(&self) -> Segment {
+    pub(super) fn segment(&self) -> Segment {
         let Self { encryption, sector, payload, .. } = *self;
         Segment { offset: payload, len: None, first: 0, encryption, sector }
     }
@@ -254,6 +263,40 @@ pub(super) fn open(
     let secret = secret::of(making.options)?;
     let end = plan.end();
     container.check("make an encrypted disk of", 0, end)?;
+    let new = new_key(&plan, making.options, &secret)?;
+    // An old header must not be taken for that of the new disk.
+    clear_now(&container, 0, plan.payload)?;
+    new.write_slot(&container, 0)?;
+    let NewKey { key, header, .. } = new;
+    let disk = Decrypted::new(container, plan.segment(), plan.size, &key)?;
+    let disk = Arc::new(disk);
+    Ok(Layered::device(New { disk, header, end, durable: making.durable }))
+}
+
+/// The key of a new disk, with its header and its first keyslot.
+pub(super) struct NewKey {
+    pub(super) key: Zeroizing<Vec<u8>>,
+    pub(super) header: Vec<u8>,
+    stripes: Zeroizing<Vec<u8>>,
+    /// Where the keyslot lies.
+    slot: u64,
+}
+
+impl NewKey {
+    /// Writes the keyslot, of a header at `start`.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(super) fn write_slot(&self, container: &Edge, start: u64) -> Result<()> {
+        container.write(&self.stripes, start + self.slot, false)
+    }
+}
+
+/// A new key under `secret`. Computes for as long as the options say.
+///
+/// # Errors
+/// There are no random bytes, or not the memory that the options ask for.
+pub(super) fn new_key(plan: &Plan, options: &Params, secret: &[u8]) -> Result<NewKey> {
     let key = loop {
         let key = random(plan.key_len)?;
         let (one, other) = key.split_at(plan.key_len / 2);
@@ -262,7 +305,7 @@ pub(super) fn open(
             break key;
         }
     };
-    let derivation = plan.derivation(making.options)?;
+    let derivation = plan.derivation(options)?;
     let time = plan.time / 8;
     let (first, hash) = (if plan.is_second { 2 * COPY } else { ALIGN }, plan.hash);
     let slot = |digest| Slot {
@@ -279,7 +322,7 @@ pub(super) fn open(
         let iterations = plan.iterations(hash, hash.len(), time);
         let digest = Digest::of(&key, hash, iterations, salt::<32>()?.to_vec(), hash.len());
         let slot = slot(digest);
-        let label = making.options.get("label").unwrap_or_default();
+        let label = options.get("label").unwrap_or_default();
         if label.len() > 47 {
             return Err(values::wrong("label", "it has at most 47 bytes"));
         }
@@ -289,23 +332,18 @@ pub(super) fn open(
             label: label.to_owned(),
             subsystem: String::new(),
             uuid: uuid()?,
-            json: metadata(&plan, &slot),
+            json: metadata(plan, &slot),
         };
         (header.encode([salt()?, salt()?])?, slot)
     } else {
         let iterations = plan.iterations(hash, header1::DIGEST, time);
         let digest = Digest::of(&key, hash, iterations, salt::<32>()?.to_vec(), header1::DIGEST);
         let slot = slot(digest);
-        (heading(&plan, &slot)?.encode(), slot)
+        (heading(plan, &slot)?.encode(), slot)
     };
     let mut stripes = random(slot.area_len())?;
-    slot.fill(&key, &secret, &mut stripes)?;
-    // An old header must not be taken for that of the new disk.
-    clear_now(&container, 0, plan.payload)?;
-    container.write(&stripes, slot.offset, false)?;
-    let disk = Decrypted::new(container, plan.segment(), plan.size, &key)?;
-    let disk = Arc::new(disk);
-    Ok(Layered::device(New { disk, header, end, durable: making.durable }))
+    slot.fill(&key, secret, &mut stripes)?;
+    Ok(NewKey { key, header, stripes, slot: slot.offset })
 }
 
 /// The header of LUKS1.

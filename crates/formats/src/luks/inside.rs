@@ -1,15 +1,17 @@
 //! LUKS1 inside of an image of another format, which keeps the header and encrypts its clusters:
 //! that of qcow2. Sectors have the numbers of where they lie in their file.
 
-use device::{Edge, Param, Result};
+use device::{Edge, Error, ErrorKind, Fault, Param, Params, Result, param};
+use runtime::Context;
 use serde_json::{Map, Value};
 
+use super::create::{NewKey, Plan};
 use super::disk::Decrypted;
 use super::volume::Segment;
-use super::{MAGIC, derive, describe, header1, secret};
+use super::{MAGIC, create, derive, describe, header1, secret};
 use crate::Opening;
-use crate::kit::Layered;
 use crate::kit::fields::{array, corrupt, foreign, load};
+use crate::kit::{Layered, clear_now};
 
 /// The parameters that name the key, for the table entry of the other format.
 pub(crate) const PARAMS: [Param; 4] = secret::PARAMS;
@@ -38,6 +40,105 @@ pub(crate) fn decrypted(
     let key = volume.key(container, &secret::of(opening.params)?, derive::MEMORY)?;
     let disk = Layered::device(Decrypted::new(file, segment, size, &key)?);
     Ok(Edge::new(disk, opening.context.pool.clone()))
+}
+
+/// The options of a new image, for the table entry of the other format: as QEMU has them.
+pub(crate) const OPTIONS: [Param; 11] = {
+    let [passphrase, key_file, key_format, key_secret] = secret::PARAMS;
+    [
+        param("encrypt.format", "luks", "encrypts the disk with LUKS1"),
+        Param { key: "encrypt.passphrase", ..passphrase },
+        Param { key: "encrypt.key-file", ..key_file },
+        Param { key: "encrypt.key-format", ..key_format },
+        Param { key: "encrypt.key-secret", ..key_secret },
+        param("encrypt.cipher-alg", "aes-128|aes-192|aes-256", create::CIPHER),
+        param("encrypt.cipher-mode", "xts|cbc", create::MODE),
+        param("encrypt.ivgen-alg", "plain64|plain|essiv", create::VECTORS),
+        param("encrypt.ivgen-hash-alg", create::HASHES, create::VECTORS_HASH),
+        param("encrypt.hash-alg", create::HASHES, create::HASH),
+        param("encrypt.iter-time", "MS", create::TIME),
+    ]
+};
+
+/// How a new image is to be encrypted.
+#[derive(Clone, Debug)]
+pub(crate) struct NewEncryption {
+    /// Without the prefix.
+    options: Params,
+    /// Bytes of the header with all keyslots.
+    pub(crate) len: u64,
+}
+
+impl NewEncryption {
+    /// What `options` ask for; `None`: no encryption. No secret is read yet.
+    ///
+    /// # Errors
+    /// They make no sense, or name no secret.
+    pub(crate) fn read(options: &Params) -> Result<Option<Self>> {
+        let mut own = Params::default();
+        for (key, value) in options.iter() {
+            if let Some(key) = key.strip_prefix("encrypt.") {
+                own.add(key, value);
+            }
+        }
+        match own.take("format").as_deref() {
+            Some("luks") => {}
+            Some(_) => {
+                return Err(Error::unsupported(
+                    "make an image that is encrypted otherwise than by encrypt.format=luks",
+                ));
+            }
+            None if own.iter().next().is_some() => {
+                return Err(Error::invalid("encrypt.format=luks is missing"));
+            }
+            None => return Ok(None),
+        }
+        if secret::check_named(&own).is_err() {
+            let why = "encrypt.format=luks needs encrypt.passphrase=+FILE or encrypt.key-file=FILE";
+            return Err(Error::new(ErrorKind::NeedsKey, Fault::User, why));
+        }
+        let len = Plan::new(&own, 0)?.payload;
+        Ok(Some(Self { options: own, len }))
+    }
+
+    /// A new key. Reads the secret, and computes for as long as the options say.
+    ///
+    /// # Errors
+    /// The secret cannot be read.
+    pub(crate) fn key(&self) -> Result<NewImageKey> {
+        let plan = Plan::new(&self.options, 0)?;
+        let new = create::new_key(&plan, &self.options, &secret::of(&self.options)?)?;
+        Ok(NewImageKey { plan, new })
+    }
+}
+
+/// The key of a new image.
+pub(crate) struct NewImageKey {
+    plan: Plan,
+    new: NewKey,
+}
+
+impl NewImageKey {
+    /// Writes the header and its keyslots to `start` of a container.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(crate) fn write(&self, container: &Edge, start: u64) -> Result<()> {
+        clear_now(container, start, self.plan.payload)?;
+        self.new.write_slot(container, start)?;
+        container.write(&self.new.header, start, false)
+    }
+
+    /// What is written through it is encrypted in `file`, and decrypted when it is read.
+    ///
+    /// # Errors
+    /// None that the options did not have.
+    pub(crate) fn decrypted(&self, file: Edge, context: &Context) -> Result<Edge> {
+        let segment = Segment { offset: 0, ..self.plan.segment() };
+        let size = segment.size_in(file.info().size)?;
+        let disk = Decrypted::new(file, segment, size, &self.new.key)?;
+        Ok(Edge::new(Layered::device(disk), context.pool.clone()))
+    }
 }
 
 /// What `qemu-img info` tells of the header at `start`, for which no key is needed.

@@ -114,6 +114,17 @@ pub(super) enum Encryption {
     Luks,
 }
 
+impl Encryption {
+    /// As the header has it.
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Aes => 1,
+            Self::Luks => 2,
+        }
+    }
+}
+
 /// Where the directory of the bitmaps is.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct BitmapDirectory {

@@ -122,6 +122,15 @@ fn an_encrypted_qcow2_of_qemu_is_read_and_told_of_in_the_same_words() {
     assert!(!ours.succeeded().contains("offset"), "{ours:#?}");
     let refused = ferry(["convert", "-f", "qcow2", &made, &plain]);
     assert!(refused.failed().contains("passphrase=+FILE"), "{refused:#?}");
+    // And one is made by them.
+    std::fs::remove_file(&made).unwrap();
+    keyed.ours(&make).succeeded();
+    keyed.theirs(&["convert", "--image-opts", &source, "-O", "raw", &plain]).unwrap();
+    keyed.is_same(&plain);
+    let size = ["measure", "--output=json", "-O", "qcow2", "-o", options, "--size", "1G"];
+    let [ours, theirs] = [keyed.ours(&size), keyed.theirs(&size).unwrap()]
+        .map(|outcome| serde_json::from_str::<Value>(&outcome.stdout).unwrap());
+    assert_eq!(ours["required"], theirs["required"]);
 }
 
 #[test]

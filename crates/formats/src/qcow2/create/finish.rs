@@ -249,7 +249,9 @@ impl NewImage {
         }
         // The tables follow each other, without gaps.
         let tables = layout.l1.min(layout.l2)..layout.table + layout.refcounts.table;
-        for range in [0..1, tables] {
+        let key = self.options.encryption.as_ref().map_or(0, |new| new.len);
+        let key = 1..1 + key.div_ceil(self.shape.geometry.cluster());
+        for range in [0..1, key, tables] {
             if let Some(range) = counts.get_mut(at(range.start)..at(range.end)) {
                 range.fill(1);
             }

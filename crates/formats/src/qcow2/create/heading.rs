@@ -9,6 +9,7 @@ use crate::qcow2::header::{
     BACKING_NAME_MAX, Compression, Encryption, Header, LENGTH_V2, LENGTH_V3, MAGIC, autoclear,
     compatible, extension, incompatible,
 };
+use crate::qcow2::region::Region;
 
 /// The table of feature names, for programs that do not know them: kind (0: incompatible, 1:
 /// compatible, 2: autoclear), bit, name.
@@ -50,7 +51,12 @@ pub(super) fn heading(options: &CreateOptions, shape: Shape, layout: Option<Layo
         version: options.version,
         cluster_bits: options.cluster_bits,
         size: shape.size,
-        encryption: Encryption::None,
+        encryption: options.encryption.as_ref().map_or(Encryption::None, |_| Encryption::Luks),
+        // Behind the header of the image, whatever else there is.
+        encryption_header: options
+            .encryption
+            .as_ref()
+            .map(|new| Region { offset: shape.geometry.cluster(), len: new.len }),
         l1_offset: layout.map_or(0, |l| at(l.l1)),
         l1_entries: u32::try_from(shape.l1_entries()).unwrap_or(u32::MAX),
         refcount_table_offset: layout.map_or(0, |l| at(l.table)),
@@ -94,7 +100,7 @@ impl Header {
         bytes.extend(name_len.to_be_bytes());
         bytes.extend(self.cluster_bits.to_be_bytes());
         bytes.extend(self.size.to_be_bytes());
-        bytes.extend(0u32.to_be_bytes());
+        bytes.extend(self.encryption.number().to_be_bytes());
         bytes.extend(self.l1_entries.to_be_bytes());
         bytes.extend(self.l1_offset.to_be_bytes());
         bytes.extend(self.refcount_table_offset.to_be_bytes());
@@ -123,6 +129,9 @@ impl Header {
         };
         if let Some(format) = &self.backing_format {
             add(extension::BACKING_FORMAT, &bytes_of(format));
+        }
+        if let Some(Region { offset, len }) = self.encryption_header {
+            add(extension::ENCRYPTION, &[offset.to_be_bytes(), len.to_be_bytes()].concat());
         }
         if let Some(name) = &self.data_file {
             add(extension::DATA_FILE, &bytes_of(name));

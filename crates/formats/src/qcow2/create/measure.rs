@@ -15,7 +15,8 @@ pub(super) fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> 
     // Whole tables, as QEMU counts them: the last L2 table and the L1 table are full.
     let l2_tables = shape.disk().div_ceil(shape.geometry.l2_entries());
     let l1_clusters = (l2_tables * 8).div_ceil(cluster);
-    let others = 1 + l2_tables + l1_clusters + shape.disk();
+    let key = options.encryption.as_ref().map_or(0, |new| new.len.div_ceil(cluster));
+    let others = 1 + key + l2_tables + l1_clusters + shape.disk();
     let refcounts = shape.refcounts(others);
     let fully_allocated = (others + refcounts.blocks + refcounts.table)
         .checked_mul(cluster)

@@ -30,6 +30,7 @@ use runtime::{Gate, Mutex, MutexGuard, WorkPool};
 
 use crate::format::{Creator, DiskMap, Making};
 use crate::kit::Layered;
+use crate::luks::inside::{NewEncryption, NewImageKey};
 use crate::{Reference, Role};
 use clusters::{Clusters, Room};
 use layout::Shape;
@@ -59,6 +60,9 @@ struct NewImage {
     container: Edge,
     /// The data file, if there is one.
     data: Option<Edge>,
+    /// The container of the data: one of both, perhaps under encryption.
+    home: Edge,
+    key: Option<NewImageKey>,
     backing: Option<Edge>,
     placement: Placement,
     /// Unwritten ranges of the container read as zeroes.
@@ -135,11 +139,17 @@ impl NewImage {
                 all,
             },
         };
+        let key = options.encryption.as_ref().map(NewEncryption::key).transpose()?;
+        let file = data.as_ref().unwrap_or(&container).clone();
+        let home = match &key {
+            Some(key) => key.decrypted(file, making.context)?,
+            None => file,
+        };
         // A part of a cluster can be written if the rest is known to be zero.
         let zeroed = making.zeroed || data.is_some();
         let whole = !zeroed || full || backing.is_some() || options.level.is_some();
+        let whole = whole || key.is_some();
         let cluster = u32::try_from(shape.geometry.cluster()).unwrap_or(u32::MAX);
-        let home = data.as_ref().unwrap_or(&container);
         let info = Info {
             blocks: BlockSizes {
                 minimum: if whole { cluster } else { 1 },
@@ -162,17 +172,20 @@ impl NewImage {
             },
             ..Info::new(&*container.info().name, shape.size)
         };
-        let state = State {
-            clusters: Clusters::new(shape),
-            room: Room::new(shape, container.info().size),
-            packer: Packer::new(shape),
-        };
+        let mut room = Room::new(shape, container.info().size);
+        if let Some(new) = &options.encryption {
+            let first = room.take(new.len.div_ceil(shape.geometry.cluster()))?;
+            debug_assert_eq!(first, 1, "where the header says");
+        }
+        let state = State { clusters: Clusters::new(shape), room, packer: Packer::new(shape) };
         Ok(Self {
             info,
             options,
             shape,
             container,
             data,
+            home,
+            key,
             backing,
             placement,
             zeroed,
@@ -190,7 +203,7 @@ impl NewImage {
 
     /// The container of the data.
     fn home(&self) -> &Edge {
-        self.data.as_ref().unwrap_or(&self.container)
+        &self.home
     }
 
     /// Makes sure that the old contents of the container are not taken for an image meanwhile, and
@@ -200,6 +213,9 @@ impl NewImage {
         if !self.zeroed {
             let len = usize::try_from(cluster).unwrap_or(0);
             self.container.write(&vec![0; len], 0, false)?;
+        }
+        if let Some(key) = &self.key {
+            key.write(&self.container, cluster)?;
         }
         let Placement::Fixed { base, all: true, .. } = self.placement else { return Ok(()) };
         let len = match self.data {

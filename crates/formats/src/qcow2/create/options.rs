@@ -3,12 +3,19 @@
 use device::{Error, Param, Params, Result, param, values};
 
 use super::encoder::CompressionLevel;
+use crate::luks::inside::{self, NewEncryption};
 use crate::qcow2::header::{
     CLUSTER_BITS, Compression, EXTENDED_CLUSTER_BITS, REFCOUNT_ORDER_MAX, REFCOUNT_ORDER_V2,
 };
 
 /// The options of `-o`.
-pub(crate) const OPTIONS: &[Param] = &[
+pub(crate) const OPTIONS: &[Param] = &{
+    let [a, b, c, d, e, f, g, h, i, j, k] = inside::OPTIONS;
+    let [l, m, n, o, p, q, r, s, t, u, v, w, x] = PLAIN;
+    [l, m, n, o, p, q, r, s, t, u, v, w, x, a, b, c, d, e, f, g, h, i, j, k]
+};
+
+const PLAIN: [Param; 13] = [
     param("compat", "0.10|1.1", "version of the format (default 1.1); also v2 and v3"),
     param(
         "cluster_size",
@@ -35,9 +42,7 @@ pub(crate) const OPTIONS: &[Param] = &[
     param("backing_file", "FILE", "what is read where nothing was written"),
     param("backing_fmt", "FORMAT", "the format of the backing image, which must be named"),
     // Declared, so that it is refused with a reason.
-    param("encryption", "off", "not yet"),
-    param("encrypt.format", "FORMAT", "not yet"),
-    param("encrypt.key-secret", "ID", "not yet"),
+    param("encryption", "off", "not made: use encrypt.format"),
 ];
 
 const LEVELS: &str = "how hard: zlib 1 to 9 (default 4), zstd 1 to 22 (default a little below 2), or fast; with -c. zlib's fast has a \
@@ -73,13 +78,17 @@ pub(super) struct CreateOptions {
     pub(super) data_file_raw: bool,
     pub(super) backing: Option<String>,
     pub(super) backing_format: Option<String>,
+    pub(super) encryption: Option<NewEncryption>,
 }
 
 impl CreateOptions {
     /// # Errors
     /// A value is invalid, or two conflict.
     pub(super) fn read(params: &Params, compress: bool) -> Result<Self> {
-        refuse_encryption(params)?;
+        if !values::flag(params, "encryption").is_ok_and(|on| !on.unwrap_or_default()) {
+            let action = "encryption: make an image that is encrypted in the old way; encrypt.format=luks is made";
+            return Err(Error::unsupported(action));
+        }
         let version = match values::choice(params, "compat", &["1.1", "v3", "0.10", "v2"])? {
             None | Some(0 | 1) => 3,
             Some(_) => 2,
@@ -115,6 +124,7 @@ impl CreateOptions {
             data_file_raw,
             backing: text("backing_file"),
             backing_format: text("backing_fmt"),
+            encryption: NewEncryption::read(params)?,
         };
         options.check().map(|()| options)
     }
@@ -123,6 +133,7 @@ impl CreateOptions {
     fn check(&self) -> Result<()> {
         let preallocated = self.preallocation != Qcow2Preallocation::Off;
         let compressed = self.level.is_some();
+        let encrypted = self.encryption.is_some();
         let rules = [
             (self.version < 3 && self.lazy_refcounts, "lazy_refcounts needs compat=1.1"),
             (
@@ -156,6 +167,13 @@ impl CreateOptions {
                 self.backing.is_some() && self.backing_format.is_none(),
                 "backing_file needs backing_fmt: the format of a backing image is not guessed",
             ),
+            (self.version < 3 && encrypted, "encrypt.format needs compat=1.1"),
+            (encrypted && compressed, "encryption and compression do not go together"),
+            // Room that is not written would read as noise.
+            (
+                encrypted && preallocated,
+                "encryption goes together neither with preallocation nor with data_file_raw",
+            ),
             (compressed && preallocated, "compression and preallocation do not go together"),
             (
                 compressed && self.data_file.is_some(),
@@ -166,16 +184,6 @@ impl CreateOptions {
             Some((_, rule)) => Err(Error::invalid(rule)),
             None => Ok(()),
         }
-    }
-}
-
-fn refuse_encryption(params: &Params) -> Result<()> {
-    let off = values::flag(params, "encryption").is_ok_and(|on| !on.unwrap_or_default());
-    let given =
-        ["encrypt.format", "encrypt.key-secret"].into_iter().find(|k| params.get(k).is_some());
-    match given.or((!off).then_some("encryption")) {
-        Some(key) => Err(Error::unsupported(format!("{key}: make an encrypted image"))),
-        None => Ok(()),
     }
 }
 
@@ -226,7 +234,20 @@ mod tests {
             (&["data_file_raw=on"], false, "data_file"),
             (&["preallocation=metadata"], true, "preallocation"),
             (&["data_file=d"], true, "data_file"),
-            (&["encrypt.format=luks"], false, "encrypt"),
+            (&["encrypt.format=luks"], false, "encrypt.key-file"),
+            (&["encrypt.key-file=k"], false, "encrypt.format"),
+            (&["encrypt.format=aes", "encrypt.key-file=k"], false, "encrypt.format=luks"),
+            (&["encrypt.format=luks", "encrypt.key-file=k"], true, "compression"),
+            (
+                &["encrypt.format=luks", "encrypt.key-file=k", "preallocation=falloc"],
+                false,
+                "preallocation",
+            ),
+            (
+                &["encrypt.format=luks", "encrypt.key-file=k", "encrypt.iter-time=0"],
+                false,
+                "iter-time",
+            ),
             (&["encryption=on"], false, "encrypt"),
             (&["compression_level=10"], true, "compression_level"),
             (&["compression_level=23", "compression_type=zstd"], true, "compression_level"),

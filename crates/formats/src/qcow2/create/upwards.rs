@@ -30,7 +30,8 @@ const ALL: u64 = 0xffff_ffff;
 /// known in advance, and an image with a backing image needs to know which clusters it has.
 pub(super) fn piped(making: &Making<'_>) -> Result<bool> {
     let options = CreateOptions::read(making.options, making.compress)?;
-    Ok(options.level.is_none() && options.data_file.is_none() && options.backing.is_none())
+    let is_plain = options.level.is_none() && options.encryption.is_none();
+    Ok(is_plain && options.data_file.is_none() && options.backing.is_none())
 }
 
 struct Upwards {
