@@ -79,8 +79,9 @@ pub fn named(word: &str, key: &str) -> Result<Zeroizing<String>> {
 pub fn of_file(path: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
     let failed = |e| Error::os(format!("read {key}= from a file"), e).on(path);
     let file = File::open(text::path(path)).map_err(failed)?;
-    // Room for all of it at once: what is left behind by a vector that grows is not zeroed.
-    let len = file.metadata().map_err(failed)?.len().min(LONGEST_FILE);
+    // Room for all of it at once: what is left behind by a vector that grows is not zeroed. A pipe
+    // has no length.
+    let len = file.metadata().map_err(failed)?.len().clamp(LONGEST, LONGEST_FILE);
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(len).unwrap_or(0) + 1));
     file.take(LONGEST_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > LONGEST_FILE {

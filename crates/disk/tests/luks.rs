@@ -8,6 +8,8 @@ use runtime::Context;
 
 use crate::support::{Place, all, create, create_image, map, must, open_image, pattern, peer, put};
 
+/// Where root's programs are, which is not in everyone's PATH.
+const CRYPTSETUP: &str = "/usr/sbin/cryptsetup";
 const SIZE: usize = (1 << 20) + 512;
 /// The first sector of a disk that QEMU makes with keys of 512 bits, in bytes.
 const PAYLOAD: usize = 2_068_480;
@@ -233,7 +235,7 @@ fn cryptsetup_opens_what_is_made_and_what_it_makes_is_read() {
     let place = Place::new();
     let (ours, object) = key(&place);
     let path = place.path("key");
-    if !has("cryptsetup") {
+    if !has(CRYPTSETUP) {
         return;
     }
     for (options, n) in [
@@ -248,7 +250,7 @@ fn cryptsetup_opens_what_is_made_and_what_it_makes_is_read() {
     {
         let made = place.path(&format!("made{n}"));
         make(&made, &[*options, &[&ours, "iter-time=1"]].concat(), &pattern(SIZE, 4));
-        must("cryptsetup", &["open", "--test-passphrase", "--key-file", &path, &made]);
+        must(CRYPTSETUP, &["open", "--test-passphrase", "--key-file", &path, &made]);
         assert!(all(&open(&made, &[&ours], false).unwrap())[..SIZE] == pattern(SIZE, 4));
     }
     let forced = ["-q", "--key-file", &path, "--pbkdf-force-iterations"];
@@ -265,12 +267,12 @@ fn cryptsetup_opens_what_is_made_and_what_it_makes_is_read() {
         let (theirs, options) = (place.path(&format!("theirs{n}")), options.split(' '));
         std::fs::File::create(&theirs).unwrap().set_len(20 << 20).unwrap();
         let options: Vec<_> = options.chain([&*theirs]).collect();
-        must("cryptsetup", &[&["luksFormat"], &forced[..], &options].concat());
+        must(CRYPTSETUP, &[&["luksFormat"], &forced[..], &options].concat());
         let disk = open(&theirs, &[&ours], true).unwrap();
         assert!(disk.info().size >= 3 << 20 && disk.info().size <= 20 << 20);
         disk.write(b"written", 1000, true).unwrap();
         drop(disk);
-        must("cryptsetup", &["open", "--test-passphrase", "--key-file", &path, &theirs]);
+        must(CRYPTSETUP, &["open", "--test-passphrase", "--key-file", &path, &theirs]);
         let mut back = [0; 7];
         open(&theirs, &[&ours], false).unwrap().read(&mut back, 1000).unwrap();
         assert_eq!(&back, b"written");
@@ -279,7 +281,7 @@ fn cryptsetup_opens_what_is_made_and_what_it_makes_is_read() {
     let (both, plain) = (place.path("both"), place.path("plain"));
     let bytes = pattern(SIZE, 5);
     make(&both, &[&ours, "version=2", "pbkdf=pbkdf2", "iter-time=1"], &bytes);
-    must("cryptsetup", &["convert", "-q", "--type", "luks1", &both]);
+    must(CRYPTSETUP, &["convert", "-q", "--type", "luks1", &both]);
     let source = format!("driver=luks,key-secret=s,file.filename={both}");
     if must(
         "qemu-img",

@@ -3,12 +3,13 @@
 //! The header is written last. What is not written of the disk reads as noise.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use argon2::Algorithm;
 use base64ct::{Base64, Encoding as _};
 use device::{Device, Edge, Error, Info, Operation, Outcome, Param, Params, Result, param, values};
 use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
@@ -167,9 +168,9 @@ impl Plan {
     fn iterations(&self, hash: Hash, len: usize, time: Duration) -> u32 {
         let mut count = FIRST;
         let taken = loop {
-            let start = Instant::now();
+            let start = computed();
             hash.pbkdf2(b"measured", b"with salt", count, len);
-            let taken = start.elapsed();
+            let taken = computed().saturating_sub(start);
             if taken >= MEASURED || count > 1 << 28 {
                 break taken;
             }
@@ -204,13 +205,18 @@ impl Plan {
             memory: u32::try_from(memory).unwrap_or(u32::MAX),
             lanes: LANES,
         };
-        let start = Instant::now();
+        let start = computed();
         Derivation::Argon2(cost(least), salt.clone()).derive(b"measured", self.key_len)?;
-        let taken = start.elapsed().as_nanos().max(1);
+        let taken = computed().saturating_sub(start).as_nanos().max(1);
         let wanted = u128::from(least) * self.time.as_nanos() / taken;
         let memory = u64::try_from(wanted).unwrap_or(u64::MAX).clamp(least, most.max(least));
         Ok(Derivation::Argon2(cost(memory), salt))
     }
+}
+
+/// For how long this thread has computed. A clock on the wall would make weak keys on a busy machine.
+fn computed() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
 fn hash(options: &Params, key: &str) -> Result<Hash> {
