@@ -2,7 +2,7 @@
 //!
 //! Reads, writes in place and makes both versions: LUKS1 as QEMU makes it, LUKS2 as cryptsetup
 //! does. The ciphers are AES in XTS and CBC; others are refused by name. A header is not trusted:
-//! what it may cost in memory and time is bounded ([`derive`]). Keys and passphrases are zeroed
+//! what it may cost in memory and time is bounded ([`mod@derive`]). Keys and passphrases are zeroed
 //! when they are dropped. It never changes the header of a disk that it opens, and needs no key to
 //! describe it. Images of other formats that are encrypted in this way have it in [`inside`].
 //!
