@@ -214,7 +214,7 @@ impl Plan {
     }
 }
 
-/// For how long this thread has computed. A clock on the wall would make weak keys on a busy machine.
+/// For how long this thread has computed. A clock on the wall makes weak keys on a busy machine.
 fn computed() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
