@@ -50,8 +50,9 @@ pub fn open(
     let options = OpenOptions { write, by_name, ..options.clone() };
     match open_as(disk, filters, &options, context) {
         Err(e) if write && e.kind() == ErrorKind::ReadOnly && options.or_read_only => {
+            let opened = open_as(disk, filters, &OpenOptions { write: false, ..options }, context)?;
             context.log.say(format_args!("{e}; it is read-only here"));
-            open_as(disk, filters, &OpenOptions { write: false, ..options }, context)
+            Ok(opened)
         }
         opened => opened,
     }

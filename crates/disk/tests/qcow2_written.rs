@@ -282,19 +282,21 @@ fn an_image_that_cannot_be_written_as_it_is_is_refused_and_stays_as_it_is() {
         return;
     }
     let place = Place::new();
-    for (n, word) in ["corrupt", "not closed", "unknown"].into_iter().enumerate() {
+    for (n, word) in ["corrupt", "not closed", "unknown", "encrypted"].into_iter().enumerate() {
         let (name, path) = (format!("{n}.qcow2"), place.0.join(format!("{n}.qcow2")));
         place.qemu_img(&format!("create -f qcow2 {name} 1M"));
         match n {
             0 => patch(&path, 79, &[2]),
             1 => patch(&path, 79, &[1]),
             2 => patch(&path, 72, &[1]),
+            3 => patch(&path, 35, &[2]),
             _ => {}
         }
         let before = std::fs::read(&path).unwrap();
         let error: Error = Written::open(&place, &name).map(drop).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(word) || n == 2, "{text}");
+        assert!(error.kind() == ErrorKind::ReadOnly || n == 2, "{text}");
         assert!(std::fs::read(&path).unwrap() == before, "{text}");
     }
     // A format that is guessed is never written.

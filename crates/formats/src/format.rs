@@ -37,7 +37,7 @@ pub struct Format {
     /// The same disk, to be written where it lies, if the format can be: its container may be
     /// written and excludes other writers. An image that cannot be written as it is (it is corrupt,
     /// or has a feature that this program does not keep up to date) is refused before anything is
-    /// changed.
+    /// changed, as [`ReadOnly`](device::ErrorKind::ReadOnly).
     pub write: Option<ImageOpener>,
     /// How to make one, if that is possible.
     pub create: Option<Creator>,

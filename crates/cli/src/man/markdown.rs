@@ -153,7 +153,7 @@ fn abilities(format: &str) -> String {
     let format = formats().iter().find(|known| known.word == format);
     let has = [
         format.is_some_and(|f| f.create.is_some()),
-        format.is_some_and(|f| f.write.is_some()),
+        format.is_some_and(|f| f.is_plain || f.write.is_some()),
         format.is_some_and(|f| f.check.is_some()),
     ];
     has.map(|has| if has { " yes |" } else { " – |" }).concat()
