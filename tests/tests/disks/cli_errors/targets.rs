@@ -53,6 +53,38 @@ fn as_unprivileged_user(words: &[&str]) -> Option<Outcome> {
     Some(outcome)
 }
 
+/// Its data file may be read and not written, its own file may.
+#[test]
+fn an_image_whose_data_file_may_not_be_written_is_read_only_and_never_half_written() {
+    if peer("qemu-img").is_none() || peer("nbdinfo").is_none() {
+        return;
+    }
+    let temp = TempDir::new();
+    fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (image, data) = (temp.join("image"), temp.join("data"));
+    let [image, data] = [&image, &data].map(|path| path.to_str().unwrap());
+    let options = format!("data_file={data}");
+    ferry(["create", "-q", "-f", "qcow2", "-o", &options, image, "1M"]).succeeded();
+    let raw = temp.file("raw", &blackbox::temp::pattern(1, 1 << 20));
+    let raw = raw.to_str().unwrap();
+    let within = ["--allow-external", temp.path().to_str().unwrap()];
+    let fill = [&["convert", "-n", "-f", "raw", "-O", "qcow2", raw, image], &within[..]].concat();
+    ferry(&fill).succeeded();
+    for (path, mode) in [(image, 0o666), (data, 0o444)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let before = [image, data].map(|path| fs::read(path).unwrap());
+    let Some(refused) = as_unprivileged_user(&fill) else { return };
+    let line = refused.failed();
+    assert!(line.contains("its data file cannot") && line.contains("ermission denied"), "{line}");
+    let run = "nbdinfo --is read-only \"$uri\"";
+    let serve = [&["serve", "--format", "qcow2", "--run", run, image], &within[..]].concat();
+    let served = as_unprivileged_user(&serve).unwrap();
+    served.succeeded();
+    assert!(served.stderr.contains("its data file cannot"), "{}", served.stderr);
+    assert!([image, data].map(|path| fs::read(path).unwrap()) == before);
+}
+
 #[test]
 fn permission_denied_is_reported() {
     let temp = TempDir::new();
