@@ -49,8 +49,8 @@ fn has(tool: &str) -> bool {
     found
 }
 
-/// Runs qemu-img until it makes a key: it measures how long one takes, and gives up where others use
-/// the processor. False where it never did.
+/// Runs qemu-img until it makes a key: it measures how long one takes, and gives up where others
+/// use the processor. False where it never did.
 fn made_by_qemu(arguments: &[&str]) -> bool {
     for _ in 0..20 {
         let output = peer("qemu-img", arguments).unwrap();

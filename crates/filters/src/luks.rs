@@ -1,4 +1,5 @@
-//! `luks`: the disk that is encrypted below, decrypted as it is read and encrypted as it is written.
+//! `luks`: the disk that is encrypted below, decrypted as it is read and encrypted as it is
+//! written.
 //!
 //! It is the format of that name over any disk. All clients have one disk.
 
@@ -23,14 +24,15 @@ mod tests {
     use device::{Blocking as _, Edge, Params};
     use formats::{Closed, Making, format};
     use runtime::{Context, WorkPool};
+    use trial::Scratch;
 
     use crate::kit::tested::{blank, put, simple};
 
     #[test]
     fn what_is_encrypted_below_is_read_and_written() {
-        let path = std::env::temp_dir().join(format!("diskferry-luks-{}", std::process::id()));
-        std::fs::write(&path, "open sesame\n").unwrap();
-        let word = format!("passphrase=+{}", path.display());
+        let scratch = Scratch::new("/tmp");
+        let key = scratch.file("key", b"open sesame\n");
+        let word = format!("passphrase=+{}", key.display());
         let context = Context::new(WorkPool::new(2));
         let options = Params::parse([&*word, "iter-time=1"]).unwrap();
         let model = Arc::new(Model::new(3 << 20));
@@ -60,6 +62,5 @@ mod tests {
         assert!(!all.windows(8).any(|bytes| bytes == b"in place"));
         assert!(put("luks", simple(model), &[]).is_err());
         assert!(put("luks", blank(4096), &[&word]).is_err());
-        std::fs::remove_file(&path).unwrap();
     }
 }

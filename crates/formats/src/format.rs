@@ -66,8 +66,8 @@ pub struct Creator {
     /// The options that would recreate an empty image as it is. An error says what the image holds,
     /// or what would be lost.
     pub remake: Option<fn(&Edge, &Context) -> Result<Params>>,
-    /// Whether a new image without a backing image reads as zeroes until it is written. Otherwise it
-    /// is not known what it reads as.
+    /// Whether a new image without a backing image reads as zeroes until it is written. Otherwise
+    /// it is not known what it reads as.
     pub reads_zero: bool,
     /// How large one would be, given the extents of its disk; none of them where there is no disk
     /// yet.

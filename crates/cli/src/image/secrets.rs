@@ -1,5 +1,5 @@
-//! `--object secret,id=ID,file=FILE`: QEMU's secrets, which `key-secret=ID` refers to. Only those in
-//! files: what is on the command line itself is shown by a list of processes.
+//! `--object secret,id=ID,file=FILE`: QEMU's secrets, which `key-secret=ID` refers to. Only those
+//! in files: what is on the command line itself is shown by a list of processes.
 
 use clap::{Arg, ArgAction, ArgMatches};
 use device::Params;

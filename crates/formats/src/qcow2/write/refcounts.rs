@@ -37,7 +37,7 @@ impl Writer {
         (self.blocks.unit() * 8) >> self.refcount_order
     }
 
-    /// The cluster with the refcount of a cluster, if there is one, and the offset of that refcount.
+    /// Where the refcount of a cluster is in the container, in bytes; `None`: it has no block.
     fn home(&self, state: &State, unit: u64) -> Option<u64> {
         let index = usize::try_from(unit / self.in_cluster()).ok()?;
         let block = state.blocks.get(index).copied().filter(|block| *block != 0)?;
@@ -158,8 +158,8 @@ impl Writer {
         self.tables.write().insert(offset >> self.geometry.cluster_bits);
     }
 
-    /// Makes a longer refcount table, with the blocks that it needs for itself. Nothing refers to it
-    /// until it is durable; then the header does.
+    /// Makes a longer refcount table, with the blocks that it needs for itself. Nothing refers to
+    /// it until it is durable; then the header does.
     fn grow_table(&self, state: &mut State, wanted: usize) -> Attempt<()> {
         let (cluster, bits) = (self.geometry.cluster(), self.geometry.cluster_bits);
         let NewTable { range: Range { start, end }, clusters, missing } =
