@@ -4,8 +4,8 @@
 //! The parts: [`header`] and [`region`] (checks before anything else is read), [`entry`] (table
 //! entries), [`snapshot`] and [`bitmap`] (their lists), [`describe`]; [`open`] makes a disk of
 //! them, with its [`map`] over slices of its [`tables`], [`unpack`], and its contexts ([`dirty`]).
-//! [`check`] compares references with [`refcounts`]. [`create`] makes new images, and [`write`]
-//! changes them where they lie.
+//! [`check`] compares references with [`refcounts`]. [`create`] makes new images, and
+//! [`write`](mod@write) changes them where they lie.
 
 mod bitmap;
 mod check;
