@@ -75,9 +75,10 @@ fn serve(socket: &OwnedFd, programs: &[Program], grants: &[Grant], mask: &Mask) 
     rustix::thread::set_name(c"diskferry-start")?;
     let mut started = Started::new();
     let served = answer_all(socket, programs, grants, mask, &mut started);
-    // Also when the asking process was gone before it had the answer.
-    for child in started.iter().filter(|child| child.is_apart) {
-        let _ = pidfd_send_signal(&child.process, Signal::TERM);
+    // Also when the asking process was gone before it had the answer. A shell ends with what it
+    // has started, or that would go on and hold its streams.
+    for child in started.iter().filter(|child| child.is_apart && !has_ended(&child.process)) {
+        let _ = kill_process_group(child.pid, Signal::TERM);
     }
     served
 }
