@@ -336,6 +336,12 @@ pub trait Session: Send + Sync {
         done(Ok(Vec::new()));
     }
 
+    /// The status contexts that the device of a client that comes now has beside those of
+    /// [`Device::info`]. Must not block.
+    fn further_contexts(&self) -> Vec<Arc<str>> {
+        Vec::new()
+    }
+
     /// Reopens a broken path to the outside (reconnects, say). Operations that were in flight have
     /// failed already. May block.
     ///
@@ -394,6 +400,12 @@ impl dyn Device + '_ {
             Some(session) => session.list(client, done),
             None => done(Ok(Vec::new())),
         }
+    }
+
+    /// See [`Session::further_contexts`].
+    #[must_use]
+    pub fn further_contexts(&self) -> Vec<Arc<str>> {
+        self.session().map_or_else(Vec::new, Session::further_contexts)
     }
 
     /// See [`Session::reopen`].

@@ -204,6 +204,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
         over.below.device().list(client, done);
     }
 
+    /// The status contexts of clients that come now: see [`Session::further_contexts`].
+    fn further_contexts(&self, over: &Over) -> Vec<Arc<str>> {
+        over.below.device().further_contexts()
+    }
+
     /// Whether the filter itself reopens what is below: see [`Session::may_return`]. Constant.
     fn reopens(&self) -> bool {
         false
@@ -232,6 +237,19 @@ pub trait Filter: Send + Sync + Sized + 'static {
         let known = over.below.resolve_now(at, len, max, out)?;
         out.iter_mut().skip(before).for_each(|extent| extent.start -= at - offset);
         Ok(known)
+    }
+
+    /// Writes at once, if writes pass and that needs no waiting. A filter that only has to know of
+    /// a write before it begins lets it pass here.
+    ///
+    /// # Errors
+    /// As for any write.
+    fn write_now(&self, over: &Over, offset: u64, data: &[u8], fua: bool) -> Result<bool> {
+        match over.writes(offset) {
+            // For the filter, a durable write may be more than a write.
+            Some(offset) if !fua => over.below.write_now(data, offset, false),
+            _ => Ok(false),
+        }
     }
 }
 
@@ -332,11 +350,7 @@ impl<F: Filter> Device for Filtered<F> {
                 over.hide_places(&mut out[before..]);
                 Ok(known)
             }
-            Now::Write { offset, data, fua } => match over.writes(offset) {
-                // For the filter, a durable write may be more than a write.
-                Some(offset) if !fua => over.below.write_now(data, offset, false),
-                _ => Ok(false),
-            },
+            Now::Write { offset, data, fua } => filter.write_now(over, offset, data, fua),
         }
     }
 
@@ -372,6 +386,10 @@ impl<F: Filter> Session for Filtered<F> {
 
     fn list(&self, client: &Client, done: Listed) {
         self.0.filter.list(&self.0.over, client, done);
+    }
+
+    fn further_contexts(&self) -> Vec<Arc<str>> {
+        self.0.filter.further_contexts(&self.0.over)
     }
 
     fn reopen(&self) -> Result<()> {

@@ -40,7 +40,7 @@ impl Resizing {
     ///
     /// # Errors
     /// There is no such length, or bytes would be lost that must not be.
-    pub(crate) fn of(&self, before: u64) -> Result<Resized> {
+    pub fn of(&self, before: u64) -> Result<Resized> {
         let after = match self.length {
             Length::Exactly(bytes) => Some(bytes),
             Length::More(bytes) => before.checked_add(bytes),
