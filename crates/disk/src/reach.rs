@@ -66,9 +66,10 @@ fn made_beside(disk: &Named, image: &Image) -> Reach {
         let files = keyed(format, &image.options).filter(move |(key, _)| (*key == BASE) == is_base);
         files.map(|(_, name)| directory.join(text::path(name)))
     };
-    let part = format.create.and_then(|creator| creator.beside).zip(disk.own_name());
-    let part = part.map(|(beside, own)| directory.join(text::path(&beside(&own))));
-    let makes = named(false).chain(part).collect();
+    let parts = format.create.and_then(|creator| creator.beside).zip(disk.own_name());
+    let parts = parts.map(|(beside, own)| beside(&own, &image.options)).unwrap_or_default();
+    let parts = parts.iter().map(|name| directory.join(text::path(name)));
+    let makes = named(false).chain(parts).collect();
     Reach { reads: named(true).collect(), makes, ..Reach::default() }
 }
 
@@ -163,7 +164,9 @@ mod tests {
         let reach = reach(&Named::parse("/a/b").unwrap(), &stack, Use::Make);
         assert_eq!(reach.reads, [PathBuf::from("/a/../base.qcow2")]);
         assert_eq!(reach.makes, ["/a/b", "/a/data"].map(PathBuf::from));
-        let stack = Stack::default().over_image(Image::of("vmdk").unwrap());
+        let mut image = Image::of("vmdk").unwrap();
+        image.options.add("subformat", "monolithicFlat");
+        let stack = Stack::default().over_image(image);
         let reach = super::reach(&Named::parse("/a/b.vmdk").unwrap(), &stack, Use::Make);
         assert_eq!(reach.makes, ["/a/b.vmdk", "/a/b-flat.vmdk"].map(PathBuf::from));
     }

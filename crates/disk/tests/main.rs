@@ -4,6 +4,7 @@
 
 mod arrows;
 mod blocks;
+mod blocks_written;
 mod luks;
 mod new_qcow2;
 mod opening;

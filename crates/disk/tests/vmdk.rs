@@ -11,7 +11,8 @@ use runtime::{Context, to_usize};
 use serde_json::Value;
 
 use crate::support::{
-    Dice, Place, check_bytes, check_map, create_image, has_qemu, image, open_image, whole_map,
+    Dice, Place, check_bytes, check_map, create_image, has_qemu, image, open_image, pattern,
+    whole_map,
 };
 
 /// A raw disk of this many bytes: noise, text, holes and blocks of zeroes that are written.
@@ -341,5 +342,29 @@ fn an_image_is_described_as_qemu_img_does() {
             theirs["extents"][0].as_object_mut().unwrap().remove("cluster-size");
         }
         assert_eq!(specific, *theirs, "{subformat}");
+    }
+}
+
+#[test]
+fn what_lies_over_the_seam_of_two_extents_is_in_both() {
+    let place = Place::on_disk();
+    let (seam, piece) = (2u64 << 30, 3 << 20);
+    for subformat in ["twoGbMaxExtentSparse", "twoGbMaxExtentFlat"] {
+        let path = place.path(&format!("{subformat}.vmdk"));
+        let options = [&*format!("subformat={subformat}")];
+        let made = create_image(&path, beneath(&path), &options, seam + (1 << 30)).unwrap();
+        let start = seam - (1 << 20);
+        let bytes = pattern(piece, 5);
+        made.edge.write(&bytes, start, false).unwrap();
+        made.edge.device().finish().unwrap();
+        made.made.unwrap().keep();
+        drop(made.edge);
+        let edge = open(&path).unwrap();
+        let mut found = vec![0; piece + (1 << 20)];
+        edge.read(&mut found, start).unwrap();
+        assert!(found[..piece] == bytes && found[piece..].iter().all(|b| *b == 0), "{subformat}");
+        if has_qemu() {
+            place.qemu_img(&format!("check -q -f vmdk {subformat}.vmdk"));
+        }
     }
 }

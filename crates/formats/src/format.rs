@@ -50,9 +50,9 @@ pub struct Format {
 pub struct Creator {
     /// `-o`: qemu-img's names and values, and our own.
     pub options: &'static [Param],
-    /// The name of the other file that an image of this name may consist of, beside those that its
-    /// options name.
-    pub beside: Option<fn(&str) -> String>,
+    /// The names of the other files that an image of this name and with these options may consist
+    /// of, beside those that its options name.
+    pub beside: Option<fn(&str, &Params) -> Vec<String>>,
     /// A new image in a container that is empty or may be overwritten, and that grows with writes
     /// ([`Device::resize`] sets its length). [`Device::finish`] writes last what makes it a valid
     /// image, and finishes the container too. What the extents of the disk call zero must stay zero

@@ -21,6 +21,8 @@ mod qcow;
 mod qcow2;
 mod qed;
 mod raw;
+#[cfg(test)]
+mod scripted;
 pub mod table;
 mod vdi;
 mod vhdx;

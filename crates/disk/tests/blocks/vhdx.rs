@@ -2,6 +2,7 @@
 
 use disk::{External, Image};
 
+use crate::blocks_written::{refused, replay};
 use crate::support::{
     Dice, Place, all, image, make, map, must, open, open_image, pattern, peer, put,
 };
@@ -97,6 +98,13 @@ fn a_log_that_was_not_replayed_is_part_of_the_image() {
         map(&disk, &bytes);
         drop(disk);
         assert!(std::fs::read(&path).unwrap() == before, "the image was changed");
+        // Opened to be written, it is replayed in place.
+        let copy = place.write("copy", &before);
+        assert!(replay(&copy) == bytes, "the entry at {at}");
+        assert!(all(&open(&copy, "vhdx").unwrap()) == bytes);
+        if must("qemu-img", &["check", "-f", "vhdx", &copy]) {
+            must("qemu-img", &["compare", "-f", "raw", "-F", "vhdx", &raw, &copy]);
+        }
         // QEMU replays it when it opens the image to write.
         if peer("qemu-io", &["-f", "vhdx", "-c", "quit", &path]).is_some() {
             must("qemu-img", &["compare", "-f", "raw", "-F", "vhdx", &raw, &path]);
@@ -163,6 +171,35 @@ fn a_log_that_is_not_complete_is_refused() {
     older[entry + 4] ^= 1;
     let disk = open(place.write("older", &older), "vhdx").unwrap();
     assert!(all(&disk).iter().all(|b| *b == 0));
+}
+
+#[test]
+fn an_image_that_cannot_be_written_is_refused_and_stays_as_it_is() {
+    let place = Place::new();
+    let path = place.path("image");
+    make(&path, "vhdx", OPTIONS, &pattern(4 << 20, 4));
+    let good = std::fs::read(&path).unwrap();
+    let header = |bytes: &mut [u8], at: usize, number: u32| {
+        for header in [64 << 10, 128 << 10] {
+            put(bytes, header + at, &number.to_le_bytes());
+            sum(bytes, header, 4096);
+        }
+    };
+    let entry = |bytes: &mut [u8], to: u64| put(bytes, BAT, &(to << 20 | 6).to_le_bytes());
+    type Damage<'a> = &'a dyn Fn(&mut [u8]);
+    let cases: [(&str, Damage<'_>); 5] = [
+        ("it has no log", &|bytes| header(bytes, 68, 0)),
+        ("outside the file", &|bytes| header(bytes, 68, 16 << 20)),
+        ("longer than 16 MiB", &|bytes| header(bytes, 68, 17 << 20)),
+        ("used twice", &|bytes| entry(bytes, 5)),
+        ("over the headers", &|bytes| entry(bytes, 2)),
+    ];
+    for (why, damage) in cases {
+        let mut bad = good.clone();
+        damage(&mut bad);
+        let error = refused(&place.write("bad", &bad));
+        assert!(error.contains("cannot be written") && error.contains(why), "{why}: {error}");
+    }
 }
 
 fn words(text: &str) -> Vec<u8> {

@@ -77,11 +77,26 @@ pub(crate) struct Pin<'a> {
 /// What was changed at one moment.
 pub(crate) struct Moment(Vec<Saved>);
 
+#[derive(Clone)]
 struct Saved {
     at: u64,
     bytes: Arc<[u8]>,
     version: u64,
     rank: Rank,
+}
+
+impl Moment {
+    /// In parts of at most `most` (≥ 1) blocks, of lower ranks first.
+    pub(crate) fn parts(&self, most: usize) -> Vec<Self> {
+        let mut all = self.0.clone();
+        all.sort_by_key(|block| (block.rank, block.at));
+        all.chunks(most.max(1)).map(|part| Self(part.to_vec())).collect()
+    }
+
+    /// Each block and where it begins.
+    pub(crate) fn blocks(&self) -> Vec<(u64, &[u8])> {
+        self.0.iter().map(|block| (block.at, &*block.bytes)).collect()
+    }
 }
 
 impl Blocks {
@@ -114,6 +129,13 @@ impl Blocks {
     pub(crate) fn get(&self, at: u64) -> Option<Arc<[u8]>> {
         let inner = self.lock();
         inner.get(at).or_else(|| self.clean.get(at))
+    }
+
+    /// The same, if it stays there: it is pinned. Only such a block may be [changed](Self::change):
+    /// any other may go at any time, when another image needs its room.
+    pub(crate) fn held(&self, at: u64) -> Option<Arc<[u8]>> {
+        let inner = self.lock();
+        inner.pins.get(&at).and_then(|_| inner.get(at))
     }
 
     /// Bytes of a block that the container has: its last block may be cut off.
@@ -170,15 +192,16 @@ impl Blocks {
         self.get(at).ok_or_else(confused)
     }
 
-    /// Changes bytes at `at`, within a block that is in memory. All changes that belong together
-    /// are made under one lock of the caller, which it also holds when it takes a [`Moment`].
+    /// Changes bytes at `at`, within a block that is [held](Self::held). All changes that belong
+    /// together are made under one lock of the caller, which it also holds when it takes a
+    /// [`Moment`].
     ///
     /// # Errors
-    /// The block is not in memory, or is shorter: a defect.
+    /// The block is not held, or is shorter: a defect.
     pub(crate) fn change(&self, at: u64, rank: Rank, bytes: &[u8]) -> Result<()> {
         let start = self.start(at);
         let inner = &mut *self.lock();
-        let known = inner.get(start).or_else(|| self.clean.get(start)).ok_or_else(confused)?;
+        let known = inner.get(start).ok_or_else(confused)?;
         inner.version += 1;
         let version = inner.version;
         let block = inner.changed.entry(start).or_insert_with(|| Changed {
@@ -259,6 +282,26 @@ impl Blocks {
         Ok(())
     }
 
+    /// Writes a snapshot that the format has made durable elsewhere: in its log.
+    ///
+    /// # Errors
+    /// It stays changed.
+    pub(crate) async fn write_back(&self, Moment(saved): &Moment) -> Result<()> {
+        let these: Vec<_> = saved.iter().collect();
+        self.write(&these).await?;
+        self.is_saved(&these);
+        Ok(())
+    }
+
+    /// What was [written back](Self::write_back) may not be there: it is changed, as it was before.
+    pub(crate) fn take_back(&self, Moment(saved): Moment) {
+        let inner = &mut *self.lock();
+        for Saved { at, bytes, version, rank } in saved {
+            let changed = Changed { bytes, version, rank, is_new: false };
+            inner.changed.entry(at).or_insert(changed);
+        }
+    }
+
     /// Writes blocks, neighbours at once.
     async fn write(&self, blocks: &[&Saved]) -> Result<()> {
         let mut writes = Vec::new();
@@ -320,5 +363,49 @@ impl Drop for Pin<'_> {
                 inner.pins.remove(&self.at);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::{Context, WorkPool};
+    use trial::PowerCut;
+
+    use super::super::cache::Cache;
+    use super::*;
+
+    /// What is ready at once: the container answers at once.
+    fn now<T>(work: impl Future<Output = Result<T>>) -> T {
+        super::super::at_once(work).unwrap().unwrap()
+    }
+
+    #[test]
+    fn only_a_block_that_cannot_go_is_changed_and_it_is_the_one_that_is_saved() {
+        let context = Context::new(WorkPool::new(1));
+        let cache = Cache::of(&context);
+        let disk = PowerCut::new(vec![1; 8192], false);
+        let blocks = Blocks::new(disk.edge(), 4096, cache.shelf());
+        let other = cache.shelf();
+        // Other images need all of the cache, between any two steps.
+        let crowd = || (0..100_000).for_each(|at| other.put(at, vec![0; 4096].into()));
+        drop(now(blocks.pin(0)));
+        assert!(blocks.get(0).is_some(), "it is in the cache");
+        assert!(blocks.held(0).is_none() && blocks.change(0, Rank::Last, &[2]).is_err());
+        let pin = now(blocks.pin(0));
+        crowd();
+        assert!(blocks.held(0).is_some());
+        blocks.change(0, Rank::Last, &[2]).unwrap();
+        now(blocks.save(&blocks.snapshot()));
+        crowd();
+        // It was saved meanwhile, and is still the one that the pin holds.
+        assert_eq!(blocks.held(0).unwrap().first(), Some(&2));
+        blocks.change(1, Rank::Last, &[3]).unwrap();
+        drop(pin);
+        crowd();
+        assert!(blocks.held(0).is_none());
+        blocks.change(2, Rank::Last, &[4]).unwrap();
+        now(blocks.save(&blocks.snapshot()));
+        assert_eq!(disk.bytes().get(..4), Some(&[2, 3, 4, 1][..]));
+        assert_eq!(blocks.unsaved(), 0);
     }
 }

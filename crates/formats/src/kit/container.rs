@@ -60,6 +60,16 @@ impl Container {
         offset >= self.0.untouched.load(Ordering::Acquire)
     }
 
+    /// The container as long as it is now, for what looks at one of a known length.
+    pub(crate) fn as_it_is(&self) -> Edge {
+        let Inner { info, below, .. } = &*self.0;
+        if !below.device().grows() {
+            return below.clone();
+        }
+        let info = Info { size: self.length(), ..info.clone() };
+        Edge::new(Arc::new(Settled { info, container: self.clone() }), below.pool().clone())
+    }
+
     /// Bytes of a range that are there.
     fn there(&self, offset: u64, len: u64) -> u64 {
         self.length().saturating_sub(offset).min(len)
@@ -163,5 +173,33 @@ impl Device for Container {
 
     fn session(&self) -> Option<&dyn Session> {
         self.device().session()
+    }
+}
+
+/// A container that has grown, as long as it was then.
+struct Settled {
+    info: Info,
+    container: Container,
+}
+
+impl Device for Settled {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn submit(&self, operation: Operation, done: Done) {
+        self.container.submit(operation, done);
+    }
+
+    fn now(&self, now: Now<'_>) -> Result<bool> {
+        self.container.now(now)
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        self.container.session()
+    }
+
+    fn grows(&self) -> bool {
+        true
     }
 }

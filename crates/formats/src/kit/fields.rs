@@ -64,7 +64,14 @@ pub(crate) fn load(below: &Edge, what: &str, offset: u64, len: usize) -> Result<
 /// # Errors
 /// `Corrupt`.
 pub(crate) fn lies_inside(below: &Edge, what: &str, offset: u64, len: u64) -> Result<()> {
-    let size = below.info().size;
+    lies_within(below.info().size, what, offset, len)
+}
+
+/// The same for a file that has `size` bytes now.
+///
+/// # Errors
+/// `Corrupt`.
+pub(crate) fn lies_within(size: u64, what: &str, offset: u64, len: u64) -> Result<()> {
     if offset <= size && len <= size - offset {
         return Ok(());
     }

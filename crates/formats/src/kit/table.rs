@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use device::{Edge, Result};
+use device::{Edge, Error, ErrorKind, Fault, Result};
 use runtime::Context;
 
 use super::cache::{Cache, Shelf};
 use super::fields::{corrupt, lies_inside, load};
+use super::file::WrittenFile;
 use super::layer::at_once;
 use super::read;
 
 /// Bytes that are read at a time.
 const SLICE: u64 = 64 << 10;
 
-/// The table. Its entries do not change while it is open.
+/// The table. Its entries do not change while it is open, unless the image is written.
 pub(crate) struct Table {
     below: Edge,
     offset: u64,
@@ -22,6 +23,8 @@ pub(crate) struct Table {
     number: fn(&[u8], usize) -> u64,
     /// By their offsets in the container.
     slices: Shelf,
+    /// The file in which the entries change.
+    written: Option<Arc<WrittenFile>>,
 }
 
 impl Table {
@@ -41,7 +44,24 @@ impl Table {
             entries.checked_mul(width).ok_or_else(|| corrupt(format!("its {what} is endless")))?;
         lies_inside(below, what, offset, len)?;
         let slices = Cache::of(context).shelf();
-        Ok(Self { below: below.clone(), offset, entries, width, number, slices })
+        Ok(Self { below: below.clone(), offset, entries, width, number, slices, written: None })
+    }
+
+    /// The same as it is now in a file that is written.
+    ///
+    /// # Errors
+    /// Its entries would not all lie in one block of the metadata each.
+    pub(crate) fn written(self, file: &Arc<WrittenFile>) -> Result<Self> {
+        if !self.offset.is_multiple_of(self.width) {
+            let action = "cannot be written: its tables do not begin where tables should";
+            return Err(Error::new(ErrorKind::ReadOnly, Fault::File, action));
+        }
+        Ok(Self { written: Some(file.clone()), ..self })
+    }
+
+    /// Where an entry lies.
+    pub(crate) fn place(&self, index: u64) -> u64 {
+        self.offset + index * self.width
     }
 
     /// Its place: offset and length.
@@ -89,6 +109,16 @@ impl Table {
         at: u64,
         may_wait: bool,
     ) -> Result<Option<u64>> {
+        if let Some(file) = &self.written {
+            let start = file.blocks.start(base + at);
+            let within = usize::try_from(base + at - start).unwrap_or(0);
+            let block = match file.blocks.get(start) {
+                Some(block) => block,
+                None if !may_wait => return Ok(None),
+                None => file.blocks.load(start).await?,
+            };
+            return Ok(Some((self.number)(&block, within)));
+        }
         let (start, within) = (at - at % SLICE, usize::try_from(at % SLICE).unwrap_or(0));
         let (offset, len) = (base + start, usize::try_from(SLICE.min(len - start)).unwrap_or(0));
         // Of a table that overlaps this one, a slice may be shorter.

@@ -28,6 +28,12 @@ impl Taken {
         self.count
     }
 
+    /// Whether this one is taken.
+    pub(crate) fn has(&self, index: u64) -> bool {
+        let word = usize::try_from(index / 64).ok().and_then(|at| self.words.get(at));
+        word.is_some_and(|word| word & 1 << (index % 64) != 0)
+    }
+
     /// Takes clusters; returns whether all of them were free, as far as they have bits.
     pub(crate) fn take(&mut self, first: u64, count: u64) -> bool {
         let mut free = true;
@@ -54,6 +60,7 @@ mod tests {
     fn a_room_is_taken_once_and_what_is_not_there_costs_nothing() {
         let mut taken = Taken::of(130);
         assert!(taken.is_whole() && taken.take(0, 1) && taken.take(60, 70));
+        assert!(taken.has(129) && !taken.has(1) && !taken.has(u64::MAX));
         assert!(!taken.take(129, 5) && !taken.take(0, 1) && taken.take(1, 1));
         assert_eq!(taken.count(), 72);
         let mut endless = Taken::of(u64::MAX);

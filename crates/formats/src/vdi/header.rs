@@ -19,6 +19,8 @@ use crate::kit::fields::{corrupt, foreign, le32, le64, load, new_uuid, put};
 
 pub(super) const SIGNATURE_AT: usize = 64;
 pub(super) const SIGNATURE: [u8; 4] = 0xbeda_107f_u32.to_le_bytes();
+/// Where the number of blocks that are there is.
+pub(super) const ALLOCATED_AT: u64 = 388;
 /// Bytes of the header.
 pub(super) const LEN: u64 = 512;
 const VERSION: u32 = 0x0001_0001;

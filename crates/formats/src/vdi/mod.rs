@@ -2,7 +2,7 @@
 //!
 //! All numbers are little-endian. Reads dynamic and static images with blocks of any size. A
 //! differencing image gives only its parent's identifier, so it is refused. Makes dynamic and
-//! static ones, with blocks of 1 MiB, as QEMU and VirtualBox do.
+//! static ones, with blocks of 1 MiB, as QEMU and VirtualBox do, and writes them where they lie.
 
 mod check;
 mod create;
@@ -10,6 +10,7 @@ mod header;
 mod map;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: |head: &Head| head.has(header::SIGNATURE_AT, &header::SIGNATURE),
     open,
     describe,
-    write: None,
+    write: Some(write::open),
     create: Some(Creator {
         beside: None,
         options: &[param("static", "on|off", "whether all room is taken at once (off)")],

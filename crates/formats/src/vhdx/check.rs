@@ -21,8 +21,13 @@ pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
         ));
     }
     let map = Map::new((&container, context), regions, metadata)?;
+    blocks(&map, &container).map(|(findings, _)| findings)
+}
+
+/// Checks the blocks, and returns where the last one ends.
+pub(super) fn blocks(map: &Map, container: &Edge) -> Result<(Findings, u64)> {
     let mut taken = Taken::of(container.info().size.div_ceil(MIB));
-    let mut findings = Findings::default();
+    let (mut findings, mut last) = (Findings::default(), 0);
     let (ratio, block) = (map.metadata.ratio(), map.metadata.block);
     for index in 0..map.metadata.entries() {
         let entry = map.table.entry_now(index)?;
@@ -37,7 +42,8 @@ pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
             _ => continue,
         };
         let place = map.place(entry, len);
-        let lies = place.and_then(|at| lies_inside(&container, "block", at, wanted).map(|()| at));
+        let lies = place.and_then(|at| lies_inside(container, "block", at, wanted).map(|()| at));
+        last = last.max(lies.as_ref().map_or(0, |at| at + len));
         match lies {
             Ok(at) if taken.take(at / MIB, len / MIB) => {}
             Ok(at) => findings.wrong(format!("entry {index}: the room at {at} is used twice")),
@@ -47,5 +53,5 @@ pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
             Err(e) => return Err(e),
         }
     }
-    Ok(findings)
+    Ok((findings, last))
 }

@@ -55,7 +55,11 @@ impl Region {
 /// The valid header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Header {
+    /// In which of the two places it is.
+    slot: usize,
     sequence: u64,
+    /// Changes whenever the file does, once for each time that it is opened.
+    file: Guid,
     /// Changes whenever the disk in it does; by it an image over this one knows it.
     pub(super) data: Guid,
     /// Of the log, if anything is in it.
@@ -70,12 +74,12 @@ impl Header {
             return Err(corrupt("this is not a VHDX image: it has no identifier"));
         }
         let mut newest: Option<Self> = None;
-        for at in HEADERS {
+        for (slot, at) in HEADERS.into_iter().enumerate() {
             let bytes = load(container, "header", at, HEADER)?;
             if !bytes.starts_with(b"head") || crc(&bytes, 4) != le32(&bytes, 4) {
                 continue;
             }
-            let header = Self::decode(&bytes)?;
+            let header = Self::decode(&bytes, slot)?;
             if newest.is_none_or(|newest| header.sequence > newest.sequence) {
                 newest = Some(header);
             }
@@ -83,7 +87,7 @@ impl Header {
         newest.ok_or_else(|| corrupt("the VHDX image is broken: none of its headers is sound"))
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self> {
+    fn decode(bytes: &[u8], slot: usize) -> Result<Self> {
         let (log_version, version) = (le16(bytes, 64), le16(bytes, 66));
         if version != 1 || log_version != 0 {
             let action =
@@ -93,27 +97,52 @@ impl Header {
         let log = Region { offset: le64(bytes, 72), len: le32(bytes, 68).into() };
         let id: Guid = array(bytes, 48);
         let log_id = (id != [0; 16]).then_some(id);
-        Ok(Self { sequence: le64(bytes, 8), data: array(bytes, 32), log_id, log })
+        let (sequence, file, data) = (le64(bytes, 8), array(bytes, 16), array(bytes, 32));
+        Ok(Self { slot, sequence, file, data, log_id, log })
     }
 
-    /// Both headers; the second one is valid.
-    fn encode(log: Region) -> [(u64, Vec<u8>); 2] {
+    /// That of a new image.
+    fn new(log: Region) -> Self {
         let (file, data) = (new_uuid(), new_uuid());
-        let one = |sequence: u64, at: u64| {
-            let mut bytes = vec![0; HEADER];
-            put(&mut bytes, 0, b"head");
-            put(&mut bytes, 8, &sequence.to_le_bytes());
-            put(&mut bytes, 16, &file);
-            put(&mut bytes, 32, &data);
-            put(&mut bytes, 66, &1_u16.to_le_bytes());
-            put(&mut bytes, 68, &u32::try_from(log.len).unwrap_or(0).to_le_bytes());
-            put(&mut bytes, 72, &log.offset.to_le_bytes());
-            let sum = crc(&bytes, 4);
-            put(&mut bytes, 4, &sum.to_le_bytes());
-            (at, bytes)
-        };
+        Self { slot: 0, sequence: 1, file, data, log_id: None, log }
+    }
+
+    /// The one that is to replace it, in the other place: this one stays valid until that is
+    /// written.
+    ///
+    /// # Errors
+    /// There is no higher number.
+    pub(super) fn next(self) -> Result<Self> {
+        let none = || corrupt("the VHDX image is broken: its header has the highest number");
+        let sequence = self.sequence.checked_add(1).ok_or_else(none)?;
+        Ok(Self { slot: 1 - self.slot.min(1), sequence, ..self })
+    }
+
+    /// The same of a file that is changed, and of a disk that is, from now on.
+    pub(super) fn changed(self, is_disk: bool) -> Self {
+        Self { file: new_uuid(), data: if is_disk { new_uuid() } else { self.data }, ..self }
+    }
+
+    /// The same with this log, or with none to be replayed.
+    pub(super) fn logged(self, log_id: Option<Guid>) -> Self {
+        Self { log_id, ..self }
+    }
+
+    /// Where it is, and its bytes.
+    pub(super) fn encode(&self) -> (u64, Vec<u8>) {
+        let mut bytes = vec![0; HEADER];
+        put(&mut bytes, 0, b"head");
+        put(&mut bytes, 8, &self.sequence.to_le_bytes());
+        put(&mut bytes, 16, &self.file);
+        put(&mut bytes, 32, &self.data);
+        put(&mut bytes, 48, &self.log_id.unwrap_or_default());
+        put(&mut bytes, 66, &1_u16.to_le_bytes());
+        put(&mut bytes, 68, &u32::try_from(self.log.len).unwrap_or(0).to_le_bytes());
+        put(&mut bytes, 72, &self.log.offset.to_le_bytes());
+        let sum = crc(&bytes, 4);
+        put(&mut bytes, 4, &sum.to_le_bytes());
         let [first, second] = HEADERS;
-        [one(1, first), one(2, second)]
+        (if self.slot == 0 { first } else { second }, bytes)
     }
 }
 
@@ -126,6 +155,12 @@ pub(super) struct Regions {
 }
 
 impl Regions {
+    /// Where the last of them ends.
+    pub(super) fn end(&self) -> u64 {
+        let ends = [self.bat, self.metadata, self.log].map(|region| region.offset + region.len);
+        ends.into_iter().fold(MIB, u64::max)
+    }
+
     /// From a container whose log was replayed.
     pub(super) fn read(container: &Edge, log: Region) -> Result<Self> {
         for at in REGIONS {
@@ -200,8 +235,10 @@ impl Regions {
         for at in REGIONS {
             container.write(&bytes, at, false)?;
         }
-        for (at, header) in Header::encode(self.log) {
-            container.write(&header, at, false)?;
+        let first = Header::new(self.log);
+        for header in [first, first.next()?] {
+            let (at, bytes) = header.encode();
+            container.write(&bytes, at, false)?;
         }
         settle()?;
         let mut identifier = vec![0; 512];

@@ -1,5 +1,6 @@
 //! The log of a VHDX image: changes to its structures, made durable here before they were made in
-//! place. The log of an image that was not closed is replayed in memory; the file is not changed.
+//! place. The log of an image that was not closed is replayed in memory; the file is not changed,
+//! unless it is opened to be written. What is logged then is in `journal.rs`.
 //!
 //! | entry, on 4 KiB | at | descriptor, 32 bytes from 64 on | at |
 //! |---|---|---|---|
@@ -22,7 +23,7 @@ use super::header::{Guid, Header};
 
 pub(super) const SECTOR: u64 = 4096;
 /// The longest log to replay: it and its changes are held in memory.
-const LOG_MAX: u64 = 16 << 20;
+pub(super) const LOG_MAX: u64 = 16 << 20;
 /// How often, on average, a byte of the log may be read.
 const LOOKS: u64 = 8;
 
@@ -63,6 +64,66 @@ struct Entry {
     len: u64,
     tail: u64,
     sequence: u64,
+}
+
+/// What an entry says besides its sectors.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EntryHead {
+    /// Where it begins in the log. It refers to none before it.
+    pub(super) at: u64,
+    pub(super) sequence: u64,
+    pub(super) id: Guid,
+    /// How long the file is for certain, and how long it is.
+    pub(super) flushed: u64,
+    pub(super) len: u64,
+}
+
+/// Sectors that an entry of `len` bytes has room for.
+pub(super) fn sectors_in(len: u64) -> usize {
+    let all = len / SECTOR;
+    // Each sector takes itself and a descriptor.
+    let fits = |n: &u64| n + (64 + 32 * n).div_ceil(SECTOR) <= all;
+    let most = (0..=all).rev().find(fits).unwrap_or(0);
+    usize::try_from(most).unwrap_or(0)
+}
+
+/// An entry that changes these sectors, by their offsets in the file.
+pub(super) fn encode(head: EntryHead, sectors: &[(u64, &[u8])]) -> Vec<u8> {
+    let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let sector = usize::try_from(SECTOR).unwrap_or(4096);
+    let mut bytes = vec![0; (64 + 32 * sectors.len()).next_multiple_of(sector)];
+    let sequence = head.sequence.to_le_bytes();
+    let [low @ .., h0, h1, h2, h3] = sequence;
+    for (at, (offset, new)) in (64..).step_by(32).zip(sectors) {
+        if new.iter().all(|byte| *byte == 0) {
+            put(&mut bytes, at, b"zero");
+            put(&mut bytes, at + 8, &SECTOR.to_le_bytes());
+        } else {
+            put(&mut bytes, at, b"desc");
+            put(&mut bytes, at + 4, &array::<4>(new, sector - 4));
+            put(&mut bytes, at + 8, &array::<8>(new, 0));
+            let start = bytes.len();
+            bytes.extend_from_slice(new);
+            bytes.resize(start + sector, 0);
+            put(&mut bytes, start, b"data");
+            put(&mut bytes, start + 4, &[h0, h1, h2, h3]);
+            put(&mut bytes, start + sector - 4, &low);
+        }
+        put(&mut bytes, at + 16, &offset.to_le_bytes());
+        put(&mut bytes, at + 24, &sequence);
+    }
+    put(&mut bytes, 0, b"loge");
+    let len = bytes.len() as u64;
+    put(&mut bytes, 8, &narrow(len).to_le_bytes());
+    put(&mut bytes, 12, &narrow(head.at).to_le_bytes());
+    put(&mut bytes, 16, &sequence);
+    put(&mut bytes, 24, &narrow(sectors.len() as u64).to_le_bytes());
+    put(&mut bytes, 32, &head.id);
+    put(&mut bytes, 48, &head.flushed.to_le_bytes());
+    put(&mut bytes, 56, &head.len.to_le_bytes());
+    let sum = crc(&bytes, 4);
+    put(&mut bytes, 4, &sum.to_le_bytes());
+    bytes
 }
 
 /// The changes in the log of an image; none, if it was closed.
@@ -231,4 +292,46 @@ fn restored(descriptor: &[u8], data: &[u8], sequence: u64) -> Result<Vec<u8>> {
     put(&mut bytes, 0, &array::<8>(descriptor, 8));
     put(&mut bytes, 4092, &array::<4>(descriptor, 4));
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_logged_is_replayed_and_the_newest_entry_stands_alone() {
+        let (id, half) = ([7; 16], 16384);
+        let mut log = vec![0; 32768];
+        let sectors: Vec<Vec<u8>> = (0..5).map(|n| vec![n * 50; 4096]).collect();
+        for (sequence, at) in [(1 << 40, 0), ((1 << 40) + 1, half), ((1 << 40) + 2, 0)] {
+            let head = EntryHead { at, sequence, id, flushed: 1 << 20, len: 2 << 20 };
+            let first = usize::try_from(sequence % 3).unwrap();
+            let new = [(0x10_0000, &sectors[first][..]), (0x20_0000, &sectors[first + 2][..])];
+            let entry = encode(head, &new);
+            assert!(entry.len() <= 16384);
+            put(&mut log, usize::try_from(at).unwrap(), &entry);
+        }
+        let first = usize::try_from(((1_u64 << 40) + 2) % 3).unwrap();
+        let changes = replay(&Ring(Buffer::copy_of(&log)), id).unwrap();
+        let mut expected = Changes { len: 2 << 20, was: 1 << 20, ..Changes::default() };
+        for (at, n) in [(0x10_0000, first), (0x20_0000, first + 2)] {
+            if n == 0 {
+                expected.zero(at, at + SECTOR);
+            } else {
+                expected.write(at, sectors[n].clone());
+            }
+        }
+        assert_eq!(changes, expected);
+    }
+
+    #[test]
+    fn an_entry_holds_as_many_sectors_as_there_is_room_for() {
+        for len in [4096, 8192, 12288, 512 << 10, 8 << 20] {
+            let most = sectors_in(len);
+            let sector = vec![1; 4096];
+            let head = EntryHead { at: 0, sequence: 1, id: [1; 16], flushed: 0, len: 0 };
+            let of = |n: usize| encode(head, &vec![(0, &sector[..]); n]).len() as u64;
+            assert!(of(most) <= len && of(most + 1) > len, "{len}: {most}");
+        }
+    }
 }

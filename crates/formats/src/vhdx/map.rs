@@ -1,13 +1,16 @@
 //! Where the blocks of a VHDX image lie.
 
+use std::sync::Arc;
+
 use device::{Edge, Result};
 use runtime::Context;
 
 use super::CONTAINER_MAX;
 use super::header::{MIB, Regions};
 use super::metadata::Metadata;
-use crate::kit::fields::{corrupt, le64, lies_inside};
-use crate::kit::{Atlas, Lies, Run, Table, read};
+use super::write::Written;
+use crate::kit::fields::{corrupt, le64, lies_within};
+use crate::kit::{Atlas, Lies, Run, Table, WrittenFile, read};
 
 pub(super) const ABSENT: u64 = 0;
 const UNDEFINED: u64 = 1;
@@ -24,6 +27,8 @@ pub(super) struct Map {
     regions: Regions,
     pub(super) table: Table,
     container: Edge,
+    /// If the image is written.
+    pub(super) written: Option<Written>,
 }
 
 impl Map {
@@ -43,7 +48,20 @@ impl Map {
             (entries, 8),
             le64,
         )?;
-        Ok(Self { metadata, regions, table, container: container.clone() })
+        Ok(Self { metadata, regions, table, container: container.clone(), written: None })
+    }
+
+    /// The same in an image that is written.
+    pub(super) fn written(self, written: Written) -> Result<Self> {
+        let file: &Arc<WrittenFile> = &written.file;
+        let (table, container) = (self.table.written(file)?, file.edge.clone());
+        Ok(Self { table, container, written: Some(written), ..self })
+    }
+
+    /// The entry of a block in the table, by its number: after each chunk of blocks comes one for
+    /// their bitmap.
+    pub(super) fn index(&self, block: u64) -> u64 {
+        block + block / self.metadata.ratio()
     }
 
     /// The offset of a part of the block in an entry.
@@ -77,7 +95,7 @@ impl Map {
         let bits = (at % sector + len).div_ceil(sector).min(1 << 15);
         let (start, bytes) = (first / 8, (first % 8 + bits).div_ceil(8));
         let n = usize::try_from(bytes).unwrap_or(0);
-        lies_inside(&self.container, "bitmap", bitmap + start, bytes)?;
+        lies_within(self.length(&self.container), "bitmap", bitmap + start, bytes)?;
         let Some(found) = read(&self.container, bitmap + start, n, may_wait).await? else {
             return Ok(None);
         };
@@ -97,8 +115,8 @@ impl Atlas for Map {
     async fn run(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Run>> {
         let (block, within) = (at / self.metadata.block, at % self.metadata.block);
         let mut len = len.min(self.metadata.block - within);
-        let index = block + block / self.metadata.ratio();
-        let Some(entry) = self.table.entry(index, may_wait).await? else { return Ok(None) };
+        let entry = self.table.entry(self.index(block), may_wait).await?;
+        let Some(entry) = entry else { return Ok(None) };
         let differs = self.metadata.parent.is_some();
         let lies = match entry & 7 {
             ABSENT if differs => Lies::Beneath,
@@ -122,12 +140,17 @@ impl Atlas for Map {
             }
         };
         if let Lies::At(there) = lies {
-            lies_inside(&self.container, "block", there, len)?;
+            lies_within(self.length(&self.container), "block", there, len)?;
         }
         Ok(Some(Run { len, lies }))
     }
 
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
+    }
+
+    fn length(&self, file: &Edge) -> u64 {
+        let written = self.written.as_ref().map(|written| written.file.container.length());
+        written.unwrap_or_else(|| file.info().size)
     }
 }

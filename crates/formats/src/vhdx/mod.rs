@@ -2,18 +2,20 @@
 //!
 //! All numbers are little-endian. Reads fixed, dynamic and differencing images (the parent through
 //! the gate); the log of an image that was not closed is replayed in memory. Makes fixed and
-//! dynamic ones.
+//! dynamic ones, and writes them where they lie, through the log.
 
 mod check;
 mod crc;
 mod create;
 mod header;
+mod journal;
 mod log;
 mod map;
 mod metadata;
 mod replayed;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::sync::Arc;
 
@@ -36,7 +38,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: |head| head.has(0, header::COOKIE),
     open,
     describe,
-    write: None,
+    write: Some(write::open),
     create: Some(Creator {
         beside: None,
         options: &[

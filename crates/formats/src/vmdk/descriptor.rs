@@ -4,6 +4,7 @@
 //! important key may appear only once.
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
 use device::{Error, ErrorKind, Fault, Result};
@@ -32,6 +33,8 @@ pub(super) struct Descriptor {
     pub(super) parent: Option<String>,
     /// Its extents, in the order of the disk.
     pub(super) extents: Vec<Line>,
+    /// One of them is not to be written.
+    pub(super) is_read_only: bool,
 }
 
 /// A line that names an extent.
@@ -93,7 +96,14 @@ impl Descriptor {
     /// The descriptor of an image that has none.
     pub(super) fn none() -> Self {
         let extents = Vec::new();
-        Self { cid: 0, parent_cid: NO_PARENT, create_type: None, parent: None, extents }
+        Self {
+            cid: 0,
+            parent_cid: NO_PARENT,
+            create_type: None,
+            parent: None,
+            extents,
+            is_read_only: false,
+        }
     }
 
     /// Parses `bytes`, up to the first zero.
@@ -106,7 +116,7 @@ impl Descriptor {
         }
         let bytes = bytes.split(|b| *b == 0).next().unwrap_or_default();
         let mut keys = Keys::default();
-        let mut extents = Vec::new();
+        let (mut extents, mut is_read_only) = (Vec::new(), false);
         for line in bytes.split(|b| *b == b'\n').map(<[u8]>::trim_ascii) {
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
@@ -116,6 +126,7 @@ impl Descriptor {
                     return Err(broken(format!("it names more than {MOST_EXTENTS} extents")));
                 }
                 extents.push(extent);
+                is_read_only |= word(line).0.eq_ignore_ascii_case(b"RDONLY");
             } else if let Some((key, value)) = cut(line, b'=') {
                 keys.take(key.trim_ascii(), unquoted(value.trim_ascii()))?;
             } else {
@@ -125,7 +136,7 @@ impl Descriptor {
                 )));
             }
         }
-        keys.descriptor(extents)
+        Ok(Self { is_read_only, ..keys.descriptor(extents)? })
     }
 
     /// Itself, if it describes a whole disk: a truncated descriptor must not pass for a small disk.
@@ -152,6 +163,21 @@ impl Descriptor {
             (None, _) => Err(broken("it has a parent and does not name it")),
         }
     }
+}
+
+/// Where the content ID stands in a descriptor: its digits, as many as it has.
+pub(super) fn cid_place(bytes: &[u8]) -> Option<Range<usize>> {
+    let bytes = bytes.split(|b| *b == 0).next().unwrap_or_default();
+    let mut start = 0;
+    for line in bytes.split(|b| *b == b'\n') {
+        let key = cut(line, b'=').filter(|(key, _)| key.trim_ascii().eq_ignore_ascii_case(b"CID"));
+        if let Some((key, value)) = key {
+            let at = start + key.len() + 1 + (value.len() - value.trim_ascii_start().len());
+            return Some(at..at + value.trim_ascii().len());
+        }
+        start += line.len() + 1;
+    }
+    None
 }
 
 /// The keys that matter.
@@ -191,6 +217,7 @@ impl Keys {
             create_type: self.create_type,
             parent: self.parent,
             extents,
+            is_read_only: false,
         };
         descriptor.parent().map(|_| ())?;
         Ok(descriptor)

@@ -3,6 +3,7 @@
 use device::{Edge, Result};
 
 use super::codec;
+use super::grains::Written;
 use super::header::broken;
 use super::sparse::Sparse;
 use crate::kit::{Asks, Atlas, Lies, Packed, Run, confused};
@@ -10,6 +11,7 @@ use crate::kit::{Asks, Atlas, Lies, Packed, Run, confused};
 /// The extents, in the order of the disk.
 pub(super) struct Map {
     pub(super) parts: Vec<Part>,
+    pub(super) written: Option<Written>,
 }
 
 /// A part of the disk.
@@ -31,7 +33,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn file(&self) -> Option<(u16, &Edge)> {
+    pub(super) fn file(&self) -> Option<(u16, &Edge)> {
         match self {
             Self::Zero => None,
             Self::Flat(file, number, _) => Some((*number, file)),
@@ -41,7 +43,7 @@ impl Kind {
 }
 
 impl Map {
-    fn part(&self, at: u64) -> Option<&Part> {
+    pub(super) fn part(&self, at: u64) -> Option<&Part> {
         self.parts.get(self.parts.partition_point(|part| part.end <= at))
     }
 }

@@ -3,19 +3,22 @@
 //!
 //! All kinds are read: monolithicSparse and -Flat, twoGbMaxExtentSparse and -Flat, streamOptimized
 //! (with the directory in front or in a footer), vmfs, vmfsSparse (COWD) and seSparse, with
-//! parents. Only the gate opens extents and parents. Existing images are never changed in place.
+//! parents. Only the gate opens extents and parents. Hosted sparse extents and flat ones, also
+//! split, are written where they lie.
 
 mod check;
 mod codec;
 mod create;
 mod describe;
 mod descriptor;
+mod grains;
 mod header;
 mod map;
 mod open;
 mod sparse;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use crate::{Format, Head};
 
@@ -28,7 +31,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises,
     open: open::open,
     describe: describe::describe,
-    write: None,
+    write: Some(write::open),
     create: Some(create::CREATOR),
     check: Some(check::check),
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Abilities, BlockSizes, Device, Edge, Error, Info, Result};
+use device::{Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Result};
 use runtime::Context;
 
 use super::descriptor::{Descriptor, LONGEST, Line, LineKind, is_one};
@@ -104,13 +104,13 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
             let sparse = Box::new(Sparse::new(layout, container, opening.context));
             vec![Part { start: 0, end, kind: Kind::Sparse(sparse, 0) }]
         }
-        None => open_parts(&top.descriptor.extents, opening)?,
+        None => open_parts(&top.descriptor.extents, opening, false)?,
     };
     let info = info(name, size, &parts, backing.is_some());
-    Ok(Scattered::device(info, opening.context, backing, Map { parts }))
+    Ok(Scattered::device(info, opening.context, backing, Map { parts, written: None }))
 }
 
-fn info(name: String, size: u64, parts: &[Part], has_parent: bool) -> Info {
+pub(super) fn info(name: String, size: u64, parts: &[Part], has_parent: bool) -> Info {
     let packed = parts.iter().filter_map(|part| match &part.kind {
         Kind::Sparse(sparse, _) if sparse.layout.packed => Some(sparse.layout.grain),
         _ => None,
@@ -129,7 +129,7 @@ fn info(name: String, size: u64, parts: &[Part], has_parent: bool) -> Info {
 }
 
 /// The extents that a descriptor names, each file opened once.
-fn open_parts(lines: &[Line], opening: &Opening<'_>) -> Result<Vec<Part>> {
+pub(super) fn open_parts(lines: &[Line], opening: &Opening<'_>, write: bool) -> Result<Vec<Part>> {
     let mut opened: Vec<(&Line, Edge)> = Vec::new();
     let (mut parts, mut start) = (Vec::new(), 0u64);
     for line in lines {
@@ -143,7 +143,7 @@ fn open_parts(lines: &[Line], opening: &Opening<'_>) -> Result<Vec<Part>> {
             let at = match known {
                 Some(at) => at,
                 None => {
-                    opened.push((line, open_file(line, opening.files)?));
+                    opened.push((line, open_file(line, opening.files, write)?));
                     opened.len() - 1
                 }
             };
@@ -158,9 +158,19 @@ fn open_parts(lines: &[Line], opening: &Opening<'_>) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-fn open_file(line: &Line, files: &dyn Files) -> Result<Edge> {
+fn open_file(line: &Line, files: &dyn Files, write: bool) -> Result<Edge> {
     let role = if line.kind.is_flat() { Role::Data } else { Role::Part };
-    files.open(&Reference { name: &line.name, role, format: None })
+    let reference = Reference { name: &line.name, role, format: None };
+    if !write {
+        return files.open(&reference);
+    }
+    files.open_to_write(&reference).map_err(|e| match e.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnly => {
+            let action = "cannot be written: one of its extents cannot";
+            Error::new(ErrorKind::ReadOnly, Fault::User, action).with_source(e)
+        }
+        _ => e,
+    })
 }
 
 fn part(line: &Line, file: Edge, number: u16, context: &Context) -> Result<Kind> {
@@ -189,7 +199,7 @@ fn part(line: &Line, file: Edge, number: u16, context: &Context) -> Result<Kind>
 }
 
 /// The parent, which must not have changed since the image was made over it.
-fn parent(descriptor: &Descriptor, files: &dyn Files) -> Result<Option<Edge>> {
+pub(super) fn parent(descriptor: &Descriptor, files: &dyn Files) -> Result<Option<Edge>> {
     let Some(name) = descriptor.parent()? else { return Ok(None) };
     let cid = parent_cid(name, files)?;
     if cid != descriptor.parent_cid {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use device::{Edge, Error, Result};
 use runtime::Context;
 
+use super::grains::Grains;
 use super::header::{Entry, Layout, broken};
 use crate::kit::cache::{Cache, Shelf};
 use crate::kit::fields::le32;
@@ -21,11 +22,13 @@ pub(super) struct Sparse {
     pub(super) file: Edge,
     /// Pages of the file by their numbers.
     pages: Shelf,
+    /// If it is written.
+    pub(super) grains: Option<Grains>,
 }
 
 impl Sparse {
     pub(super) fn new(layout: Layout, file: Edge, context: &Context) -> Self {
-        Self { layout, file, pages: Cache::of(context).shelf() }
+        Self { layout, file, pages: Cache::of(context).shelf(), grains: None }
     }
 
     /// The longest compressed grain in the file, including the marker. Incompressible grains grow a
@@ -79,7 +82,7 @@ impl Sparse {
     }
 
     /// Where a table begins, if there is one.
-    async fn table(&self, table: u64, may_wait: bool) -> Result<Option<Option<u64>>> {
+    pub(super) async fn table(&self, table: u64, may_wait: bool) -> Result<Option<Option<u64>>> {
         let at = self.layout.directory.saturating_add(table.saturating_mul(self.width()));
         let Some((page, within)) = self.page(at, may_wait).await? else { return Ok(None) };
         let entry = self.entry(&page, within).ok_or_else(|| self.outside("directory", at))?;
@@ -92,7 +95,7 @@ impl Sparse {
             }
             _ => return Err(broken(format!("the entry {entry:#x} of the grain directory")).at(at)),
         };
-        let size = self.file.info().size;
+        let size = self.size();
         let len = self.layout.entries * self.width();
         if begins < 512 || size.checked_sub(begins).is_none_or(|after| after < len) {
             return Err(self.outside("table", begins));
@@ -121,11 +124,12 @@ impl Sparse {
             },
         };
         let start = grain.saturating_mul(self.layout.grain);
-        let after = self.file.info().size.saturating_sub(at);
+        let after = self.size().saturating_sub(at);
         let needed = self.layout.capacity.saturating_sub(start).min(self.layout.grain);
         let needed = if self.layout.packed { MARKER } else { needed };
         // A grain inside the header is invalid.
-        if at < 512 || self.in_directory(at, needed) || after < needed {
+        let first = self.grains.as_ref().map_or(512, |grains| grains.first);
+        if at < first || self.in_directory(at, needed) || after < needed {
             return Err(self.lost(grain, entry));
         }
         if !self.layout.packed {
@@ -147,12 +151,21 @@ impl Sparse {
 
     /// The page of a byte of the file, which may end in it, and the offset in the page.
     async fn page(&self, at: u64, may_wait: bool) -> Result<Option<(Arc<[u8]>, usize)>> {
+        if let Some(Grains { file, .. }) = &self.grains {
+            let start = file.blocks.start(at);
+            let page = match file.blocks.get(start) {
+                Some(page) => page,
+                None if !may_wait => return Ok(None),
+                None => file.blocks.load(start).await?,
+            };
+            return Ok(Some((page, usize::try_from(at - start).unwrap_or(0))));
+        }
         let (number, within) = (at / PAGE, usize::try_from(at % PAGE).unwrap_or(0));
         if let Some(page) = self.pages.get(number) {
             return Ok(Some((page, within)));
         }
         let start = at - at % PAGE;
-        let len = self.file.info().size.saturating_sub(start).min(PAGE);
+        let len = self.size().saturating_sub(start).min(PAGE);
         let len = usize::try_from(len).unwrap_or(0);
         let Some(bytes) = read(&self.file, start, len, may_wait).await? else { return Ok(None) };
         let page: Arc<[u8]> = Arc::from(&*bytes);
@@ -166,6 +179,12 @@ impl Sparse {
             Entry::Sector => bytes.first_chunk().map(|b| u64::from(u32::from_le_bytes(*b))),
             Entry::Numbered { .. } => bytes.first_chunk().map(|b| u64::from_le_bytes(*b)),
         }
+    }
+
+    /// Bytes of its file now.
+    fn size(&self) -> u64 {
+        let written = self.grains.as_ref().map(|grains| grains.file.container.length());
+        written.unwrap_or_else(|| self.file.info().size)
     }
 
     fn width(&self) -> u64 {

@@ -1,18 +1,23 @@
 //! Where the blocks of a VHD image lie.
 
+use std::sync::Arc;
+
 use device::{Edge, Result};
 use runtime::Context;
 
 use super::header::{Dynamic, Kind, SECTOR};
-use crate::kit::fields::{be32, corrupt, lies_inside};
-use crate::kit::{Atlas, Lies, Run, Table, read};
+use super::write::Written;
+use crate::kit::fields::{be32, corrupt, lies_within};
+use crate::kit::{Atlas, Lies, Run, Table, WrittenFile, read};
 
 /// A missing block.
-const ABSENT: u64 = 0xffff_ffff;
+pub(super) const ABSENT: u64 = 0xffff_ffff;
 
 /// A fixed disk: all of it, at the beginning.
 pub(super) struct Whole {
     pub(super) container: Edge,
+    /// If it is written.
+    pub(super) written: Option<Arc<WrittenFile>>,
 }
 
 impl Atlas for Whole {
@@ -27,12 +32,13 @@ impl Atlas for Whole {
 
 /// Where the blocks lie, each behind a bitmap of its sectors.
 pub(super) struct Map {
-    dynamic: Dynamic,
-    table: Table,
+    pub(super) dynamic: Dynamic,
+    pub(super) table: Table,
     container: Edge,
     /// Whether the bitmaps decide what is in the parent. Without a parent, unwritten sectors are
     /// zeroes in the block itself.
     differs: bool,
+    pub(super) written: Option<Written>,
 }
 
 impl Map {
@@ -46,7 +52,13 @@ impl Map {
             be32(b, at).into()
         })?;
         let differs = kind == Kind::Differencing;
-        Ok(Self { dynamic, table, container: container.clone(), differs })
+        Ok(Self { dynamic, table, container: container.clone(), differs, written: None })
+    }
+
+    /// The same for an image that is written.
+    pub(super) fn written(self, written: Written) -> Result<Self> {
+        let (table, container) = (self.table.written(&written.file)?, written.file.edge.clone());
+        Ok(Self { table, container, written: Some(written), ..self })
     }
 
     /// The run of sectors from `sector` on that are all here, or all in the parent.
@@ -90,7 +102,7 @@ impl Atlas for Map {
         if overlaps((0, SECTOR)) || overlaps(self.dynamic.range()) || overlaps((table, table_len)) {
             return Err(corrupt(format!("its block {block} lies over its headers")).at(start));
         }
-        lies_inside(&self.container, "block", there, len)?;
+        lies_within(self.length(&self.container), "block", there, len)?;
         if self.differs {
             let Some((sectors, here)) = self.sectors(start, within / SECTOR, may_wait).await?
             else {
@@ -106,5 +118,10 @@ impl Atlas for Map {
 
     fn file(&self, _: u64) -> Option<(u16, &Edge)> {
         Some((0, &self.container))
+    }
+
+    fn length(&self, file: &Edge) -> u64 {
+        let written = self.written.as_ref().map(|written| written.file.container.length());
+        written.unwrap_or_else(|| file.info().size)
     }
 }

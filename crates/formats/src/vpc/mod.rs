@@ -1,7 +1,8 @@
 //! VHD, which QEMU calls vpc: the disks of Virtual PC, Hyper-V before 2012, Xen and Azure.
 //!
 //! All numbers are big-endian. Reads fixed, dynamic and differencing images (the parent through the
-//! gate), makes fixed and dynamic ones. How large a disk is depends on the creator: see [`header`].
+//! gate), makes fixed and dynamic ones, and writes them where they lie. How large a disk is depends
+//! on the creator: see [`header`].
 
 mod create;
 mod header;
@@ -9,6 +10,7 @@ mod map;
 mod parent;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::sync::Arc;
 
@@ -31,7 +33,7 @@ pub(crate) const FORMAT: Format = Format {
     recognises: header::recognises,
     open,
     describe,
-    write: None,
+    write: Some(write::open),
     create: Some(Creator {
         beside: None,
         options: &[
@@ -57,7 +59,12 @@ fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         if !container.info().abilities.observed {
             info.flat = container.info().flat.clone();
         }
-        return Ok(Scattered::device(info, opening.context, None, Whole { container }));
+        return Ok(Scattered::device(
+            info,
+            opening.context,
+            None,
+            Whole { container, written: None },
+        ));
     }
     let dynamic = Dynamic::read(&container, &footer)?;
     let backing = match footer.kind {

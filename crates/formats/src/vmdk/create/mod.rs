@@ -1,6 +1,6 @@
 //! Making images: the options, and their creators.
 
-mod flat;
+mod extents;
 mod front;
 mod sparse;
 mod stream;
@@ -22,7 +22,7 @@ pub(super) const SPAN: u64 = GRAIN * GRAIN_TABLE_ENTRIES;
 const LARGEST: u64 = 2 << 40;
 
 pub(super) const CREATOR: Creator = Creator {
-    beside: Some(flat::name_beside),
+    beside: Some(beside),
     options: OPTIONS,
     open,
     over: |making| making.backing(Some("vmdk")),
@@ -36,8 +36,8 @@ pub(super) const CREATOR: Creator = Creator {
 const OPTIONS: &[Param] = &[
     param(
         "subformat",
-        "monolithicSparse|monolithicFlat|streamOptimized",
-        "grains in one file (the default), all bytes in a file beside it, or a stream of compressed grains",
+        "KIND",
+        "monolithicSparse: grains in one file (the default); monolithicFlat: all bytes in a file beside it; twoGbMaxExtentSparse and twoGbMaxExtentFlat: either in files of 2 GiB beside it; streamOptimized: a stream of compressed grains",
     ),
     param(
         "adapter_type",
@@ -70,9 +70,13 @@ pub(super) enum Subformat {
     Sparse,
     Flat,
     Stream,
+    SplitSparse,
+    SplitFlat,
 }
 
 impl Subformat {
+    const ALL: [Self; 5] =
+        [Self::Sparse, Self::Flat, Self::Stream, Self::SplitSparse, Self::SplitFlat];
     const WORDS: [&'static str; 5] = [
         "monolithicSparse",
         "monolithicFlat",
@@ -87,6 +91,26 @@ impl Subformat {
             Self::Sparse => "monolithicSparse",
             Self::Flat => "monolithicFlat",
             Self::Stream => "streamOptimized",
+            Self::SplitSparse => "twoGbMaxExtentSparse",
+            Self::SplitFlat => "twoGbMaxExtentFlat",
+        }
+    }
+
+    fn of(options: &Params) -> Result<Self> {
+        let choice = values::choice(options, "subformat", &Self::WORDS)?.unwrap_or(0);
+        Ok(Self::ALL.get(choice).copied().unwrap_or(Self::Sparse))
+    }
+
+    fn is_flat(self) -> bool {
+        matches!(self, Self::Flat | Self::SplitFlat)
+    }
+
+    /// Bytes of the largest disk.
+    fn largest(self) -> u64 {
+        match self {
+            Self::Sparse | Self::Stream => LARGEST,
+            Self::SplitSparse | Self::SplitFlat => extents::LARGEST_SPLIT,
+            Self::Flat => u64::MAX,
         }
     }
 }
@@ -94,12 +118,7 @@ impl Subformat {
 impl Settings {
     fn of(making: &Making<'_>) -> Result<Self> {
         let options = making.options;
-        let kind = match values::choice(options, "subformat", &Subformat::WORDS)? {
-            None | Some(0) => Subformat::Sparse,
-            Some(1) => Subformat::Flat,
-            Some(2) => Subformat::Stream,
-            Some(_) => return Err(Error::unsupported("make split images; they can only be read")),
-        };
+        let kind = Subformat::of(options)?;
         let adapters = ["ide", "buslogic", "lsilogic", "legacyESX"];
         let adapter = values::choice(options, "adapter_type", &adapters)?.unwrap_or(0);
         let zeroed_grain = values::flag(options, "zeroed_grain")?.unwrap_or(false);
@@ -127,7 +146,7 @@ impl Settings {
         if self.backing.is_some() && self.kind != Subformat::Sparse {
             return refuse(format!("subformat={word} has no parent: backing_file"));
         }
-        if self.zeroed_grain && self.kind == Subformat::Flat {
+        if self.zeroed_grain && self.kind.is_flat() {
             return refuse(format!("subformat={word} has no grains: zeroed_grain"));
         }
         if making.compress && self.kind != Subformat::Stream {
@@ -141,7 +160,7 @@ impl Settings {
         if making.size == 0 {
             return refuse("an image of this format has at least one sector".to_owned());
         }
-        if making.size > LARGEST && self.kind != Subformat::Flat {
+        if making.size > self.kind.largest() {
             return refuse(format!(
                 "subformat={word} has at most 2 TiB, and {} are asked for",
                 making.size
@@ -170,9 +189,16 @@ fn open(container: Edge, making: &Making<'_>, _: DiskMap<'_>) -> Result<Arc<dyn 
     let settings = Settings::of(making)?;
     match settings.kind {
         Subformat::Sparse => sparse::open(container, making, &settings),
-        Subformat::Flat => flat::open(container, making, &settings),
+        Subformat::Flat | Subformat::SplitFlat | Subformat::SplitSparse => {
+            extents::open(container, making, &settings)
+        }
         Subformat::Stream => stream::open(container, making, &settings),
     }
+}
+
+/// The names of the extents that are files of their own.
+fn beside(own: &str, options: &Params) -> Vec<String> {
+    Subformat::of(options).map(|kind| extents::names(own, kind)).unwrap_or_default()
 }
 
 fn piped(making: &Making<'_>) -> Result<bool> {
@@ -187,8 +213,10 @@ pub(super) fn grains(size: u64) -> u64 {
 fn measure(making: &Making<'_>, map: DiskMap<'_>) -> Result<Measure> {
     let settings = Settings::of(making)?;
     let size = |grains: u64| match settings.kind {
-        Subformat::Sparse => sparse::overhead(making.size) + grains * GRAIN,
-        Subformat::Flat => making.size.next_multiple_of(512),
+        Subformat::Sparse | Subformat::SplitSparse => {
+            sparse::overhead(making.size) + grains * GRAIN
+        }
+        Subformat::Flat | Subformat::SplitFlat => making.size.next_multiple_of(512),
         Subformat::Stream => stream::at_most(making.size, grains),
     };
     Ok(Measure {
@@ -229,7 +257,8 @@ mod tests {
         );
         for bad in [
             &["subformat=x"][..],
-            &["subformat=twoGbMaxExtentFlat"],
+            &["subformat=twoGbMaxExtentFlat", "zeroed_grain=on"],
+            &["subformat=twoGbMaxExtentSparse", "backing_file=x"],
             &["adapter_type=scsi"],
             &["compat6=on", "hwversion=7"],
             &["hwversion=4\"\n"],

@@ -1,4 +1,5 @@
-//! monolithicSparse: grains in one file, with two directories of all tables in front of them.
+//! monolithicSparse, and the extents of twoGbMaxExtentSparse: grains in one file, with two
+//! directories of all tables in front of them.
 //!
 //! Many threads append grains as they come. Tables, descriptor and header follow at the end, the
 //! header last.
@@ -78,9 +79,27 @@ pub(super) fn open(
         let reference = Reference { name, role: Role::Backing, format: Some("vmdk") };
         backing = Some(making.files.open(&reference)?);
     }
-    let name = own_name(making.files.name());
-    let text = Text { settings, size: making.size, parent_cid: cid, extent: ("SPARSE", &name) };
-    let descriptor = text.embedded()?;
+    let text = Text { settings, size: making.size, parent_cid: cid };
+    let descriptor = text.embedded(own_name(making.files.name()))?;
+    device(container, making, settings, descriptor, backing)
+}
+
+/// An extent whose descriptor is elsewhere. `making` says how many bytes of the disk are in it.
+pub(super) fn extent(
+    container: Edge,
+    making: &Making<'_>,
+    settings: &Settings,
+) -> Result<Arc<dyn Device>> {
+    device(container, making, settings, Vec::new(), None)
+}
+
+fn device(
+    container: Edge,
+    making: &Making<'_>,
+    settings: &Settings,
+    descriptor: Vec<u8>,
+    backing: Option<Edge>,
+) -> Result<Arc<dyn Device>> {
     let [redundant, front] = fronts(making.size);
     let tables = usize::try_from(making.size.div_ceil(SPAN)).map_err(|_| confused())?;
     let below = container.info();
@@ -101,6 +120,7 @@ pub(super) fn open(
     let header = Header {
         size: making.size,
         stream: false,
+        described: !descriptor.is_empty(),
         zeroed_grain: settings.zeroed_grain,
         redundant: redundant.directory,
         directory: front.directory,
@@ -231,7 +251,9 @@ impl Layer for Sparse {
             front.write_directory(self.container(), self.info().size).await?;
             self.write_tables(front.tables).await?;
         }
-        self.put(DESCRIPTOR_AT * SECTOR, self.descriptor.clone()).await?;
+        if !self.descriptor.is_empty() {
+            self.put(DESCRIPTOR_AT * SECTOR, self.descriptor.clone()).await?;
+        }
         self.container().device().resize(size)?;
         if self.durable && self.container().info().abilities.flush {
             kit::flush(self.container()).await?;

@@ -107,8 +107,9 @@ pub(super) fn open(
     }
     let front = (below.order == Order::Any).then(|| Front::of(making.size, FRONT));
     let name = own_name(making.files.name());
-    let text = Text { settings, size: making.size, parent_cid: None, extent: ("SPARSE", &name) };
+    let text = Text { settings, size: making.size, parent_cid: None };
     let header = Header {
+        described: true,
         size: making.size,
         stream: true,
         zeroed_grain: settings.zeroed_grain,
@@ -118,7 +119,7 @@ pub(super) fn open(
     };
     let mut batch = header.before_the_footer().to_vec();
     batch.resize(usize::try_from(DESCRIPTOR_AT * SECTOR).unwrap_or(512), 0);
-    batch.extend(text.embedded()?);
+    batch.extend(text.embedded(name)?);
     let mut at = 0;
     match front {
         None => batch.resize(usize::try_from(HEAD * SECTOR).unwrap_or(0), 0),

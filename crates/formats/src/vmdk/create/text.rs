@@ -23,18 +23,16 @@ pub(super) struct Text<'a> {
     pub(super) size: u64,
     /// The number of the parent's content, if there is one.
     pub(super) parent_cid: Option<u32>,
-    /// The kind of extent, and its file.
-    pub(super) extent: (&'a str, &'a str),
 }
 
 impl Text<'_> {
-    /// The bytes of it.
+    /// The bytes of it, with extents of this kind: how many bytes of the disk are in each, and the
+    /// name of its file.
     ///
     /// # Errors
     /// A name cannot be written in it.
-    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
+    pub(super) fn bytes(&self, kind: &str, extents: &[(u64, String)]) -> Result<Vec<u8>> {
         let settings = self.settings;
-        let (kind, name) = self.extent;
         let sectors = self.size.div_ceil(SECTOR);
         let mut out = format!(
             "# Disk DescriptorFile\nversion=1\nCID={:08x}\nparentCID={:08x}\ncreateType=\"{}\"\n",
@@ -48,9 +46,12 @@ impl Text<'_> {
             out.extend(quotable(parent)?);
             out.extend(b"\"\n");
         }
-        out.extend(format!("\n# Extent description\nRW {sectors} {kind} \"").bytes());
-        out.extend(quotable(name)?);
-        out.extend(if kind == "FLAT" { &b"\" 0\n"[..] } else { b"\"\n" });
+        out.extend(b"\n# Extent description\n");
+        for (size, name) in extents {
+            out.extend(format!("RW {} {kind} \"", size.div_ceil(SECTOR)).bytes());
+            out.extend(quotable(name)?);
+            out.extend(if kind == "FLAT" { &b"\" 0\n"[..] } else { b"\"\n" });
+        }
         let heads = if settings.adapter == "ide" { 16 } else { 255 };
         let cylinders = sectors / (63 * heads);
         out.extend(
@@ -65,9 +66,10 @@ impl Text<'_> {
         Ok(out)
     }
 
-    /// The same, padded to the space in a sparse extent.
-    pub(super) fn embedded(&self) -> Result<Vec<u8>> {
-        let (mut bytes, room) = (self.bytes()?, usize::try_from(DESCRIPTOR * SECTOR).unwrap_or(0));
+    /// The same, of one sparse extent of this name, padded to the space in it.
+    pub(super) fn embedded(&self, name: String) -> Result<Vec<u8>> {
+        let mut bytes = self.bytes("SPARSE", &[(self.size, name)])?;
+        let room = usize::try_from(DESCRIPTOR * SECTOR).unwrap_or(0);
         if bytes.len() > room {
             return Err(Error::invalid("the name of the parent is too long for the descriptor"));
         }
@@ -108,6 +110,8 @@ pub(super) struct Header {
     pub(super) size: u64,
     /// A stream of compressed grains.
     pub(super) stream: bool,
+    /// It has the descriptor.
+    pub(super) described: bool,
     pub(super) zeroed_grain: bool,
     /// In sectors: the second directory, the directory, and where grains begin.
     pub(super) redundant: u64,
@@ -135,8 +139,9 @@ impl Header {
         put(&flags.to_le_bytes());
         put(&self.size.div_ceil(SECTOR).to_le_bytes());
         put(&(GRAIN / SECTOR).to_le_bytes());
-        put(&DESCRIPTOR_AT.to_le_bytes());
-        put(&DESCRIPTOR.to_le_bytes());
+        let described = |sectors: u64| if self.described { sectors } else { 0 };
+        put(&described(DESCRIPTOR_AT).to_le_bytes());
+        put(&described(DESCRIPTOR).to_le_bytes());
         put(&u32::try_from(GRAIN_TABLE_ENTRIES).unwrap_or(512).to_le_bytes());
         put(&self.redundant.to_le_bytes());
         put(&self.directory.to_le_bytes());

@@ -10,6 +10,7 @@
 mod hostile;
 mod layouts;
 mod streams;
+mod writing;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

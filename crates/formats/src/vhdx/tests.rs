@@ -1,1 +1,0 @@
-//! Tested from outside: `disk/tests/blocks`.

@@ -1,0 +1,3 @@
+//! Reading and making are tested from outside: `disk/tests/blocks`.
+
+mod writing;

@@ -1,0 +1,211 @@
+//! VHDX images that are written where they lie.
+
+use device::model::Model;
+use device::{Blocking, Edge, Params};
+use runtime::{Context, WorkPool};
+use trial::{PowerCut, TestDevice, TestDice};
+
+use super::super::FORMAT;
+use super::super::header::Header;
+use crate::kit::fields::le64;
+use crate::scripted::{self, Sample, all};
+use crate::{Closed, Files, Findings, Format, Making, Opening};
+
+/// An image with blocks of 1 MiB, some of which are there.
+#[derive(Debug)]
+struct Small {
+    #[expect(dead_code, reason = "it is shown when a test fails")]
+    options: String,
+}
+
+/// A new image, in which these bytes are what is not zero.
+fn made(options: &str, bytes: &[u8]) -> Vec<u8> {
+    let context = Context::new(WorkPool::new(1));
+    let options = Params::parse(options.split(',')).unwrap();
+    let making = Making {
+        size: bytes.len() as u64,
+        options: &options,
+        compress: false,
+        zeroed: true,
+        durable: false,
+        files: &Closed,
+        context: &context,
+    };
+    let disk = PowerCut::new(vec![0; 16 << 20], false);
+    let new = FORMAT.create.unwrap();
+    let new = (new.open)(disk.edge(), &making, &mut std::iter::empty()).unwrap();
+    let edge = Edge::new(new, context.pool.clone());
+    for (at, piece) in (0u64..).step_by(512).zip(bytes.chunks(512)) {
+        if piece.iter().any(|byte| *byte != 0) {
+            edge.write(piece, at, false).unwrap();
+        }
+    }
+    edge.device().finish().unwrap();
+    // The file ends where the last block does.
+    let mut image = disk.bytes();
+    let entries = image[3 << 20..4 << 20].chunks(8).map(|entry| le64(entry, 0) >> 20);
+    let end = entries.max().unwrap() + 1;
+    image.truncate(usize::try_from(end.max(4) << 20).unwrap());
+    image
+}
+
+impl Sample for Small {
+    const FORMAT: Format = FORMAT;
+
+    fn any(dice: &mut TestDice) -> (Self, PowerCut, Vec<u8>) {
+        let narrow = |n: u64| usize::try_from(n).unwrap();
+        let mut bytes =
+            vec![0; narrow((1 + dice.below(2)) * 0x10_0000 + 512 * (1 + dice.below(99)))];
+        for at in (0..bytes.len()).step_by(0x10_0000).filter(|_| dice.below(3) == 0) {
+            bytes[at..at + 512].fill(7);
+        }
+        let kind = ["dynamic", "dynamic", "fixed"][narrow(dice.below(3))];
+        let zero = ["on", "off"][narrow(dice.below(2))];
+        let options = format!("block_size=1M,subformat={kind},block_state_zero={zero}");
+        let mut image = made(&options, &bytes);
+        let grows = dice.below(4) != 0;
+        if !grows {
+            image.resize(image.len() + narrow(dice.below(4)) * 0x10_0000, 0x5a);
+        }
+        (Self { options }, PowerCut::new(image, grows), bytes)
+    }
+
+    fn files(&self) -> Box<dyn Files> {
+        Box::new(Closed)
+    }
+
+    /// A log is replayed first, in place: the disk is what it was when it was replayed in memory.
+    fn checked(&self, disk: &PowerCut) -> Findings {
+        let now = PowerCut::new(disk.bytes(), true);
+        if is_dirty(&now) {
+            let before = all(&self.opened(&now, false).0);
+            let (edge, context) = self.opened(&now, true);
+            assert!(all(&edge) == before, "replayed, it is something else");
+            context.control.end();
+            assert!(!is_dirty(&now), "the log is still there");
+        }
+        (FORMAT.check.unwrap())(&now.edge(), &Context::default()).unwrap()
+    }
+}
+
+fn is_dirty(disk: &PowerCut) -> bool {
+    let now = PowerCut::new(disk.bytes(), true);
+    Header::read(&now.edge()).unwrap().log_id.is_some()
+}
+
+#[test]
+fn an_image_that_is_written_reads_as_the_model_and_has_no_log_when_it_is_closed() {
+    scripted::reads_as_the_model::<Small>(12);
+}
+
+#[test]
+fn whenever_the_power_is_cut_the_image_is_sound_and_holds_what_was_flushed() {
+    scripted::survives_power_cuts::<Small>(3);
+}
+
+#[test]
+fn whichever_write_fails_the_image_is_sound_and_holds_what_was_flushed() {
+    scripted::survives_failures::<Small>(1);
+}
+
+#[test]
+fn a_write_into_a_block_that_is_there_is_one_write_and_no_flush() {
+    let bytes = vec![7; 2 << 20];
+    let disk = PowerCut::new(made("block_size=1M", &bytes), true);
+    let sample = Small { options: String::new() };
+    let (edge, context) = sample.opened(&disk, true);
+    assert_eq!(disk.steps(), 0, "it is only opened");
+    edge.write(&[1; 4096], 0, false).unwrap();
+    // The header says that the disk has changed, durably, before it has.
+    assert_eq!(disk.steps(), 3);
+    for n in 1..100 {
+        edge.write(&[2; 4096], n * 8192, false).unwrap();
+        assert_eq!(disk.steps(), 3 + usize::try_from(n).unwrap());
+    }
+    edge.flush().unwrap();
+    assert_eq!(disk.steps(), 103);
+    context.control.end();
+    assert_eq!(disk.steps(), 104, "no log is left to be closed");
+}
+
+#[test]
+fn both_identifiers_change_with_the_first_write_and_only_then() {
+    let disk = PowerCut::new(made("block_size=1M", &[7; 1 << 20]), true);
+    let sample = Small { options: String::new() };
+    let first = Header::read(&disk.edge()).unwrap();
+    sample.opened(&disk, true).0.read(&mut [0; 512], 0).unwrap();
+    assert_eq!(Header::read(&disk.edge()).unwrap(), first);
+    sample.opened(&disk, true).0.write(&[1; 512], 0, false).unwrap();
+    let second = Header::read(&disk.edge()).unwrap();
+    assert!(first.data != second.data && second.changed(false).data == second.data);
+    assert_eq!(second.logged(None), second);
+}
+
+#[test]
+fn the_power_may_be_cut_while_a_log_is_replayed() {
+    let disk = PowerCut::new(made("block_size=1M", &vec![0; 3 << 20]), true);
+    let sample = Small { options: String::new() };
+    let (edge, _context) = sample.opened(&disk, true);
+    edge.write(&[3; 4096], 1 << 20, false).unwrap();
+    edge.flush().unwrap();
+    edge.write(&[4; 4096], 2 << 20, false).unwrap();
+    edge.flush().unwrap();
+    let (mut dice, expected) = (TestDice(3), all(&edge));
+    let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
+    assert!(is_dirty(&left));
+    let (replayed, context) = sample.opened(&left, true);
+    assert!(all(&replayed) == expected);
+    context.control.end();
+    assert!(left.steps() > 2);
+    for step in 0..=left.steps() {
+        for _ in 0..4 {
+            let again = PowerCut::new(left.cut(step, &mut dice), true);
+            assert!(all(&sample.opened(&again, false).0) == expected, "after step {step}");
+            assert_eq!(sample.checked(&again).corruptions, [""; 0], "after step {step}");
+        }
+    }
+}
+
+#[test]
+fn many_threads_write_into_the_same_blocks_and_each_finds_what_it_wrote() {
+    const THREADS: usize = 4;
+    let mut image = made("block_size=1M", &vec![0; 5 << 20]);
+    image.resize(12 << 20, 0);
+    let model = Model::new(image.len());
+    Blocking::write_at(&model, &image, 0, false).unwrap();
+    let (device, pool) = (TestDevice::over(model).late(3), WorkPool::new(3));
+    let context = Context::new(pool.clone());
+    let container = device.shared().edge(&pool);
+    let params = Params::default();
+    let opening = Opening { params: &params, files: &Closed, context: &context };
+    let edge = Edge::new((FORMAT.write.unwrap())(container.clone(), &opening).unwrap(), pool);
+    let expected = std::sync::Mutex::new(vec![0; 5 << 20]);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (edge, expected) = (&edge, &expected);
+            scope.spawn(move || {
+                let mut dice = TestDice(thread as u64);
+                for step in 0..80 {
+                    let n = usize::try_from(dice.below((5 << 20) / 4096 / 4)).unwrap();
+                    let at = (n * THREADS + thread) * 4096;
+                    let byte = u8::try_from(1 + dice.below(255)).unwrap();
+                    if dice.below(6) == 0 {
+                        edge.flush().unwrap();
+                    }
+                    edge.write(&[byte; 4096], at as u64, false).unwrap();
+                    expected.lock().unwrap()[at..at + 4096].fill(byte);
+                    let mut now = [0; 4096];
+                    edge.read(&mut now, at as u64).unwrap();
+                    assert!(now == [byte; 4096], "thread {thread}, step {step}");
+                }
+            });
+        }
+    });
+    assert!(all(&edge) == *expected.lock().unwrap());
+    context.control.end();
+    assert!(context.control.take_complaints().is_empty());
+    let found = (FORMAT.check.unwrap())(&container, &context).unwrap();
+    assert_eq!(found.corruptions, [""; 0]);
+    let again = Edge::new((FORMAT.open)(container, &opening).unwrap(), context.pool.clone());
+    assert!(all(&again) == *expected.lock().unwrap(), "closed");
+}

@@ -1,0 +1,141 @@
+//! Writing into an image where it lies.
+//!
+//! A new block gets the room after all that is used, in whole MiB; nothing is ever used again for
+//! something else, so what is trimmed keeps its block. How the table of blocks becomes durable is
+//! in [`journal`].
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use device::{Device, Edge, Error, ErrorKind, Fault, Result};
+use runtime::Mutex;
+
+use super::header::{Header, MIB};
+use super::journal::{self, Journal};
+use super::map::{Map, PRESENT};
+use super::{CONTAINER_MAX, VhdxImage, check, log};
+use crate::Opening;
+use crate::kit::blocks::Rank;
+use crate::kit::{
+    Appending, Appends, Layered, NewBlock, Scattered, WrittenFile, confused, disk_info,
+    written_info,
+};
+
+/// Bytes of the structures that are logged together: a sector of the log.
+const UNIT: u64 = log::SECTOR;
+
+/// What an image that is written has besides.
+pub(super) struct Written {
+    pub(super) file: Arc<WrittenFile>,
+    journal: Journal,
+    /// From there on nothing is used.
+    end: Mutex<u64>,
+}
+
+fn refused(why: &str) -> Error {
+    Error::new(ErrorKind::ReadOnly, Fault::File, format!("cannot be written: {why}"))
+}
+
+/// Opens it for writing. What its log has is replayed in place first.
+pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
+    let header = Header::read(&container)?;
+    journal::check(&container, header.log)?;
+    let changes = log::read(&container, &header)?;
+    let image = VhdxImage::read(container.clone())?;
+    let VhdxImage { regions, metadata, .. } = image;
+    if metadata.parent.is_some() {
+        return Err(refused("it has a parent, and Hyper-V keeps bitmaps of its sectors"));
+    }
+    let map = Map::new((&image.container, opening.context), regions, metadata.clone())?;
+    let (findings, end) = check::blocks(&map, &image.container)?;
+    if let Some(first) = findings.corruptions.first() {
+        return Err(refused(&format!("its blocks are broken ({first})")));
+    }
+    let file = Arc::new(WrittenFile::open(container.clone(), UNIT, opening.context)?);
+    // All that can be refused has been.
+    let header = match changes {
+        Some(changes) => {
+            journal::restore(&file, header, &changes)?;
+            Header::read(&container)?
+        }
+        None => header,
+    };
+    let end = if container.device().grows() { end.max(file.container.length()) } else { end };
+    let end = regions.end().max(end).next_multiple_of(MIB);
+    let journal = Journal::new(file.clone(), header);
+    let info = written_info(disk_info(&file.edge, metadata.size), &[&file]);
+    let map = Map::new((&file.edge, opening.context), regions, metadata)?;
+    let map = map.written(Written { file, journal, end: Mutex::new(end) })?;
+    let disk = Scattered::new(info, opening.context, None, map);
+    Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context))
+}
+
+impl Map {
+    fn changed(&self) -> Result<&Written> {
+        self.written.as_ref().ok_or_else(confused)
+    }
+}
+
+impl Appends for Map {
+    fn written(&self) -> Vec<&WrittenFile> {
+        self.written.iter().map(|written| &*written.file).collect()
+    }
+
+    fn written_at(&self, _: u64) -> Option<&WrittenFile> {
+        self.written.as_ref().map(|written| &*written.file)
+    }
+
+    fn block(&self, at: u64) -> Range<u64> {
+        let start = at - at % self.metadata.block;
+        start..start + self.metadata.block
+    }
+
+    fn is_prepared(&self, _: u64, _: u64) -> bool {
+        self.written.as_ref().is_some_and(|written| written.journal.has_begun())
+    }
+
+    async fn prepare(&self, _: u64, _: u64) -> Result<()> {
+        self.changed()?.journal.begin().await
+    }
+
+    fn take(&self, _: u64) -> Result<NewBlock> {
+        let Written { file, end, .. } = self.changed()?;
+        let (mut end, limit) = (end.lock(), file.container.limit().min(CONTAINER_MAX));
+        if limit.saturating_sub(*end) < self.metadata.block {
+            let action = "there is no room for another block in the image";
+            return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
+        }
+        let at = *end;
+        *end += self.metadata.block;
+        Ok(NewBlock { at, front: Vec::new(), is_zero: file.is_new(at) })
+    }
+
+    fn give_back(&self, _: u64, new: NewBlock) {
+        let Some(Written { end, .. }) = &self.written else { return };
+        let mut end = end.lock();
+        // Something may have been written there, so in a file that grows it is not zero any more.
+        if !new.is_zero && *end == new.at + self.metadata.block {
+            *end = new.at;
+        }
+    }
+
+    async fn link(&self, start: u64, new: &NewBlock) -> Result<()> {
+        let entry = self.table.place(self.index(start / self.metadata.block));
+        let to = (new.at | PRESENT).to_le_bytes();
+        let file = &self.changed()?.file;
+        file.change(&[entry], |blocks| blocks.change(entry, Rank::Last, &to)).await
+    }
+
+    async fn save(&self, file: &WrittenFile) -> Result<()> {
+        let journal = &self.changed()?.journal;
+        file.flush_by(|moment| journal.save(moment)).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.changed()?.journal.close().await
+    }
+
+    fn is_open(&self) -> bool {
+        self.written.as_ref().is_some_and(|written| written.journal.is_open())
+    }
+}

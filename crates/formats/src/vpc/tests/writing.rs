@@ -1,0 +1,121 @@
+//! VHD images that are written where they lie.
+
+use device::Edge;
+use trial::{PowerCut, TestDice};
+
+use super::super::header::{Dynamic, FOOTER, Footer, Geometry, Kind};
+use crate::kit::fields::put;
+use crate::scripted::{self, Sample};
+use crate::{Closed, Files, Findings, Format};
+
+/// An image with small blocks.
+#[derive(Debug)]
+struct Small {
+    kind: Kind,
+    grows: bool,
+}
+
+/// A dynamic image, and what its bytes are.
+fn dynamic(dice: &mut TestDice) -> (Footer, Vec<u8>, Vec<u8>) {
+    let narrow = |n: u64| usize::try_from(n).unwrap();
+    let (block, entries) = (4096 << dice.below(3), 1 + dice.below(40));
+    let size = entries * block - 512 * dice.below(8);
+    let geometry = Geometry::of(size / 512);
+    let footer = Footer { kind: Kind::Dynamic, size, next: 512, geometry, id: [7; 16] };
+    let dynamic = Dynamic { at: 512, table: 1536, entries, block, bytes: Vec::new() };
+    let mut image = footer.encode(*b"qem2", 5);
+    image.extend(dynamic.encode());
+    image.resize((1536 + narrow(entries) * 4).next_multiple_of(512), 0xff);
+    let mut bytes = vec![0; narrow(entries * block)];
+    let first = dice.below(entries);
+    for n in (0..entries).map(|n| (n * 7 + first) % entries) {
+        let entry = narrow(1536 + n * 4);
+        if dice.below(3) > 0 || image[entry..entry + 4] != [0xff; 4] {
+            continue;
+        }
+        let sector = u32::try_from(image.len() / 512).unwrap();
+        put(&mut image, entry, &sector.to_be_bytes());
+        // Of a disk that stands alone, no program asks the bitmaps.
+        let bits = if dice.below(2) == 0 { 0xff } else { 0xa0 };
+        image.resize(image.len() + narrow(dynamic.bitmap()), bits);
+        let content = vec![u8::try_from(n % 255).unwrap() + 1; narrow(block)];
+        image.extend(&content);
+        put(&mut bytes, narrow(n * block), &content);
+    }
+    image.extend(footer.encode(*b"qem2", 5));
+    bytes.truncate(narrow(size));
+    (footer, image, bytes)
+}
+
+impl Sample for Small {
+    const FORMAT: Format = super::super::FORMAT;
+
+    fn any(dice: &mut TestDice) -> (Self, PowerCut, Vec<u8>) {
+        let (footer, mut image, bytes) = dynamic(dice);
+        let grows = dice.below(4) != 0;
+        if dice.below(5) == 0 {
+            let footer = Footer { kind: Kind::Fixed, next: u64::MAX, ..footer };
+            let image = [&bytes[..], &footer.encode(*b"qem2", 5)].concat();
+            let this = Self { kind: Kind::Fixed, grows };
+            return (this, PowerCut::new(image, grows), bytes);
+        }
+        if !grows {
+            image.resize(image.len() + usize::try_from(dice.below(600)).unwrap() * 512, 0x5a);
+        }
+        (Self { kind: footer.kind, grows }, PowerCut::new(image, grows), bytes)
+    }
+
+    fn files(&self) -> Box<dyn Files> {
+        Box::new(Closed)
+    }
+
+    /// No two blocks lie over one another, nor over the headers.
+    fn checked(&self, disk: &PowerCut) -> Findings {
+        let (mut findings, bytes) = (Findings::default(), disk.bytes());
+        let container: Edge = disk.edge();
+        let footer = Footer::read(&container).unwrap();
+        assert_eq!(footer.kind, self.kind);
+        if footer.kind == Kind::Fixed {
+            return findings;
+        }
+        let dynamic = Dynamic::read(&container, &footer).unwrap();
+        let end = 1536 + usize::try_from(dynamic.entries).unwrap() * 4;
+        let entries = bytes[1536..end].chunks(4);
+        let entries = entries.map(|entry| u32::from_be_bytes(entry.try_into().unwrap()));
+        let mut starts: Vec<_> =
+            entries.filter(|entry| *entry != u32::MAX).map(|n| u64::from(n) * 512).collect();
+        starts.sort_unstable();
+        let len = dynamic.bitmap() + dynamic.block;
+        starts.push(bytes.len() as u64);
+        let apart = starts.windows(2).all(|pair| pair[1] - pair[0] >= len);
+        if !apart || starts[0] < end as u64 {
+            findings.wrong(format!("its blocks lie over one another: {starts:?}"));
+        }
+        findings
+    }
+
+    fn check_closed(&self, disk: &PowerCut, what: &str) {
+        assert_eq!(self.checked(disk).corruptions, [""; 0], "{what}: {self:?}");
+        let bytes = disk.bytes();
+        let is_last = self.kind == Kind::Dynamic && self.grows;
+        assert!(
+            !is_last || bytes[..FOOTER] == bytes[bytes.len() - FOOTER..],
+            "{what}: it does not end with its footer"
+        );
+    }
+}
+
+#[test]
+fn an_image_that_is_written_reads_as_the_model_and_ends_with_its_footer() {
+    scripted::reads_as_the_model::<Small>(30);
+}
+
+#[test]
+fn whenever_the_power_is_cut_the_image_is_sound_and_holds_what_was_flushed() {
+    scripted::survives_power_cuts::<Small>(8);
+}
+
+#[test]
+fn whichever_write_fails_the_image_is_sound_and_holds_what_was_flushed() {
+    scripted::survives_failures::<Small>(2);
+}
