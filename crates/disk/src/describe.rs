@@ -1,8 +1,8 @@
 //! Descriptions of an image, and of its backing images, without reading the disks in them.
 
-use device::{Edge, Result};
+use device::{Edge, Error, Result};
 use devices::{Named, OpenOptions};
-use formats::{Description, Format, Reference, Role};
+use formats::{Description, Format, NamedFile, Reference, Role};
 use runtime::Context;
 
 use crate::Image;
@@ -86,16 +86,27 @@ pub fn describe_chain(
     while let Some(last) = chain.last()
         && let Some(backing) = last.description.backing.clone()
     {
-        let name = last.container.info().name.clone();
-        let format = backing.format.as_deref();
-        let reference = Reference { name: &backing.name, role: Role::Backing, format };
-        let (below, container) = gate.reach(&reference).map_err(|e| e.on(name))?;
-        let image = match format {
-            Some(word) => Image::of(word)?,
-            None => Image::guessed(),
-        };
-        gate = gate.beside(below.clone())?;
-        chain.push(of_container(below, container, &image, context)?);
+        let named = |e: Error| e.on(last.container.info().name.clone());
+        let below = of_backing(&mut gate, &backing, context, named)?;
+        chain.push(below);
     }
     Ok(chain)
+}
+
+/// Describes a backing image. The gate becomes the one for what that image names.
+pub(crate) fn of_backing(
+    gate: &mut ImageGate,
+    backing: &NamedFile,
+    context: &Context,
+    named: impl Fn(Error) -> Error,
+) -> Result<Described> {
+    let format = backing.format.as_deref();
+    let reference = Reference { name: &backing.name, role: Role::Backing, format };
+    let (below, container) = gate.reach(&reference).map_err(named)?;
+    let image = match format {
+        Some(word) => Image::of(word)?,
+        None => Image::guessed(),
+    };
+    *gate = gate.beside(below.clone())?;
+    of_container(below, container, &image, context)
 }

@@ -5,6 +5,7 @@
 //! special to one is in its table entry. It prints nothing, and decides nothing that is up to the
 //! user.
 
+mod commit;
 mod concat;
 mod contents;
 mod describe;
@@ -14,9 +15,12 @@ mod image;
 mod kinds;
 mod open;
 mod reach;
+mod rebase;
 mod salvage;
 mod stack;
+mod upkeep;
 
+pub use commit::{CopyExtents, commit};
 pub use concat::{ConcatPart, concat};
 pub use contents::Contents;
 pub use describe::{Described, describe, describe_chain};
@@ -28,11 +32,16 @@ pub use devices::{
 pub use devices::{DeviceKind, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
 pub use filters::{FilterKind, kind as filter, tar_member};
-pub use formats::{Description, Findings, Format, Measure, Snapshot, format, formats};
+pub use formats::{
+    BitmapChange, Description, Findings, Format, Measure, NewRoom, Repair, Repaired, Snapshot,
+    SnapshotChange, Upkeep, format, formats,
+};
 pub use gate::{External, check_apart, relate, relate_all};
 pub use image::{Content, Image};
 pub use kinds::{ShownKind, StackRole, kinds, kinds_of};
 pub use open::{Opened, create, create_for, open};
 pub use reach::reach;
+pub use rebase::{NewBacking, rebase};
 pub use salvage::{OnGap, salvage};
 pub use stack::Stack;
+pub use upkeep::{KeptImage, keep};

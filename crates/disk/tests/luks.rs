@@ -5,6 +5,7 @@ use device::{Edge, ErrorKind, Params, Result};
 use disk::{Created, Holds, Image, Named, OpenOptions, Stack};
 use proptest::prelude::*;
 use runtime::Context;
+use trial::TestDice;
 
 use crate::support::{Place, all, create, create_image, map, must, open_image, pattern, peer, put};
 
@@ -168,6 +169,99 @@ fn an_encrypted_qcow2_of_qemu_is_read_and_its_holes_are_known() {
         for params in [&[&*wrong][..], &[]] {
             let error = open_qcow2(&path, params).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NeedsKey, "{error}");
+        }
+    }
+}
+
+/// Writes, gives up and resizes in turns with qemu-io.
+fn turns(place: &Place, path: &str, key: &str, object: &str, mut expected: Vec<u8>) {
+    let mut dice = TestDice(path.len() as u64);
+    let source =
+        format!("driver=qcow2,encrypt.format=luks,encrypt.key-secret=s,file.filename={path}");
+    let named = Named::parse(path).unwrap();
+    let params = Params::parse([key]).unwrap();
+    let external = disk::External::Chain;
+    let image = Image { params, external, ..Image::of("qcow2").unwrap() };
+    for turn in 0..4u8 {
+        let (stack, context) = (Stack::default().over_image(image.clone()), Context::default());
+        let disk = disk::open(&named, &stack, &OpenOptions::read_write(), &context).unwrap().edge;
+        let unmap = device::ZeroFlags { may_unmap: true, ..device::ZeroFlags::default() };
+        let size = expected.len() as u64;
+        let mut any = |most: u64| {
+            let at = dice.below(size - most);
+            (at, usize::try_from(1 + dice.below(most)).unwrap())
+        };
+        for byte in 1..8u8 {
+            let (at, len) = any(200_000 / u64::from(byte));
+            let from = usize::try_from(at).unwrap();
+            let range = from..from + len;
+            if byte % 3 == 0 {
+                disk.zero(at, len as u64, unmap).unwrap();
+                expected[range].fill(0);
+            } else {
+                expected[range].fill(byte + 10 * turn);
+                disk.write(&vec![byte + 10 * turn; len], at, false).unwrap();
+            }
+            assert!(all(&disk) == expected, "{path}, turn {turn}: {byte}");
+        }
+        context.control.end();
+        assert!(context.control.take_complaints().is_empty());
+        drop(disk);
+        let (at, len) = any(100_000);
+        let command = format!("write -P 99 {at} {len}");
+        must("qemu-io", &["--object", object, "--image-opts", &source, "-c", &command]);
+        let from = usize::try_from(at).unwrap();
+        expected[from..from + len].fill(99);
+        must("qemu-img", &["check", "--object", object, "--image-opts", &source]);
+        // What it is longer is zeroes, and no noise.
+        let size = size + if turn == 2 { 100_352 } else { 0 } - 512;
+        let options = OpenOptions::read_write();
+        let context = Context::default();
+        let kept = disk::keep(&named, &image, &options, &context).unwrap();
+        let resize = kept.format.upkeep.resize;
+        kept.change("resize", resize, |resize, container, opening| {
+            resize(container, opening, &|_| Ok(size), disk::NewRoom::None)
+        })
+        .unwrap();
+        drop(kept);
+        expected.resize(usize::try_from(size).unwrap(), 0);
+        let plain = place.path("turned");
+        let read = ["convert", "--object", object, "--image-opts", &source, "-O", "raw", &plain];
+        must("qemu-img", &read);
+        assert!(std::fs::read(&plain).unwrap() == expected, "{path}, turn {turn}");
+    }
+}
+
+#[test]
+fn an_encrypted_qcow2_is_written_in_turns_with_qemu_and_none_of_it_reads_as_noise() {
+    let place = Place::new();
+    let (ours, object) = key(&place);
+    if !has("qemu-img") {
+        return;
+    }
+    let base = place.write("base", &pattern(SIZE, 8));
+    let (data, over) = (
+        format!("data_file={}", place.path("data")),
+        format!("backing_file={base},backing_fmt=raw"),
+    );
+    for (options, n) in [
+        "cluster_size=64k",
+        "cluster_size=512,encrypt.cipher-mode=cbc,encrypt.ivgen-alg=essiv",
+        "cluster_size=16k,extended_l2=on",
+        &data,
+        &over,
+    ]
+    .into_iter()
+    .zip(0..)
+    {
+        let path = place.path(&format!("turns-{n}"));
+        let encrypted = "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10";
+        let (options, size) = (format!("{encrypted},{options}"), SIZE.to_string());
+        let make = ["create", "--object", &object, "-f", "qcow2", "-o", &options, &path, &size];
+        if made_by_qemu(&make) {
+            let is_over = options.contains("backing");
+            let bytes = if is_over { pattern(SIZE, 8) } else { vec![0; SIZE] };
+            turns(&place, &path, &ours, &object, bytes);
         }
     }
 }

@@ -3,7 +3,7 @@
 use device::{Edge, Error};
 
 use crate::kit::fields::foreign;
-use crate::{Format, Head};
+use crate::{Format, Head, Upkeep};
 
 pub(crate) const FORMAT: Format = Format {
     word: "dmg",
@@ -19,6 +19,7 @@ pub(crate) const FORMAT: Format = Format {
     write: None,
     create: None,
     check: None,
+    upkeep: Upkeep::NONE,
 };
 
 /// The last 512 bytes.

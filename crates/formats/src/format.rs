@@ -13,6 +13,25 @@ pub type DiskMap<'a> = &'a mut dyn Iterator<Item = Result<Extent>>;
 /// Opens the disk in a container.
 pub type ImageOpener = fn(Edge, &Opening<'_>) -> Result<Arc<dyn Device>>;
 
+/// The bytes of a disk that gets another size, given those that it has.
+pub type NewSize<'a> = &'a dyn Fn(u64) -> Result<u64>;
+
+/// Gives the disk in an image another size.
+pub type ImageResizer = fn(Edge, &Opening<'_>, NewSize<'_>, NewRoom) -> Result<()>;
+
+/// Changes the internal snapshots of the image in a container.
+pub type SnapshotKeeper = fn(Edge, &Opening<'_>, SnapshotChange<'_>) -> Result<()>;
+
+/// Gives an image other options.
+pub type ImageAmender = fn(Edge, &Opening<'_>, &Params) -> Result<()>;
+
+/// Repairs the image in a container.
+pub type Repairer = fn(Edge, &Opening<'_>, Repair) -> Result<Repaired>;
+
+/// Changes one of the dirty bitmaps of the image in a container: all of it, in this order, or
+/// nothing.
+pub type BitmapKeeper = fn(Edge, &Opening<'_>, &str, &[BitmapChange<'_>]) -> Result<()>;
+
 /// A kind of image.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
@@ -43,6 +62,103 @@ pub struct Format {
     pub create: Option<Creator>,
     /// Checks its metadata, if the format can. Changes nothing.
     pub check: Option<fn(&Edge, &Context) -> Result<Findings>>,
+    /// What verbs change in one where it lies.
+    pub upkeep: Upkeep,
+}
+
+/// What verbs change in an image where it lies, besides its bytes: each if the format can. They get
+/// a container that may be written and excludes other writers. Whenever they are stopped, the image
+/// opens, and is what it was or what it was to be; at most room is lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Upkeep {
+    /// Gives the disk another size. New bytes read as zeroes.
+    pub resize: Option<ImageResizer>,
+    /// Changes its internal snapshots.
+    pub snapshot: Option<SnapshotKeeper>,
+    /// Puts an overlay over another backing image.
+    pub rebase: Option<Rebase>,
+    /// Gives up all that an overlay holds: it reads as what is below it.
+    pub empty: Option<fn(Edge, &Opening<'_>) -> Result<()>>,
+    /// Changes options with which it was made: those in `amended`.
+    pub amend: Option<ImageAmender>,
+    /// Of `-o`.
+    pub amended: &'static [Param],
+    /// Repairs its metadata.
+    pub repair: Option<Repairer>,
+    /// Changes its dirty bitmaps.
+    pub bitmap: Option<BitmapKeeper>,
+}
+
+impl Upkeep {
+    /// For a format that can do none of it.
+    pub const NONE: Self = Self {
+        resize: None,
+        snapshot: None,
+        rebase: None,
+        empty: None,
+        amend: None,
+        amended: &[],
+        repair: None,
+        bitmap: None,
+    };
+}
+
+/// The room that an image has for new bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum NewRoom {
+    /// None, before they are written.
+    #[default]
+    None,
+    /// A place for each.
+    Tables,
+    /// A place, where zeroes are written.
+    Written,
+}
+
+/// What is done with a dirty bitmap.
+#[derive(Clone, Copy, Debug)]
+pub enum BitmapChange<'a> {
+    /// It is made: enabled, and with nothing set. So many bytes are a bit, or as QEMU chooses.
+    Add(Option<u64>),
+    /// It is removed.
+    Remove,
+    /// Nothing in it is set any more.
+    Clear,
+    /// From now on it is kept true.
+    Enable,
+    /// From now on it stays as it is.
+    Disable,
+    /// What is set in the one of this name is set in it, too: in the same image, or in that in
+    /// another container.
+    Merge(&'a str, Option<&'a Edge>),
+}
+
+/// What is done with internal snapshots.
+#[derive(Clone, Copy, Debug)]
+pub enum SnapshotChange<'a> {
+    /// The disk as it is becomes a snapshot of this name. There may be others of the same name.
+    Create(&'a str),
+    /// The disk becomes what it was in a snapshot: that with this number, or else the first with
+    /// this name.
+    Apply(&'a str),
+    /// The first with this name is deleted.
+    Delete(&'a str),
+}
+
+/// The name of a backing image and its format; `None`: there is none.
+pub type BackingName<'a> = Option<(&'a str, &'a str)>;
+
+/// How to put an overlay over another backing image.
+#[derive(Clone, Copy, Debug)]
+pub struct Rebase {
+    /// As [`Format::write`]; what is made zero stays so whatever will lie below, also if nothing
+    /// does now.
+    pub write: ImageOpener,
+    /// Refuses another name of the backing image, with its format, or none, where that cannot be
+    /// written. Changes nothing.
+    pub check: fn(&Edge, BackingName<'_>) -> Result<()>,
+    /// Writes it, durably. The disk reads as what it holds itself, over that backing image.
+    pub rename: fn(&Edge, BackingName<'_>) -> Result<()>,
 }
 
 /// How to make an image.
@@ -158,6 +274,28 @@ pub struct Findings {
     pub compressed_clusters: u64,
     /// Where the image ends in the container, in bytes.
     pub image_end: u64,
+}
+
+/// What is to be repaired.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Repair {
+    /// Leaks, and what then is safe.
+    Leaks,
+    /// All that can be.
+    All,
+}
+
+/// The result of a repair.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Repaired {
+    /// What was found before.
+    pub before: Findings,
+    /// What is found now.
+    pub now: Findings,
+    /// Clusters that were freed.
+    pub leaks_fixed: u64,
+    /// Corruptions that are none any more.
+    pub corruptions_fixed: u64,
 }
 
 impl Findings {

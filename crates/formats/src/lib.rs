@@ -31,7 +31,11 @@ mod vpc;
 
 pub use description::{Description, NamedFile, Snapshot, StoredBitmap, unknown_features};
 pub use files::{Closed, Files, Reference, Role, refusal};
-pub use format::{Creator, DiskMap, Findings, Format, ImageOpener, Making, Measure, Opening};
+pub use format::{
+    BackingName, BitmapChange, BitmapKeeper, Creator, DiskMap, Findings, Format, ImageAmender,
+    ImageOpener, ImageResizer, Making, Measure, NewRoom, NewSize, Opening, Rebase, Repair,
+    Repaired, Repairer, SnapshotChange, SnapshotKeeper, Upkeep,
+};
 pub use head::Head;
 pub use luks::PARAMS as LUKS_PARAMS;
 pub use table::{format, formats, recognise};

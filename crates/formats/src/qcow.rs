@@ -17,7 +17,7 @@ use runtime::Context;
 use crate::kit::fields::{array, be32, be64, corrupt, foreign, lies_inside, load};
 use crate::kit::numbers::text;
 use crate::kit::{Atlas, Lies, Run, Scattered, Table, disk_info};
-use crate::{Description, Format, NamedFile, Opening, Reference, Role};
+use crate::{Description, Format, NamedFile, Opening, Reference, Role, Upkeep};
 
 pub(crate) const FORMAT: Format = Format {
     word: "qcow",
@@ -31,6 +31,7 @@ pub(crate) const FORMAT: Format = Format {
     write: None,
     create: None,
     check: None,
+    upkeep: Upkeep::NONE,
 };
 
 const MAGIC: &[u8] = b"QFI\xfb";

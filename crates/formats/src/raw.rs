@@ -3,7 +3,7 @@
 use device::param;
 
 use crate::Description;
-use crate::format::{Creator, Format, Measure};
+use crate::format::{Creator, Format, Measure, Upkeep};
 
 pub(crate) const FORMAT: Format = Format {
     word: "raw",
@@ -38,4 +38,5 @@ pub(crate) const FORMAT: Format = Format {
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: None,
+    upkeep: Upkeep::NONE,
 };

@@ -8,9 +8,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use device::{Device, Edge, Error, ErrorKind, Fault, Result, text};
+use device::{Device, Edge, Error, ErrorKind, Fault, Params, Result, text};
 use devices::{Creation, Holds, Made, Named, OpenOptions, Relation, Storage};
-use formats::{Closed, Files, Reference, Role};
+use formats::{Closed, Files, Format, NewRoom, Reference, Role};
 use runtime::{Context, Mutex};
 
 use crate::Image;
@@ -50,8 +50,9 @@ pub(crate) struct ImageGate {
     made: Mutex<Vec<Box<dyn Made>>>,
     /// Files that no further file may be made of.
     spared: Vec<Storage>,
-    /// The backing image counts as an empty disk.
-    ignores_backing: bool,
+    /// Below the image at this depth (the first is at 1) the chain ends: its backing image counts
+    /// as an empty disk.
+    last: Option<usize>,
     /// Where the bytes are of all files that were opened, also by the gates of images that this one
     /// names.
     reached: Arc<Mutex<Vec<Storage>>>,
@@ -76,7 +77,7 @@ impl ImageGate {
             creation: None,
             made: Mutex::default(),
             spared: Vec::new(),
-            ignores_backing: image.ignore_backing,
+            last: image.ignore_backing.then_some(1),
             reached: Arc::default(),
         }
     }
@@ -86,6 +87,21 @@ impl ImageGate {
     pub(crate) fn making(self, creation: &Creation, spared: &[Storage]) -> Self {
         let spared = spared.to_vec();
         Self { creation: Some(creation.clone()), external: External::Chain, spared, ..self }
+    }
+
+    /// The same for a file that the user names: only what that one names has to be allowed.
+    pub(crate) fn of_user(self) -> Self {
+        Self { external: External::Chain, ..self }
+    }
+
+    /// The same where the chain ends with its image at this depth.
+    pub(crate) fn ending(self, last: usize) -> Self {
+        Self { last: Some(last), ..self }
+    }
+
+    /// How deep its image is in the chain. The first one is at 1.
+    pub(crate) fn depth(&self) -> usize {
+        self.above.len()
     }
 
     /// Where the bytes are of all that was opened so far.
@@ -113,7 +129,7 @@ impl ImageGate {
         let (external, guess_backing) = (self.deeper.clone(), self.guess_backing);
         let image = Image { external, guess_backing, ..Image::default() };
         let gate = Self::of(&disk, &image, &self.options, &self.context);
-        Ok(Self { above, reached: self.reached.clone(), ..gate })
+        Ok(Self { above, last: self.last, reached: self.reached.clone(), ..gate })
     }
 
     /// Opens a file that an image names, as it is, if that is allowed.
@@ -144,6 +160,41 @@ impl ImageGate {
         let (disk, device) = opened.map_err(|e| e.on(text::shown(name)))?;
         self.reached.lock().push(disk.storage());
         Ok((disk, self.edge(device)))
+    }
+
+    /// Opens the disk in a backing image to write into it, if that is allowed. Its format is named.
+    /// One in an image that has fewer bytes than `size` is made longer before.
+    pub(crate) fn open_base(&self, reference: &Reference<'_>, size: u64) -> Result<(Named, Edge)> {
+        let named = |e: Error| e.on(text::shown(reference.name));
+        let (mut disk, mut container) = self.reach_as(reference, true)?;
+        if let Some(format) = Image::of(reference.format.unwrap_or_default())?.format()
+            && self.grow(format, disk.clone(), &container, size).map_err(named)?
+        {
+            // An open container has the length with which it was opened.
+            drop(container);
+            (disk, container) = self.reach_as(reference, true)?;
+        }
+        let edge = self.backing(disk.clone(), container, reference.format).map_err(named)?;
+        if !edge.info().abilities.write {
+            return Err(named(Error::unsupported("write into a backing image of this format")));
+        }
+        Ok((disk, edge))
+    }
+
+    /// Says whether it had to.
+    fn grow(&self, format: &Format, disk: Named, container: &Edge, size: u64) -> Result<bool> {
+        let gate = self.beside(disk)?;
+        if (format.describe)(container, &self.context)?.virtual_size >= size {
+            return Ok(false);
+        }
+        let resize = format.upkeep.resize.ok_or_else(|| {
+            Error::unsupported("make a backing image of this format longer").on(format.word)
+        })?;
+        let (params, context) = (&Params::default(), &self.context);
+        let opening = formats::Opening { params, files: &gate, context };
+        // Images have whole sectors.
+        let size = |before: u64| Ok(size.next_multiple_of(512).max(before));
+        resize(container.clone(), &opening, &size, NewRoom::None).map(|()| true)
     }
 
     /// Refuses a file of a new image, backing or its own, that is the container of that image.
@@ -290,7 +341,7 @@ fn leads_elsewhere(name: &str) -> bool {
 
 impl Files for ImageGate {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
-        if self.ignores_backing && reference.role == Role::Backing {
+        if self.last == Some(self.depth()) && reference.role == Role::Backing {
             self.check_chain(reference)?;
             return crate::concat(Vec::new(), &self.context);
         }

@@ -38,7 +38,7 @@ use device::{Device, Edge, Param, Result, param, values};
 
 use crate::kit::Layered;
 use crate::kit::fields::{be16, foreign, load};
-use crate::{Creator, Format, Head, Opening};
+use crate::{Creator, Format, Head, Opening, Upkeep};
 
 use disk::Decrypted;
 use volume::Volume;
@@ -65,6 +65,7 @@ pub(crate) const FORMAT: Format = Format {
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: None,
+    upkeep: Upkeep::NONE,
 };
 
 /// The parameters that open one, which the filter of the same name has too.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use ::device::{Device, Edge, Error, Param, Result, param, values};
 use runtime::Context;
 
-use crate::{Description, Format, Head, Opening};
+use crate::{Description, Format, Head, Opening, Upkeep};
 
 use cursor::Unpack;
 use index::Index;
@@ -63,6 +63,7 @@ const fn format(
         write: None,
         create: None,
         check: None,
+        upkeep: Upkeep::NONE,
     }
 }
 

@@ -11,7 +11,7 @@ use runtime::Context;
 
 use crate::kit::fields::le32;
 use crate::kit::{Scattered, Table, disk_info};
-use crate::{Description, Format, Opening};
+use crate::{Description, Format, Opening, Upkeep};
 
 use header::{HEADER, Header, NEW, OLD};
 use map::Map;
@@ -28,6 +28,7 @@ pub(crate) const FORMAT: Format = Format {
     write: None,
     create: None,
     check: Some(check::check),
+    upkeep: Upkeep::NONE,
 };
 
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {

@@ -9,17 +9,17 @@ use super::stream::ContainerReader;
 use crate::kit::numbers::{be16, be32, be64, text};
 
 /// Bytes of an entry without its name and extra data.
-const FIXED: usize = 24;
+pub(super) const FIXED: usize = 24;
 /// The longest name, in bytes.
-const NAME_MAX: u16 = 1023;
+pub(super) const NAME_MAX: u16 = 1023;
 /// The most extra data of an entry, in bytes.
 const EXTRA_MAX: u32 = 1024;
 /// A bit stands for 2^9 to 2^31 bytes.
-const GRANULARITY_BITS: std::ops::RangeInclusive<u8> = 9..=31;
+pub(super) const GRANULARITY_BITS: std::ops::RangeInclusive<u8> = 9..=31;
 /// Bytes of the bits of a bitmap.
-const BITS_MAX: u64 = 512 << 20;
+pub(super) const BITS_MAX: u64 = 512 << 20;
 /// It tracks dirty data: the only kind there is.
-const TRACKS: u8 = 1;
+pub(super) const TRACKS: u8 = 1;
 
 /// Flags of a bitmap.
 pub(super) mod flags {
@@ -44,6 +44,8 @@ pub(super) struct Bitmap {
     /// The table of the clusters with its bits.
     pub(super) table_offset: u64,
     pub(super) table_entries: u32,
+    /// Where its entry is in the container.
+    pub(super) entry: Region,
     /// It has extra data that must be understood and is unknown here.
     pub(super) is_strange: bool,
 }
@@ -73,6 +75,16 @@ pub(super) fn read(container: &Edge, header: &Header) -> Result<Vec<Bitmap>> {
     (0..count).map(|_| read_one(&mut directory, header, size)).collect()
 }
 
+/// The names that several of them have, so that they mean none of them.
+pub(super) fn ambiguous(bitmaps: &[Bitmap]) -> Vec<&str> {
+    let mut names: Vec<&str> = bitmaps.iter().map(|bitmap| &*bitmap.name).collect();
+    names.sort_unstable();
+    let twice = names.iter().zip(names.iter().skip(1)).filter(|(one, next)| one == next);
+    let mut found: Vec<_> = twice.map(|(name, _)| *name).collect();
+    found.dedup();
+    found
+}
+
 fn read_one(directory: &mut ContainerReader<'_>, header: &Header, size: u64) -> Result<Bitmap> {
     let at = directory.position();
     let broken = || corrupt("the directory of the bitmaps is broken").at(at);
@@ -91,6 +103,7 @@ fn read_one(directory: &mut ContainerReader<'_>, header: &Header, size: u64) -> 
     bitmap.is_strange = extra > 0 && bitmap.flags & flags::EXTRA_COMPATIBLE == 0;
     directory.take(usize::try_from(extra).map_err(|_| broken())?)?;
     bitmap.name = text(directory.take(usize::from(name))?);
+    bitmap.entry = Region { offset: at, len: directory.position() - at };
     directory.align()?;
     let table = Region { offset: bitmap.table_offset, len: u64::from(bitmap.table_entries) * 8 };
     table.check("table of a bitmap", size, cluster, u64::MAX)?;

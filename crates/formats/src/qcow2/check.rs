@@ -1,7 +1,7 @@
 //! Checks an image's metadata: compares the references of its tables with its refcounts.
 //!
-//! Changes nothing. Each table is read once, however many refer to it, so the work is bounded by
-//! the size of the container.
+//! Changes nothing; [`repair`](super::repair) does. Each table is read once, however many refer to
+//! it, so the work is bounded by the size of the container.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -29,6 +29,29 @@ const L2_RESERVED: u64 = 0x3f00_0000_0000_01fe;
 pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
     let header = Header::read(container)?;
     header.check_features()?;
+    Ok(examine(container, &header)?.findings)
+}
+
+/// Refuses an image where a cluster has more references than are counted, or a table is broken.
+/// Flags that say who has a cluster alone may be wrong: whoever was stopped while they were changed
+/// left them so, and did no harm. Returns the highest refcount.
+///
+/// # Errors
+/// With what is wrong first.
+pub(super) fn check_sound(container: &Edge) -> Result<u64> {
+    let header = Header::read(container)?;
+    header.check_features()?;
+    let check = examine(container, &header)?;
+    if check.findings.corruption_count == check.flags {
+        return Ok(check.highest);
+    }
+    let mut lines = check.findings.corruptions.into_iter();
+    let what = lines.next().unwrap_or_else(|| "a check finds errors".to_owned());
+    Err(super::corrupt(format!("{what}; `diskferry check` shows all")))
+}
+
+/// Compares the references in the image with its refcounts.
+pub(super) fn examine<'a>(container: &'a Edge, header: &Header) -> Result<Check<'a>> {
     let geometry = header.geometry();
     let mut check = Check {
         container,
@@ -38,17 +61,23 @@ pub(super) fn check(container: &Edge, _: &Context) -> Result<Findings> {
             ..Findings::default()
         },
         references: References::new(container.info().size, geometry.cluster_bits),
-        refcounts: Refcounts::read(container, &header)?,
+        refcounts: Refcounts::read(container, header)?,
         tables: BTreeMap::new(),
+        highest: 0,
+        structure: Vec::new(),
+        flags: 0,
+        is_blind: false,
+        is_lost: false,
+        has_bad_blocks: false,
     };
-    check.count_regions(&header)?;
+    check.count_regions(header)?;
     check.count_l1(Region { offset: header.l1_offset, len: l1_len(header.l1_entries) }, true)?;
-    check.count_snapshots(&header)?;
-    check.count_bitmaps(&header)?;
+    check.count_snapshots(header)?;
+    check.count_bitmaps(header)?;
     check.count_l2()?;
     check.count_refcount_blocks()?;
     check.compare()?;
-    Ok(check.findings)
+    Ok(check)
 }
 
 fn l1_len(entries: u32) -> u64 {
@@ -57,23 +86,41 @@ fn l1_len(entries: u32) -> u64 {
 
 /// The references to an L2 table.
 #[derive(Clone, Copy, Debug, Default)]
-struct Referred {
+pub(super) struct Referred {
     times: u32,
     /// Whether the active L1 table refers to it.
-    is_active: bool,
+    pub(super) is_active: bool,
 }
 
-struct Check<'a> {
+/// What is found in an image.
+pub(super) struct Check<'a> {
     container: &'a Edge,
     geometry: Geometry,
-    findings: Findings,
-    references: References,
-    refcounts: Refcounts<'a>,
+    pub(super) findings: Findings,
+    pub(super) references: References,
+    pub(super) refcounts: Refcounts<'a>,
     /// L2 tables by their offsets.
-    tables: BTreeMap<u64, Referred>,
+    pub(super) tables: BTreeMap<u64, Referred>,
+    /// The refcount table and its blocks.
+    pub(super) structure: Vec<Region>,
+    /// Of the corruptions, the entries whose flag is wrong.
+    pub(super) flags: u64,
+    /// The highest refcount.
+    highest: u64,
+    /// A table cannot be followed: what it refers to is not known.
+    pub(super) is_blind: bool,
+    /// Something in use has no refcount, or one in a bad block.
+    pub(super) is_lost: bool,
+    /// A refcount block is not in the file, or is also something else.
+    pub(super) has_bad_blocks: bool,
 }
 
 impl Check<'_> {
+    /// Bytes of a cluster.
+    pub(super) fn cluster(&self) -> u64 {
+        self.geometry.cluster()
+    }
+
     fn wrong(&mut self, line: String) {
         self.findings.wrong(line);
     }
@@ -93,6 +140,9 @@ impl Check<'_> {
             // Its length is known only after reading it.
             if what != "snapshot table" {
                 self.refer(what, region, 1)?;
+            }
+            if what == "refcount table" {
+                self.structure.push(region);
             }
         }
         let luks = header.encryption_header;
@@ -117,6 +167,7 @@ impl Check<'_> {
             }
             if !l2.is_multiple_of(self.geometry.cluster()) {
                 self.wrong(format!("the L2 table at {l2} does not begin at a cluster"));
+                self.is_blind = true;
                 continue;
             }
             if is_active {
@@ -128,6 +179,8 @@ impl Check<'_> {
                 let table = self.tables.entry(l2).or_default();
                 table.times = table.times.saturating_add(times);
                 table.is_active |= is_active;
+            } else {
+                self.is_blind = true;
             }
         }
         Ok(())
@@ -150,6 +203,7 @@ impl Check<'_> {
             let size = self.container.info().size;
             if let Err(e) = region.check("L1 table of a snapshot", size, cluster, L1_MAX) {
                 self.wrong(e.to_string());
+                self.is_blind = true;
                 continue;
             }
             all += len;
@@ -184,7 +238,7 @@ impl Check<'_> {
     fn count_l2(&mut self) -> Result<()> {
         let len = usize::try_from(self.geometry.cluster()).unwrap_or(0);
         let mut table = vec![0; len];
-        for (offset, referred) in std::mem::take(&mut self.tables) {
+        for (offset, referred) in self.tables.clone() {
             let there = self.container.info().size.saturating_sub(offset);
             let there = usize::try_from(there).unwrap_or(len).min(len);
             let (read, rest) = table.split_at_mut(there);
@@ -211,7 +265,10 @@ impl Check<'_> {
                 ));
             }
             match Entry::decode(number, parts, self.geometry) {
-                Err(e) => self.wrong(format!("the L2 entry at {place}: {e}")),
+                Err(e) => {
+                    self.wrong(format!("the L2 entry at {place}: {e}"));
+                    self.keep_what_may_be_meant(number, referred)?;
+                }
                 Ok(Entry::Packed { offset, len }) => {
                     self.count_packed(Region { offset, len }, number, referred)?;
                 }
@@ -229,6 +286,15 @@ impl Check<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Counts what an entry that means nothing may lead to, so that it is not called a leak.
+    fn keep_what_may_be_meant(&mut self, number: u64, referred: Referred) -> Result<()> {
+        let (offset, len) = (number & OFFSET, self.geometry.cluster());
+        if number & COMPRESSED != 0 || offset == 0 || self.geometry.data_file {
+            return Ok(());
+        }
+        self.references.add(Region { offset, len }, referred.times).map(drop)
     }
 
     fn count_packed(&mut self, region: Region, entry: u64, referred: Referred) -> Result<()> {
@@ -262,6 +328,7 @@ impl Check<'_> {
         if (refcount == 1) != (entry & COPIED != 0) {
             let said =
                 if entry & COPIED == 0 { "other entries refer" } else { "no other entry refers" };
+            self.flags += 1;
             self.wrong(format!(
                 "the entry of the {what} at {offset} says that {said} to it, and its refcount is {refcount}"
             ));
@@ -283,9 +350,11 @@ impl Check<'_> {
             if !is_good {
                 self.wrong(format!("refcount block {i} at {offset} is not a cluster of the file"));
                 self.refcounts.forget(i);
+                self.has_bad_blocks = true;
                 continue;
             }
             self.refer("a refcount block", region, 1)?;
+            self.structure.push(region);
             match seen.entry(offset) {
                 Slot::Vacant(slot) => drop(slot.insert(i)),
                 Slot::Occupied(slot) => {
@@ -294,6 +363,7 @@ impl Check<'_> {
                     self.refcounts.forget(i);
                 }
             }
+            self.has_bad_blocks |= self.references.of(offset >> self.geometry.cluster_bits) != 1;
         }
         Ok(())
     }
@@ -302,13 +372,15 @@ impl Check<'_> {
         let cluster_bits = self.geometry.cluster_bits;
         let mut end = 0;
         let (mut leaks, mut wrong) = (0, Vec::new());
-        let mut count = 0;
+        let (mut count, mut highest, mut is_lost) = (0, 0, self.has_bad_blocks);
         self.refcounts.compare(&self.references, |cluster, refcount, references| {
             end = cluster + 1;
+            highest = highest.max(refcount);
             if refcount > references {
                 leaks += 1;
             } else if refcount < references {
                 count += 1;
+                is_lost |= refcount == 0;
                 if wrong.len() < Findings::LINES {
                     let at = cluster << cluster_bits;
                     wrong.push(format!(
@@ -317,9 +389,11 @@ impl Check<'_> {
                 }
             }
         })?;
+        self.highest = highest;
         let lines = &mut self.findings.corruptions;
         wrong.truncate(Findings::LINES.saturating_sub(lines.len()));
         lines.append(&mut wrong);
+        self.is_lost = is_lost;
         self.findings.corruption_count += count;
         self.findings.leaks = leaks;
         self.findings.image_end = end << cluster_bits;
@@ -328,7 +402,7 @@ impl Check<'_> {
 }
 
 /// The cluster that an entry refers to, if it is not compressed.
-fn stored(entry: Entry) -> Option<u64> {
+pub(super) fn stored(entry: Entry) -> Option<u64> {
     match entry {
         Entry::Absent | Entry::Zero | Entry::Packed { .. } => None,
         Entry::Plain(offset) | Entry::ZeroAt(offset) => Some(offset),

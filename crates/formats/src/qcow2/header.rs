@@ -27,10 +27,10 @@ pub(super) const REFCOUNT_ORDER_MAX: u32 = 6;
 
 // QEMU's limits: QEMU opens nothing beyond them.
 pub(super) const L1_MAX: u64 = 32 << 20;
-const REFCOUNT_TABLE_MAX: u64 = 8 << 20;
-const SNAPSHOTS_MAX: u32 = 65_536;
-const BITMAPS_MAX: u32 = 65_535;
-const BITMAP_DIRECTORY_MAX: u64 = 64 << 20;
+pub(super) const REFCOUNT_TABLE_MAX: u64 = 8 << 20;
+pub(super) const SNAPSHOTS_MAX: u32 = 65_536;
+pub(super) const BITMAPS_MAX: u32 = 65_535;
+pub(super) const BITMAP_DIRECTORY_MAX: u64 = 64 << 20;
 /// The longest name of a backing image, in bytes.
 pub(super) const BACKING_NAME_MAX: u32 = 1023;
 /// The most feature names to keep.

@@ -86,11 +86,12 @@ impl Map {
     /// Bytes of the file with the uncompressed clusters.
     fn data_size(&self) -> u64 {
         match &self.tables.written {
+            Some(Written { data, .. }) => data.container.length(),
             // Of an encrypted file the whole sectors.
-            _ if self.compression.is_none() => self.data.info().size,
-            _ if !self.geometry().data_file => self.tables.size(),
-            Some(Written { data: Some(data), .. }) => data.container.length(),
-            _ => self.data.info().size,
+            None if self.geometry().data_file || self.compression.is_none() => {
+                self.data.info().size
+            }
+            None => self.tables.size(),
         }
     }
 

@@ -4,8 +4,8 @@
 //! The parts: [`header`] and [`region`] (checks before anything else is read), [`entry`] (table
 //! entries), [`snapshot`] and [`bitmap`] (their lists), [`describe`]; [`open`] makes a disk of
 //! them, with its [`map`] over slices of its [`tables`], [`unpack`], and its contexts ([`dirty`]).
-//! [`check`] compares references with [`refcounts`]. [`create`] makes new images, and
-//! [`write`](mod@write) changes them where they lie.
+//! [`check`] compares references with [`refcounts`], and [`repair`] puts them right. [`create`]
+//! makes new images, and [`write`](mod@write) changes them where they lie.
 
 mod bitmap;
 mod check;
@@ -16,8 +16,10 @@ mod entry;
 mod header;
 mod map;
 mod open;
+mod rebase;
 mod refcounts;
 mod region;
+mod repair;
 mod snapshot;
 mod stream;
 mod tables;
@@ -29,8 +31,8 @@ mod write;
 
 use device::{Error, ErrorKind, Fault, Param, param};
 
-use crate::Format;
 use crate::luks::inside;
+use crate::{Format, Upkeep};
 
 /// The parameter that names a snapshot.
 const SNAPSHOT: &str = "snapshot";
@@ -47,6 +49,16 @@ pub(crate) const FORMAT: Format = Format {
     write: Some(open::open_to_write),
     create: Some(create::CREATE),
     check: Some(check::check),
+    upkeep: Upkeep {
+        resize: Some(write::resize),
+        snapshot: Some(write::change_snapshots),
+        rebase: Some(rebase::REBASE),
+        empty: Some(open::empty),
+        amend: Some(write::amend),
+        amended: write::AMENDED,
+        repair: Some(repair::repair),
+        bitmap: Some(write::change_bitmap),
+    },
 };
 
 const PARAMS: &[Param] = &{

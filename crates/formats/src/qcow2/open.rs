@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use device::{Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Result};
-use runtime::RwLock;
+use runtime::{RwLock, spawn, wait_for};
 
 use super::bitmap::Bitmap;
 use super::corrupt;
@@ -12,7 +12,9 @@ use super::dirty::Dirty;
 use super::header::{Encryption, Header, incompatible};
 use super::map::Map;
 use super::region::Region;
+use super::repair;
 use super::snapshot::{self, SnapshotEntry};
+use super::stream::ContainerReader;
 use super::tables::{DataStore, Tables, Written};
 use super::tracked::Tracked;
 use super::write::{self, Writer, WrittenImage};
@@ -23,7 +25,7 @@ use crate::kit::container::Container;
 use crate::kit::numbers::be64;
 use crate::kit::{DEPTH, Layered, Scattered};
 use crate::luks::inside;
-use crate::{Opening, Reference, Role};
+use crate::{Opening, Reference, Repair, Role};
 
 /// The most bitmaps that become contexts.
 const CONTEXTS_MAX: usize = 256;
@@ -36,34 +38,80 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
 
 /// Opens it for writing, too.
 pub(super) fn open_to_write(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
-    let header = header(&container)?;
-    write::check(&header, opening.params.get(SNAPSHOT))?;
-    if container.device().may_return() || !container.info().abilities.flush {
-        let action = "cannot be written: an image is written where it lies only in a file, on a \
-                      block device or in memory, never over a connection that may be replaced";
-        return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action));
-    }
-    let (growing, whole) = Container::open(container.clone());
-    let unit = header.geometry().slice();
-    let blocks = Arc::new(Blocks::new(whole.clone(), unit, Cache::of(opening.context).shelf()));
-    let data = data_file(&header, opening, true)?.map(|file| {
-        let (container, edge) = Container::open(file);
-        DataStore { container, edge }
-    });
-    let bitmaps = bitmap::read(&container, &header)?;
-    write::check_bitmaps(&bitmaps)?;
-    let enabled = bitmaps.into_iter().filter(Bitmap::is_enabled);
-    let tracked = enabled.map(|bitmap| Arc::new(Tracked::new(bitmap, unit))).collect();
-    let written = Written { container: growing, edge: whole, blocks, data, tracked };
-    let disk = disk(&container, &header, opening, Some(written.clone()))?;
-    let writer = Writer::open(&container, &header, written, disk.atlas.tables.taken.clone())?;
-    // All that can be refused has been.
-    write::clear_features(&container, &header)?;
-    let image = WrittenImage { disk: Arc::new(disk), writer };
+    let image = opened(&container, opening)?;
     Ok(Layered::saved_at_the_end(image, opening.context))
 }
 
-fn header(container: &Edge) -> Result<Header> {
+/// The same, and what is made zero stays so whatever will lie below.
+pub(super) fn open_to_rebase(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
+    let image = WrittenImage { is_over: true, ..opened(&container, opening)? };
+    Ok(Layered::saved_at_the_end(image, opening.context))
+}
+
+/// Gives up all that an image holds.
+pub(super) fn empty(container: Edge, opening: &Opening<'_>) -> Result<()> {
+    let image = opened(&container, opening)?;
+    let emptied = wait_for(|promise| {
+        spawn(async move { promise.keep(image.empty().await) });
+    });
+    emptied.unwrap_or_else(|| Err(Error::unanswered()))
+}
+
+fn opened(container: &Edge, opening: &Opening<'_>) -> Result<WrittenImage> {
+    let (mut header, mut container) = (header(container)?, container.clone());
+    write::check(&header, opening.params.get(SNAPSHOT))?;
+    write::check_container(&container)?;
+    if header.has(incompatible::DIRTY) {
+        container = closed(&container)?;
+        header = self::header(&container)?;
+    }
+    let bitmaps = bitmap::read(&container, &header)?;
+    write::check_bitmaps(&bitmaps)?;
+    let enabled = bitmaps.into_iter().filter(Bitmap::is_enabled);
+    written(&container, &header, opening, (header.size, enabled.collect()))
+}
+
+/// The image to be written, with the first `size` bytes of its disk, which may have fewer:
+/// `bitmaps` say what is written.
+pub(super) fn written(
+    container: &Edge,
+    header: &Header,
+    opening: &Opening<'_>,
+    (size, bitmaps): (u64, Vec<Bitmap>),
+) -> Result<WrittenImage> {
+    write::check(header, opening.params.get(SNAPSHOT))?;
+    write::check_closed(header)?;
+    write::check_container(container)?;
+    let (growing, whole) = Container::open(container.clone());
+    let unit = header.geometry().slice();
+    let blocks = Arc::new(Blocks::new(whole.clone(), unit, Cache::of(opening.context).shelf()));
+    let (file, edge) = match data_file(header, opening, true)? {
+        Some(file) => Container::open(file),
+        None => (growing.clone(), whole.clone()),
+    };
+    let edge = decrypted(edge, container, header, opening)?;
+    let data = DataStore { container: file, edge };
+    let tracked = bitmaps.into_iter().map(|bitmap| Arc::new(Tracked::new(bitmap, unit))).collect();
+    let written = Written { container: growing, edge: whole, blocks, data, tracked };
+    let disk = disk(container, header, opening, Some((written.clone(), size)))?;
+    let writer = Writer::open(container, header, written, disk.atlas.tables.taken.clone())?;
+    // All that can be refused has been.
+    write::clear_features(container, header)?;
+    Ok(WrittenImage { is_over: disk.backing.is_some(), disk: Arc::new(disk), writer })
+}
+
+/// The container of an image that was not closed, with its refcounts put right.
+fn closed(container: &Edge) -> Result<Edge> {
+    let (repaired, container) = repair::repaired(container, Repair::All)?;
+    if repaired.now.corruption_count == 0 {
+        return Ok(container);
+    }
+    let action =
+        "cannot be written: it was not closed, and is corrupt; `diskferry check` shows where";
+    Err(Error::new(ErrorKind::ReadOnly, Fault::File, action))
+}
+
+pub(super) fn header(container: &Edge) -> Result<Header> {
     let header = Header::read(container)?;
     header.check_features()?;
     Ok(header)
@@ -73,8 +121,9 @@ fn disk(
     container: &Edge,
     header: &Header,
     opening: &Opening<'_>,
-    written: Option<Written>,
+    written: Option<(Written, u64)>,
 ) -> Result<Scattered<Map>> {
+    let (written, other_size) = written.unzip();
     let snapshot = match opening.params.get(SNAPSHOT) {
         Some(wanted) => Some(snapshot::find(snapshot::read(container, header)?.0, wanted)?),
         None => None,
@@ -82,18 +131,20 @@ fn disk(
     let tracked = written.as_ref().map_or(&[][..], |written| &written.tracked);
     let bitmaps =
         if snapshot.is_some() { Vec::new() } else { contexts(container, header, tracked)? };
-    let size = snapshot.as_ref().map_or(header.size, |snapshot| snapshot.known.virtual_size);
+    let size = snapshot.as_ref().map(|snapshot| snapshot.known.virtual_size);
+    let size = size.or(other_size).unwrap_or(header.size);
     let whole = written.as_ref().map_or(container, |written| &written.edge).clone();
     let data = match &written {
-        Some(written) => written.data.as_ref().map(|data| data.edge.clone()),
-        None => data_file(header, opening, false)?,
+        Some(written) => written.data.edge.clone(),
+        None => {
+            let file = data_file(header, opening, false)?;
+            decrypted(file.unwrap_or_else(|| whole.clone()), container, header, opening)?
+        }
     };
-    let data = decrypted(data.unwrap_or_else(|| whole.clone()), container, header, opening)?;
     let info = info(container, header, size, &bitmaps);
     let info = if written.is_some() { written_info(info, header, &data) } else { info };
     let taken = taken(header, snapshot.as_ref(), container.info().size)?;
     let compression = Some(header.compression).filter(|_| header.encryption == Encryption::None);
-    debug_assert!(written.is_none() || compression.is_some(), "none that is encrypted is written");
     let tables = Tables {
         geometry: header.geometry(),
         taken: Arc::new(RwLock::new(taken)),
@@ -101,7 +152,10 @@ fn disk(
         container: whole,
         written,
     };
-    let l1 = l1(container, header, snapshot.as_ref(), size)?;
+    let l1 = match other_size {
+        Some(size) if size != header.size => whole_l1(container, header, size)?,
+        _ => l1(container, header, snapshot.as_ref(), size)?,
+    };
     let pool = opening.context.pool.for_computing();
     let map = Map { l1, tables, data, compression, bitmaps, pool };
     Ok(Scattered::new(info, opening.context, backing(header, opening)?, map))
@@ -149,14 +203,22 @@ fn written_info(info: Info, header: &Header, data: &Edge) -> Info {
     };
     let abilities =
         Abilities { write: true, flush: true, trim: true, zero, fast_zero, ..info.abilities };
-    Info { abilities, ..info }
+    // Of what is encrypted only whole sectors are written.
+    let minimum = match header.encryption {
+        Encryption::None => info.blocks.minimum,
+        Encryption::Aes | Encryption::Luks => data.info().blocks.minimum,
+    };
+    let blocks = BlockSizes { minimum, ..info.blocks };
+    Info { abilities, blocks, ..info }
 }
 
-/// The intact bitmaps of an image.
+/// The intact bitmaps of an image, each by a name that no other has.
 fn contexts(container: &Edge, header: &Header, tracked: &[Arc<Tracked>]) -> Result<Vec<Dirty>> {
-    let bitmaps = bitmap::read(container, header)?.into_iter();
-    let sound = bitmaps.filter(Bitmap::is_sound).take(CONTEXTS_MAX);
-    Ok(sound.map(|bitmap| Dirty::new(bitmap, tracked)).collect())
+    let bitmaps = bitmap::read(container, header)?;
+    let ambiguous = bitmap::ambiguous(&bitmaps);
+    let is_one = |bitmap: &&Bitmap| ambiguous.binary_search(&&*bitmap.name).is_err();
+    let sound = bitmaps.iter().filter(|bitmap| bitmap.is_sound()).filter(is_one);
+    Ok(sound.take(CONTEXTS_MAX).map(|bitmap| Dirty::new(bitmap.clone(), tracked)).collect())
 }
 
 /// The regions where neither tables nor data can be.
@@ -191,10 +253,25 @@ fn l1(
     if wanted > u64::from(entries) || size > i64::MAX.unsigned_abs() {
         return Err(corrupt("the L1 table is too short for the disk"));
     }
-    // It was checked to be in the container, and not too long.
-    let mut bytes = vec![0; usize::try_from(wanted * 8).unwrap_or(0)];
-    container.read(&mut bytes, offset)?;
-    Ok(bytes.chunks_exact(8).map(|entry| AtomicU64::new(be64(entry, 0).unwrap_or(0))).collect())
+    l1_at(container, offset, wanted)
+}
+
+/// The whole L1 table, with entries for a disk of `size` bytes.
+fn whole_l1(container: &Edge, header: &Header, size: u64) -> Result<Box<[AtomicU64]>> {
+    let entries = header.l1_entries.into();
+    let there = l1_at(container, header.l1_offset, entries)?.into_iter();
+    let more = header.geometry().l1_entries(size).saturating_sub(entries);
+    Ok(there.chain((0..more).map(|_| AtomicU64::new(0))).collect())
+}
+
+/// Entries of an L1 table, which was checked to be in the container, and not too long.
+fn l1_at(container: &Edge, offset: u64, entries: u64) -> Result<Box<[AtomicU64]>> {
+    let mut table = ContainerReader::new(container, "L1 table", offset, entries * 8);
+    let mut l1 = Vec::with_capacity(usize::try_from(entries).unwrap_or(0));
+    for _ in 0..entries {
+        l1.push(AtomicU64::new(be64(table.take(8)?, 0).unwrap_or(0)));
+    }
+    Ok(l1.into_boxed_slice())
 }
 
 /// The data file, if there is one.

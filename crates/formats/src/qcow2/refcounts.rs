@@ -61,14 +61,36 @@ impl References {
         lot.get_mut(within).ok_or_else(|| too_much("a cluster is out of reach"))
     }
 
-    fn of(&self, cluster: u64) -> u32 {
+    /// The references to a cluster.
+    pub(super) fn of(&self, cluster: u64) -> u32 {
         let lot = self.lots.get(&(cluster / LOT as u64));
         let within = usize::try_from(cluster % LOT as u64).unwrap_or(0);
         lot.and_then(|lot| lot.get(within)).copied().unwrap_or(0)
     }
 
+    /// Forgets one reference to each cluster of a region that was counted.
+    pub(super) fn remove(&mut self, region: Region) -> Result<()> {
+        let first = region.offset >> self.cluster_bits;
+        let count = (region.len + (1 << self.cluster_bits) - 1) >> self.cluster_bits;
+        for cluster in first..first + count {
+            let count = self.count(cluster)?;
+            *count = count.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// Clusters of the container.
+    pub(super) fn clusters(&self) -> u64 {
+        self.clusters
+    }
+
+    /// The most references to one cluster.
+    pub(super) fn most(&self) -> u32 {
+        self.lots.values().flat_map(|lot| lot.iter()).copied().max().unwrap_or(0)
+    }
+
     /// The clusters from `from` up to `to` that are referred to, and how often.
-    fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u32)> {
+    pub(super) fn within(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u32)> {
         let lots = self.lots.range(from / LOT as u64..to.div_ceil(LOT as u64));
         let all = lots.flat_map(|(lot, counts)| (lot * LOT as u64..).zip(counts.iter().copied()));
         all.filter(move |(cluster, count)| (from..to).contains(cluster) && *count > 0)
@@ -115,8 +137,42 @@ impl<'a> Refcounts<'a> {
     }
 
     /// Refcounts in a block.
-    fn in_block(&self) -> u64 {
+    pub(super) fn in_block(&self) -> u64 {
         (self.cluster as u64 * 8) >> self.order
+    }
+
+    /// Writes the numbers of references into the blocks, where `is_wanted` says so of a refcount
+    /// and a number of references that differ. All clusters in use have a block.
+    pub(super) fn mend(
+        &mut self,
+        container: &Edge,
+        references: &References,
+        is_wanted: impl Fn(u64, u64) -> bool,
+    ) -> Result<()> {
+        self.kept.clear();
+        for (i, offset) in (0u64..).zip(self.blocks.iter().copied()) {
+            let each = self.in_block();
+            let (from, to) = (i * each, (i * each + each).min(references.clusters));
+            if from >= to {
+                break;
+            }
+            if offset == 0 {
+                continue;
+            }
+            let (mut block, mut is_changed) = (self.read_block(offset)?, false);
+            for cluster in from..to {
+                let now = refcount(&block, cluster - from, self.order);
+                let count = references.of(cluster).into();
+                if now != count && is_wanted(now, count) {
+                    set_refcount(&mut block, cluster - from, self.order, count);
+                    is_changed = true;
+                }
+            }
+            if is_changed {
+                container.write(&block, offset, false)?;
+            }
+        }
+        Ok(())
     }
 
     /// The refcount of a cluster.

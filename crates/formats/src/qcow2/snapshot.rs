@@ -4,13 +4,14 @@ use device::{Edge, Error, Result};
 
 use super::corrupt;
 use super::header::Header;
+use super::region::Region;
 use super::stream::ContainerReader;
 use crate::kit::numbers::{be16, be32, be64, text};
 
 /// Bytes of an entry without its names and extra data.
 pub(super) const FIXED: u8 = 40;
 /// The most bytes of the table.
-const TABLE_MAX: u64 = 64 << 20;
+pub(super) const TABLE_MAX: u64 = 64 << 20;
 /// The most extra data of an entry, in bytes.
 const EXTRA_MAX: u32 = 1024;
 /// The most bytes of all names together.
@@ -22,6 +23,8 @@ pub(super) struct SnapshotEntry {
     pub(super) l1_offset: u64,
     /// Entries of its L1 table.
     pub(super) l1_entries: u32,
+    /// Where its entry is in the container.
+    pub(super) entry: Region,
     pub(super) known: crate::Snapshot,
 }
 
@@ -64,6 +67,7 @@ fn read_one(table: &mut ContainerReader<'_>, size: u64) -> Result<SnapshotEntry>
     known.icount = be64(extra, 16).filter(|icount| *icount != u64::MAX);
     known.id = text(table.take(usize::from(id))?);
     known.name = text(table.take(usize::from(name))?);
+    snapshot.entry = Region { offset: at, len: table.position() - at };
     table.align()?;
     Ok(snapshot)
 }
@@ -76,7 +80,8 @@ fn decode_fixed(fixed: &[u8]) -> Option<(SnapshotEntry, [u16; 2], u32)> {
         vm_state_size: be32(fixed, 32)?.into(),
         ..crate::Snapshot::default()
     };
-    let snapshot = SnapshotEntry { l1_offset: be64(fixed, 0)?, l1_entries: be32(fixed, 8)?, known };
+    let (l1_offset, l1_entries) = (be64(fixed, 0)?, be32(fixed, 8)?);
+    let snapshot = SnapshotEntry { l1_offset, l1_entries, known, ..SnapshotEntry::default() };
     Some((snapshot, [be16(fixed, 12)?, be16(fixed, 14)?], be32(fixed, 36)?))
 }
 

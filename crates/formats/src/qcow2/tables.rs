@@ -26,7 +26,8 @@ pub(super) struct Tables {
     pub(super) written: Option<Written>,
 }
 
-/// A file with plain bytes of the disk, and an edge around it.
+/// A file with bytes of the disk, and an edge around it, which decrypts them where they are
+/// encrypted.
 #[derive(Clone)]
 pub(super) struct DataStore {
     pub(super) container: Container,
@@ -41,8 +42,8 @@ pub(super) struct Written {
     pub(super) edge: Edge,
     /// Slices are its blocks.
     pub(super) blocks: Arc<Blocks>,
-    /// A data file, if there is one.
-    pub(super) data: Option<DataStore>,
+    /// What holds the clusters of the disk, decrypted: it, or a data file.
+    pub(super) data: DataStore,
     /// Enabled bitmaps.
     pub(super) tracked: Vec<Arc<Tracked>>,
 }

@@ -16,11 +16,23 @@ pub(super) struct Tracked {
     state: Mutex<State>,
 }
 
+/// Whether the image says that a bitmap is in use.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum InUse {
+    /// It does not.
+    #[default]
+    No,
+    /// It may, or may after a power failure: it is about to say so or to take it back, or that
+    /// failed.
+    Unsure,
+    /// It does, durably.
+    Said,
+}
+
 #[derive(Default)]
 struct State {
-    /// The image says that it is in use.
-    is_marked: bool,
-    /// The bits that were set since, in chunks by number; they only change while it is marked.
+    in_use: InUse,
+    /// The bits that were set since, in chunks by number; they only change while it is in use.
     chunks: BTreeMap<u64, Arc<[u8]>>,
 }
 
@@ -30,11 +42,11 @@ impl Tracked {
         Self { bitmap, chunk, state: Mutex::default() }
     }
 
-    /// Sets the bits of a range of the disk, of at least a byte; false if the image does not say
-    /// yet that the bitmap is in use.
+    /// Sets the bits of a range of the disk, of at least a byte; false if it is not certain that
+    /// the image says that the bitmap is in use.
     pub(super) fn set(&self, offset: u64, len: u64) -> bool {
         let state = &mut *self.state.lock();
-        if !state.is_marked {
+        if state.in_use != InUse::Said {
             return false;
         }
         let (mut bit, last) = (
@@ -62,13 +74,12 @@ impl Tracked {
     }
 
     /// Whether the image says that it is in use.
-    pub(super) fn is_marked(&self) -> bool {
-        self.state.lock().is_marked
+    pub(super) fn in_use(&self) -> InUse {
+        self.state.lock().in_use
     }
 
-    /// The image says that it is in use, or is about to say that it is not.
-    pub(super) fn mark(&self, is_marked: bool) {
-        self.state.lock().is_marked = is_marked;
+    pub(super) fn mark(&self, in_use: InUse) {
+        self.state.lock().in_use = in_use;
     }
 
     /// The first chunk with bits that were set, and where it begins in the bitmap, in bytes.
@@ -84,11 +95,46 @@ impl Tracked {
     }
 }
 
-/// Sets bits, the lowest of a byte first.
+/// Sets bits, the lowest of a byte first; whole bytes at once, since a zero of all of a large disk
+/// sets all of them.
 fn set_bits(bytes: &mut [u8], bits: Range<u64>) {
-    for bit in bits {
-        if let Some(byte) = usize::try_from(bit / 8).ok().and_then(|at| bytes.get_mut(at)) {
-            *byte |= 1 << (bit % 8);
+    let place = |bit: u64| usize::try_from(bit / 8).unwrap_or(usize::MAX);
+    let (first, last) = (place(bits.start), place(bits.end));
+    let (from, to) = (u8::MAX << (bits.start % 8), !(u8::MAX << (bits.end % 8)));
+    let mut set = |at: usize, mask: u8| {
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte |= mask;
+        }
+    };
+    if bits.is_empty() {
+        return;
+    }
+    if first == last {
+        return set(first, from & to);
+    }
+    set(first, from);
+    set(last, to);
+    let len = bytes.len();
+    if let Some(whole) = bytes.get_mut((first + 1).min(len)..last.min(len)) {
+        whole.fill(u8::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_set_from_the_first_to_before_the_last_in_any_bytes() {
+        for start in 0..40 {
+            for end in start..=40 {
+                let (mut fast, mut slow) = ([0; 5], [0; 5]);
+                set_bits(&mut fast, start..end);
+                for bit in start..end {
+                    slow[usize::try_from(bit / 8).unwrap()] |= 1 << (bit % 8);
+                }
+                assert_eq!(fast, slow, "{start}..{end}");
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use runtime::Context;
 
 use crate::kit::fields::le64;
 use crate::kit::{Scattered, Table, disk_info};
-use crate::{Description, Format, NamedFile, Opening, Reference, Role};
+use crate::{Description, Format, NamedFile, Opening, Reference, Role, Upkeep};
 
 use header::{Header, MAGIC};
 use map::Map;
@@ -28,6 +28,7 @@ pub(crate) const FORMAT: Format = Format {
     write: None,
     create: None,
     check: Some(check::check),
+    upkeep: Upkeep::NONE,
 };
 
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {

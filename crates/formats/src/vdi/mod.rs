@@ -18,7 +18,7 @@ use device::{Device, Edge, Result, param};
 use runtime::Context;
 
 use crate::kit::{Scattered, disk_info};
-use crate::{Creator, Description, Format, Head, Opening};
+use crate::{Creator, Description, Format, Head, Opening, Upkeep};
 
 use header::Header;
 use map::Map;
@@ -45,6 +45,7 @@ pub(crate) const FORMAT: Format = Format {
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: Some(check::check),
+    upkeep: Upkeep::NONE,
 };
 
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {

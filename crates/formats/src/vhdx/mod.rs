@@ -23,7 +23,7 @@ use device::{Device, Edge, Result, param};
 use runtime::Context;
 
 use crate::kit::{Scattered, disk_info};
-use crate::{Creator, Description, Format, NamedFile, Opening};
+use crate::{Creator, Description, Format, NamedFile, Opening, Upkeep};
 
 use header::{Guid, Header, Regions};
 use map::Map;
@@ -60,6 +60,7 @@ pub(crate) const FORMAT: Format = Format {
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: Some(check::check),
+    upkeep: Upkeep::NONE,
 };
 
 /// The largest disk there is.

@@ -20,7 +20,7 @@ mod sparse;
 mod tests;
 mod write;
 
-use crate::{Format, Head};
+use crate::{Format, Head, Upkeep};
 
 pub(crate) const FORMAT: Format = Format {
     word: "vmdk",
@@ -34,6 +34,7 @@ pub(crate) const FORMAT: Format = Format {
     write: Some(write::open),
     create: Some(create::CREATOR),
     check: Some(check::check),
+    upkeep: Upkeep::NONE,
 };
 
 fn recognises(head: &Head) -> bool {

@@ -19,7 +19,7 @@ use runtime::Context;
 
 use crate::kit::fields::lies_inside;
 use crate::kit::{Scattered, disk_info};
-use crate::{Creator, Description, Format, NamedFile, Opening};
+use crate::{Creator, Description, Format, NamedFile, Opening, Upkeep};
 
 use header::{Dynamic, Footer, Kind};
 use map::{Map, Whole};
@@ -49,6 +49,7 @@ pub(crate) const FORMAT: Format = Format {
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: None,
+    upkeep: Upkeep::NONE,
 };
 
 fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {

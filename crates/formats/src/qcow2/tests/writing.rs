@@ -1,12 +1,10 @@
 //! Images that are written where they lie: the bytes are right, and whenever the power is cut or
 //! something fails, the image is sound and holds all that was flushed.
-//!
-//! `IMAGE_SCRIPTS=N` tries so many random scripts instead of a few.
 
 use std::sync::Arc;
 
 use device::model::Model;
-use device::{Blocking, Edge, ErrorKind, Params, ZeroFlags};
+use device::{Blocking, Edge, Params, ZeroFlags};
 use runtime::{Context, WorkPool};
 use trial::{PowerCut, TestDevice, TestDice};
 
@@ -14,15 +12,13 @@ use super::super::entry::{COPIED, Entry, OFFSET, Parts};
 use super::super::refcounts::{refcount, set_refcount};
 use super::laid::{Kind, Laid, Layout};
 use super::reading::Backing;
-use crate::{Closed, Files, Findings, Opening, Reference, Role};
-
-/// Scripts of one test.
-fn scripts(usual: u64) -> u64 {
-    std::env::var("IMAGE_SCRIPTS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
-}
+use crate::scripted::{
+    self, DiskOp, Sample, ScriptedImage, all, any_op, check_allowed, scripts, sectors,
+};
+use crate::{Closed, Files, Findings, Format, Opening, Reference, Role};
 
 /// A random image.
-fn any_layout(dice: &mut TestDice) -> Layout {
+pub(super) fn any_layout(dice: &mut TestDice) -> Layout {
     let extended = dice.below(4) == 0;
     let version = if !extended && dice.below(4) == 0 { 2 } else { 3 };
     let cluster_bits = if extended { 14 } else { 9 + u32::try_from(dice.below(4)).unwrap() };
@@ -59,7 +55,7 @@ fn any_layout(dice: &mut TestDice) -> Layout {
     }
 }
 
-fn number(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
@@ -68,7 +64,7 @@ fn number32(bytes: &[u8], at: usize) -> usize {
 }
 
 /// Makes an internal snapshot, if there is room for the refcounts: all is shared from then on.
-fn snapshot(image: &mut Vec<u8>, layout: &Layout) {
+pub(super) fn snapshot(image: &mut Vec<u8>, layout: &Layout) {
     let narrow = |n: u64| usize::try_from(n).unwrap();
     let cluster = 1 << layout.cluster_bits;
     let order = layout.refcount_order;
@@ -132,62 +128,16 @@ fn snapshot(image: &mut Vec<u8>, layout: &Layout) {
     image[64..72].copy_from_slice(&(list as u64).to_be_bytes());
 }
 
-struct Image {
-    layout: Layout,
-    disk: PowerCut,
-    edge: Edge,
-    context: Context,
-    /// What its bytes are.
-    bytes: Vec<u8>,
-}
-
-fn opened(disk: &PowerCut, layout: &Layout, write: bool) -> (Edge, Context) {
-    let context = Context::new(WorkPool::new(1));
-    let files = Backing(layout.backing.clone(), false);
-    let params = Params::default();
-    let opening = Opening { params: &params, files: &files, context: &context };
-    let format = super::super::FORMAT;
-    let open = if write { format.write.unwrap() } else { format.open };
-    let edge = Edge::new(open(disk.edge(), &opening).unwrap(), context.pool.clone());
-    (edge, context)
-}
-
 /// What a check finds in what is on the disk now.
-fn checked(disk: &PowerCut) -> Findings {
+pub(super) fn checked(disk: &PowerCut) -> Findings {
     let now = PowerCut::new(disk.bytes(), true);
     (super::super::FORMAT.check.unwrap())(&now.edge(), &Context::default()).unwrap()
 }
 
-fn all(edge: &Edge) -> Vec<u8> {
-    let mut bytes = vec![0xaa; usize::try_from(edge.info().size).unwrap()];
-    edge.read(&mut bytes, 0).unwrap();
-    bytes
-}
+impl Sample for Layout {
+    const FORMAT: Format = super::super::FORMAT;
 
-/// An operation of a script; offsets and lengths in sectors.
-#[derive(Clone, Debug)]
-enum Op {
-    Write(usize, usize, u8),
-    Zero(usize, usize),
-    Trim(usize, usize),
-    Flush,
-}
-
-fn any_op(dice: &mut TestDice, sectors: u64) -> Op {
-    let offset = dice.below(sectors);
-    let most = [2, 9, 64, sectors][usize::try_from(dice.below(4)).unwrap()];
-    let len = 1 + dice.below(most.min(sectors - offset));
-    let (offset, len) = (usize::try_from(offset).unwrap(), usize::try_from(len).unwrap());
-    match dice.below(10) {
-        0..5 => Op::Write(offset, len, u8::try_from(1 + dice.below(255)).unwrap()),
-        5 | 6 => Op::Zero(offset, len),
-        7 => Op::Trim(offset, len),
-        _ => Op::Flush,
-    }
-}
-
-impl Image {
-    fn new(dice: &mut TestDice) -> Self {
+    fn any(dice: &mut TestDice) -> (Self, PowerCut, Vec<u8>) {
         let layout = any_layout(dice);
         let Laid { container: mut image, bytes } = layout.lay();
         if dice.below(2) == 0 {
@@ -198,204 +148,31 @@ impl Image {
             let room = usize::try_from(dice.below(300_000)).unwrap();
             image.resize((image.len() + room).next_multiple_of(1 << layout.cluster_bits), 0x5a);
         }
-        let disk = PowerCut::new(image, grows);
-        let first = checked(&disk);
-        assert_eq!((&first.corruptions[..], first.leaks), (&[][..], 0), "{layout:?}");
-        let (edge, context) = opened(&disk, &layout, true);
-        assert!(all(&edge) == bytes, "{layout:?}");
-        Self { layout, disk, edge, context, bytes }
+        (layout, PowerCut::new(image, grows), bytes)
     }
 
-    fn run(&self, op: &Op) -> device::Result<()> {
-        let bytes = |sectors: usize| (sectors * 512) as u64;
-        let zero = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
-        match *op {
-            Op::Write(at, len, byte) => self.edge.write(&vec![byte; len * 512], bytes(at), false),
-            Op::Zero(at, len) => self.edge.zero(bytes(at), bytes(len), zero),
-            Op::Trim(at, len) => self.edge.trim(bytes(at), bytes(len), false),
-            Op::Flush => self.edge.flush(),
-        }
+    fn files(&self) -> Box<dyn Files> {
+        Box::new(Backing(self.backing.clone(), false))
     }
+}
 
-    fn sectors(&self) -> u64 {
-        self.layout.size / 512
-    }
-
-    /// What each sector may hold after an operation.
-    fn expect(&mut self, op: &Op) -> Option<(usize, usize)> {
-        let (at, len, byte) = match *op {
-            Op::Write(at, len, byte) => (at, len, byte),
-            Op::Zero(at, len) => (at, len, 0),
-            Op::Trim(at, len) => {
-                let range = at * 512..(at + len) * 512;
-                let now = all(&self.edge);
-                for (was, is) in self.bytes[range.clone()].iter_mut().zip(&now[range]) {
-                    assert!(*is == 0 || is == was, "after a trim");
-                    *was = *is;
-                }
-                return Some((at, len));
-            }
-            Op::Flush => return None,
-        };
-        self.bytes[at * 512..(at + len) * 512].fill(byte);
-        Some((at, len))
-    }
-
-    fn close(&self) {
-        self.context.control.end();
-        let complaints = self.context.control.take_complaints();
-        assert!(complaints.is_empty(), "{complaints:?}");
-    }
+pub(super) fn opened(disk: &PowerCut, layout: &Layout, write: bool) -> (Edge, Context) {
+    layout.opened(disk, write)
 }
 
 #[test]
 fn an_image_that_is_written_reads_as_the_model_and_is_closed_without_a_leak() {
-    for seed in 0..scripts(40) {
-        let mut dice = TestDice(seed);
-        let mut image = Image::new(&mut dice);
-        for step in 0..40 {
-            let op = any_op(&mut dice, image.sectors());
-            match image.run(&op) {
-                Err(e) if e.kind() == ErrorKind::NoSpace => {
-                    // Any part of it may have been done.
-                    if let Some((at, len)) = image.expect(&op) {
-                        let now = all(&image.edge);
-                        let range = at * 512..(at + len) * 512;
-                        image.bytes[range.clone()].copy_from_slice(&now[range]);
-                    }
-                }
-                result => {
-                    result.unwrap();
-                    image.expect(&op);
-                }
-            }
-            let now = all(&image.edge);
-            assert!(now == image.bytes, "seed {seed}, step {step}: {op:?} {:?}", image.layout);
-        }
-        image.close();
-        let found = checked(&image.disk);
-        assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "seed {seed}");
-        let (edge, _) = opened(&PowerCut::new(image.disk.bytes(), false), &image.layout, false);
-        assert!(all(&edge) == image.bytes, "seed {seed}: not what was closed");
-    }
-}
-
-/// What a sector may hold, after all that was begun since it was flushed.
-type Allowed = Vec<Vec<Arc<[u8]>>>;
-
-/// What the disk may hold from some step of the container on.
-struct Since {
-    step: usize,
-    allowed: Allowed,
-}
-
-fn sectors(bytes: &[u8]) -> Allowed {
-    bytes.chunks(512).map(|sector| vec![Arc::from(sector)]).collect()
-}
-
-fn check_allowed(bytes: &[u8], allowed: &Allowed, what: &str) {
-    for (n, (sector, allowed)) in bytes.chunks(512).zip(allowed).enumerate() {
-        assert!(
-            allowed.iter().any(|one| **one == *sector),
-            "{what}: sector {n} is {:?}",
-            &sector[..4]
-        );
-    }
+    scripted::reads_as_the_model::<Layout>(40);
 }
 
 #[test]
 fn whenever_the_power_is_cut_the_image_is_sound_and_holds_what_was_flushed() {
-    for seed in 0..scripts(8) {
-        let mut dice = TestDice(1000 + seed);
-        let mut image = Image::new(&mut dice);
-        let mut history = vec![Since { step: 0, allowed: sectors(&image.bytes) }];
-        for _ in 0..12 {
-            let op = any_op(&mut dice, image.sectors());
-            let step = image.disk.steps();
-            // What an operation may leave behind holds from its beginning on.
-            let mut during = history.last().unwrap().allowed.clone();
-            if let Err(e) = image.run(&op) {
-                assert_eq!(e.kind(), ErrorKind::NoSpace);
-                let now = all(&image.edge);
-                image.bytes.copy_from_slice(&now);
-            } else {
-                image.expect(&op);
-            }
-            for (allowed, new) in during.iter_mut().zip(image.bytes.chunks(512)) {
-                if allowed.iter().all(|one| **one != *new) {
-                    allowed.push(Arc::from(new));
-                }
-            }
-            history.push(Since { step, allowed: during });
-            if matches!(op, Op::Flush) {
-                let step = image.disk.steps();
-                history.push(Since { step, allowed: sectors(&image.bytes) });
-            }
-        }
-        image.close();
-        for step in 0..=image.disk.steps() {
-            let known = history.iter().rev().find(|since| since.step <= step).unwrap();
-            let what = format!("seed {seed}, after step {step} of {}", image.disk.steps());
-            for _ in 0..2 {
-                let left = PowerCut::new(image.disk.cut(step, &mut dice), true);
-                let found = checked(&left);
-                assert_eq!(found.corruptions, [""; 0], "{what}: {:?}", image.layout);
-                let (edge, _) = opened(&left, &image.layout, false);
-                check_allowed(&all(&edge), &known.allowed, &what);
-            }
-        }
-    }
+    scripted::survives_power_cuts::<Layout>(8);
 }
 
 #[test]
 fn whichever_write_fails_the_image_is_sound_and_holds_what_was_flushed() {
-    for seed in 0..scripts(4) {
-        let mut fails = 0;
-        loop {
-            let mut dice = TestDice(2000 + seed);
-            let mut image = Image::new(&mut dice);
-            let kind = if fails % 2 == 0 { ErrorKind::Io } else { ErrorKind::NoSpace };
-            let count = if fails % 3 == 0 { usize::MAX } else { 1 };
-            image.disk.fail(fails, count, kind);
-            let mut allowed = sectors(&image.bytes);
-            let mut has_failed = false;
-            for _ in 0..10 {
-                let op = any_op(&mut dice, image.sectors());
-                match image.run(&op) {
-                    Ok(()) => drop(image.expect(&op)),
-                    Err(_) => {
-                        has_failed = true;
-                        image.bytes = all(&image.edge);
-                    }
-                }
-                assert!(all(&image.edge) == image.bytes, "seed {seed}, fails {fails}: {op:?}");
-                let flushed = matches!(op, Op::Flush) && !has_failed;
-                if flushed {
-                    allowed = sectors(&image.bytes);
-                }
-                for (allowed, new) in allowed.iter_mut().zip(image.bytes.chunks(512)) {
-                    if allowed.iter().all(|one| **one != *new) {
-                        allowed.push(Arc::from(new));
-                    }
-                }
-            }
-            let what = format!("seed {seed}, fails {fails}");
-            let left = PowerCut::new(image.disk.cut(image.disk.steps(), &mut dice), true);
-            assert_eq!(checked(&left).corruptions, [""; 0], "{what}: {:?}", image.layout);
-            check_allowed(&all(&opened(&left, &image.layout, false).0), &allowed, &what);
-            // It goes on where it can again.
-            image.disk.fail(0, 0, kind);
-            image.context.control.end();
-            assert_eq!(checked(&image.disk).corruptions, [""; 0], "{what}");
-            let now =
-                all(&opened(&PowerCut::new(image.disk.bytes(), true), &image.layout, false).0);
-            assert!(now == image.bytes, "{what}: closed");
-            if fails > image.disk.steps() {
-                break;
-            }
-            fails += 1;
-        }
-    }
+    scripted::survives_failures::<Layout>(4);
 }
 
 #[test]
@@ -413,6 +190,32 @@ fn a_refcount_table_that_is_full_is_replaced_and_the_power_may_be_cut_meanwhile(
     };
     for grows in [true, false] {
         outgrow(&layout, grows);
+    }
+}
+
+#[test]
+fn what_was_written_in_its_place_is_durable_when_the_image_is_closed() {
+    let layout = Layout {
+        version: 3,
+        cluster_bits: 12,
+        extended: false,
+        zstd: false,
+        refcount_order: 4,
+        size: 16 << 10,
+        clusters: vec![Kind::Plain; 4],
+        mix: 0,
+        backing: None,
+    };
+    let Laid { container, mut bytes } = layout.lay();
+    let disk = PowerCut::new(container, true);
+    let (edge, _context) = opened(&disk, &layout, true);
+    edge.write(&[0x77; 512], 0, false).unwrap();
+    edge.device().finish().unwrap();
+    bytes[..512].fill(0x77);
+    let mut dice = TestDice(1);
+    for _ in 0..20 {
+        let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
+        assert!(all(&opened(&left, &layout, false).0) == bytes);
     }
 }
 
@@ -502,13 +305,13 @@ fn a_data_file_is_durable_before_the_tables_and_one_that_is_a_disk_stays_one() {
         container[112..128].copy_from_slice(b"DATA\0\0\0\x08data.raw");
         let (disk, data) = (PowerCut::new(container, true), PowerCut::new(Vec::new(), true));
         let (edge, context) = opened_apart(&disk, &data, true);
-        let mut image = Image { layout, disk, edge, context, bytes };
+        let mut image = ScriptedImage { sample: layout, disk, edge, context, bytes };
         let mut allowed = sectors(&image.bytes);
         for step in 0..30 {
             let op = any_op(&mut dice, image.sectors());
             image.run(&op).unwrap();
             image.expect(&op);
-            if matches!(op, Op::Flush) {
+            if matches!(op, DiskOp::Flush) {
                 allowed = sectors(&image.bytes);
                 let mut raw = data.bytes();
                 raw.resize(image.bytes.len(), 0);

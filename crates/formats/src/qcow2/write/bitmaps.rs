@@ -12,6 +12,7 @@ use super::super::corrupt;
 use super::super::dirty::ONES;
 use super::super::entry::OFFSET;
 use super::super::region::Region;
+use super::super::tracked::InUse;
 use super::{Stop, Writer};
 use crate::kit::blocks::Rank;
 use crate::kit::confused;
@@ -30,22 +31,34 @@ impl Writer {
     pub(super) async fn track(&self, offset: u64, len: u64) -> Result<()> {
         while !self.try_track(offset, len) {
             let _alone = self.marking.alone().await;
-            if !self.tracked.iter().all(|tracked| tracked.is_marked()) {
+            if self.tracked.iter().any(|tracked| tracked.in_use() != InUse::Said) {
+                // Where this fails, or taking it back did, it has to be said again.
+                self.mark_all(InUse::Unsure);
                 self.mark_bitmaps(flags::IN_USE).await?;
-                self.tracked.iter().for_each(|tracked| tracked.mark(true));
+                self.mark_all(InUse::Said);
             }
         }
         Ok(())
     }
 
-    /// Whether bitmaps are in use.
+    /// Whether bitmaps are in use, or may be.
     pub(super) fn is_tracking(&self) -> bool {
-        self.tracked.iter().any(|tracked| tracked.is_marked())
+        self.tracked.iter().any(|tracked| tracked.in_use() != InUse::No)
+    }
+
+    fn mark_all(&self, in_use: InUse) {
+        self.tracked.iter().for_each(|tracked| tracked.mark(in_use));
     }
 
     /// Sets the flag that bitmaps are in use, or clears it (0), durably.
     async fn mark_bitmaps(&self, in_use: u32) -> Result<()> {
-        for Bitmap { flags, flags_at, .. } in self.tracked.iter().map(|tracked| &tracked.bitmap) {
+        let tracked: Vec<_> = self.tracked.iter().map(|tracked| tracked.bitmap.clone()).collect();
+        self.mark(&tracked, in_use).await
+    }
+
+    /// The same for these.
+    pub(super) async fn mark(&self, bitmaps: &[Bitmap], in_use: u32) -> Result<()> {
+        for Bitmap { flags, flags_at, .. } in bitmaps {
             let flags = flags & !flags::IN_USE | in_use;
             self.attempt(|_| {
                 self.block(*flags_at)?;
@@ -59,19 +72,17 @@ impl Writer {
     /// Merges what was set since into the bitmaps, which then are in use no more.
     ///
     /// # Errors
-    /// They stay in use, and nothing of them is forgotten.
+    /// They may still be in use, and nothing of them is forgotten.
     pub(super) async fn save_bitmaps(&self) -> Result<()> {
         let _alone = self.marking.alone().await;
         if !self.is_tracking() {
             return Ok(());
         }
         // Whoever writes from now on waits until they can be marked again.
-        self.tracked.iter().for_each(|tracked| tracked.mark(false));
-        let saved = self.merge_bitmaps().await;
-        if saved.is_err() {
-            self.tracked.iter().for_each(|tracked| tracked.mark(true));
-        }
-        saved
+        self.mark_all(InUse::Unsure);
+        self.merge_bitmaps().await?;
+        self.mark_all(InUse::No);
+        Ok(())
     }
 
     async fn merge_bitmaps(&self) -> Result<()> {

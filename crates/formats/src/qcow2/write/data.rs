@@ -15,7 +15,7 @@ use crate::kit::room::Lease;
 use crate::kit::{Layer as _, confused};
 
 /// The most bytes that get new clusters at a time.
-const AT_ONCE: u64 = 4 << 20;
+pub(super) const AT_ONCE: u64 = 4 << 20;
 
 const IF_FAST: ZeroFlags =
     ZeroFlags { may_unmap: true, fast_only: true, written: false, fua: false };
@@ -37,7 +37,7 @@ impl Writer {
 
 impl Writer {
     /// Makes a range of a data file read as zeroes.
-    async fn zero_file(&self, range: Range<u64>, flags: ZeroFlags) -> Result<()> {
+    pub(super) async fn zero_file(&self, range: Range<u64>, flags: ZeroFlags) -> Result<()> {
         let DataStore { container, edge } = &self.data;
         // What is beyond its end is zero.
         let end = range.end.min(container.length());
@@ -219,7 +219,7 @@ impl WrittenImage {
 
     /// New clusters for those of the disk from `first` on. Where there are none, those in
     /// quarantine may be. In a data file each has its own place.
-    async fn take(&self, writer: &Writer, first: u64, most: u64) -> Result<Range<u64>> {
+    pub(super) async fn take(&self, writer: &Writer, first: u64, most: u64) -> Result<Range<u64>> {
         if writer.geometry.data_file {
             return Ok(first..first + most);
         }
@@ -245,7 +245,8 @@ impl WrittenImage {
         let end = at + data.len() as u64;
         let (head, tail) = ((start, at), (end, start + len));
         let is_whole = head.0 == head.1 && tail.0 == tail.1;
-        let is_blank = writer.data.container.is_untouched(place)
+        let is_blank = !writer.is_encrypted
+            && writer.data.container.is_untouched(place)
             && self.is_zero(head).await?
             && self.is_zero(tail).await?;
         if is_whole || is_blank {
@@ -266,7 +267,7 @@ impl WrittenImage {
     }
 
     /// Whether a range, as far as the disk goes, is known to be zero without reading it.
-    async fn is_zero(&self, (start, end): (u64, u64)) -> Result<bool> {
+    pub(super) async fn is_zero(&self, (start, end): (u64, u64)) -> Result<bool> {
         self.disk.is_zero((start, end.min(self.disk.info().size))).await
     }
 
@@ -305,7 +306,12 @@ impl WrittenImage {
             let zeroes = Buffer::zeroed(usize::try_from(end - start).map_err(|_| confused())?);
             self.clone().write(start, zeroes.into()).await?;
         }
-        if from < to { self.give_up(writer, from..to).await } else { Ok(()) }
+        if from < to { self.give_up(writer, from..to, self.nothing()).await } else { Ok(()) }
+    }
+
+    /// What becomes of a cluster that is to read as zeroes and have no room.
+    fn nothing(&self) -> Becomes {
+        if self.is_over { Becomes::Zero } else { Becomes::Absent }
     }
 
     /// Makes a range of a data file that is a raw disk read as zeroes. What the tables say of it
@@ -326,8 +332,11 @@ impl WrittenImage {
         }
         let (from, to) = self.whole_clusters(writer, offset, offset + len);
         // Without clusters of zeroes the bytes below would come back.
-        let is_possible = writer.geometry.zeroes || self.disk.backing.is_none();
-        if from < to && is_possible { self.give_up(writer, from..to).await } else { Ok(()) }
+        let is_possible = writer.geometry.zeroes || !self.is_over;
+        if from >= to || !is_possible {
+            return Ok(());
+        }
+        self.give_up(writer, from..to, self.nothing()).await
     }
 
     /// The clusters that are all in a range; that at the end of the disk may be cut off.
@@ -337,16 +346,20 @@ impl WrittenImage {
         (offset.next_multiple_of(cluster), to - to % cluster)
     }
 
-    /// Makes clusters read as zeroes.
-    async fn give_up(&self, writer: &Writer, range: Range<u64>) -> Result<()> {
+    /// Gives up the room of clusters.
+    pub(super) async fn give_up(
+        &self,
+        writer: &Writer,
+        range: Range<u64>,
+        fate: Becomes,
+    ) -> Result<()> {
         let bits = writer.geometry.cluster_bits;
         let (units, mut budget) = (range.start >> bits..range.end >> bits, StepBudget::default());
         let _own = writer.locks.take(units, BlockAccess::Own).await;
-        let fate = if self.disk.backing.is_some() { Becomes::Zero } else { Becomes::Absent };
         let mut at = range.start;
         while at < range.end {
             budget.spend(&self.disk.pool).await;
-            if self.disk.backing.is_none()
+            if matches!(fate, Becomes::Absent)
                 && let Some(end) = writer.end_without_table(&self.disk.atlas, at)
             {
                 at = end;

@@ -13,9 +13,23 @@ use crate::kit::{Layer, Scattered};
 pub(in super::super) struct WrittenImage {
     pub(in super::super) disk: Arc<Scattered<Map>>,
     pub(in super::super) writer: Writer,
+    /// Something lies below, or will: what is to read as zeroes has to say so.
+    pub(in super::super) is_over: bool,
 }
 
 impl WrittenImage {
+    /// Gives up all that it holds, durably: the disk is what is below it. Whenever this is stopped,
+    /// some tables are gone and the others are as they were.
+    pub(in super::super) async fn empty(&self) -> Result<()> {
+        let map = &self.disk.atlas;
+        for index in 0..map.l1.len() {
+            self.writer.drop_table(map, index).await?;
+            self.writer.save_much().await?;
+        }
+        self.writer.flush().await?;
+        self.writer.close().await
+    }
+
     /// Places are given with the lease under which they were found, if any are.
     fn guard(&self, extents: &mut [Extent], lease: &Lease) {
         let gives = self.writer.gives_places();
@@ -58,7 +72,10 @@ impl Layer for WrittenImage {
     }
 
     async fn finish(self: Arc<Self>) -> Result<()> {
-        self.writer.close().await
+        // Where no table has changed, bytes in their places have.
+        let closed = self.writer.close().await;
+        self.writer.flush().await?;
+        closed
     }
 
     fn is_unsaved(&self) -> bool {

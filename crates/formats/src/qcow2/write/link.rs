@@ -30,7 +30,7 @@ impl Spot {
 }
 
 /// An entry of a table; its second half is 0 where entries are not extended.
-type EntryWords = (u64, u64);
+pub(super) type EntryWords = (u64, u64);
 
 /// All subclusters.
 const ALL: u64 = u32::MAX as u64;
@@ -65,7 +65,7 @@ impl Becomes {
 }
 
 /// The entry with this number in a part of a table.
-fn words(entries: &[u8], n: u64, geometry: Geometry) -> Option<EntryWords> {
+pub(super) fn words(entries: &[u8], n: u64, geometry: Geometry) -> Option<EntryWords> {
     let at = usize::try_from(n * geometry.entry_len()).ok()?;
     let parts = if geometry.extended { be64(entries, at + 8)? } else { 0 };
     Some((be64(entries, at)?, parts))
@@ -106,7 +106,7 @@ impl Writer {
             return Ok(Spot::New { len: end - at });
         };
         let place = self.place(table, at);
-        let block = self.block(place)?;
+        let block = self.seen(place)?;
         let within = usize::try_from(place - self.blocks.start(place)).unwrap_or(usize::MAX);
         let entries = block.get(within..).unwrap_or_default();
         let (mut found, mut next): (Option<Spot>, _) = (None, at);
@@ -146,6 +146,8 @@ impl Writer {
             _ => (0, false, len),
         };
         if entry & COPIED == 0 || !is_here {
+            // What it has now is going to be given up.
+            self.dropped((entry, parts), (0, 0))?;
             return Ok(Spot::New { len });
         }
         let offset = offset + within;
@@ -157,8 +159,9 @@ impl Writer {
     fn check_place(&self, region: Region, at: u64) -> Result<()> {
         let Region { offset, .. } = region;
         if !self.geometry.data_file {
-            self.check_apart(region)?;
-        } else if offset != at {
+            return self.check_data(region);
+        }
+        if offset != at {
             let action = "a cluster lies elsewhere in the data file than on the disk";
             return Err(corrupt(action).at(offset));
         }
@@ -170,6 +173,19 @@ impl Writer {
         Ok(())
     }
 
+    /// Whether the cluster at `at` reads as zeroes, as its entry says.
+    pub(super) fn reads_zero(&self, map: &Map, at: u64) -> Attempt<bool> {
+        let (_, l1) = self.l1(map, at);
+        let Some(table) = l2_offset(l1, self.geometry)? else { return Ok(false) };
+        let place = self.place(table, at);
+        let block = self.block(place)?;
+        let within = usize::try_from(place - self.blocks.start(place)).unwrap_or(usize::MAX);
+        let words = words(block.get(within..).unwrap_or_default(), 0, self.geometry);
+        let (entry, parts) = words.ok_or_else(crate::kit::confused)?;
+        let entry = Entry::decode(entry, parts, self.geometry)?;
+        Ok(matches!(entry, Entry::Zero | Entry::ZeroAt(_)))
+    }
+
     /// How new bytes at `at` can join what the image has of their cluster, or will have: its
     /// subclusters, and their place, if there is one already. `None`: all of it has to be copied.
     pub(super) fn parts(&self, map: &Map, at: u64) -> Attempt<Option<Parts>> {
@@ -177,7 +193,7 @@ impl Writer {
         let (_, l1) = self.l1(map, at);
         let Some(table) = l2_offset(l1, self.geometry)? else { return Ok(Some(nothing)) };
         let place = self.place(table, at);
-        let block = self.block(place)?;
+        let block = self.seen(place)?;
         let within = usize::try_from(place - self.blocks.start(place)).unwrap_or(usize::MAX);
         let words = words(block.get(within..).unwrap_or_default(), 0, self.geometry);
         let (entry, parts) = words.ok_or_else(crate::kit::confused)?;
@@ -229,12 +245,7 @@ impl Writer {
             return Ok(Some(None));
         }
         // It is never changed.
-        let (mut bytes, cluster) = (Vec::new(), self.geometry.cluster());
-        let step = usize::try_from(self.blocks.unit()).unwrap_or(usize::MAX);
-        for block in (table..table + cluster).step_by(step) {
-            bytes.extend_from_slice(&self.blocks.load(block).await?);
-        }
-        Ok(Some(Some(bytes)))
+        self.table_bytes(table).await.map(|bytes| Some(Some(bytes)))
     }
 
     /// A table of these bytes for `at`, instead of none or of one that others refer to.
@@ -246,7 +257,7 @@ impl Writer {
                 // Another task was first.
                 return Ok(());
             }
-            let place = self.l1_offset + index as u64 * 8;
+            let place = state.l1_offset + index as u64 * 8;
             self.block(place)?;
             let unit = self.take(state, 1)?.start;
             let offset = unit << bits;
@@ -260,6 +271,39 @@ impl Writer {
             Ok(())
         })
         .await
+    }
+
+    /// Drops the table with this number in the L1 table, if there is one, and all that it refers
+    /// to.
+    pub(super) async fn drop_table(&self, map: &Map, index: usize) -> Result<()> {
+        let Some(table) = l2_offset(map.l1_entry(index), self.geometry)? else { return Ok(()) };
+        let (bits, bytes) = (self.geometry.cluster_bits, self.table_bytes(table).await?);
+        let mut dropped = Vec::new();
+        for n in 0..self.geometry.l2_entries() {
+            let old = words(&bytes, n, self.geometry).ok_or_else(crate::kit::confused)?;
+            dropped.extend(self.dropped(old, (0, 0))?);
+        }
+        dropped.push(table >> bits..(table >> bits) + 1);
+        self.attempt(|state| {
+            let place = state.l1_offset + index as u64 * 8;
+            self.block(place)?;
+            self.blocks.change(place, Rank::Last, &[0; 8])?;
+            map.set_l1_entry(index, 0);
+            dropped.iter().cloned().for_each(|units| state.room.drop_units(units));
+            Ok(())
+        })
+        .await?;
+        self.save_much().await
+    }
+
+    /// The L2 table at `table`, which nobody changes now.
+    async fn table_bytes(&self, table: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let step = usize::try_from(self.blocks.unit()).unwrap_or(usize::MAX);
+        for block in (table..table + self.geometry.cluster()).step_by(step) {
+            bytes.extend_from_slice(&self.blocks.load(block).await?);
+        }
+        Ok(bytes)
     }
 
     async fn set_entries(
@@ -297,8 +341,9 @@ impl Writer {
         .await
     }
 
-    /// The clusters of the container to which an entry no longer refers.
-    fn dropped(&self, old: EntryWords, new: EntryWords) -> Result<Option<Range<u64>>> {
+    /// The clusters of the container to which an entry no longer refers. Refuses to give up what is
+    /// no data.
+    pub(super) fn dropped(&self, old: EntryWords, new: EntryWords) -> Result<Option<Range<u64>>> {
         let bits = self.geometry.cluster_bits;
         let (start, len) = match Entry::decode(old.0, old.1, self.geometry)? {
             // Those of a data file are not counted.
@@ -309,7 +354,10 @@ impl Writer {
             Entry::Packed { offset, len } => (offset, len),
             Entry::Absent | Entry::Zero | Entry::Parts(_) => return Ok(None),
         };
-        let stays = len == 1 && new.0 & OFFSET == start;
-        Ok((!stays).then(|| start >> bits..((start + len - 1) >> bits) + 1))
+        if len == 1 && new.0 & OFFSET == start {
+            return Ok(None);
+        }
+        self.check_data(Region { offset: start, len })?;
+        Ok(Some(start >> bits..((start + len - 1) >> bits) + 1))
     }
 }

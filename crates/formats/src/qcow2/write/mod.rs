@@ -8,11 +8,16 @@
 //! nothing refers to. What would be written over metadata is refused, and the image is marked as
 //! corrupt, as QEMU does.
 
+mod amend;
 mod bitmaps;
 mod data;
+mod directory;
 mod image;
 mod link;
+mod offline;
 mod refcounts;
+mod resize;
+mod snapshots;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,6 +32,7 @@ use super::header::{Encryption, Header, autoclear, incompatible};
 use super::refcounts::Refcounts;
 use super::region::Region;
 use super::snapshot;
+use super::stream::ContainerReader;
 use super::tables::{DataStore, Written};
 use super::tracked::Tracked;
 use crate::kit::blocks::{Blocks, Rank};
@@ -34,26 +40,33 @@ use crate::kit::flush;
 use crate::kit::numbers::be64;
 use crate::kit::room::{Lease, Room};
 
+pub(super) use amend::{OPTIONS as AMENDED, amend};
+pub(super) use directory::change_bitmap;
 pub(super) use image::WrittenImage;
+pub(super) use refcounts::TABLE_AT;
+pub(super) use resize::resize;
+pub(super) use snapshots::change_snapshots;
 
 /// Bytes of changed tables that are saved before anything else is changed.
 const UNSAVED_MAX: u64 = 8 << 20;
 /// Bytes in quarantine from which no more places are given.
 const HELD_MAX: u64 = 64 << 20;
 /// Where the header has the incompatible features, and the autoclear ones.
-const INCOMPATIBLE_AT: u64 = 72;
+pub(super) const INCOMPATIBLE_AT: u64 = 72;
 const AUTOCLEAR_AT: u64 = 88;
 
 /// What is needed to write into an image.
 pub(super) struct Writer {
-    /// The container, or a data file.
+    container: DataStore,
+    /// It, decrypted, or a data file.
     data: DataStore,
+    /// What was never written reads as noise.
+    is_encrypted: bool,
     /// A data file holds the disk as it is, also to those that do not know the image.
     is_raw: bool,
     blocks: Arc<Blocks>,
     geometry: Geometry,
     refcount_order: u32,
-    l1_offset: u64,
     /// Of the header; `None`: it has no such field.
     incompatible: Option<u64>,
     /// Where no data may be, besides single clusters: the regions that the header names.
@@ -77,6 +90,7 @@ struct State {
     blocks: Vec<u64>,
     /// Where this table is.
     table_offset: u64,
+    l1_offset: u64,
     is_corrupt: bool,
 }
 
@@ -110,13 +124,8 @@ pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
     let has = |feature| header.has(feature);
     let why = if snapshot.is_some() {
         "a snapshot is never changed"
-    } else if header.encryption != Encryption::None {
-        // What is not written of a new cluster would read as noise.
-        "it is encrypted; `qemu-nbd` writes into it"
     } else if has(incompatible::CORRUPT) {
-        "it is marked as corrupt; `qemu-img check -r all` repairs it"
-    } else if has(incompatible::DIRTY) {
-        "it was not closed, and its refcounts are out of date; `qemu-img check -r all` repairs it"
+        "it is marked as corrupt; `diskferry check -r all` repairs it"
     } else if has(incompatible::DATA_FILE) && header.snapshot_count > 0 {
         "it has snapshots and a data file, where both have the same clusters"
     } else {
@@ -126,16 +135,47 @@ pub(super) fn check(header: &Header, snapshot: Option<&str>) -> Result<()> {
     Err(Error::new(ErrorKind::ReadOnly, Fault::File, action))
 }
 
+/// Refuses an image whose refcounts are out of date.
+///
+/// # Errors
+/// With what helps.
+pub(super) fn check_closed(header: &Header) -> Result<()> {
+    if !header.has(incompatible::DIRTY) {
+        return Ok(());
+    }
+    let action = "cannot be changed: it was not closed, and its refcounts are out of date; \
+                  `diskferry check -r all` repairs it";
+    Err(Error::new(ErrorKind::ReadOnly, Fault::File, action))
+}
+
+/// Refuses a container in which nothing is durable.
+///
+/// # Errors
+/// With where images are written.
+pub(super) fn check_container(container: &Edge) -> Result<()> {
+    if !container.device().may_return() && container.info().abilities.flush {
+        return Ok(());
+    }
+    let action = "cannot be written: an image is written where it lies only in a file, on a block \
+                  device or in memory, never over a connection that may be replaced";
+    Err(Error::new(ErrorKind::ReadOnly, Fault::User, action))
+}
+
 /// Refuses an image with bitmaps that would no longer be true, and that nobody may change.
 ///
 /// # Errors
 /// With what helps.
 pub(super) fn check_bitmaps(bitmaps: &[Bitmap]) -> Result<()> {
     let is_strange = |bitmap: &&Bitmap| bitmap.is_enabled() && bitmap.is_strange;
-    let Some(Bitmap { name, .. }) = bitmaps.iter().find(is_strange) else { return Ok(()) };
+    let (name, why) = if let Some(name) = bitmap::ambiguous(bitmaps).first() {
+        (*name, "is there twice")
+    } else if let Some(Bitmap { name, .. }) = bitmaps.iter().find(is_strange) {
+        (&**name, "has data of an unknown kind, and would no longer be true")
+    } else {
+        return Ok(());
+    };
     let action = format!(
-        "cannot be written: its bitmap `{}` has data of an unknown kind, and would no longer be true; \
-         `qemu-img bitmap --remove FILE BITMAP` removes it",
+        "cannot be written: its bitmap `{}` {why}; `qemu-img bitmap --remove FILE BITMAP` removes it",
         device::text::shown(name)
     );
     Err(Error::new(ErrorKind::ReadOnly, Fault::File, action))
@@ -169,6 +209,9 @@ impl Writer {
         let step = usize::try_from(cluster).unwrap_or(usize::MAX);
         let counts = Refcounts::read(file, header)?.blocks().to_vec();
         protect_snapshots(file, header, &taken)?;
+        if let Some(region) = header.encryption_header {
+            taken.write().push(("header of the encryption", region));
+        }
         let mut tables = HashSet::new();
         let mut add = |what: &str, offset: u64| -> Result<()> {
             let region = Region { offset, len: cluster };
@@ -187,10 +230,10 @@ impl Writer {
         for offset in counts.iter().filter(|offset| **offset != 0) {
             add("refcount block", *offset)?;
         }
-        let mut l1 = vec![0; usize::try_from(header.l1_entries).unwrap_or(0) * 8];
-        file.read(&mut l1, header.l1_offset)?;
-        for entry in l1.chunks_exact(8) {
-            if let Some(offset) = l2_offset(be64(entry, 0).unwrap_or(0), geometry)? {
+        let len = u64::from(header.l1_entries) * 8;
+        let mut l1 = ContainerReader::new(file, "L1 table", header.l1_offset, len);
+        for _ in 0..header.l1_entries {
+            if let Some(offset) = l2_offset(be64(l1.take(8)?, 0).unwrap_or(0), geometry)? {
                 add("L2 table", offset)?;
             }
         }
@@ -211,15 +254,17 @@ impl Writer {
             room: Room::new(end, limit.min(1 << (56 - geometry.cluster_bits))),
             blocks: counts,
             table_offset: header.refcount_table_offset,
+            l1_offset: header.l1_offset,
             is_corrupt: false,
         };
         Ok(Self {
-            data: data.unwrap_or(DataStore { container, edge }),
+            container: DataStore { container, edge },
+            data,
+            is_encrypted: header.encryption != Encryption::None,
             is_raw: header.is_data_file_raw(),
             blocks,
             geometry,
             refcount_order: header.refcount_order,
-            l1_offset: header.l1_offset,
             incompatible: (header.version >= 3).then_some(header.incompatible),
             taken,
             tables: RwLock::new(tables),
@@ -270,10 +315,31 @@ impl Writer {
         }
     }
 
-    /// The block with the byte at `at`.
+    /// The block with the byte at `at`, which this attempt may change.
     fn block(&self, at: u64) -> Attempt<Arc<[u8]>> {
         let start = self.blocks.start(at);
+        self.blocks.held(start).ok_or(Stop::Wants(start))
+    }
+
+    /// The same, to be looked at.
+    fn seen(&self, at: u64) -> Attempt<Arc<[u8]>> {
+        let start = self.blocks.start(at);
         self.blocks.get(start).ok_or(Stop::Wants(start))
+    }
+
+    /// Refuses clusters of data that hold metadata, or are not in the file, whose last one may be
+    /// cut off.
+    fn check_data(&self, Region { offset, len }: Region) -> Result<()> {
+        let cluster = self.geometry.cluster();
+        let start = offset - offset % cluster;
+        let end = offset.saturating_add(len).next_multiple_of(cluster);
+        self.check_apart(Region { offset: start, len: end - start })?;
+        let length = self.data.container.length();
+        if end <= length.next_multiple_of(cluster) {
+            return Ok(());
+        }
+        let action = format!("a cluster lies beyond the end of the file ({length} bytes)");
+        Err(corrupt(action).at(offset))
     }
 
     /// Refuses clusters of the container that hold metadata.

@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use device::{Error, ErrorKind, Fault, Result};
 
+use super::super::corrupt;
 use super::super::refcounts::{refcount, set_refcount};
 use super::super::region::Region;
+use super::super::tables::DataStore;
 use super::{Attempt, State, Stop, Writer};
 use crate::kit::blocks::Rank;
 
@@ -14,16 +16,18 @@ const LOOKED_AT: usize = 8;
 /// The longest refcount table, in bytes: QEMU opens no image with a longer one.
 const TABLE_MAX: u64 = 8 << 20;
 /// Where the header has the offset of the refcount table, and after it its clusters.
-const TABLE_AT: u64 = 48;
+pub(in super::super) const TABLE_AT: u64 = 48;
 
-/// Where a longer refcount table goes.
-struct NewTable {
-    /// Its clusters, and those of new blocks after them.
+/// Free clusters in a row for something long, and what they lack.
+struct Row {
+    /// Its clusters, and those of new refcount blocks after them.
     range: Range<u64>,
-    /// Those of the table.
+    /// Its own.
     clusters: u64,
     /// The numbers of the new blocks.
     missing: Vec<u64>,
+    /// Entries that the refcount table has to have.
+    entries: u64,
 }
 
 impl Writer {
@@ -122,7 +126,7 @@ impl Writer {
             state.room.looked_at(to, std::iter::once(from..to));
             return Ok(());
         };
-        let block = self.block(home)?;
+        let block = self.seen(home)?;
         let to = ((from / self.in_block() + 1) * self.in_block()).min(unknown.end);
         let is_free =
             |unit: &u64| refcount(&block, unit % self.in_block(), self.refcount_order) == 0;
@@ -158,14 +162,70 @@ impl Writer {
         self.tables.write().insert(offset >> self.geometry.cluster_bits);
     }
 
+    /// Takes so many clusters in a row.
+    pub(super) fn take_row(&self, state: &mut State, clusters: u64) -> Attempt<Range<u64>> {
+        loop {
+            let row = self
+                .find_row(state, clusters, |state, start| self.plan_row(state, start, clusters))?;
+            let Range { start, end } = row.range;
+            let bits = self.geometry.cluster_bits;
+            self.check_apart(Region { offset: start << bits, len: (end - start) << bits })?;
+            if row.entries > state.blocks.len() as u64 {
+                self.grow_table(state, usize::try_from(row.entries - 1).unwrap_or(usize::MAX))?;
+                continue;
+            }
+            let entry = |state: &State, index: u64| state.table_offset + index * 8;
+            for index in &row.missing {
+                self.block(entry(state, *index))?;
+            }
+            let entries = state.blocks.len();
+            if !self.place_row(state, &row, entries)? {
+                continue;
+            }
+            for (index, unit) in row.missing.iter().zip(row.range.start + clusters..) {
+                let offset = unit << self.geometry.cluster_bits;
+                let entry = entry(state, *index);
+                self.blocks.change(entry, Rank::Second, &offset.to_be_bytes())?;
+            }
+            return Ok(row.range.start..row.range.start + clusters);
+        }
+    }
+
     /// Makes a longer refcount table, with the blocks that it needs for itself. Nothing refers to
     /// it until it is durable; then the header does.
     fn grow_table(&self, state: &mut State, wanted: usize) -> Attempt<()> {
         let (cluster, bits) = (self.geometry.cluster(), self.geometry.cluster_bits);
-        let NewTable { range: Range { start, end }, clusters, missing } =
-            self.find_table(state, wanted)?;
-        // All that exists and is changed is in memory first.
+        let old_len = state.blocks.len();
+        let (old_offset, old_clusters) = (state.table_offset, (old_len as u64 * 8) / cluster);
+        let row = self.find_row(state, old_clusters + 1, |state, start| {
+            self.plan_table(state, wanted, start)
+        })?;
         self.block(0)?;
+        let entries = usize::try_from(row.clusters * cluster / 8).unwrap_or(old_len);
+        if !self.place_row(state, &row, entries)? {
+            // The caller tries again.
+            return Ok(());
+        }
+        let table: Vec<u8> = state.blocks.iter().flat_map(|block| block.to_be_bytes()).collect();
+        state.table_offset = row.range.start << bits;
+        self.blocks.add(state.table_offset, Rank::Second, &table);
+        self.blocks.forget(old_offset, old_clusters << bits);
+        let count = u32::try_from(row.clusters).unwrap_or(0);
+        let header = [&state.table_offset.to_be_bytes()[..], &count.to_be_bytes()].concat();
+        self.blocks.change(TABLE_AT, Rank::Second, &header)?;
+        state.room.drop_units(old_offset >> bits..(old_offset >> bits) + old_clusters);
+        let mut taken = self.taken.write();
+        taken.retain(|(what, _)| *what != "refcount table");
+        let region = Region { offset: state.table_offset, len: row.clusters << bits };
+        taken.push(("refcount table", region));
+        Ok(())
+    }
+
+    /// Counts the clusters of a row, in a refcount table with so many entries in memory, which may
+    /// be longer than the one there is. False: one of them is used; it is known now.
+    fn place_row(&self, state: &mut State, row: &Row, entries: usize) -> Attempt<bool> {
+        let Range { start, end } = row.range;
+        // All that exists and is changed is in memory first.
         let mut old = Vec::new();
         let mut unit = start;
         while unit < end {
@@ -174,9 +234,9 @@ impl Writer {
                 let block = self.block(home)?;
                 let count = |unit| refcount(&block, unit % self.in_block(), self.refcount_order);
                 if let Some(used) = (unit..until).find(|unit| count(*unit) != 0) {
-                    // It was beyond what was looked at. The caller tries again.
+                    // It was beyond what was looked at.
                     state.room.take(&(used..used + 1));
-                    return Ok(());
+                    return Ok(false);
                 }
                 old.push((home, block, unit..until));
             }
@@ -185,48 +245,38 @@ impl Writer {
         for (home, block, units) in old {
             self.set(&block, home, units, |_| Some(1))?;
         }
-        let old_len = state.blocks.len();
-        let (old_offset, old_clusters) = (state.table_offset, (old_len as u64 * 8) / cluster);
-        state.blocks.resize(usize::try_from(clusters * cluster / 8).unwrap_or(old_len), 0);
-        for (index, unit) in missing.into_iter().zip(start + clusters..) {
+        state.blocks.resize(entries, 0);
+        for (index, unit) in row.missing.iter().copied().zip(start + row.clusters..) {
             let (from, to) = (index * self.in_cluster(), (index + 1) * self.in_cluster());
-            self.new_block(unit << bits, from.max(start)..to.min(end));
+            let offset = unit << self.geometry.cluster_bits;
+            self.new_block(offset, from.max(start)..to.min(end));
             let slot = usize::try_from(index).ok().and_then(|index| state.blocks.get_mut(index));
-            slot.into_iter().for_each(|slot| *slot = unit << bits);
+            slot.into_iter().for_each(|slot| *slot = offset);
         }
-        let table: Vec<u8> = state.blocks.iter().flat_map(|block| block.to_be_bytes()).collect();
-        state.table_offset = start << bits;
-        self.blocks.add(state.table_offset, Rank::Second, &table);
-        self.blocks.forget(old_offset, old_clusters << bits);
-        let count = u32::try_from(clusters).unwrap_or(0);
-        let header = [&state.table_offset.to_be_bytes()[..], &count.to_be_bytes()].concat();
-        self.blocks.change(TABLE_AT, Rank::Second, &header)?;
-        state.room.take(&(start..end));
-        state.room.drop_units(old_offset >> bits..(old_offset >> bits) + old_clusters);
-        let mut taken = self.taken.write();
-        taken.retain(|(what, _)| *what != "refcount table");
-        let region = Region { offset: state.table_offset, len: clusters << bits };
-        taken.push(("refcount table", region));
-        Ok(())
+        state.room.take(&row.range);
+        Ok(true)
     }
 
-    /// Room for a table with an entry `wanted`: at the end, or, where nothing grows, in the first
-    /// free clusters in a row that are enough.
-    fn find_table(&self, state: &mut State, wanted: usize) -> Attempt<NewTable> {
+    /// Room as `plan` has it for a free cluster: at the end, or, where nothing grows, in the first
+    /// free clusters in a row that are enough, of at least `least`.
+    fn find_row(
+        &self,
+        state: &mut State,
+        least: u64,
+        plan: impl Fn(&State, u64) -> Option<Row>,
+    ) -> Attempt<Row> {
         if let Some(at_end) = state.room.find_end(u64::MAX) {
-            let table = self.plan_table(state, wanted, at_end.start);
-            let table = table.filter(|table| table.range.end <= at_end.end);
-            return table.ok_or_else(|| full().into());
+            let row = plan(state, at_end.start).filter(|row| row.range.end <= at_end.end);
+            return row.ok_or_else(|| full().into());
         }
-        let old_clusters = (state.blocks.len() as u64 * 8) / self.geometry.cluster();
         loop {
             let fits = |range: Range<u64>| {
-                let table = self.plan_table(state, wanted, range.start)?;
-                (table.range.end <= range.end).then_some(table)
+                let row = plan(state, range.start)?;
+                (row.range.end <= range.end).then_some(row)
             };
-            let is_longer = |range: &Range<u64>| range.end - range.start > old_clusters;
-            if let Some(table) = state.room.free().filter(is_longer).find_map(fits) {
-                return Ok(table);
+            let is_long = |range: &Range<u64>| range.end - range.start >= least;
+            if let Some(row) = state.room.free().filter(is_long).find_map(fits) {
+                return Ok(row);
             }
             if state.room.unknown().is_empty() {
                 return Err(full().into());
@@ -235,34 +285,81 @@ impl Writer {
         }
     }
 
-    /// A table with an entry `wanted` that begins at a free cluster, followed by the blocks that it
-    /// and they lack; `None`: it would be too long.
-    fn plan_table(&self, state: &State, wanted: usize, start: u64) -> Option<NewTable> {
+    /// So many clusters that begin at a free cluster, followed by the blocks that they lack;
+    /// `None`: no refcount table is so long.
+    fn plan_row(&self, state: &State, start: u64, clusters: u64) -> Option<Row> {
+        let mut missing: Vec<u64> = Vec::new();
+        let mut end = start.checked_add(clusters)?;
+        let mut index = start / self.in_cluster();
+        while index * self.in_cluster() < end {
+            if index >= TABLE_MAX / 8 {
+                return None;
+            }
+            let known = usize::try_from(index).ok().and_then(|index| state.blocks.get(index));
+            if known.is_none_or(|block| *block == 0) {
+                missing.push(index);
+                end += 1;
+            }
+            index += 1;
+        }
+        Some(Row { range: start..end, clusters, missing, entries: index })
+    }
+
+    /// A refcount table with an entry `wanted`, as such a row.
+    fn plan_table(&self, state: &State, wanted: usize, start: u64) -> Option<Row> {
         let cluster = self.geometry.cluster();
         let old_len = state.blocks.len();
         let mut entries = (wanted.saturating_add(1)).max(old_len + old_len / 2) as u64;
         while entries <= TABLE_MAX / 8 {
             let clusters = (entries * 8).div_ceil(cluster);
-            let mut missing: Vec<u64> = Vec::new();
-            let mut end = start + clusters;
-            let mut index = start / self.in_cluster();
-            while index * self.in_cluster() < end {
-                let known = usize::try_from(index).ok().and_then(|index| state.blocks.get(index));
-                if known.is_none_or(|block| *block == 0) {
-                    missing.push(index);
-                    end += 1;
-                }
-                index += 1;
-            }
             if clusters * cluster > TABLE_MAX {
                 break;
             }
-            if index <= clusters * cluster / 8 {
-                return Some(NewTable { range: start..end, clusters, missing });
+            let row = self.plan_row(state, start, clusters)?;
+            if row.entries <= clusters * cluster / 8 {
+                return Some(row);
             }
-            entries = index;
+            entries = row.entries;
         }
         None
+    }
+
+    /// How many refer to a cluster.
+    pub(super) fn count_of(&self, state: &State, unit: u64) -> Attempt<u64> {
+        let Some(home) = self.home(state, unit) else { return Ok(0) };
+        let block = self.block(home)?;
+        Ok(refcount(&block, unit % self.in_block(), self.refcount_order))
+    }
+
+    /// The highest refcount that there is.
+    pub(super) fn most(&self) -> u64 {
+        u64::MAX >> (64 - (1u32 << self.refcount_order))
+    }
+
+    /// Counts one reference more to each of these, which are in use.
+    pub(super) async fn count_up(&self, units: Range<u64>) -> Result<()> {
+        let mut rest = units;
+        while !rest.is_empty() {
+            let until = (rest.start / self.in_block() + 1) * self.in_block();
+            let piece = rest.start..rest.end.min(until);
+            self.attempt(|state| {
+                for unit in piece.clone() {
+                    match self.count_of(state, unit)? {
+                        0 => return Err(Stop::Failed(not_counted(unit))),
+                        count if count >= self.most() => {
+                            return Err(Stop::Failed(super::snapshots::too_many(self.most())));
+                        }
+                        _ => {}
+                    }
+                }
+                let home = self.home(state, piece.start).ok_or_else(|| not_counted(piece.start))?;
+                let block = self.block(home)?;
+                Ok(self.set(&block, home, piece.clone(), |count| count.checked_add(1))?)
+            })
+            .await?;
+            rest.start = piece.end;
+        }
+        Ok(())
     }
 
     /// Gives up clusters, each once: those to which nothing refers are free, if nothing sees them
@@ -312,11 +409,12 @@ impl Writer {
         let bits = self.geometry.cluster_bits;
         for range in free {
             let offset = range.start << bits;
-            let len = self.data.container.length().saturating_sub(offset);
+            let DataStore { container, edge } = &self.container;
+            let len = container.length().saturating_sub(offset);
             let len = len.min((range.end - range.start) << bits);
-            if len > 0 && self.data.edge.info().abilities.trim {
+            if len > 0 && edge.info().abilities.trim {
                 // It is a hint.
-                let _ = device::below::trim(&self.data.edge, offset, len, false).await;
+                let _ = device::below::trim(edge, offset, len, false).await;
             }
             self.state().room.give(range);
         }
@@ -333,6 +431,10 @@ impl Writer {
             free.into_iter().for_each(|range| self.state().room.give(range));
         }
     }
+}
+
+fn not_counted(unit: u64) -> Error {
+    corrupt(format!("cluster {unit} is referred to, and has a refcount of 0"))
 }
 
 fn full() -> Error {

@@ -1,0 +1,145 @@
+//! Images whose disks get another size: they hold what they held, and zeroes where they grew, and
+//! whenever the power is cut or something fails they have the one size or the other.
+
+use device::{Edge, ErrorKind, Params, Result};
+use runtime::{Context, WorkPool};
+use trial::{PowerCut, TestDice};
+
+use super::laid::{Kind, Laid, Layout};
+use super::reading::Backing;
+use super::writing::{any_layout, checked, snapshot};
+use crate::scripted::{all, scripts};
+use crate::{NewRoom, Opening};
+
+/// Gives the disk in an image another size.
+fn resize(disk: &PowerCut, layout: &Layout, size: u64, room: NewRoom) -> Result<()> {
+    let context = Context::new(WorkPool::new(1));
+    let files = Backing(layout.backing.clone(), false);
+    let opening = Opening { params: &Params::default(), files: &files, context: &context };
+    (super::super::FORMAT.upkeep.resize.unwrap())(disk.edge(), &opening, &|_| Ok(size), room)
+}
+
+pub(super) fn bytes_of(disk: &PowerCut, layout: &Layout) -> Vec<u8> {
+    let context = Context::new(WorkPool::new(1));
+    let files = Backing(layout.backing.clone(), false);
+    let opening = Opening { params: &Params::default(), files: &files, context: &context };
+    let open = super::super::FORMAT.open;
+    all(&Edge::new(open(disk.edge(), &opening).unwrap(), context.pool.clone()))
+}
+
+fn other_size(dice: &mut TestDice, layout: &Layout) -> (u64, NewRoom) {
+    let cluster = 1 << layout.cluster_bits;
+    let most = [layout.size, layout.size + 3 * cluster, layout.size * 4];
+    let most = most[usize::try_from(dice.below(3)).unwrap()];
+    let size = 512 * (1 + dice.below(most / 512));
+    let room = [NewRoom::None, NewRoom::None, NewRoom::Tables, NewRoom::Written];
+    (size, room[usize::try_from(dice.below(4)).unwrap()])
+}
+
+pub(super) fn any_image(dice: &mut TestDice) -> (Layout, PowerCut, Vec<u8>) {
+    let layout = any_layout(dice);
+    let Laid { container: mut image, bytes } = layout.lay();
+    if layout.version == 3 && dice.below(2) == 0 {
+        snapshot(&mut image, &layout);
+    }
+    let grows = dice.below(4) != 0;
+    if !grows {
+        let room = usize::try_from(dice.below(600_000)).unwrap();
+        image.resize((image.len() + room).next_multiple_of(1 << layout.cluster_bits), 0x5a);
+    }
+    (layout, PowerCut::new(image, grows), bytes)
+}
+
+#[test]
+fn a_disk_keeps_its_bytes_and_grows_by_zeroes_however_often_its_size_changes() {
+    for seed in 0..scripts(60) {
+        let mut dice = TestDice(6000 + seed);
+        let (layout, mut disk, mut bytes) = any_image(&mut dice);
+        for step in 0..4 {
+            let (size, room) = other_size(&mut dice, &layout);
+            match resize(&disk, &layout, size, room) {
+                Ok(()) => bytes.resize(usize::try_from(size).unwrap(), 0),
+                Err(e) => assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}"),
+            }
+            let what = format!("seed {seed}, step {step}: {size} {room:?} {layout:?}");
+            // Nobody has it open.
+            disk = PowerCut::new(disk.bytes(), true);
+            assert!(bytes_of(&disk, &layout) == bytes, "{what}");
+            let found = checked(&disk);
+            assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "{what}");
+        }
+    }
+}
+
+#[test]
+fn whenever_the_power_is_cut_a_disk_has_the_old_size_or_the_new_one() {
+    for seed in 0..scripts(20) {
+        let mut dice = TestDice(7000 + seed);
+        let (layout, disk, bytes) = any_image(&mut dice);
+        let (size, room) = other_size(&mut dice, &layout);
+        let mut new = bytes.clone();
+        new.resize(usize::try_from(size).unwrap(), 0);
+        let done = resize(&disk, &layout, size, room);
+        for step in 0..=disk.steps() {
+            let what = format!("seed {seed}, after step {step} of {}: {size}", disk.steps());
+            let left = PowerCut::new(disk.cut(step, &mut dice), true);
+            let now = bytes_of(&left, &layout);
+            assert!(now == bytes || now == new, "{what} {room:?} {layout:?}");
+            assert_eq!(checked(&left).corruptions, [""; 0], "{what}: {layout:?}");
+            if step == disk.steps() {
+                assert!(now == if done.is_ok() { &new[..] } else { &bytes[..] }, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whichever_write_fails_a_disk_has_the_old_size_or_the_new_one() {
+    for seed in 0..scripts(4) {
+        let mut fails = 0;
+        loop {
+            let mut dice = TestDice(8000 + seed);
+            let (layout, disk, bytes) = any_image(&mut dice);
+            let (size, room) = other_size(&mut dice, &layout);
+            let mut new = bytes.clone();
+            new.resize(usize::try_from(size).unwrap(), 0);
+            let kind = if fails % 2 == 0 { ErrorKind::Io } else { ErrorKind::NoSpace };
+            disk.fail(fails, if fails % 3 == 0 { usize::MAX } else { 1 }, kind);
+            let done = resize(&disk, &layout, size, room);
+            let what = format!("seed {seed}, fails {fails}: {size} {room:?} {layout:?}");
+            for left in [disk.bytes(), disk.cut(disk.steps(), &mut dice)] {
+                let left = PowerCut::new(left, true);
+                let now = bytes_of(&left, &layout);
+                assert!(now == new || now == bytes && done.is_err(), "{what}");
+                assert_eq!(checked(&left).corruptions, [""; 0], "{what}");
+            }
+            if fails > disk.steps() {
+                break;
+            }
+            fails += 1;
+        }
+    }
+}
+
+#[test]
+fn a_long_l1_table_gets_its_place_where_clusters_are_small_and_refcounts_wide() {
+    let layout = Layout {
+        version: 3,
+        cluster_bits: 9,
+        extended: false,
+        zstd: false,
+        refcount_order: 6,
+        size: 64 << 10,
+        clusters: vec![Kind::Plain; 100],
+        mix: 0,
+        backing: None,
+    };
+    let Laid { container, mut bytes } = layout.lay();
+    let disk = PowerCut::new(container, true);
+    resize(&disk, &layout, 256 << 20, NewRoom::None).unwrap();
+    bytes.resize(256 << 20, 0);
+    let disk = PowerCut::new(disk.bytes(), true);
+    assert!(bytes_of(&disk, &layout) == bytes);
+    let found = checked(&disk);
+    assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0));
+}

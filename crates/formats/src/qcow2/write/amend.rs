@@ -1,0 +1,304 @@
+//! Other options for an image that exists: its version, lazy refcounts, its data file, its size.
+//!
+//! Each is a change of the header in its first sector, which is written at once: what is elsewhere
+//! is durable before, and nothing refers to it until then.
+
+use std::sync::Arc;
+
+use device::{Edge, Error, Param, Params, Result, param, values};
+use runtime::{spawn, wait_for};
+
+use super::super::bitmap::{self, Bitmap};
+use super::super::header::{
+    Encryption, Header, LENGTH_V2, LENGTH_V3, REFCOUNT_ORDER_V2, autoclear, compatible, extension,
+};
+use super::super::map::Map;
+use super::super::open;
+use super::link::Becomes;
+use super::resize::{Change, check as check_size};
+use super::{AUTOCLEAR_AT, Writer, WrittenImage};
+use crate::kit::confused;
+use crate::kit::numbers::{be32, be64};
+use crate::{NewRoom, Opening};
+
+/// The options that an image takes when it exists.
+pub(in super::super) const OPTIONS: &[Param] = &[
+    param("compat", "1.1|0.10", "version 3 or 2"),
+    param("lazy_refcounts", "on|off", "whether QEMU may put off writing refcounts"),
+    param("data_file", "FILE", "another name for the data file"),
+    param("data_file_raw", "off", "the data file need not stay a raw disk"),
+    param("size", "BYTES", "bytes of the disk: as many, or more"),
+    param("refcount_bits", "N", "as it is; it is not changed"),
+];
+
+const VERSION_AT: usize = 4;
+const NAME_AT: usize = 8;
+const COMPATIBLE_AT: u64 = 80;
+const SECTOR: usize = 512;
+
+/// What an image is to be.
+struct Wish {
+    version: u32,
+    lazy: Option<bool>,
+    data_file: Option<String>,
+    is_raw: bool,
+    size: u64,
+}
+
+/// Changes options of an image.
+pub(in super::super) fn amend(
+    container: Edge,
+    opening: &Opening<'_>,
+    options: &Params,
+) -> Result<()> {
+    let header = open::header(&container)?;
+    let wish = read(options, &header)?;
+    let bitmaps = bitmap::read(&container, &header)?;
+    check(&container, &header, &wish, &bitmaps)?;
+    let most = header.size.max(wish.size);
+    let image = Arc::new(open::written(&container, &header, opening, (most, Vec::new()))?);
+    let amended = wait_for(|promise| {
+        spawn(async move { promise.keep(image.amend(&header, wish, bitmaps).await) });
+    });
+    amended.unwrap_or_else(|| Err(Error::unanswered()))
+}
+
+fn read(options: &Params, header: &Header) -> Result<Wish> {
+    let version = match values::choice(options, "compat", &["1.1", "v3", "0.10", "v2"])? {
+        None => header.version,
+        Some(0 | 1) => 3,
+        Some(_) => 2,
+    };
+    let bits = values::number(options, "refcount_bits")?;
+    if bits.is_some_and(|bits| bits != 1 << header.refcount_order) {
+        let action = "change refcount_bits of an image; `qemu-img amend` does it";
+        return Err(Error::unsupported(action));
+    }
+    Ok(Wish {
+        version,
+        lazy: values::flag(options, "lazy_refcounts")?,
+        data_file: options.get("data_file").map(str::to_owned),
+        is_raw: values::flag(options, "data_file_raw")?.unwrap_or(header.is_data_file_raw()),
+        size: values::size(options, "size")?.unwrap_or(header.size),
+    })
+}
+
+/// Refuses what cannot be, before anything is changed.
+fn check(container: &Edge, header: &Header, wish: &Wish, bitmaps: &[Bitmap]) -> Result<()> {
+    let (is_up, is_down) = (wish.version > header.version, wish.version < header.version);
+    let has_data_file = header.data_file.is_some();
+    let refusals = [
+        (wish.size < header.size, "size: `diskferry resize --shrink` makes a disk smaller"),
+        (wish.lazy == Some(true) && wish.version < 3, "lazy_refcounts need version 3 (compat=1.1)"),
+        (
+            wish.data_file.is_some() && !has_data_file,
+            "data_file: only the name of a data file that there is can be changed",
+        ),
+        (
+            wish.data_file.as_ref().is_some_and(String::is_empty),
+            "data_file: the name of the data file is empty",
+        ),
+        (
+            wish.is_raw && !header.is_data_file_raw(),
+            "data_file_raw: a data file is a raw disk from the beginning, or never",
+        ),
+        (
+            is_down && header.refcount_order != REFCOUNT_ORDER_V2,
+            "compat=0.10 needs refcount_bits=16",
+        ),
+        (
+            is_down && header.incompatible != 0,
+            "compat=0.10: the image has a data file, subclusters or another compression",
+        ),
+        (is_down && !bitmaps.is_empty(), "compat=0.10: the image has bitmaps, which would be lost"),
+        (
+            is_down && header.encryption != Encryption::None,
+            "compat=0.10: the image is encrypted with LUKS, which needs version 3",
+        ),
+        (
+            (is_up || is_down) && header.snapshot_count > 0,
+            "compat: the image has snapshots; `qemu-img amend` changes those, too",
+        ),
+        (is_down && wish.size != header.size, "compat=0.10 and size: one after the other, please"),
+    ];
+    if let Some((_, why)) = refusals.into_iter().find(|(is_so, _)| *is_so) {
+        return Err(Error::invalid(why));
+    }
+    if is_down {
+        check_end(container, header)?;
+    }
+    if wish.size == header.size { Ok(()) } else { check_size(header, wish.size, bitmaps) }
+}
+
+/// Refuses an image with tables behind the end of its disk, which may hold what version 2 has not.
+fn check_end(container: &Edge, header: &Header) -> Result<()> {
+    let used = header.geometry().l1_entries(header.size) * 8;
+    let rest = (u64::from(header.l1_entries) * 8).saturating_sub(used);
+    let mut bytes = vec![0; usize::try_from(rest).unwrap_or(0)];
+    container.read(&mut bytes, header.l1_offset + used)?;
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    Err(Error::invalid("compat=0.10: the image has tables behind the end of its disk"))
+}
+
+impl WrittenImage {
+    async fn amend(
+        self: Arc<Self>,
+        header: &Header,
+        wish: Wish,
+        bitmaps: Vec<Bitmap>,
+    ) -> Result<()> {
+        let writer = &self.writer;
+        let is_up = wish.version > header.version;
+        if is_up || wish.data_file.is_some() {
+            let version = wish.version.max(header.version);
+            writer.rewrite(header, version, wish.data_file.as_deref()).await?;
+        }
+        if wish.version == 3
+            && let Some(is_lazy) = wish.lazy
+        {
+            let known = header.compatible & !compatible::LAZY_REFCOUNTS;
+            let bits = known | if is_lazy { compatible::LAZY_REFCOUNTS } else { 0 };
+            writer.set_header(COMPATIBLE_AT, &bits.to_be_bytes()).await?;
+        }
+        if header.is_data_file_raw() && !wish.is_raw {
+            let kept = header.usable_bitmaps().map_or(0, |_| autoclear::BITMAPS);
+            writer.set_header(AUTOCLEAR_AT, &kept.to_be_bytes()).await?;
+        }
+        if wish.size != header.size {
+            let room = if wish.is_raw { NewRoom::Tables } else { NewRoom::None };
+            let (from, entries) = (header.size, header.l1_entries);
+            let change = Change { from, to: wish.size, entries, room };
+            let sound = bitmaps.into_iter().filter(Bitmap::is_sound).collect();
+            self.clone().resize(change, sound).await?;
+        }
+        if wish.version < header.version {
+            self.expand_zeroes(header.size).await?;
+            writer.flush().await?;
+            writer.rewrite(header, 2, None).await?;
+        }
+        writer.close().await
+    }
+
+    /// Replaces clusters of zeroes, which version 2 has not: by nothing, or by zeroes where
+    /// something is below.
+    async fn expand_zeroes(self: &Arc<Self>, size: u64) -> Result<()> {
+        let (writer, map) = (&self.writer, &self.disk.atlas);
+        let (cluster, mut at) = (writer.geometry.cluster(), 0);
+        // Entries behind the end are in the last table.
+        let end = size.next_multiple_of(writer.geometry.l2_covers());
+        while at < end {
+            if let Some(next) = writer.end_without_table(map, at) {
+                at = next;
+                continue;
+            }
+            if writer.is_zero_cluster(map, at).await? {
+                if self.disk.backing.is_none() || at >= size {
+                    writer.link(map, at, 1, |_| Becomes::Absent).await?;
+                } else {
+                    let len = usize::try_from(cluster.min(size - at)).map_err(|_| confused())?;
+                    self.clone().write(at, device::Buffer::zeroed(len).into()).await?;
+                }
+                writer.save_much().await?;
+            }
+            at += cluster;
+        }
+        Ok(())
+    }
+}
+
+impl Writer {
+    async fn is_zero_cluster(&self, map: &Map, at: u64) -> Result<bool> {
+        self.attempt(|_| self.reads_zero(map, at)).await
+    }
+
+    /// Writes the header anew, in one sector: of another version, or with another data file. The
+    /// names of features are left out, and a backing image's name that is in the way goes
+    /// elsewhere.
+    async fn rewrite(&self, header: &Header, version: u32, data_file: Option<&str>) -> Result<()> {
+        let block = self.blocks.load(0).await?;
+        let old_length = usize::try_from(header.length).map_err(|_| confused())?;
+        let length = if version == 3 { LENGTH_V3 + 8 } else { LENGTH_V2 };
+        let length = usize::try_from(length).map_err(|_| confused())?;
+        // A longer header of the same version stays as it is.
+        let length = if version == header.version { old_length } else { length };
+        let mut new = block.get(..old_length).ok_or_else(too_long)?.to_vec();
+        if version != header.version {
+            new.truncate(usize::try_from(LENGTH_V2).map_err(|_| confused())?);
+            put(&mut new, VERSION_AT, &version.to_be_bytes());
+            // No features; the width of refcounts, and the length of the header.
+            new.resize(length, 0);
+            put(&mut new, 96, &REFCOUNT_ORDER_V2.to_be_bytes());
+            put(&mut new, 100, &u32::try_from(length).map_err(|_| confused())?.to_be_bytes());
+        }
+        let mut rest = block.get(old_length..).ok_or_else(too_long)?;
+        loop {
+            let (kind, len) = (be32(rest, 0).ok_or_else(too_long)?, be32(rest, 4));
+            let len = usize::try_from(len.ok_or_else(too_long)?).map_err(|_| confused())?;
+            let at = (block.len() - rest.len()) as u64;
+            let is_name = header.backing.is_some() && be64(&block, NAME_AT) == Some(at);
+            if kind == extension::END || is_name {
+                break;
+            }
+            let data = rest.get(8..).and_then(|rest| rest.get(..len)).ok_or_else(too_long)?;
+            let data = match (kind, data_file) {
+                (extension::DATA_FILE, Some(name)) => name.as_bytes(),
+                _ => data,
+            };
+            if kind != extension::FEATURE_NAMES {
+                new.extend(kind.to_be_bytes());
+                new.extend(u32::try_from(data.len()).map_err(|_| confused())?.to_be_bytes());
+                new.extend(data);
+                new.resize(new.len().next_multiple_of(8), 0);
+            }
+            rest = rest.get((len + 8).next_multiple_of(8)..).ok_or_else(too_long)?;
+        }
+        new.extend([0; 8]);
+        let name = (be64(&block, NAME_AT), be32(&block, NAME_AT + 8));
+        if let (Some(at @ 1..), Some(len @ 1..)) = name {
+            let at = usize::try_from(at).map_err(|_| confused())?;
+            let len = usize::try_from(len).map_err(|_| confused())?;
+            let name = block.get(at..).and_then(|rest| rest.get(..len)).ok_or_else(too_long)?;
+            let place = self.place_name(&mut new, (at, name), block.len()).await?;
+            put(&mut new, NAME_AT, &(place as u64).to_be_bytes());
+        }
+        if new.len() > SECTOR {
+            return Err(too_long());
+        }
+        self.set_header(0, &new).await
+    }
+
+    /// Where the name of the backing image is from now on: it stays, or is put into the sector
+    /// with all else, or behind all that there is, where it is durable at once.
+    async fn place_name(
+        &self,
+        new: &mut Vec<u8>,
+        (old, name): (usize, &[u8]),
+        room: usize,
+    ) -> Result<usize> {
+        if old >= new.len() {
+            return Ok(old);
+        }
+        let place = new.len();
+        if place + name.len() <= SECTOR {
+            new.extend(name);
+            return Ok(place);
+        }
+        let place = (old + name.len()).max(SECTOR).next_multiple_of(8);
+        if place + name.len() > room {
+            return Err(too_long());
+        }
+        self.set_header(place as u64, name).await?;
+        Ok(place)
+    }
+}
+
+fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
+    let room = to.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len()));
+    room.into_iter().for_each(|room| room.copy_from_slice(bytes));
+}
+
+fn too_long() -> Error {
+    Error::unsupported("change a header with names that do not fit in one sector")
+}
