@@ -14,8 +14,10 @@
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod bell;
+mod bitmaps;
 mod budget;
 mod connection;
+pub mod control;
 mod execute;
 mod exports;
 mod gather;
@@ -29,6 +31,7 @@ mod server;
 mod shared;
 mod terms;
 
+pub use bitmaps::{BitmapAction, BitmapStatus, LiveBitmaps, USUAL_GRANULARITY};
 pub use exports::{Allowed, Export, Exports};
 pub use log::{LogFormat, ServerLog, Severity, stderr_is_journal};
 pub use metrics::{Live, endpoint};

@@ -127,6 +127,13 @@ pub const LIMITS: &[ServerLimit] = &[
         "the server closes the connection",
     ),
     fixed("Export names in the metrics", "1000", "others count together"),
+    fixed("Clients of the control socket at a time", "8", "more are refused"),
+    fixed(
+        "A line from a client of the control socket",
+        "64 KiB, and 10 s, as for its reply",
+        "the server closes the connection",
+    ),
+    fixed("Bitmaps that `ctl` adds to an export", "64, each of 64 MiB", "more are refused"),
     fixed("Stopping", "30 s", "the program ends with status 1"),
 ];
 

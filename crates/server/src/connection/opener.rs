@@ -232,7 +232,12 @@ impl wire::ExportCatalog for ExportOpener {
         };
         // A client's own device, if it has one already; `open` notices if another is needed.
         let own = self.edge(export, name).and_then(Result::ok);
-        Ok(contexts(own.as_ref().unwrap_or(&export.edge).info()))
+        if let Some(own) = own {
+            return Ok(contexts(own.info()));
+        }
+        let further = export.edge.device().further_contexts();
+        let further = further.into_iter().map(|name| name.as_ref().to_owned());
+        Ok(contexts(export.edge.info()).into_iter().chain(further).collect())
     }
 
     fn open(&self, name: &str) -> std::result::Result<ExportOffer, OptionRefusal> {
