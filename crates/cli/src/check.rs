@@ -1,10 +1,9 @@
 //! `diskferry check`: checks the metadata of an image.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use disk::Findings;
+use disk::{Findings, Repair, Repaired};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{disk, flag, value};
@@ -16,8 +15,9 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "check",
     summary: "Check the metadata of an image",
-    about: "The options are those of `qemu-img check`. Nothing is changed: repairing (-r) is not \
-            supported yet. Without -f the format is guessed.",
+    about: "The options are those of `qemu-img check`. With -r an image is repaired where it lies \
+            (qcow2), and checked again: its status is that of the second check. Without -r nothing \
+            is changed. Without -f the format is guessed.",
     example: "  diskferry create -q -f raw disk.raw 1M\n  \
               diskferry check disk.raw || test $? = 63",
     status: "2: the image is corrupt. 3: clusters are leaked, nothing is corrupt. 63: the format \
@@ -39,39 +39,76 @@ fn arguments(command: Command) -> Command {
         .arg(image::format_argument("-f, --format", "Format [default: a guess]"))
         .arg(image::output_argument())
         .arg(flag("-q, --quiet", "Print errors only"))
-        .arg(value("-r, --repair WHAT", "Refused: repairing is not supported yet").hide(true))
+        .arg(
+            value("-r, --repair WHAT", "Repair: `leaks`, or `all` that is wrong")
+                .value_parser(["leaks", "all"]),
+        )
         .arg(image::cache_argument());
     image::arguments(command)
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
     image::check_objects(matches)?;
-    if image::word(matches, "repair").is_some() {
-        return Err(Failure::new(
-            "-r: repairing is not supported yet; `qemu-img check -r` does it",
-        ));
-    }
     let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
-    image::confine(matches, [&source])?;
+    let repair = image::word(matches, "repair");
+    match repair {
+        Some(_) => image::confine_to_change(matches, &source)?,
+        None => image::confine(matches, [&source])?,
+    }
     let (image, context) = (source.stack.image(), image::context(matches)?);
+    if let Some(what) = repair {
+        let what = if what == "all" { Repair::All } else { Repair::Leaks };
+        let options = image::reading(matches);
+        let kept = disk::keep(&source.disk, image, &options, &context)?;
+        if kept.format.check.is_none() {
+            return Err(unchecked(&source));
+        }
+        let change = kept.format.upkeep.repair;
+        let repaired =
+            kept.change("repair", change, |repair, edge, opening| repair(edge, opening, what))?;
+        return report(matches, &source, kept.format.word, &repaired);
+    }
     let checked = disk::check(&source.disk, image, &image::reading(matches), &context)?;
     let Some(found) = checked.findings else {
-        let what = format!("{}: This image format does not support checks", source.disk);
-        return Err(Failure::new(what).with_code(NO_CHECK));
+        return Err(unchecked(&source));
     };
+    let now = Repaired { now: found, ..Repaired::default() };
+    report(matches, &source, checked.format.word, &now)
+}
+
+fn unchecked(source: &Source) -> Failure {
+    let what = format!("{}: This image format does not support checks", source.disk);
+    Failure::new(what).with_code(NO_CHECK)
+}
+
+/// Says what was repaired, if anything was, and what is found now.
+fn report(matches: &ArgMatches, source: &Source, format: &str, repaired: &Repaired) -> ExitResult {
     let quiet = matches.get_flag("quiet");
-    for line in found.corruptions.iter().filter(|_| !quiet) {
-        say(&format!("ERROR {line}"));
+    let Repaired { before, now: found, leaks_fixed, corruptions_fixed } = repaired;
+    let is_repaired = (*leaks_fixed, *corruptions_fixed) != (0, 0);
+    if !quiet {
+        let is_gone = |line: &&String| !found.corruptions.contains(line);
+        let gone = before.corruptions.iter().filter(is_gone);
+        gone.for_each(|line| say(&format!("Repairing: {line}")));
+        found.corruptions.iter().for_each(|line| say(&format!("ERROR {line}")));
     }
     let as_json = image::word(matches, "output") == Some("json");
-    output::finish(|out| {
+    output::verdict(code(found), |out| {
         if as_json {
             let name = device::text::shown(&source.disk.to_string()).into_owned();
-            image::write_json(out, &json_of(&found, &name, checked.format.word))?;
+            image::write_json(out, &json_of(repaired, &name, format))?;
         } else if !quiet {
-            print(&found, out)?;
+            if is_repaired {
+                writeln!(
+                    out,
+                    "The following inconsistencies were found and repaired:\n\n    \
+                     {leaks_fixed} leaked clusters\n    {corruptions_fixed} corruptions\n\n\
+                     Double checking the fixed image now..."
+                )?;
+            }
+            print(found, out)?;
         }
-        Ok(ExitCode::from(code(&found)))
+        Ok(())
     })
 }
 
@@ -84,7 +121,8 @@ fn code(found: &Findings) -> u8 {
     }
 }
 
-fn json_of(found: &Findings, name: &str, format: &str) -> Value {
+fn json_of(repaired: &Repaired, name: &str, format: &str) -> Value {
+    let found = &repaired.now;
     let mut keys = Map::new();
     let mut say = |key: &str, number: u64, always: bool| {
         if always || number > 0 {
@@ -96,6 +134,8 @@ fn json_of(found: &Findings, name: &str, format: &str) -> Value {
     say("check-errors", found.check_errors, true);
     say("corruptions", found.corruption_count, false);
     say("leaks", found.leaks, false);
+    say("corruptions-fixed", repaired.corruptions_fixed, false);
+    say("leaks-fixed", repaired.leaks_fixed, false);
     say("allocated-clusters", found.allocated_clusters, false);
     say("fragmented-clusters", found.fragmented_clusters, false);
     say("compressed-clusters", found.compressed_clusters, false);

@@ -1,6 +1,5 @@
 //! `diskferry compare`: whether two images hold the same disk.
 
-use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -117,14 +116,14 @@ fn tell(report: &Report, (first, second): (&Edge, &Edge), quiet: bool) -> ExitRe
         Some(Difference::Content(at)) => at >= shorter,
         Some(Difference::Allocation(_) | Difference::Size) => false,
     };
-    output::finish(|out| {
+    output::verdict(code, |out| {
         if !quiet && beyond && !report.same_size {
             writeln!(out, "Warning: Image size mismatch!")?;
         }
         if !quiet {
             writeln!(out, "{line}")?;
         }
-        Ok(ExitCode::from(code))
+        Ok(())
     })
 }
 

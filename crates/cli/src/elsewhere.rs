@@ -8,34 +8,6 @@ const OF_QEMU_IMG: u8 = 1;
 
 /// First words that are no verbs: the exit status, and what to do.
 const VERBS: &[(&[&str], u8, &str)] = &[
-    (
-        &["snapshot"],
-        OF_QEMU_IMG,
-        "`diskferry convert -l NAME SOURCE TARGET` reads a snapshot; for the rest use `qemu-img snapshot`",
-    ),
-    (
-        &["rebase"],
-        OF_QEMU_IMG,
-        "use `qemu-img rebase`; `diskferry convert --allow-external chain -O qcow2 SOURCE TARGET` makes an \
-         image that needs no backing image",
-    ),
-    (
-        &["commit"],
-        OF_QEMU_IMG,
-        "use `qemu-img commit`; `diskferry convert --allow-external chain -O qcow2 SOURCE TARGET` writes what \
-         the whole chain holds into an image of its own",
-    ),
-    (
-        &["amend"],
-        OF_QEMU_IMG,
-        "use `qemu-img amend`; `diskferry convert -O qcow2 -o KEY=VALUE SOURCE TARGET` makes an image with \
-         other options",
-    ),
-    (
-        &["bitmap"],
-        OF_QEMU_IMG,
-        "use `qemu-img bitmap`; `diskferry serve --format qcow2 IMAGE` offers the bitmaps of an image to clients",
-    ),
     (&["bench"], OF_QEMU_IMG, "use `qemu-img bench`"),
     (
         &["attach", "connect", "mount"],

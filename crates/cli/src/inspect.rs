@@ -5,7 +5,7 @@
 //! a verdict.
 
 use std::io::Read;
-use std::process::{Command as Process, ExitCode, Stdio};
+use std::process::{Command as Process, Stdio};
 
 use clap::{ArgMatches, Command};
 use device::text;
@@ -80,10 +80,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
 }
 
 fn show(verdict: &Value, is_safe: bool) -> ExitResult {
-    output::finish(|out| {
-        image::write_json(out, verdict)?;
-        Ok(ExitCode::from(u8::from(!is_safe)))
-    })
+    output::verdict(u8::from(!is_safe), |out| image::write_json(out, verdict))
 }
 
 /// The same program in another process.

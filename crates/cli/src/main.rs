@@ -3,17 +3,21 @@
 //! One file a verb, and one table that names them; help, man pages and completions come from it.
 //! Exit status: 0 success, 1 failure, 2 wrong usage; a verb that has more says so in its help.
 
+mod amend;
 mod archive;
 mod arguments;
+mod bitmap;
 mod bracket;
 mod cache;
 mod check;
+mod commit;
 mod compare;
 mod completions;
 mod convert;
 mod copy;
 mod copying;
 mod create;
+mod ctl;
 mod dd;
 mod describe;
 mod elsewhere;
@@ -36,11 +40,13 @@ mod patience;
 mod prealloc;
 mod progress;
 mod range;
+mod rebase;
 mod resize;
 mod sandbox;
 mod serve;
 mod shell;
 mod signals;
+mod snapshot;
 mod topics;
 mod trim;
 mod verb;

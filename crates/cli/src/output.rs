@@ -22,11 +22,25 @@ pub(crate) fn text(text: &str) -> ExitResult {
 
 /// Prints with `print`. A reader that has gone away (`| head`) has had enough, which is success.
 pub(crate) fn finish(print: impl FnOnce(&mut dyn Write) -> io::Result<ExitCode>) -> ExitResult {
+    write(print).map(|code| code.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// Prints what explains a verdict, and ends with its status, also where the reader has gone away:
+/// `check FILE | head -1` must not end with 0 for a corrupt image.
+pub(crate) fn verdict(
+    status: u8,
+    print: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> ExitResult {
+    write(print).map(|_| ExitCode::from(status))
+}
+
+/// What `print` returned; `None`: the reader has gone away.
+fn write<T>(print: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<Option<T>, Failure> {
     let mut out = BufWriter::with_capacity(64 << 10, io::stdout().lock());
-    let printed = print(&mut out).and_then(|code| out.flush().map(|()| code));
+    let printed = print(&mut out).and_then(|done| out.flush().map(|()| done));
     match printed {
-        Ok(code) => Ok(code),
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Ok(done) => Ok(Some(done)),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(None),
         Err(e) => Err(Failure::new(format!("write to standard output: {e}"))),
     }
 }

@@ -1,22 +1,25 @@
-//! `diskferry resize`: gives a raw file another length.
+//! `diskferry resize`: gives a raw file another length, and the disk in an image another size.
 
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command};
 use device::parse_size;
-use disk::{Allocation, Image, Length, Named, OpenOptions, Resizing, Stack};
+use disk::{Allocation, Format, Image, Length, Named, NewRoom, OpenOptions, Resizing, Stack};
 use runtime::Context;
 
 use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure};
+use crate::image::Source;
 use crate::verb::Verb;
 use crate::{formats, image, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "resize",
-    summary: "Give a raw file another length",
+    summary: "Give a raw file or a qcow2 image another size",
     about: "The options are those of `qemu-img resize`: +SIZE is that much more than now, and -SIZE that much \
-            less, for which --shrink is needed. New bytes read as zeroes, and the others stay as they are. The result is durable when the command ends. Only raw files are resized, not block devices; without -f a file that looks like an image is refused.",
+            less, for which --shrink is needed. New bytes read as zeroes, and the others stay as they are. The \
+            result is durable when the command ends. Raw files are resized, not block devices, and with -f qcow2 \
+            the disks in such images, whatever those lie in; without -f a file that looks like an image is refused.",
     example: "  diskferry create disk.raw 1G\n  \
               diskferry resize disk.raw +512M\n  \
               diskferry resize --shrink disk.raw 1G",
@@ -36,15 +39,19 @@ fn arguments(command: Command) -> Command {
                 .allow_hyphen_values(true)
                 .help("The new length in bytes, or how much more or less than now"),
         )
-        .arg(image::format_argument("-f, --format", "Format: raw"))
+        .arg(image::format_argument("-f, --format", "Format: raw or qcow2"))
         .arg(flag("--shrink", "Cut off what lies behind the new end"))
         .arg(
-            value("--preallocation MODE", "How new bytes are allocated: off, falloc or full")
-                .value_parser(["off", "falloc", "full", "sparse", "unwritten", "written"])
-                .hide_possible_values(true),
+            value(
+                "--preallocation MODE",
+                "How new bytes are allocated: off, metadata, falloc or full",
+            )
+            .value_parser(["off", "metadata", "falloc", "full", "sparse", "unwritten", "written"])
+            .hide_possible_values(true),
         )
         .arg(flag("-q, --quiet", "Print errors only"))
         .arg(image::object())
+        .arg(image::external_argument())
 }
 
 /// The length that a word asks for.
@@ -61,17 +68,43 @@ fn length(text: &str) -> Result<Length, Failure> {
 fn run(matches: &ArgMatches) -> ExitResult {
     image::check_objects(matches)?;
     let disk = Named::parse(image::word(matches, "disk").unwrap_or_default())?;
-    let mode = image::word(matches, "preallocation").and_then(image::allocation);
+    let room = image::word(matches, "preallocation").unwrap_or("off");
+    // Of tables only images have any.
+    let mode = if room == "metadata" { Some(Allocation::Written) } else { image::allocation(room) };
     let mode = mode.unwrap_or(Allocation::Sparse);
     let length = length(image::word(matches, "size").unwrap_or_default())?;
     let wish = Resizing { length, shrink: matches.get_flag("shrink"), mode };
-    let stack = Stack::default();
-    refuse_images(matches, &disk, &stack, length)?;
-    disk.resize(&wish, &OpenOptions::read_write())?;
+    let named = image::word(matches, "format").map(Image::of).transpose()?;
+    match named.as_ref().and_then(Image::format) {
+        Some(format) if format.upkeep.resize.is_some() => resize_image(matches, &wish, room)?,
+        _ if room == "metadata" => {
+            return Err(Failure::usage("--preallocation=metadata is for -f qcow2"));
+        }
+        _ => {
+            refuse_images(matches, &disk, &Stack::default(), length)?;
+            disk.resize(&wish, &OpenOptions::read_write())?;
+        }
+    }
     if matches.get_flag("quiet") {
         return Ok(ExitCode::SUCCESS);
     }
     output::text("Image resized.\n")
+}
+
+fn resize_image(matches: &ArgMatches, wish: &Resizing, room: &str) -> Result<(), Failure> {
+    let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
+    let room = match room {
+        "off" | "sparse" => NewRoom::None,
+        "metadata" => NewRoom::Tables,
+        _ => NewRoom::Written,
+    };
+    let (options, context) = (OpenOptions::read_write(), Context::default());
+    let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
+    let size = |before| wish.of(before).map(|resized| resized.after);
+    kept.change("resize", kept.format.upkeep.resize, |resize, container, opening| {
+        resize(container, opening, &size, room)
+    })?;
+    Ok(())
 }
 
 /// Only of a raw disk a longer file is a longer disk.
@@ -85,30 +118,31 @@ fn refuse_images(
         Length::Exactly(bytes) => bytes.to_string(),
         Length::More(_) | Length::Less(_) => "SIZE".to_owned(),
     };
-    let only_raw = |format: &str| {
-        let makes = disk::format(format).is_ok_and(|format| format.create.is_some());
-        let target = if makes { format } else { "qcow2" };
+    let cure = |format: &Format| {
+        let word = format.word;
+        if format.upkeep.resize.is_some() {
+            return format!("-f {word} resizes the disk in it");
+        }
+        let target = if format.create.is_some() { word } else { "qcow2" };
         format!(
-            "only raw files are resized here; `diskferry copy -f {format} --source-filter='truncate?truncate={size}' \
+            "{word} images are not resized; `diskferry copy -f {word} --source-filter='truncate?truncate={size}' \
              -O {target} {disk} NEW` makes an image of that size"
         )
     };
     if let Some(word) = image::word(matches, "format") {
         return match Image::of(word)?.format() {
-            Some(format) => {
-                Err(Failure::new(format!("{disk}: {}: {}", format.word, only_raw(format.word))))
-            }
+            Some(format) => Err(Failure::new(format!("{disk}: {}", cure(format)))),
             None => Ok(()),
         };
     }
     let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
     let opened = disk::open(disk, stack, &options, &Context::default())?;
     match formats::known(&opened.edge)? {
-        Some(format) => {
-            let cure = formats::readable(format).map(only_raw);
-            let cure = cure.unwrap_or_else(|| "only raw files are resized here".to_owned());
+        Some(word) => {
+            let known = formats::readable(word).and_then(|word| disk::format(word).ok());
+            let cure = known.map_or_else(|| "such images are not resized".to_owned(), cure);
             Err(Failure::new(format!(
-                "{disk}: looks like a {format} image, and {cure}; with -f raw its bytes are the disk"
+                "{disk}: looks like a {word} image, and {cure}; with -f raw its bytes are the disk"
             )))
         }
         None => Ok(()),

@@ -14,8 +14,9 @@ use crate::misread::{reason, unknown_option, what_is_wrong};
 use crate::page::wrap;
 use crate::verb::Verb;
 use crate::{
-    bracket, cache, check, compare, completions, convert, copy, create, dd, elsewhere, help, info,
-    inspect, list, man, map, measure, output, prealloc, resize, serve, shell, trim, zero,
+    amend, bitmap, bracket, cache, check, commit, compare, completions, convert, copy, create, ctl,
+    dd, elsewhere, help, info, inspect, list, man, map, measure, output, prealloc, rebase, resize,
+    serve, shell, snapshot, trim, zero,
 };
 
 /// All verbs, in the order in which help shows them.
@@ -26,12 +27,18 @@ pub(crate) static VERBS: &[Verb] = &[
     dd::VERB,
     create::VERB,
     resize::VERB,
+    rebase::VERB,
+    commit::VERB,
+    amend::VERB,
     info::VERB,
     list::VERB,
+    ctl::VERB,
     map::VERB,
     compare::VERB,
     measure::VERB,
     check::VERB,
+    snapshot::VERB,
+    bitmap::VERB,
     inspect::VERB,
     prealloc::VERB,
     zero::VERB,

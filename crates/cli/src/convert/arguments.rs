@@ -51,6 +51,8 @@ fn writing(command: Command) -> Command {
                 .default_value("4k"),
         )
         .arg(value("-l, --snapshot SNAPSHOT", "Copy an internal snapshot of the source"))
+        .arg(flag("--bitmaps", "Copy the dirty bitmaps of the source, too; without a sandbox"))
+        .arg(flag("--skip-broken-bitmaps", "Leave out those that were in use; with --bitmaps"))
         .arg(value("-r, --rate-limit BYTES", "Write at most this many bytes a second"))
         .arg(flag("--salvage", "Zeroes replace what cannot be read; each gap is reported"))
         .arg(flag("--no-flush", "Do not make the target durable (for benchmarks)"))
@@ -83,6 +85,4 @@ fn ignored(command: Command) -> Command {
             "Ignored: the result is durable in the end, and the page cache is not filled with it",
         ))
         .arg(cache("-T, --source-cache MODE", "Ignored"))
-        .arg(flag("--bitmaps", "Refused: bitmaps are not copied yet").hide(true))
-        .arg(flag("--skip-broken-bitmaps", "Refused as well").hide(true))
 }

@@ -1,7 +1,10 @@
 //! `diskferry convert`: copies an image to an image, with qemu-img's words.
 
 mod arguments;
+mod bitmaps;
 mod settings;
+
+use std::process::ExitCode;
 
 use clap::ArgMatches;
 
@@ -33,9 +36,14 @@ fn run(matches: &ArgMatches) -> ExitResult {
         let format = disk::format(image::word(matches, "target-format").unwrap_or("raw"))?;
         return output::text(&image::help(format));
     }
-    let work = settings::resolve(matches)?;
+    let mut work = settings::resolve(matches)?;
+    let bitmaps = bitmaps::BitmapCopy::asked(matches, &mut work)?;
     if let Some(warning) = settings::warning(matches) {
         failure::say(&warning);
     }
-    copying::run(&work)
+    let done = copying::run(&work)?;
+    if let (Some(bitmaps), true) = (bitmaps, done == ExitCode::SUCCESS) {
+        bitmaps.finish(&work)?;
+    }
+    Ok(done)
 }

@@ -18,7 +18,6 @@ const LONGEST: u64 = 16 << 20;
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     image::check_objects(matches)?;
-    refuse_what_is_to_come(matches)?;
     let (sources, target) = named(matches)?;
     if matches.get_flag("progress") && output::is_named(target) {
         return Err(Failure::usage("-p: the disk goes to standard output; leave out one of them"));
@@ -87,15 +86,6 @@ pub(super) fn warning(matches: &ArgMatches) -> Option<String> {
     Some(format!(
         "warning: {target}: becomes a raw disk; for an image that is {word}, add -O {word}"
     ))
-}
-
-fn refuse_what_is_to_come(matches: &ArgMatches) -> Result<(), Failure> {
-    for id in ["bitmaps", "skip-broken-bitmaps"] {
-        if matches.get_flag(id) {
-            return Err(Failure::new(format!("--{id}: bitmaps are not copied yet")));
-        }
-    }
-    Ok(())
 }
 
 fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure> {

@@ -411,6 +411,12 @@ pub(crate) fn confine<'a>(
     sandbox::Sandbox::enter(sandbox::wish(matches), &reach)?.shut().map(drop)
 }
 
+/// Confines this process, which is about to change an image where it lies.
+pub(crate) fn confine_to_change(matches: &ArgMatches, image: &Source) -> Result<(), Failure> {
+    let reach = disk::reach(&image.disk, &image.stack, Use::Write);
+    sandbox::Sandbox::enter(sandbox::wish(matches), &reach)?.shut().map(drop)
+}
+
 /// The context that verbs open images with.
 pub(crate) fn context(matches: &ArgMatches) -> Result<Context, Failure> {
     Ok(Context::default().with_patience(patience::asked(matches)?))

@@ -128,7 +128,8 @@ pub(super) fn print_block_device(facts: Facts, out: &mut dyn Write) -> io::Resul
     print_keys(&keys(facts), 1, out)
 }
 
-fn print_snapshots(snapshots: &[Snapshot], out: &mut dyn Write) -> io::Result<()> {
+/// The snapshots in an image, a line each.
+pub(crate) fn print_snapshots(snapshots: &[Snapshot], out: &mut dyn Write) -> io::Result<()> {
     if snapshots.is_empty() {
         return Ok(());
     }

@@ -20,6 +20,7 @@ use crate::image::{self as images, Source};
 use crate::verb::Verb;
 use crate::{describe, formats, list, map, output, sandbox};
 
+pub(crate) use image::print_snapshots;
 use question::Question;
 
 pub(crate) const VERB: Verb = Verb {

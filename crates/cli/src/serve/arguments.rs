@@ -238,6 +238,14 @@ fn process(command: Command) -> Command {
             "--metrics WHERE",
             "Tell OpenMetrics over HTTP on a Unix socket (/PATH) or a loopback PORT",
         ))
+        .arg(
+            value(
+                "--control SOCKET",
+                "Take commands of `diskferry ctl` at this Unix socket, from our own user only",
+            )
+            .value_parser(value_parser!(PathBuf))
+            .value_hint(ValueHint::FilePath),
+        )
         .arg(value("--log WHERE", "Where the log goes: stderr, syslog, null or /PATH"))
         .arg(
             value("--log-format text|json", "Lines of text, or a JSON object in each line")

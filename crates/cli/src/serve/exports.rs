@@ -3,7 +3,8 @@
 use device::Edge;
 use disk::{Named, OpenOptions, Opened, Stack};
 use runtime::Context;
-use server::{Allowed, Export, Exports};
+use server::control::ControlledExport;
+use server::{Allowed, Export, Exports, LiveBitmaps};
 
 use super::disks::Disk;
 use super::settings::Settings;
@@ -22,6 +23,8 @@ pub(super) struct OpenExport {
     pub(super) size: u64,
     pub(super) is_read_only: bool,
     pub(super) allow: Allowed,
+    /// Those that the control socket starts, if there is one.
+    bitmaps: Option<LiveBitmaps>,
 }
 
 /// Opens every disk, with filters of its own over it. The first is also the default export, unless
@@ -32,13 +35,19 @@ pub(super) fn open(
 ) -> Result<(Exports, Vec<OpenExport>), Failure> {
     let (mut exports, mut served) = (Exports::new(), Vec::new());
     for disk in &settings.disks {
-        let export = open_one(settings, disk, context)?;
+        let mut export = open_one(settings, disk, context)?;
+        let layered = settings.control.as_ref().map(|_| LiveBitmaps::over(&export.edge));
+        let bitmaps = layered.map(|(edge, bitmaps)| {
+            export.edge = edge;
+            bitmaps
+        });
         served.push(OpenExport {
             name: disk.export.clone(),
             disk: disk.disk.to_string(),
             size: export.edge.info().size,
             is_read_only: export.is_read_only(),
             allow: export.allow.clone(),
+            bitmaps,
         });
         if !exports.add(export) {
             return Err(Failure::usage(format!("two exports are named `{}`", disk.export)));
@@ -50,6 +59,21 @@ pub(super) fn open(
         return Err(Failure::usage(format!("--default-export: no export is named `{name}`")));
     }
     Ok((exports, served))
+}
+
+/// What the control socket knows of them.
+pub(super) fn controlled(settings: &Settings, served: &[OpenExport]) -> Vec<ControlledExport> {
+    let of = |export: &OpenExport| {
+        Some(ControlledExport {
+            name: export.name.clone(),
+            disk: export.disk.clone(),
+            size: export.size,
+            is_read_only: export.is_read_only,
+            is_default: settings.default_name() == Some(&*export.name),
+            bitmaps: export.bitmaps.clone()?,
+        })
+    };
+    served.iter().filter_map(of).collect()
 }
 
 fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Export, Failure> {

@@ -48,6 +48,11 @@ impl RunAs {
         self.user.is_some() || self.group.is_some()
     }
 
+    /// The user to switch to, by number.
+    pub(super) fn user(&self) -> Option<u32> {
+        self.user.as_ref().map(|(_, id)| *id)
+    }
+
     /// Gives a private directory and the socket in it to the new user, so that they can be used and
     /// removed later.
     pub(super) fn own(&self, socket: &Path) -> Result<(), Failure> {

@@ -109,6 +109,10 @@ fn run(matches: &ArgMatches) -> ExitResult {
         Some(place) => server::endpoint::listen(place)?,
         None => Vec::new(),
     };
+    let control = match &settings.control {
+        Some(path) => Some(server::control::listen(path, settings.identity.user())?),
+        None => None,
+    };
     settle(&settings, parent)?;
     // Other threads are started only from here on: they have the new user, and the sandbox.
     let sandbox = Sandbox::enter(settings.sandbox, &reach::reach(&settings))?.accepting();
@@ -129,7 +133,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
         failed,
     };
     serving.will_remove(&metrics);
-    let outcome = serving.serve(client, listeners, metrics, ready);
+    serving.will_remove(control.as_slice());
+    let beside = SideListeners { metrics, control };
+    let outcome = serving.serve(client, listeners, beside, ready);
     stopping.tidy();
     // What is not written by then has no reader.
     let _ = settings.options.log.flush(FLUSH);
@@ -152,6 +158,12 @@ fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {
     settings.listening.open(settings.run.is_some(), &settings.identity)
 }
 
+/// What is listened to besides NBD.
+struct SideListeners {
+    metrics: Vec<Listener>,
+    control: Option<Listener>,
+}
+
 /// A process that serves.
 struct ServeProcess<'a> {
     settings: &'a Settings,
@@ -169,7 +181,7 @@ impl ServeProcess<'_> {
         &self,
         client: Option<OnlyClient>,
         mut listeners: Vec<Listener>,
-        metrics: Vec<Listener>,
+        beside: SideListeners,
         ready: Option<Ready>,
     ) -> ExitResult {
         let settings = self.settings;
@@ -195,7 +207,11 @@ impl ServeProcess<'_> {
         // Before the first client: what it was promised is kept, however soon the stop comes.
         self.stopping.serves();
         let server = Server::start(exports, listeners, &settings.options)?;
-        tell_of(&server, metrics, &context)?;
+        tell_of(&server, beside.metrics, &context)?;
+        if let Some(listener) = beside.control {
+            let exports = exports::controlled(settings, &served);
+            server::control::start(listener, exports, settings.options.log.clone())?;
+        }
         let held = self.sandbox.shut()?;
         settings.options.log.event(Severity::Info, None, None, format_args!("sandbox: {held}"));
         let is_single = client.is_some();

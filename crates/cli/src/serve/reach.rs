@@ -26,6 +26,7 @@ pub(super) fn reach(settings: &Settings) -> Reach {
             .sockets(captive)
             .into_iter()
             .chain(settings.metrics_socket())
+            .chain(settings.control.clone())
             .collect(),
         privates: settings.listening.privates(captive),
         writes: settings.listening.label_file().map(Path::to_owned).into_iter().collect(),

@@ -51,6 +51,8 @@ pub(super) struct Settings {
     pub(super) debug: Vec<String>,
     /// Where metrics are served.
     pub(super) metrics: Option<String>,
+    /// Where the control socket is made.
+    pub(super) control: Option<PathBuf>,
     /// The configuration file, if any.
     pub(super) config: Option<Arc<Config>>,
     log: Option<String>,
@@ -107,6 +109,7 @@ impl Settings {
             listening,
             debug: matches.get_many("debug").unwrap_or_default().cloned().collect(),
             metrics: text("metrics"),
+            control: matches.get_one::<PathBuf>("control").map(absolute).transpose()?,
             config,
             log: log.map(|log| check_log(&log).map(|()| log)).transpose()?,
             log_format: match matches.get_one::<String>("log-format").map(String::as_str) {
@@ -167,6 +170,11 @@ impl Settings {
         };
         Ok(log.in_format(self.log_format))
     }
+}
+
+/// Before the working directory may change.
+fn absolute(path: &PathBuf) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|e| Failure::usage(format!("--control: {e}")))
 }
 
 fn check_log(text: &str) -> Result<(), Failure> {

@@ -1,0 +1,85 @@
+//! `diskferry amend`: changes options of an image that exists.
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+use disk::{Format, OpenOptions};
+use runtime::Context;
+
+use crate::arguments::{disk_as, flag, value};
+use crate::failure::{ExitResult, Failure};
+use crate::image::{self, CACHES, Source};
+use crate::output;
+use crate::verb::Verb;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "amend",
+    summary: "Change options of an image that exists",
+    about: "The options are those of `qemu-img amend`, for qcow2: compat (1.1 or 0.10), lazy_refcounts, data_file, \
+            data_file_raw=off and size; `-o help` lists them. Whenever it is stopped, the image is what it was or what it was to \
+            be, one option after the other. Without -f the format is guessed.",
+    example: "  diskferry create -q -f qcow2 -o compat=0.10 disk.qcow2 1G\n  \
+              diskferry amend -o compat=1.1,lazy_refcounts=on disk.qcow2",
+    status: "",
+    usage: 1,
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    command
+        .arg(disk_as("disk", "FILE", "A path, or file:PATH").required(false))
+        .arg(image::format_argument("-f, --format", "Format [default: a guess]"))
+        .arg(image::options_option("What changes; help lists what may"))
+        .arg(flag("-p, --progress", "Ignored: nothing takes long"))
+        .arg(flag("-q, --quiet", "Print errors only"))
+        .arg(flag("--force", "Ignored: nothing is changed that needs it"))
+        .arg(value("-t, --cache MODE", "Ignored").value_parser(CACHES))
+        .arg(image::object())
+        .arg(image::external_argument())
+}
+
+fn run(matches: &ArgMatches) -> ExitResult {
+    image::check_objects(matches)?;
+    let texts = || image::words(matches, "options");
+    if texts().next().is_none() {
+        return Err(Failure::usage("which options? name them with -o; -o help lists them"));
+    }
+    let named = image::word(matches, "format").map(disk::format).transpose()?;
+    if let Some(format) = named.filter(|_| image::asks_for_help(texts())) {
+        return output::text(&help(format)?);
+    }
+    let Some(disk) = image::word(matches, "disk") else {
+        return Err(Failure::usage("which image? name its file"));
+    };
+    let source = Source::read(matches, disk)?;
+    let (options, context) = (OpenOptions::read_write(), Context::default());
+    let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
+    let text = help(kept.format)?;
+    if image::asks_for_help(texts()) {
+        return output::text(&text);
+    }
+    let options = image::options(texts())?;
+    let declared = options.check_declared(kept.format.upkeep.amended, false);
+    declared.map_err(|e| Failure::usage(format!("-o: {e}")))?;
+    kept.change("amend", kept.format.upkeep.amend, |amend, container, opening| {
+        amend(container, opening, &options)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The options that a format amends.
+fn help(format: &Format) -> Result<String, Failure> {
+    if format.upkeep.amend.is_none() {
+        return Err(Failure::new(format!(
+            "images of the format {} have no options to amend",
+            format.word
+        )));
+    }
+    let mut text = format!("Amend options for '{}':\n", format.word);
+    for param in format.upkeep.amended {
+        let word = format!("{}=<{}>", param.key, param.value);
+        text += &format!("  {word:<22} - {}\n", param.doc);
+    }
+    Ok(text)
+}

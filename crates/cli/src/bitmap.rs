@@ -1,0 +1,130 @@
+//! `diskferry bitmap`: the dirty bitmaps of an image.
+
+use std::process::ExitCode;
+
+use clap::{ArgAction, ArgMatches, Command};
+use device::parse_size;
+use disk::{BitmapChange, Described, Image, Named};
+use runtime::Context;
+
+use crate::arguments::{disk_as, flag, value};
+use crate::failure::{ExitResult, Failure};
+use crate::image::{self, Source};
+use crate::verb::Verb;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "bitmap",
+    summary: "Add, remove or change a dirty bitmap of an image",
+    about: "The options are those of `qemu-img bitmap`: one or more actions, which are done in their order, all or none. A bitmap \
+            says what of the disk was written since it was made (qcow2); `diskferry info` lists them. One that was in use when its \
+            image was left can only be removed. What is changed is durable when the command ends, and nobody else may use the image meanwhile.",
+    example: "  diskferry create -q -f qcow2 disk.qcow2 1G\n  \
+              diskferry bitmap --add disk.qcow2 since-monday\n  \
+              diskferry bitmap --add --disable -g 4k disk.qcow2 all\n  \
+              diskferry bitmap --merge since-monday disk.qcow2 all\n  \
+              diskferry bitmap --remove disk.qcow2 since-monday",
+    status: "",
+    usage: 1,
+    arguments,
+    run,
+};
+
+/// Actions without a value.
+const ACTIONS: [(&str, BitmapChange<'_>); 5] = [
+    ("add", BitmapChange::Add(None)),
+    ("remove", BitmapChange::Remove),
+    ("clear", BitmapChange::Clear),
+    ("enable", BitmapChange::Enable),
+    ("disable", BitmapChange::Disable),
+];
+
+fn arguments(command: Command) -> Command {
+    let merge = value("--merge BITMAP", "Set in it what is set in another one, too");
+    let command = command
+        .arg(disk_as("disk", "FILE", "A path, or file:PATH"))
+        .arg(clap::Arg::new("bitmap").value_name("BITMAP").required(true).help("Its name"))
+        .arg(flag("--add", "Make it; it is enabled"))
+        .arg(flag("--remove", "Remove it"))
+        .arg(flag("--clear", "Let nothing in it be set"))
+        .arg(flag("--enable", "Keep it true from now on"))
+        .arg(flag("--disable", "Let it stay as it is from now on"))
+        .arg(merge.action(ArgAction::Append))
+        .arg(
+            value("-b, --source-file FILE", "The image with the bitmaps to merge")
+                .requires("merge"),
+        )
+        .arg(
+            image::format_argument("-F, --source-format", "Its format [default: a guess]")
+                .requires("source-file"),
+        )
+        .arg(
+            value("-g, --granularity SIZE", "Bytes of a bit in a new one [default: as QEMU]")
+                .requires("add"),
+        )
+        .arg(image::format_argument("-f, --format", "Format of FILE [default: a guess]"));
+    image::arguments(command)
+}
+
+/// The actions in their order.
+fn changes<'a>(
+    matches: &'a ArgMatches,
+    other: Option<&'a Described>,
+) -> Result<Vec<BitmapChange<'a>>, Failure> {
+    let granularity = match image::word(matches, "granularity").map(parse_size) {
+        Some(Ok(0)) | None => None,
+        Some(Ok(bytes)) => Some(bytes),
+        Some(Err(e)) => return Err(Failure::usage(format!("-g: {e}"))),
+    };
+    let mut found = Vec::new();
+    for (id, change) in ACTIONS.into_iter().filter(|(id, _)| image::is_given(matches, id)) {
+        let change = match change {
+            BitmapChange::Add(_) => BitmapChange::Add(granularity),
+            change => change,
+        };
+        found.extend(matches.indices_of(id).into_iter().flatten().map(|at| (at, change)));
+    }
+    let other = other.map(|other| &other.container);
+    let merges = image::words(matches, "merge").map(|name| BitmapChange::Merge(name, other));
+    found.extend(matches.indices_of("merge").into_iter().flatten().zip(merges));
+    found.sort_by_key(|(at, _)| *at);
+    if found.is_empty() {
+        return Err(Failure::usage(
+            "what is to be done? --add, --remove, --clear, --enable, --disable or --merge",
+        ));
+    }
+    Ok(found.into_iter().map(|(_, change)| change).collect())
+}
+
+/// The image of -b.
+fn other(matches: &ArgMatches, context: &Context) -> Result<Option<Described>, Failure> {
+    let Some(text) = image::word(matches, "source-file") else { return Ok(None) };
+    let image = match image::word(matches, "source-format") {
+        Some(word) => Image::of(word)?,
+        None => Image::guessed(),
+    };
+    let options = image::reading(matches);
+    let other = disk::describe(&Named::parse(text)?, &image, &options, context)?;
+    if other.format.upkeep.bitmap.is_none() {
+        return Err(Failure::new(format!("-b: {text}: {}: it has no bitmaps", other.format.word)));
+    }
+    Ok(Some(other))
+}
+
+fn run(matches: &ArgMatches) -> ExitResult {
+    image::check_objects(matches)?;
+    if image::is_given(matches, "force-share") {
+        return Err(Failure::usage("-U: an image that is changed is locked against others"));
+    }
+    let context = image::context(matches)?;
+    let other = other(matches, &context)?;
+    let changes = changes(matches, other.as_ref())?;
+    let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
+    let options = image::reading(matches);
+    let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
+    let name = image::word(matches, "bitmap").unwrap_or_default();
+    let none = "images of this format have no bitmaps";
+    kept.change(none, kept.format.upkeep.bitmap, |run, container, opening| {
+        run(container, opening, name, &changes)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
