@@ -91,7 +91,9 @@ fn zsh_and_fish_offer_devices_and_filters_too() {
     let fish = run(&mut ours(["completions", "fish"])).succeeded().to_owned();
     let line = fish.lines().last().unwrap();
     assert!(
-        line.contains("using_subcommand serve copy convert create resize info list map compare"),
+        line.contains(
+            "using_subcommand serve copy convert create resize rebase commit amend info list map"
+        ),
         "{line}"
     );
     assert!(line.contains("memory:") && fish.contains("delay\\t"), "{line}");

@@ -5,6 +5,7 @@
 mod arrivals;
 mod client_conformance;
 mod contexts;
+mod control;
 mod faults;
 mod filters_beside_nbdkit;
 mod filters_blocksize_policy;

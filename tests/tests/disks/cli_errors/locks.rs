@@ -98,6 +98,61 @@ fn a_refusal_names_the_whole_way_round_it_and_that_way_works() {
 }
 
 #[test]
+fn an_image_has_one_writer_ours_or_qemus_in_both_orders_and_a_reader_is_told() {
+    let peers = (peer("qemu-img"), peer("qemu-io"), peer("qemu-nbd"));
+    let (Some(qemu_img), Some(qemu_io), Some(qemu_nbd)) = peers else { return };
+    let temp = TempDir::new();
+    let path = temp.join("image");
+    let image = path.to_str().unwrap();
+    let create = ["create", "-q", "-f", "qcow2", image, "1M"];
+    run(&mut program(&qemu_img, create)).succeeded();
+    let source = temp.file("source", &pattern(0, index(MIB)));
+    let (source, copy) = (source.to_str().unwrap(), temp.join("copy"));
+    let copy = copy.to_str().unwrap();
+    let ours_refuse = |holder: &str| {
+        for words in [
+            &["serve", "--format", "qcow2", "--run", "true", image][..],
+            &["convert", "-n", "-f", "raw", "-O", "qcow2", source, image],
+            &["check", "-f", "qcow2", image],
+            &["convert", "-f", "qcow2", "-O", "raw", image, copy],
+        ] {
+            let line = run(&mut ours(words)).failed().to_owned();
+            // Which file, what is in the way, and the way round it.
+            assert!(line.contains(image), "{holder}, {words:?}: {line}");
+            assert!(
+                line.contains("lock") || line.contains("in use"),
+                "{holder}, {words:?}: {line}"
+            );
+        }
+        run(&mut ours(["check", "-U", "-f", "qcow2", image])).succeeded();
+    };
+    let qemu = |words: &[&str], is_allowed: bool| {
+        let outcome = run(&mut program(&qemu_io, words));
+        let said = format!("{}{}", outcome.stdout, outcome.stderr);
+        assert_eq!(!said.contains("lock"), is_allowed, "{words:?}: {said}");
+    };
+    let before = fs::read(&path).unwrap();
+
+    let server = Serve::file(&path).option("--format").option("qcow2").start();
+    ours_refuse("ours");
+    qemu(&["-f", "qcow2", "-c", "write 0 512", image], false);
+    qemu(&["-f", "qcow2", "-r", "-c", "read 0 512", image], false);
+    qemu(&["-f", "qcow2", "-r", "-U", "-c", "read 0 512", image], true);
+    let socket = temp.join("refused");
+    let words = ["-f", "qcow2", "-k", socket.to_str().unwrap(), image];
+    let refused = run(&mut program(&qemu_nbd, words));
+    assert!(!refused.status.success() && refused.stderr.contains("lock"), "{refused:#?}");
+    assert!(server.stop().success());
+    assert!(fs::read(&path).unwrap() == before, "the image was touched");
+
+    let holder = Server::qemu_nbd(&qemu_nbd, "qcow2", &path);
+    ours_refuse("qemu-nbd");
+    drop(holder);
+    let serve = ["serve", "--format", "qcow2", "--run", "true", image];
+    run(&mut ours(serve)).succeeded();
+}
+
+#[test]
 fn a_mounted_disk_is_not_written_over_nor_served_for_writing() {
     let Some(fs) = Mounted::new("ext4", 16 * MIB) else { return };
     fs::write(fs.join("file"), "hello").unwrap();

@@ -173,6 +173,17 @@ fn closed_output_is_no_crash() {
 }
 
 #[test]
+fn a_verdict_is_no_success_where_nobody_reads_it() {
+    let binary = blackbox::peers::diskferry();
+    let script = "\"$0\" compare zero:1M ones:1M >&3; echo $?";
+    let mut shell = Command::new("bash");
+    // The reader has ended before the first byte is written.
+    let script = format!("exec 3> >(:); wait $!; {script}");
+    let outcome = run(shell.args(["-c", &script]).arg(binary));
+    assert_eq!(outcome.succeeded(), "1\n");
+}
+
+#[test]
 fn what_progress_counts_is_what_the_verdict_says() {
     let Some(server) = slow(&["pattern", "64M", "rdelay=100ms"]) else { return };
     let words = ["copy", "-R", "2", "-C", "1", "--progress=json", &server.uri(""), "null:"];

@@ -5,6 +5,7 @@
 //! `disks` has the bytes, `recipes` every image that is made here. See `blackbox::dice` for the
 //! long form.
 
+mod chain_kills;
 mod chains;
 mod crashes;
 mod disks;

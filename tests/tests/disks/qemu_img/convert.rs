@@ -203,3 +203,87 @@ fn a_snapshot_is_the_one_that_is_named_and_a_disk_has_whole_sectors() {
     ferry([&["convert"], &words[..]].concat()).succeeded();
     assert_eq!(std::fs::metadata(&to).unwrap().len(), (1 << 20) - 512);
 }
+
+/// What `qemu-img info` says of the bitmaps, and what is set in them.
+fn bitmaps(qemu_img: &std::path::Path, image: &str) -> (String, Vec<String>) {
+    let told = super::theirs(qemu_img, &["info", "--output=json", image]);
+    let told: serde_json::Value = serde_json::from_str(told.succeeded()).unwrap();
+    let all = told["format-specific"]["data"]["bitmaps"].clone();
+    let bits = all.as_array().into_iter().flatten().map(|one| {
+        let context = format!("qemu:dirty-bitmap:{}", one["name"].as_str().unwrap());
+        let words = ["map", "--json", "-f", "qcow2", "--context", &context, image];
+        ferry(words).succeeded().to_owned()
+    });
+    let bits = bits.collect();
+    (all.to_string(), bits)
+}
+
+#[test]
+fn bitmaps_are_copied_as_by_qemu_img() {
+    let (Some(qemu_img), Some(qemu_io)) = (peer("qemu-img"), peer("qemu-io")) else { return };
+    let temp = TempDir::new();
+    let image = |name: &str| text(&temp.join(name)).to_owned();
+    let (from, ours, peers) = (image("from"), image("ours"), image("theirs"));
+    let qemu = |words: &[&str]| super::theirs(&qemu_img, words);
+    qemu(&["create", "-q", "-f", "qcow2", "-o", "cluster_size=4k", &from, "40M"]).succeeded();
+    for (granularity, name) in [("512", "fine"), ("64k", "still"), ("128k", "a coarse one")] {
+        qemu(&["bitmap", "--add", "-g", granularity, &from, name]).succeeded();
+    }
+    super::theirs(&qemu_io, &["-c", "write 5M 9000", "-c", "write 39M 1M", &from]).succeeded();
+    qemu(&["bitmap", "--disable", &from, "still"]).succeeded();
+    let words = ["convert", "--bitmaps", "-f", "qcow2", "-O", "qcow2"];
+    for options in [&[][..], &["-o", "cluster_size=512"], &["-o", "cluster_size=2M"]] {
+        let with = |to| [&words[..], options, &[&*from, to]].concat();
+        let outcome = ferry(with(&ours));
+        assert_eq!((outcome.succeeded(), &*outcome.stderr), ("", ""));
+        qemu(&with(&peers)).succeeded();
+        let wanted = bitmaps(&qemu_img, &peers);
+        assert_eq!(wanted.1.len(), 3);
+        assert_eq!(bitmaps(&qemu_img, &ours), wanted, "{options:?}");
+        qemu(&["check", "-q", &ours]).succeeded();
+        qemu(&["compare", "-q", &from, &ours]).succeeded();
+        std::fs::remove_file(&ours).unwrap();
+    }
+    // One that was in use is an error, or left out.
+    let mut bytes = std::fs::read(&from).unwrap();
+    // Older directories may still lie where there is nothing now.
+    let entry = b"\0\0\0\x02\x01\x09\0\x04\0\0\0\0fine";
+    let found = bytes.windows(entry.len()).enumerate().filter(|(_, at)| at == entry);
+    let found: Vec<_> = found.map(|(at, _)| at).collect();
+    found.iter().for_each(|at| bytes[at + 3] |= 1);
+    std::fs::write(&from, bytes).unwrap();
+    let all = [&words[..], &[&*from, &*ours]].concat();
+    assert_eq!(qemu(&all).status.code(), Some(1));
+    ends_saying(1, &all, &["`fine` is inconsistent", "--skip-broken-bitmaps"]);
+    assert!(!temp.join("ours").exists());
+    let with = |to| [&words[..], &["--skip-broken-bitmaps", &*from, to]].concat();
+    let outcome = ferry(with(&ours));
+    assert_eq!(outcome.succeeded(), "");
+    assert!(outcome.stderr.contains("warning: the bitmap `fine`"), "{outcome:#?}");
+    qemu(&with(&peers)).succeeded();
+    let wanted = bitmaps(&qemu_img, &peers);
+    assert_eq!(wanted.1.len(), 2);
+    assert_eq!(bitmaps(&qemu_img, &ours), wanted);
+    // Where there can be none nothing is made.
+    let raw = text(&temp.file("raw", &pattern(0, 1 << 20))).to_owned();
+    let new = image("new");
+    let (of, qcow2) = (&["convert", "--bitmaps", "-f"], "qcow2");
+    for more in [
+        &[qcow2, "-O", "raw", &*from, &*new][..],
+        &[qcow2, "-O", "vmdk", &from, &new],
+        &[qcow2, "-O", qcow2, "-o", "compat=0.10", &from, &new],
+        &["raw", "-O", qcow2, &raw, &new],
+        &[qcow2, "-O", qcow2, &from, &from, &new],
+    ] {
+        let words = [of, more].concat();
+        assert_eq!(qemu(&words).status.code(), Some(1), "{words:?}");
+        let _ = std::fs::remove_file(&new);
+        ends_saying(1, &words, &["--bitmaps: "]);
+        assert!(!temp.join("new").exists(), "{words:?}");
+    }
+    ends_saying(
+        1,
+        &["convert", "--skip-broken-bitmaps", "-f", qcow2, "-O", qcow2, &from, &new],
+        &["needs --bitmaps"],
+    );
+}

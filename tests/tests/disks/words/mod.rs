@@ -1,6 +1,7 @@
 //! Words that people bring along from other tools: `-` for a pipe, `[ CMD ARGS ]` for a server, one
 //! question to `info`, a range and a rate for `copy`, a directory for `serve`, and `resize`.
 
+mod amending;
 mod brackets;
 mod choices;
 mod directory;

@@ -164,3 +164,21 @@ fn keys_of_tls_are_read_again() {
     assert!(has(&new));
     service.stop();
 }
+
+#[test]
+fn bitmaps_of_the_control_socket_go_on_recording() {
+    let service = Service::start(&format!("control = '%D/control'\n{BEFORE}"), &[]);
+    let control = service.temp.join("control");
+    let ctl = |words: &[&str]| {
+        let words = [&["ctl", "--json", blackbox::run::text(&control)], words].concat();
+        blackbox::run::json(run(&mut ours(words)).succeeded())
+    };
+    ctl(&["bitmap", "add", "x", "b"]);
+    let mut client = service.haggle().go("b");
+    client.write(0, &[1; 512]);
+    service.configure(&format!("max-connections = 9\ncontrol = '%D/control'\n{BEFORE}"));
+    service.reload("reloaded");
+    client.write(512 << 10, &[1; 512]);
+    assert_eq!(ctl(&["list"])["exports"][1]["bitmaps"][0]["dirty-bytes"], 2 * 65_536);
+    service.stop();
+}
