@@ -42,6 +42,16 @@ pub(crate) trait Sample: Debug + Sized {
         (edge, context)
     }
 
+    /// Why what is on a disk cannot be written. It stays as it was.
+    fn refused(&self, disk: &PowerCut) -> String {
+        let context = Context::new(WorkPool::new(1));
+        let (params, files) = (Params::default(), self.files());
+        let opening = Opening { params: &params, files: &*files, context: &context };
+        let refused = Self::FORMAT.write.unwrap()(disk.edge(), &opening).map(drop).unwrap_err();
+        assert_eq!(disk.steps(), 0, "{refused}");
+        refused.to_string()
+    }
+
     /// What a check finds in what is on a disk now, if the format has one.
     fn checked(&self, disk: &PowerCut) -> Findings {
         let now = PowerCut::new(disk.bytes(), true);
@@ -76,6 +86,8 @@ pub(crate) fn all(edge: &Edge) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub(crate) enum DiskOp {
     Write(usize, usize, u8),
+    /// Offset and length in bytes: neither end is that of a sector.
+    WriteBytes(usize, usize, u8),
     Zero(usize, usize),
     Trim(usize, usize),
     Flush,
@@ -83,11 +95,14 @@ pub(crate) enum DiskOp {
 
 pub(crate) fn any_op(dice: &mut TestDice, sectors: u64) -> DiskOp {
     let offset = dice.below(sectors);
-    let most = [2, 9, 64, sectors][usize::try_from(dice.below(4)).unwrap()];
+    let (kind, most) =
+        (dice.below(10), [2, 9, 64, sectors][usize::try_from(dice.below(4)).unwrap()]);
     let len = 1 + dice.below(most.min(sectors - offset));
     let (offset, len) = (usize::try_from(offset).unwrap(), usize::try_from(len).unwrap());
-    match dice.below(10) {
-        0..5 => DiskOp::Write(offset, len, u8::try_from(1 + dice.below(255)).unwrap()),
+    let mut byte = || u8::try_from(1 + dice.below(255)).unwrap();
+    match kind {
+        0..4 => DiskOp::Write(offset, len, byte()),
+        4 => DiskOp::WriteBytes(offset * 512 + 300, len * 512 - 400, byte()),
         5 | 6 => DiskOp::Zero(offset, len),
         7 => DiskOp::Trim(offset, len),
         _ => DiskOp::Flush,
@@ -102,13 +117,18 @@ impl<S: Sample> ScriptedImage<S> {
         assert!(all(&edge) == bytes, "{sample:?}");
         Self { sample, disk, edge, context, bytes }
     }
+}
 
+impl<S> ScriptedImage<S> {
     pub(crate) fn run(&self, op: &DiskOp) -> device::Result<()> {
         let bytes = |sectors: usize| (sectors * 512) as u64;
         let zero = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
         match *op {
             DiskOp::Write(at, len, byte) => {
                 self.edge.write(&vec![byte; len * 512], bytes(at), false)
+            }
+            DiskOp::WriteBytes(at, len, byte) => {
+                self.edge.write(&vec![byte; len], at as u64, false)
             }
             DiskOp::Zero(at, len) => self.edge.zero(bytes(at), bytes(len), zero),
             DiskOp::Trim(at, len) => self.edge.trim(bytes(at), bytes(len), false),
@@ -124,6 +144,10 @@ impl<S: Sample> ScriptedImage<S> {
     pub(crate) fn expect(&mut self, op: &DiskOp) -> Option<(usize, usize)> {
         let (at, len, byte) = match *op {
             DiskOp::Write(at, len, byte) => (at, len, byte),
+            DiskOp::WriteBytes(at, len, byte) => {
+                self.bytes[at..at + len].fill(byte);
+                return Some((at / 512, len.div_ceil(512)));
+            }
             DiskOp::Zero(at, len) => (at, len, 0),
             DiskOp::Trim(at, len) => {
                 let range = at * 512..(at + len) * 512;
@@ -240,9 +264,30 @@ pub(crate) fn survives_power_cuts<S: Sample>(few: u64) {
                 assert_eq!(found.corruptions, [""; 0], "{what}: {:?}", image.sample);
                 let (edge, _) = image.sample.opened(&left, false);
                 check_allowed(&all(&edge), &known.allowed, &what);
+                if dice.below(4) == 0 {
+                    goes_on(&image.sample, &left, &mut dice, &what);
+                }
             }
         }
     }
+}
+
+/// What the power left behind is written again, and is then as sound as any.
+fn goes_on<S: Sample>(sample: &S, left: &PowerCut, dice: &mut TestDice, what: &str) {
+    let disk = PowerCut::new(left.bytes(), true);
+    let bytes = all(&sample.opened(&disk, false).0);
+    let (edge, context) = sample.opened(&disk, true);
+    let mut image = ScriptedImage { sample, disk, edge, context, bytes };
+    for _ in 0..4 {
+        let op = any_op(dice, image.edge.info().size / 512);
+        image.run(&op).unwrap();
+        image.expect(&op);
+        assert!(all(&image.edge) == image.bytes, "{what}, then {op:?}");
+    }
+    image.close();
+    assert_eq!(sample.checked(&image.disk).corruptions, [""; 0], "{what}, then closed");
+    let closed = PowerCut::new(image.disk.bytes(), false);
+    assert!(all(&sample.opened(&closed, false).0) == image.bytes, "{what}, then closed");
 }
 
 /// Whichever write fails, it is sound and holds what was flushed.

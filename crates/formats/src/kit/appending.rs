@@ -269,10 +269,11 @@ impl<A: Appends> Appending<A> {
             }
             piece = until;
         }
-        // A block is there as a whole.
-        if file.container.length() < last {
-            let zeroes = Buffer::zeroed(usize::try_from(SECTOR).unwrap_or(512));
-            below::write(&file.edge, last - SECTOR, zeroes.into(), false).await?;
+        // A block is there as a whole. What was written of it is not written over.
+        let missing = last.saturating_sub(file.container.length()).min(SECTOR);
+        if missing > 0 {
+            let zeroes = Buffer::zeroed(usize::try_from(missing).map_err(|_| confused())?);
+            below::write(&file.edge, last - missing, zeroes.into(), false).await?;
         }
         Ok(())
     }

@@ -19,6 +19,8 @@ use super::crc::crc;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const COOKIE: &[u8] = b"vhdxfile";
 const HEADERS: [u64; 2] = [64 << 10, 128 << 10];
+/// Where the headers end.
+pub(super) const HEADERS_END: u64 = 192 << 10;
 const REGIONS: [u64; 2] = [192 << 10, 256 << 10];
 const HEADER: usize = 4096;
 const REGION_TABLE: usize = 64 << 10;
@@ -80,6 +82,11 @@ impl Header {
                 continue;
             }
             let header = Self::decode(&bytes, slot)?;
+            let same = newest.filter(|newest| header.sequence == newest.sequence);
+            if same.is_some_and(|newest| newest != Self { slot: newest.slot, ..header }) {
+                let why = "its two headers have the same number, and say different things";
+                return Err(corrupt(format!("the VHDX image is broken: {why}")));
+            }
             if newest.is_none_or(|newest| header.sequence > newest.sequence) {
                 newest = Some(header);
             }

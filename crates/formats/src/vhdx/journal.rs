@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use device::{Buffer, Edge, Error, ErrorKind, Fault, Result, ZeroFlags};
 use runtime::{Gate, Mutex};
 
-use super::header::{Guid, Header, Region};
+use super::header::{Guid, HEADERS_END, Header, Region};
 use super::log::{Changes, EntryHead, LOG_MAX, SECTOR, encode, sectors_in};
 use crate::kit::blocks::Moment;
 use crate::kit::fields::{corrupt, lies_inside, new_uuid};
@@ -67,6 +67,15 @@ pub(super) fn restore(file: &WrittenFile, header: Header, changes: &Changes) -> 
     let ends = changes.data.last_key_value().map_or(0, |(at, _)| at + SECTOR);
     if changes.len.max(ends) > container.limit() {
         return Err(corrupt("its log makes it longer than the device that it is on"));
+    }
+    // They are never logged; the identifier of the file is in front of them.
+    let parts = [Region { offset: 0, len: HEADERS_END }, header.log];
+    let is_over = |at, len| parts.iter().any(|part| part.overlaps(at, len));
+    let mut zeroes = changes.zeroes.iter();
+    if changes.data.keys().any(|at| is_over(*at, SECTOR))
+        || zeroes.any(|range| is_over(range.start, range.end - range.start))
+    {
+        return Err(corrupt("the VHDX image is broken: its log changes its headers, or itself"));
     }
     let there = container.length();
     for range in changes.zeroes.iter() {

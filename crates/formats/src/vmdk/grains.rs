@@ -8,8 +8,8 @@ use runtime::{Gate, Mutex};
 
 use super::descriptor::SECTOR;
 use super::header::{HEADER, KDMV, Layout, REDUNDANT, broken};
-use crate::kit::WrittenFile;
 use crate::kit::fields::{le32, le64, load};
+use crate::kit::{Taken, WrittenFile};
 
 /// The most tables of an extent.
 const TABLES_MAX: u64 = 1 << 21;
@@ -69,8 +69,13 @@ impl Grains {
         let redundant = le64(&header, 48).checked_mul(SECTOR).filter(|at| *at > 0);
         let redundant =
             redundant.filter(|at| le32(&header, 8) & REDUNDANT != 0 && *at != layout.directory);
+        let mut taken = Taken::of(first.div_ceil(SECTOR));
+        let parts = [Some((0, HEADER as u64)), layout.descriptor];
+        for (at, len) in parts.into_iter().flatten() {
+            take(&mut taken, at, len, first)?;
+        }
         for directory in [Some(layout.directory), redundant].into_iter().flatten() {
-            check_directory(before, layout, directory, first)?;
+            check_directory(before, layout, (directory, first), &mut taken)?;
         }
         let next = before.info().size.next_multiple_of(layout.grain);
         let end = Mutex::new(End { next, free: Vec::new() });
@@ -114,21 +119,36 @@ impl Grains {
     }
 }
 
-/// Refuses an extent of which not all tables are there, in front of all grains.
-fn check_directory(file: &Edge, layout: &Layout, directory: u64, first: u64) -> Result<()> {
-    let tables = layout.tables()?;
-    let end = tables.checked_mul(4).and_then(|len| len.checked_add(directory));
-    if tables > TABLES_MAX || directory < SECTOR || end.is_none_or(|end| end > first) {
-        return Err(refused("its grain directory is not in front of its grains"));
+/// Takes the sectors of a part of an extent, which has to be in front of its grains.
+fn take(taken: &mut Taken, at: u64, len: u64, first: u64) -> Result<()> {
+    if at.checked_add(len).is_none_or(|end| end > first) {
+        return Err(refused("not all of its tables are in front of its grains"));
     }
+    if !taken.take(at / SECTOR, (at + len).div_ceil(SECTOR) - at / SECTOR) {
+        return Err(broken(format!("two of its parts lie over each other at {at}")));
+    }
+    Ok(())
+}
+
+/// Refuses an extent of which not all tables are there, apart from each other, in front of all
+/// grains.
+fn check_directory(
+    file: &Edge,
+    layout: &Layout,
+    (directory, first): (u64, u64),
+    taken: &mut Taken,
+) -> Result<()> {
+    let tables = layout.tables()?;
+    if tables > TABLES_MAX {
+        return Err(refused("it has too many grain tables"));
+    }
+    take(taken, directory, tables * 4, first)?;
     let mut at = 0;
     while at < tables * 4 {
         let len = usize::try_from((tables * 4 - at).min(AT_ONCE)).unwrap_or(0);
         for entry in load(file, "grain directory", directory + at, len)?.chunks_exact(4) {
             let table = u64::from(le32(entry, 0)) * SECTOR;
-            if table < SECTOR || table + layout.entries * 4 > first {
-                return Err(refused("its grain tables are not all in front of its grains"));
-            }
+            take(taken, table, layout.entries * 4, first)?;
         }
         at += len as u64;
     }

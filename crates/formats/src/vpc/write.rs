@@ -15,14 +15,14 @@ use super::header::{Dynamic, FOOTER, Footer, Kind, SECTOR};
 use super::map::{ABSENT, Map, Whole};
 use crate::Opening;
 use crate::kit::blocks::Rank;
-use crate::kit::fields::{lies_within, load};
+use crate::kit::fields::{corrupt, lies_within, load};
 use crate::kit::{
     Appending, Appends, Layered, NewBlock, Scattered, Taken, WrittenFile, confused, disk_info,
     written_info,
 };
 
-/// The most blocks: a bit for each is remembered.
-const BLOCKS_MAX: u64 = 1 << 26;
+/// The most blocks: where each lies is compared with all others when it is opened.
+const BLOCKS_MAX: u64 = 1 << 24;
 /// The most places that are used again because what was to be there could not be written.
 const FREE_MAX: usize = 1 << 16;
 
@@ -68,6 +68,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     }
     let copy = load(&container, "header", 0, FOOTER)?.to_vec();
     let map = Map::new((&container, opening.context), dynamic, footer.kind)?;
+    check(&map)?;
     let grows = container.device().grows();
     let file = Arc::new(WrittenFile::open(container, SECTOR, opening.context)?);
     let next = if grows { size } else { end_of_blocks(&map)? };
@@ -86,6 +87,31 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
 
 fn refused(why: &str) -> Error {
     Error::new(ErrorKind::ReadOnly, Fault::File, format!("cannot be written: {why}"))
+}
+
+/// Refuses an image of which a part lies over another: both would be changed.
+fn check(map: &Map) -> Result<()> {
+    let (dynamic, (table, len)) = (&map.dynamic, map.table.range());
+    let mut parts = [(0, FOOTER as u64), dynamic.range(), (table, len)];
+    parts.sort_unstable();
+    let broken = |what: &str| corrupt(format!("the VHD image is broken: {what}"));
+    if parts.windows(2).any(|pair| matches!(pair, [(a, n), (b, _)] if a + n > *b)) {
+        return Err(broken("its table lies over a header"));
+    }
+    let mut starts = Vec::new();
+    for block in 0..dynamic.entries {
+        let entry = map.table.entry_now(block)?;
+        if entry != ABSENT {
+            starts.push(u32::try_from(entry).map_err(|_| confused())?);
+        }
+    }
+    starts.sort_unstable();
+    let sectors = (dynamic.bitmap() + dynamic.block) / SECTOR;
+    let are_close = |pair: &[u32]| matches!(pair, [a, b] if u64::from(b - a) < sectors);
+    if starts.windows(2).any(are_close) {
+        return Err(broken("two of its blocks lie over each other"));
+    }
+    Ok(())
 }
 
 /// The end of all blocks and headers, and of a footer behind them.

@@ -7,7 +7,8 @@ use trial::{PowerCut, TestDevice, TestDice};
 
 use super::super::FORMAT;
 use super::super::header::Header;
-use crate::kit::fields::le64;
+use super::super::log::{EntryHead, encode};
+use crate::kit::fields::{le64, put};
 use crate::scripted::{self, Sample, all};
 use crate::{Closed, Files, Findings, Format, Making, Opening};
 
@@ -208,4 +209,44 @@ fn many_threads_write_into_the_same_blocks_and_each_finds_what_it_wrote() {
     assert_eq!(found.corruptions, [""; 0]);
     let again = Edge::new((FORMAT.open)(container, &opening).unwrap(), context.pool.clone());
     assert!(all(&again) == *expected.lock().unwrap(), "closed");
+}
+
+#[test]
+fn a_log_that_changes_the_headers_or_itself_is_not_replayed_in_place() {
+    let image = made("block_size=1M", &vec![7; 2 << 20]);
+    let header = Header::read(&PowerCut::new(image.clone(), true).edge()).unwrap();
+    let sample = Small { options: String::new() };
+    let id = [9; 16];
+    let logged = |places: &[(u64, &[u8])]| {
+        let len = image.len() as u64;
+        let entry = encode(EntryHead { at: 0, sequence: 1, id, flushed: len, len }, places);
+        let mut image = image.clone();
+        put(&mut image, usize::try_from(header.log.offset).unwrap(), &entry);
+        let (at, bytes) = header.next().unwrap().logged(Some(id)).encode();
+        put(&mut image, usize::try_from(at).unwrap(), &bytes);
+        PowerCut::new(image, true)
+    };
+    let (any, zero) = ([3; 4096], [0; 4096]);
+    for at in [0, 64 << 10, 128 << 10, header.log.offset, header.log.offset + 8192] {
+        for new in [&any[..], &zero] {
+            let said = sample.refused(&logged(&[(256 << 10, &any), (at, new)]));
+            assert!(said.contains("its log changes its headers, or itself"), "{at}: {said}");
+        }
+    }
+    drop(sample.opened(&logged(&[(256 << 10, &any)]), true));
+}
+
+#[test]
+fn two_headers_with_one_number_are_one_header_or_none() {
+    let image = made("block_size=1M", &vec![7; 1 << 20]);
+    let header = Header::read(&PowerCut::new(image.clone(), true).edge()).unwrap();
+    let other = if header.encode().0 == 64 << 10 { 128 << 10 } else { 64 << 10 };
+    let with = |there: Header| {
+        let mut image = image.clone();
+        put(&mut image, other, &there.encode().1);
+        Header::read(&PowerCut::new(image, true).edge()).map(|header| header.data)
+    };
+    assert_eq!(with(header).unwrap(), header.data);
+    let said = with(header.changed(true)).unwrap_err().to_string();
+    assert!(said.contains("say different things"), "{said}");
 }

@@ -190,3 +190,33 @@ fn an_image_that_is_written_says_so_first_and_is_no_longer_the_parent_that_it_wa
     context.control.end();
     assert_eq!(disk.bytes()[72], 0);
 }
+
+#[test]
+fn an_image_of_which_two_tables_are_in_one_place_is_not_written() {
+    let mut dice = TestDice(3);
+    let image = loop {
+        let image = Small::any(&mut dice);
+        if image.size.div_ceil(image.grain * image.entries) > 2 {
+            break image;
+        }
+    };
+    let (good, _) = image.lay(&mut dice);
+    let sector = |at: usize| u32::try_from(at / 512).unwrap().to_le_bytes();
+    let [directory, other] = image.directories;
+    // The header, the descriptor, both directories, another table, and grains.
+    for to in [0, HEADER, directory, other, image.places(0)[0], image.places(0)[1], image.first] {
+        for entry in [directory + 4, other + 8] {
+            let mut bad = good.clone();
+            put(&mut bad, entry, &sector(to));
+            let said = image.refused(&PowerCut::new(bad, true));
+            assert!(said.contains("over each other") || said.contains("in front"), "{to}: {said}");
+        }
+    }
+    let mut bad = good.clone();
+    put(&mut bad, 28, &(image.first as u64 / 512).to_le_bytes());
+    bad.resize(bad.len() + 4096, 0);
+    let text = good[HEADER..HEADER + 1024].to_vec();
+    put(&mut bad, image.first, &text);
+    let said = image.refused(&PowerCut::new(bad, true));
+    assert!(said.contains("in front of its grains"), "{said}");
+}

@@ -119,3 +119,43 @@ fn whenever_the_power_is_cut_the_image_is_sound_and_holds_what_was_flushed() {
 fn whichever_write_fails_the_image_is_sound_and_holds_what_was_flushed() {
     scripted::survives_failures::<Small>(2);
 }
+
+#[test]
+fn an_image_of_which_two_parts_are_in_one_place_is_not_written() {
+    let (entries, block) = (4_u64, 4096);
+    let footer = Footer {
+        kind: Kind::Dynamic,
+        size: entries * block,
+        next: 512,
+        geometry: Geometry::of(entries * block / 512),
+        id: [7; 16],
+    };
+    let sample = Small { kind: Kind::Dynamic, grows: true };
+    for (table, places, why) in [
+        (1536, [4, 13], None),
+        (1536, [4, 12], Some("two of its blocks lie over each other")),
+        (1536, [13, 13], Some("two of its blocks lie over each other")),
+        (504, [4, 13], Some("its table lies over a header")),
+        (1528, [4, 13], Some("its table lies over a header")),
+    ] {
+        let dynamic = Dynamic { at: 512, table, entries, block, bytes: Vec::new() };
+        let mut image = footer.encode(*b"qem2", 5);
+        image.extend(dynamic.encode());
+        image.resize(512 * 22, 0xff);
+        // A table in a header breaks it: no more than is needed to say so.
+        if table == 1536 {
+            for (n, sector) in places.into_iter().enumerate() {
+                put(&mut image, 1536 + n * 4, &u32::to_be_bytes(sector));
+            }
+        }
+        image.extend(footer.encode(*b"qem2", 5));
+        let disk = PowerCut::new(image, true);
+        match why {
+            None => drop(sample.opened(&disk, true)),
+            Some(why) => {
+                let said = sample.refused(&disk);
+                assert!(said.contains(why), "{table} {places:?}: {said}");
+            }
+        }
+    }
+}
