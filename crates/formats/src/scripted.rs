@@ -264,7 +264,7 @@ pub(crate) fn survives_power_cuts<S: Sample>(few: u64) {
                 assert_eq!(found.corruptions, [""; 0], "{what}: {:?}", image.sample);
                 let (edge, _) = image.sample.opened(&left, false);
                 check_allowed(&all(&edge), &known.allowed, &what);
-                if dice.below(4) == 0 {
+                if dice.below(8) == 0 {
                     goes_on(&image.sample, &left, &mut dice, &what);
                 }
             }

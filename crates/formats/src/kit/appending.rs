@@ -57,6 +57,23 @@ pub(crate) trait Appends: Atlas {
         async { Ok(()) }
     }
 
+    /// Of a block that has room already, the sectors with the bytes from `at` on that are below:
+    /// which of the disk, and where the first of them belongs. `None`: it has no room.
+    fn part(
+        &self,
+        at: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<Option<(Range<u64>, u64)>>> + Send {
+        let _ = (at, len);
+        async { Ok(None) }
+    }
+
+    /// Lets the tables say that the sectors of a [`part`](Self::part) are there. They are written.
+    fn link_part(&self, part: Range<u64>) -> impl Future<Output = Result<()>> + Send {
+        let _ = part;
+        async { Err(confused()) }
+    }
+
     /// Takes room for the block that begins at `start`.
     ///
     /// # Errors
@@ -206,14 +223,36 @@ impl<A: Appends> Appending<A> {
                     len
                 }
                 _ => {
-                    let part = share(&mut data, at - offset, to_end)?;
-                    self.write_block(at, part).await?;
-                    to_end
+                    let len = run.len.min(end - at).min(AT_ONCE);
+                    let part = self.atlas().part(at, len).await?;
+                    let len = if part.is_some() { len } else { to_end };
+                    let data = share(&mut data, at - offset, len)?;
+                    match part {
+                        Some((sectors, place)) => self.write_part(at, data, sectors, place).await?,
+                        None => self.write_block(at, data).await?,
+                    }
+                    len
                 }
             };
             at += len;
         }
         Ok(())
+    }
+
+    /// Puts sectors where they belong, of which `data` is new, and the rest is as it is below.
+    async fn write_part(
+        &self,
+        at: u64,
+        data: Slice,
+        sectors: Range<u64>,
+        place: u64,
+    ) -> Result<()> {
+        let (file, end) = (self.file(at)?, at + data.len() as u64);
+        let mut bytes = self.before(sectors.start, sectors.end, (at, end)).await?;
+        put(&mut bytes, at - sectors.start, &data)?;
+        below::write(&file.edge, place, bytes.into(), false).await?;
+        self.atlas().link_part(sectors).await?;
+        if file.has_much() { self.flush().await } else { Ok(()) }
     }
 
     /// Makes the block with `at`, of which `data` is new, and the rest is as it was.

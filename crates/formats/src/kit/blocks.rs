@@ -6,6 +6,7 @@
 //! in the cache of all images; a pinned one stays.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Buffer, Edge, Result, below};
@@ -190,6 +191,53 @@ impl Blocks {
     pub(crate) async fn load(&self, at: u64) -> Result<Arc<[u8]>> {
         let _pin = self.pin(at).await?;
         self.get(at).ok_or_else(confused)
+    }
+
+    /// Bytes of any blocks; `None` if that would have to wait and `may_wait` is false.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) async fn bytes(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<Vec<u8>>> {
+        let (mut found, end) = (Vec::new(), at + len);
+        let mut start = self.start(at);
+        while start < end {
+            let block = match self.get(start) {
+                Some(block) => block,
+                None if !may_wait => return Ok(None),
+                None => self.load(start).await?,
+            };
+            let narrow = |n: u64| usize::try_from(n).map_err(|_| confused());
+            let (from, to) = (at.max(start) - start, (end - start).min(self.unit));
+            let part = block.get(narrow(from)?..narrow(to)?).ok_or_else(confused)?;
+            found.extend_from_slice(part);
+            start += self.unit;
+        }
+        Ok(Some(found))
+    }
+
+    /// Sets bits of bytes that are [held](Self::held): in each byte of the range those that `mask`
+    /// gives for it.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub(crate) fn set_bits(
+        &self,
+        range: Range<u64>,
+        rank: Rank,
+        mask: impl Fn(u64) -> u8,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let start = self.start(at);
+            let end = range.end.min(start + self.unit);
+            let block = self.get(start).ok_or_else(confused)?;
+            let narrow = |n: u64| usize::try_from(n).map_err(|_| confused());
+            let old = block.get(narrow(at - start)?..narrow(end - start)?).ok_or_else(confused)?;
+            let new: Vec<u8> = (at..end).zip(old).map(|(at, old)| old | mask(at)).collect();
+            self.change(at, rank, &new)?;
+            at = end;
+        }
+        Ok(())
     }
 
     /// Changes bytes at `at`, within a block that is [held](Self::held). All changes that belong

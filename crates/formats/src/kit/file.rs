@@ -1,5 +1,6 @@
 //! A file of an image that is written where it lies: its bytes, and the metadata in it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
@@ -78,6 +79,12 @@ impl WrittenFile {
         }
         let _one = self.changing.lock();
         change(&self.blocks)
+    }
+
+    /// The starts of the blocks of metadata with these bytes.
+    pub(crate) fn starts(&self, bytes: &Range<u64>) -> Vec<u64> {
+        let unit = usize::try_from(self.blocks.unit()).unwrap_or(usize::MAX);
+        (self.blocks.start(bytes.start)..bytes.end).step_by(unit).collect()
     }
 
     /// Makes everything durable that was written, and then the metadata that refer to it.

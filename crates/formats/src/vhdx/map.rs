@@ -78,27 +78,37 @@ impl Map {
         Ok(offset)
     }
 
-    /// The run of sectors from `at` on that are all here or all in the parent, and which of the
-    /// two.
-    async fn sectors(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<(u64, bool)>> {
-        let (sector, ratio) = (self.metadata.sector, self.metadata.ratio());
-        let (block, index) = (at / self.metadata.block, at / sector);
+    /// Where the bitmap of the chunk of blocks with `at` lies.
+    pub(super) async fn bitmap(&self, at: u64, may_wait: bool) -> Result<Option<u64>> {
+        let (block, ratio) = (at / self.metadata.block, self.metadata.ratio());
         let chunk = block / ratio;
         let entry = self.table.entry((chunk + 1) * ratio + chunk, may_wait).await?;
         let Some(entry) = entry else { return Ok(None) };
         if entry & 7 != PRESENT {
             return Err(corrupt(format!("the VHDX image has no bitmap for its block {block}")));
         }
-        let bitmap = self.place(entry, MIB)?;
+        self.place(entry, MIB).map(Some)
+    }
+
+    /// The run of sectors from `at` on that are all here or all in the parent, and which of the
+    /// two.
+    async fn sectors(&self, at: u64, len: u64, may_wait: bool) -> Result<Option<(u64, bool)>> {
+        let (sector, index) = (self.metadata.sector, at / self.metadata.sector);
+        let Some(bitmap) = self.bitmap(at, may_wait).await? else { return Ok(None) };
         // Bits of this chunk, as many as are asked for and no more than a page of them.
         let first = index % (1 << 23);
         let bits = (at % sector + len).div_ceil(sector).min(1 << 15);
         let (start, bytes) = (first / 8, (first % 8 + bits).div_ceil(8));
-        let n = usize::try_from(bytes).unwrap_or(0);
         lies_within(self.length(&self.container), "bitmap", bitmap + start, bytes)?;
-        let Some(found) = read(&self.container, bitmap + start, n, may_wait).await? else {
-            return Ok(None);
+        let found = match &self.written {
+            Some(written) => written.file.blocks.bytes(bitmap + start, bytes, may_wait).await?,
+            None => {
+                let n = usize::try_from(bytes).unwrap_or(0);
+                let found = read(&self.container, bitmap + start, n, may_wait).await?;
+                found.map(|bits| bits.to_vec())
+            }
         };
+        let Some(found) = found else { return Ok(None) };
         // The lowest bit of a byte is the first sector.
         let bit = |i: u64| {
             let at = first % 8 + i;

@@ -1,8 +1,9 @@
 //! Writing into an image where it lies.
 //!
 //! A new block gets the room after all that is used, in whole MiB; nothing is ever used again for
-//! something else, so what is trimmed keeps its block. How the table of blocks becomes durable is
-//! in [`journal`].
+//! something else, so what is trimmed keeps its block. In a differencing image it has all its
+//! sectors; in one that was there with some of them, those that are written are added to its bitmap.
+//! How the table of blocks and the bitmaps become durable is in [`journal`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use runtime::Mutex;
 
 use super::header::{Header, MIB};
 use super::journal::{self, Journal};
-use super::map::{Map, PRESENT};
-use super::{CONTAINER_MAX, VhdxImage, check, log};
+use super::map::{Map, PARTLY, PRESENT};
+use super::{CONTAINER_MAX, FORMAT, VhdxImage, check, id_of, log};
 use crate::Opening;
 use crate::kit::blocks::Rank;
 use crate::kit::{
@@ -43,9 +44,10 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let changes = log::read(&container, &header)?;
     let image = VhdxImage::read(container.clone())?;
     let VhdxImage { regions, metadata, .. } = image;
-    if metadata.parent.is_some() {
-        return Err(refused("it has a parent, and Hyper-V keeps bitmaps of its sectors"));
-    }
+    let backing = match &metadata.parent {
+        Some(parent) => Some(parent.open(FORMAT.word, opening.files, id_of)?),
+        None => None,
+    };
     let map = Map::new((&image.container, opening.context), regions, metadata.clone())?;
     let (findings, end) = check::blocks(&map, &image.container)?;
     if let Some(first) = findings.corruptions.first() {
@@ -66,7 +68,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let info = written_info(disk_info(&file.edge, metadata.size), &[&file]);
     let map = Map::new((&file.edge, opening.context), regions, metadata)?;
     let map = map.written(Written { file, journal, end: Mutex::new(end) })?;
-    let disk = Scattered::new(info, opening.context, None, map);
+    let disk = Scattered::new(info, opening.context, backing, map);
     Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context))
 }
 
@@ -96,6 +98,34 @@ impl Appends for Map {
 
     async fn prepare(&self, _: u64, _: u64) -> Result<()> {
         self.changed()?.journal.begin().await
+    }
+
+    async fn part(&self, at: u64, len: u64) -> Result<Option<(Range<u64>, u64)>> {
+        let (block, within) = (at / self.metadata.block, at % self.metadata.block);
+        let entry = self.table.entry(self.index(block), true).await?.ok_or_else(confused)?;
+        if entry & 7 != PARTLY {
+            return Ok(None);
+        }
+        let sector = self.metadata.sector;
+        let place = self.place(entry, self.metadata.block)? + (within - within % sector);
+        Ok(Some((at - at % sector..(at + len).next_multiple_of(sector), place)))
+    }
+
+    async fn link_part(&self, part: Range<u64>) -> Result<()> {
+        let file = &self.changed()?.file;
+        let bitmap = self.bitmap(part.start, true).await?.ok_or_else(confused)?;
+        let sector = self.metadata.sector;
+        // Each chunk has a bitmap of 1 MiB.
+        let first = part.start / sector % (8 * MIB);
+        let sectors = first..first + (part.end - part.start) / sector;
+        let bytes = bitmap + sectors.start / 8..bitmap + sectors.end.div_ceil(8);
+        // The lowest bit of a byte is the first sector.
+        let mask = |at: u64| {
+            let bits = (0..8).filter(|bit| sectors.contains(&((at - bitmap) * 8 + bit)));
+            bits.fold(0, |mask, bit| mask | 1 << bit)
+        };
+        let starts = file.starts(&bytes);
+        file.change(&starts, |blocks| blocks.set_bits(bytes, Rank::Last, mask)).await
     }
 
     fn take(&self, _: u64) -> Result<NewBlock> {

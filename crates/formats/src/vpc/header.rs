@@ -112,7 +112,7 @@ fn is_fixed(footer: &[u8]) -> bool {
 }
 
 /// The complement of the sum of all bytes except the four at `at`.
-fn checksum(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn checksum(bytes: &[u8], at: usize) -> u32 {
     let outside = |(i, _): &(usize, &u8)| !(at..at + 4).contains(i);
     let sum = bytes.iter().enumerate().filter(outside);
     !sum.fold(0, |sum: u32, (_, byte)| sum.wrapping_add((*byte).into()))

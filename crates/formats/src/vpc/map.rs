@@ -37,7 +37,7 @@ pub(super) struct Map {
     container: Edge,
     /// Whether the bitmaps decide what is in the parent. Without a parent, unwritten sectors are
     /// zeroes in the block itself.
-    differs: bool,
+    pub(super) differs: bool,
     pub(super) written: Option<Written>,
 }
 
@@ -68,10 +68,15 @@ impl Map {
         sector: u64,
         may_wait: bool,
     ) -> Result<Option<(u64, bool)>> {
-        let len = usize::try_from(self.dynamic.bitmap()).unwrap_or(0);
-        let Some(bits) = read(&self.container, bitmap, len, may_wait).await? else {
-            return Ok(None);
+        let len = self.dynamic.bitmap();
+        let bits = match &self.written {
+            Some(written) => written.file.blocks.bytes(bitmap, len, may_wait).await?,
+            None => {
+                let len = usize::try_from(len).unwrap_or(0);
+                read(&self.container, bitmap, len, may_wait).await?.map(|bits| bits.to_vec())
+            }
         };
+        let Some(bits) = bits else { return Ok(None) };
         // The highest bit of a byte is the first sector.
         let bit = |sector: u64| {
             let byte = usize::try_from(sector / 8).ok().and_then(|at| bits.get(at));

@@ -3,7 +3,8 @@
 //! A new block goes behind all that the file has, its footer too, with a footer of its own behind
 //! it. So nothing is written over, the file ends with a footer, and never with bytes of the disk
 //! that could be taken for one. Every sector of a block that is written counts as written in its
-//! bitmap, as QEMU has it.
+//! bitmap, as QEMU has it; but not in a differencing image, where only those count that are not in
+//! the parent. There a new block has all its sectors.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use runtime::Mutex;
 
 use super::header::{Dynamic, FOOTER, Footer, Kind, SECTOR};
 use super::map::{ABSENT, Map, Whole};
+use super::parent;
 use crate::Opening;
 use crate::kit::blocks::Rank;
 use crate::kit::fields::{corrupt, lies_within, load};
@@ -57,12 +59,11 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
         let disk = Scattered::new(info, opening.context, None, whole);
         return Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context));
     }
-    if footer.kind == Kind::Differencing {
-        return Err(refused(
-            "it is a differencing image; `copy` it to one of its own, or to qcow2",
-        ));
-    }
     let dynamic = Dynamic::read(&container, &footer)?;
+    let backing = match footer.kind {
+        Kind::Differencing => Some(parent::open(&container, &dynamic, opening.files)?),
+        Kind::Fixed | Kind::Dynamic => None,
+    };
     if dynamic.entries > BLOCKS_MAX {
         return Err(refused("it has too many blocks"));
     }
@@ -81,7 +82,7 @@ pub(super) fn open(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Dev
     let written = Written { file: file.clone(), footer: copy, end: Mutex::new(end), whole };
     let map = map.written(written)?;
     let info = written_info(disk_info(&file.edge, footer.size), &[&file]);
-    let disk = Scattered::new(info, opening.context, None, map);
+    let disk = Scattered::new(info, opening.context, backing, map);
     Ok(Layered::saved_at_the_end(Appending::new(disk), opening.context))
 }
 
@@ -172,12 +173,16 @@ impl Appends for Map {
     fn is_prepared(&self, at: u64, len: u64) -> bool {
         self.written.as_ref().is_some_and(|written| {
             let whole = written.whole.lock();
-            self.blocks(at, len).all(|block| whole.has(block))
+            self.differs || self.blocks(at, len).all(|block| whole.has(block))
         })
     }
 
     async fn prepare(&self, at: u64, len: u64) -> Result<()> {
         let Written { file, whole, .. } = self.changed()?;
+        if self.differs {
+            // What is there counts as written already.
+            return Ok(());
+        }
         for block in self.blocks(at, len) {
             if whole.lock().has(block) {
                 continue;
@@ -202,6 +207,34 @@ impl Appends for Map {
             whole.lock().take(block, 1);
         }
         Ok(())
+    }
+
+    async fn part(&self, at: u64, len: u64) -> Result<Option<(Range<u64>, u64)>> {
+        let (block, within) = (at / self.dynamic.block, at % self.dynamic.block);
+        let entry = self.table.entry(block, true).await?.ok_or_else(confused)?;
+        if !self.differs || entry == ABSENT {
+            return Ok(None);
+        }
+        let start = at - at % SECTOR;
+        let place = entry * SECTOR + self.dynamic.bitmap() + (within - within % SECTOR);
+        Ok(Some((start..(at + len).next_multiple_of(SECTOR), place)))
+    }
+
+    async fn link_part(&self, part: Range<u64>) -> Result<()> {
+        let file = &self.changed()?.file;
+        let (block, within) = (part.start / self.dynamic.block, part.start % self.dynamic.block);
+        let entry = self.table.entry(block, true).await?.ok_or_else(confused)?;
+        let bitmap = entry * SECTOR;
+        let first = within / SECTOR;
+        let sectors = first..first + (part.end - part.start) / SECTOR;
+        let bytes = bitmap + sectors.start / 8..bitmap + sectors.end.div_ceil(8);
+        // The highest bit of a byte is the first sector.
+        let mask = |at: u64| {
+            let bits = (0..8).filter(|bit| sectors.contains(&((at - bitmap) * 8 + bit)));
+            bits.fold(0, |mask, bit| mask | 0x80 >> bit)
+        };
+        let starts = file.starts(&bytes);
+        file.change(&starts, |blocks| blocks.set_bits(bytes, Rank::Last, mask)).await
     }
 
     fn take(&self, _: u64) -> Result<NewBlock> {

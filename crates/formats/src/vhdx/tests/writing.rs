@@ -1,22 +1,95 @@
 //! VHDX images that are written where they lie.
 
 use device::model::Model;
-use device::{Blocking, Edge, Params};
+use device::{Blocking, Edge, Params, Result};
 use runtime::{Context, WorkPool};
 use trial::{PowerCut, TestDevice, TestDice};
 
 use super::super::FORMAT;
-use super::super::header::Header;
+use super::super::header::{Guid, Header, guid};
 use super::super::log::{EntryHead, encode};
-use crate::kit::fields::{le64, put};
+use crate::kit::fields::{le16, le32, le64, put};
 use crate::scripted::{self, Sample, all};
-use crate::{Closed, Files, Findings, Format, Making, Opening};
+use crate::{Closed, Files, Findings, Format, Making, Opening, Reference, Role};
 
 /// An image with blocks of 1 MiB, some of which are there.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 struct Small {
     #[expect(dead_code, reason = "it is shown when a test fails")]
     options: String,
+    /// The disk of its parent, and an image with the identifier of that.
+    parent: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Files for Small {
+    fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
+        let (disk, image) = self.parent.clone().unwrap();
+        assert_eq!(reference.name, "p");
+        let bytes = if matches!(reference.role, Role::Backing) { disk } else { image };
+        Ok(PowerCut::new(bytes, false).edge())
+    }
+
+    fn create(&self, name: &str) -> Result<Edge> {
+        Closed.create(name)
+    }
+
+    fn name(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Where our creator puts the metadata, and the table of blocks.
+const METADATA: usize = 2 << 20;
+const BAT: usize = 3 << 20;
+
+/// Makes an image one over a parent with this identifier. Of the blocks that are there some have
+/// only some of their sectors: those of even numbers are theirs.
+fn over_parent(
+    image: &mut Vec<u8>,
+    id: Guid,
+    dice: &mut TestDice,
+    mut is_partly: impl FnMut(usize),
+) {
+    image[METADATA + 0x1_0004] |= 2;
+    put(image, METADATA + 10, &6_u16.to_le_bytes());
+    let (item, locator) = (METADATA + 32 + 5 * 32, 0x1_1000_u32);
+    put(
+        image,
+        item,
+        &guid(0xa8d3_5f2d, 0xb30b, 0x454d, [0xab, 0xf7, 0xd3, 0xd8, 0x48, 0x34, 0xab, 0x0c]),
+    );
+    put(image, item + 16, &locator.to_le_bytes());
+    put(image, item + 20, &1024_u32.to_le_bytes());
+    put(image, item + 24, &4_u32.to_le_bytes());
+    let locator = METADATA + usize::try_from(locator).unwrap();
+    put(image, locator + 18, &2_u16.to_le_bytes());
+    let [a, b, c] = [le32(&id, 0), le16(&id, 4).into(), le16(&id, 6).into()];
+    let rest: String = id[8..].iter().map(|byte| format!("{byte:02x}")).collect();
+    let (d, e) = rest.split_at(4);
+    let linkage = format!("{{{a:08x}-{b:04x}-{c:04x}-{d}-{e}}}");
+    for (i, (key, value)) in
+        [("relative_path", "p"), ("parent_linkage", &linkage)].iter().enumerate()
+    {
+        let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+        let (entry, at) = (locator + 20 + 12 * i, 64 + 256 * i);
+        for (n, at, text) in [(0, at, key), (1, at + 64, value)] {
+            let text = utf16(text);
+            put(image, entry + 4 * n, &u32::try_from(at).unwrap().to_le_bytes());
+            put(image, entry + 8 + 2 * n, &u16::try_from(text.len()).unwrap().to_le_bytes());
+            put(image, locator + at, &text);
+        }
+    }
+    let bitmap = image.len();
+    image.resize(bitmap + 0x10_0000, 0);
+    // After a chunk of 4096 blocks.
+    put(image, BAT + 4096 * 8, &(bitmap as u64 | 6).to_le_bytes());
+    for n in 0..4 {
+        if image[BAT + 8 * n] & 7 == 6 && dice.below(2) == 0 {
+            image[BAT + 8 * n] |= 7;
+            image[bitmap + n * 256..bitmap + (n + 1) * 256].fill(0x55);
+            is_partly(n);
+        }
+    }
 }
 
 /// A new image, in which these bytes are what is not zero.
@@ -61,18 +134,37 @@ impl Sample for Small {
             bytes[at..at + 512].fill(7);
         }
         let kind = ["dynamic", "dynamic", "fixed"][narrow(dice.below(3))];
-        let zero = ["on", "off"][narrow(dice.below(2))];
+        let has_parent = kind == "dynamic" && dice.below(2) == 0;
+        let zero = if has_parent { "off" } else { ["on", "off"][narrow(dice.below(2))] };
         let options = format!("block_size=1M,subformat={kind},block_state_zero={zero}");
         let mut image = made(&options, &bytes);
+        let parent = has_parent.then(|| {
+            let disk: Vec<u8> =
+                (0..bytes.len()).map(|at| u8::try_from(at / 700 % 255).unwrap() | 1).collect();
+            let parent = made("block_size=1M", &[0; 512]);
+            let id = Header::read(&PowerCut::new(parent.clone(), false).edge()).unwrap().data;
+            let mut there = vec![None; bytes.len().div_ceil(0x10_0000)];
+            for (n, there) in there.iter_mut().enumerate() {
+                *there = (image[BAT + 8 * n] & 7 == 6).then_some(false);
+            }
+            over_parent(&mut image, id, dice, |n| there[n] = Some(true));
+            for (n, sector) in bytes.chunks_mut(512).enumerate() {
+                let is_below = there[n / 2048].is_none_or(|is_partly| is_partly && n % 2 == 1);
+                if is_below {
+                    sector.copy_from_slice(&disk[n * 512..n * 512 + sector.len()]);
+                }
+            }
+            (disk, parent)
+        });
         let grows = dice.below(4) != 0;
         if !grows {
             image.resize(image.len() + narrow(dice.below(4)) * 0x10_0000, 0x5a);
         }
-        (Self { options }, PowerCut::new(image, grows), bytes)
+        (Self { options, parent }, PowerCut::new(image, grows), bytes)
     }
 
     fn files(&self) -> Box<dyn Files> {
-        Box::new(Closed)
+        Box::new(self.clone())
     }
 
     /// A log is replayed first, in place: the disk is what it was when it was replayed in memory.
@@ -113,7 +205,7 @@ fn whichever_write_fails_the_image_is_sound_and_holds_what_was_flushed() {
 fn a_write_into_a_block_that_is_there_is_one_write_and_no_flush() {
     let bytes = vec![7; 2 << 20];
     let disk = PowerCut::new(made("block_size=1M", &bytes), true);
-    let sample = Small { options: String::new() };
+    let sample = Small::default();
     let (edge, context) = sample.opened(&disk, true);
     assert_eq!(disk.steps(), 0, "it is only opened");
     edge.write(&[1; 4096], 0, false).unwrap();
@@ -132,7 +224,7 @@ fn a_write_into_a_block_that_is_there_is_one_write_and_no_flush() {
 #[test]
 fn both_identifiers_change_with_the_first_write_and_only_then() {
     let disk = PowerCut::new(made("block_size=1M", &[7; 1 << 20]), true);
-    let sample = Small { options: String::new() };
+    let sample = Small::default();
     let first = Header::read(&disk.edge()).unwrap();
     sample.opened(&disk, true).0.read(&mut [0; 512], 0).unwrap();
     assert_eq!(Header::read(&disk.edge()).unwrap(), first);
@@ -145,7 +237,7 @@ fn both_identifiers_change_with_the_first_write_and_only_then() {
 #[test]
 fn the_power_may_be_cut_while_a_log_is_replayed() {
     let disk = PowerCut::new(made("block_size=1M", &vec![0; 3 << 20]), true);
-    let sample = Small { options: String::new() };
+    let sample = Small::default();
     let (edge, _context) = sample.opened(&disk, true);
     edge.write(&[3; 4096], 1 << 20, false).unwrap();
     edge.flush().unwrap();
@@ -215,7 +307,7 @@ fn many_threads_write_into_the_same_blocks_and_each_finds_what_it_wrote() {
 fn a_log_that_changes_the_headers_or_itself_is_not_replayed_in_place() {
     let image = made("block_size=1M", &vec![7; 2 << 20]);
     let header = Header::read(&PowerCut::new(image.clone(), true).edge()).unwrap();
-    let sample = Small { options: String::new() };
+    let sample = Small::default();
     let id = [9; 16];
     let logged = |places: &[(u64, &[u8])]| {
         let len = image.len() as u64;

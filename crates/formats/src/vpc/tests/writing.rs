@@ -1,32 +1,70 @@
 //! VHD images that are written where they lie.
 
-use device::Edge;
+use device::{Edge, Result};
 use trial::{PowerCut, TestDice};
 
-use super::super::header::{Dynamic, FOOTER, Footer, Geometry, Kind};
+use super::super::header::{Dynamic, FOOTER, Footer, Geometry, Kind, checksum};
 use crate::kit::fields::put;
 use crate::scripted::{self, Sample};
-use crate::{Closed, Files, Findings, Format};
+use crate::{Closed, Files, Findings, Format, Reference, Role};
 
 /// An image with small blocks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Small {
     kind: Kind,
     grows: bool,
+    /// A fixed image, if this one is over it.
+    parent: Option<Vec<u8>>,
 }
 
-/// A dynamic image, and what its bytes are.
-fn dynamic(dice: &mut TestDice) -> (Footer, Vec<u8>, Vec<u8>) {
+/// The identifier of a parent.
+const PARENT: [u8; 16] = [9; 16];
+
+impl Files for Small {
+    fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
+        let parent = self.parent.clone().unwrap();
+        assert_eq!(reference.name, "p");
+        Ok(match reference.role {
+            Role::Backing => PowerCut::new(parent[..parent.len() - FOOTER].to_vec(), false).edge(),
+            _ => PowerCut::new(parent, false).edge(),
+        })
+    }
+
+    fn create(&self, name: &str) -> Result<Edge> {
+        Closed.create(name)
+    }
+
+    fn name(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A dynamic image, and what its bytes are; over a parent, if it has one.
+fn dynamic(dice: &mut TestDice, kind: Kind) -> (Footer, Vec<u8>, Vec<u8>, Option<Vec<u8>>) {
     let narrow = |n: u64| usize::try_from(n).unwrap();
     let (block, entries) = (4096 << dice.below(3), 1 + dice.below(40));
     let size = entries * block - 512 * dice.below(8);
     let geometry = Geometry::of(size / 512);
-    let footer = Footer { kind: Kind::Dynamic, size, next: 512, geometry, id: [7; 16] };
+    let footer = Footer { kind, size, next: 512, geometry, id: [7; 16] };
     let dynamic = Dynamic { at: 512, table: 1536, entries, block, bytes: Vec::new() };
     let mut image = footer.encode(*b"qem2", 5);
     image.extend(dynamic.encode());
     image.resize((1536 + narrow(entries) * 4).next_multiple_of(512), 0xff);
     let mut bytes = vec![0; narrow(entries * block)];
+    let parent = (kind == Kind::Differencing).then(|| {
+        put(&mut image, 512 + 40, &PARENT);
+        put(&mut image, 512 + 64, &[0, b'p']);
+        let sum = checksum(&image[512..1536], 36);
+        put(&mut image, 512 + 36, &sum.to_be_bytes());
+        // It may be shorter.
+        let len = narrow(512 * (size / 512 - dice.below(size / 512)));
+        bytes[..len]
+            .iter_mut()
+            .zip(0..)
+            .for_each(|(byte, at)| *byte = u8::try_from(at / 300_u32 % 255).unwrap() | 1);
+        let footer = Footer { kind: Kind::Fixed, next: u64::MAX, id: PARENT, ..footer.clone() };
+        [&bytes[..len], &footer.encode(*b"qem2", 5)].concat()
+    });
     let first = dice.below(entries);
     for n in (0..entries).map(|n| (n * 7 + first) % entries) {
         let entry = narrow(1536 + n * 4);
@@ -36,37 +74,43 @@ fn dynamic(dice: &mut TestDice) -> (Footer, Vec<u8>, Vec<u8>) {
         let sector = u32::try_from(image.len() / 512).unwrap();
         put(&mut image, entry, &sector.to_be_bytes());
         // Of a disk that stands alone, no program asks the bitmaps.
-        let bits = if dice.below(2) == 0 { 0xff } else { 0xa0 };
+        let bits = [0xff, 0xa0, 0][narrow(dice.below(3))];
         image.resize(image.len() + narrow(dynamic.bitmap()), bits);
         let content = vec![u8::try_from(n % 255).unwrap() + 1; narrow(block)];
         image.extend(&content);
-        put(&mut bytes, narrow(n * block), &content);
+        for (i, sector) in content.chunks(512).enumerate() {
+            if parent.is_none() || bits & (0x80 >> (i % 8)) != 0 {
+                put(&mut bytes, narrow(n * block) + i * 512, sector);
+            }
+        }
     }
     image.extend(footer.encode(*b"qem2", 5));
     bytes.truncate(narrow(size));
-    (footer, image, bytes)
+    (footer, image, bytes, parent)
 }
 
 impl Sample for Small {
     const FORMAT: Format = super::super::FORMAT;
 
     fn any(dice: &mut TestDice) -> (Self, PowerCut, Vec<u8>) {
-        let (footer, mut image, bytes) = dynamic(dice);
+        let kinds = [Kind::Dynamic, Kind::Dynamic, Kind::Differencing, Kind::Differencing];
+        let kind = kinds[usize::try_from(dice.below(4)).unwrap()];
+        let (footer, mut image, bytes, parent) = dynamic(dice, kind);
         let grows = dice.below(4) != 0;
-        if dice.below(5) == 0 {
+        if kind == Kind::Dynamic && dice.below(3) == 0 {
             let footer = Footer { kind: Kind::Fixed, next: u64::MAX, ..footer };
             let image = [&bytes[..], &footer.encode(*b"qem2", 5)].concat();
-            let this = Self { kind: Kind::Fixed, grows };
+            let this = Self { kind: Kind::Fixed, grows, parent };
             return (this, PowerCut::new(image, grows), bytes);
         }
         if !grows {
             image.resize(image.len() + usize::try_from(dice.below(600)).unwrap() * 512, 0x5a);
         }
-        (Self { kind: footer.kind, grows }, PowerCut::new(image, grows), bytes)
+        (Self { kind: footer.kind, grows, parent }, PowerCut::new(image, grows), bytes)
     }
 
     fn files(&self) -> Box<dyn Files> {
-        Box::new(Closed)
+        Box::new(self.clone())
     }
 
     /// No two blocks lie over one another, nor over the headers.
@@ -97,7 +141,7 @@ impl Sample for Small {
     fn check_closed(&self, disk: &PowerCut, what: &str) {
         assert_eq!(self.checked(disk).corruptions, [""; 0], "{what}: {self:?}");
         let bytes = disk.bytes();
-        let is_last = self.kind == Kind::Dynamic && self.grows;
+        let is_last = self.kind != Kind::Fixed && self.grows;
         assert!(
             !is_last || bytes[..FOOTER] == bytes[bytes.len() - FOOTER..],
             "{what}: it does not end with its footer"
@@ -130,7 +174,7 @@ fn an_image_of_which_two_parts_are_in_one_place_is_not_written() {
         geometry: Geometry::of(entries * block / 512),
         id: [7; 16],
     };
-    let sample = Small { kind: Kind::Dynamic, grows: true };
+    let sample = Small { kind: Kind::Dynamic, grows: true, parent: None };
     for (table, places, why) in [
         (1536, [4, 13], None),
         (1536, [4, 12], Some("two of its blocks lie over each other")),
