@@ -5,6 +5,7 @@
 mod arrows;
 mod blocks;
 mod blocks_written;
+mod images_below;
 mod luks;
 mod new_qcow2;
 mod opening;

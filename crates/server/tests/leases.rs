@@ -1,16 +1,18 @@
-//! A disk whose clusters lie scattered over two files and move: bytes that a client was sent as
-//! pages, and has not received, never become those of another offset.
+//! An image whose clusters are given up and used again: bytes that a client was sent as pages, and
+//! has not received, never become those of another offset.
 
-use crate::client;
+use crate::{client, images};
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use client::{answered, ask, choose, connect, disk, serve, write_request};
+use client::{answered, ask, choose, connect, serve, write_request};
+use device::Edge;
+use images::Directory;
+use runtime::Context;
 use server::{Options, Server};
-use trial::toy::{Toy, ToySettings};
 
 const CLUSTER: u64 = 64 << 10;
 const CLUSTERS: u64 = 64;
@@ -20,24 +22,41 @@ const OLD: u8 = 0xaa;
 const OTHER: u8 = 0xee;
 const GUARD: Duration = Duration::from_secs(60);
 
-/// A server of such a disk of which the first clusters are old, and a client that changes it.
+/// A server of such an image of which the first clusters are old, and a client that changes it.
 struct Disk {
-    toy: Toy,
+    edge: Edge,
+    context: Context,
+    /// Where the old clusters lie.
+    old: Vec<u64>,
     server: Server,
     changes: std::os::unix::net::UnixStream,
     path: std::path::PathBuf,
+    directory: Directory,
 }
 
 impl Disk {
     fn start() -> Self {
-        let cluster = u32::try_from(CLUSTER).unwrap();
-        let settings = ToySettings { cluster, packs: false, ..ToySettings::default() };
-        let files = [disk("memory:8M"), disk("memory:8M")];
-        let toy = Toy::create(files, None, CLUSTER * CLUSTERS, settings);
-        let (server, path) = serve(toy.edge(), Options { reactors: 2, ..Options::default() });
-        let mut me = Self { toy, server, changes: connect(&path), path };
+        let directory = Directory::new();
+        let image = directory.0.join("image");
+        images::create(&image, (CLUSTER * CLUSTERS, &[], false), |_| {});
+        let (edge, context) = images::open(&image, true);
+        let (server, path) = serve(edge.clone(), Options { reactors: 2, ..Options::default() });
+        let changes = connect(&path);
+        let mut me = Self { edge, context, old: Vec::new(), server, changes, path, directory };
         me.write(0, OLD);
+        me.edge.flush().unwrap();
+        me.old = me.homes(0);
+        assert!(!me.old.is_empty());
         me
+    }
+
+    /// Where the clusters from that one on lie, as many as are read.
+    fn homes(&self, at: u64) -> Vec<u64> {
+        let clusters = (at..at + READ as u64).flat_map(|n| {
+            let homes = images::map(&self.edge, n * CLUSTER, CLUSTER);
+            homes.into_iter().filter_map(|extent| extent.home).map(|home| home.offset)
+        });
+        clusters.collect()
     }
 
     /// Writes as many clusters as are read.
@@ -49,31 +68,45 @@ impl Disk {
         }
     }
 
-    /// Frees the clusters that are read.
-    fn zero(&mut self) {
+    /// Gives up the clusters that are read, from that one on: what is given up is durable.
+    fn zero(&mut self, at: u64) {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
         request.extend([0, 0, 0, 6]);
-        request.extend([0; 16]);
+        request.extend([0; 8]);
+        request.extend((at * CLUSTER).to_be_bytes());
         request.extend(u32::try_from(READ as u64 * CLUSTER).unwrap().to_be_bytes());
         self.changes.write_all(&request).unwrap();
         assert!(answered(&mut self.changes).is_some());
+        self.edge.flush().unwrap();
     }
 
-    /// Has the clusters reused that were freed, if they may be.
-    fn reuse(&mut self) {
-        (1..8).for_each(|n| self.write(n * READ as u64, OTHER));
+    /// Whether what is written now is where the old clusters were.
+    fn is_reused(&mut self, at: u64) -> bool {
+        self.write(at, OTHER);
+        self.homes(at).iter().any(|home| self.old.contains(home))
+    }
+
+    /// Has the clusters reused that were freed, if they may be: whether they were.
+    fn reuse(&mut self) -> bool {
+        (1..8).any(|n| self.is_reused(n * READ as u64))
     }
 
     /// Waits until no lease of what was freed is held any more; then it is reused.
     fn wait_for_reuse(&mut self) {
-        let begun = Instant::now();
-        while self.toy.counts().held > 0 {
+        let (begun, at) = (Instant::now(), CLUSTERS - READ as u64);
+        while !self.is_reused(at) {
             assert!(begun.elapsed() < GUARD, "a lease lives on");
+            self.zero(at);
             std::thread::sleep(Duration::from_millis(20));
         }
-        let before = self.toy.counts().reused;
-        self.write(0, OTHER);
-        assert!(self.toy.counts().reused > before);
+    }
+
+    /// The client leaves, the server stops, and the image is closed.
+    fn end(self) {
+        drop(self.changes);
+        assert!(self.server.stop());
+        self.context.control.end();
+        drop(self.directory);
     }
 }
 
@@ -104,10 +137,10 @@ fn ask_for_old(socket: &mut impl Write) {
 }
 
 #[test]
-fn what_lies_scattered_over_files_is_sent_from_there_piece_by_piece_and_holes_are_zeroes() {
+fn what_lies_scattered_is_sent_piece_by_piece_and_holes_are_zeroes() {
     let mut disk = Disk::start();
     (1..4).for_each(|n| disk.write(n * READ as u64, u8::try_from(n).unwrap()));
-    disk.zero();
+    disk.zero(0);
     let len = 5 * READ as u64 * CLUSTER;
     let mut socket = connect(&disk.path);
     // Neither end is that of a cluster.
@@ -119,9 +152,8 @@ fn what_lies_scattered_over_files_is_sent_from_there_piece_by_piece_and_holes_ar
         let n = at / (READ as u64 * CLUSTER);
         assert_eq!(u64::from(*byte), if n < 4 { n } else { 0 }, "at {at}");
     }
-    assert_eq!(disk.toy.counts().reads, 0, "read, and not sent from where they lie");
-    drop((socket, disk.changes));
-    assert!(disk.server.stop());
+    drop(socket);
+    disk.end();
 }
 
 #[test]
@@ -130,17 +162,15 @@ fn what_lies_in_a_unix_socket_is_not_reused_before_it_is_received_and_then_it_is
     let mut late = connect(&disk.path);
     ask_for_old(&mut late);
     settle(&late);
-    disk.zero();
-    disk.reuse();
-    assert_eq!(disk.toy.counts().reused, 0);
+    disk.zero(0);
+    assert!(!disk.reuse());
     receive(&mut late);
     // The connection lives on, and is asked for nothing.
     disk.wait_for_reuse();
     ask_for_old(&mut late);
     settle(&late);
     drop(late);
-    drop(disk.changes);
-    assert!(disk.server.stop());
+    disk.end();
 }
 
 #[test]
@@ -160,14 +190,12 @@ fn what_lies_in_a_tcp_socket_is_not_reused_before_the_connection_has_ended_for_l
         .collect();
     // It sends no more, and reads later.
     late[1].shutdown(std::net::Shutdown::Write).unwrap();
-    disk.zero();
-    disk.reuse();
+    disk.zero(0);
+    assert!(!disk.reuse());
     late.iter_mut().for_each(receive);
-    assert_eq!(disk.toy.counts().reused, 0);
     drop(late);
     disk.wait_for_reuse();
-    drop(disk.changes);
-    assert!(disk.server.stop());
+    disk.end();
 }
 
 #[test]
@@ -179,12 +207,10 @@ fn what_a_client_has_in_its_socket_outlives_a_connection_that_the_server_has_clo
     // No request: the server does not wait for a client that breaks the protocol.
     late.write_all(&[1; 28]).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    disk.zero();
-    disk.reuse();
-    assert_eq!(disk.toy.counts().reused, 0);
+    disk.zero(0);
+    assert!(!disk.reuse());
     receive(&mut late);
     assert_eq!(late.read(&mut [0]).unwrap(), 0, "it is closed");
     disk.wait_for_reuse();
-    drop(disk.changes);
-    assert!(disk.server.stop());
+    disk.end();
 }

@@ -5,6 +5,7 @@
 mod client;
 mod dropped;
 mod fetching;
+mod images;
 mod leases;
 mod names;
 mod panicking;

@@ -8,7 +8,6 @@ mod direct;
 mod power;
 mod scratch;
 mod test_device;
-pub mod toy;
 
 use runtime::WorkPool;
 use std::sync::Arc;
