@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
+use device::{Error, ErrorKind, Fault};
 use serde_json::{Value, json};
 
 use crate::arguments::{flag, json_flag, size, value};
@@ -66,7 +67,11 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let say = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
     let mut stream = UnixStream::connect(&path).map_err(|e| {
         let cure = "is that the socket of `serve --control`, and does the server run?";
-        Failure::new(format!("{place}: connect: {e}; {cure}"))
+        let line = format!("{place}: connect: {e}; {cure}");
+        match e.kind() {
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => gone(line),
+            _ => Failure::new(line),
+        }
     })?;
     stream.set_read_timeout(Some(WITHIN)).map_err(say)?;
     stream.set_write_timeout(Some(WITHIN)).map_err(say)?;
@@ -76,7 +81,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let got = BufReader::new(stream.take(REPLY)).read_line(&mut line);
     if line.is_empty() {
         got.and(sent).map_err(say)?;
-        return Err(Failure::new(format!("{place}: the server left without a reply")));
+        return Err(gone(format!("{place}: the server left without a reply")));
     }
     let reply: Value = serde_json::from_str(&line)
         .map_err(|e| Failure::new(format!("{place}: the reply makes no sense: {e}")))?;
@@ -93,6 +98,12 @@ fn run(matches: &ArgMatches) -> ExitResult {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The server is not there, or has gone: another try may succeed.
+fn gone(line: String) -> Failure {
+    let error = Error::new(ErrorKind::Disconnected, Fault::Peer, line);
+    Failure::because(&error, &error)
 }
 
 /// The request for the words of the command.

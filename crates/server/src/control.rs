@@ -1,8 +1,8 @@
 //! The control socket: bitmaps of a running server are listed, started and stopped.
 //!
 //! A client sends lines, each a JSON object, and gets a line for each: `{"error": …}`, or what it
-//! asked for. Only the user that the server runs as is answered (SO_PEERCRED; the socket's file has
-//! mode 0600, too). A thread waits for clients, and each has a thread of its own; their number, the
+//! asked for. Only the user that the server runs as, and root, are answered (SO_PEERCRED; the
+//! socket's file has mode 0600, too). A thread waits for clients, and each has a thread of its own; their number, the
 //! length of a line and the time for each are limited. None of this runs on a reactor, and no lock
 //! is held while a client is waited for, so nobody who holds the socket up holds up a disk.
 
@@ -104,9 +104,10 @@ impl Drop for CountedClient {
 
 /// Why a client is not answered.
 fn refusal(stream: &Stream, others: usize) -> Option<String> {
-    let ours = rustix::process::geteuid().as_raw();
+    let allowed = [rustix::process::geteuid(), rustix::process::Uid::ROOT];
     match stream.peer() {
-        Peer::Unix { credentials: Some(theirs) } if theirs.uid == ours => {}
+        Peer::Unix { credentials: Some(theirs) }
+            if allowed.iter().any(|uid| uid.as_raw() == theirs.uid) => {}
         _ => return Some("only the user that the server runs as is answered".to_owned()),
     }
     (others >= CLIENTS).then(|| format!("{others} clients are connected already; try again"))
@@ -227,7 +228,7 @@ fn bitmap(request: &Value, exports: &[ControlledExport], log: &ServerLog) -> Res
     };
     if flag("persistent")? {
         let action = "a bitmap of a running server is in memory and ends with it; one that stays is \
-                      added to the image before it is served (`qemu-img bitmap --add`)";
+                      added to the image before it is served (`diskferry bitmap --add`)";
         return Err(Error::unsupported(action));
     }
     let name = text("name")?.ok_or_else(|| Error::invalid("`name` is missing"))?;
@@ -237,8 +238,11 @@ fn bitmap(request: &Value, exports: &[ControlledExport], log: &ServerLog) -> Res
     let unknown = || Error::invalid(format!("no export is named `{wanted}`; `list` shows them"));
     let export = by_name.or_else(default).ok_or_else(unknown)?;
     if export.is_read_only && matches!(action, BitmapAction::Add { .. }) {
-        let action = format!("the export `{}` is read-only: nothing is written", export.name);
-        return Err(Error::invalid(action));
+        let name = match &*export.name {
+            "" => "the default export".to_owned(),
+            name => format!("the export `{name}`"),
+        };
+        return Err(Error::invalid(format!("{name} is read-only: nothing is written")));
     }
     export.bitmaps.act(name, action)?;
     let what = format_args!("export `{}`: bitmap `{name}`: {action:?}", export.name);

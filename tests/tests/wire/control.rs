@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
-use blackbox::run::{ferry, json, text};
+use blackbox::peers::{diskferry, peer};
+use blackbox::run::{ferry, json, program, run, text};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::TempDir;
 use blackbox::{GUARD, MIB, eventually, index};
@@ -175,6 +176,33 @@ fn garbage_and_endless_lines_are_answered_with_errors_and_nothing_changes() {
     assert!(lines[0]["exports"][0]["bitmaps"].as_array().unwrap().is_empty(), "{two}");
     assert!(lines[1]["error"].is_string(), "{two}");
     server.session(Mode::Structured, "").write(0, &[1; 512]);
+    assert!(server.stop().success());
+}
+
+#[test]
+fn only_the_user_of_the_server_and_root_are_answered_and_a_server_that_is_not_there_may_come() {
+    let temp = TempDir::new();
+    let absent = ferry(["ctl", text(&temp.join("none")), "list"]);
+    assert_eq!(absent.status.code(), Some(75), "{}", absent.stderr);
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let serve = Serve::memory("1M").option("-u").option("nobody").option("-r");
+    let (server, place) = start(&temp, serve);
+    assert_eq!(ctl(&place, &["list"])["exports"][0]["read-only"], true);
+    let added = ferry(["ctl", text(&place), "bitmap", "add", "b"]);
+    assert!(added.failed().contains("the default export is read-only"), "{}", added.stderr);
+    // Another user who may open the socket all the same is not answered.
+    let Some(setpriv) = peer("setpriv") else { return };
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let copy = temp.join("diskferry");
+    std::fs::copy(diskferry(), &copy).unwrap();
+    let mut other = program(&setpriv, ["--reuid=1", "--regid=1", "--clear-groups"]);
+    let told = run(other.arg(&copy).args(["ctl", text(&place), "list"]));
+    // Where users cannot be changed, setpriv says so.
+    let is_refused = told.stderr.contains("only the user") || told.stderr.contains("setpriv:");
+    assert!(is_refused, "{told:?}");
     assert!(server.stop().success());
 }
 

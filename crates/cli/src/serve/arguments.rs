@@ -241,7 +241,7 @@ fn process(command: Command) -> Command {
         .arg(
             value(
                 "--control SOCKET",
-                "Take commands of `diskferry ctl` at this Unix socket, from our own user only",
+                "Take commands of `diskferry ctl` at this Unix socket, from our own user and root",
             )
             .value_parser(value_parser!(PathBuf))
             .value_hint(ValueHint::FilePath),

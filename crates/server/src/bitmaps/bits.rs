@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use device::{StatusRun, merge_run};
+use device::{Error, ErrorKind, Fault, Result, StatusRun, merge_run};
 
 /// Granules in a word.
 const WORD: u64 = 64;
@@ -17,10 +17,20 @@ pub(super) struct DirtyBits {
 
 impl DirtyBits {
     /// With nothing set. Takes an eighth of a byte for each granule.
-    pub(super) fn new(size: u64, granularity_bits: u32) -> Self {
-        let count = usize::try_from(words(size, granularity_bits)).unwrap_or(0);
-        let words = (0..count).map(|_| AtomicU64::new(0)).collect();
-        Self { size, granularity_bits, words }
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn new(size: u64, granularity_bits: u32) -> Result<Self> {
+        let count = words(size, granularity_bits);
+        let none = || {
+            let action = format!("{} bytes of memory for a bitmap", count.saturating_mul(8));
+            Error::new(ErrorKind::NoMemory, Fault::File, action)
+        };
+        let count = usize::try_from(count).map_err(|_| none())?;
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| none())?;
+        words.extend((0..count).map(|_| AtomicU64::new(0)));
+        Ok(Self { size, granularity_bits, words: words.into() })
     }
 
     /// Sets the bits of a range, of which nothing behind the end of the disk counts.
@@ -85,7 +95,7 @@ mod tests {
     fn runs_are_those_of_the_granules_that_were_set_and_end_with_the_range() {
         let size = (200 << 9) + 17;
         for (offset, len) in [(0, 1), (511, 2), (512 * 63, 513), (512 * 60, 512 * 90), (7, size)] {
-            let bits = DirtyBits::new(size, 9);
+            let bits = DirtyBits::new(size, 9).unwrap();
             bits.set(offset, len);
             let end = (offset + len).min(size);
             let dirty =
@@ -101,7 +111,7 @@ mod tests {
                 assert_eq!(bits.runs(from, to - from, 1), runs[..1]);
             }
         }
-        let all = DirtyBits::new(size, 9);
+        let all = DirtyBits::new(size, 9).unwrap();
         all.set(0, u64::MAX);
         assert_eq!(all.dirty_bytes(), size);
         assert_eq!(all.runs(0, size, 9), [StatusRun { len: size, value: 1 }]);

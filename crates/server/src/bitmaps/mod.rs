@@ -178,7 +178,7 @@ impl LiveBitmaps {
             return exists();
         }
         // Not under the lock: it may be large.
-        let bits = Arc::new(DirtyBits::new(self.0.size, granularity_bits));
+        let bits = Arc::new(DirtyBits::new(self.0.size, granularity_bits)?);
         let mut state = self.0.state.write();
         if find(&mut state, name).is_some() {
             return exists();
@@ -199,7 +199,7 @@ impl LiveBitmaps {
         let known = find(&mut self.0.state.write(), name).map(|bitmap| bitmap.granularity_bits);
         let known = known.ok_or_else(|| self.unknown(name))?;
         // Not under the lock.
-        let fresh = Arc::new(DirtyBits::new(self.0.size, known));
+        let fresh = Arc::new(DirtyBits::new(self.0.size, known)?);
         let mut state = self.0.state.write();
         // It may be another one by now.
         let bitmap = find(&mut state, name).filter(|bitmap| bitmap.granularity_bits == known);
@@ -314,6 +314,7 @@ impl Drop for Change {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
     use device::Operation;
@@ -359,6 +360,70 @@ mod tests {
         bitmaps.act("b", BitmapAction::Clear).unwrap();
         bitmaps.act("late", ADD).unwrap();
         assert_eq!((dirty(&bitmaps, "b"), dirty(&bitmaps, "late")), (0, 0));
+    }
+
+    /// Changes the disk at random until the end, while `gate` lets it.
+    fn change(edge: &Edge, seed: u64, gate: &RwLock<()>, (stop, done): (&AtomicBool, &AtomicU64)) {
+        let mut n = seed;
+        while !stop.load(Ordering::Relaxed) {
+            n = n.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let (at, len) = ((n >> 33) % (SIZE - 8192), 1 + (n >> 20) % 8192);
+            let _held = gate.read();
+            let data = vec![n.to_le_bytes()[4]; usize::try_from(len).unwrap()];
+            let changed = match n >> 61 {
+                0 => edge.zero(at, len, device::ZeroFlags::default()),
+                1 => edge.trim(at, len, false),
+                kind => edge.write(&data, at, kind == 2),
+            };
+            changed.unwrap();
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_a_copy_that_begins_after_a_bitmap_lacks_is_in_it() {
+        let (edge, bitmaps) = LiveBitmaps::over(&TestDevice::new(1 << 20).edge(&WorkPool::new(4)));
+        let (gate, stop, done) = (RwLock::new(()), AtomicBool::new(false), AtomicU64::new(0));
+        let (mut missing, mut clean) = (Vec::new(), 0);
+        let whole = || {
+            let mut bytes = vec![0; 1 << 20];
+            for (n, piece) in bytes.chunks_mut(4096).enumerate() {
+                edge.read(piece, n as u64 * 4096).unwrap();
+            }
+            bytes
+        };
+        std::thread::scope(|scope| {
+            for seed in 1..=4 {
+                let (edge, gate, told) = (&edge, &gate, (&stop, &done));
+                scope.spawn(move || change(edge, seed, gate, told));
+            }
+            for round in 0..60 {
+                let actions: &[_] = match round % 3 {
+                    0 => &[BitmapAction::Remove, ADD],
+                    1 => &[BitmapAction::Clear],
+                    _ => &[BitmapAction::Disable, BitmapAction::Clear, BitmapAction::Enable],
+                };
+                // There is none to remove at first.
+                actions.iter().for_each(|action| drop(bitmaps.act("b", *action)));
+                let (before, so_far) = (whole(), done.load(Ordering::Relaxed));
+                while done.load(Ordering::Relaxed) < so_far + 8 {
+                    std::thread::yield_now();
+                }
+                let _held = gate.write();
+                let (after, number) = (whole(), bitmaps.contexts()[0].0);
+                let mut at = 0;
+                for run in bitmaps.status(number, (0, SIZE), usize::MAX).unwrap() {
+                    let range = at..at + usize::try_from(run.len).unwrap();
+                    at = range.end;
+                    let is_same = before[range.clone()] == after[range.clone()];
+                    clean += usize::from(run.value == 0);
+                    missing.extend((run.value == 0 && !is_same).then_some((round, range)));
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(missing, []);
+        assert!(clean > 0, "everything was dirty: nothing was shown");
     }
 
     #[test]
