@@ -13,7 +13,7 @@ use blackbox::peers::{diskferry, skip_environment};
 use blackbox::run::{Job, ours, run};
 use blackbox::storage::Mounted;
 use blackbox::temp::pattern;
-use blackbox::{MIB, wait_for_lines};
+use blackbox::{MIB, eventually, wait_for_lines};
 use rustix::process::Signal;
 
 use super::disks::differ;
@@ -148,7 +148,9 @@ fn a_source_that_is_cut_off_midway_is_an_error() {
         let target = ground.temp.join("target");
         let mut command = ours(["convert", "-f", "raw", "-O", format, "-r", "2M"]);
         let job = Job::start(command.args(*options).args([&source, &target]));
-        thread::sleep(Duration::from_millis(150));
+        // It has begun, and not ended.
+        eventually("the source is open", || has_open(&job, &source).then_some(()));
+        thread::sleep(Duration::from_millis(50));
         File::options().write(true).open(&source).unwrap().set_len(700_000).unwrap();
         let outcome = job.wait();
         // Where all was read before it was cut, all is there.
@@ -164,6 +166,13 @@ fn a_source_that_is_cut_off_midway_is_an_error() {
         ground.clear();
     }
     none_failed(&failures);
+}
+
+/// Whether it has this file open, or has ended.
+fn has_open(job: &Job, path: &Path) -> bool {
+    let Ok(held) = std::fs::read_dir(format!("/proc/{}/fd", job.pid())) else { return true };
+    let mut links = held.flatten().map(|entry| std::fs::read_link(entry.path()));
+    links.any(|link| link.is_ok_and(|link| link == path))
 }
 
 #[test]

@@ -17,4 +17,5 @@ mod made_by_us;
 mod recipes;
 mod returning;
 mod served;
+mod served_kills;
 mod written;
