@@ -147,6 +147,29 @@ except PermissionError as e:
                 self.assertEqual(bytes(disk.read(9, 0)), b"qcow data")
         self.assertTrue(diskferry.compare(raw, image))
 
+    def test_images_are_written_where_they_lie(self):
+        for format in ("qcow2", "vdi", "vpc", "vmdk", "vhdx"):
+            options = {"force_size": "on"} if format == "vpc" else None
+            image, raw = self.path("image." + format), self.file("raw", b"raw data".ljust(1 << 20, b"\0"))
+            diskferry.convert("pattern:4M", image, format, options=options)
+            with diskferry.open(image, write=True, format=format) as disk:
+                self.assertTrue(disk.writable)
+                disk.write(b"hello", 3 << 20)
+                disk.zero(65536, 2 << 20)
+            diskferry.convert(raw, image, format, source_format="raw", create=False)
+            with diskferry.open(image, format=format) as disk:
+                self.assertEqual((disk.size, bytes(disk.read(9, 0))), (4 << 20, b"raw data\0"), format)
+                self.assertEqual(bytes(disk.read(6, (3 << 20) - 1))[1:], b"hello")
+                self.assertEqual(bytes(disk.read(65536, 2 << 20)), bytes(65536))
+                self.assertEqual(bytes(disk.read(8, 1 << 20)), (1 << 20).to_bytes(8, "big"))
+            with self.assertRaisesRegex(diskferry.Error, "too small"):
+                diskferry.convert("pattern:5M", image, format, create=False)
+            with self.assertRaisesRegex(diskferry.Error, "keeps its options"):
+                diskferry.convert(raw, image, format, options={"x": "y"}, create=False)
+            self.assertEqual(os.path.getsize(raw), 1 << 20)
+        with self.assertRaises(FileNotFoundError):
+            diskferry.convert(raw, self.path("none"), "qcow2", source_format="raw", create=False)
+
     def test_a_copy_reports_progress_and_an_exception_stops_it(self):
         seen = []
         target = self.path("copy")

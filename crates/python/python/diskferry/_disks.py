@@ -103,6 +103,7 @@ class _Choices(NamedTuple):
     flush: bool
     force: bool
     target_is_zero: bool
+    create: bool
 
 
 def _pairs(given: Optional[Mapping[str, object]]) -> list[tuple[str, str]]:
@@ -377,16 +378,19 @@ def convert(
     target_is_zero: bool = False,
     flush: bool = True,
     force: bool = False,
+    create: bool = True,
 ) -> dict[str, Any]:
     """Copies a disk into a new image of `format`; the rest is as in `copy`.
 
     options: the format's options for a new image (cluster_size=, ...).
     compress: whether the new image is compressed.
     source_format: without it, it is guessed.
+    create: whether the image is made. Otherwise it is there, and written where it lies (as by `convert -n`): it keeps its
+        options and size, and what lies behind the end of the source.
     """
     naming = _naming(source, source_format, source_filters, allow_external, source_params)
     made = _naming(target, format, target_filters, allow_external, None, options, compress)
-    choices = _Choices(threads, connections, sparse, allocated, flush, force, target_is_zero)
+    choices = _Choices(threads, connections, sparse, allocated, flush, force, target_is_zero, create)
     return _native.copy(naming, made, choices, progress)
 
 

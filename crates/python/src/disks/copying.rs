@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use copy::{Anew, Cancel, CopyPlan, Flush, Options, Progress, Report};
 use device::Edge;
-use disk::{Contents, Created, Creation, Holds, Image, Made, Named, OpenOptions, Relation, Stack};
+use disk::{
+    Contents, Created, Creation, Holds, Image, Made, Named, OpenOptions, Relation, Stack, Storage,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use runtime::Context;
@@ -44,6 +46,8 @@ pub(crate) struct Choices {
     flush: bool,
     force: bool,
     target_is_zero: bool,
+    /// Whether the target is made; otherwise it is there, and written where it lies.
+    create: bool,
 }
 
 impl Choices {
@@ -105,6 +109,10 @@ impl Work {
         };
         let force = self.choices.force;
         let options = OpenOptions { connections, force, once: true, ..OpenOptions::read_write() };
+        if !self.choices.create {
+            let target = in_place(&self.target, (source.info().size, &files), &options, context)?;
+            return Ok((source, apart, target));
+        }
         let creation = Creation {
             appears: true,
             write_back: self.choices.flush,
@@ -178,6 +186,26 @@ impl Work {
     }
 }
 
+/// The existing target, to be written where it lies.
+fn in_place(
+    (named, stack): &(Named, Stack),
+    (size, files): (u64, &[Storage]),
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<Created, Failed> {
+    disk::check_apart(&named.storage(), files).map_err(|e| e.on(named))?;
+    let edge = disk::open(named, stack, options, context)?.edge;
+    if !edge.info().abilities.write {
+        let text = format!("{named}: can only be read; nothing was changed");
+        return Err(Failed::new(device::ErrorKind::ReadOnly, text));
+    }
+    if edge.info().size < size {
+        let text = format!("{named}: is too small; nothing was changed");
+        return Err(Failed::new(device::ErrorKind::NoSpace, text));
+    }
+    Ok(Created { edge, holds: Holds::Unknown, made: None })
+}
+
 /// Copies all of one disk to another, which is created if it does not exist. `progress` is called
 /// with the bytes done and in all. Returns statistics.
 #[pyfunction(name = "copy")]
@@ -190,7 +218,7 @@ pub(crate) fn copy_disk<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let source = source.resolve(py, Handling::Read)?;
     let target = target.resolve(py, Handling::Write)?;
-    check_target(py, &target.0, target.1.image(), choices.force)?;
+    check_target(py, &target.0, target.1.image(), &choices)?;
     // A copy onto its own source is refused.
     disk::relate(&source.0, &target.0).map_err(|e| raise(py, &e))?;
     let (counters, cancel) = (Progress::default(), Cancel::default());
@@ -219,9 +247,13 @@ pub(crate) fn copy_disk<'py>(
 }
 
 /// Refuses a target that cannot be created or must not be written.
-fn check_target(py: Python<'_>, named: &Named, image: &Image, force: bool) -> PyResult<()> {
+fn check_target(py: Python<'_>, named: &Named, image: &Image, choices: &Choices) -> PyResult<()> {
     image.check().map_err(|e| raise(py, &e))?;
     let refuse = |kind, text: String| Err(raise_words(py, kind, &text));
+    if !choices.create && (image.compress || !image.options.is_empty()) {
+        let text = "create=False: an image that exists keeps its options, and is not compressed";
+        return refuse(device::ErrorKind::InvalidInput, text.to_owned());
+    }
     if image.options.contains("backing_file") {
         let text = "an image over a backing image is made by `diskferry convert -B`";
         return refuse(device::ErrorKind::Unsupported, text.to_owned());
@@ -230,13 +262,13 @@ fn check_target(py: Python<'_>, named: &Named, image: &Image, force: bool) -> Py
         None if image.compress => {
             return refuse(device::ErrorKind::InvalidInput, "raw is not compressed".to_owned());
         }
-        Some(format) if format.create.is_none() => {
+        Some(format) if choices.create && format.create.is_none() => {
             let text = format!("{} images can be read, but not created", format.word);
             return refuse(device::ErrorKind::Unsupported, text);
         }
         _ => {}
     }
-    let users = if force { Vec::new() } else { named.users() };
+    let users = if choices.force { Vec::new() } else { named.users() };
     if users.is_empty() {
         return Ok(());
     }
