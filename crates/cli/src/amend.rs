@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
+use device::Param;
 use disk::{Format, OpenOptions};
 use runtime::Context;
 
@@ -10,6 +11,7 @@ use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, CACHES, Source};
 use crate::output;
+use crate::progress::percent;
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -31,7 +33,7 @@ fn arguments(command: Command) -> Command {
         .arg(disk_as("disk", "FILE", "A path, or file:PATH").required(false))
         .arg(image::format_argument("-f, --format", "Format [default: a guess]"))
         .arg(image::options_option("What changes; help lists what may"))
-        .arg(flag("-p, --progress", "Ignored: nothing takes long"))
+        .arg(flag("-p, --progress", "Show how much is done on standard output"))
         .arg(flag("-q, --quiet", "Print errors only"))
         .arg(flag("--force", "Ignored: nothing is changed that needs it"))
         .arg(value("-t, --cache MODE", "Ignored").value_parser(CACHES))
@@ -55,17 +57,45 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let source = Source::read(matches, disk)?;
     let (options, context) = (OpenOptions::read_write(), Context::default());
     let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
-    let text = help(kept.format)?;
+    let text = help(kept.format).map_err(|failure| failure.behind(&format!("{disk}: ")))?;
     if image::asks_for_help(texts()) {
         return output::text(&text);
     }
     let options = image::options(texts())?;
+    if let Some((key, cure)) = options.iter().find_map(|(key, _)| elsewhere(kept.format, key)) {
+        return Err(Failure::usage(format!("-o {key}: {cure}")));
+    }
     let declared = options.check_declared(kept.format.upkeep.amended, false);
     declared.map_err(|e| Failure::usage(format!("-o: {e}")))?;
-    kept.change("amend", kept.format.upkeep.amend, |amend, container, opening| {
+    let none = "images of this format have no options to amend";
+    let shows = matches.get_flag("progress") && !matches.get_flag("quiet");
+    if shows {
+        percent(0, 1, '\r');
+    }
+    kept.change(none, kept.format.upkeep.amend, |amend, container, opening| {
         amend(container, opening, &options)
     })?;
+    if shows {
+        percent(1, 1, '\n');
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An option that is not amended, and what to do.
+fn elsewhere<'a>(format: &Format, key: &'a str) -> Option<(&'a str, &'static str)> {
+    let has = |params: &[Param]| params.iter().any(|param| param.key == key);
+    let cure = match key {
+        _ if has(format.upkeep.amended) => return None,
+        "backing_file" | "backing_fmt" => "`diskferry rebase` changes it",
+        _ if key.starts_with("encrypt.") => {
+            "the keys of an encrypted image are not changed; `diskferry convert -o` makes another"
+        }
+        _ if format.create.as_ref().is_some_and(|create| has(create.options)) => {
+            "is chosen when an image is made; `diskferry convert -o` makes another"
+        }
+        _ => return None,
+    };
+    Some((key, cure))
 }
 
 /// The options that a format amends.

@@ -64,8 +64,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
             return Err(unchecked(&source));
         }
         let change = kept.format.upkeep.repair;
+        let none = "images of this format are not repaired; `diskferry convert` makes a new one";
         let repaired =
-            kept.change("repair", change, |repair, edge, opening| repair(edge, opening, what))?;
+            kept.change(none, change, |repair, edge, opening| repair(edge, opening, what))?;
         return report(matches, &source, kept.format.word, &repaired);
     }
     let checked = disk::check(&source.disk, image, &image::reading(matches), &context)?;

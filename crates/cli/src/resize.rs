@@ -101,7 +101,8 @@ fn resize_image(matches: &ArgMatches, wish: &Resizing, room: &str) -> Result<(),
     let (options, context) = (OpenOptions::read_write(), Context::default());
     let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
     let size = |before| wish.of(before).map(|resized| resized.after);
-    kept.change("resize", kept.format.upkeep.resize, |resize, container, opening| {
+    let none = "images of this format are not resized";
+    kept.change(none, kept.format.upkeep.resize, |resize, container, opening| {
         resize(container, opening, &size, room)
     })?;
     Ok(())

@@ -59,7 +59,7 @@ pub(crate) fn keep_closed<'a>(
     if repair.is_none() || !(kept.format.describe)(&kept.container, context)?.dirty {
         return Ok(kept);
     }
-    kept.change("repair", repair, |repair, container, opening| {
+    kept.change("images of this format are not repaired", repair, |repair, container, opening| {
         repair(container, opening, Repair::All)
     })?;
     drop(kept);
@@ -81,7 +81,7 @@ pub(crate) fn check_snapshots(overlay: &Description) -> Result<()> {
 
 impl KeptImage<'_> {
     /// Does what its format can do, with what that needs: `change` is a field of
-    /// [`Format::upkeep`], and `what` says what it does.
+    /// [`Format::upkeep`], and `what` says of formats without it what they cannot do.
     ///
     /// # Errors
     /// Its format cannot do it; or as `change`.
@@ -93,7 +93,8 @@ impl KeptImage<'_> {
     ) -> Result<T> {
         let name = &self.container.info().name;
         let Some(change) = change else {
-            return Err(Error::unsupported(what).on(self.format.word).on(name));
+            let action = format!("{}: {what}", self.format.word);
+            return Err(Error::unsupported(action).on(name));
         };
         let (params, context) = (&self.image.params, self.context);
         let opening = Opening { params, files: &self.gate, context };
