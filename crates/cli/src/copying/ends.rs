@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use copy::{Anew, Flush, Reflink};
-use device::{Edge, ErrorKind, Info, format_size};
+use device::{Edge, Info, format_size};
 use disk::{
     ByteStream, ConcatPart, Contents, Created, Creation, Holds, Image, OpenOptions, Relation,
     Stack, Storage, concat,
@@ -304,6 +304,9 @@ fn check_room(target: &Created, stack: &Stack, size: u64) -> Result<(), Failure>
     )))
 }
 
+/// What helps where an existing image is not written.
+const LEAVE_OUT: &str = "create the target: leave out -n";
+
 /// The existing target, to be written where it lies.
 fn in_place(
     work: &CopyRequest,
@@ -314,34 +317,35 @@ fn in_place(
     let (stack, target) = (&work.target_stack, &work.target);
     let apart = disk::check_apart(&target.storage(), files);
     apart.map_err(|e| e.on(target.to_string()))?;
-    let edge = disk::open(target, stack, options, context)?.edge;
-    if stack.image().format().is_some() && edge.info().size < size {
+    let is_image = stack.image().format().is_some();
+    let edge = match disk::open(target, stack, options, context) {
+        Err(e) if is_image => {
+            return Err(Failure::because(&e, format!("-n: {e}; {LEAVE_OUT}")));
+        }
+        opened => opened?.edge,
+    };
+    if is_image && edge.info().size < size {
         return Err(Failure::new(format!(
-            "-n: {target}: the disk in it has {} bytes, the source has {size}; nothing was changed",
+            "-n: {target}: the disk in it has {} bytes, the source has {size}; {LEAVE_OUT}",
             edge.info().size
         )));
     }
     Ok(Created { edge, holds: Holds::Unknown, made: None })
 }
 
-/// The existing image, to be made again as it is, which is quickest: it must be empty. `None`: it
-/// is not, and is written where it lies, if its format can be.
+/// The existing image, to be made again as it is, where it cannot be written: it must be empty.
+/// `None`: it is written where it lies, and is an image whenever the copy is stopped.
 fn made_again(work: &CopyRequest, size: u64, context: &Context) -> Result<Option<Stack>, Failure> {
     let (image, target) = (work.target_stack.image(), &work.target);
-    let advice = "create the target: leave out -n";
-    let is_written = image.format().is_some_and(|format| format.write.is_some())
-        && !image.compress
-        && !work.is_overlay;
-    let found = match disk::remake(target, image, &OpenOptions::read_only(), context) {
-        Err(e) if is_written && e.kind() == ErrorKind::Unsupported => return Ok(None),
-        found => found.map_err(|e| Failure::because(&e, format!("-n: {e}; {advice}")))?,
-    };
-    if found.size > size && is_written {
+    let is_written = image.format().is_some_and(|format| format.write.is_some());
+    if is_written && !image.compress && !work.is_overlay {
         return Ok(None);
     }
+    let found = disk::remake(target, image, &OpenOptions::read_only(), context)
+        .map_err(|e| Failure::because(&e, format!("-n: {e}; {LEAVE_OUT}")))?;
     if found.size != size {
         return Err(Failure::new(format!(
-            "-n: {target}: the disk in it has {} bytes, the source has {size}; {advice}",
+            "-n: {target}: the disk in it has {} bytes, the source has {size}; {LEAVE_OUT}",
             found.size
         )));
     }
