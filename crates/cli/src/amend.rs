@@ -38,6 +38,7 @@ fn arguments(command: Command) -> Command {
         .arg(flag("--force", "Ignored: nothing is changed that needs it"))
         .arg(value("-t, --cache MODE", "Ignored").value_parser(CACHES))
         .arg(image::object())
+        .arg(image::image_opts())
         .arg(image::external_argument())
 }
 

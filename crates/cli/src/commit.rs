@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command};
 use copy::{Cancel, CopyPlan, ListedRange, Options, Progress, RangeFate};
 use device::{Edge, Extent};
-use disk::{Image, Named, OpenOptions};
+use disk::OpenOptions;
 use runtime::{Context, OperatorLog};
 
 use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure, say};
+use crate::image::Source;
 use crate::progress::percent;
 use crate::verb::Verb;
 use crate::{copying, image, output};
@@ -49,6 +50,7 @@ fn arguments(command: Command) -> Command {
                 .value_parser(image::CACHES)
                 .hide_possible_values(true),
         )
+        .arg(image::image_opts())
         .arg(image::external_argument())
         .arg(image::object())
 }
@@ -56,13 +58,7 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> ExitResult {
     image::check_objects(matches)?;
     let name = image::word(matches, "disk").unwrap_or_default();
-    let word = image::word(matches, "format").ok_or_else(|| {
-        Failure::usage(format!(
-            "{}: its format is not guessed where it is written; add -f FORMAT",
-            device::text::shown(name)
-        ))
-    })?;
-    let image = Image { external: image::external(matches), ..Image::of(word)? };
+    let (disk, image) = Source::written(matches, name)?;
     let rate = image::word(matches, "rate-limit");
     let rate = rate.map(|text| copying::rate(text, "-r")).transpose()?;
     let log = OperatorLog::new(|line| say(&line.to_string()));
@@ -85,7 +81,6 @@ fn run(matches: &ArgMatches) -> ExitResult {
     };
     let empties = !matches.get_flag("keep");
     let options = OpenOptions::read_write();
-    let disk = Named::parse(name)?;
     let into = (image::word(matches, "base"), empties);
     let done = disk::commit(&disk, &image, into, &options, &context, &mut copy);
     context.control.end();

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use disk::{Image, Named, NewBacking, OpenOptions};
+use disk::{NewBacking, OpenOptions};
 use runtime::{Context, OperatorLog};
 
 use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure, say};
-use crate::image;
+use crate::image::{self, Source};
 use crate::progress::percent;
 use crate::verb::Verb;
 use crate::words::Words;
@@ -52,6 +52,7 @@ fn arguments(command: Command) -> Command {
         .arg(flag("-q, --quiet", "Print errors only"))
         .arg(cache("-t, --target-cache MODE", "Ignored: the result is durable in the end"))
         .arg(cache("-T, --source-cache MODE", "Ignored"))
+        .arg(image::image_opts())
         .arg(image::external_argument())
         .arg(image::object())
 }
@@ -59,13 +60,7 @@ fn arguments(command: Command) -> Command {
 fn run(matches: &ArgMatches) -> ExitResult {
     image::check_objects(matches)?;
     let name = image::word(matches, "disk").unwrap_or_default();
-    let word = image::word(matches, "format").ok_or_else(|| {
-        Failure::usage(format!(
-            "{}: its format is not guessed where it is written; add -f FORMAT",
-            device::text::shown(name)
-        ))
-    })?;
-    let image = Image { external: image::external(matches), ..Image::of(word)? };
+    let (disk, image) = Source::written(matches, name)?;
     let is_trusted = matches.get_flag("backing-unsafe");
     let backing = image::word(matches, "backing");
     if backing.is_none() && !is_trusted {
@@ -90,7 +85,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
             percent(done, total, if done < total { '\r' } else { '\n' });
         }
     };
-    let (disk, new) = (Named::parse(name)?, NewBacking { backing, is_trusted });
+    let new = NewBacking { backing, is_trusted };
     let options = OpenOptions::read_write();
     let done = disk::rebase(&disk, &image, new, &options, &context, &mut tell);
     context.control.end();

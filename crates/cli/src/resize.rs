@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command};
 use device::parse_size;
-use disk::{Allocation, Format, Image, Length, Named, NewRoom, OpenOptions, Resizing, Stack};
+use disk::{Allocation, Format, Length, NewRoom, OpenOptions, Resizing, Stack};
 use runtime::Context;
 
 use crate::arguments::{disk_as, flag, value};
@@ -51,6 +51,7 @@ fn arguments(command: Command) -> Command {
         )
         .arg(flag("-q, --quiet", "Print errors only"))
         .arg(image::object())
+        .arg(image::image_opts())
         .arg(image::external_argument())
 }
 
@@ -67,22 +68,21 @@ fn length(text: &str) -> Result<Length, Failure> {
 
 fn run(matches: &ArgMatches) -> ExitResult {
     image::check_objects(matches)?;
-    let disk = Named::parse(image::word(matches, "disk").unwrap_or_default())?;
+    let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
     let room = image::word(matches, "preallocation").unwrap_or("off");
     // Of tables only images have any.
     let mode = if room == "metadata" { Some(Allocation::Written) } else { image::allocation(room) };
     let mode = mode.unwrap_or(Allocation::Sparse);
     let length = length(image::word(matches, "size").unwrap_or_default())?;
     let wish = Resizing { length, shrink: matches.get_flag("shrink"), mode };
-    let named = image::word(matches, "format").map(Image::of).transpose()?;
-    match named.as_ref().and_then(Image::format) {
-        Some(format) if format.upkeep.resize.is_some() => resize_image(matches, &wish, room)?,
+    match source.stack.image().format() {
+        Some(format) if format.upkeep.resize.is_some() => resize_image(&source, &wish, room)?,
         _ if room == "metadata" => {
             return Err(Failure::usage("--preallocation=metadata is for -f qcow2"));
         }
         _ => {
-            refuse_images(matches, &disk, &Stack::default(), length)?;
-            disk.resize(&wish, &OpenOptions::read_write())?;
+            refuse_images(&source, length)?;
+            source.disk.resize(&wish, &OpenOptions::read_write())?;
         }
     }
     if matches.get_flag("quiet") {
@@ -91,8 +91,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     output::text("Image resized.\n")
 }
 
-fn resize_image(matches: &ArgMatches, wish: &Resizing, room: &str) -> Result<(), Failure> {
-    let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
+fn resize_image(source: &Source, wish: &Resizing, room: &str) -> Result<(), Failure> {
     let room = match room {
         "off" | "sparse" => NewRoom::None,
         "metadata" => NewRoom::Tables,
@@ -109,12 +108,8 @@ fn resize_image(matches: &ArgMatches, wish: &Resizing, room: &str) -> Result<(),
 }
 
 /// Only of a raw disk a longer file is a longer disk.
-fn refuse_images(
-    matches: &ArgMatches,
-    disk: &Named,
-    stack: &Stack,
-    length: Length,
-) -> Result<(), Failure> {
+fn refuse_images(source: &Source, length: Length) -> Result<(), Failure> {
+    let disk = &source.disk;
     let size = match length {
         Length::Exactly(bytes) => bytes.to_string(),
         Length::More(_) | Length::Less(_) => "SIZE".to_owned(),
@@ -130,14 +125,14 @@ fn refuse_images(
              -O {target} {disk} NEW` makes an image of that size"
         )
     };
-    if let Some(word) = image::word(matches, "format") {
-        return match Image::of(word)?.format() {
-            Some(format) => Err(Failure::new(format!("{disk}: {}", cure(format)))),
-            None => Ok(()),
-        };
+    if let Some(format) = source.stack.image().format() {
+        return Err(Failure::new(format!("{disk}: {}", cure(format))));
+    }
+    if !source.unsaid {
+        return Ok(());
     }
     let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
-    let opened = disk::open(disk, stack, &options, &Context::default())?;
+    let opened = disk::open(disk, &Stack::default(), &options, &Context::default())?;
     match formats::known(&opened.edge)? {
         Some(word) => {
             let known = formats::readable(word).and_then(|word| disk::format(word).ok());

@@ -108,6 +108,17 @@ impl Source {
         Ok(Self { disk, stack: Stack::default().over_image(image), unsaid })
     }
 
+    /// An image whose format has to be named, for it is written; nothing of it is guessed.
+    pub(crate) fn written(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure> {
+        let Self { disk, stack, unsaid } = Self::read(matches, text)?;
+        if unsaid {
+            return Err(Failure::usage(format!(
+                "{disk}: its format is not guessed where it is written; add -f FORMAT"
+            )));
+        }
+        Ok((disk, Image { guess_backing: false, ..stack.image().clone() }))
+    }
+
     /// The same, of one of its snapshots.
     pub(crate) fn at_snapshot(self, snapshot: Option<&str>) -> Result<Self, Failure> {
         let Some(snapshot) = snapshot else { return Ok(self) };
@@ -318,14 +329,17 @@ fn keys_to_make() -> Vec<PossibleValue> {
 /// What every verb takes that reads an image.
 pub(crate) fn arguments(command: Command) -> Command {
     patience::arguments(command)
-        .arg(
-            flag("--image-opts", "The name of the image is a list of QEMU's options")
-                .alias("source-image-opts"),
-        )
+        .arg(image_opts())
         .arg(flag("-U, --force-share", "Do not lock the image against others"))
         .arg(object())
         .arg(external_argument())
         .arg(sandbox::argument())
+}
+
+/// The option by which a name is a list of options.
+pub(crate) fn image_opts() -> Arg {
+    flag("--image-opts", "The name of the image is a list of QEMU's options")
+        .alias("source-image-opts")
 }
 
 /// The option for the files that images may name.
