@@ -223,3 +223,23 @@ fn a_disk_of_cryptsetup_is_read() {
     ferry(["copy", "-f", "luks", &name, &plain]).succeeded();
     assert_eq!(std::fs::metadata(&plain).unwrap().len(), 1 << 20);
 }
+
+#[test]
+fn an_encrypted_overlay_is_rebased_and_committed_with_its_key() {
+    let Some(keyed) = Keyed::new() else { return };
+    let [over, plain, other] = ["over", "plain", "other"].map(|name| keyed.ground.path(name));
+    std::fs::write(&other, vec![0; 1 << 20]).unwrap();
+    let options = "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10";
+    let create = ["create", "-q", "-f", "qcow2", "-o", options, "-F", "raw", "-b", &keyed.raw];
+    keyed.ours(&[&create[..], &[&over]].concat()).succeeded();
+    let image = format!("driver=qcow2,encrypt.key-secret=s,file.filename={over}");
+    let with = ["--allow-external", "chain", "--image-opts", &image];
+    // Over a disk of zeroes all that it shows is its own.
+    let rebase = ["rebase", "-F", "raw", "-b", &other];
+    keyed.ours(&[&rebase[..], &with].concat()).succeeded();
+    keyed.theirs(&["convert", "-O", "raw", "--image-opts", &image, &plain]).unwrap();
+    keyed.is_same(&plain);
+    keyed.ours(&[&["commit", "-q"][..], &with].concat()).succeeded();
+    keyed.is_same(&other);
+    keyed.theirs(&["check", "-q", "--image-opts", &image]).unwrap();
+}

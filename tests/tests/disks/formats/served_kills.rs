@@ -82,12 +82,12 @@ impl Model {
                 (Request::write(offset, &content.collect::<Vec<u8>>()), self.last)
             }
         };
-        for at in at..at + len {
+        for (at, touched) in touched.iter_mut().enumerate().skip(at).take(len) {
             // A trim may leave what there was.
-            if kind != 0 && !touched[at] {
+            if kind != 0 && !*touched {
                 self.latest[at].clear();
             }
-            touched[at] = true;
+            *touched = true;
             self.latest[at].insert(number);
             self.possible[at].insert(number);
         }
