@@ -7,7 +7,7 @@ use device::Result;
 use disk::{BitmapChange, Image, Named, OpenOptions, SnapshotChange};
 use runtime::{Context, to_usize};
 
-use crate::support::{Dice, Place, has_qemu};
+use crate::support::{Dice, Place, has_qemu, when_unlocked};
 
 /// Bytes of the disks.
 const SIZE: u64 = 3 << 20;
@@ -15,7 +15,8 @@ const SIZE: u64 = 3 << 20;
 fn change(place: &Place, change: SnapshotChange<'_>) -> Result<()> {
     let (context, image) = (Context::default(), Image::of("qcow2").unwrap());
     let disk = Named::parse(&place.path("image")).unwrap();
-    let kept = disk::keep(&disk, &image, &OpenOptions::default(), &context)?;
+    let options = OpenOptions::default();
+    let kept = when_unlocked(|| disk::keep(&disk, &image, &options, &context))?;
     kept.change("snapshots", kept.format.upkeep.snapshot, |run, container, opening| {
         run(container, opening, change)
     })
@@ -160,7 +161,8 @@ fn bitmaps_are_changed_as_qemu_changes_them() {
             let what = format!("{options}: {words} {name}");
             let (context, image) = (Context::default(), Image::of("qcow2").unwrap());
             let disk = Named::parse(&place.path("image")).unwrap();
-            let kept = disk::keep(&disk, &image, &OpenOptions::default(), &context).unwrap();
+            let options = OpenOptions::default();
+            let kept = when_unlocked(|| disk::keep(&disk, &image, &options, &context)).unwrap();
             let run = kept.change("bitmaps", kept.format.upkeep.bitmap, |run, at, opening| {
                 run(at, opening, name, changes)
             });

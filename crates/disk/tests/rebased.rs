@@ -6,7 +6,7 @@ use device::{Edge, ErrorKind, Extent, Result};
 use disk::{External, Image, Named, NewBacking, OpenOptions};
 use runtime::Context;
 
-use crate::support::{Dice, Place, has_qemu};
+use crate::support::{Dice, Place, has_qemu, when_unlocked};
 
 const SECTOR: u64 = 512;
 
@@ -16,7 +16,7 @@ fn rebase(place: &Place, name: &str, new: Option<(&str, &str)>, trusted: bool) {
     let disk = Named::parse(&place.path(name)).unwrap();
     let new = NewBacking { backing: new, is_trusted: trusted };
     let options = OpenOptions::read_write();
-    disk::rebase(&disk, &image, new, &options, &context, &mut |_, _| {}).unwrap();
+    when_unlocked(|| disk::rebase(&disk, &image, new, &options, &context, &mut |_, _| {})).unwrap();
     context.control.end();
     assert!(context.control.take_complaints().is_empty());
 }
@@ -26,6 +26,10 @@ fn commit(place: &Place, name: &str, empties: bool) -> Result<()> {
 }
 
 fn commit_to(place: &Place, name: &str, into: (Option<&str>, bool)) -> Result<()> {
+    when_unlocked(|| try_commit(place, name, into))
+}
+
+fn try_commit(place: &Place, name: &str, into: (Option<&str>, bool)) -> Result<()> {
     let context = Context::default();
     let image = Image { external: External::Chain, ..Image::of("qcow2").unwrap() };
     let disk = Named::parse(&place.path(name)).unwrap();
@@ -166,7 +170,7 @@ fn what_an_overlay_holds_is_in_its_backing_image_and_the_overlay_is_empty_or_as_
         "cluster_size=512",
         "cluster_size=2M",
         "extended_l2=on",
-        "compat=1.1",
+        "data_file=data",
     ]
     .into_iter()
     .enumerate()
@@ -317,7 +321,8 @@ fn what_somebody_else_has_open_is_neither_rebased_nor_committed() {
         let mut line = String::new();
         BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let before = place.read("over");
-        assert_eq!(commit(&place, "over", true).unwrap_err().kind(), ErrorKind::Locked, "{name}");
+        let done = try_commit(&place, "over", (None, true));
+        assert_eq!(done.unwrap_err().kind(), ErrorKind::Locked, "{name}");
         let context = Context::default();
         let image = Image { external: External::Chain, ..Image::of("qcow2").unwrap() };
         let disk = Named::parse(&place.path("over")).unwrap();

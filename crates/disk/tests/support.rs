@@ -131,7 +131,7 @@ pub(crate) fn image(format: &str) -> Image {
 
 /// Tries again while a file is locked. A file that was just closed is locked for a moment: by a
 /// child that another test is just starting, or a thread of the pool that has not let go yet.
-fn when_unlocked<T>(open: impl Fn() -> Result<T>) -> Result<T> {
+pub(crate) fn when_unlocked<T>(open: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + GUARD;
     loop {
         let opened = open();

@@ -53,7 +53,7 @@ pub(crate) const FORMAT: Format = Format {
         resize: Some(write::resize),
         snapshot: Some(write::change_snapshots),
         rebase: Some(rebase::REBASE),
-        empty: Some(open::empty),
+        empty: Some(write::empty),
         amend: Some(write::amend),
         amended: write::AMENDED,
         repair: Some(repair::repair),

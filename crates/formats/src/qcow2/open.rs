@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use device::{Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Result};
-use runtime::{RwLock, spawn, wait_for};
+use runtime::RwLock;
 
 use super::bitmap::Bitmap;
 use super::corrupt;
@@ -48,23 +48,8 @@ pub(super) fn open_to_rebase(container: Edge, opening: &Opening<'_>) -> Result<A
     Ok(Layered::saved_at_the_end(image, opening.context))
 }
 
-/// Gives up all that an image holds.
-pub(super) fn empty(container: Edge, opening: &Opening<'_>) -> Result<()> {
-    let image = opened(&container, opening)?;
-    let emptied = wait_for(|promise| {
-        spawn(async move { promise.keep(image.empty().await) });
-    });
-    emptied.unwrap_or_else(|| Err(Error::unanswered()))
-}
-
 fn opened(container: &Edge, opening: &Opening<'_>) -> Result<WrittenImage> {
-    let (mut header, mut container) = (header(container)?, container.clone());
-    write::check(&header, opening.params.get(SNAPSHOT))?;
-    write::check_container(&container)?;
-    if header.has(incompatible::DIRTY) {
-        container = closed(&container)?;
-        header = self::header(&container)?;
-    }
+    let (header, container) = to_change(container, opening)?;
     let bitmaps = bitmap::read(&container, &header)?;
     write::check_bitmaps(&bitmaps)?;
     let enabled = bitmaps.into_iter().filter(Bitmap::is_enabled);
@@ -98,6 +83,22 @@ pub(super) fn written(
     // All that can be refused has been.
     write::clear_features(container, header)?;
     Ok(WrittenImage { is_over: disk.backing.is_some(), disk: Arc::new(disk), writer })
+}
+
+/// The header of an image that is about to be changed, and its container, which may be longer than
+/// before: one that was not closed is repaired first.
+///
+/// # Errors
+/// It cannot be written as it is, or not be repaired.
+pub(super) fn to_change(container: &Edge, opening: &Opening<'_>) -> Result<(Header, Edge)> {
+    let header = header(container)?;
+    write::check(&header, opening.params.get(SNAPSHOT))?;
+    write::check_container(container)?;
+    if !header.has(incompatible::DIRTY) {
+        return Ok((header, container.clone()));
+    }
+    let container = closed(container)?;
+    Ok((self::header(&container)?, container))
 }
 
 /// The container of an image that was not closed, with its refcounts put right.

@@ -51,8 +51,8 @@ pub(in super::super) fn amend(
     opening: &Opening<'_>,
     options: &Params,
 ) -> Result<()> {
-    let header = open::header(&container)?;
-    let wish = read(options, &header)?;
+    let wish = read(options, &open::header(&container)?)?;
+    let (header, container) = open::to_change(&container, opening)?;
     let bitmaps = bitmap::read(&container, &header)?;
     check(&container, &header, &wish, &bitmaps)?;
     let most = header.size.max(wish.size);

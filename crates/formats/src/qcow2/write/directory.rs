@@ -16,6 +16,7 @@ use super::super::check;
 use super::super::dirty::ONES;
 use super::super::entry::OFFSET;
 use super::super::header::{BITMAP_DIRECTORY_MAX, BITMAPS_MAX, Header, autoclear, extension};
+use super::super::open;
 use super::super::region::Region;
 use super::offline::{done, writer};
 use super::{AUTOCLEAR_AT, Writer, clear_features};
@@ -67,8 +68,7 @@ pub(in super::super) fn change_bitmap(
     name: &str,
     changes: &[BitmapChange<'_>],
 ) -> Result<()> {
-    let header = Header::read(&container)?;
-    header.check_features()?;
+    let (header, container) = open::to_change(&container, opening)?;
     let writer = writer(&container, &header, opening.context)?;
     check::check_sound(&container)?;
     let before = bitmap::read(&container, &header)?;

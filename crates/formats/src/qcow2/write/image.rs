@@ -18,18 +18,6 @@ pub(in super::super) struct WrittenImage {
 }
 
 impl WrittenImage {
-    /// Gives up all that it holds, durably: the disk is what is below it. Whenever this is stopped,
-    /// some tables are gone and the others are as they were.
-    pub(in super::super) async fn empty(&self) -> Result<()> {
-        let map = &self.disk.atlas;
-        for index in 0..map.l1.len() {
-            self.writer.drop_table(map, index).await?;
-            self.writer.save_much().await?;
-        }
-        self.writer.flush().await?;
-        self.writer.close().await
-    }
-
     /// Places are given with the lease under which they were found, if any are.
     fn guard(&self, extents: &mut [Extent], lease: &Lease) {
         let gives = self.writer.gives_places();

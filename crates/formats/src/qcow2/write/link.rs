@@ -273,10 +273,10 @@ impl Writer {
         .await
     }
 
-    /// Drops the table with this number in the L1 table, if there is one, and all that it refers
-    /// to.
-    pub(super) async fn drop_table(&self, map: &Map, index: usize) -> Result<()> {
-        let Some(table) = l2_offset(map.l1_entry(index), self.geometry)? else { return Ok(()) };
+    /// Drops the table of an entry with this number in the L1 table, if there is one, and all that
+    /// it refers to.
+    pub(super) async fn drop_table(&self, index: usize, entry: u64) -> Result<()> {
+        let Some(table) = l2_offset(entry, self.geometry)? else { return Ok(()) };
         let (bits, bytes) = (self.geometry.cluster_bits, self.table_bytes(table).await?);
         let mut dropped = Vec::new();
         for n in 0..self.geometry.l2_entries() {
@@ -288,7 +288,6 @@ impl Writer {
             let place = state.l1_offset + index as u64 * 8;
             self.block(place)?;
             self.blocks.change(place, Rank::Last, &[0; 8])?;
-            map.set_l1_entry(index, 0);
             dropped.iter().cloned().for_each(|units| state.room.drop_units(units));
             Ok(())
         })

@@ -43,6 +43,7 @@ use crate::kit::room::{Lease, Room};
 pub(super) use amend::{OPTIONS as AMENDED, amend};
 pub(super) use directory::change_bitmap;
 pub(super) use image::WrittenImage;
+pub(super) use offline::empty;
 pub(super) use refcounts::TABLE_AT;
 pub(super) use resize::resize;
 pub(super) use snapshots::change_snapshots;

@@ -6,11 +6,14 @@ use device::{Edge, Error, Result};
 use runtime::{Context, RwLock, spawn, wait_for};
 
 use super::super::header::{Encryption, Header};
+use super::super::open;
 use super::super::tables::{DataStore, Written};
 use super::{Writer, check, check_closed, check_container};
+use crate::Opening;
 use crate::kit::blocks::Blocks;
 use crate::kit::cache::Cache;
 use crate::kit::container::Container;
+use crate::kit::numbers::be64;
 
 /// What changes the tables of an image in `container`, and neither reads nor writes its disk. Its
 /// bitmaps stay as they are.
@@ -29,6 +32,25 @@ pub(super) fn writer(container: &Edge, header: &Header, context: &Context) -> Re
     let data = DataStore { container: growing.clone(), edge: edge.clone() };
     let written = Written { container: growing, edge, blocks, data, tracked: Vec::new() };
     Writer::open(container, header, written, taken).map(Arc::new)
+}
+
+/// Gives up all that an image holds, durably: its disk is what is below it. Whenever this is
+/// stopped, some tables are gone and the others are as they were. A data file is not opened.
+///
+/// # Errors
+/// It cannot be written as it is; or giving up failed.
+pub(in super::super) fn empty(container: Edge, opening: &Opening<'_>) -> Result<()> {
+    let (header, container) = open::to_change(&container, opening)?;
+    let writer = writer(&container, &header, opening.context)?;
+    let mut l1 = vec![0; usize::try_from(header.l1_entries).unwrap_or(0) * 8];
+    container.read(&mut l1, header.l1_offset)?;
+    done(async move {
+        for (index, entry) in l1.chunks_exact(8).enumerate() {
+            writer.drop_table(index, be64(entry, 0).unwrap_or(0)).await?;
+        }
+        writer.flush().await?;
+        writer.close().await
+    })
 }
 
 /// Waits for what changes the tables.

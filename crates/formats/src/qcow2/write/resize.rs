@@ -39,8 +39,8 @@ pub(in super::super) fn resize(
     size: NewSize<'_>,
     room: NewRoom,
 ) -> Result<()> {
-    let header = open::header(&container)?;
-    let size = size(header.size)?;
+    let size = size(open::header(&container)?.size)?;
+    let (header, container) = open::to_change(&container, opening)?;
     let bitmaps = bitmap::read(&container, &header)?;
     check(&header, size, &bitmaps)?;
     let room = match room {
@@ -178,7 +178,8 @@ impl WrittenImage {
         writer.set_header(SIZE_AT, &to.to_be_bytes()).await?;
         let kept = writer.geometry.l1_entries(to);
         for index in usize::try_from(kept).unwrap_or(usize::MAX)..map.l1.len() {
-            writer.drop_table(map, index).await?;
+            writer.drop_table(index, map.l1_entry(index)).await?;
+            map.set_l1_entry(index, 0);
         }
         let end = kept.saturating_mul(writer.geometry.l2_covers());
         let end = end.min(from.next_multiple_of(cluster));

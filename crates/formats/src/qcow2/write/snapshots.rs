@@ -18,7 +18,7 @@ use super::super::header::{Header, L1_MAX, SNAPSHOTS_MAX, incompatible};
 use super::super::refcounts::References;
 use super::super::region::Region;
 use super::super::snapshot::{self, SnapshotEntry, TABLE_MAX};
-use super::super::{bitmap, check, corrupt};
+use super::super::{bitmap, check, corrupt, open};
 use super::link::{EntryWords, words};
 use super::offline::{done, writer};
 use super::{Attempt, State, Writer, clear_features};
@@ -62,11 +62,11 @@ pub(in super::super) fn change_snapshots(
     opening: &Opening<'_>,
     change: SnapshotChange<'_>,
 ) -> Result<()> {
-    let header = Header::read(&container)?;
-    header.check_features()?;
+    let header = open::header(&container)?;
     if header.has(incompatible::DATA_FILE) {
         return Err(Error::unsupported("an image with a data file has no snapshots"));
     }
+    let (header, container) = open::to_change(&container, opening)?;
     let writer = writer(&container, &header, opening.context)?;
     let highest = check::check_sound(&container)?;
     let (snapshots, table_len) = snapshot::read(&container, &header)?;
