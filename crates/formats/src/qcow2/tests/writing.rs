@@ -24,24 +24,33 @@ pub(super) fn any_layout(dice: &mut TestDice) -> Layout {
     let cluster_bits = if extended { 14 } else { 9 + u32::try_from(dice.below(4)).unwrap() };
     let cluster = 1 << cluster_bits;
     let count = if extended { 3 + dice.below(6) } else { 8 + dice.below(120) };
-    let kinds = [Kind::Absent, Kind::Plain, Kind::Packed, Kind::Zero, Kind::ZeroAt];
+    let kinds = [Kind::Absent, Kind::Plain, Kind::Zero, Kind::ZeroAt, Kind::Packed];
+    let has_packed = dice.below(4) != 0;
     let clusters = (0..count).map(|_| {
         if extended && dice.below(2) == 0 {
             let mut any = || u32::try_from(dice.below(1 << 32)).unwrap();
             let (here, zero) = (any(), any());
             return Kind::Parts(here, zero & !here);
         }
-        let kinds = if version == 2 { &kinds[..3] } else { &kinds[..] };
+        let kinds = match (version, has_packed) {
+            (2, _) => &[Kind::Absent, Kind::Plain, Kind::Packed][..],
+            (_, true) => &kinds[..],
+            (_, false) => &kinds[..4],
+        };
         kinds[usize::try_from(dice.below(kinds.len() as u64)).unwrap()]
     });
     let clusters: Vec<_> = clusters.collect();
     // The last cluster may be cut off, and tables may be missing.
     let size = (count * cluster - 512 * dice.below(2)) * (1 + dice.below(3));
     let backing = (dice.below(2) == 0).then(|| {
-        let len = usize::try_from(512 + dice.below(size)).unwrap();
+        let len = usize::try_from(512 + dice.below(size * 2)).unwrap();
         (0..len).map(|at| u8::try_from(at / 3 % 255).unwrap() | 1).collect()
     });
-    let refcount_order = if version == 2 { 4 } else { 3 + u32::try_from(dice.below(4)).unwrap() };
+    // Where one cluster of the container is of several packed ones, it has to be counted.
+    let is_packed = clusters.contains(&Kind::Packed);
+    let narrowest = if is_packed { 3 } else { 0 };
+    let refcount_order = narrowest + u32::try_from(dice.below(7 - u64::from(narrowest))).unwrap();
+    let refcount_order = if version == 2 { 4 } else { refcount_order };
     Layout {
         version,
         cluster_bits,
@@ -68,6 +77,9 @@ pub(super) fn snapshot(image: &mut Vec<u8>, layout: &Layout) {
     let narrow = |n: u64| usize::try_from(n).unwrap();
     let cluster = 1 << layout.cluster_bits;
     let order = layout.refcount_order;
+    if order == 0 {
+        return;
+    }
     let (table, l1, entries) =
         (narrow(number(image, 48)), narrow(number(image, 40)), number32(image, 36));
     let l1_len = entries * 8;

@@ -122,12 +122,7 @@ impl WrittenImage {
         if size < change.from {
             self.shrink(change).await?;
         } else if let Err(e) = self.grow(change).await {
-            // What it got is behind its end, and of no use.
-            let from = change.from.next_multiple_of(writer.geometry.cluster());
-            let to = size.next_multiple_of(writer.geometry.cluster());
-            let _ = self.give_up(writer, from..to, Becomes::Absent).await;
-            let _ = writer.close().await;
-            return Err(e);
+            return Err(self.as_before(change, &bitmaps, e).await);
         }
         for bitmap in &bitmaps {
             let entries = clusters_of_bits(bitmap, writer.geometry, size);
@@ -135,6 +130,21 @@ impl WrittenImage {
         }
         writer.mark(&bitmaps, 0).await?;
         writer.close().await
+    }
+
+    /// Gives up what a disk got that could not grow. Returns why it could not.
+    async fn as_before(&self, change: Change, bitmaps: &[Bitmap], why: Error) -> Error {
+        let writer = &self.writer;
+        // While the header may say the new size, all of it is in use.
+        if writer.set_header(SIZE_AT, &change.from.to_be_bytes()).await.is_err() {
+            return why;
+        }
+        let from = change.from.next_multiple_of(writer.geometry.cluster());
+        let to = change.to.next_multiple_of(writer.geometry.cluster());
+        let _ = self.give_up(writer, from..to, Becomes::Absent).await;
+        let _ = writer.mark(bitmaps, 0).await;
+        let _ = writer.close().await;
+        why
     }
 
     async fn grow(self: &Arc<Self>, change: Change) -> Result<()> {
