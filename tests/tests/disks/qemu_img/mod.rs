@@ -2,6 +2,7 @@
 
 mod convert;
 mod formats;
+mod in_place;
 mod looking;
 mod making;
 mod measuring;
