@@ -1,6 +1,7 @@
 //! Refcounts as the image has them, and as they should be.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use device::{Edge, Result};
 
@@ -13,6 +14,8 @@ use crate::kit::numbers::{be16, be32, be64};
 /// Clusters per chunk of counters, and the most chunks.
 const LOT: usize = 1024;
 const LOTS_MAX: usize = 1 << 16;
+/// The most clusters behind the end that are noted.
+const BEHIND_MAX: usize = 1 << 20;
 /// Refcount blocks to cache.
 const BLOCKS_KEPT: usize = 32;
 
@@ -21,11 +24,18 @@ pub(super) struct References {
     cluster_bits: u32,
     clusters: u64,
     lots: BTreeMap<u64, Box<[u32; LOT]>>,
+    /// Clusters behind the end that are referred to all the same: they are lost.
+    behind: BTreeSet<u64>,
 }
 
 impl References {
     pub(super) fn new(size: u64, cluster_bits: u32) -> Self {
-        Self { cluster_bits, clusters: size.div_ceil(1 << cluster_bits), lots: BTreeMap::new() }
+        Self {
+            cluster_bits,
+            clusters: size.div_ceil(1 << cluster_bits),
+            lots: BTreeMap::new(),
+            behind: BTreeSet::new(),
+        }
     }
 
     /// Whether all of it is in clusters of the container, the last of which may be cut off.
@@ -34,21 +44,29 @@ impl References {
         region.offset <= end && region.len <= end - region.offset
     }
 
-    /// Counts references to each cluster that the region touches; `false`: it is not in the
-    /// container.
+    /// Counts references to each cluster that the region touches; `false`: not all of it is in the
+    /// container. Its first and last cluster behind the end are noted.
     pub(super) fn add(&mut self, region: Region, times: u32) -> Result<bool> {
         if region.len == 0 {
             return Ok(true);
         }
-        if !self.holds(region) {
-            return Ok(false);
-        }
-        let last = (region.offset + region.len - 1) >> self.cluster_bits;
-        for cluster in region.offset >> self.cluster_bits..=last {
+        let is_here = self.holds(region);
+        let first = region.offset >> self.cluster_bits;
+        let last = region.offset.saturating_add(region.len - 1) >> self.cluster_bits;
+        for cluster in first..(last + 1).min(self.clusters) {
             let count = self.count(cluster)?;
             *count = count.saturating_add(times);
         }
-        Ok(true)
+        if !is_here && self.behind.len() < BEHIND_MAX {
+            self.behind.insert(first.max(self.clusters));
+            self.behind.insert(last);
+        }
+        Ok(is_here)
+    }
+
+    /// Which of these clusters, behind the end of the container, are referred to.
+    pub(super) fn behind(&self, clusters: Range<u64>) -> impl Iterator<Item = u64> {
+        self.behind.range(clusters).copied()
     }
 
     fn count(&mut self, cluster: u64) -> Result<&mut u32> {

@@ -16,7 +16,7 @@ use device::{Edge, Error, ErrorKind, Fault, Result};
 use super::check::{Check, examine, stored};
 use super::entry::{COMPRESSED, COPIED, Entry, OFFSET};
 use super::header::{Header, REFCOUNT_TABLE_MAX, incompatible};
-use super::refcounts::set_refcount;
+use super::refcounts::{References, set_refcount};
 use super::write::{self, INCOMPATIBLE_AT, TABLE_AT};
 use crate::kit::container::Container;
 use crate::kit::numbers::be64;
@@ -147,7 +147,7 @@ fn rebuild(
     let mut wanted = used.len() as u64 + 2;
     let (place, blocks, clusters) = loop {
         let is_free = |unit: u64| references.of(unit) == 0 && !old.contains(&unit);
-        let place = find(container, references.clusters(), wanted, cluster, is_free)?;
+        let place = find(container, references, wanted, cluster, is_free)?;
         let mut blocks = used.clone();
         blocks.extend(place.start / each..=(place.end - 1) / each);
         let entries = blocks.last().map_or(0, |last| last + 1);
@@ -168,6 +168,10 @@ fn rebuild(
         for (unit, count) in references.within(from, to) {
             set_refcount(&mut block, unit - from, header.refcount_order, count.into());
         }
+        // What was cut off is lost, and nothing else gets its place when the file grows.
+        for unit in references.behind(from..to) {
+            set_refcount(&mut block, unit - from, header.refcount_order, 1);
+        }
         for unit in place.start.max(from)..place.end.min(to) {
             set_refcount(&mut block, unit - from, header.refcount_order, 1);
         }
@@ -184,16 +188,22 @@ fn rebuild(
     edge.flush()
 }
 
-/// So many free clusters in a row: at the end of what grows, or else the first.
+/// So many free clusters in a row: at the end of what grows, or else the first. Where the file was
+/// cut off, what was there is lost: nothing else may be found in its place, nor zeroes.
 fn find(
     container: &Container,
-    end: u64,
+    references: &References,
     wanted: u64,
     cluster: u64,
     is_free: impl Fn(u64) -> bool,
 ) -> Result<Range<u64>> {
-    let limit = container.limit() / cluster;
+    let (limit, end) = (container.limit() / cluster, references.clusters());
     if limit > end && wanted <= limit - end {
+        if references.behind(end..end + wanted).next().is_some() {
+            let action = "repair: the file was cut off, and new refcounts would lie where its data were; \
+                          `diskferry convert --salvage` copies what can be read";
+            return Err(Error::new(ErrorKind::Corrupt, Fault::File, action));
+        }
         return Ok(end..end + wanted);
     }
     let mut start = 1;

@@ -257,6 +257,42 @@ fn leaks_alone_are_freed_and_nothing_where_a_table_cannot_be_followed() {
 }
 
 #[test]
+fn what_may_be_meant_is_not_freed_and_nothing_gets_the_place_of_what_was_cut_off() {
+    let made = || {
+        let Laid { container, .. } = Layout { clusters: vec![Kind::Plain; 5], ..layout() }.lay();
+        Damaged(container)
+    };
+    // The last cluster in the file: half of what the entry says is behind the end.
+    let mut image = made();
+    let last = image.0.len() as u64;
+    image.0.resize(image.0.len() + CLUSTER, 7);
+    image.count(last, 1);
+    image.put(image.l2() + 40 * 8, (last + 512) | COPIED);
+    let disk = again(image.0.clone(), true);
+    let found = run(&disk, Repair::All).unwrap();
+    assert_eq!((found.leaks_fixed, Damaged(disk.bytes()).counts()), (0, image.counts()));
+    // The new refcounts are not where an entry leads, and what is written later is not, either.
+    let cut_off = |behind: u64| {
+        let mut image = made();
+        let lost = image.0.len() as u64 + behind * 4096;
+        image.put(image.l2(), lost | COPIED);
+        image.put(image.at(48), 1 << 40);
+        (again(image.0, true), lost)
+    };
+    let (disk, _) = cut_off(0);
+    let said = run(&disk, Repair::All).unwrap_err();
+    assert!(said.to_string().contains("--salvage") && disk.steps() == 0, "{said}");
+    let (disk, lost) = cut_off(8);
+    assert_eq!(run(&disk, Repair::All).unwrap().now.corruption_count, 1);
+    let disk = again(disk.bytes(), true);
+    let (edge, context) = opened(&disk, &layout(), true);
+    edge.write(&[3; 12 * CLUSTER], 40 << 12, false).unwrap();
+    context.control.end();
+    let now = Damaged(disk.bytes());
+    assert!((40..52).all(|n| now.data(n) != lost) && now.0.len() as u64 > lost);
+}
+
+#[test]
 fn an_image_that_was_not_closed_is_repaired_when_it_is_opened_for_writing() {
     for (name, all, _, damage) in DAMAGES.iter().filter(|(name, ..)| *name != "marked as corrupt") {
         let mut image = damaged(*damage, false);
