@@ -43,8 +43,8 @@ pub fn keep<'a>(
     Ok(KeptImage { container, format, image, gate, context })
 }
 
-/// The same for an image that is opened more than once: what was not closed is repaired first, which
-/// may make its container longer.
+/// The same for an image that is opened more than once: what was not closed is repaired first,
+/// which may make its container longer.
 ///
 /// # Errors
 /// As [`keep`]; or it could not be repaired.

@@ -2,9 +2,10 @@
 //!
 //! A client sends lines, each a JSON object, and gets a line for each: `{"error": …}`, or what it
 //! asked for. Only the user that the server runs as, and root, are answered (SO_PEERCRED; the
-//! socket's file has mode 0600, too). A thread waits for clients, and each has a thread of its own; their number, the
-//! length of a line and the time for each are limited. None of this runs on a reactor, and no lock
-//! is held while a client is waited for, so nobody who holds the socket up holds up a disk.
+//! socket's file has mode 0600, too). A thread waits for clients, and each has a thread of its own;
+//! their number, the length of a line and the time for each are limited. None of this runs on a
+//! reactor, and no lock is held while a client is waited for, so a client that holds the socket up
+//! holds up no disk.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -125,8 +125,8 @@ impl BitmapCopy {
         })
     }
 
-    /// Opens the target once more. A thread of the copy may have its file, and with it its lock, for
-    /// a moment longer.
+    /// Opens the target once more. A thread of the copy may have its file, and with it its lock,
+    /// for a moment longer.
     fn keep(&self, work: &CopyRequest) -> device::Result<KeptImage<'_>> {
         let until = Instant::now() + UNLOCKED_WITHIN;
         let options = OpenOptions::read_only();

@@ -2,8 +2,8 @@
 //!
 //! A new block gets the room after all that is used, in whole MiB; nothing is ever used again for
 //! something else, so what is trimmed keeps its block. In a differencing image it has all its
-//! sectors; in one that was there with some of them, those that are written are added to its bitmap.
-//! How the table of blocks and the bitmaps become durable is in [`journal`].
+//! sectors; in one that was there with some of them, those that are written are added to its
+//! bitmap. How the table of blocks and the bitmaps become durable is in [`journal`].
 
 use std::ops::Range;
 use std::sync::Arc;
