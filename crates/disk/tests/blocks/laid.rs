@@ -2,6 +2,7 @@
 
 use disk::{External, Image};
 
+use crate::blocks_written::write_over_parent;
 use crate::support::{Dice, Place, all, image, make, map, open, open_image, pattern, put};
 
 /// VHD's checksum of `range`, but for the four bytes at `at`, which it is put into.
@@ -53,7 +54,10 @@ fn a_vhd_that_differs_from_its_parent_has_the_sectors_of_both() {
     assert!(all(&disk) == under);
     let found = map(&disk, &under);
     assert!(found.iter().any(|e| e.depth == 1) && found.iter().any(|e| e.depth == 0));
-    drop(disk);
+    // Places keep the file open, and locked.
+    drop((disk, found));
+    write_over_parent(&path, "vpc", &mut under);
+    assert!(std::fs::read(place.path("parent.vhd")).unwrap() == parent, "the parent was changed");
     // Another disk of that name has another identifier.
     std::fs::remove_file(place.path("parent.vhd")).unwrap();
     make(&place.path("parent.vhd"), "vpc", &["force_size=on"], &under);

@@ -2,7 +2,7 @@
 
 use disk::{External, Image};
 
-use crate::blocks_written::{refused, replay};
+use crate::blocks_written::{refused, replay, write_over_parent};
 use crate::support::{
     Dice, Place, all, image, make, map, must, open, open_image, pattern, peer, put,
 };
@@ -290,7 +290,10 @@ fn an_image_that_differs_from_its_parent_has_the_sectors_of_both() {
     assert!(all(&disk) == expected);
     let found = map(&disk, &expected);
     assert!(found.iter().any(|e| e.depth == 1) && found.iter().any(|e| e.depth == 0));
-    drop(disk);
+    // Places keep the file open, and locked.
+    drop((disk, found));
+    write_over_parent(&path, "vhdx", &mut expected);
+    assert!(std::fs::read(place.path("parent.vhdx")).unwrap() == parent, "the parent was changed");
     // Another disk of that name, or the same after a change: both have another identifier.
     std::fs::remove_file(place.path("parent.vhdx")).unwrap();
     make(&place.path("parent.vhdx"), "vhdx", OPTIONS, &under);
