@@ -12,6 +12,7 @@ mod opening;
 mod qcow2_kept;
 mod qcow2_of_qemu;
 mod qcow2_repaired;
+mod qcow2_stopped;
 mod qcow2_written;
 mod rebased;
 mod support;
