@@ -1,8 +1,10 @@
 //! fio's nbd engine against our server, which verifies every block it wrote.
 
 use blackbox::MIB;
+use blackbox::dice::seeds;
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::{peer, skip};
+use blackbox::run::text;
 use blackbox::temp::TempDir;
 
 use super::{peer_ok, peer_run};
@@ -57,4 +59,38 @@ fn fio_verifies_random_writes_to_a_file() {
 #[test]
 fn fio_verifies_mixed_block_sizes_with_trims_and_syncs() {
     verified(&Serve::memory("64M").start(), 2, "512-128k", &["--bsrange=512-128k", "--fsync=64"]);
+}
+
+/// In the long form, for all seeds: minutes each.
+#[test]
+fn fio_verifies_images_that_are_written_in_their_place_with_trims_and_syncs() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    for (n, (format, options)) in [
+        ("qcow2", "cluster_size=64k"),
+        ("qcow2", "extended_l2=on"),
+        ("vdi", "static=off"),
+        ("vpc", "subformat=dynamic"),
+        ("vhdx", "block_size=1M"),
+        ("vmdk", "subformat=monolithicSparse"),
+        ("vmdk", "subformat=twoGbMaxExtentSparse"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = temp.join(&format!("{n}.{format}"));
+        peer_ok(&qemu_img, ["create", "-q", "-f", format, "-o", options, text(&image), "64M"]);
+        let serve = Serve::file(&image).option("--format").option(format);
+        let server = serve.option("--allow-external").option(text(temp.path())).start();
+        for seed in seeds() {
+            // A trim and the write after it must not be in flight together.
+            let trims = ["--rw=randtrimwrite", "--serialize_overlap=1", "--fsync=100"];
+            let seed = format!("--randseed={seed}");
+            verified(&server, 1, "16k", &[&trims[..], &[&*seed]].concat());
+        }
+        assert!(server.stop().success(), "{format}, {options}");
+        if format != "vpc" {
+            peer_ok(&qemu_img, ["check", "-q", "-f", format, text(&image)]);
+        }
+    }
 }
