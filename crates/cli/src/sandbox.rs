@@ -76,6 +76,8 @@ impl Sandbox {
                 Wish::Auto | Wish::Off => Ok(Self { why: Some(FOREIGN), ..free }),
             };
         }
+        // Nobody may ask for keys when calls are confined, and images are opened after that.
+        device::keep_keys(&reach.keys);
         let grants = reach.grants();
         if !(reach.programs.is_empty() && grants.is_empty())
             && let Err(e) = programs::hand_over(reach.programs.clone(), grants)

@@ -19,6 +19,7 @@ mod errno;
 mod error;
 mod extent;
 mod filter;
+mod keyring;
 mod lane;
 pub mod losses;
 mod map_cost;
@@ -52,6 +53,7 @@ pub use extent::{
     Extent, ExtentKind, Guard, Home, Keeper, Place, Stored, is_same_guard, merge_extent,
 };
 pub use filter::{Admission, Admitted, Arrival, Filter, Filtered, Over, Passes};
+pub use keyring::{Serial, keep as keep_keys};
 pub use lane::{Completed, EdgeLane, Interest, Lane, LaneStep};
 pub use map_cost::MapCost;
 pub use name::{Name, Params, nearest, suggestion};

@@ -6,13 +6,15 @@ use std::path::PathBuf;
 
 use programs::{Grant, Program};
 
-use crate::{Params, text};
+use crate::{Params, Serial, text};
 
 /// What is reached, from the moment of opening until the end.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Reach {
     /// Files and directories that are read; of a directory all that is beneath it.
     pub reads: Vec<PathBuf>,
+    /// Keys of the kernel's keyrings that are read.
+    pub keys: Vec<Serial>,
     /// Files that are read again later, when another file may have the name.
     pub rereads: Vec<PathBuf>,
     /// The same as `reads` for what is read and written, but not created.
@@ -123,6 +125,7 @@ impl Reach {
     #[must_use]
     pub fn and(mut self, mut other: Self) -> Self {
         self.reads.append(&mut other.reads);
+        self.keys.append(&mut other.keys);
         self.rereads.append(&mut other.rereads);
         self.writes.append(&mut other.writes);
         self.makes.append(&mut other.makes);

@@ -1,6 +1,7 @@
 //! Secrets that are named on a command line and not written there, where a list of processes would
 //! show them: in a file (`+FILE`), in a descriptor that we were given (`-FD`), in a variable of the
-//! environment (`-env:NAME`), or typed (`-`). Those that are read are zeroed when they are dropped.
+//! environment (`-env:NAME`), in a keyring of the kernel (`-key:SERIAL`), or typed (`-`). Those that
+//! are read are zeroed when they are dropped.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,18 +11,24 @@ use std::path::PathBuf;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
-use crate::{Error, ErrorKind, Fault, Param, Params, Reach, Result, Use, text, values};
+use crate::{
+    Error, ErrorKind, Fault, Param, Params, Reach, Result, Serial, Use, keyring, text, values,
+};
 
 /// How tables mark a parameter whose value names a secret, as [`named`] reads it.
 pub const NAMED: &str = "SECRET";
 /// How they mark one whose value is a file that is a secret as a whole, as [`of_file`] reads it.
 pub const KEY_FILE: &str = "KEY-FILE";
+/// How they mark one whose value is the serial number of a key, which [`of_key`] reads.
+pub const KEY_SERIAL: &str = "KEY-SERIAL";
 
 /// The prefix of a variable's name. In parameters for secrets, `-` was only followed by the number
 /// of a descriptor, so no old value changes its meaning.
 const ENVIRONMENT: &str = "-env:";
+/// The prefix of the serial number of a key.
+const KEYRING: &str = "-key:";
 /// Bytes of a secret, at most.
-const LONGEST: u64 = 64 << 10;
+pub(crate) const LONGEST: usize = 64 << 10;
 /// Bytes of a file that is one as a whole, at most: what cryptsetup takes.
 const LONGEST_FILE: u64 = 8 << 20;
 /// The terminal of the user.
@@ -46,10 +53,15 @@ pub fn of_environment(word: &str) -> Option<Result<String>> {
 /// The secret that a word is, or names, as the value of `key`.
 ///
 /// # Errors
-/// The file, descriptor or variable cannot be read, or there is no terminal.
+/// The file, descriptor, variable or key cannot be read, or there is no terminal.
 pub fn named(word: &str, key: &str) -> Result<Zeroizing<String>> {
     if let Some(value) = of_environment(word) {
         return value.map(Zeroizing::new);
+    }
+    if let Some(number) = word.strip_prefix(KEYRING) {
+        let bytes = of_key(number, key)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| values::wrong(key, "it is not text"))?;
+        return Ok(first_line(text));
     }
     let text = match (word.strip_prefix('+'), word.strip_prefix('-')) {
         (Some(path), _) => {
@@ -81,7 +93,7 @@ pub fn of_file(path: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
     let file = File::open(text::path(path)).map_err(failed)?;
     // Room for all of it at once: what is left behind by a vector that grows is not zeroed. A pipe
     // has no length.
-    let len = file.metadata().map_err(failed)?.len().clamp(LONGEST, LONGEST_FILE);
+    let len = file.metadata().map_err(failed)?.len().clamp(LONGEST as u64, LONGEST_FILE);
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(len).unwrap_or(0) + 1));
     file.take(LONGEST_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > LONGEST_FILE {
@@ -90,26 +102,75 @@ pub fn of_file(path: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// The files of the secrets among `given`, by how the parameters are declared. A terminal is also
-/// written to.
+/// A key of the kernel's keyrings as a whole, the value of `key`: its serial number, decimal or
+/// hexadecimal.
+///
+/// # Errors
+/// It cannot be read, or is longer than 64 KiB.
+pub fn of_key(number: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
+    let serial = serial(number).ok_or_else(|| {
+        values::not_a(key, number, "the serial number of a key, as keyctl has it")
+    })?;
+    let bytes = keyring::read(serial).map_err(|e| unread(e, key, number))?;
+    if bytes.len() > LONGEST {
+        return Err(values::wrong(key, "the key is longer than 64 KiB"));
+    }
+    Ok(bytes)
+}
+
+/// Why a key could not be read.
+fn unread(error: std::io::Error, key: &str, number: &str) -> Error {
+    let action = format!("read {key}= from the kernel's keyring");
+    let (kind, why) = match error.raw_os_error() {
+        Some(libc::ENOKEY) => (ErrorKind::NotFound, "there is no such key"),
+        Some(libc::EKEYEXPIRED) => (ErrorKind::NotFound, "it has expired"),
+        Some(libc::EKEYREVOKED) => (ErrorKind::NotFound, "it was revoked"),
+        Some(libc::EACCES) => (ErrorKind::PermissionDenied, "it lets us not read it"),
+        Some(libc::ENOSYS) => (ErrorKind::Unsupported, "this kernel has no keyrings"),
+        _ => return Error::os(action, error).on(number),
+    };
+    Error::new(kind, Fault::User, format!("{action}: {why}")).on(number)
+}
+
+/// The number of a key; `None`: it is none.
+fn serial(number: &str) -> Option<Serial> {
+    let found = match number.strip_prefix("0x") {
+        Some(digits) => Serial::from_str_radix(digits, 16),
+        None => number.parse(),
+    };
+    found.ok().filter(|serial| *serial > 0)
+}
+
+/// The files and keys of the secrets among `given`, by how the parameters are declared. A terminal
+/// is also written to.
 #[must_use]
 pub fn reaches<'a>(given: &Params, declared: impl IntoIterator<Item = &'a Param>) -> Reach {
-    let declared = declared.into_iter().filter(|param| matches!(param.value, NAMED | KEY_FILE));
-    let declared: Vec<_> = declared.collect();
-    let files = given.iter().filter_map(|(key, word)| {
+    let is_secret = |param: &&Param| matches!(param.value, NAMED | KEY_FILE | KEY_SERIAL);
+    let declared: Vec<_> = declared.into_iter().filter(is_secret).collect();
+    let reached = given.iter().filter_map(|(key, word)| {
         let param = declared.iter().find(|param| param.key == key)?;
-        if param.value == KEY_FILE { Some(text::path(word)) } else { file(word) }
-    });
-    let reached = files.map(|path| {
-        let how = if path.starts_with(TERMINAL) { Use::Write } else { Use::Read };
-        Reach::path(path, how)
+        Some(match param.value {
+            KEY_FILE => Reach::path(text::path(word), Use::Read),
+            KEY_SERIAL => Reach { keys: serial(word).into_iter().collect(), ..Reach::default() },
+            _ => reach(word),
+        })
     });
     reached.fold(Reach::default(), Reach::and)
 }
 
-/// The file that is opened for a word, if there is one.
+/// What a word for a secret reaches. A terminal is also written to.
 #[must_use]
-pub fn file(word: &str) -> Option<PathBuf> {
+pub fn reach(word: &str) -> Reach {
+    let path = file(word).map(|path| {
+        let how = if path.starts_with(TERMINAL) { Use::Write } else { Use::Read };
+        Reach::path(path, how)
+    });
+    let keys = word.strip_prefix(KEYRING).and_then(serial).into_iter().collect();
+    path.unwrap_or_default().and(Reach { keys, ..Reach::default() })
+}
+
+/// The file that is opened for a word, if there is one.
+fn file(word: &str) -> Option<PathBuf> {
     let number = || word.strip_prefix('-')?.parse().ok().map(descriptor);
     match word {
         "-" => Some(TERMINAL.into()),
@@ -124,14 +185,18 @@ fn descriptor(number: RawFd) -> PathBuf {
 /// The first line of a file.
 fn contents(file: File, key: &str) -> Result<Zeroizing<String>> {
     // Room for all of it at once, as in `of_file`.
-    let room = usize::try_from(LONGEST).unwrap_or(0) + 1;
+    let room = LONGEST + 1;
     let mut text = Zeroizing::new(String::with_capacity(room));
-    let read = file.take(LONGEST + 1).read_to_string(&mut text);
+    let read = file.take(room as u64).read_to_string(&mut text);
     read.map_err(|e| Error::os(format!("read {key}="), e))?;
-    if text.len() as u64 > LONGEST {
+    if text.len() > LONGEST {
         return Err(values::wrong(key, "the file is longer than 64 KiB"));
     }
-    Ok(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
+    Ok(first_line(&text))
+}
+
+fn first_line(text: &str) -> Zeroizing<String> {
+    Zeroizing::new(text.lines().next().unwrap_or_default().to_owned())
 }
 
 /// A line from the user's terminal, which does not show it.
@@ -151,7 +216,7 @@ fn typed(key: &str) -> Result<Zeroizing<String>> {
 
 /// What is read up to the end of a line, through no buffer that would keep it.
 fn line_of(mut terminal: &File) -> std::io::Result<Zeroizing<Vec<u8>>> {
-    let mut line = Zeroizing::new(vec![0; usize::try_from(LONGEST).unwrap_or(0)]);
+    let mut line = Zeroizing::new(vec![0; LONGEST]);
     let mut len = 0;
     while let Some(rest) = line.get_mut(len..).filter(|rest| !rest.is_empty()) {
         match terminal.read(rest) {
@@ -214,15 +279,17 @@ mod tests {
             crate::param("a", NAMED, ""),
             crate::param("b", KEY_FILE, ""),
             crate::param("c", "FILE", ""),
+            crate::param("d", KEY_SERIAL, ""),
         ];
         let reach = |words: &[&str]| {
             let given = Params::parse(words.iter().copied()).unwrap();
             let found = reaches(&given, &declared);
-            (found.reads.len(), found.writes.len())
+            (found.reads.len(), found.writes.len(), found.keys)
         };
-        assert_eq!(reach(&["a=+/x", "b=/y", "c=/z"]), (2, 0));
-        assert_eq!(reach(&["a=-", "b=+y"]), (1, 1));
-        assert_eq!(reach(&["a=-env:X"]), (0, 0));
+        assert_eq!(reach(&["a=+/x", "b=/y", "c=/z"]), (2, 0, vec![]));
+        assert_eq!(reach(&["a=-", "b=+y"]), (1, 1, vec![]));
+        assert_eq!(reach(&["a=-env:X", "d=0"]), (0, 0, vec![]));
+        assert_eq!(reach(&["a=-key:7", "d=0x1f", "c=8"]), (0, 0, vec![7, 31]));
     }
 
     #[test]
@@ -239,7 +306,18 @@ mod tests {
         assert_eq!(read(&format!("-{}", file.as_raw_fd())).unwrap(), "from a file");
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read("-env:PATH").unwrap(), std::env::var("PATH").unwrap());
-        for wrong in ["+/nonexistent", "-x", "-0", "-99999999999", "-env:NO_SUCH_VARIABLE"] {
+        for wrong in [
+            "+/nonexistent",
+            "-x",
+            "-0",
+            "-99999999999",
+            "-env:NO_SUCH_VARIABLE",
+            "-key:",
+            "-key:x",
+            "-key:0",
+            "-key:-3",
+            "-key:0x80000000",
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

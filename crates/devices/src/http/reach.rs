@@ -16,18 +16,15 @@ const SCRIPTS: [&str; 2] = ["cookie-script", "header-script"];
 
 /// The files that these parameters name, and those of the system's trust.
 pub(crate) fn reaches(params: &Params) -> Reach {
-    let secrets = SECRETS.iter().flat_map(|key| params.all(key)).filter_map(secret::file);
-    // A terminal is also written to.
-    let (terminals, secrets): (Vec<_>, Vec<_>) = secrets.partition(|path| path.starts_with("/dev"));
+    let secrets = SECRETS.iter().flat_map(|key| params.all(key)).map(secret::reach);
+    let secrets = secrets.fold(Reach::default(), Reach::and);
     let home = std::env::var_os("HOME").filter(|_| params.get("netrc") == Some(""));
     let netrc = home.map(|home| PathBuf::from(home).join(".netrc"));
     let trusted = net::tls::authority_places();
-    let terminal = terminals.into_iter().map(|path| Reach::path(path, Use::Write));
-    let terminal = terminal.fold(Reach::default(), Reach::and);
-    let reads: Vec<PathBuf> = secrets.into_iter().chain(netrc).chain(trusted).collect();
+    let reads: Vec<PathBuf> = netrc.into_iter().chain(trusted).collect();
     let programs = SCRIPTS.iter().filter_map(|key| params.get(key)).map(Script::program).collect();
     let rest = Reach { reads, programs, ..Reach::network() };
-    Reach::named(params, &FILES, Use::Read).and(rest).and(terminal)
+    Reach::named(params, &FILES, Use::Read).and(rest).and(secrets)
 }
 
 #[cfg(test)]
@@ -40,10 +37,13 @@ mod tests {
 
     #[test]
     fn secrets_in_files_and_certificates_are_read() {
-        let reach = reach("password=+/run/secret&cainfo=/etc/ca.pem&user=a&header=A: b&header=-7");
+        let reach = reach(
+            "password=+/run/secret&cainfo=/etc/ca.pem&user=a&header=A: b&header=-7&bearer=-key:9",
+        );
         assert!(reach.reads.contains(&"/proc/self/fd/7".into()));
         assert!(reach.reads.contains(&"/run/secret".into()));
         assert!(reach.reads.contains(&"/etc/ca.pem".into()));
+        assert_eq!(reach.keys, [9]);
         assert!(reach.network == [device::Endpoint::Anywhere] && reach.programs.is_empty());
     }
 

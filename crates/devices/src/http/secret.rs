@@ -4,7 +4,7 @@ use device::{Params, Result, secret};
 
 use super::credentials::Secret;
 
-pub(super) use device::secret::file;
+pub(super) use device::secret::reach;
 
 /// The value of `key` as a secret. Errors do not show it.
 ///
@@ -17,7 +17,7 @@ pub(super) fn secret(params: &Params, key: &str) -> Result<Option<Secret>> {
 /// The secret that a word is, or names, as the value of `key`.
 ///
 /// # Errors
-/// The file, descriptor or variable cannot be read, or there is no terminal.
+/// The file, descriptor, variable or key cannot be read, or there is no terminal.
 pub(super) fn named(word: &str, key: &str) -> Result<Secret> {
     secret::named(word, key).map(|mut text| Secret(std::mem::take(&mut *text)))
 }

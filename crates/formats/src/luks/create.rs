@@ -23,10 +23,11 @@ use crate::kit::{Layer, Layered, clear_now, settle};
 use crate::{DiskMap, Making, Measure};
 
 pub(super) const OPTIONS: &[Param] = &{
-    let [passphrase, key_file, key_format, key_secret] = secret::PARAMS;
+    let [passphrase, key_file, key_serial, key_format, key_secret] = secret::PARAMS;
     [
         passphrase,
         key_file,
+        key_serial,
         key_format,
         key_secret,
         param("version", "1|2", "of LUKS: 1, which QEMU can open (default), or 2"),

@@ -14,7 +14,7 @@ use crate::kit::fields::{array, corrupt, foreign, load};
 use crate::kit::{Layered, clear_now};
 
 /// The parameters that name the key, for the table entry of the other format.
-pub(crate) const PARAMS: [Param; 4] = secret::PARAMS;
+pub(crate) const PARAMS: [Param; 5] = secret::PARAMS;
 
 /// All of `file` decrypted, with the key in the header in the `len` bytes at `start` of
 /// `container`. It reads as noise where nothing was written.
@@ -43,12 +43,13 @@ pub(crate) fn decrypted(
 }
 
 /// The options of a new image, for the table entry of the other format: as QEMU has them.
-pub(crate) const OPTIONS: [Param; 11] = {
-    let [passphrase, key_file, key_format, key_secret] = secret::PARAMS;
+pub(crate) const OPTIONS: [Param; 12] = {
+    let [passphrase, key_file, key_serial, key_format, key_secret] = secret::PARAMS;
     [
         param("encrypt.format", "luks", "encrypts the disk with LUKS1"),
         Param { key: "encrypt.passphrase", ..passphrase },
         Param { key: "encrypt.key-file", ..key_file },
+        Param { key: "encrypt.key-serial", ..key_serial },
         Param { key: "encrypt.key-format", ..key_format },
         Param { key: "encrypt.key-secret", ..key_secret },
         param("encrypt.cipher-alg", "aes-128|aes-192|aes-256", create::CIPHER),

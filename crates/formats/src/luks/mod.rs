@@ -70,9 +70,9 @@ pub(crate) const FORMAT: Format = Format {
 
 /// The parameters that open one, which the filter of the same name has too.
 pub const PARAMS: &[Param] = &{
-    let [passphrase, key_file, key_format, key_secret] = secret::PARAMS;
+    let [passphrase, key_file, key_serial, key_format, key_secret] = secret::PARAMS;
     let memory = param("kdf-memory", "SIZE", "the most memory that a keyslot may ask for (1G)");
-    [passphrase, key_file, key_format, key_secret, memory]
+    [passphrase, key_file, key_serial, key_format, key_secret, memory]
 };
 
 /// Both versions begin with this.

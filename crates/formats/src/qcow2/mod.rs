@@ -62,9 +62,9 @@ pub(crate) const FORMAT: Format = Format {
 };
 
 const PARAMS: &[Param] = &{
-    let [passphrase, key_file, key_format, key_secret] = inside::PARAMS;
+    let [passphrase, key_file, key_serial, key_format, key_secret] = inside::PARAMS;
     let snapshot = param(SNAPSHOT, "ID|NAME", "the disk as it was when this snapshot was made");
-    [snapshot, passphrase, key_file, key_format, key_secret]
+    [snapshot, passphrase, key_file, key_serial, key_format, key_secret]
 };
 
 /// The image contradicts itself.

@@ -179,6 +179,58 @@ fn a_server_and_a_copy_open_it_with_a_passphrase_from_a_file() {
     }
 }
 
+/// A key of ours in the kernel for a minute, by its number; `None`: there are no keyrings here.
+fn kernel_key(payload: &str) -> Option<String> {
+    let script = "import ctypes, os, platform, sys
+add, control = {'x86_64': (248, 250), 'aarch64': (217, 219)}[platform.machine()]
+libc = ctypes.CDLL(None, use_errno=True)
+name, bytes = b'diskferry-%d' % os.getpid(), sys.argv[1].encode()
+serial = libc.syscall(add, b'user', name, bytes, len(bytes), -4)
+if serial < 0 or libc.syscall(control, 15, serial, 60) < 0:
+    sys.exit(os.strerror(ctypes.get_errno()))
+print(serial)";
+    let python = peer("python3")?;
+    let mut add = blackbox::run::program(&python, ["-c", script, payload]);
+    let outcome = blackbox::run::run(&mut add);
+    if !outcome.status.success() {
+        blackbox::peers::skip_environment(&format!("no keyrings here: {}", outcome.stderr));
+        return None;
+    }
+    Some(outcome.stdout.trim().to_owned())
+}
+
+#[test]
+fn a_key_of_the_kernel_opens_it_also_where_calls_are_confined() {
+    let Some(keyed) = Keyed::new() else { return };
+    let Some(serial) = kernel_key("open sesame\n") else { return };
+    let made = keyed.ground.path("made");
+    let object = format!("secret_keyring,id=k,serial={:#x}", serial.parse::<i32>().unwrap());
+    let make = ["convert", "--object", &object, "-f", "raw", "-O", "luks", "-o"];
+    let make = [&make[..], &["key-secret=k,iter-time=1", &keyed.raw, &made]].concat();
+    ferry(make).succeeded();
+    let whole = format!("file:{made}?key-serial={serial}");
+    // The first line alone, which is another key.
+    let line = format!("file:{made}?passphrase=-key:{serial}");
+    let in_a_file = format!("file:{made}?key-file={}", keyed.key);
+    for name in [&whole, &in_a_file] {
+        // This verb may make no call for keys any more when it opens an image.
+        for sandbox in ["--sandbox=auto", "--sandbox=off"] {
+            ferry(["compare", sandbox, "-f", "luks", "-F", "raw", name, &keyed.raw]).succeeded();
+        }
+    }
+    let serial = format!("key-serial={serial}");
+    ferry(["serve", "--format", "luks", "file", &made, &serial, "--run", "nbdinfo \"$uri\""])
+        .succeeded();
+    let none = format!("file:{made}?key-serial=0x7fffffff");
+    let said = "read key-serial= from the kernel's keyring: there is no such key";
+    for (name, said) in [(&line, "does not open"), (&none, said)] {
+        for sandbox in ["--sandbox=auto", "--sandbox=off"] {
+            let refused = ferry(["compare", sandbox, "-f", "luks", name, &keyed.raw]);
+            assert!(refused.stderr.contains(said), "{refused:#?}");
+        }
+    }
+}
+
 #[test]
 fn without_its_key_it_is_refused_and_nothing_that_exists_is_changed() {
     let Some(keyed) = Keyed::new() else { return };

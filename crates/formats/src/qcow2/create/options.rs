@@ -10,9 +10,9 @@ use crate::qcow2::header::{
 
 /// The options of `-o`.
 pub(crate) const OPTIONS: &[Param] = &{
-    let [a, b, c, d, e, f, g, h, i, j, k] = inside::OPTIONS;
+    let [a, b, c, d, e, f, g, h, i, j, k, y] = inside::OPTIONS;
     let [l, m, n, o, p, q, r, s, t, u, v, w, x] = PLAIN;
-    [l, m, n, o, p, q, r, s, t, u, v, w, x, a, b, c, d, e, f, g, h, i, j, k]
+    [l, m, n, o, p, q, r, s, t, u, v, w, x, a, b, c, d, e, f, g, h, i, j, k, y]
 };
 
 const PLAIN: [Param; 13] = [
