@@ -4,6 +4,7 @@ use crate::account::CopyAccount;
 use crate::pair::Pair;
 use crate::plan::Span;
 use crate::sums::Sums;
+use crate::witness::Witness;
 use crate::zero::Zeroes;
 
 pub(crate) struct Job {
@@ -19,6 +20,8 @@ pub(crate) struct Job {
     /// As far as is known, it shares what it takes: runs need not be cut.
     pub(crate) shares: std::sync::atomic::AtomicBool,
     pub(crate) no_extents: bool,
+    /// Sees all that is copied.
+    pub(crate) witness: Option<std::sync::Arc<dyn Witness>>,
     /// Sums of what is read, if the source may be lost and come back.
     pub(crate) sums: Option<std::sync::Arc<Sums>>,
 }

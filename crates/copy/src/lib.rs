@@ -14,6 +14,8 @@
 //! changes nothing before the beginning of the source has been read, and in a target that may be
 //! the source itself only ranges that were read.
 //!
+//! A [`Witness`] sees every byte that is copied, also of what the target takes by reference.
+//!
 //! It opens nothing, creates nothing and prints nothing: that is up to its caller.
 
 // The files are in layers, one a paragraph: a file uses those of earlier paragraphs, and no others.
@@ -21,10 +23,12 @@
 
 mod depth;
 mod held;
-mod options;
 mod plan;
 mod progress;
 mod report;
+mod witness;
+
+mod options;
 
 mod answer;
 mod sums;
@@ -44,6 +48,7 @@ mod zero;
 
 mod again;
 mod job;
+mod shown;
 
 mod planner;
 mod worker;
@@ -57,3 +62,4 @@ pub use progress::{Cancel, CopyCounts, Progress};
 pub use report::{FailedCopy, Report};
 pub use run::run;
 pub use stream::{ReadNext, stream};
+pub use witness::{Watched, Witness};

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use device::{Edge, Error, Order, Result};
 
+use crate::witness::Watched;
+
 /// How to copy.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices, each an option")]
@@ -59,6 +61,8 @@ pub struct Options {
     /// source that keeps bytes on the way (an image's tables, a cache) cannot be lost and come
     /// back.
     pub anew: Option<Anew>,
+    /// Sees all that is copied. What the target takes by reference is read for it.
+    pub witness: Option<Watched>,
 }
 
 /// Opens a disk as it was opened before, and shares nothing with that.
@@ -122,6 +126,7 @@ impl Default for Options {
             no_extents: false,
             queue_size: None,
             anew: None,
+            witness: None,
         }
     }
 }

@@ -77,7 +77,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
             canary::read_first(&self.job.pair, &self.job.account.cancel, data.range.clone())?;
         }
         let Range { start, end } = span.range;
-        self.stretches.push(Stretch { start, len: end - start, zero: true, place: None });
+        self.found(Stretch { start, len: end - start, zero: true, place: None });
         self.hand_out()
     }
 
@@ -164,6 +164,9 @@ impl<'scope, 'env> Planner<'scope, 'env> {
 
     /// Notes a stretch. One that continues the last one, in its file too, is merged with it.
     fn found(&mut self, stretch: Stretch) {
+        if let Some(witness) = self.job.witness.as_ref().filter(|_| stretch.zero) {
+            witness.zeroes(stretch.start..stretch.end());
+        }
         match self.stretches.last_mut() {
             Some(last) if last.goes_on(&stretch) => last.len += stretch.len,
             _ => self.stretches.push(stretch),

@@ -20,7 +20,8 @@ use crate::sums::Sums;
 use crate::worker::Worker;
 use crate::zero::{Zeroes, claim};
 use crate::{
-    Cancel, CopyPlan, FailedCopy, Options, Progress, Reflink, Report, again, planner, share,
+    Cancel, CopyPlan, FailedCopy, Options, Progress, Reflink, Report, Watched, Witness, again,
+    planner, share, shown,
 };
 use runtime::RangeSet;
 
@@ -177,7 +178,15 @@ impl<'a> Copy<'a> {
         if !self.whole {
             return Ok(false);
         }
-        share::all(&self.pair, self.options, self.progress, self.cancel)
+        let shared = share::all(&self.pair, self.options, self.progress, self.cancel)?;
+        if let Some(witness) = self.witness().filter(|_| shared) {
+            shown::all(&self.pair, &*witness, self.options, self.cancel)?;
+        }
+        Ok(shared)
+    }
+
+    fn witness(&self) -> Option<Arc<dyn Witness>> {
+        self.options.witness.as_ref().map(|Watched(witness)| witness.clone())
     }
 
     /// All was read. If the source's server was lost and came back meanwhile: makes sure that it is
@@ -223,8 +232,10 @@ impl<'a> Copy<'a> {
             },
             zeroes: Zeroes::new(&self.pair, self.options),
             takes,
-            shares: takes.into(),
+            // What is taken is read for a witness: by all workers, so runs are cut.
+            shares: (takes && self.witness().is_none()).into(),
             no_extents: self.options.no_extents,
+            witness: self.witness(),
             sums: self.sums.clone(),
         });
         move_all(&job);

@@ -27,7 +27,9 @@ pub(crate) fn all(
 ) -> Result<bool> {
     let must = options.reflink == Reflink::Always;
     let known = options.target_is_zero && !options.check_zero;
-    if options.reflink == Reflink::Never || options.wipe || !(known || must) {
+    // With a witness all of it is read, by the workers, each of which shares what it has read.
+    let may = known && options.witness.is_none();
+    if options.reflink == Reflink::Never || options.wipe || !(may || must) {
         return Ok(false);
     }
     let refuse = |why: &str| {

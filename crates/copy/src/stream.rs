@@ -20,7 +20,7 @@ use crate::answer::{confused, flush};
 use crate::options::HELD;
 use crate::pair::check_target;
 use crate::progress::{LOOK, Moved};
-use crate::{Cancel, FailedCopy, Flush, Options, Progress, Reflink, Report};
+use crate::{Cancel, FailedCopy, Flush, Options, Progress, Reflink, Report, Watched};
 use runtime::RangeSet;
 
 /// Operations in flight at a time, where they are short enough.
@@ -152,6 +152,9 @@ impl<'a> Copy<'a> {
             );
             let error = Error::new(ErrorKind::NoSpace, Fault::User, action);
             return Err(error.on(&self.target.info().name));
+        }
+        if let Some(Watched(witness)) = &self.options.witness {
+            witness.data(start, &buffer);
         }
         let buffer = Arc::new(buffer);
         let Some(granularity) = self.granularity() else {

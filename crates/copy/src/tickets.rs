@@ -16,8 +16,8 @@ use crate::sums::SumPart;
 pub(crate) enum Task {
     /// Flush the target.
     Flush,
-    /// Read from the source.
-    Read { offset: u64, len: usize },
+    /// Read from the source; for the witness alone if the target has `taken` the range.
+    Read { offset: u64, len: usize, taken: bool },
     /// Ask the target for its map of a range that is to read as zeroes.
     Resolve { offset: u64, len: u64 },
     /// Write a part of what was read; `zeroes` if it is not from a buffer of its own.
@@ -108,7 +108,7 @@ mod tests {
         let a = tickets.issue(Task::Flush, 0, None, None);
         assert_eq!(tickets.redeem(a).unwrap().0, Task::Flush);
         assert!(tickets.redeem(a).is_err());
-        let b = tickets.issue(Task::Read { offset: 0, len: 1 }, 0, None, None);
+        let b = tickets.issue(Task::Read { offset: 0, len: 1, taken: false }, 0, None, None);
         assert!(tickets.redeem(a).is_err());
         assert_eq!(tickets.len(), 1);
         assert!(tickets.redeem(b).is_ok());

@@ -42,6 +42,8 @@ pub(crate) struct Worker {
     writes: Lead,
     /// The rest of the unit that is being started.
     stretches: VecDeque<Stretch>,
+    /// Ranges that the target took by reference, which are to be read for the witness.
+    taken: VecDeque<Range<u64>>,
     /// Whether units may still come.
     more: bool,
     /// Whether it may still find zeroes.
@@ -89,6 +91,7 @@ impl Worker {
             reads,
             writes,
             stretches: VecDeque::new(),
+            taken: VecDeque::new(),
             more: true,
             finds: true,
             backlog: VecDeque::new(),
@@ -158,6 +161,11 @@ impl Worker {
     fn start_more(&mut self) -> Result<bool> {
         let mut started = false;
         while self.has_room() {
+            if let Some(range) = self.taken.pop_front() {
+                started = true;
+                self.show(range)?;
+                continue;
+            }
             let Some(stretch) = self.stretches.pop_front() else {
                 // One unit at a time, so that a long run of holes can be stopped.
                 if !started && self.more && self.next_unit(false) {
@@ -200,6 +208,9 @@ impl Worker {
         let taken = pair.target.take(stretch.start, stretch.len, from, share_only).unwrap_or(0);
         if taken > 0 {
             self.retire(stretch.start..stretch.start + taken, Moved::Copied, epoch);
+            if self.job.witness.is_some() {
+                self.taken.push_back(stretch.start..stretch.start + taken);
+            }
             if taken < stretch.len {
                 stretch.split(taken);
                 self.share_out(stretch);
@@ -248,20 +259,39 @@ impl Worker {
         }
     }
 
-    /// Starts a read of the first piece of a stretch; pieces end at multiples of the request.
+    /// Starts a read of the first piece of a stretch.
     fn read(&mut self, mut stretch: Stretch) -> Result<()> {
-        let room = self.job.pair.sizes.request - stretch.start % self.job.pair.sizes.request;
         let offset = stretch.start;
-        let len = stretch.len.min(room);
+        let len = self.piece(&(stretch.start..stretch.end()));
         if len < stretch.len {
             stretch.split(len);
             self.stretches.push_front(stretch);
         }
+        self.start_read(offset, len, false)
+    }
+
+    /// Starts a read of the first piece of a range that the target has taken.
+    fn show(&mut self, range: Range<u64>) -> Result<()> {
+        let (start, len) = (range.start, self.piece(&range));
+        if start + len < range.end {
+            self.taken.push_front(start + len..range.end);
+        }
+        self.start_read(start, len, true)
+    }
+
+    /// Bytes of a range that are read at once; pieces end at multiples of the request.
+    fn piece(&self, range: &Range<u64>) -> u64 {
+        let request = self.job.pair.sizes.request;
+        (range.end - range.start).min(request - range.start % request)
+    }
+
+    fn start_read(&mut self, offset: u64, len: u64, taken: bool) -> Result<()> {
         let len = to_usize(len)?;
         let buffer = self.pool.take(len);
         let load = self.held.take(buffer.capacity());
         let epoch = self.job.pair.source_epoch();
-        let ticket = self.tickets.issue(Task::Read { offset, len }, epoch, Some(load), None);
+        let task = Task::Read { offset, len, taken };
+        let ticket = self.tickets.issue(task, epoch, Some(load), None);
         self.reads.started();
         self.source.start(ticket, Operation::Read { offset, buffer });
         Ok(())
@@ -272,7 +302,7 @@ impl Worker {
         let moved = self.source.turn(&mut ended);
         for completed in ended.drain(..) {
             let (task, started) = self.tickets.redeem(completed.ticket)?;
-            let Task::Read { offset, len } = task else { return Err(confused("source")) };
+            let Task::Read { offset, len, taken } = task else { return Err(confused("source")) };
             self.reads.ended(started.at);
             let load = started.load.ok_or_else(|| confused("source"))?;
             match completed.outcome {
@@ -282,7 +312,12 @@ impl Worker {
                         let range = offset..offset + len as u64;
                         sums.saw(range, started.epoch, self.job.pair.source_epoch());
                     }
-                    self.arrived(buffer, offset, &load)?;
+                    if let Some(witness) = &self.job.witness {
+                        witness.data(offset, &buffer);
+                    }
+                    if !taken {
+                        self.arrived(buffer, offset, &load)?;
+                    }
                 }
                 Err(e) => return Err(e.on(&self.job.pair.source.info().name).at(offset)),
             }

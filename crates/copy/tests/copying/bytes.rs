@@ -30,6 +30,7 @@ fn options(random: &mut Random) -> Options {
         no_extents: random.below(4) == 0,
         queue_size: Some(random.pick(&[1, 100_000, 16 << 20])),
         anew: None,
+        witness: None,
         written: random.below(4) == 0,
     }
 }
@@ -52,7 +53,8 @@ fn the_target_has_the_bytes_of_the_source_whatever_the_options_and_devices_are()
         let source = Arc::new(Model::with(size, all_abilities(), blocks(grid_s, 4096, 32 << 20)));
         let target = Arc::new(Model::with(target_size, abilities, blocks(grid_t, 4096, max)));
         random_disk(&source, &mut random, u64::from(grid_s));
-        let options = options(&mut random);
+        let (seen, witness) = Notes::of(size);
+        let options = Options { witness, ..options(&mut random) };
         // Stale bytes everywhere, unless the options say that there are none.
         if !options.target_is_zero {
             fill(&target, 0xee);
@@ -75,6 +77,7 @@ fn the_target_has_the_bytes_of_the_source_whatever_the_options_and_devices_are()
             panic!("{context}: differs at {at}");
         }
         assert_eq!(b[size..], before[size..], "{context}: beyond the source");
+        seen.check(&a, &context);
         assert!(report.left.is_empty(), "{context}");
         assert_eq!(report.done(), size as u64, "{context}");
         assert_eq!(report.copied + report.zeroed + report.skipped, size as u64, "{context}");

@@ -46,6 +46,21 @@ fn without_a_search_for_zeroes_the_kernel_copies() {
 }
 
 #[test]
+fn what_the_kernel_copies_is_read_for_a_witness_and_not_written() {
+    let (source, target, a, b) = files();
+    let mut bytes = vec![0; SIZE];
+    a.read_exact_at(&mut bytes, 0).unwrap();
+    let (seen, witness) = Notes::of(SIZE);
+    let options = Options { sparse: None, witness, ..Options::default() };
+    let report = run(&edge(source.clone()), &edge(target.clone()), &options).unwrap();
+    assert!(same(&a, &b));
+    seen.check(&bytes, "taken");
+    assert_eq!(report.copied, SIZE as u64);
+    assert_eq!(source.read_or_written.load(SeqCst), SIZE as u64);
+    assert_eq!(target.read_or_written.load(SeqCst), 0);
+}
+
+#[test]
 fn with_a_search_for_zeroes_all_is_looked_at() {
     let (source, target, a, b) = files();
     let report = run(&edge(source.clone()), &edge(target), &Options::default()).unwrap();

@@ -1,12 +1,14 @@
 //! Devices made for these tests, and a generator of disks.
 
-use runtime::WorkPool;
+use runtime::{RangeSet, WorkPool};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use copy::{Cancel, FailedCopy, Options, Progress, Report};
+use copy::{Cancel, FailedCopy, Options, Progress, Report, Watched, Witness};
 use device::model::Model;
 use device::{
     Abilities, BlockSizes, Blocking, Completed, Device, Edge, Error, Extent, ExtentKind, Info,
@@ -100,6 +102,43 @@ pub(crate) fn blocks(minimum: u32, preferred: u32, maximum: u32) -> BlockSizes {
 
 pub(crate) fn all_abilities() -> Abilities {
     Model::new(0).info().abilities
+}
+
+/// Notes all that is copied, and where.
+pub(crate) struct Notes(Mutex<(Vec<u8>, RangeSet)>);
+
+impl Notes {
+    /// For a source of this many bytes; and as an option of the copy.
+    pub(crate) fn of(size: usize) -> (Arc<Self>, Option<Watched>) {
+        let notes = Arc::new(Self(Mutex::new((vec![0; size], RangeSet::default()))));
+        (notes.clone(), Some(Watched(notes)))
+    }
+
+    /// Every byte was seen once, as it is in the source.
+    pub(crate) fn check(&self, source: &[u8], context: &str) {
+        let (bytes, seen) = &*self.0.lock().unwrap();
+        assert_eq!((seen.len(), bytes.len()), (source.len() as u64, source.len()), "{context}");
+        assert!(bytes == source, "{context}");
+    }
+
+    fn note(&self, range: Range<u64>, bytes: Option<&[u8]>) {
+        let (all, seen) = &mut *self.0.lock().unwrap();
+        assert!(!seen.has_some_of(&range), "{range:?} was seen twice");
+        seen.add(range.clone());
+        if let Some(bytes) = bytes {
+            all[usize::try_from(range.start).unwrap()..][..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+}
+
+impl Witness for Notes {
+    fn data(&self, offset: u64, bytes: &[u8]) {
+        self.note(offset..offset + bytes.len() as u64, Some(bytes));
+    }
+
+    fn zeroes(&self, range: Range<u64>) {
+        self.note(range, None);
+    }
 }
 
 /// A device that tells few extents at a time, so that asking goes on; with so many lanes, or
