@@ -15,11 +15,11 @@ const VERBS: &[(&[&str], u8, &str)] = &[
         "`diskferry serve -U SOCKET DISK` and `nbd-client -unix SOCKET /dev/nbd0` make a disk a block device",
     ),
     (&["detach", "disconnect", "umount", "unmount"], USAGE, "`nbd-client -d /dev/nbd0` does it"),
-    (&["verify", "diff", "cmp"], USAGE, "`diskferry compare FIRST SECOND` does it"),
+    (&["diff", "cmp"], USAGE, "`diskferry compare FIRST SECOND` does it"),
     (
-        &["hash", "checksum", "digest", "md5sum", "sha1sum", "sha256sum", "sha512sum"],
+        &["hash", "blksum", "checksum", "md5sum", "sha1sum", "sha256sum", "sha512sum"],
         USAGE,
-        "`diskferry copy DISK - | sha256sum` makes a digest, and `diskferry compare FIRST SECOND` needs none",
+        "`diskferry digest DISK` does it",
     ),
     (&["cp", "nbdcopy"], USAGE, "`diskferry copy SOURCE TARGET` does it"),
     (
@@ -70,7 +70,6 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
         &["-c", "--compress"],
         "`diskferry convert -c -B BACKING` makes a compressed overlay",
     ),
-    ("copy", &["--blkhash"], "no digest is made: `diskferry compare SOURCE TARGET` afterwards"),
     ("copy", &["-n", "--no-create"], "leave it out: an existing target is written over"),
 ];
 

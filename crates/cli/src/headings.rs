@@ -19,6 +19,7 @@ const GROUPS: &[(&str, &str)] = &[
         "no-create target-is-zero sparse sparse-size allocated preallocate wipe reflink \
          salvage flush no-flush force keep-partial",
     ),
+    ("Proof", "blkhash blkhash-file digest manifest"),
     ("Progress", "progress quiet"),
     (
         "Load",

@@ -20,6 +20,7 @@ mod create;
 mod ctl;
 mod dd;
 mod describe;
+mod digest;
 mod elsewhere;
 mod failure;
 mod force;
@@ -51,6 +52,7 @@ mod topics;
 mod trim;
 mod verb;
 mod verbs;
+mod verify;
 mod words;
 mod zero;
 

@@ -15,8 +15,8 @@ use crate::page::wrap;
 use crate::verb::Verb;
 use crate::{
     amend, bitmap, bracket, cache, check, commit, compare, completions, convert, copy, create, ctl,
-    dd, elsewhere, help, info, inspect, list, man, map, measure, output, prealloc, rebase, resize,
-    serve, shell, snapshot, trim, zero,
+    dd, digest, elsewhere, help, info, inspect, list, man, map, measure, output, prealloc, rebase,
+    resize, serve, shell, snapshot, trim, verify, zero,
 };
 
 /// All verbs, in the order in which help shows them.
@@ -35,6 +35,8 @@ pub(crate) static VERBS: &[Verb] = &[
     ctl::VERB,
     map::VERB,
     compare::VERB,
+    digest::VERB,
+    verify::VERB,
     measure::VERB,
     check::VERB,
     snapshot::VERB,

@@ -6,6 +6,7 @@ mod cli_errors;
 mod completions;
 mod copies;
 mod copy_safety;
+mod digests;
 mod disk_errors;
 mod docs;
 mod examples;

@@ -3,13 +3,14 @@
 use clap::{Command, value_parser};
 
 use crate::arguments::{disk_as, filter_argument, flag, value};
+use crate::digest::file;
 use crate::image::{external_argument, format_argument, options_option, target_format_argument};
 use crate::patience;
 use crate::progress;
 use crate::sandbox;
 
 pub(super) fn arguments(command: Command) -> Command {
-    progress::arguments(patience::arguments(writing(load(ends(command)))))
+    progress::arguments(patience::arguments(proof(writing(load(ends(command))))))
 }
 
 /// What is copied, from where to where.
@@ -115,4 +116,26 @@ fn writing(command: Command) -> Command {
                 .conflicts_with_all(["requests", "threads"]),
         )
         .arg(flag("-v, --verbose", "Say what both ends are, and at the end what was done"))
+}
+
+/// What is said of the contents.
+fn proof(command: Command) -> Command {
+    let digest = |spelled, help| {
+        let option = value(spelled, help).num_args(0..=1).require_equals(true);
+        option.default_missing_value("sha256/64K")
+    };
+    command
+        .arg(
+            digest("--blkhash NAME[/SIZE]", "Print the digest of what was copied, as nbdcopy does")
+                .long_help(
+                    "Print the digest of what was copied, as nbdcopy does: sha256, sha512, sha1, md5 or blake3 over blocks of \
+                     SIZE, 64K without it. It is that of the disk, whatever the formats are",
+                ),
+        )
+        .arg(file("--blkhash-file FILE", "Print it to FILE").requires("blkhash"))
+        .arg(
+            digest("--digest NAME[/SIZE]", "The same with the name of the target, for `digest --check`")
+                .conflicts_with("blkhash"),
+        )
+        .arg(file("--manifest FILE", "Write a digest for each stretch, which `verify` compares"))
 }

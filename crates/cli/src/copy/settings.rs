@@ -1,15 +1,19 @@
 //! The arguments of `copy`, resolved: everything that is decided before anything is opened.
 
+use std::path::PathBuf;
+
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use copy::{Flush, Options, Reflink};
 use device::Name;
 use disk::{Allocation, Image, Named};
+use transfer::DigestKind;
 
 use crate::arguments::{filters, size};
-use crate::copying::{self, CopyRequest, TargetPromise};
+use crate::copying::{self, CopyRequest, ProofWish, TargetPromise};
 use crate::failure::{Failure, USAGE};
 use crate::image::{self, Source};
+use crate::output;
 use crate::prealloc as preallocation;
 use crate::progress::Show;
 use crate::words::to_read;
@@ -60,6 +64,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let rate = rate.map(|text| copying::rate(text, "--rate")).transpose()?;
     let target_stack = filters(matches, "target-filter")?.over_image(target_image);
     Ok(CopyRequest {
+        proof: proof(matches)?,
         window,
         at,
         is_new: matches.get_flag("no-clobber"),
@@ -73,6 +78,25 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         usage: USAGE,
         ..CopyRequest::new(matches, vec![source], (target, target_stack))?
     })
+}
+
+/// What is to be said of the contents.
+fn proof(matches: &ArgMatches) -> Result<Option<ProofWish>, Failure> {
+    let word = |id| image::word(matches, id);
+    let (blkhash, digest) = (word("blkhash"), word("digest"));
+    let manifest = matches.get_one::<PathBuf>("manifest").cloned();
+    let Some(kind) = blkhash.or(digest).or(manifest.as_ref().map(|_| "sha256")) else {
+        return Ok(None);
+    };
+    let kind = DigestKind::parse(kind).map_err(Failure::usage)?;
+    let to = matches.get_one::<PathBuf>("blkhash-file").cloned();
+    let prints = blkhash.is_some() || digest.is_some();
+    if prints && to.is_none() && word("target").is_some_and(output::is_named) {
+        return Err(Failure::usage(
+            "the copy goes to standard output, and its digest cannot: add --blkhash --blkhash-file=FILE",
+        ));
+    }
+    Ok(Some(ProofWish { kind, named: digest.is_some(), to, manifest, prints }))
 }
 
 type SourceRange = Option<(u64, u64)>;

@@ -33,6 +33,11 @@ pub(super) enum Input {
 }
 
 impl Input {
+    /// Its size, if it has one.
+    pub(super) fn size(&self) -> Option<u64> {
+        self.disk().map(|disk| disk.info().size)
+    }
+
     fn disk(&self) -> Option<&Edge> {
         match self {
             Self::Disk(disk) => Some(disk),

@@ -4,6 +4,7 @@
 mod ends;
 mod overlay;
 mod promise;
+mod proof;
 mod range;
 mod rate;
 
@@ -18,6 +19,7 @@ use runtime::{Context, OperatorLog, Patience};
 
 use self::ends::{Input, Related};
 pub(crate) use self::promise::TargetPromise;
+pub(crate) use self::proof::{CopyProof, ProofFiles, ProofWish};
 pub(crate) use self::rate::rate;
 use crate::failure::{ExitResult, Failure, say};
 use crate::image::{self, Source};
@@ -60,6 +62,8 @@ pub(crate) struct CopyRequest {
     pub(crate) force: bool,
     pub(crate) connections: usize,
     pub(crate) options: Options,
+    /// What is said of the contents at the end.
+    pub(crate) proof: Option<ProofWish>,
     /// How long to wait for servers.
     pub(crate) patience: Patience,
     pub(crate) show: Show,
@@ -96,6 +100,7 @@ impl CopyRequest {
             force: force::asked(matches),
             connections: 8,
             options: Options::default(),
+            proof: None,
             patience: patience::asked(matches)?,
             show: Show::Nothing,
             warns: true,
@@ -115,10 +120,11 @@ impl CopyRequest {
 
 /// Copies.
 pub(crate) fn run(work: &CopyRequest) -> ExitResult {
+    let proof = work.proof.as_ref().map(ProofFiles::open).transpose()?;
     let related = ends::relate(work);
     let sandbox = Sandbox::enter(work.sandbox, &work.reach())?;
     let display = Display::new(work.show, Counting::Data);
-    match prepare_and_copy(work, related, sandbox, display) {
+    match prepare_and_copy(work, related, sandbox, (display, proof)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err((display, failure, report)) => {
             let failure = failure.with_usage_code(work.usage);
@@ -135,7 +141,7 @@ fn prepare_and_copy(
     work: &CopyRequest,
     related: Result<Related, Failure>,
     sandbox: Sandbox,
-    display: Display,
+    (display, proof): (Display, Option<ProofFiles>),
 ) -> Result<(), Failed> {
     let log = OperatorLog::new(|line| say(&line.to_string()));
     let context = Context::default().with_log(log).with_patience(work.patience);
@@ -146,7 +152,7 @@ fn prepare_and_copy(
             if work.is_verbose && work.show != Show::Json {
                 display.note(&ends::words(&source, &target));
             }
-            copy_and_show(work, source, &target, signals, display, &context)
+            copy_and_show(work, (source, proof), &target, signals, display, &context)
         }
         Err(failure) => Err((display, failure, None)),
     };
@@ -189,7 +195,7 @@ fn open_both(
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn copy_and_show(
     work: &CopyRequest,
-    mut source: Input,
+    (mut source, proof): (Input, Option<ProofFiles>),
     target: &Target,
     (signals, over): Watch,
     mut display: Display,
@@ -200,7 +206,9 @@ fn copy_and_show(
     if let Some(made) = made.filter(|_| work.keep_partial) {
         made.keep();
     }
+    let proof = proof.map(|files| files.begin(source.size()));
     let options = Options {
+        witness: proof.as_ref().map(CopyProof::watched),
         apart: *apart,
         anew: Some(ends::anew(work, context)),
         ..for_target(*holds, work.options.clone())
@@ -261,7 +269,10 @@ fn copy_and_show(
         Ok(report) => match publish(target, made, options.flush != Flush::Never, context) {
             Ok(()) => {
                 display.succeed(&now, &report);
-                Ok(())
+                let name = work.target.to_string();
+                let Some(proof) = proof else { return Ok(()) };
+                let said = proof.say(report.total, &name);
+                said.map_err(|e| (Display::new(Show::Nothing, Counting::Data), e, None))
             }
             Err(failure) => Err((display, failure, Some(report))),
         },

@@ -124,6 +124,11 @@ impl Display {
         }
     }
 
+    /// The work has ended, and what it found is said elsewhere.
+    pub(crate) fn end(mut self) {
+        self.erase();
+    }
+
     /// The work is complete.
     pub(crate) fn succeed(mut self, now: &CopyCounts, report: &Report) {
         self.erase();

@@ -1,0 +1,153 @@
+//! What is said of the contents that were copied: their digest, and a manifest. Both come from what
+//! the copy reads anyway.
+//!
+//! Files for them are opened before anything else, so that the sandbox may close behind them.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use copy::Watched;
+use runtime::Mutex;
+use transfer::{ContentDigest, DigestKind, Digester, ManifestWriter, stretch_for};
+
+use crate::digest::line;
+use crate::failure::Failure;
+use crate::output;
+
+/// A file that is there may be written over if it is no longer than this: it may be an old digest.
+const DIGEST: usize = 256;
+
+/// What is to be said.
+#[derive(Clone, Debug)]
+pub(crate) struct ProofWish {
+    pub(crate) kind: DigestKind,
+    /// A line with the target's name, for `digest --check`; otherwise the digest alone, as nbdcopy
+    /// prints it.
+    pub(crate) named: bool,
+    /// Not on standard output, but here.
+    pub(crate) to: Option<PathBuf>,
+    pub(crate) manifest: Option<PathBuf>,
+    /// Whether the digest is printed at all.
+    pub(crate) prints: bool,
+}
+
+/// Its files, open.
+#[derive(Debug)]
+pub(crate) struct ProofFiles {
+    wish: ProofWish,
+    to: Option<File>,
+    manifest: Option<File>,
+}
+
+impl ProofFiles {
+    /// Opens the files; those that may hold something else are left alone.
+    pub(crate) fn open(wish: &ProofWish) -> Result<Self, Failure> {
+        let old_digest = |head: &[u8]| head.len() < DIGEST;
+        let old_manifest = |head: &[u8]| head.is_empty() || head.starts_with(b"{\"manifest\":");
+        let to = wish.to.as_deref().map(|path| open(path, "digest", old_digest)).transpose()?;
+        let manifest = wish.manifest.as_deref();
+        let manifest = manifest.map(|path| open(path, "manifest", old_manifest)).transpose()?;
+        Ok(Self { wish: wish.clone(), to, manifest })
+    }
+
+    /// Begins, for a disk of this many bytes, if that is known.
+    pub(crate) fn begin(self, size: Option<u64>) -> CopyProof {
+        let (kind, digester) = (self.wish.kind, Digester::new(self.wish.kind));
+        let Some(file) = self.manifest else {
+            let digester = Arc::new(digester);
+            return CopyProof { wish: self.wish, to: self.to, digester, manifest: None };
+        };
+        let stretch = stretch_for(size.unwrap_or(0)).max(kind.block);
+        let writer = ManifestWriter::new(BufWriter::new(file), kind, stretch);
+        let writer = Arc::new(Mutex::new(Some(writer)));
+        let each = writer.clone();
+        let digester = digester.with_stretches(stretch, move |range| {
+            if let Some(writer) = &mut *each.lock() {
+                writer.add(&range);
+            }
+        });
+        CopyProof {
+            wish: self.wish,
+            to: self.to,
+            digester: Arc::new(digester),
+            manifest: Some(writer),
+        }
+    }
+}
+
+type SharedWriter = Arc<Mutex<Option<ManifestWriter<BufWriter<File>>>>>;
+
+/// The digest that is being computed.
+pub(crate) struct CopyProof {
+    wish: ProofWish,
+    to: Option<File>,
+    pub(crate) digester: Arc<Digester>,
+    manifest: Option<SharedWriter>,
+}
+
+impl CopyProof {
+    /// What sees all that is copied.
+    pub(crate) fn watched(&self) -> Watched {
+        Watched(self.digester.clone())
+    }
+
+    /// All was copied, `size` bytes, and the target has its name: says what was.
+    pub(super) fn say(self, size: u64, name: &str) -> Result<(), Failure> {
+        let failed = |e: &dyn std::fmt::Display| {
+            Failure::new(format!("{name}: all bytes were copied, but there is no digest: {e}"))
+        };
+        let digest = self.digester.finish(size).map_err(|e| failed(&e))?;
+        let line = match self.wish.named {
+            true => line(&digest, name),
+            false => format!("{digest}\n").into(),
+        };
+        let prints = self.wish.prints;
+        match self.to.as_ref().filter(|_| prints) {
+            Some(mut file) => file.write_all(&line).map_err(|e| failed(&e))?,
+            None if prints => {
+                output::finish(|out| out.write_all(&line).map(|()| ExitCode::SUCCESS))?;
+            }
+            None => {}
+        }
+        self.end(size, &digest).map_err(|e| failed(&e))
+    }
+
+    /// Completes the manifest.
+    pub(crate) fn end(&self, size: u64, digest: &ContentDigest) -> std::io::Result<()> {
+        let writer = self.manifest.as_ref().and_then(|writer| writer.lock().take());
+        let Some(writer) = writer else { return Ok(()) };
+        let file = writer.finish(size, digest)?.into_inner()?;
+        // What cannot be synced (a pipe) keeps nothing.
+        match file.metadata()?.is_file() {
+            true => file.sync_data(),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Opens a file to be written anew, if what it holds now is `old`, which is given the beginning of
+/// it.
+fn open(path: &Path, what: &str, old: impl Fn(&[u8]) -> bool) -> Result<File, Failure> {
+    let failed = |e| Failure::new(format!("{what} {}: {e}", path.display()));
+    let mut options = File::options();
+    let is_file = std::fs::metadata(path).map_or(true, |about| about.is_file());
+    if !is_file {
+        return options.write(true).open(path).map_err(failed);
+    }
+    let mut file =
+        options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
+    let mut head = Vec::new();
+    (&file).take(DIGEST as u64).read_to_end(&mut head).map_err(failed)?;
+    if !old(&head) {
+        let path = path.display();
+        return Err(Failure::new(format!(
+            "{path}: holds something else than an old {what}; nothing was changed: name another file, or remove it"
+        )));
+    }
+    file.set_len(0).map_err(failed)?;
+    std::io::Seek::rewind(&mut file).map_err(failed)?;
+    Ok(file)
+}
