@@ -4,13 +4,15 @@
 //! succeeded in the same epoch. When the epoch grows, the server may have forgotten all that was
 //! written and is not durable; that counts as lost, and is copied once more: the source is still
 //! there. A flush every few GiB bounds how much that is, and a path that breaks sooner is flushed
-//! sooner.
+//! sooner. A caller may be told what has become durable, and wish for more flushes
+//! ([`Durably`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use device::{Edge, Result};
 
+use crate::options::Durably;
 use crate::progress::Moved;
 use runtime::{Mutex, RangeSet};
 
@@ -25,6 +27,7 @@ pub(crate) struct Ledger {
     state: Mutex<State>,
     /// It is time for a flush.
     due: AtomicBool,
+    durably: Option<Durably>,
 }
 
 #[derive(Debug)]
@@ -51,9 +54,13 @@ struct State {
 
 impl Ledger {
     /// `least`: bytes of data that are always worth a flush.
-    pub(crate) fn new(target: &Edge, least: u64) -> Self {
-        let state = Mutex::new(State::new(target.device().epoch(), least));
-        Self { target: target.clone(), state, due: AtomicBool::new(false) }
+    pub(crate) fn new(target: &Edge, least: u64, durably: Option<&Durably>) -> Self {
+        let mut state = State::new(target.device().epoch(), least);
+        if let Some(durably) = durably {
+            state.every = state.every.min(durably.every.max(least));
+        }
+        let (state, durably) = (Mutex::new(state), durably.cloned());
+        Self { target: target.clone(), state, due: AtomicBool::new(false), durably }
     }
 
     /// A range is right in the target, by a request that began in the epoch `began`.
@@ -86,10 +93,14 @@ impl Ledger {
     /// The flush has ended.
     ///
     /// # Errors
-    /// The flush failed, unless writes were lost since the last one, which explains the failure.
+    /// The flush failed, unless writes were lost since the last one, which explains the failure; or
+    /// the caller could not note what became durable.
     pub(crate) fn ended(&self, outcome: Result<()>) -> Result<()> {
         let vouched = outcome.is_ok();
-        let lost = self.state.lock().ended(vouched, self.target.device().epoch());
+        let (lost, durable) = self.state.lock().ended(vouched, self.target.device().epoch());
+        if let Some(durably) = self.durably.as_ref().filter(|_| !durable.is_empty()) {
+            durably.tell(&durable)?;
+        }
         if lost { Ok(()) } else { outcome }
     }
 
@@ -155,10 +166,11 @@ impl State {
         true
     }
 
-    /// Whether the flushed ranges are lost.
-    fn ended(&mut self, vouched: bool, now: u64) -> bool {
+    /// Whether the flushed ranges are lost, and those that became durable.
+    fn ended(&mut self, vouched: bool, now: u64) -> (bool, RangeSet) {
         self.advance(now);
-        let Some((flushed, epoch)) = self.flushing.take() else { return false };
+        let mut durable = RangeSet::default();
+        let Some((flushed, epoch)) = self.flushing.take() else { return (false, durable) };
         let same = epoch == self.epoch;
         debug_assert!(epoch <= self.epoch, "a flush of a later epoch");
         // One that fails after a loss may fail because of that, or for another reason.
@@ -167,6 +179,7 @@ impl State {
             self.lost.add_all(&flushed);
         } else if vouched {
             self.durable = self.durable.saturating_add(flushed.len());
+            durable = flushed;
         } else {
             self.written.add_all(&flushed);
         }
@@ -174,7 +187,7 @@ impl State {
             self.lost.add_all(&std::mem::take(&mut self.written));
         }
         self.grown &= !same;
-        lost
+        (lost, durable)
     }
 }
 
@@ -192,7 +205,7 @@ mod tests {
         state.written(0..10, 10, 3, 3);
         assert!(state.begin(3) && !state.begin(3));
         state.written(10..20, 10, 3, 3);
-        assert!(!state.ended(true, 3));
+        assert!(!state.ended(true, 3).0);
         state.written(20..30, 10, 3, 4);
         assert_eq!(lost(&mut state), [(10, 30)]);
         state.written(30..40, 10, 4, 4);
@@ -205,17 +218,17 @@ mod tests {
         let mut state = State::new(0, 1);
         state.written(0..10, 10, 0, 0);
         state.begin(0);
-        assert!(state.ended(true, 1));
+        assert!(state.ended(true, 1).0);
         assert_eq!(lost(&mut state), [(0, 10)]);
         state.begin(1);
-        assert!(!state.ended(true, 1));
+        assert!(!state.ended(true, 1).0);
         // A failed flush proves nothing, and one in another epoch proves nothing about any write.
         state.written(0..10, 10, 1, 1);
         state.begin(1);
-        assert!(!state.ended(false, 1));
+        assert!(!state.ended(false, 1).0);
         state.begin(1);
         state.written(10..20, 10, 2, 2);
-        assert!(state.ended(false, 2));
+        assert!(state.ended(false, 2).0);
         assert_eq!(lost(&mut state), [(0, 20)]);
     }
 
@@ -226,10 +239,29 @@ mod tests {
         state.advance(1);
         state.written(10..20, 10, 1, 1);
         state.begin(1);
-        assert!(state.ended(false, 1));
+        assert!(state.ended(false, 1).0);
         assert_eq!(lost(&mut state), [(0, 20)]);
         state.begin(1);
-        assert!(!state.ended(false, 1));
+        assert!(!state.ended(false, 1).0);
+    }
+
+    #[test]
+    fn what_a_flush_made_durable_is_told_once() {
+        let mut state = State::new(0, 1);
+        state.written(0..10, 10, 0, 0);
+        assert!(state.begin(0));
+        state.written(10..20, 10, 0, 0);
+        let told = |(_, durable): (bool, RangeSet)| {
+            durable.iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(state.ended(true, 0)), [(0, 10)]);
+        assert!(state.begin(0));
+        assert_eq!(told(state.ended(false, 0)), []);
+        assert!(state.begin(0));
+        assert_eq!(told(state.ended(true, 1)), [], "in an epoch that has ended");
+        state.written(20..30, 10, 1, 1);
+        assert!(state.begin(1));
+        assert_eq!(told(state.ended(true, 1)), [(20, 30)]);
     }
 
     #[test]
@@ -238,7 +270,7 @@ mod tests {
         assert!(!state.written(0..1 << 30, 1 << 30, 0, 0));
         assert!(state.written(0..1000, 1000, 1, 1), "at once after a loss");
         assert!(state.begin(1));
-        assert!(!state.ended(true, 1));
+        assert!(!state.ended(true, 1).0);
         assert!(!state.written(0..1000, 1000, 1, 1));
         assert!(state.written(0..1 << 29, 1 << 29, 1, 1));
         state.advance(2);

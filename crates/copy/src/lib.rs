@@ -56,7 +56,7 @@ mod worker;
 mod run;
 mod stream;
 
-pub use options::{Anew, Flush, Options, Reflink};
+pub use options::{Anew, Durably, Flush, Options, Reflink};
 pub use plan::{CopyPlan, ListedRange, RangeFate};
 pub use progress::{Cancel, CopyCounts, Progress};
 pub use report::{FailedCopy, Report};

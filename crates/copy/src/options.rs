@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use device::{Edge, Error, Order, Result};
+use runtime::RangeSet;
 
 use crate::witness::Watched;
 
@@ -61,6 +62,9 @@ pub struct Options {
     /// source that keeps bytes on the way (an image's tables, a cache) cannot be lost and come
     /// back.
     pub anew: Option<Anew>,
+    /// Is told what has become durable. Then the copy flushes now and then, and fails where the
+    /// target cannot.
+    pub durably: Option<Durably>,
     /// Sees all that is copied. What the target takes by reference is read for it.
     pub witness: Option<Watched>,
 }
@@ -81,6 +85,29 @@ impl Anew {
 }
 
 runtime::debug_as!(Anew);
+
+/// Is told which ranges of the target have become durable, while it is copied.
+#[derive(Clone)]
+pub struct Durably {
+    pub(crate) every: u64,
+    tell: Arc<TellDurable>,
+}
+
+type TellDurable = dyn Fn(&RangeSet) -> Result<()> + Send + Sync;
+
+impl Durably {
+    /// `tell` is called after each flush, of which there is one after `every` bytes of data at the
+    /// latest, with what it made durable. An error of it ends the copy.
+    pub fn new(every: u64, tell: impl Fn(&RangeSet) -> Result<()> + Send + Sync + 'static) -> Self {
+        Self { every, tell: Arc::new(tell) }
+    }
+
+    pub(crate) fn tell(&self, ranges: &RangeSet) -> Result<()> {
+        (self.tell)(ranges)
+    }
+}
+
+runtime::debug_as!(Durably);
 
 /// Whether the target shares blocks with the source, where both lie in files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -126,6 +153,7 @@ impl Default for Options {
             no_extents: false,
             queue_size: None,
             anew: None,
+            durably: None,
             witness: None,
         }
     }

@@ -114,8 +114,14 @@ impl<'a> Copy<'a> {
                           left alone";
             return Err(Error::invalid(action).on(&target.info().name));
         }
+        let durably = options.durably.as_ref();
+        if durably.is_some() && !pair.flush {
+            let action = "keep a journal: it cannot make durable what is written";
+            return Err(Error::unsupported(action).on(&target.info().name));
+        }
         let forgets = pair.flush && pair.target.device().session().is_some();
-        let ledger = forgets.then(|| Arc::new(Ledger::new(&pair.target, pair.sizes.request)));
+        let ledger = (forgets || durably.is_some())
+            .then(|| Arc::new(Ledger::new(&pair.target, pair.sizes.request, durably)));
         let sums = || Arc::new(Sums::new(pair.size, pair.source_epoch()));
         let sums = pair.source.device().may_return().then(sums);
         Ok(Self { pair: Arc::new(pair), spans, whole, ledger, sums, options, progress, cancel })

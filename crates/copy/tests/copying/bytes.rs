@@ -30,6 +30,7 @@ fn options(random: &mut Random) -> Options {
         no_extents: random.below(4) == 0,
         queue_size: Some(random.pick(&[1, 100_000, 16 << 20])),
         anew: None,
+        durably: None,
         witness: None,
         written: random.below(4) == 0,
     }

@@ -9,6 +9,7 @@
 
 mod breaking;
 mod bytes;
+mod durable;
 mod failing;
 mod floors;
 mod held;
