@@ -65,6 +65,12 @@ impl Failure {
         if self.is_usage { self.with_code(code) } else { self }
     }
 
+    /// The same, with more at its end.
+    pub(crate) fn and(mut self, more: &str) -> Self {
+        self.message.push_str(more);
+        self
+    }
+
     /// The same, with a prefix that says where.
     pub(crate) fn behind(mut self, place: &str) -> Self {
         self.message.insert_str(0, place);

@@ -17,7 +17,7 @@ const GROUPS: &[(&str, &str)] = &[
     (
         "What is written",
         "no-create target-is-zero sparse sparse-size allocated preallocate wipe reflink \
-         salvage flush no-flush force keep-partial",
+         salvage flush no-flush force keep-partial journal",
     ),
     ("Proof", "blkhash blkhash-file digest manifest"),
     ("Progress", "progress quiet"),

@@ -21,6 +21,7 @@ mod model;
 mod page_cache;
 mod prealloc;
 mod qemu_img;
+mod resume;
 mod sandbox;
 mod security;
 mod shortcuts;

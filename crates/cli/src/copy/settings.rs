@@ -60,10 +60,21 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         show
     };
     let (window, at) = range(matches, &target_image)?;
+    let journal = matches.get_one::<PathBuf>("journal").cloned();
+    if journal.is_some() && target_image.format().is_some() {
+        return Err(Failure::usage(
+            "--journal: an image is created as a whole; copy to a raw target, or to a server of an image \
+             that was made before (`diskferry serve --format FORMAT`)",
+        ));
+    }
     let rate = image::word(matches, "rate");
     let rate = rate.map(|text| copying::rate(text, "--rate")).transpose()?;
     let target_stack = filters(matches, "target-filter")?.over_image(target_image);
+    let request = CopyRequest::new(matches, vec![source], (target, target_stack))?;
     Ok(CopyRequest {
+        // What is there can be gone on with.
+        keep_partial: request.keep_partial || journal.is_some(),
+        journal,
         proof: proof(matches)?,
         window,
         at,
@@ -76,7 +87,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         warns: show != Show::Json,
         show,
         usage: USAGE,
-        ..CopyRequest::new(matches, vec![source], (target, target_stack))?
+        ..request
     })
 }
 

@@ -38,7 +38,7 @@ impl Input {
         self.disk().map(|disk| disk.info().size)
     }
 
-    fn disk(&self) -> Option<&Edge> {
+    pub(super) fn disk(&self) -> Option<&Edge> {
         match self {
             Self::Disk(disk) => Some(disk),
             Self::Stream(_) => None,
@@ -69,6 +69,7 @@ fn open_stream(work: &CopyRequest) -> Result<Option<ByteStream>, Failure> {
         && work.window.is_none()
         && work.at.is_none()
         && !work.salvages
+        && work.journal.is_none()
         && work.options.reflink != Reflink::Always;
     let [source] = &work.sources[..] else { return Ok(None) };
     if !is_plain {

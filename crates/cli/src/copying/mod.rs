@@ -2,12 +2,14 @@
 //! removes what it made. `copy`, `convert` and `dd` differ in their words, not in this.
 
 mod ends;
+mod journal;
 mod overlay;
 mod promise;
 mod proof;
 mod range;
 mod rate;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -18,6 +20,7 @@ use disk::{Created, Holds, Made, Named, Stack};
 use runtime::{Context, OperatorLog, Patience};
 
 use self::ends::{Input, Related};
+use self::journal::{GoesOn, Journaling};
 pub(crate) use self::promise::TargetPromise;
 pub(crate) use self::proof::{CopyProof, ProofFiles, ProofWish};
 pub(crate) use self::rate::rate;
@@ -62,6 +65,8 @@ pub(crate) struct CopyRequest {
     pub(crate) force: bool,
     pub(crate) connections: usize,
     pub(crate) options: Options,
+    /// Where it is noted how far the copy is, so that the same command goes on.
+    pub(crate) journal: Option<PathBuf>,
     /// What is said of the contents at the end.
     pub(crate) proof: Option<ProofWish>,
     /// How long to wait for servers.
@@ -100,6 +105,7 @@ impl CopyRequest {
             force: force::asked(matches),
             connections: 8,
             options: Options::default(),
+            journal: None,
             proof: None,
             patience: patience::asked(matches)?,
             show: Show::Nothing,
@@ -120,11 +126,14 @@ impl CopyRequest {
 
 /// Copies.
 pub(crate) fn run(work: &CopyRequest) -> ExitResult {
-    let proof = work.proof.as_ref().map(ProofFiles::open).transpose()?;
+    let files = Notes {
+        proof: work.proof.as_ref().map(ProofFiles::open).transpose()?,
+        journal: work.journal.as_deref().map(Journaling::open).transpose()?,
+    };
     let related = ends::relate(work);
     let sandbox = Sandbox::enter(work.sandbox, &work.reach())?;
     let display = Display::new(work.show, Counting::Data);
-    match prepare_and_copy(work, related, sandbox, (display, proof)) {
+    match prepare_and_copy(work, related, sandbox, (display, files)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err((display, failure, report)) => {
             let failure = failure.with_usage_code(work.usage);
@@ -134,6 +143,12 @@ pub(crate) fn run(work: &CopyRequest) -> ExitResult {
     }
 }
 
+/// What is noted of the copy, in files that are open.
+struct Notes {
+    proof: Option<ProofFiles>,
+    journal: Option<Journaling>,
+}
+
 type Failed = (Display, Failure, Option<Report>);
 
 #[expect(clippy::result_large_err, reason = "once, at the end")]
@@ -141,7 +156,7 @@ fn prepare_and_copy(
     work: &CopyRequest,
     related: Result<Related, Failure>,
     sandbox: Sandbox,
-    (display, proof): (Display, Option<ProofFiles>),
+    (display, files): (Display, Notes),
 ) -> Result<(), Failed> {
     let log = OperatorLog::new(|line| say(&line.to_string()));
     let context = Context::default().with_log(log).with_patience(work.patience);
@@ -152,7 +167,7 @@ fn prepare_and_copy(
             if work.is_verbose && work.show != Show::Json {
                 display.note(&ends::words(&source, &target));
             }
-            copy_and_show(work, (source, proof), &target, signals, display, &context)
+            copy_and_show(work, (source, files), &target, signals, display, &context)
         }
         Err(failure) => Err((display, failure, None)),
     };
@@ -195,7 +210,7 @@ fn open_both(
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn copy_and_show(
     work: &CopyRequest,
-    (mut source, proof): (Input, Option<ProofFiles>),
+    (mut source, notes): (Input, Notes),
     target: &Target,
     (signals, over): Watch,
     mut display: Display,
@@ -203,15 +218,36 @@ fn copy_and_show(
 ) -> Result<(), Failed> {
     let Target { created: Created { edge: target, holds, made }, bottom, apart, below } = target;
     let made = made.as_deref();
+    let goes_on = match (&notes.journal, source.disk()) {
+        (Some(journal), Some(source)) => match found(journal, work, source, (target, made)) {
+            Ok(GoesOn::Done(what)) => {
+                display.note(&what);
+                return Ok(());
+            }
+            Ok(GoesOn::With(plan)) => Some(plan),
+            Err(failure) => {
+                // Of the copy in the journal nothing is removed.
+                if let Some(made) = made {
+                    made.remove();
+                }
+                return Err((display, failure, None));
+            }
+        },
+        _ => None,
+    };
     if let Some(made) = made.filter(|_| work.keep_partial) {
         made.keep();
     }
-    let proof = proof.map(|files| files.begin(source.size()));
+    let proof = notes.proof.map(|files| files.begin(source.size()));
     let options = Options {
         witness: proof.as_ref().map(CopyProof::watched),
         apart: *apart,
         anew: Some(ends::anew(work, context)),
         ..for_target(*holds, work.options.clone())
+    };
+    let options = match &notes.journal {
+        Some(journal) => journal.options(options, source.size().unwrap_or(0), goes_on.as_ref()),
+        None => options,
     };
     if let Input::Disk(source) = &source
         && below.is_none()
@@ -227,7 +263,7 @@ fn copy_and_show(
         let options = &options;
         let copying = scope.spawn(move || {
             let result = match &mut source {
-                Input::Disk(source) => plan(source, target, *below, cancel)
+                Input::Disk(source) => plan(source, target, (goes_on, *below), cancel)
                     .and_then(|plan| copy::run(source, target, &plan, options, progress, cancel)),
                 Input::Stream(stream) => {
                     let mut read = |buffer: &mut [u8], wait| stream.read(buffer, wait);
@@ -268,6 +304,11 @@ fn copy_and_show(
     match result {
         Ok(report) => match publish(target, made, options.flush != Flush::Never, context) {
             Ok(()) => {
+                if let Some(journal) = &notes.journal
+                    && let Err(failure) = journal.done()
+                {
+                    return Err((display, failure, Some(report)));
+                }
                 display.succeed(&now, &report);
                 let name = work.target.to_string();
                 let Some(proof) = proof else { return Ok(()) };
@@ -279,12 +320,28 @@ fn copy_and_show(
         Err(failed) => {
             let removed = made.is_some_and(Made::remove);
             let mut failure = explain(&failed, &target.info().name, removed);
+            if notes.journal.is_some() && failed.report.touched {
+                failure = failure.and("; the same command goes on");
+            }
             if failed.error.kind() == ErrorKind::Cancelled {
                 failure = failure.with_code(stopped.unwrap_or(1));
             }
             Err((display, failure, Some(failed.report)))
         }
     }
+}
+
+/// What is left to do by the journal, whose target has to be there after a power failure, too.
+fn found(
+    journal: &Journaling,
+    work: &CopyRequest,
+    source: &Edge,
+    (target, made): (&Edge, Option<&dyn Made>),
+) -> Result<GoesOn, Failure> {
+    if let Some(Err(e)) = made.map(Made::sync_name) {
+        return Err(Failure::new(format!("{}: sync its directory: {e}", target.info().name)));
+    }
+    journal.relate(work, source, target)
 }
 
 /// The options for a target that holds this.
@@ -327,9 +384,12 @@ fn publish(
 fn plan(
     source: &Edge,
     target: &Edge,
-    below: Option<u64>,
+    (goes_on, below): (Option<CopyPlan>, Option<u64>),
     cancel: &Cancel,
 ) -> Result<CopyPlan, Box<copy::FailedCopy>> {
+    if let Some(plan) = goes_on {
+        return Ok(plan);
+    }
     let Some(below) = below else { return Ok(CopyPlan::Map) };
     overlay::plan(source, target, below, cancel).map_err(|error| {
         let total = source.info().size;

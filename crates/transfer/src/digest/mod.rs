@@ -15,6 +15,12 @@ mod read;
 mod stretches;
 
 pub use digester::Digester;
+use hash::Hash;
 pub use kind::{ContentDigest, DigestAlgorithm, DigestKind};
 pub use read::read;
 pub use stretches::DigestedRange;
+
+/// The digest of some bytes, which are no disk.
+pub(crate) fn digest_of(algorithm: DigestAlgorithm, bytes: &[u8]) -> ContentDigest {
+    Hash::of(algorithm, bytes)
+}

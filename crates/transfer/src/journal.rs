@@ -1,0 +1,466 @@
+//! A journal of a copy: what has become durable, so that the same copy goes on where it was
+//! stopped.
+//!
+//! It is a file of JSON lines that only grows. The first says which copy it is of:
+//! `{"journal":1,"source":{…},"target":{…}}`. Others list ranges of the target that are durable,
+//! each `[first byte, bytes]`: `{"durable":[[0,4194304]]}`; a line is written when what it says is
+//! true, so one that is lost costs a second copy of its ranges and nothing else. A last one,
+//! `{"done":true}`, says that all is. A line that is cut off, or is no JSON, ends what counts; what
+//! follows is cut off when the copy goes on.
+//!
+//! Whether the two ends are still those of the journal is known by [`DiskIdentity`]: size, samples
+//! of the bytes, and of a file its node and when it was last written.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, Write};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use device::{Edge, Error, ErrorKind, Fault, Result, text};
+use disk::Named;
+use runtime::{Mutex, RangeSet};
+use serde_json::{Value, json};
+
+use crate::digest::{DigestAlgorithm, digest_of};
+
+/// The version of the form.
+const VERSION: u64 = 1;
+/// Bytes in the longest line.
+const LINE: u64 = 1 << 20;
+/// Ranges in a line.
+const RANGES: usize = 1024;
+/// Places that are read to recognise a disk, and bytes read at each.
+const PLACES: u64 = 32;
+const SAMPLE: u64 = 4 << 10;
+
+/// By what a disk is recognised.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DiskIdentity(Value);
+
+impl DiskIdentity {
+    /// That of a source: another time of the last write is another source.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of_source(named: &Named, disk: &Edge) -> Result<Self> {
+        let size = disk.info().size;
+        let sample = sample(disk, size)?;
+        let mut all = json!({"name": named.to_string(), "size": size, "sample": sample});
+        if let Some(about) = about(named) {
+            all["file"] = json!([about.dev(), about.ino(), about.rdev()]);
+            // That of a block device is the time of its node.
+            if about.file_type().is_file() {
+                all["written"] = json!([about.mtime(), about.mtime_nsec()]);
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// That of a target, which the copy itself writes.
+    #[must_use]
+    pub fn of_target(named: &Named) -> Self {
+        let mut all = json!({"name": named.to_string()});
+        if let Some(about) = about(named) {
+            all["file"] = json!([about.dev(), about.ino(), about.rdev()]);
+        }
+        Self(all)
+    }
+
+    /// What differs from another one, in words; `None`: nothing.
+    fn differs(&self, then: &Value) -> Option<String> {
+        let words = [
+            ("name", "its name"),
+            ("size", "its size"),
+            ("file", "the file of that name"),
+            ("written", "the time at which it was last written"),
+            ("sample", "what it holds"),
+        ];
+        let (key, what) = words.iter().find(|(key, _)| self.0.get(key) != then.get(key))?;
+        let shown = |value: Option<&Value>| match value {
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+            None => "unknown".to_owned(),
+        };
+        Some(match *key {
+            "name" | "size" => {
+                format!("{what} was {}, and is {}", shown(then.get(key)), shown(self.0.get(key)))
+            }
+            _ => format!("{what} has changed"),
+        })
+    }
+}
+
+fn about(named: &Named) -> Option<std::fs::Metadata> {
+    std::fs::metadata(text::path(named.path()?)).ok()
+}
+
+/// A digest of bytes at places all over a disk.
+fn sample(disk: &Edge, size: u64) -> Result<String> {
+    let mut all = Vec::new();
+    for place in places(size) {
+        all.extend(bytes(disk, &place)?);
+    }
+    Ok(digest_of(DigestAlgorithm::Blake3, &all).to_string())
+}
+
+/// Places of a disk of `size` bytes, the first and the last byte among them.
+fn places(size: u64) -> impl Iterator<Item = Range<u64>> {
+    let step = (size / PLACES).max(SAMPLE);
+    let starts = (0..PLACES).map(move |n| n.saturating_mul(step)).filter(move |at| *at < size);
+    let last = size.saturating_sub(SAMPLE);
+    starts.chain((size > 0).then_some(last)).map(move |at| at..size.min(at + SAMPLE))
+}
+
+fn bytes(disk: &Edge, place: &Range<u64>) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(place.end - place.start).unwrap_or(0)];
+    let read = disk.read(&mut bytes, place.start);
+    read.map_err(|e| e.on(&disk.info().name).at(place.start))?;
+    Ok(bytes)
+}
+
+/// The journal of one copy, open and locked.
+#[derive(Debug)]
+pub struct CopyJournal {
+    name: String,
+    file: Mutex<File>,
+    /// What the file said when it was opened.
+    found: Option<Found>,
+}
+
+#[derive(Debug)]
+struct Found {
+    head: Value,
+    durable: RangeSet,
+    done: bool,
+}
+
+/// Where a copy goes on.
+#[derive(Debug, Eq, PartialEq)]
+pub enum Progressed {
+    /// It has just begun.
+    Begun,
+    /// These ranges are in the target, and durable.
+    Has(RangeSet),
+    /// All of it is.
+    Done,
+}
+
+impl CopyJournal {
+    /// Opens a journal, or begins one. Nothing is written to it yet.
+    ///
+    /// # Errors
+    /// Another copy uses it, or it is a file that holds something else.
+    pub fn open(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let failed = |what, e| Error::os(what, e).on(&name);
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path);
+        let mut file = file.map_err(|e| failed("open the journal", e))?;
+        if let Err(e) = file.try_lock() {
+            let action = match e {
+                std::fs::TryLockError::WouldBlock => "lock the journal: another copy uses it",
+                std::fs::TryLockError::Error(e) => return Err(failed("lock the journal", e)),
+            };
+            return Err(Error::new(ErrorKind::Locked, Fault::User, action).on(&name));
+        }
+        let (found, end) = read(&file).map_err(|e| e.on(&name))?;
+        file.set_len(end).map_err(|e| failed("cut the journal", e))?;
+        file.seek(std::io::SeekFrom::End(0)).map_err(|e| failed("seek in the journal", e))?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = File::open(parent.unwrap_or(Path::new(".")));
+        parent.and_then(|dir| dir.sync_all()).map_err(|e| failed("sync the directory of", e))?;
+        Ok(Self { name, file: Mutex::new(file), found })
+    }
+
+    /// Whether it is of a copy that has begun.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// Relates the copy to the journal: begins it, or says where it goes on.
+    ///
+    /// # Errors
+    /// `Changed`: the journal is of another copy, with what differs.
+    pub fn relate(
+        &self,
+        (source, from): (&DiskIdentity, &Edge),
+        (target, to): (&DiskIdentity, &Edge),
+    ) -> Result<Progressed> {
+        let Some(found) = &self.found else {
+            let head = json!({"journal": VERSION, "source": source.0, "target": target.0});
+            self.write(&[head])?;
+            return Ok(Progressed::Begun);
+        };
+        let null = Value::Null;
+        for (what, now) in [("source", source), ("target", target)] {
+            if let Some(differs) = now.differs(found.head.get(what).unwrap_or(&null)) {
+                return Err(self.refuse(&format!("is of another {what}: {differs}")));
+            }
+        }
+        let all = std::iter::once(0..from.info().size).filter(|all| !all.is_empty()).collect();
+        let durable = if found.done { &all } else { &found.durable };
+        self.compare(from, to, durable)?;
+        match found.done {
+            true => Ok(Progressed::Done),
+            false => Ok(Progressed::Has(found.durable.clone())),
+        }
+    }
+
+    /// Compares samples of what is said to be in the target.
+    fn compare(&self, from: &Edge, to: &Edge, durable: &RangeSet) -> Result<()> {
+        let step = (durable.len() / PLACES).max(SAMPLE);
+        let (mut passed, mut next) = (0, 0);
+        for range in durable.iter() {
+            let len = range.end - range.start;
+            while next < passed + len {
+                let at = range.start + (next - passed);
+                let place = at..range.end.min(at + SAMPLE);
+                if place.end > to.info().size || bytes(from, &place)? != bytes(to, &place)? {
+                    let what = format!(
+                        "says that the target holds the source at {at}, and it does not: the target was written by another, \
+                         or lost what was durable"
+                    );
+                    return Err(self.refuse(&what));
+                }
+                next += step;
+            }
+            passed += len;
+        }
+        Ok(())
+    }
+
+    /// These ranges of the target are durable.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn durable(&self, ranges: &RangeSet) -> Result<()> {
+        let all: Vec<_> =
+            ranges.iter().map(|range| json!([range.start, range.end - range.start])).collect();
+        let lines: Vec<_> = all.chunks(RANGES).map(|some| json!({"durable": some})).collect();
+        self.write(&lines)
+    }
+
+    /// All of the copy is.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn done(&self) -> Result<()> {
+        self.write(&[json!({"done": true})])
+    }
+
+    fn write(&self, lines: &[Value]) -> Result<()> {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let mut file = self.file.lock();
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        written.map_err(|e| Error::os("write the journal", e).on(&self.name))
+    }
+
+    fn refuse(&self, why: &str) -> Error {
+        let action = format!(
+            "go on with the copy: its journal {why}; nothing was changed: remove the journal to begin anew"
+        );
+        Error::new(ErrorKind::Changed, Fault::User, action).on(&self.name)
+    }
+}
+
+/// What a journal says, and where that ends.
+fn read(file: &File) -> Result<(Option<Found>, u64)> {
+    let mut from = BufReader::new(file);
+    let (mut found, mut end) = (None::<Found>, 0);
+    loop {
+        let mut line = Vec::new();
+        let n = std::io::Read::take(&mut from, LINE).read_until(b'\n', &mut line);
+        let n = n.map_err(|e| Error::os("read the journal", e))?;
+        let value = line.ends_with(b"\n").then(|| serde_json::from_slice::<Value>(&line).ok());
+        let value = value.flatten();
+        let is_taken = match (&mut found, &value) {
+            (Some(found), Some(line)) => found.take(line).is_some(),
+            (Some(_), None) => false,
+            (None, _) if is_cut_head(&line) => false,
+            (None, value) => {
+                found = Some(Found::new(value.as_ref())?);
+                true
+            }
+        };
+        if !is_taken {
+            return Ok((found, end));
+        }
+        end += n as u64;
+    }
+}
+
+/// Whether the first line was not written to its end: nothing has begun.
+fn is_cut_head(line: &[u8]) -> bool {
+    const HEAD: &[u8] = b"{\"journal\":";
+    let begins = line.get(..HEAD.len()).unwrap_or(line);
+    !line.ends_with(b"\n") && HEAD.starts_with(begins)
+}
+
+impl Found {
+    /// Of the first line.
+    fn new(line: Option<&Value>) -> Result<Self> {
+        let version = |line: &&Value| line.get("journal").and_then(Value::as_u64) == Some(VERSION);
+        let head = line.filter(version).cloned().ok_or_else(|| {
+            let action =
+                "open the journal: it is a file that holds something else; nothing was changed";
+            Error::new(ErrorKind::InvalidInput, Fault::User, action)
+        })?;
+        Ok(Self { head, durable: RangeSet::default(), done: false })
+    }
+
+    /// Takes a line; `None` if it says nothing.
+    fn take(&mut self, line: &Value) -> Option<()> {
+        if line.get("done").and_then(Value::as_bool) == Some(true) {
+            self.done = true;
+            return Some(());
+        }
+        let range = |range: &Value| {
+            let [start, len] = range.as_array()?.as_slice() else { return None };
+            let (start, len) = (start.as_u64()?, len.as_u64()?);
+            Some(start..start.checked_add(len)?)
+        };
+        // All of the line, or nothing of it.
+        let ranges = line.get("durable")?.as_array()?.iter().map(range);
+        self.durable.add_all(&ranges.collect::<Option<RangeSet>>()?);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges are what is compared")]
+mod tests {
+    use std::sync::Arc;
+
+    use device::Blocking as _;
+    use device::model::Model;
+    use runtime::WorkPool;
+
+    use super::*;
+
+    struct Ends {
+        from: Edge,
+        to: Edge,
+        source: DiskIdentity,
+        target: DiskIdentity,
+    }
+
+    fn disk(byte: u8) -> Edge {
+        let model = Model::new(1 << 20);
+        model.write_at(&vec![byte; 1 << 20], 0, false).unwrap();
+        device::Simple::shared_edge(Arc::new(model), &WorkPool::undivided(1))
+    }
+
+    fn ends(byte: u8) -> Ends {
+        let named = |word| Named::parse(word).unwrap();
+        let (from, to) = (disk(byte), disk(byte));
+        let source = DiskIdentity::of_source(&named("memory:1M"), &from).unwrap();
+        Ends { from, to, source, target: DiskIdentity::of_target(&named("null:")) }
+    }
+
+    impl Ends {
+        fn relate(&self, journal: &CopyJournal) -> Result<Progressed> {
+            journal.relate((&self.source, &self.from), (&self.target, &self.to))
+        }
+    }
+
+    struct Place(std::path::PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let name = format!("journal-{}-{name}", std::process::id());
+            let place = Self(std::env::temp_dir().join(name));
+            drop(std::fs::remove_file(&place.0));
+            place
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            drop(std::fs::remove_file(&self.0));
+        }
+    }
+
+    fn set(ranges: &[Range<u64>]) -> RangeSet {
+        ranges.iter().cloned().collect()
+    }
+
+    #[test]
+    fn a_journal_that_is_cut_off_anywhere_says_what_was_whole() {
+        let place = Place::new("cut");
+        let ends = ends(7);
+        let journal = CopyJournal::open(&place.0).unwrap();
+        assert_eq!(ends.relate(&journal).unwrap(), Progressed::Begun);
+        journal.durable(&set(&[0..4096, 8192..12288])).unwrap();
+        let first = std::fs::read(&place.0).unwrap();
+        journal.durable(&set(&[4096..8192])).unwrap();
+        let second = std::fs::read(&place.0).unwrap();
+        journal.done().unwrap();
+        drop(journal);
+        let whole = std::fs::read(&place.0).unwrap();
+        let head = first.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+        for len in 0..=whole.len() {
+            std::fs::write(&place.0, &whole[..len]).unwrap();
+            let journal = CopyJournal::open(&place.0).unwrap();
+            let wanted = match len {
+                len if len == whole.len() => Progressed::Done,
+                len if len >= second.len() => Progressed::Has(set(&[0..12288])),
+                len if len >= first.len() => Progressed::Has(set(&[0..4096, 8192..12288])),
+                len if len >= head => Progressed::Has(RangeSet::default()),
+                _ => Progressed::Begun,
+            };
+            assert_eq!(ends.relate(&journal).unwrap(), wanted, "{len}");
+            // It goes on behind what counted.
+            journal.durable(&set(&[20480..24576])).unwrap();
+            drop(journal);
+            let again = ends.relate(&CopyJournal::open(&place.0).unwrap()).unwrap();
+            match (again, wanted) {
+                (Progressed::Done, Progressed::Done) => {}
+                (Progressed::Has(now), Progressed::Has(then)) => {
+                    assert_eq!(now.len(), then.len() + 4096, "{len}");
+                }
+                (Progressed::Has(now), Progressed::Begun) => assert_eq!(now.len(), 4096),
+                other => panic!("{len}: {other:?}"),
+            }
+        }
+        let mut torn = second.clone();
+        torn.extend(b"\0\0\0\0");
+        std::fs::write(&place.0, torn).unwrap();
+        let found = ends.relate(&CopyJournal::open(&place.0).unwrap()).unwrap();
+        assert_eq!(found, Progressed::Has(set(&[0..12288])));
+    }
+
+    #[test]
+    fn another_disk_is_refused_with_what_differs() {
+        let place = Place::new("other");
+        let ours = ends(7);
+        let journal = CopyJournal::open(&place.0).unwrap();
+        ours.relate(&journal).unwrap();
+        assert_eq!(CopyJournal::open(&place.0).unwrap_err().kind(), ErrorKind::Locked);
+        journal.durable(&set(&[0..1 << 20])).unwrap();
+        drop(journal);
+        let refused = |ends: &Ends| {
+            let e = ends.relate(&CopyJournal::open(&place.0).unwrap()).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Changed);
+            e.to_string()
+        };
+        assert!(refused(&ends(8)).contains("another source: what it holds has changed"));
+        let target = DiskIdentity::of_target(&Named::parse("null:?size=1").unwrap());
+        let other = Ends { target, ..ends(7) };
+        assert!(refused(&other).contains("another target: its name was null"));
+        let lost = Ends { to: disk(0), ..ends(7) };
+        assert!(refused(&lost).contains("says that the target holds the source at 0"));
+        assert!(ours.relate(&CopyJournal::open(&place.0).unwrap()).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_is_no_journal_is_left_alone() {
+        let place = Place::new("none");
+        for text in ["x", "{}\n", "{\"journal\":2}\n", "{\"journal\"\n", "\0"] {
+            std::fs::write(&place.0, text).unwrap();
+            assert!(CopyJournal::open(&place.0).is_err(), "{text:?}");
+            assert_eq!(std::fs::read_to_string(&place.0).unwrap(), text);
+        }
+    }
+}

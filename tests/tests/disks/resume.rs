@@ -1,0 +1,182 @@
+//! `copy --journal`: a copy that is stopped at any moment goes on, its target is right in the end,
+//! and hardly anything is copied twice.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use blackbox::launch::Serve;
+use blackbox::run::{Job, ferry, json, ours, text};
+use blackbox::temp::TempDir;
+use blackbox::{MIB, wait_for};
+use rustix::process::Signal;
+
+/// Kills of one copy.
+const KILLS: u64 = 6;
+/// Bytes that a kill may cost: what is in flight, what was not flushed, and what was written while
+/// a flush was on its way.
+const LOSS: u64 = 24 * MIB;
+
+/// A file of data, holes and zeroes, and how many bytes of data are in it.
+fn source(temp: &TempDir, mib: u64) -> (std::path::PathBuf, u64) {
+    let path = temp.sparse_file("source.raw", mib * MIB);
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    let mut data = 0;
+    for at in 0..mib {
+        if at % 7 == 3 {
+            continue;
+        }
+        let mut bytes = blackbox::temp::pattern(at * MIB, 1 << 20);
+        if at % 5 == 0 {
+            bytes[300 << 10..600 << 10].fill(0);
+        }
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, at * MIB).unwrap();
+        data += MIB;
+    }
+    (path, data)
+}
+
+/// A number below `n`, another one each time.
+fn random(n: u64) -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() % n
+}
+
+fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |about| about.len())
+}
+
+/// Runs the copy and kills it, again and again, each time a little after the journal has grown;
+/// then lets it end. Returns how often it was killed.
+fn killed_again_and_again(words: &[&str], journal: &Path) -> u64 {
+    let mut kills = 0;
+    for _ in 0..KILLS {
+        let before = length(journal);
+        let job = Job::start(&mut ours(words));
+        let ended = || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", job.pid().as_raw_nonzero()));
+            stat.map_or(true, |stat| stat.contains(") Z "))
+        };
+        wait_for("the journal grows", || length(journal) > before + 200 || ended());
+        if ended() {
+            job.wait().succeeded();
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(random(30_000)));
+        job.signal(Signal::KILL);
+        job.wait();
+        kills += 1;
+    }
+    ferry(words).succeeded();
+    kills
+}
+
+#[test]
+fn a_copy_that_is_killed_again_and_again_is_right_and_copies_little_twice() {
+    let temp = TempDir::new();
+    let (source, data) = source(&temp, 320);
+    let wanted = fs::read(&source).unwrap();
+    for served in [false, true] {
+        let (target, journal) = (temp.join("target.raw"), temp.join("journal"));
+        let (stats, reads) = (temp.join("stats"), temp.join("reads"));
+        let filters =
+            |file: &Path| format!("--filter=stats?statsformat=json&statsfile={}", text(file));
+        let reading = Serve::file(&source).option("-r").option(filters(&reads)).start();
+        let writing = served.then(|| {
+            drop(fs::File::create(&target).unwrap().set_len(wanted.len() as u64));
+            Serve::file(&target).option(filters(&stats)).start()
+        });
+        let to = writing.as_ref().map_or(text(&target).to_owned(), |server| server.uri(""));
+        let from = reading.uri("");
+        let words = ["copy", "-q", "--journal", text(&journal), &from, &to];
+        let kills = killed_again_and_again(&words, &journal);
+        assert!(kills > 0, "it was never killed");
+        assert!(fs::read(&target).unwrap() == wanted, "served: {served}");
+        let count = |file: &Path, kind: &str| {
+            let report = json(&fs::read_to_string(file).unwrap());
+            report["operations"][kind]["bytes"].as_u64().unwrap()
+        };
+        assert!(reading.stop().success());
+        let read = count(&reads, "read");
+        assert!(
+            read <= data + kills * LOSS + 8 * MIB,
+            "{read} bytes read, {kills} kills, of {data}"
+        );
+        if let Some(server) = writing {
+            assert!(server.stop().success());
+            let written = count(&stats, "write");
+            assert!(written <= data + kills * LOSS, "{written} written, {kills} kills, of {data}");
+        }
+        fs::remove_file(&target).unwrap();
+        fs::remove_file(&journal).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_that_fails_goes_on_and_one_that_is_complete_is_only_checked() {
+    let temp = TempDir::new();
+    let (source, _) = source(&temp, 40);
+    let (target, journal) = (temp.join("target.raw"), temp.join("journal"));
+    let named =
+        |from: &Path| ferry(["copy", "--journal", text(&journal), text(from), text(&target)]);
+    // It is stopped when something is durable.
+    let words = ["copy", "-q", "--journal", text(&journal), text(&source), text(&target)];
+    let slow = ["--source-filter=delay?rdelay=5ms", "--request-size=64K", "-T", "1", "-R", "1"];
+    let job = Job::start(&mut ours([&words[..], &slow].concat()));
+    let begun = || fs::read_to_string(&journal).is_ok_and(|text| text.contains("durable"));
+    wait_for("something is durable", begun);
+    job.signal(Signal::TERM);
+    let stopped = job.wait();
+    assert_eq!(stopped.status.code(), Some(143), "{stopped:?}");
+    assert!(stopped.failed().ends_with("; the same command goes on"), "{stopped:?}");
+    assert!(target.exists());
+    // A journal whose end was torn.
+    let torn = fs::read(&journal).unwrap();
+    fs::write(&journal, [&torn[..], b"{\"durable\":[[0,"].concat()).unwrap();
+    named(&source).succeeded();
+    assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap());
+    let before = fs::metadata(&target).unwrap().modified().unwrap();
+    let again = named(&source);
+    again.succeeded();
+    assert!(again.stderr.contains("nothing was done"), "{again:?}");
+    assert_eq!(fs::metadata(&target).unwrap().modified().unwrap(), before);
+    // The target was written by another program.
+    let bytes = fs::read(&target).unwrap();
+    fs::write(&target, vec![1; bytes.len()]).unwrap();
+    assert!(named(&source).failed().contains("the target was written by another"));
+    fs::write(&target, &bytes).unwrap();
+    // The source was written since; or is another file.
+    let other = temp.join("other.raw");
+    fs::copy(&source, &other).unwrap();
+    assert!(named(&other).failed().contains("another source: its name was"));
+    let mut bytes = fs::read(&source).unwrap();
+    bytes[5] ^= 1;
+    fs::write(&source, &bytes).unwrap();
+    assert!(named(&source).failed().contains("time at which it was last written has changed"));
+    // The target is another file of that name.
+    fs::remove_file(&target).unwrap();
+    assert!(named(&source).failed().contains("another source"));
+    assert!(!target.exists());
+}
+
+#[test]
+fn what_cannot_be_gone_on_with_says_so_and_changes_nothing() {
+    let temp = TempDir::new();
+    let (source, _) = source(&temp, 8);
+    let (target, journal) = (temp.join("target"), temp.join("journal"));
+    let try_it = |words: &[&str]| {
+        let all = [&["copy", "--journal", text(&journal)], words].concat();
+        let refused = ferry(all);
+        refused.failed();
+        assert!(!target.exists(), "{words:?}");
+        refused.stderr
+    };
+    let (from, to) = (text(&source), text(&target));
+    assert!(try_it(&["-O", "qcow2", from, to]).contains("created as a whole"));
+    assert!(try_it(&["--no-flush", from, to]).contains("--no-flush"));
+    assert!(try_it(&["--digest", from, to]).contains("--digest"));
+    // What is no journal is no place for one.
+    let all = ["copy", "--journal", from, from, to];
+    assert!(ferry(all).failed().contains("holds something else"));
+    assert!(!target.exists());
+}
