@@ -65,11 +65,6 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
     ("serve", &["--discard"], "leave it out: trims are always passed on"),
     ("serve", &["--detect-zeroes"], "leave it out: zeroes that a client writes are written"),
     ("serve", &["--image-opts"], "name the disk and its format: serve file DISK format=qcow2"),
-    (
-        "rebase",
-        &["-c", "--compress"],
-        "`diskferry convert -c -B BACKING` makes a compressed overlay",
-    ),
     ("copy", &["-n", "--no-create"], "leave it out: an existing target is written over"),
 ];
 

@@ -48,6 +48,10 @@ fn arguments(command: Command) -> Command {
             "-u, --backing-unsafe",
             "Change only the header: the disk may become another one",
         ))
+        .arg(flag(
+            "-c, --compress",
+            "Compress what is written into the overlay, where that makes it shorter",
+        ))
         .arg(flag("-p, --progress", "Show how much is done on standard output"))
         .arg(flag("-q, --quiet", "Print errors only"))
         .arg(cache("-t, --target-cache MODE", "Ignored: the result is durable in the end"))
@@ -62,6 +66,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let name = image::word(matches, "disk").unwrap_or_default();
     let (disk, image) = Source::written(matches, name)?;
     let is_trusted = matches.get_flag("backing-unsafe");
+    let compress = matches.get_flag("compress");
     let backing = image::word(matches, "backing");
     if backing.is_none() && !is_trusted {
         return Err(Failure::usage("Must specify backing file (-b) or use unsafe mode (-u)"));
@@ -85,7 +90,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
             percent(done, total, if done < total { '\r' } else { '\n' });
         }
     };
-    let new = NewBacking { backing, is_trusted };
+    let new = NewBacking { backing, is_trusted, compress };
     let options = OpenOptions::read_write();
     let done = disk::rebase(&disk, &image, new, &options, &context, &mut tell);
     context.control.end();

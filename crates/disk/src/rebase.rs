@@ -31,6 +31,8 @@ pub struct NewBacking<'a> {
     /// Only the header is changed: the user says that both hold the same, or that this does not
     /// matter. Nothing else is opened.
     pub is_trusted: bool,
+    /// What is written into the overlay is compressed where that makes it shorter.
+    pub compress: bool,
 }
 
 /// Puts the overlay that was named over another backing image. `tell` gets how many bytes of how
@@ -66,7 +68,8 @@ pub fn rebase(
                 None => None,
             };
             let cluster = described.cluster_size.unwrap_or(1);
-            keep_disk(&container, rebase.write, opening, below, cluster, tell)?;
+            let write = if new.compress { rebase.pack } else { rebase.write };
+            keep_disk(&container, write, opening, below, cluster, tell)?;
         }
         (rebase.rename)(&container, new.backing)
     })

@@ -14,7 +14,7 @@ fn rebase(place: &Place, name: &str, new: Option<(&str, &str)>, trusted: bool) {
     let context = Context::default();
     let image = Image { external: External::Chain, ..Image::of("qcow2").unwrap() };
     let disk = Named::parse(&place.path(name)).unwrap();
-    let new = NewBacking { backing: new, is_trusted: trusted };
+    let new = NewBacking { backing: new, is_trusted: trusted, compress: false };
     let options = OpenOptions::read_write();
     when_unlocked(|| disk::rebase(&disk, &image, new, &options, &context, &mut |_, _| {})).unwrap();
     context.control.end();
@@ -135,6 +135,62 @@ fn an_overlay_over_another_backing_image_reads_as_before_and_as_qemu_has_it() {
 }
 
 #[test]
+fn what_an_overlay_gets_is_compressed_where_that_is_asked_for() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    let mut dice = Dice::new(29);
+    for options in [
+        "compat=1.1",
+        "compat=0.10",
+        "compression_type=zstd",
+        "cluster_size=4k,refcount_bits=1",
+        "cluster_size=4k,refcount_bits=2",
+        "cluster_size=2M",
+        "extended_l2=on",
+    ] {
+        let size = 3_000_000 / SECTOR * SECTOR;
+        place.qemu_img(&format!("create -q -f raw base.raw {size}"));
+        scribble(&place, "raw", "base.raw", size, &mut dice);
+        place.qemu_io("raw", "base.raw", &["write -P 9 0 700k", "write -P 8 2900k 29k"]);
+        // What cannot be compressed stays as it is.
+        let mut bytes = place.read("base.raw");
+        for byte in &mut bytes[1_000_000..1_400_000] {
+            *byte = u8::try_from(dice.below(256)).unwrap();
+        }
+        place.write("base.raw", &bytes);
+        place.qemu_img(&format!("create -q -f qcow2 -o {options} -b base.raw -F raw over.qcow2"));
+        place.qemu_io("qcow2", "over.qcow2", &["write -P 5 300k 70k"]);
+        let expected = bytes_of(&place, "over.qcow2");
+        let try_rebase = |name: &str| {
+            let context = Context::default();
+            let image = Image { external: External::Chain, ..Image::of("qcow2").unwrap() };
+            let disk = Named::parse(&place.path(name)).unwrap();
+            let new = NewBacking { backing: None, is_trusted: false, compress: true };
+            let write = OpenOptions::read_write();
+            let done = disk::rebase(&disk, &image, new, &write, &context, &mut |_, _| {});
+            context.control.end();
+            done
+        };
+        when_unlocked(|| try_rebase("over.qcow2")).unwrap();
+        let found = place.qemu_img("check --output=json over.qcow2");
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        let [all, packed] =
+            ["allocated-clusters", "compressed-clusters"].map(|key| found[key].as_u64().unwrap());
+        assert!(packed > 0 && (packed < all || options == "cluster_size=2M"), "{options}: {found}");
+        assert!(bytes_of(&place, "over.qcow2") == expected, "{options}: other bytes");
+        // It is an image like any other, and written where it lies.
+        place.qemu_io("qcow2", "over.qcow2", &["write -P 4 100k 600k", "discard 0 64k"]);
+        place.qemu_img("check -q over.qcow2");
+        place.qemu_img("create -q -f qcow2 -o data_file=data -b base.raw -F raw apart");
+        let before = place.read("apart");
+        assert_eq!(try_rebase("apart").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(place.read("apart") == before, "changed");
+    }
+}
+
+#[test]
 fn a_header_that_is_trusted_changes_alone_and_the_image_itself_is_no_backing_image() {
     if !has_qemu() {
         return;
@@ -149,7 +205,8 @@ fn a_header_that_is_trusted_changes_alone_and_the_image_itself_is_no_backing_ima
     place.qemu_img("check -q over.qcow2");
     let context = Context::default();
     let disk = Named::parse(&place.path("over.qcow2")).unwrap();
-    let new = NewBacking { backing: Some(("over.qcow2", "qcow2")), is_trusted: false };
+    let new =
+        NewBacking { backing: Some(("over.qcow2", "qcow2")), is_trusted: false, compress: false };
     let image = Image::of("qcow2").unwrap();
     let before = place.read("over.qcow2");
     let options = OpenOptions::read_write();
@@ -326,7 +383,7 @@ fn what_somebody_else_has_open_is_neither_rebased_nor_committed() {
         let context = Context::default();
         let image = Image { external: External::Chain, ..Image::of("qcow2").unwrap() };
         let disk = Named::parse(&place.path("over")).unwrap();
-        let new = NewBacking { backing: None, is_trusted: false };
+        let new = NewBacking { backing: None, is_trusted: false, compress: false };
         let options = OpenOptions::read_write();
         let done = disk::rebase(&disk, &image, new, &options, &context, &mut |_, _| {});
         assert_eq!(done.unwrap_err().kind(), ErrorKind::Locked, "{name}");
@@ -384,7 +441,7 @@ fn what_snapshots_of_an_overlay_lie_over_is_not_changed() {
     let context = Context::default();
     let image = Image { external: External::Chain, ..Image::of("qcow2").unwrap() };
     let disk = Named::parse(&place.path("over.qcow2")).unwrap();
-    let new = NewBacking { backing: None, is_trusted: false };
+    let new = NewBacking { backing: None, is_trusted: false, compress: false };
     let options = OpenOptions::read_write();
     refused(disk::rebase(&disk, &image, new, &options, &context, &mut |_, _| {}));
     rebase(&place, "over.qcow2", None, true);

@@ -154,6 +154,8 @@ pub struct Rebase {
     /// As [`Format::write`]; what is made zero stays so whatever will lie below, also if nothing
     /// does now.
     pub write: ImageOpener,
+    /// The same; what is written is compressed, by whole clusters, where that makes it shorter.
+    pub pack: ImageOpener,
     /// Refuses another name of the backing image, with its format, or none, where that cannot be
     /// written. Changes nothing.
     pub check: fn(&Edge, BackingName<'_>) -> Result<()>,

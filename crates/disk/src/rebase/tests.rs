@@ -31,12 +31,12 @@ impl Files for Bases {
     }
 }
 
-fn noise(len: u64, alike: u64, dice: &mut TestDice) -> Vec<u8> {
+fn noise(len: u64, alike: u64, many: u64, dice: &mut TestDice) -> Vec<u8> {
     // Some of it is the same in both.
     let byte = |at: u64, dice: &mut TestDice| match at / 1024 % 3 {
         0 => alike.to_be_bytes()[7],
         1 => 0,
-        _ => 1 + dice.below(250).to_be_bytes()[7],
+        _ => 1 + dice.below(many).to_be_bytes()[7],
     };
     (0..len).map(|at| byte(at, dice)).collect()
 }
@@ -71,7 +71,12 @@ fn overlay(options: &[&str], opening: &Opening<'_>, dice: &mut TestDice) -> Vec<
     disk.bytes()
 }
 
-fn rebase(disk: &PowerCut, opening: &Opening<'_>, to: BackingName<'_>) -> Result<()> {
+fn rebase(
+    disk: &PowerCut,
+    opening: &Opening<'_>,
+    to: BackingName<'_>,
+    compress: bool,
+) -> Result<()> {
     let qcow2 = formats::format("qcow2").unwrap();
     let (rebase, container) = (qcow2.upkeep.rebase.unwrap(), disk.edge());
     let cluster = (qcow2.describe)(&container, opening.context)?.cluster_size.unwrap();
@@ -79,7 +84,8 @@ fn rebase(disk: &PowerCut, opening: &Opening<'_>, to: BackingName<'_>) -> Result
         opening.files.open(&Reference { name, role: Role::Backing, format: Some(word) })
     };
     let below = to.map(open).transpose()?;
-    keep_disk(&container, rebase.write, opening, below, cluster, &mut |_, _| {})?;
+    let write = if compress { rebase.pack } else { rebase.write };
+    keep_disk(&container, write, opening, below, cluster, &mut |_, _| {})?;
     (rebase.rename)(&container, to)
 }
 
@@ -94,35 +100,53 @@ fn bytes_of(container: Vec<u8>, opening: &Opening<'_>, what: &str) -> Vec<u8> {
     bytes
 }
 
+/// How many clusters are compressed; nothing else is wrong with it.
+fn packed_in(disk: &PowerCut, opening: &Opening<'_>) -> u64 {
+    let check = formats::format("qcow2").unwrap().check.unwrap();
+    let found = check(&disk.edge(), opening.context).unwrap();
+    assert_eq!(found.leaks, 0);
+    found.compressed_clusters
+}
+
 #[test]
 fn whenever_a_rebase_loses_its_power_or_fails_the_overlay_reads_as_before() {
     let mut dice = TestDice(2);
-    for options in
-        [&["cluster_size=512"][..], &["cluster_size=2k"], &["cluster_size=512", "compat=0.10"]]
-    {
+    for (options, compress) in [
+        (&["cluster_size=512"][..], false),
+        (&["cluster_size=2k"], false),
+        (&["cluster_size=512", "compat=0.10"], false),
+        (&["cluster_size=512"], true),
+        (&["cluster_size=2k", "compression_type=zstd"], true),
+        (&["cluster_size=2k", "refcount_bits=1"], true),
+        (&["cluster_size=2k", "refcount_bits=2"], true),
+    ] {
         for to in [Some(("new", "raw")), None] {
             let bases = Bases {
-                old: noise(SIZE - 3000, 9, &mut dice),
-                new: noise(SIZE - 5000, 9, &mut dice),
+                old: noise(SIZE - 3000, 9, if compress { 3 } else { 250 }, &mut dice),
+                new: noise(SIZE - 5000, 9, 250, &mut dice),
             };
             let (context, params) = (Context::new(WorkPool::new(1)), Params::default());
             let opening = Opening { params: &params, files: &bases, context: &context };
             let container = overlay(options, &opening, &mut dice);
             let expected = bytes_of(container.clone(), &opening, "before");
             let disk = PowerCut::new(container.clone(), true);
-            rebase(&disk, &opening, to).unwrap();
+            rebase(&disk, &opening, to, compress).unwrap();
+            assert_eq!(packed_in(&disk, &opening) > 3, compress, "{options:?} over {to:?}");
             assert!(bytes_of(disk.bytes(), &opening, "after") == expected, "{options:?}");
             for step in 0..=disk.steps() {
-                let what = format!("{options:?} over {to:?}, step {step} of {}", disk.steps());
+                let what = format!(
+                    "{options:?}, {compress}, over {to:?}, step {step} of {}",
+                    disk.steps()
+                );
                 let left = bytes_of(disk.cut(step, &mut dice), &opening, &what);
                 assert!(left == expected, "{what}");
             }
             for step in 0..disk.steps() {
-                let what = format!("{options:?} over {to:?}, step {step} fails");
+                let what = format!("{options:?}, {compress}, over {to:?}, step {step} fails");
                 let failing = PowerCut::new(container.clone(), true);
                 let kinds = [ErrorKind::Io, ErrorKind::NoSpace];
                 failing.fail(step, 1 + step % 3, kinds[step % 2]);
-                let done = rebase(&failing, &opening, to);
+                let done = rebase(&failing, &opening, to, compress);
                 assert!(bytes_of(failing.bytes(), &opening, &what) == expected, "{what}");
                 let left = failing.cut(failing.steps(), &mut dice);
                 assert!(bytes_of(left, &opening, &what) == expected, "{what}: {done:?}");

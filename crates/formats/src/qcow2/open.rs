@@ -8,6 +8,7 @@ use runtime::RwLock;
 
 use super::bitmap::Bitmap;
 use super::corrupt;
+use super::create::CompressionLevel;
 use super::dirty::Dirty;
 use super::header::{Encryption, Header, incompatible};
 use super::map::Map;
@@ -23,7 +24,7 @@ use crate::kit::blocks::Blocks;
 use crate::kit::cache::Cache;
 use crate::kit::container::Container;
 use crate::kit::numbers::be64;
-use crate::kit::{DEPTH, Layered, Scattered};
+use crate::kit::{DEPTH, Layered, Scattered, confused};
 use crate::luks::inside;
 use crate::{Opening, Reference, Repair, Role};
 
@@ -45,6 +46,23 @@ pub(super) fn open_to_write(container: Edge, opening: &Opening<'_>) -> Result<Ar
 /// The same, and what is made zero stays so whatever will lie below.
 pub(super) fn open_to_rebase(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
     let image = WrittenImage { is_over: true, ..opened(&container, opening)? };
+    Ok(Layered::saved_at_the_end(image, opening.context))
+}
+
+/// The same, and clusters that are written as a whole are compressed.
+pub(super) fn open_to_pack(container: Edge, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
+    let header = header(&container)?;
+    let refused = |why: &str| Err(Error::unsupported(format!("compress what is written: {why}")));
+    if header.geometry().data_file {
+        return refused("the image has a data file, which holds no compressed clusters");
+    }
+    if header.encryption != Encryption::None {
+        return refused("the image is encrypted");
+    }
+    let WrittenImage { mut disk, writer, .. } = opened(&container, opening)?;
+    Arc::get_mut(&mut disk).ok_or_else(confused)?.keep_no_unpacked();
+    let writer = writer.packing(CompressionLevel::usual(header.compression));
+    let image = WrittenImage { disk, writer, is_over: true };
     Ok(Layered::saved_at_the_end(image, opening.context))
 }
 

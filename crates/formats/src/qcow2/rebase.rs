@@ -17,6 +17,7 @@ use crate::kit::numbers::{be32, be64};
 
 pub(super) const REBASE: Rebase = Rebase {
     write: open::open_to_rebase,
+    pack: open::open_to_pack,
     check: |container, backing| plan(container, backing).map(drop),
     rename,
 };

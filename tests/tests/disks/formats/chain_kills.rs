@@ -20,6 +20,7 @@ fn an_overlay_of_which_a_rebase_or_a_commit_is_killed_reads_as_before() {
     let rebase = &["rebase", "-f", "qcow2", "-b", "other", "-F", "raw"][..];
     let verbs = [
         ("raw", rebase),
+        ("raw", &["rebase", "-c", "-f", "qcow2", "-b", "other", "-F", "raw"]),
         ("raw", &["commit", "-f", "qcow2", "-r", "40M"]),
         ("qcow2", &["commit", "-f", "qcow2", "-r", "40M"]),
         ("raw", &["commit", "-f", "qcow2", "-r", "40M", "-b", "base"]),

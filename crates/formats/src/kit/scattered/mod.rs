@@ -157,6 +157,8 @@ pub(crate) struct Scattered<A> {
     pub(crate) atlas: A,
     /// What was unpacked and not all wanted, by its offset in the disk.
     unpacked: Shelf,
+    /// Whether these are kept there.
+    keeps_unpacked: bool,
     /// For computations.
     pub(crate) pool: WorkPool,
     /// The cost of asking files for holes, where that is optional.
@@ -200,7 +202,14 @@ impl<A: Atlas> Scattered<A> {
     /// The same, for what writes to it.
     pub(crate) fn new(info: Info, context: &Context, backing: Option<Edge>, atlas: A) -> Self {
         let (unpacked, pool) = (Cache::of(context).shelf(), context.pool.for_computing());
-        Self { info, backing, atlas, unpacked, pool, cost: MapCost::default() }
+        let (keeps_unpacked, cost) = (true, MapCost::default());
+        Self { info, backing, atlas, unpacked, keeps_unpacked, pool, cost }
+    }
+
+    /// Keeps nothing that was unpacked, for what writes packed runs in the place of others: they
+    /// are kept by where they begin in the disk.
+    pub(crate) fn keep_no_unpacked(&mut self) {
+        self.keeps_unpacked = false;
     }
 
     /// The file where the run at `at` lies.

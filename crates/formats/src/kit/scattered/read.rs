@@ -214,7 +214,7 @@ impl<A: Atlas> Scattered<A> {
         let room = Arc::get_mut(&mut whole).ok_or_else(confused)?;
         self.atlas.unpack(packed.start, bytes, room)?;
         target.put(part.0, part_of(&whole, packed.start, part)?)?;
-        if !is_whole {
+        if !is_whole && self.keeps_unpacked {
             // The rest may be wanted soon.
             self.unpacked.put(packed.start, whole);
         }

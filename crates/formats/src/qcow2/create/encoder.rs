@@ -23,7 +23,7 @@ pub(super) const WINDOW_BITS: u8 = 12;
 
 /// The compression level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum CompressionLevel {
+pub(in crate::qcow2) enum CompressionLevel {
     /// Deflate: fast, at nearly the size of QEMU's.
     Usual,
     /// Deflate, 1 to 9.
@@ -37,6 +37,14 @@ pub(super) enum CompressionLevel {
 }
 
 impl CompressionLevel {
+    /// Without an option.
+    pub(in crate::qcow2) fn usual(kind: Compression) -> Self {
+        match kind {
+            Compression::Zlib => Self::Usual,
+            Compression::Zstd => Self::ZstdUsual,
+        }
+    }
+
     /// `compression_level` of the options.
     pub(super) fn read(params: &Params, kind: Compression) -> device::Result<Self> {
         let (key, most) = match kind {
@@ -55,8 +63,8 @@ impl CompressionLevel {
             number.ok_or_else(|| values::not_a(key, text, &format!("`fast` or 1 to {most}")))
         });
         Ok(match (kind, number.transpose()?) {
-            (Compression::Zlib, level) => level.map_or(Self::Usual, Self::Zlib),
-            (Compression::Zstd, None) => Self::ZstdUsual,
+            (kind, None) => Self::usual(kind),
+            (Compression::Zlib, Some(level)) => Self::Zlib(level),
             (Compression::Zstd, Some(level)) => Self::Zstd(level.cast_signed()),
         })
     }
@@ -83,7 +91,7 @@ thread_local! {
 }
 
 /// Passes a cluster's compressed bytes to `then`; `None` if they would not be shorter.
-pub(super) fn packed<R>(
+pub(in crate::qcow2) fn packed<R>(
     level: CompressionLevel,
     cluster: &[u8],
     then: impl FnOnce(Option<&[u8]>) -> R,

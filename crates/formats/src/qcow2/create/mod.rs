@@ -37,6 +37,8 @@ use layout::Shape;
 use options::{CreateOptions, Qcow2Preallocation};
 use packing::Packer;
 
+pub(super) use encoder::{CompressionLevel, packed};
+
 pub(crate) const CREATE: Creator = Creator {
     beside: None,
     options: options::OPTIONS,

@@ -1,6 +1,6 @@
 //! Whenever the power is cut, an image has its old backing image or its new one, and all else.
 
-use device::{Edge, Params};
+use device::{Edge, Params, ZeroFlags};
 use runtime::{Context, WorkPool};
 use trial::{PowerCut, TestDice};
 
@@ -155,5 +155,54 @@ fn an_image_that_is_emptied_reads_as_what_is_below_and_may_lose_its_power_meanwh
         }
         let found = (format.check.unwrap())(&disk.edge(), &context).unwrap();
         assert_eq!((found.leaks, found.allocated_clusters), (0, 0), "2^{bits}");
+    }
+}
+
+#[test]
+fn where_clusters_are_compressed_as_they_are_written_each_is_counted_and_reads_as_written() {
+    let rebase = super::super::FORMAT.upkeep.rebase.unwrap();
+    for (seed, (bits, refcount_order)) in (0..).zip([(9, 4), (12, 4), (12, 0), (12, 1), (16, 3)]) {
+        let (mut dice, cluster) = (TestDice(seed), 1u64 << bits);
+        let layout = Layout { refcount_order, size: 40 << bits, ..layout(bits, 3) };
+        let Laid { container, bytes: mut model } = layout.lay();
+        let disk = PowerCut::new(container, true);
+        let (context, params) = (Context::new(WorkPool::new(1)), Params::default());
+        let opening = Opening { params: &params, files: &Backing(None, false), context: &context };
+        let edge = Edge::new((rebase.pack)(disk.edge(), &opening).unwrap(), context.pool.clone());
+        let (check, mut most) = (super::super::FORMAT.check.unwrap(), 0);
+        for step in 0..400 {
+            let what = format!("clusters of 2^{bits}, refcounts of 2^{refcount_order}, {step}");
+            let first = dice.below(40) << bits;
+            let end = (first + ((1 + dice.below(3)) << bits)).min(40 << bits);
+            let (at, end) = match dice.below(4) {
+                0 => (first + dice.below(cluster), end),
+                _ => (first, end),
+            };
+            // Bytes of many values do not become fewer.
+            let many = if dice.below(4) == 0 { 255 } else { 3 };
+            let range = usize::try_from(at).unwrap()..usize::try_from(end).unwrap();
+            let is_zero = dice.below(4) == 0;
+            for byte in &mut model[range.clone()] {
+                *byte = if is_zero { 0 } else { 1 + u8::try_from(dice.below(many)).unwrap() };
+            }
+            match is_zero {
+                true => {
+                    let flags = ZeroFlags { may_unmap: true, ..ZeroFlags::default() };
+                    edge.zero(at, end - at, flags).unwrap();
+                }
+                false => edge.write(&model[range], at, false).unwrap(),
+            }
+            if step % 3 == 0 {
+                edge.flush().unwrap();
+                let found = check(&PowerCut::new(disk.bytes(), true).edge(), &context).unwrap();
+                assert_eq!(found.corruptions, [""; 0], "{what}");
+                most = most.max(found.compressed_clusters);
+                assert!(all(&edge) == model, "{what}: other bytes");
+            }
+        }
+        edge.device().finish().unwrap();
+        let found = check(&PowerCut::new(disk.bytes(), true).edge(), &context).unwrap();
+        assert_eq!((found.leaks, found.corruptions), (0, Vec::new()), "2^{bits}");
+        assert!(most > 4, "2^{bits}: {most} were compressed");
     }
 }

@@ -132,15 +132,34 @@ impl WrittenImage {
                 Spot::New { len } => {
                     let most = (at >> bits << bits) + AT_ONCE.max(1 << bits);
                     let part = share(&mut data, at - offset, len.min(most - at))?;
-                    at += if writer.geometry.extended {
-                        self.write_subclusters(writer, at, part).await?
-                    } else {
-                        self.write_clusters(writer, at, part).await?
-                    };
+                    at += self.write_beginning(writer, at, part).await?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Writes the beginning of `data` into new clusters; returns how many bytes.
+    async fn write_beginning(
+        self: &Arc<Self>,
+        writer: &Writer,
+        at: u64,
+        mut data: Slice,
+    ) -> Result<u64> {
+        let (from, to) = self.whole_clusters(writer, at, at + data.len() as u64);
+        if writer.packing.is_some() && from == at && to > at {
+            if let Some(len) = self.write_packed(writer, at, &data).await? {
+                return Ok(len);
+            }
+            let len = writer.geometry.cluster().min(data.len() as u64);
+            let alone = share(&mut data, 0, len)?;
+            return self.write_clusters(writer, at, alone).await;
+        }
+        if writer.geometry.extended {
+            self.write_subclusters(writer, at, data).await
+        } else {
+            self.write_clusters(writer, at, data).await
+        }
     }
 
     /// Writes the beginning of `data` into new clusters in a row; returns how many bytes. Their

@@ -5,7 +5,7 @@ use std::ops::Range;
 use device::Result;
 
 use super::super::corrupt;
-use super::super::entry::{COPIED, Entry, Geometry, OFFSET, Parts, ZERO, l2_offset};
+use super::super::entry::{COMPRESSED, COPIED, Entry, Geometry, OFFSET, Parts, ZERO, l2_offset};
 use super::super::map::Map;
 use super::super::region::Region;
 use super::{Attempt, Stop, Writer};
@@ -42,6 +42,8 @@ pub(super) enum Becomes {
     At(u64),
     /// The same for some of its subclusters.
     PartlyAt(u64, Parts),
+    /// It is compressed, and this is its entry.
+    Packed(u64),
     /// It reads as zeroes, and has no room.
     Zero,
     /// It is in no table.
@@ -57,6 +59,7 @@ impl Becomes {
                 debug_assert!(geometry.extended && here & zero == 0);
                 (offset | COPIED, u64::from(zero) << 32 | u64::from(here))
             }
+            Self::Packed(entry) => (entry, 0),
             Self::Zero if geometry.extended => (0, ALL << 32),
             Self::Zero => (ZERO, 0),
             Self::Absent => (0, 0),
@@ -326,7 +329,7 @@ impl Writer {
             for n in 0..count {
                 let old = words(entries, n, self.geometry).ok_or_else(crate::kit::confused)?;
                 let new = fate(n).words(self.geometry);
-                debug_assert!(new.0 & OFFSET & ((1 << bits) - 1) == 0);
+                debug_assert!(new.0 & COMPRESSED != 0 || new.0 & OFFSET & ((1 << bits) - 1) == 0);
                 dropped.extend(self.dropped(old, new)?);
                 bytes.extend(new.0.to_be_bytes());
                 if self.geometry.extended {
@@ -353,7 +356,7 @@ impl Writer {
             Entry::Packed { offset, len } => (offset, len),
             Entry::Absent | Entry::Zero | Entry::Parts(_) => return Ok(None),
         };
-        if len == 1 && new.0 & OFFSET == start {
+        if len == 1 && new.0 & COMPRESSED == 0 && new.0 & OFFSET == start {
             return Ok(None);
         }
         self.check_data(Region { offset: start, len })?;

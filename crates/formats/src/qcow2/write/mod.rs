@@ -1,7 +1,7 @@
 //! Writing into an image where it lies.
 //!
 //! A write into a cluster that the image has for itself is done at its place, at once. Any other
-//! gets a new cluster ([`data`]): its bytes are written first, then the tables refer to it
+//! gets a new cluster ([`data`], [`packed`]): its bytes are written first, then the tables refer to it
 //! ([`link`]), and only then is what was there before given up ([`refcounts`]). Tables are changed
 //! in memory, under a lock that is never held while anything is read or written, and saved in an
 //! order in which the container holds a sound image at every moment: at most with clusters that
@@ -15,6 +15,7 @@ mod directory;
 mod image;
 mod link;
 mod offline;
+mod packed;
 mod refcounts;
 mod resize;
 mod snapshots;
@@ -83,6 +84,8 @@ pub(super) struct Writer {
     tracked: Vec<Arc<Tracked>>,
     /// Before `saving`.
     marking: Arc<Gate>,
+    /// Whole clusters that get a new place are compressed.
+    packing: Option<packed::Packing>,
 }
 
 struct State {
@@ -93,6 +96,8 @@ struct State {
     table_offset: u64,
     l1_offset: u64,
     is_corrupt: bool,
+    /// The end of the last compressed cluster, if the next one may share a cluster with it.
+    packed_to: Option<u64>,
 }
 
 /// Which flushes have been asked for, and which were answered, by number.
@@ -257,6 +262,7 @@ impl Writer {
             table_offset: header.refcount_table_offset,
             l1_offset: header.l1_offset,
             is_corrupt: false,
+            packed_to: None,
         };
         Ok(Self {
             container: DataStore { container, edge },
@@ -275,6 +281,7 @@ impl Writer {
             saves: Mutex::default(),
             tracked,
             marking: Arc::default(),
+            packing: None,
         })
     }
 

@@ -331,6 +331,13 @@ impl Writer {
         Ok(refcount(&block, unit % self.in_block(), self.refcount_order))
     }
 
+    /// Lets so many refer to a cluster that is counted.
+    pub(super) fn set_count(&self, state: &State, unit: u64, count: u64) -> Attempt<()> {
+        let home = self.home(state, unit).ok_or_else(|| not_counted(unit))?;
+        let block = self.block(home)?;
+        Ok(self.set(&block, home, unit..unit + 1, |_| Some(count))?)
+    }
+
     /// The highest refcount that there is.
     pub(super) fn most(&self) -> u64 {
         u64::MAX >> (64 - (1u32 << self.refcount_order))
@@ -399,6 +406,10 @@ impl Writer {
             }
             self.set(&block, home, units.clone(), |count| count.checked_sub(1))?;
             free.iter().for_each(|range| state.room.leave(range));
+            let bits = self.geometry.cluster_bits;
+            let is_free = |at: &u64| free.iter().any(|range| range.contains(&(at >> bits)));
+            // No compressed cluster is put behind one that is no more.
+            state.packed_to = state.packed_to.filter(|at| !is_free(at));
             Ok(free)
         })
         .await
@@ -433,7 +444,7 @@ impl Writer {
     }
 }
 
-fn not_counted(unit: u64) -> Error {
+pub(super) fn not_counted(unit: u64) -> Error {
     corrupt(format!("cluster {unit} is referred to, and has a refcount of 0"))
 }
 
