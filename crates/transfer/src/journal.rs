@@ -365,44 +365,28 @@ mod tests {
         }
     }
 
-    struct Place(std::path::PathBuf);
-
-    impl Place {
-        fn new(name: &str) -> Self {
-            let name = format!("journal-{}-{name}", std::process::id());
-            let place = Self(std::env::temp_dir().join(name));
-            drop(std::fs::remove_file(&place.0));
-            place
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            drop(std::fs::remove_file(&self.0));
-        }
-    }
-
     fn set(ranges: &[Range<u64>]) -> RangeSet {
         ranges.iter().cloned().collect()
     }
 
     #[test]
     fn a_journal_that_is_cut_off_anywhere_says_what_was_whole() {
-        let place = Place::new("cut");
+        let scratch = trial::Scratch::new(std::env::temp_dir());
+        let journal_file = scratch.path("journal");
         let ends = ends(7);
-        let journal = CopyJournal::open(&place.0).unwrap();
+        let journal = CopyJournal::open(&journal_file).unwrap();
         assert_eq!(ends.relate(&journal).unwrap(), Progressed::Begun);
         journal.durable(&set(&[0..4096, 8192..12288])).unwrap();
-        let first = std::fs::read(&place.0).unwrap();
+        let first = std::fs::read(&journal_file).unwrap();
         journal.durable(&set(&[4096..8192])).unwrap();
-        let second = std::fs::read(&place.0).unwrap();
+        let second = std::fs::read(&journal_file).unwrap();
         journal.done().unwrap();
         drop(journal);
-        let whole = std::fs::read(&place.0).unwrap();
+        let whole = std::fs::read(&journal_file).unwrap();
         let head = first.iter().position(|byte| *byte == b'\n').unwrap() + 1;
         for len in 0..=whole.len() {
-            std::fs::write(&place.0, &whole[..len]).unwrap();
-            let journal = CopyJournal::open(&place.0).unwrap();
+            std::fs::write(&journal_file, &whole[..len]).unwrap();
+            let journal = CopyJournal::open(&journal_file).unwrap();
             let wanted = match len {
                 len if len == whole.len() => Progressed::Done,
                 len if len >= second.len() => Progressed::Has(set(&[0..12288])),
@@ -414,7 +398,7 @@ mod tests {
             // It goes on behind what counted.
             journal.durable(&set(&[20480..24576])).unwrap();
             drop(journal);
-            let again = ends.relate(&CopyJournal::open(&place.0).unwrap()).unwrap();
+            let again = ends.relate(&CopyJournal::open(&journal_file).unwrap()).unwrap();
             match (again, wanted) {
                 (Progressed::Done, Progressed::Done) => {}
                 (Progressed::Has(now), Progressed::Has(then)) => {
@@ -426,22 +410,23 @@ mod tests {
         }
         let mut torn = second.clone();
         torn.extend(b"\0\0\0\0");
-        std::fs::write(&place.0, torn).unwrap();
-        let found = ends.relate(&CopyJournal::open(&place.0).unwrap()).unwrap();
+        std::fs::write(&journal_file, torn).unwrap();
+        let found = ends.relate(&CopyJournal::open(&journal_file).unwrap()).unwrap();
         assert_eq!(found, Progressed::Has(set(&[0..12288])));
     }
 
     #[test]
     fn another_disk_is_refused_with_what_differs() {
-        let place = Place::new("other");
+        let scratch = trial::Scratch::new(std::env::temp_dir());
+        let journal_file = scratch.path("journal");
         let ours = ends(7);
-        let journal = CopyJournal::open(&place.0).unwrap();
+        let journal = CopyJournal::open(&journal_file).unwrap();
         ours.relate(&journal).unwrap();
-        assert_eq!(CopyJournal::open(&place.0).unwrap_err().kind(), ErrorKind::Locked);
+        assert_eq!(CopyJournal::open(&journal_file).unwrap_err().kind(), ErrorKind::Locked);
         journal.durable(&set(&[0..1 << 20])).unwrap();
         drop(journal);
         let refused = |ends: &Ends| {
-            let e = ends.relate(&CopyJournal::open(&place.0).unwrap()).unwrap_err();
+            let e = ends.relate(&CopyJournal::open(&journal_file).unwrap()).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Changed);
             e.to_string()
         };
@@ -451,16 +436,17 @@ mod tests {
         assert!(refused(&other).contains("another target: its name was null"));
         let lost = Ends { to: disk(0), ..ends(7) };
         assert!(refused(&lost).contains("says that the target holds the source at 0"));
-        assert!(ours.relate(&CopyJournal::open(&place.0).unwrap()).is_ok());
+        assert!(ours.relate(&CopyJournal::open(&journal_file).unwrap()).is_ok());
     }
 
     #[test]
     fn a_file_that_is_no_journal_is_left_alone() {
-        let place = Place::new("none");
+        let scratch = trial::Scratch::new(std::env::temp_dir());
+        let journal_file = scratch.path("journal");
         for text in ["x", "{}\n", "{\"journal\":2}\n", "{\"journal\"\n", "\0"] {
-            std::fs::write(&place.0, text).unwrap();
-            assert!(CopyJournal::open(&place.0).is_err(), "{text:?}");
-            assert_eq!(std::fs::read_to_string(&place.0).unwrap(), text);
+            std::fs::write(&journal_file, text).unwrap();
+            assert!(CopyJournal::open(&journal_file).is_err(), "{text:?}");
+            assert_eq!(std::fs::read_to_string(&journal_file).unwrap(), text);
         }
     }
 }

@@ -15,9 +15,9 @@ use device::{Edge, Error, ErrorKind, Fault, Result};
 
 use super::check::{Check, examine, stored};
 use super::entry::{COMPRESSED, COPIED, Entry, OFFSET};
-use super::header::{Header, REFCOUNT_TABLE_MAX, incompatible};
+use super::header::{Header, INCOMPATIBLE_AT, REFCOUNT_TABLE_AT, REFCOUNT_TABLE_MAX, incompatible};
 use super::refcounts::{References, set_refcount};
-use super::write::{self, INCOMPATIBLE_AT, TABLE_AT};
+use super::write;
 use crate::kit::container::Container;
 use crate::kit::numbers::be64;
 use crate::{Findings, Opening, Repair, Repaired};
@@ -184,7 +184,7 @@ fn rebuild(
     edge.flush()?;
     let count = u32::try_from(clusters).unwrap_or(0);
     let place = [&(place.start << bits).to_be_bytes()[..], &count.to_be_bytes()].concat();
-    edge.write(&place, TABLE_AT, false)?;
+    edge.write(&place, REFCOUNT_TABLE_AT, false)?;
     edge.flush()
 }
 

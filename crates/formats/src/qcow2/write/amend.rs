@@ -10,13 +10,14 @@ use runtime::{spawn, wait_for};
 
 use super::super::bitmap::{self, Bitmap};
 use super::super::header::{
-    Encryption, Header, LENGTH_V2, LENGTH_V3, REFCOUNT_ORDER_V2, autoclear, compatible, extension,
+    AUTOCLEAR_AT, Encryption, Header, LENGTH_V2, LENGTH_V3, REFCOUNT_ORDER_V2, autoclear,
+    compatible, extension,
 };
 use super::super::map::Map;
 use super::super::open;
 use super::link::Becomes;
 use super::resize::{Change, check as check_size};
-use super::{AUTOCLEAR_AT, Writer, WrittenImage};
+use super::{Writer, WrittenImage};
 use crate::kit::confused;
 use crate::kit::numbers::{be32, be64};
 use crate::{NewRoom, Opening};

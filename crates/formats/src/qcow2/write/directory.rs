@@ -15,11 +15,13 @@ use super::super::bitmap::{
 use super::super::check;
 use super::super::dirty::ONES;
 use super::super::entry::OFFSET;
-use super::super::header::{BITMAP_DIRECTORY_MAX, BITMAPS_MAX, Header, autoclear, extension};
+use super::super::header::{
+    AUTOCLEAR_AT, BITMAP_DIRECTORY_MAX, BITMAPS_MAX, Header, autoclear, extension,
+};
 use super::super::open;
 use super::super::region::Region;
 use super::offline::{done, writer};
-use super::{AUTOCLEAR_AT, Writer, clear_features};
+use super::{Writer, clear_features};
 use crate::kit::confused;
 use crate::kit::numbers::{be32, be64};
 use crate::{BitmapChange, Opening};

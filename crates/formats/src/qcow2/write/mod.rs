@@ -29,7 +29,7 @@ use runtime::{Gate, Mutex, MutexGuard, RangeLocks, RwLock};
 use super::bitmap::{self, Bitmap};
 use super::corrupt;
 use super::entry::{Geometry, l2_offset};
-use super::header::{Encryption, Header, autoclear, incompatible};
+use super::header::{AUTOCLEAR_AT, Encryption, Header, INCOMPATIBLE_AT, autoclear, incompatible};
 use super::refcounts::Refcounts;
 use super::region::Region;
 use super::snapshot;
@@ -45,7 +45,6 @@ pub(super) use amend::{OPTIONS as AMENDED, amend};
 pub(super) use directory::change_bitmap;
 pub(super) use image::WrittenImage;
 pub(super) use offline::empty;
-pub(super) use refcounts::TABLE_AT;
 pub(super) use resize::resize;
 pub(super) use snapshots::change_snapshots;
 
@@ -53,9 +52,6 @@ pub(super) use snapshots::change_snapshots;
 const UNSAVED_MAX: u64 = 8 << 20;
 /// Bytes in quarantine from which no more places are given.
 const HELD_MAX: u64 = 64 << 20;
-/// Where the header has the incompatible features, and the autoclear ones.
-pub(super) const INCOMPATIBLE_AT: u64 = 72;
-const AUTOCLEAR_AT: u64 = 88;
 
 /// What is needed to write into an image.
 pub(super) struct Writer {

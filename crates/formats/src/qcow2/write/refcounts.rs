@@ -5,6 +5,7 @@ use std::ops::Range;
 use device::{Error, ErrorKind, Fault, Result};
 
 use super::super::corrupt;
+use super::super::header::REFCOUNT_TABLE_AT;
 use super::super::refcounts::{refcount, set_refcount};
 use super::super::region::Region;
 use super::super::tables::DataStore;
@@ -15,8 +16,6 @@ use crate::kit::blocks::Rank;
 const LOOKED_AT: usize = 8;
 /// The longest refcount table, in bytes: QEMU opens no image with a longer one.
 const TABLE_MAX: u64 = 8 << 20;
-/// Where the header has the offset of the refcount table, and after it its clusters.
-pub(in super::super) const TABLE_AT: u64 = 48;
 
 /// Free clusters in a row for something long, and what they lack.
 struct Row {
@@ -212,7 +211,7 @@ impl Writer {
         self.blocks.forget(old_offset, old_clusters << bits);
         let count = u32::try_from(row.clusters).unwrap_or(0);
         let header = [&state.table_offset.to_be_bytes()[..], &count.to_be_bytes()].concat();
-        self.blocks.change(TABLE_AT, Rank::Second, &header)?;
+        self.blocks.change(REFCOUNT_TABLE_AT, Rank::Second, &header)?;
         state.room.drop_units(old_offset >> bits..(old_offset >> bits) + old_clusters);
         let mut taken = self.taken.write();
         taken.retain(|(what, _)| *what != "refcount table");

@@ -13,7 +13,7 @@ use runtime::{spawn, wait_for};
 
 use super::super::bitmap::{self, Bitmap, flags};
 use super::super::entry::{Geometry, OFFSET};
-use super::super::header::{Header, L1_MAX};
+use super::super::header::{Header, L1_MAX, SIZE_AT};
 use super::super::map::Map;
 use super::super::open;
 use super::super::region::Region;
@@ -25,8 +25,6 @@ use crate::kit::confused;
 use crate::kit::numbers::be64;
 use crate::{NewRoom, NewSize, Opening};
 
-/// Where the header has the size, the entries of the L1 table, and after them its offset.
-const SIZE_AT: u64 = 24;
 const L1_AT: u64 = 36;
 
 const UNMAP: ZeroFlags =

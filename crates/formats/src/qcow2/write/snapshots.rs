@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use device::{Edge, Error, ErrorKind, Fault, Result};
 
 use super::super::entry::{COMPRESSED, COPIED, l2_offset};
-use super::super::header::{Header, L1_MAX, SNAPSHOTS_MAX, incompatible};
+use super::super::header::{Header, L1_MAX, SIZE_AT, SNAPSHOTS_MAX, incompatible};
 use super::super::refcounts::References;
 use super::super::region::Region;
 use super::super::snapshot::{self, SnapshotEntry, TABLE_MAX};
@@ -27,8 +27,6 @@ use crate::kit::confused;
 use crate::kit::numbers::be64;
 use crate::{Opening, SnapshotChange};
 
-/// Where the header has the size of the disk, the L1 table and the snapshot table.
-const SIZE_AT: u64 = 24;
 const L1_AT: u64 = 36;
 const SNAPSHOTS_AT: u64 = 60;
 /// The longest name, in bytes: QEMU cuts off what is longer.
