@@ -1,4 +1,5 @@
-//! All of the source, read for a witness and for nothing else: the target shares its blocks already.
+//! All of the source, read for a witness and for nothing else: the target shares its blocks
+//! already.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Secrets that are named on a command line and not written there, where a list of processes would
 //! show them: in a file (`+FILE`), in a descriptor that we were given (`-FD`), in a variable of the
-//! environment (`-env:NAME`), in a keyring of the kernel (`-key:SERIAL`), or typed (`-`). Those that
-//! are read are zeroed when they are dropped.
+//! environment (`-env:NAME`), in a keyring of the kernel (`-key:SERIAL`), or typed (`-`). Those
+//! that are read are zeroed when they are dropped.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,9 +1,9 @@
 //! A manifest: what a disk held, stretch by stretch, in a file of JSON lines.
 //!
 //! The first line says how: `{"manifest":1,"digest":"sha256/64K","stretch":4194304}`. A line for
-//! each stretch that is not zero follows, in order: `{"start":0,"length":4194304,"digest":"…"}`, and
-//! each digest is that of the stretch as if it were a disk. The last line has the size of the disk
-//! and the digest of all of it: `{"size":1073741824,"digest":"…"}`. Without it the file is not
+//! each stretch that is not zero follows, in order: `{"start":0,"length":4194304,"digest":"…"}`,
+//! and each digest is that of the stretch as if it were a disk. The last line has the size of the
+//! disk and the digest of all of it: `{"size":1073741824,"digest":"…"}`. Without it the file is not
 //! complete.
 
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
 //! Writing into an image where it lies.
 //!
 //! A write into a cluster that the image has for itself is done at its place, at once. Any other
-//! gets a new cluster ([`data`], [`packed`]): its bytes are written first, then the tables refer to it
-//! ([`link`]), and only then is what was there before given up ([`refcounts`]). Tables are changed
-//! in memory, under a lock that is never held while anything is read or written, and saved in an
-//! order in which the container holds a sound image at every moment: at most with clusters that
-//! nothing refers to. What would be written over metadata is refused, and the image is marked as
-//! corrupt, as QEMU does.
+//! gets a new cluster ([`data`], [`packed`]): its bytes are written first, then the tables refer to
+//! it ([`link`]), and only then is what was there before given up ([`refcounts`]). Tables are
+//! changed in memory, under a lock that is never held while anything is read or written, and saved
+//! in an order in which the container holds a sound image at every moment: at most with clusters
+//! that nothing refers to. What would be written over metadata is refused, and the image is marked
+//! as corrupt, as QEMU does.
 
 mod amend;
 mod bitmaps;

@@ -79,8 +79,9 @@ impl Writer {
 }
 
 impl WrittenImage {
-    /// Writes the first cluster of `data`, which has all of it up to the end of the disk, compressed
-    /// if that makes it shorter; returns how many bytes. `None`: it is to be written as it is.
+    /// Writes the first cluster of `data`, which has all of it up to the end of the disk,
+    /// compressed if that makes it shorter; returns how many bytes. `None`: it is to be written as
+    /// it is.
     pub(super) async fn write_packed(
         self: &Arc<Self>,
         writer: &Writer,
