@@ -12,6 +12,7 @@ mod turn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf, absolute};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
@@ -126,6 +127,23 @@ pub fn make(path: &Path, mode: u32) -> io::Result<OwnedFd> {
         Some((helper, index)) => helper.open(index, Act::Make { mode }, None),
         None => direct::make(At::here(path), mode),
     }
+}
+
+/// Files of this process's own from before there was a helper.
+static OWN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A file that was made here before there is a helper, or that an earlier run of the same work
+/// made, counts as made here: it may be opened again, removed and replaced, as far as its name is
+/// granted. It is the file that has the name when the helper begins.
+pub fn own(path: &Path) {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
+}
+
+/// Those that were told before, open (`O_PATH`).
+pub(crate) fn owned() -> Vec<OwnedFd> {
+    let paths = std::mem::take(&mut *OWN.lock().unwrap_or_else(PoisonError::into_inner));
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    paths.iter().filter_map(|path| openat(CWD, path, flags, Mode::empty()).ok()).collect()
 }
 
 /// A file, open to be appended to; made if it is missing.

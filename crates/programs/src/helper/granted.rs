@@ -17,7 +17,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, o
 use rustix::io::Errno;
 use rustix::process::{Pid, geteuid, getppid};
 
-use crate::names::{Act, At, Grant, HeldTurn, Numbers, direct, private_name_of};
+use crate::names::{Act, At, Grant, HeldTurn, Numbers, direct, owned, private_name_of};
 
 /// Files, and private directories beneath each directory, that are made at most: as many as no
 /// command line names.
@@ -48,7 +48,7 @@ impl<'a> Granted<'a> {
         let asking = getppid();
         let mut all: Vec<_> = grants.iter().map(Held::new).collect();
         all.iter_mut().for_each(|held| held.find_privates(asking));
-        Self { all, made: Vec::new(), asking }
+        Self { all, made: owned(), asking }
     }
 
     /// Does what is asked; `along` came with the question.
