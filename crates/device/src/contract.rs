@@ -132,6 +132,9 @@ pub struct Info {
     /// The name by which a client may ask for just this disk, where names
     /// [choose](Session::is_chosen_by_name) it and it has one.
     pub export: Option<Arc<str>>,
+    /// What its server says of this state of its bytes: an ETag, or the date of the last change.
+    /// Another one is another disk.
+    pub version: Option<Arc<str>>,
     /// Size in bytes, at most 2^63-1.
     pub size: u64,
     /// How it likes to be used.
@@ -171,6 +174,7 @@ impl Info {
             name: name.into(),
             description: String::new(),
             export: None,
+            version: None,
             size,
             blocks: BlockSizes::ANY,
             abilities: Abilities::READ,

@@ -29,6 +29,9 @@ pub struct OpenOptions {
     /// It is read or written once, from end to end: pages need not stay in memory, unless the
     /// device's own parameter says otherwise.
     pub once: bool,
+    /// What is read comes from the disk, and not from the page cache, as far as the system allows
+    /// that.
+    pub past_cache: bool,
     /// How many connections to open to a peer that allows several. At least 1.
     pub connections: usize,
 }
@@ -47,6 +50,7 @@ impl Default for OpenOptions {
             map: true,
             contexts: false,
             once: false,
+            past_cache: false,
             connections: 1,
         }
     }

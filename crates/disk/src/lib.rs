@@ -40,7 +40,7 @@ pub use gate::{External, check_apart, relate, relate_all};
 pub use image::{Content, Image};
 pub use kinds::{ShownKind, StackRole, kinds, kinds_of};
 pub use open::{Opened, create, create_for, open};
-pub use reach::reach;
+pub use reach::{files_beside, reach};
 pub use rebase::{NewBacking, rebase};
 pub use salvage::{OnGap, salvage};
 pub use stack::Stack;

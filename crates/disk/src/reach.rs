@@ -54,6 +54,12 @@ fn secrets(image: &Image) -> Reach {
     secret::reaches(&image.params, params).and(secret::reaches(&image.options, options))
 }
 
+/// The files, besides its own, that a new image has.
+#[must_use]
+pub fn files_beside(disk: &Named, image: &Image) -> Vec<PathBuf> {
+    made_beside(disk, image).makes
+}
+
 /// The files of a new image: those that its options name, and its other parts, which are in its
 /// directory. Its base is read, all others are made.
 fn made_beside(disk: &Named, image: &Image) -> Reach {

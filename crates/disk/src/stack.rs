@@ -10,13 +10,13 @@ use runtime::Context;
 use crate::Image;
 
 /// What is put over a device: the format of the image in it, if it is one, and filters.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Stack {
     layers: Vec<Layer>,
     image: Image,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Layer {
     kind: &'static FilterKind,
     params: Params,

@@ -96,13 +96,18 @@ pub(super) fn file_options(params: &Params, options: &OpenOptions) -> Result<Fil
     let writes_zeroes = values::meaning(params, "no-hole", "allocated|written", [false, true])?;
     let caches = [PageCaching::Default, PageCaching::None, PageCaching::Direct, PageCaching::Auto];
     let cache = values::meaning(params, "cache", "default|none|direct|auto", caches)?;
+    let usual = match (options.past_cache, options.once) {
+        (true, _) => PageCaching::Direct,
+        (false, true) => PageCaching::Auto,
+        (false, false) => PageCaching::Default,
+    };
     Ok(FileOptions {
         advice: advice.unwrap_or(Advice::Normal),
         lock: lock.unwrap_or(if options.lock { Lock::Auto } else { Lock::Off }),
         writes_zeroes: writes_zeroes.unwrap_or(false),
         force: options.force,
         new: options.new,
-        cache: cache.unwrap_or(if options.once { PageCaching::Auto } else { PageCaching::Default }),
+        cache: cache.unwrap_or(usual),
         early: true,
     })
 }

@@ -58,6 +58,19 @@ impl Validators {
         self.etag.as_deref().filter(|etag| etag.starts_with('"'))
     }
 
+    /// What names this state of the object: another one is another state. A weak ETag may stay
+    /// while bytes change, but not the date beside it.
+    pub(super) fn version(&self) -> Option<String> {
+        let (etag, modified) = (self.etag.as_deref(), self.modified.as_deref());
+        match (self.strong(), etag.or(modified)) {
+            (Some(strong), _) => Some(strong.to_owned()),
+            (None, None) => None,
+            (None, Some(_)) => {
+                Some([etag, modified].into_iter().flatten().collect::<Vec<_>>().join(" "))
+            }
+        }
+    }
+
     /// The difference to `now`, if any.
     pub(super) fn contradicted_by(&self, now: &Self) -> Option<String> {
         let differ = |a: &Option<String>, b: &Option<String>| match (a, b) {

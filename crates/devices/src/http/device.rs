@@ -74,6 +74,7 @@ impl HttpDevice {
         let info = Info {
             abilities: Abilities { flush: true, prefetch: !found.whole, ..Abilities::READ },
             blocks: BlockSizes { preferred: 64 << 10, ..BlockSizes::ANY },
+            version: found.asker.validators().version().map(Into::into),
             ..Info::new(name, found.size)
         };
         let device = Self { info, shared };
