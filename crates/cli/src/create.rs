@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command};
-use device::{Edge, ErrorKind, ZeroFlags, parse_size};
-use disk::{Allocation, Contents, Created, Creation, Holds, Image, Named, OpenOptions, Stack};
+use device::parse_size;
+use disk::{Image, Named, OpenOptions};
 use runtime::{Context, OperatorLog};
+use transfer::job::{NewDisk, backing_size};
 
 use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure, say};
@@ -86,7 +87,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let below = if matches.get_flag("backing-unsafe") {
         None
     } else {
-        image::backing_size(&target, &image, &context)?
+        backing_size(&target, &image, &context)?
     };
     let size =
         size.or(below).ok_or_else(|| Failure::usage("how large? give a size, for example 10G"))?;
@@ -96,7 +97,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     image::resolve_secrets(matches, &mut image.options)?;
     let force = force::asked(matches);
     let made = force::refuse_used(&target, force)
-        .and_then(|()| create(&target, image, size, force, &context));
+        .and_then(|()| create(&target, &image, size, force, &context));
     context.control.end();
     made.map(|()| ExitCode::SUCCESS)
 }
@@ -109,55 +110,13 @@ fn options_of(image: &Image, size: u64) -> String {
 
 fn create(
     target: &Named,
-    image: Image,
+    image: &Image,
     size: u64,
     force: bool,
     context: &Context,
 ) -> Result<(), Failure> {
-    // Nothing is read from its backing image, which may itself name files.
-    let image = Image { ignore_backing: true, ..image };
-    let fills = image::preallocation(&image)?;
-    let is_image = image.format().is_some();
+    let fills = image::preallocation(image)?;
     let options = OpenOptions { force, ..OpenOptions::read_write() };
-    let creation = Creation { appears: true, write_back: true, ..Creation::of(size, options) };
-    let stack = Stack::default().over_image(image);
-    let Created { edge, holds, made } =
-        disk::create_for(&Contents::Nothing, &[], target, &stack, &creation, context)?;
-    let done = fill(&edge, size, holds, fills.filter(|_| !is_image))
-        .and_then(|()| edge.device().finish())
-        .and_then(|()| edge.flush());
-    let Some(made) = made else { return Ok(done?) };
-    let named = done.map_err(Failure::from).and_then(|()| {
-        let what =
-            |e: std::io::Error| Failure::new(format!("{target}: it could not get its name: {e}"));
-        made.appear().and_then(|()| made.sync_name()).map_err(what)
-    });
-    match named {
-        Ok(()) => made.keep(),
-        Err(_) => drop(made.remove()),
-    }
-    named
-}
-
-/// Makes the raw disk: nothing but zeroes, allocated or not.
-fn fill(disk: &Edge, size: u64, holds: Holds, fills: Option<Allocation>) -> device::Result<()> {
-    match fills {
-        Some(Allocation::Written) => {
-            if holds != Holds::Unknown {
-                // Allocates everything first, if that is cheap: it fails early if the file system
-                // is full.
-                let keep = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
-                match disk.zero(0, size, keep) {
-                    Err(e) if e.kind() != ErrorKind::NotFast => return Err(e),
-                    _ => {}
-                }
-            }
-            disk.zero(0, size, ZeroFlags { written: true, ..ZeroFlags::default() })
-        }
-        Some(Allocation::Unwritten) => disk.zero(0, size, ZeroFlags::default()),
-        None | Some(Allocation::Sparse) if holds == Holds::Old => {
-            disk.zero(0, size, ZeroFlags { may_unmap: true, ..ZeroFlags::default() })
-        }
-        None | Some(Allocation::Sparse) => Ok(()),
-    }
+    let new = NewDisk { target, image, size, fills, spared: &[], options: &options };
+    Ok(new.create(context)?)
 }

@@ -3,6 +3,7 @@
 use clap::{Arg, ArgMatches, Command};
 use device::{nearest, parse_size};
 use disk::{Image, Named, Stack};
+use transfer::job::Job;
 
 use crate::copying::{self, CopyRequest};
 use crate::failure::{ExitResult, Failure};
@@ -104,10 +105,11 @@ fn work(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let target = Image::of(image::word(matches, "target-format").unwrap_or("raw"))?;
     image::check_target(&target)?;
     let target = (Named::parse(to)?, Stack::default().over_image(target));
-    Ok(CopyRequest {
+    let request = CopyRequest::new(matches, vec![Source::read(matches, from)?], target)?;
+    Ok(request.with(|job| Job {
         window: Some((skip, count)),
         shares: !image::reading(matches).lock,
         connections: CONNECTIONS,
-        ..CopyRequest::new(matches, vec![Source::read(matches, from)?], target)?
-    })
+        ..job
+    }))
 }

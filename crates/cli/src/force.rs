@@ -19,12 +19,5 @@ pub(crate) fn asked(matches: &ArgMatches) -> bool {
 /// Refuses a disk that the system uses, unless it is `forced`. Reads /proc and /sys, so it has to
 /// run before any sandbox.
 pub(crate) fn refuse_used(disk: &Named, forced: bool) -> Result<(), Failure> {
-    let users = if forced { Vec::new() } else { disk.users() };
-    if users.is_empty() {
-        return Ok(());
-    }
-    let users = users.join(", ");
-    Err(Failure::new(format!(
-        "{disk}: is mounted or in use: {users}; nothing was changed (--force writes it all the same)"
-    )))
+    Ok(transfer::job::refuse_used(disk, forced)?)
 }

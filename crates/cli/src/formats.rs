@@ -7,11 +7,11 @@
 
 use std::path::Path;
 
-use device::{Edge, Result as Answered};
+use device::{Edge, Error, ErrorKind, Fault, Result as Answered};
 use disk::Named;
 
 use crate::archive;
-use crate::failure::{self, Failure};
+use crate::failure;
 
 /// Bytes that are looked at; the table's signatures lie within.
 const LOOKED_AT: usize = 1024;
@@ -79,21 +79,22 @@ pub(crate) fn promised(name: &str) -> Option<&'static str> {
 }
 
 /// Refuses to guess that an image of a format that is not read here is a raw disk.
-pub(crate) fn refuse(disk: &Named, container: &Edge) -> Result<(), Failure> {
-    match known(container)? {
-        Some(format) => Err(Failure::new(format!(
+pub(crate) fn refuse(disk: &Named, container: &Edge) -> Answered<()> {
+    let text = match known(container)? {
+        Some(format) => format!(
             "{disk}: looks like a {format} image, but cannot be read as one; with -f raw its \
              bytes are taken as they are"
-        ))),
+        ),
         None => match archive::look(container)? {
-            Some(found) => Err(Failure::new(format!(
+            Some(found) => format!(
                 "{disk}: is {}, not a disk; {}; with -f raw its bytes are taken as they are",
                 found.words(),
                 found.cure(&disk.to_string())
-            ))),
-            None => Ok(()),
+            ),
+            None => return Ok(()),
         },
-    }
+    };
+    Err(Error::new(ErrorKind::Unsupported, Fault::User, text))
 }
 
 /// The format of the first bytes, or of a footer: a fixed VHD image is a raw disk with one behind

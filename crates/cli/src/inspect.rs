@@ -195,7 +195,7 @@ fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verd
         && let Err(failure) = formats::refuse(&source.disk, &container)
     {
         verdict.format = None;
-        verdict.reasons.push(failure.line());
+        verdict.reasons.push(Failure::from(failure).line());
     }
     if let Some(declared) = declared.filter(|declared| *declared != first) {
         verdict.reasons.push(format!("-f says {declared}, but its header is that of {first}"));

@@ -39,14 +39,18 @@ const SAMPLE: u64 = 4 << 10;
 pub struct DiskIdentity(Value);
 
 impl DiskIdentity {
-    /// That of a source: another time of the last write is another source.
+    /// That of a source: another time of the last write is another source, and so is another
+    /// `version`, by its server (an ETag, or a date).
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn of_source(named: &Named, disk: &Edge) -> Result<Self> {
+    pub fn of_source(named: &Named, disk: &Edge, version: Option<&str>) -> Result<Self> {
         let size = disk.info().size;
         let sample = sample(disk, size)?;
         let mut all = json!({"name": named.to_string(), "size": size, "sample": sample});
+        if let Some(version) = version {
+            all["version"] = version.into();
+        }
         if let Some(about) = about(named) {
             all["file"] = json!([about.dev(), about.ino(), about.rdev()]);
             // That of a block device is the time of its node.
@@ -74,6 +78,7 @@ impl DiskIdentity {
             ("size", "its size"),
             ("file", "the file of that name"),
             ("written", "the time at which it was last written"),
+            ("version", "what its server says of its version (ETag, or date)"),
             ("sample", "what it holds"),
         ];
         let (key, what) = words.iter().find(|(key, _)| self.0.get(key) != then.get(key))?;
@@ -355,7 +360,7 @@ mod tests {
     fn ends(byte: u8) -> Ends {
         let named = |word| Named::parse(word).unwrap();
         let (from, to) = (disk(byte), disk(byte));
-        let source = DiskIdentity::of_source(&named("memory:1M"), &from).unwrap();
+        let source = DiskIdentity::of_source(&named("memory:1M"), &from, None).unwrap();
         Ends { from, to, source, target: DiskIdentity::of_target(&named("null:")) }
     }
 

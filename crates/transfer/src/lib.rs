@@ -1,12 +1,17 @@
-//! What stands around the copy engine, for every program that copies: digests of what disks hold;
-//! manifests, which say what each stretch of a disk held; and journals, by which a copy goes on.
+//! What stands around the copy engine, for every program that copies: the [`job`] of a copy;
+//! digests of what disks hold; manifests, which say what each stretch of a disk held; and journals,
+//! by which a copy goes on.
 //!
 //! It prints nothing. What it promises of a digest is in [`digest`].
 
+pub mod changes;
 pub mod digest;
+pub mod job;
 mod journal;
 mod manifest;
+mod proof;
 
 pub use digest::{ContentDigest, DigestKind, DigestedRange, Digester};
 pub use journal::{CopyJournal, DiskIdentity, Progressed};
 pub use manifest::{Manifest, ManifestWriter, stretch_for};
+pub use proof::ContentProof;

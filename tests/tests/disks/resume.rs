@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use blackbox::launch::Serve;
-use blackbox::run::{Job, ferry, json, ours, text};
+use blackbox::peers::peer;
+use blackbox::run::{Job, ferry, json, ours, program, run, text};
 use blackbox::temp::TempDir;
 use blackbox::{MIB, wait_for};
 use rustix::process::Signal;
@@ -172,11 +173,99 @@ fn what_cannot_be_gone_on_with_says_so_and_changes_nothing() {
         refused.stderr
     };
     let (from, to) = (text(&source), text(&target));
-    assert!(try_it(&["-O", "qcow2", from, to]).contains("created as a whole"));
+    let stream = ["-O", "vmdk", "-o", "subformat=streamOptimized", from, to];
+    assert!(try_it(&stream).contains("its grains are compressed"));
+    assert!(try_it(&["-O", "qcow2", "-c", from, to]).contains("from its beginning to its end"));
     assert!(try_it(&["--no-flush", from, to]).contains("--no-flush"));
     assert!(try_it(&["--digest", from, to]).contains("--digest"));
     // What is no journal is no place for one.
     let all = ["copy", "--journal", from, from, to];
     assert!(ferry(all).failed().contains("holds something else"));
     assert!(!target.exists());
+}
+
+/// The formats that are written in any order, with what their options are here.
+const WRITTEN: [(&str, &[&str]); 5] = [
+    ("qcow2", &["-o", "cluster_size=16k"]),
+    ("vmdk", &[]),
+    ("vdi", &[]),
+    ("vpc", &["-o", "force_size=on"]),
+    ("vhdx", &[]),
+];
+
+#[test]
+fn an_image_whose_copy_is_killed_is_an_image_and_the_copy_goes_on() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let temp = TempDir::new();
+    let (source, _) = source(&temp, 64);
+    for (format, options) in WRITTEN {
+        let (target, journal) = (temp.join("target"), temp.join("journal"));
+        let mark = temp.join("target.incomplete");
+        let words = ["convert", "-f", "raw", "-O", format, "--journal", text(&journal)];
+        let ends = [text(&source), text(&target)];
+        let words = [&words[..], options, &ends].concat();
+        let before = length(&journal);
+        let slow = ["-r", "32M"];
+        let job = Job::start(&mut ours([&words[..1], &slow, &words[1..]].concat()));
+        wait_for("the journal grows", || length(&journal) > before + 400);
+        assert!(mark.exists(), "{format}");
+        job.signal(Signal::KILL);
+        job.wait();
+        assert!(mark.exists(), "{format}");
+        // It is an image, without corruption, whatever room was lost.
+        let info = ferry(["info", "-f", format, text(&target)]);
+        info.succeeded();
+        if matches!(format, "qcow2") {
+            let checked = program(&qemu_img, ["check", "-q", "-f", format, text(&target)]);
+            let status = run(&mut { checked }).status.code();
+            assert!(matches!(status, Some(0 | 3)), "{format}: {status:?}");
+        }
+        ferry(&words).succeeded();
+        assert!(!mark.exists(), "{format}");
+        let same = ["compare", "-f", "raw", "-F", format, text(&source), text(&target)];
+        assert!(run(&mut program(&qemu_img, same)).status.success(), "{format}");
+        let again = ferry(&words);
+        assert!(
+            again.succeeded().is_empty() && again.stderr.contains("nothing was done"),
+            "{again:?}"
+        );
+        fs::remove_file(&target).unwrap();
+        fs::remove_file(&journal).unwrap();
+    }
+}
+
+#[test]
+fn every_kind_of_source_goes_on_into_every_kind_of_target() {
+    let temp = TempDir::new();
+    let (raw, _) = source(&temp, 24);
+    let (packed, serving) = (temp.join("packed"), Serve::file(&raw).option("-r").start());
+    ferry(["convert", "-f", "raw", "-O", "qcow2", "-c", text(&raw), text(&packed)]).succeeded();
+    let wanted = fs::read(&raw).unwrap();
+    let uri = serving.uri("");
+    for from in [&[text(&raw)][..], &["-f", "qcow2", text(&packed)], &[&*uri]] {
+        for to in ["raw", "qcow2", "server"] {
+            let (target, journal) = (temp.join("target"), temp.join("journal"));
+            let server = (to == "server").then(|| {
+                drop(fs::File::create(&target).unwrap().set_len(wanted.len() as u64));
+                Serve::file(&target).start()
+            });
+            let name = server.as_ref().map_or(text(&target).to_owned(), |server| server.uri(""));
+            let format: &[&str] = if to == "server" { &[] } else { &["-O", to] };
+            let words = [&["copy", "-q", "--journal", text(&journal)], format, from, &[&name]];
+            let words = words.concat();
+            // The first one is stopped when something is durable.
+            let slow = [&["copy", "--rate", "16M"], &words[1..]].concat();
+            let job = Job::start(&mut ours(slow));
+            let begun = || fs::read_to_string(&journal).is_ok_and(|text| text.contains("durable"));
+            wait_for("something is durable", begun);
+            job.signal(Signal::KILL);
+            job.wait();
+            ferry(&words).succeeded();
+            drop(server);
+            let format = if to == "server" { "raw" } else { to };
+            ferry(["compare", "-f", "raw", "-F", format, text(&raw), text(&target)]).succeeded();
+            fs::remove_file(&target).unwrap();
+            fs::remove_file(&journal).unwrap();
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use clap::Command;
 
 use crate::arguments::{disk_as, flag, value};
-use crate::image;
+use crate::{copying, image};
 
 pub(super) fn arguments(command: Command) -> Command {
     image::arguments(ignored(writing(ends(command))))
@@ -55,6 +55,8 @@ fn writing(command: Command) -> Command {
         .arg(flag("--skip-broken-bitmaps", "Leave out those that were in use; with --bitmaps"))
         .arg(value("-r, --rate-limit BYTES", "Write at most this many bytes a second"))
         .arg(flag("--salvage", "Zeroes replace what cannot be read; each gap is reported"))
+        .arg(copying::verify())
+        .arg(copying::journal().conflicts_with_all(["no-flush", "compress", "bitmaps"]))
         .arg(flag("--no-flush", "Do not make the target durable (for benchmarks)"))
         .arg(crate::force::argument())
         .arg(flag("--keep-partial", "Keep a file that the command created when it fails"))

@@ -54,7 +54,7 @@ impl BitmapCopy {
                 "--bitmaps: is not done in a sandbox; leave out one of them",
             ));
         }
-        let wanted = work.target_stack.image();
+        let wanted = work.job.target_stack.image();
         let word = wanted.format().map_or("raw", |format| format.word);
         let format = disk::format(word)?;
         let none = |of: &str| Failure::new(format!("--bitmaps: {of} has no bitmaps"));
@@ -131,7 +131,7 @@ impl BitmapCopy {
         let until = Instant::now() + UNLOCKED_WITHIN;
         let options = OpenOptions::read_only();
         loop {
-            match disk::keep(&work.target, &self.target, &options, &self.context) {
+            match disk::keep(&work.job.target, &self.target, &options, &self.context) {
                 Err(e) if e.kind() == ErrorKind::Locked && Instant::now() < until => {
                     std::thread::sleep(AGAIN_AFTER);
                 }

@@ -4,6 +4,7 @@ use clap::ArgMatches;
 use copy::{Flush, Options};
 use device::parse_size;
 use disk::{Image, Named, Stack};
+use transfer::job::Job;
 
 use crate::copying::{self, CopyRequest};
 use crate::failure::Failure;
@@ -40,16 +41,24 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let rate = rate.map(|text| copying::rate(text, "-r")).transpose()?;
     let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
     let target = (target, Stack::default().over_image(target_image));
-    Ok(CopyRequest {
-        salvages: matches.get_flag("salvage"),
+    let journal = copying::journal_of(matches);
+    let request = CopyRequest::new(matches, sources, target)?.with(|job| Job {
         shares: matches.get_flag("force-share"),
         over_target: rate,
         is_overlay,
         exists,
+        // What is there can be gone on with.
+        keep_partial: job.keep_partial || journal.is_some(),
+        journal,
+        verifies: matches.get_flag("verify"),
         options: Options { allocated: allocated || options.allocated, written, ..options },
+        ..job
+    });
+    Ok(CopyRequest {
+        salvages: matches.get_flag("salvage"),
         show: if quiet { Show::Nothing } else { shown },
         warns: !quiet,
-        ..CopyRequest::new(matches, sources, target)?
+        ..request
     })
 }
 

@@ -3,6 +3,7 @@
 use clap::{Command, value_parser};
 
 use crate::arguments::{disk_as, filter_argument, flag, value};
+use crate::copying;
 use crate::digest::file;
 use crate::image::{external_argument, format_argument, options_option, target_format_argument};
 use crate::patience;
@@ -109,18 +110,12 @@ fn writing(command: Command) -> Command {
             flag("--no-flush", "Do not make the target durable (for benchmarks)").conflicts_with("flush"),
         )
         .arg(crate::force::argument())
-        .arg(
-            file("--journal FILE", "Note in FILE what is durable: the same command goes on from there")
-                .long_help(
-                    "Note in FILE what has become durable. When the copy is stopped, killed or fails, the target stays, and \
-                     the same command goes on. If the source or the target is another one by then, it says so and does \
-                     nothing. With the journal of a copy that is complete samples are compared, and nothing is written",
-                )
-                .conflicts_with_all([
-                    "no-flush", "no-clobber", "wipe", "blkhash", "digest", "manifest", "offset", "length",
-                    "target-offset",
-                ]),
-        )
+        .arg(copying::journal().conflicts_with_all([
+            "no-flush", "no-clobber", "wipe", "blkhash", "digest", "manifest", "offset", "length",
+            "target-offset",
+        ]))
+        .arg(copying::verify())
+        .arg(copying::changes())
         .arg(flag("--no-clobber", "Fail if the target exists already"))
         .arg(flag("--keep-partial", "Keep a file that the copy created when it fails"))
         .arg(

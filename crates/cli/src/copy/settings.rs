@@ -8,6 +8,7 @@ use copy::{Flush, Options, Reflink};
 use device::Name;
 use disk::{Allocation, Image, Named};
 use transfer::DigestKind;
+use transfer::job::Job;
 
 use crate::arguments::{filters, size};
 use crate::copying::{self, CopyRequest, ProofWish, TargetPromise};
@@ -60,30 +61,30 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         show
     };
     let (window, at) = range(matches, &target_image)?;
-    let journal = matches.get_one::<PathBuf>("journal").cloned();
-    if journal.is_some() && target_image.format().is_some() {
-        return Err(Failure::usage(
-            "--journal: an image is created as a whole; copy to a raw target, or to a server of an image \
-             that was made before (`diskferry serve --format FORMAT`)",
-        ));
-    }
+    let journal = copying::journal_of(matches);
     let rate = image::word(matches, "rate");
     let rate = rate.map(|text| copying::rate(text, "--rate")).transpose()?;
     let target_stack = filters(matches, "target-filter")?.over_image(target_image);
     let request = CopyRequest::new(matches, vec![source], (target, target_stack))?;
-    Ok(CopyRequest {
+    let changes = copying::changes_of(matches)?;
+    let request = request.with(|job| Job {
         // What is there can be gone on with.
-        keep_partial: request.keep_partial || journal.is_some(),
+        keep_partial: job.keep_partial || journal.is_some(),
         journal,
-        proof: proof(matches)?,
         window,
         at,
         is_new: matches.get_flag("no-clobber"),
-        is_verbose,
-        promise,
         over_target: rate,
         connections,
         options,
+        changes,
+        verifies: matches.get_flag("verify"),
+        ..job
+    });
+    Ok(CopyRequest {
+        proof: proof(matches)?,
+        is_verbose,
+        promise,
         warns: show != Show::Json,
         show,
         usage: USAGE,

@@ -1,72 +1,47 @@
-//! A copy as a verb runs it: it opens both ends, shows the progress, handles signals, and keeps or
-//! removes what it made. `copy`, `convert` and `dd` differ in their words, not in this.
+//! A copy as a verb runs it: around the job of the library `transfer` it shows the progress,
+//! handles signals, and has the user's words for what became of the target. `copy`, `convert` and
+//! `dd` differ in their words, not in this.
 
-mod ends;
-mod journal;
-mod overlay;
+mod front;
 mod promise;
 mod proof;
-mod range;
 mod rate;
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use clap::ArgMatches;
-use copy::{Cancel, CopyPlan, Flush, Options, Progress, Report};
-use device::{Edge, ErrorKind, Reach, Use, format_size};
-use disk::{Created, Holds, Made, Named, Stack};
+use clap::{Arg, ArgMatches};
+use copy::Report;
+use device::ErrorKind;
+use disk::{Named, Stack};
 use runtime::{Context, OperatorLog, Patience};
+use transfer::changes::Changes;
+use transfer::job::{Advice, Job, JobError, JobSource, Planned, Prepared, Published, Ready};
 
-use self::ends::{Input, Related};
-use self::journal::{GoesOn, Journaling};
+use self::front::{Telling, unread};
 pub(crate) use self::promise::TargetPromise;
-pub(crate) use self::proof::{CopyProof, ProofFiles, ProofWish};
+pub(crate) use self::proof::{ProofFiles, ProofWish};
 pub(crate) use self::rate::rate;
+use crate::arguments::{flag, value};
+use crate::digest::file;
 use crate::failure::{ExitResult, Failure, say};
 use crate::image::{self, Source};
 use crate::progress::{Counting, Display, Show, Signals};
 use crate::sandbox::{self, Sandbox, Wish};
 use crate::{force, patience};
 
-/// What is to be copied, and how: everything that is decided before anything is opened.
-#[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent wishes, each an option")]
+/// A job, and what is around it.
 pub(crate) struct CopyRequest {
-    /// At least one; several are one disk, one behind the other.
-    pub(crate) sources: Arc<[Source]>,
-    /// Only this range of it: the first byte, and how many at most.
-    pub(crate) window: Option<(u64, u64)>,
-    /// The offset in the target that they go to; the rest of it stays as it is.
-    pub(crate) at: Option<u64>,
+    /// Those of the job, with what is known of their words.
+    pub(crate) sources: Vec<Source>,
+    pub(crate) job: Job,
     /// What cannot be read is copied as zeroes.
     pub(crate) salvages: bool,
-    /// The sources are not locked against others.
-    pub(crate) shares: bool,
-    pub(crate) target: Named,
-    /// Its format, and filters over it.
-    pub(crate) target_stack: Stack,
-    /// Filters over the target once it is made: they do not hide that it was.
-    pub(crate) over_target: Option<Stack>,
-    /// The target is an overlay: only the source's own layer is copied.
-    pub(crate) is_overlay: bool,
     /// Whether the user means it that the target becomes a raw disk.
     pub(crate) promise: TargetPromise,
-    /// The target exists, and is written as it is; nothing is created.
-    pub(crate) exists: bool,
-    /// An existing target is left alone.
-    pub(crate) is_new: bool,
     /// Says what both ends are.
     pub(crate) is_verbose: bool,
-    /// A new file has its name at once, and not only when it is complete.
-    pub(crate) keep_partial: bool,
-    /// A block device is written although the system uses it.
-    pub(crate) force: bool,
-    pub(crate) connections: usize,
-    pub(crate) options: Options,
-    /// Where it is noted how far the copy is, so that the same command goes on.
-    pub(crate) journal: Option<PathBuf>,
     /// What is said of the contents at the end.
     pub(crate) proof: Option<ProofWish>,
     /// How long to wait for servers.
@@ -85,27 +60,21 @@ impl CopyRequest {
     pub(crate) fn new(
         matches: &ArgMatches,
         sources: Vec<Source>,
-        (target, target_stack): (Named, Stack),
+        target: (Named, Stack),
     ) -> Result<Self, Failure> {
-        Ok(Self {
-            sources: sources.into(),
-            window: None,
-            at: None,
-            salvages: false,
-            shares: false,
-            target,
-            target_stack,
-            over_target: None,
-            is_overlay: false,
-            promise: TargetPromise::Kept,
-            exists: false,
-            is_new: false,
-            is_verbose: false,
+        let of =
+            |source: &Source| JobSource { disk: source.disk.clone(), stack: source.stack.clone() };
+        let job = Job {
             keep_partial: image::is_given(matches, "keep-partial"),
             force: force::asked(matches),
-            connections: 8,
-            options: Options::default(),
-            journal: None,
+            ..Job::new(sources.iter().map(of).collect(), target)
+        };
+        Ok(Self {
+            sources,
+            job,
+            salvages: false,
+            promise: TargetPromise::Kept,
+            is_verbose: false,
             proof: None,
             patience: patience::asked(matches)?,
             show: Show::Nothing,
@@ -115,59 +84,51 @@ impl CopyRequest {
         })
     }
 
-    /// What its ends need of the system.
-    fn reach(&self) -> Reach {
-        let sources = self.sources.iter().map(Source::reach).fold(Reach::default(), Reach::and);
-        let how = if self.exists { Use::Write } else { Use::Make };
-        let over = self.over_target.as_ref().map(Stack::reaches).unwrap_or_default();
-        sources.and(disk::reach(&self.target, &self.target_stack, how)).and(over)
+    /// The same, with a job that was changed.
+    pub(crate) fn with(self, change: impl FnOnce(Job) -> Job) -> Self {
+        Self { job: change(self.job), ..self }
     }
 }
 
 /// Copies.
 pub(crate) fn run(work: &CopyRequest) -> ExitResult {
-    let files = Notes {
-        proof: work.proof.as_ref().map(ProofFiles::open).transpose()?,
-        journal: work.journal.as_deref().map(Journaling::open).transpose()?,
-    };
-    let related = ends::relate(work);
-    let sandbox = Sandbox::enter(work.sandbox, &work.reach())?;
+    let proof = work.proof.as_ref().map(ProofFiles::open).transpose()?;
+    let digest = proof.as_ref().map(ProofFiles::of_job).transpose()?;
+    let salvages = work.salvages.then(|| unread(work.warns));
+    let job = Job { digest, salvages, ..work.job.clone() }.prepare()?;
+    let sandbox = Sandbox::enter(work.sandbox, &job.job().reach())?;
     let display = Display::new(work.show, Counting::Data);
-    match prepare_and_copy(work, related, sandbox, (display, files)) {
+    match prepare_and_copy(work, job, sandbox, (display, proof)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err((display, failure, report)) => {
             let failure = failure.with_usage_code(work.usage);
-            display.fail(&failure, report.as_ref());
+            display.fail(&failure, report.as_deref());
             Ok(ExitCode::from(failure.code()))
         }
     }
 }
 
-/// What is noted of the copy, in files that are open.
-struct Notes {
-    proof: Option<ProofFiles>,
-    journal: Option<Journaling>,
-}
-
-type Failed = (Display, Failure, Option<Report>);
+type Failed = (Display, Failure, Option<Box<Report>>);
 
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(
     work: &CopyRequest,
-    related: Result<Related, Failure>,
+    job: Prepared,
     sandbox: Sandbox,
-    (display, files): (Display, Notes),
+    (display, proof): (Display, Option<ProofFiles>),
 ) -> Result<(), Failed> {
     let log = OperatorLog::new(|line| say(&line.to_string()));
     let context = Context::default().with_log(log).with_patience(work.patience);
-    let opened = open_both(work, related, &context, &display);
-    let opened = opened.and_then(|opened| sandbox.shut().map(|_| opened));
-    let result = match opened {
-        Ok((source, target, signals)) => {
-            if work.is_verbose && work.show != Show::Json {
-                display.note(&ends::words(&source, &target));
-            }
-            copy_and_show(work, (source, files), &target, signals, display, &context)
+    let ready = open_both(work, job, &context, &display);
+    let ready = ready.and_then(|ready| sandbox.shut().map(|_| ready));
+    let result = match ready {
+        Ok((Ready::Copy(planned), watch)) => copy_and_show(work, *planned, watch, (display, proof)),
+        Ok((Ready::Done, _)) => {
+            display.note(&format!(
+                "{}: was copied before, and samples of it are as they were; nothing was done",
+                work.job.target
+            ));
+            Ok(())
         }
         Err(failure) => Err((display, failure, None)),
     };
@@ -177,244 +138,140 @@ fn prepare_and_copy(
 
 type Watch = (Signals, std::os::unix::net::UnixStream);
 
-/// The target, open.
-struct Target {
-    created: Created,
-    /// The target itself, below the filters that do not hide that it is new.
-    bottom: Edge,
-    /// It shares no bytes with the source, and that is proven.
-    apart: bool,
-    /// Bytes of the disk below the overlay, if only the source's own layer is copied.
-    below: Option<u64>,
-}
-
 fn open_both(
     work: &CopyRequest,
-    related: Result<Related, Failure>,
+    job: Prepared,
     context: &Context,
     display: &Display,
-) -> Result<(Input, Target, Watch), Failure> {
-    let (source, files) = ends::open_source(work, context, display)?;
-    if work.target.may_be_made() {
+) -> Result<(Ready, Watch), Failure> {
+    let front = Telling { work, display };
+    let source = job.open_source(context, &front)?;
+    if source.creates() {
         // From here on there may be something to remove.
         let signals = Signals::watch()?;
-        let target = ends::open_target(work, (&source, &files), related, context, display)?;
-        return Ok((source, target, signals));
+        return Ok((source.plan(&front)?, signals));
     }
     // A peer that does not answer can be left by Ctrl-C, as usual.
-    let target = ends::open_target(work, (&source, &files), related, context, display)?;
-    Ok((source, target, Signals::watch()?))
+    Ok((source.plan(&front)?, Signals::watch()?))
 }
 
-/// Copies in a thread of its own, while this one shows the progress and handles signals.
+/// Shows the progress and handles signals, while the job copies.
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn copy_and_show(
     work: &CopyRequest,
-    (mut source, notes): (Input, Notes),
-    target: &Target,
+    planned: Planned,
     (signals, over): Watch,
-    mut display: Display,
-    context: &Context,
+    (mut display, proof): (Display, Option<ProofFiles>),
 ) -> Result<(), Failed> {
-    let Target { created: Created { edge: target, holds, made }, bottom, apart, below } = target;
-    let made = made.as_deref();
-    let goes_on = match (&notes.journal, source.disk()) {
-        (Some(journal), Some(source)) => match found(journal, work, source, (target, made)) {
-            Ok(GoesOn::Done(what)) => {
-                display.note(&what);
-                return Ok(());
-            }
-            Ok(GoesOn::With(plan)) => Some(plan),
-            Err(failure) => {
-                // Of the copy in the journal nothing is removed.
-                if let Some(made) = made {
-                    made.remove();
-                }
-                return Err((display, failure, None));
-            }
-        },
-        _ => None,
-    };
-    if let Some(made) = made.filter(|_| work.keep_partial) {
-        made.keep();
+    if work.is_verbose && work.show != Show::Json {
+        display.note(&planned.words());
     }
-    let proof = notes.proof.map(|files| files.begin(source.size()));
-    let options = Options {
-        witness: proof.as_ref().map(CopyProof::watched),
-        apart: *apart,
-        anew: Some(ends::anew(work, context)),
-        ..for_target(*holds, work.options.clone())
-    };
-    let options = match &notes.journal {
-        Some(journal) => journal.options(options, source.size().unwrap_or(0), goes_on.as_ref()),
-        None => options,
-    };
-    if let Input::Disk(source) = &source
-        && below.is_none()
-        && !(options.no_extents || options.wipe || options.written)
-    {
+    if let Some(source) = planned.mapped() {
         display.source(source);
     }
-    let (progress, cancel) = (Progress::default(), Cancel::default());
-    let stop = cancel.clone();
-    context.control.when_stopped(move || stop.cancel());
-    let (result, stopped) = std::thread::scope(|scope| {
-        let (progress, cancel) = (&progress, &cancel);
-        let options = &options;
-        let copying = scope.spawn(move || {
-            let result = match &mut source {
-                Input::Disk(source) => plan(source, target, (goes_on, *below), cancel)
-                    .and_then(|plan| copy::run(source, target, &plan, options, progress, cancel)),
-                Input::Stream(stream) => {
-                    let mut read = |buffer: &mut [u8], wait| stream.read(buffer, wait);
-                    let resize = |size| bottom.device().resize(size);
-                    copy::stream(&mut read, target, &resize, options, progress, cancel)
-                }
-            };
-            // What filters still hold is part of the copy, and may take as long as the copy did.
-            context.control.end();
-            drop(over);
-            result
-        });
-        let stop = || {
-            let is_news = !cancel.is_cancelled();
-            cancel.cancel();
-            is_news
-        };
-        let leave = || {
-            // The partial file is removed all the same.
-            if let Some(made) = made {
-                made.remove();
-            }
-            disk::abandon();
-        };
-        let report = || context.control.report();
-        let now = || progress.snapshot();
-        let stopped = signals.follow(&mut display, now, report, stop, leave);
-        (copying.join(), stopped)
-    });
-    let now = progress.snapshot();
-    let Ok(result) = result else {
-        if let Some(made) = made {
-            made.remove();
-        }
-        let failure = Failure::new("copy: panicked; this is a defect");
-        return Err((display, failure, None));
+    let running = match planned.start(over) {
+        Ok(running) => running,
+        Err(e) => return Err((display, e.into(), None)),
     };
-    match result {
-        Ok(report) => match publish(target, made, options.flush != Flush::Never, context) {
-            Ok(()) => {
-                if let Some(journal) = &notes.journal
-                    && let Err(failure) = journal.done()
-                {
-                    return Err((display, failure, Some(report)));
-                }
-                display.succeed(&now, &report);
-                let name = work.target.to_string();
-                let Some(proof) = proof else { return Ok(()) };
-                let said = proof.say(report.total, &name);
-                said.map_err(|e| (Display::new(Show::Nothing, Counting::Data), e, None))
-            }
-            Err(failure) => Err((display, failure, Some(report))),
-        },
-        Err(failed) => {
-            let removed = made.is_some_and(Made::remove);
-            let mut failure = explain(&failed, &target.info().name, removed);
-            if notes.journal.is_some() && failed.report.touched {
+    let stopped = signals.follow(
+        &mut display,
+        || running.counts(),
+        || running.report(),
+        || running.cancel(),
+        || running.abandon(),
+    );
+    let now = running.counts();
+    let done = match running.wait() {
+        Ok(settled) => settled.publish(),
+        Err(mut e) => {
+            let (kind, report) = (e.error.kind(), e.report.take());
+            let goes_on = work.job.journal.is_some() && report.as_ref().is_some_and(|r| r.touched);
+            e.report.clone_from(&report);
+            let mut failure = Failure::from(e);
+            if goes_on {
                 failure = failure.and("; the same command goes on");
             }
-            if failed.error.kind() == ErrorKind::Cancelled {
+            if kind == ErrorKind::Cancelled {
                 failure = failure.with_code(stopped.unwrap_or(1));
             }
-            Err((display, failure, Some(failed.report)))
-        }
-    }
-}
-
-/// What is left to do by the journal, whose target has to be there after a power failure, too.
-fn found(
-    journal: &Journaling,
-    work: &CopyRequest,
-    source: &Edge,
-    (target, made): (&Edge, Option<&dyn Made>),
-) -> Result<GoesOn, Failure> {
-    if let Some(Err(e)) = made.map(Made::sync_name) {
-        return Err(Failure::new(format!("{}: sync its directory: {e}", target.info().name)));
-    }
-    journal.relate(work, source, target)
-}
-
-/// The options for a target that holds this.
-fn for_target(holds: Holds, options: Options) -> Options {
-    match holds {
-        Holds::Zeroes => Options { target_is_zero: true, check_zero: false, ..options },
-        // As if it had been emptied: what is not data becomes a hole.
-        Holds::Old => Options { target_is_zero: false, skip_zeroes: false, ..options },
-        Holds::Unknown => options,
-    }
-}
-
-/// Gives the target, to which all bytes were copied, its name, and keeps it.
-fn publish(
-    target: &Edge,
-    made: Option<&dyn Made>,
-    durable: bool,
-    context: &Context,
-) -> Result<(), Failure> {
-    if let Some(complaint) = context.control.take_complaints().first() {
-        let removed = made.is_some_and(Made::remove);
-        let end = if removed { "; the target was removed" } else { "" };
-        return Err(Failure::new(format!("{complaint}{end}")));
-    }
-    let (Some(made), name) = (made, &target.info().name) else { return Ok(()) };
-    if let Err(e) = made.appear() {
-        made.remove();
-        let what = format!("{name}: all bytes were copied, but it could not get its name: {e}");
-        return Err(Failure::new(what));
-    }
-    if durable && let Err(e) = made.sync_name() {
-        let what = "all bytes were copied, but its name may not last";
-        return Err(Failure::new(format!("{name}: sync its directory: {e}; {what}")));
-    }
-    made.keep();
-    Ok(())
-}
-
-/// The plan: all of the source, or what an overlay does not get from below.
-fn plan(
-    source: &Edge,
-    target: &Edge,
-    (goes_on, below): (Option<CopyPlan>, Option<u64>),
-    cancel: &Cancel,
-) -> Result<CopyPlan, Box<copy::FailedCopy>> {
-    if let Some(plan) = goes_on {
-        return Ok(plan);
-    }
-    let Some(below) = below else { return Ok(CopyPlan::Map) };
-    overlay::plan(source, target, below, cancel).map_err(|error| {
-        let total = source.info().size;
-        let report =
-            Report { total, left: std::iter::once(0..total).collect(), ..Report::default() };
-        Box::new(copy::FailedCopy { error, report })
-    })
-}
-
-/// The cause, and the state of the target.
-fn explain(failed: &copy::FailedCopy, target: &str, removed: bool) -> Failure {
-    let (error, report) = (&failed.error, &failed.report);
-    let (done, total) = (report.done(), report.total);
-    let progress = format!("{} of {} copied", format_size(done), format_size(total));
-    let what = match (removed, report.touched, report.left.first()) {
-        (true, _, _) => format!("{error}; {target} was removed ({progress})"),
-        (false, false, Some(_)) => format!("{error}; {target} was not written"),
-        (false, true, Some(left)) => {
-            format!("{error}; {target} is incomplete: {progress}, the first gap at {}", left.start)
-        }
-        (false, _, None) => {
-            format!(
-                "{error}; all bytes were written, but {target} may not keep them, nor have its length"
-            )
+            return Err((display, failure, report));
         }
     };
-    Failure::because(error, what)
+    match done {
+        Ok(Published { report, digest, verified }) => {
+            display.succeed(&now, &report);
+            if verified && work.show != Show::Nothing && work.show != Show::Json {
+                say(&format!("{}: verified", work.job.target));
+            }
+            let (Some(proof), Some(digest)) = (proof, digest) else { return Ok(()) };
+            let said = proof.say(digest, &work.job.target.to_string());
+            said.map_err(|e| (Display::new(Show::Nothing, Counting::Data), e, None))
+        }
+        Err(mut e) => {
+            let report = e.report.take();
+            Err((display, e.into(), report))
+        }
+    }
+}
+
+/// `--journal`.
+pub(crate) fn journal() -> Arg {
+    file("--journal FILE", "Note in FILE what is durable: the same command goes on from there")
+        .long_help(
+            "Note in FILE what has become durable. When the copy is stopped, killed or fails, the target stays, and the \
+             same command goes on; until it is complete, TARGET.incomplete lies beside it. If the source or the target is \
+             another one by then, it says so and does nothing. With the journal of a copy that is complete samples are \
+             compared, and nothing is written",
+        )
+}
+
+/// Where that is.
+pub(crate) fn journal_of(matches: &ArgMatches) -> Option<PathBuf> {
+    matches.get_one::<PathBuf>("journal").cloned()
+}
+
+/// `--verify`.
+pub(crate) fn verify() -> Arg {
+    flag("--verify", "Read back what was written, and compare it with what was copied").long_help(
+        "When the copy is complete and durable, read back what was written, past the page cache where the system allows \
+         that, and compare it with the digest of what was copied. A copy that goes on by a journal, and one of a part, \
+         reads its source once more for that",
+    )
+}
+
+/// `--changes`.
+pub(crate) fn changes() -> Arg {
+    value("--changes FROM", "Copy only what changed: bitmap:NAME of the source, or a file that lists it")
+        .long_help(
+            "Copy only what changed since the target held the source; it exists, and nothing else in it is touched. FROM is \
+             bitmap:NAME, a dirty bitmap of the source (its context is qemu:dirty-bitmap:NAME); or a file: a manifest of the \
+             last copy (--manifest), JSON of `map --context`, `qemu-img map`, `rbd diff` or VMware, or the output of \
+             thin_delta",
+        )
+        .conflicts_with_all(["no-clobber", "wipe"])
+}
+
+/// What it says. Reads the file.
+pub(crate) fn changes_of(matches: &ArgMatches) -> Result<Option<Changes>, Failure> {
+    let Some(word) = image::word(matches, "changes") else { return Ok(None) };
+    if let Some(bitmap) = Changes::bitmap(word) {
+        return Ok(Some(bitmap));
+    }
+    let path = device::text::path(word);
+    let file = File::open(&path).map_err(|e| device::Error::os("open", e).on(path.display()))?;
+    Ok(Some(Changes::read(file).map_err(|e| e.on(path.display()))?))
+}
+
+/// The user's words for a job that ended.
+impl From<JobError> for Failure {
+    fn from(e: JobError) -> Self {
+        let cure = match e.advice {
+            None => "",
+            Some(Advice::Create) => "; create the target: leave out -n",
+            Some(Advice::Force) => " (--force writes it all the same)",
+            Some(Advice::Resize) => " (`diskferry resize` makes a file longer)",
+        };
+        let line = format!("{e}{cure}");
+        if e.error.is_usage() { Self::usage(line) } else { Self::because(&e.error, line) }
+    }
 }

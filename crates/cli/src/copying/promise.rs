@@ -45,12 +45,12 @@ impl TargetPromise {
         target: &Named,
         source: Option<&Edge>,
         context: &Context,
-    ) -> Result<Option<String>, Failure> {
+    ) -> device::Result<Option<String>> {
         let (Some(path), true) = (target.path(), self != Self::Kept) else { return Ok(None) };
         let held = holds(target, path, context);
         if let (Some((format, true)), Self::OfImage) = (held, self) {
             let option = formats::readable(format).unwrap_or("FORMAT");
-            return Err(Failure::usage(format!(
+            return Err(device::Error::invalid(format!(
                 "{target}: is a {format} image, and would become a raw disk; nothing was changed: add -O {option} \
                  for a new image, or -O raw for a raw disk"
             )));

@@ -4,14 +4,13 @@
 //! Files for them are opened before anything else, so that the sandbox may close behind them.
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use copy::Watched;
-use runtime::Mutex;
-use transfer::{ContentDigest, DigestKind, Digester, ManifestWriter, stretch_for};
+use transfer::job::JobDigest;
+use transfer::{ContentDigest, DigestKind};
 
 use crate::digest::line;
 use crate::failure::Failure;
@@ -53,53 +52,23 @@ impl ProofFiles {
         Ok(Self { wish: wish.clone(), to, manifest })
     }
 
-    /// Begins, for a disk of this many bytes, if that is known.
-    pub(crate) fn begin(self, size: Option<u64>) -> CopyProof {
-        let (kind, digester) = (self.wish.kind, Digester::new(self.wish.kind));
-        let Some(file) = self.manifest else {
-            let digester = Arc::new(digester);
-            return CopyProof { wish: self.wish, to: self.to, digester, manifest: None };
-        };
-        let stretch = stretch_for(size.unwrap_or(0)).max(kind.block);
-        let writer = ManifestWriter::new(BufWriter::new(file), kind, stretch);
-        let writer = Arc::new(Mutex::new(Some(writer)));
-        let each = writer.clone();
-        let digester = digester.with_stretches(stretch, move |range| {
-            if let Some(writer) = &mut *each.lock() {
-                writer.add(&range);
-            }
-        });
-        CopyProof {
-            wish: self.wish,
-            to: self.to,
-            digester: Arc::new(digester),
-            manifest: Some(writer),
-        }
-    }
-}
-
-type SharedWriter = Arc<Mutex<Option<ManifestWriter<BufWriter<File>>>>>;
-
-/// The digest that is being computed.
-pub(crate) struct CopyProof {
-    wish: ProofWish,
-    to: Option<File>,
-    pub(crate) digester: Arc<Digester>,
-    manifest: Option<SharedWriter>,
-}
-
-impl CopyProof {
-    /// What sees all that is copied.
-    pub(crate) fn watched(&self) -> Watched {
-        Watched(self.digester.clone())
+    /// What a job needs of them.
+    pub(crate) fn of_job(&self) -> Result<JobDigest, Failure> {
+        let manifest = self.manifest.as_ref().map(File::try_clone).transpose();
+        let manifest = manifest.map_err(|e| Failure::new(format!("--manifest: {e}")))?;
+        Ok(JobDigest { kind: self.wish.kind, manifest: manifest.map(Arc::new) })
     }
 
-    /// All was copied, `size` bytes, and the target has its name: says what was.
-    pub(super) fn say(self, size: u64, name: &str) -> Result<(), Failure> {
+    /// All was copied, and the target has its name: says what was.
+    pub(super) fn say(
+        self,
+        digest: device::Result<ContentDigest>,
+        name: &str,
+    ) -> Result<(), Failure> {
         let failed = |e: &dyn std::fmt::Display| {
             Failure::new(format!("{name}: all bytes were copied, but there is no digest: {e}"))
         };
-        let digest = self.digester.finish(size).map_err(|e| failed(&e))?;
+        let digest = digest.map_err(|e| failed(&e))?;
         let line = match self.wish.named {
             true => line(&digest, name),
             false => format!("{digest}\n").into(),
@@ -112,19 +81,7 @@ impl CopyProof {
             }
             None => {}
         }
-        self.end(size, &digest).map_err(|e| failed(&e))
-    }
-
-    /// Completes the manifest.
-    pub(crate) fn end(&self, size: u64, digest: &ContentDigest) -> std::io::Result<()> {
-        let writer = self.manifest.as_ref().and_then(|writer| writer.lock().take());
-        let Some(writer) = writer else { return Ok(()) };
-        let file = writer.finish(size, digest)?.into_inner()?;
-        // What cannot be synced (a pipe) keeps nothing.
-        match file.metadata()?.is_file() {
-            true => file.sync_data(),
-            false => Ok(()),
-        }
+        Ok(())
     }
 }
 

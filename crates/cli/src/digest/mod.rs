@@ -11,7 +11,7 @@ use std::sync::Arc;
 use clap::{ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use runtime::Context;
 use serde_json::{Value, json};
-use transfer::{ContentDigest, DigestKind, Digester};
+use transfer::{ContentDigest, ContentProof, DigestKind, Digester};
 
 use crate::arguments::{disk_as, json_flag, value};
 use crate::copying::{ProofFiles, ProofWish};
@@ -119,8 +119,8 @@ fn one(
 ) -> Result<(ContentDigest, u64), Failure> {
     let opened = source.open(&options(matches), context)?.tell();
     let size = opened.edge.info().size;
-    let proof = files.begin(Some(size));
-    let found = digest(matches, (source, &opened), &proof.digester, context)?;
+    let proof = ContentProof::begin(&files.of_job()?, Some(size))?;
+    let found = digest(matches, (source, &opened), proof.digester(), context)?;
     proof.end(size, &found).map_err(|e| Failure::new(format!("--manifest: {e}")))?;
     Ok((found, size))
 }

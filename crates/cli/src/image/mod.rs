@@ -15,12 +15,12 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
-use device::{Edge, Name, Params, Reach, Use};
-use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack, Storage};
+use device::{Edge, Error, ErrorKind, Fault, Name, Params, Reach, Use};
+use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack};
 use runtime::Context;
 use serde_json::Value;
 
-pub(crate) use backing::{check as check_backing, size as backing_size};
+pub(crate) use backing::check as check_backing;
 pub(crate) use options::{asks_for_help, help, read as options};
 pub(crate) use secrets::{check_objects, object, resolve_secrets};
 
@@ -47,12 +47,8 @@ pub(crate) struct Source {
 /// One that is open.
 pub(crate) struct OpenImage {
     pub(crate) container: Edge,
-    /// The disk in it, below all filters.
-    pub(crate) below: Edge,
     pub(crate) edge: Edge,
     pub(crate) format: Option<&'static Format>,
-    /// Where the bytes are of the files that it names, as far as they are open.
-    pub(crate) reached: Vec<Storage>,
     /// A note for the user on how its bytes are interpreted.
     pub(crate) note: Option<String>,
 }
@@ -141,29 +137,29 @@ impl Source {
         options: &OpenOptions,
         context: &Context,
     ) -> Result<OpenImage, Failure> {
-        let image = self.stack.image();
         let opened = disk::open(&self.disk, &self.stack, options, context)?;
-        let disk::Opened { container, below, edge, format, reached } = opened;
-        let mut note = None;
-        if matches!(image.content, Content::Guess) {
-            match format {
-                Some(format) => {
-                    refuse_unknown(&image.params, format)?;
-                    note = Some(format!(
-                        "{}: no format was named, and it looks like {}: it is read as that (-f names \
-                         one)",
-                        self.disk, format.word
-                    ));
-                }
-                None => {
-                    refuse_unknown(&image.params, disk::format("raw")?)?;
-                    crate::formats::refuse(&self.disk, &container)?;
-                }
-            }
-        } else if self.unsaid {
-            note = crate::formats::warning(&self.disk, &container, "-f");
+        let note = self.interpreted(&opened)?;
+        let disk::Opened { container, edge, format, .. } = opened;
+        Ok(OpenImage { container, edge, format, note })
+    }
+
+    /// A note for the user on how its bytes are interpreted, now that it is open.
+    pub(crate) fn interpreted(&self, opened: &disk::Opened) -> device::Result<Option<String>> {
+        let (image, container) = (self.stack.image(), &opened.container);
+        if !matches!(image.content, Content::Guess) {
+            let warning = || crate::formats::warning(&self.disk, container, "-f");
+            return Ok(self.unsaid.then(warning).flatten());
         }
-        Ok(OpenImage { container, below, edge, format, reached, note })
+        let Some(format) = opened.format else {
+            refuse_unknown(&image.params, disk::format("raw")?)?;
+            crate::formats::refuse(&self.disk, container)?;
+            return Ok(None);
+        };
+        refuse_unknown(&image.params, format)?;
+        Ok(Some(format!(
+            "{}: no format was named, and it looks like {}: it is read as that (-f names one)",
+            self.disk, format.word
+        )))
     }
 }
 
@@ -187,9 +183,11 @@ pub(crate) fn with_params(text: &str, image: &mut Image) -> Result<Named, Failur
 }
 
 /// Parameters that a format which was guessed does not have.
-fn refuse_unknown(params: &Params, format: &Format) -> Result<(), Failure> {
+fn refuse_unknown(params: &Params, format: &Format) -> device::Result<()> {
     let checked = params.check_declared(format.params, false);
-    checked.map_err(|e| Failure::new(format!("{}: {e}", format.word)))
+    checked.map_err(|e| {
+        Error::new(ErrorKind::Unsupported, Fault::User, format!("{}: {e}", format.word))
+    })
 }
 
 /// The value of an option.

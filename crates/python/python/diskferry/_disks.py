@@ -104,6 +104,13 @@ class _Choices(NamedTuple):
     force: bool
     target_is_zero: bool
     create: bool
+    journal: Optional[str]
+    digest: Optional[str]
+    offset: Optional[int]
+    length: Optional[int]
+    target_offset: Optional[int]
+    verify: bool
+    changes: Optional[str]
 
 
 def _pairs(given: Optional[Mapping[str, object]]) -> list[tuple[str, str]]:
@@ -326,6 +333,13 @@ def copy(
     target_is_zero: bool = False,
     flush: bool = True,
     force: bool = False,
+    offset: Optional[int] = None,
+    length: Optional[int] = None,
+    target_offset: Optional[int] = None,
+    journal: Optional[Name] = None,
+    digest: Optional[str] = None,
+    verify: bool = False,
+    changes: Optional[Name] = None,
 ) -> dict[str, Any]:
     """Copies a disk to another, which is created if it does not exist.
 
@@ -334,28 +348,36 @@ def copy(
     allocated: leave no holes in the target.
     target_is_zero: the target is known to read as zeroes.
     flush: make the target durable.
+    offset, length, target_offset: only this range of the source, in bytes, to this offset of the target (default: the same),
+        which keeps all its other bytes.
+    journal: a file in which it is noted what has become durable: the same call goes on where a copy was stopped.
+    digest: the digest of what was copied is wanted, for example "sha256" (see `diskferry digest --algorithm`).
+    verify: what was written is read back and compared; "verified" is then in the statistics.
+    changes: only what changed since is copied into a target that exists: "bitmap:NAME" of the source, or a file that lists it.
 
-    Returns statistics: "total", "copied", "zeroed", "skipped" bytes, and "seconds". Raises diskferry.Error; then a target
-    that it created is removed.
+    Returns statistics: "total", "copied", "zeroed", "skipped" bytes, "seconds", and "digest" if it was wanted. Raises
+    diskferry.Error; then a target that it created is removed, unless there is a journal.
     """
-    return convert(
-        source,
-        target,
-        "raw",
-        progress=progress,
-        source_format=source_format,
-        source_filters=source_filters,
-        target_filters=target_filters,
-        source_params=source_params,
-        allow_external=allow_external,
-        threads=threads,
-        connections=connections,
-        sparse=sparse,
-        allocated=allocated,
-        target_is_zero=target_is_zero,
-        flush=flush,
-        force=force,
+    naming = _naming(source, source_format, source_filters, allow_external, source_params)
+    made = _naming(target, "raw", target_filters)
+    choices = _Choices(
+        threads,
+        connections,
+        sparse,
+        allocated,
+        flush,
+        force,
+        target_is_zero,
+        True,
+        None if journal is None else os.fspath(journal),
+        digest,
+        offset,
+        length,
+        target_offset,
+        verify,
+        None if changes is None else os.fspath(changes),
     )
+    return _native.copy(naming, made, choices, progress)
 
 
 def convert(
@@ -379,6 +401,9 @@ def convert(
     flush: bool = True,
     force: bool = False,
     create: bool = True,
+    journal: Optional[Name] = None,
+    digest: Optional[str] = None,
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Copies a disk into a new image of `format`; the rest is as in `copy`.
 
@@ -390,7 +415,23 @@ def convert(
     """
     naming = _naming(source, source_format, source_filters, allow_external, source_params)
     made = _naming(target, format, target_filters, allow_external, None, options, compress)
-    choices = _Choices(threads, connections, sparse, allocated, flush, force, target_is_zero, create)
+    choices = _Choices(
+        threads,
+        connections,
+        sparse,
+        allocated,
+        flush,
+        force,
+        target_is_zero,
+        create,
+        None if journal is None else os.fspath(journal),
+        digest,
+        None,
+        None,
+        None,
+        verify,
+        None,
+    )
     return _native.copy(naming, made, choices, progress)
 
 

@@ -2,38 +2,20 @@
 //!
 //! The target is complete and durable when this ends; otherwise a new target is removed.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::path::PathBuf;
 
-use copy::{Anew, Cancel, CopyPlan, Flush, Options, Progress, Report};
-use device::Edge;
-use disk::{
-    Contents, Created, Creation, Holds, Image, Made, Named, OpenOptions, Relation, Stack, Storage,
-};
+use copy::{Flush, Options, Report};
+use disk::Image;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use runtime::Context;
+use transfer::DigestKind;
+use transfer::changes::Changes;
+use transfer::job::{Advice, Front, Job, JobDigest, JobError, JobSource, Published, Ready};
 
 use super::naming::Handling;
-use super::{Long, Naming, number, number_of_kind, raise, raise_number, raise_words};
-
-/// Why a copy was refused or failed, in words.
-struct Failed {
-    kind: device::ErrorKind,
-    number: i32,
-    text: String,
-}
-
-impl Failed {
-    fn new(kind: device::ErrorKind, text: String) -> Self {
-        Self { kind, number: number_of_kind(kind), text }
-    }
-}
-
-impl From<device::Error> for Failed {
-    fn from(e: device::Error) -> Self {
-        Self { kind: e.kind(), number: number(&e), text: e.to_string() }
-    }
-}
+use super::{Long, Naming, number, raise, raise_number, raise_words, wrong};
 
 /// The options of a copy.
 #[derive(Debug, FromPyObject)]
@@ -48,14 +30,34 @@ pub(crate) struct Choices {
     target_is_zero: bool,
     /// Whether the target is made; otherwise it is there, and written where it lies.
     create: bool,
+    /// Where it is noted how far the copy is.
+    journal: Option<PathBuf>,
+    /// The kind of digest that is wanted.
+    digest: Option<String>,
+    /// The range of the source, and where in the target it goes.
+    offset: Option<u64>,
+    length: Option<u64>,
+    target_offset: Option<u64>,
+    /// Whether what was written is read back.
+    verify: bool,
+    /// A bitmap, or a file that lists what changed.
+    changes: Option<String>,
 }
 
 impl Choices {
-    fn open_source(&self) -> OpenOptions {
-        OpenOptions { connections: self.connections, once: true, ..OpenOptions::read_only() }
+    /// The range of the source that is copied, if that is not all of it.
+    fn window(&self) -> Option<(u64, u64)> {
+        let start = self.offset.unwrap_or(0);
+        self.at().map(|_| (start, self.length.unwrap_or(u64::MAX)))
     }
 
-    fn options(&self, apart: bool) -> Options {
+    /// Where in the target it goes.
+    fn at(&self) -> Option<u64> {
+        let is_range = self.offset.is_some() || self.length.is_some();
+        self.target_offset.or(is_range.then(|| self.offset.unwrap_or(0)))
+    }
+
+    fn options(&self) -> Options {
         Options {
             threads: self.threads,
             sparse: Some(self.sparse).filter(|n| *n > 0),
@@ -63,148 +65,41 @@ impl Choices {
             target_is_zero: self.target_is_zero,
             check_zero: self.target_is_zero,
             flush: if self.flush { Flush::WhereItCan } else { Flush::Never },
-            apart,
             ..Options::default()
         }
     }
 }
 
-/// Both ends, named.
-struct Work {
-    source: Arc<(Named, Stack)>,
-    target: (Named, Stack),
-    choices: Choices,
-    progress: Progress,
-    cancel: Cancel,
+/// The user's words for a job that ended.
+fn failed(py: Python<'_>, e: &JobError) -> PyErr {
+    let cure = match e.advice {
+        None => "",
+        Some(Advice::Create) => "; create=True makes the target anew",
+        Some(Advice::Force) => " (force=True writes it all the same)",
+        Some(Advice::Resize) => "; make the target longer first",
+    };
+    raise_number(py, e.error.kind(), number(&e.error), &format!("{e}{cure}"))
 }
 
-impl Work {
-    fn run(&self) -> Result<Report, Failed> {
-        let context = Context::default();
-        let result = self.open(&context).and_then(|(source, apart, target)| {
-            let copied = self.copy(&source, apart, &target, &context);
-            if let (Err(_), Some(made)) = (&copied, &target.made) {
-                made.remove();
-            }
-            copied
-        });
-        context.control.end();
-        result
-    }
-
-    fn open(&self, context: &Context) -> Result<(Edge, bool, Created), Failed> {
-        let connections = self.choices.connections;
-        let options = self.choices.open_source();
-        let (named, stack) = &*self.source;
-        let opened = disk::open(named, stack, &options, context)?;
-        let mut files = vec![named.storage()];
-        files.extend(opened.reached);
-        let source = opened.edge;
-        let (named, stack) = &self.target;
-        // A new image shares nothing with its source.
-        let apart = match disk::relate_all(&files, &named.storage()) {
-            Relation::Apart => true,
-            Relation::Unknown => stack.image().format().is_some(),
-            Relation::Same | Relation::Overlapping => false,
-        };
-        let force = self.choices.force;
-        let options = OpenOptions { connections, force, once: true, ..OpenOptions::read_write() };
-        if !self.choices.create {
-            let target = in_place(&self.target, (source.info().size, &files), &options, context)?;
-            return Ok((source, apart, target));
+/// Runs it to its end. `None`: by its journal it was done before.
+fn run(job: Job) -> Result<Option<Published>, JobError> {
+    let context = Context::default();
+    let run = || {
+        let source = job.prepare()?.open_source(&context, &Silent)?;
+        match source.plan(&Silent)? {
+            Ready::Copy(planned) => planned.start(())?.wait()?.publish().map(Some),
+            Ready::Done => Ok(None),
         }
-        let creation = Creation {
-            appears: true,
-            write_back: self.choices.flush,
-            ..Creation::of(source.info().size, options)
-        };
-        let contents = if self.choices.allocated {
-            Contents::Anything
-        } else {
-            Contents::Disk { disk: &source, is_read: false }
-        };
-        let target = disk::create_for(&contents, &files, named, stack, &creation, context)?;
-        let room = target.edge.info().size;
-        if !stack.is_empty() && room < source.info().size {
-            if let Some(made) = &target.made {
-                made.remove();
-            }
-            let text = format!("{named}: is too small; it was not written");
-            return Err(Failed::new(device::ErrorKind::NoSpace, text));
-        }
-        Ok((source, apart, target))
-    }
-
-    /// How the source is opened once more.
-    fn anew(&self, context: &Context) -> Anew {
-        let (source, context) = (self.source.clone(), context.clone());
-        let options = self.choices.open_source();
-        Anew::new(move || Ok(disk::open(&source.0, &source.1, &options, &context)?.edge))
-    }
-
-    fn copy(
-        &self,
-        source: &Edge,
-        apart: bool,
-        target: &Created,
-        context: &Context,
-    ) -> Result<Report, Failed> {
-        let mut options = self.choices.options(apart);
-        options.anew = Some(self.anew(context));
-        match target.holds {
-            Holds::Zeroes => (options.target_is_zero, options.check_zero) = (true, false),
-            // The target is to end as if it had been emptied: ranges without data become holes.
-            Holds::Old => (options.target_is_zero, options.skip_zeroes) = (false, false),
-            Holds::Unknown => {}
-        }
-        options.check()?;
-        let plan = CopyPlan::Map;
-        let name = &target.edge.info().name;
-        let copied = copy::run(source, &target.edge, &plan, &options, &self.progress, &self.cancel);
-        // Data that filters still hold belongs to the copy.
-        context.control.end();
-        let report = copied.map_err(|failure| {
-            let (error, report) = (&failure.error, &failure.report);
-            let state = if report.touched { "is incomplete" } else { "was not written" };
-            let removed = target.made.as_deref().is_some_and(Made::remove);
-            let state = if removed { "was removed" } else { state };
-            let text = format!("{error}; {name} {state}");
-            Failed { kind: error.kind(), number: number(error), text }
-        })?;
-        let io = |text: String| Failed::new(device::ErrorKind::Io, text);
-        if let Some(complaint) = context.control.take_complaints().first() {
-            return Err(io(complaint.to_string()));
-        }
-        if let Some(made) = &target.made {
-            made.appear().map_err(|e| io(format!("{name}: it could not get its name: {e}")))?;
-            if self.choices.flush {
-                made.sync_name().map_err(|e| io(format!("{name}: its name may not last: {e}")))?;
-            }
-            made.keep();
-        }
-        Ok(report)
-    }
+    };
+    let done = run();
+    context.control.end();
+    done
 }
 
-/// The existing target, to be written where it lies.
-fn in_place(
-    (named, stack): &(Named, Stack),
-    (size, files): (u64, &[Storage]),
-    options: &OpenOptions,
-    context: &Context,
-) -> Result<Created, Failed> {
-    disk::check_apart(&named.storage(), files).map_err(|e| e.on(named))?;
-    let edge = disk::open(named, stack, options, context)?.edge;
-    if !edge.info().abilities.write {
-        let text = format!("{named}: can only be read; nothing was changed");
-        return Err(Failed::new(device::ErrorKind::ReadOnly, text));
-    }
-    if edge.info().size < size {
-        let text = format!("{named}: is too small; nothing was changed");
-        return Err(Failed::new(device::ErrorKind::NoSpace, text));
-    }
-    Ok(Created { edge, holds: Holds::Unknown, made: None })
-}
+/// Python is told by exceptions alone.
+struct Silent;
+
+impl Front for Silent {}
 
 /// Copies all of one disk to another, which is created if it does not exist. `progress` is called
 /// with the bytes done and in all. Returns statistics.
@@ -218,13 +113,25 @@ pub(crate) fn copy_disk<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let source = source.resolve(py, Handling::Read)?;
     let target = target.resolve(py, Handling::Write)?;
-    check_target(py, &target.0, target.1.image(), &choices)?;
-    // A copy onto its own source is refused.
-    disk::relate(&source.0, &target.0).map_err(|e| raise(py, &e))?;
-    let (counters, cancel) = (Progress::default(), Cancel::default());
-    let (seen, stop) = (counters.clone(), cancel.clone());
-    let source = Arc::new(source);
-    let work = Work { source, target, choices, progress: counters, cancel };
+    check_target(py, target.1.image(), &choices)?;
+    let (from, options) = (JobSource { disk: source.0, stack: source.1 }, choices.options());
+    let is_overlay = target.1.image().options.contains("backing_file");
+    let job = Job {
+        is_overlay,
+        exists: !choices.create,
+        force: choices.force,
+        connections: choices.connections,
+        journal: choices.journal.clone(),
+        keep_partial: choices.journal.is_some(),
+        digest: digest_of(&choices)?,
+        window: choices.window(),
+        at: choices.at(),
+        verifies: choices.verify,
+        changes: changes_of(py, &choices)?,
+        options,
+        ..Job::new(vec![from], target)
+    };
+    let (seen, stop) = (job.progress.clone(), job.cancel.clone());
     let tell = || {
         let now = seen.snapshot();
         match &progress {
@@ -232,31 +139,55 @@ pub(crate) fn copy_disk<'py>(
             _ => Ok(()),
         }
     };
-    let done = Long::start(move || work.run())?.wait(py, tell, || stop.cancel())?;
-    let report = done.map_err(|e| raise_number(py, e.kind, e.number, &e.text))?;
+    let done = Long::start(move || run(job))?.wait(py, tell, || stop.cancel())?;
+    let account = PyDict::new(py);
+    let published = done.map_err(|e| failed(py, &e))?;
+    let verified = published.as_ref().is_some_and(|published| published.verified);
+    let (report, digest) = match published {
+        Some(Published { report, digest, .. }) => (report, digest),
+        None => (Report::default(), None),
+    };
     if let Some(progress) = &progress {
         progress.call1((report.total, report.total))?;
     }
-    let account = PyDict::new(py);
     account.set_item("total", report.total)?;
     account.set_item("copied", report.copied)?;
     account.set_item("zeroed", report.zeroed)?;
     account.set_item("skipped", report.skipped)?;
     account.set_item("seconds", report.elapsed.as_secs_f64())?;
+    if verified {
+        account.set_item("verified", true)?;
+    }
+    if let Some(digest) = digest {
+        account.set_item("digest", digest.map_err(|e| raise(py, &e))?.to_string())?;
+    }
     Ok(account)
 }
 
+/// What is to be copied of the source, if that is not all of it.
+fn changes_of(py: Python<'_>, choices: &Choices) -> PyResult<Option<Changes>> {
+    let Some(word) = &choices.changes else { return Ok(None) };
+    if let Some(bitmap) = Changes::bitmap(word) {
+        return Ok(Some(bitmap));
+    }
+    let file = File::open(word).map_err(|e| raise(py, &device::Error::os("open", e).on(word)))?;
+    Ok(Some(Changes::read(file).map_err(|e| raise(py, &e.on(word)))?))
+}
+
+/// The digest that is asked for.
+fn digest_of(choices: &Choices) -> PyResult<Option<JobDigest>> {
+    let Some(word) = &choices.digest else { return Ok(None) };
+    let kind = DigestKind::parse(word).map_err(|e| wrong(e.to_string()))?;
+    Ok(Some(JobDigest { kind, manifest: None }))
+}
+
 /// Refuses a target that cannot be created or must not be written.
-fn check_target(py: Python<'_>, named: &Named, image: &Image, choices: &Choices) -> PyResult<()> {
+fn check_target(py: Python<'_>, image: &Image, choices: &Choices) -> PyResult<()> {
     image.check().map_err(|e| raise(py, &e))?;
     let refuse = |kind, text: String| Err(raise_words(py, kind, &text));
     if !choices.create && (image.compress || !image.options.is_empty()) {
         let text = "create=False: an image that exists keeps its options, and is not compressed";
         return refuse(device::ErrorKind::InvalidInput, text.to_owned());
-    }
-    if image.options.contains("backing_file") {
-        let text = "an image over a backing image is made by `diskferry convert -B`";
-        return refuse(device::ErrorKind::Unsupported, text.to_owned());
     }
     match image.format() {
         None if image.compress => {
@@ -268,10 +199,5 @@ fn check_target(py: Python<'_>, named: &Named, image: &Image, choices: &Choices)
         }
         _ => {}
     }
-    let users = if choices.force { Vec::new() } else { named.users() };
-    if users.is_empty() {
-        return Ok(());
-    }
-    let text = format!("{named}: is mounted or in use: {}", users.join(", "));
-    refuse(device::ErrorKind::Locked, text)
+    Ok(())
 }

@@ -1,31 +1,35 @@
 //! A copy of a range: which bytes of the source, and where in the target they go. The rest of the
 //! target stays as it is.
 
-use device::{Edge, format_size};
+use device::{Edge, ErrorKind, format_size};
 use disk::{Created, Stack};
 use runtime::Context;
 
-use crate::failure::Failure;
+use super::{Advice, JobError};
 
 /// Refuses a range that does not lie in the source.
-pub(super) fn check((start, len): (u64, u64), source: &str, size: u64) -> Result<(), Failure> {
+pub(super) fn check((start, len): (u64, u64), source: &str, size: u64) -> Result<(), JobError> {
     let rest = size.checked_sub(start);
     if rest.is_some_and(|rest| len <= rest || len == u64::MAX) {
         return Ok(());
     }
     let bytes = format!("{size} bytes ({})", format_size(size));
-    Err(Failure::new(match rest {
-        None => format!("--offset {start}: {source} has {bytes}; nothing was changed"),
+    let text = match rest {
+        None => {
+            format!("{source}: has {bytes}, and the range begins at {start}; nothing was changed")
+        }
         Some(rest) => format!(
-            "--length {len}: {source} has {bytes}, {rest} of them from {start} on; nothing was changed"
+            "{source}: has {bytes}, {rest} of them from {start} on, and the range has {len}; nothing was changed"
         ),
-    }))
+    };
+    Err(JobError::refused(ErrorKind::OutOfBounds, text))
 }
 
 /// Bytes that a target must have for `len` of them from `start` on.
-pub(super) fn end(start: u64, len: u64) -> Result<u64, Failure> {
+pub(super) fn end(start: u64, len: u64) -> Result<u64, JobError> {
     let end = start.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
-    let what = || Failure::usage(format!("--target-offset {start}: no disk is that long"));
+    let what =
+        || JobError::usage(format!("a range of {len} bytes at {start}: no disk is that long"));
     end.ok_or_else(what)
 }
 
@@ -34,14 +38,14 @@ pub(super) fn part(
     target: &Created,
     (start, len): (u64, u64),
     context: &Context,
-) -> Result<Edge, Failure> {
+) -> Result<Edge, JobError> {
     let (info, end) = (target.edge.info(), end(start, len)?);
     if info.size < end {
-        return Err(Failure::new(format!(
-            "{}: target is too small: it has {} bytes, and the range ends at {end}; it was not written \
-             (`diskferry resize` makes a file longer)",
+        let text = format!(
+            "{}: target is too small: it has {} bytes, and the range ends at {end}; it was not written",
             info.name, info.size
-        )));
+        );
+        return Err(JobError::refused(ErrorKind::NoSpace, text).advise(Advice::Resize));
     }
     let part = Stack::parse([&*format!("offset?offset={start}&range={len}")])?;
     Ok(part.over(target.edge.clone(), context)?)

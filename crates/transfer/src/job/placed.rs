@@ -1,0 +1,86 @@
+//! Files that are made by name before a sandbox shuts, or through what it leaves open: an empty one
+//! where an image is to be that is opened once more when it is made, and the mark beside a target.
+
+use std::io::{ErrorKind, Read, Result as Answered, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use device::{Error, Result, text};
+use disk::Made;
+use programs::names;
+
+use super::Job;
+use super::target::Making;
+
+/// A file that was made.
+#[derive(Debug)]
+struct PlacedFile {
+    path: PathBuf,
+    /// Its device and inode number.
+    numbers: (u64, u64),
+    kept: std::sync::atomic::AtomicBool,
+}
+
+impl Made for PlacedFile {
+    fn keep(&self) {
+        self.kept.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn remove(&self) -> bool {
+        let kept = self.kept.swap(true, std::sync::atomic::Ordering::SeqCst);
+        !kept && names::remove(&self.path, self.numbers).is_ok()
+    }
+
+    fn sync_name(&self) -> Answered<()> {
+        names::sync(&self.path)
+    }
+}
+
+/// Makes an empty file where the image of a job that can go on is to be. `None`: there is one, or
+/// the target is none. It starts no thread.
+pub(super) fn place(job: &Job) -> Result<Option<Making>> {
+    let path = job.target.path().filter(|_| job.target_stack.image().format().is_some());
+    let Some(path) = path.filter(|_| !job.is_there()).map(text::path) else { return Ok(None) };
+    let failed = |e| Error::os("create", e).on(path.display());
+    let file = match names::make(&path, 0o666) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    let numbers = names::numbers(&file).map_err(failed)?;
+    names::own(&path);
+    let placed = PlacedFile { path, numbers, kept: false.into() };
+    Ok(Some(Making::of(Some(Box::new(placed)))))
+}
+
+/// Makes a file with this text, unless there is one.
+pub(super) fn write(path: &Path, text: &str) -> Result<()> {
+    let written = match names::make(path, 0o666) {
+        Ok(file) => std::fs::File::from(file).write_all(text.as_bytes()),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e),
+    };
+    written.map_err(|e| Error::os("write", e).on(path.display()))
+}
+
+/// A file that an earlier run may have left is this one's.
+pub(super) fn adopt(path: &Path, begins: &str) {
+    let is_ours = || {
+        let mut head = vec![0; begins.len()];
+        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
+        read.is_ok() && head == begins.as_bytes()
+    };
+    if path.is_file() && is_ours() {
+        names::own(path);
+    }
+}
+
+/// Removes a file, if it is there.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    let found = std::fs::symlink_metadata(path);
+    let removed = found.and_then(|found| names::remove(path, (found.dev(), found.ino())));
+    match removed {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::os("remove", e).on(path.display())),
+        _ => Ok(()),
+    }
+}
