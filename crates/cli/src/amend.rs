@@ -35,7 +35,10 @@ fn arguments(command: Command) -> Command {
         .arg(image::options_option("What changes; help lists what may"))
         .arg(flag("-p, --progress", "Show how much is done on standard output"))
         .arg(flag("-q, --quiet", "Print errors only"))
-        .arg(flag("--force", "Ignored: nothing is changed that needs it"))
+        .arg(flag(
+            "--force",
+            "Ignored: no used keyslot is overwritten, and the last one is not emptied",
+        ))
         .arg(value("-t, --cache MODE", "Ignored").value_parser(CACHES))
         .arg(image::object())
         .arg(image::image_opts())
@@ -62,7 +65,8 @@ fn run(matches: &ArgMatches) -> ExitResult {
     if image::asks_for_help(texts()) {
         return output::text(&text);
     }
-    let options = image::options(texts())?;
+    let mut options = image::options(texts())?;
+    image::resolve_secrets(matches, &mut options)?;
     if let Some((key, cure)) = options.iter().find_map(|(key, _)| elsewhere(kept.format, key)) {
         return Err(Failure::usage(format!("-o {key}: {cure}")));
     }
@@ -88,9 +92,6 @@ fn elsewhere<'a>(format: &Format, key: &'a str) -> Option<(&'a str, &'static str
     let cure = match key {
         _ if has(format.upkeep.amended) => return None,
         "backing_file" | "backing_fmt" => "`diskferry rebase` changes it",
-        _ if key.starts_with("encrypt.") => {
-            "the keys of an encrypted image are not changed; `diskferry convert -o` makes another"
-        }
         _ if format.create.as_ref().is_some_and(|create| has(create.options)) => {
             "is chosen when an image is made; `diskferry convert -o` makes another"
         }

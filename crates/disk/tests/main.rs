@@ -7,6 +7,7 @@ mod blocks;
 mod blocks_written;
 mod images_below;
 mod luks;
+mod luks_keyslots;
 mod new_qcow2;
 mod opening;
 mod qcow2_kept;

@@ -35,12 +35,17 @@ pub(crate) fn check_objects(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// Names the files and keys of the secrets that parameters refer to.
 pub(crate) fn resolve_secrets(matches: &ArgMatches, params: &mut Params) -> Result<(), Failure> {
-    for prefix in ["", "encrypt."] {
-        let Some(id) = params.take(&format!("{prefix}key-secret")) else { continue };
+    // The options that refer to one, each with the prefix of those that name it.
+    let refer = ["key-", "new-", "old-"].map(|kind| (kind, kind.trim_start_matches("key-")));
+    let prefixes = ["", "encrypt."].into_iter();
+    for (kind, prefix) in
+        prefixes.flat_map(|p| refer.map(|(k, own)| (format!("{p}{k}"), format!("{p}{own}"))))
+    {
+        let Some(id) = params.take(&format!("{kind}secret")) else { continue };
         let found = objects(matches)?.into_iter().find(|object| object.id == id);
         let found = found.ok_or_else(|| {
             Failure::usage(format!(
-                "{prefix}key-secret={id}: which file? add --object secret,id={id},file=FILE"
+                "{kind}secret={id}: which file? add --object secret,id={id},file=FILE"
             ))
         })?;
         params.set(&format!("{prefix}{}", found.key), &found.place)?;

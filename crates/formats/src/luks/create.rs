@@ -140,16 +140,13 @@ impl Plan {
         let size = size.checked_next_multiple_of(sector as u64);
         let size = size.filter(|size| size.checked_add(payload).is_some_and(|end| end >> 63 == 0));
         let size = size.ok_or_else(|| Error::unfit("an encrypted disk cannot be so large"))?;
-        let time = values::number(options, "iter-time")?.unwrap_or(2000);
-        if time == 0 || time > 60_000 {
-            return Err(values::wrong("iter-time", "it is from 1 to 60000 milliseconds"));
-        }
+        let Pace(time) = Pace::read(options)?;
         Ok(Self {
             is_second,
             encryption: Encryption { mode, vectors },
             key_len,
             hash: hash(options, "hash-alg")?,
-            time: Duration::from_millis(time),
+            time,
             sector,
             payload,
             size,
@@ -167,19 +164,7 @@ impl Plan {
 
     /// How many iterations take as long as that here.
     fn iterations(&self, hash: Hash, len: usize, time: Duration) -> u32 {
-        let mut count = FIRST;
-        let taken = loop {
-            let start = computed();
-            hash.pbkdf2(b"measured", b"with salt", count, len);
-            let taken = computed().saturating_sub(start);
-            if taken >= MEASURED || count > 1 << 28 {
-                break taken;
-            }
-            count = count.saturating_mul(2);
-        };
-        let wanted = u128::from(count) * time.as_nanos() / taken.as_nanos().max(1);
-        let wanted = u64::try_from(wanted).unwrap_or(u64::MAX).clamp(ITERATIONS.0, ITERATIONS.1);
-        u32::try_from(wanted).unwrap_or(u32::MAX)
+        Pace(time).iterations(hash, len)
     }
 
     /// A way to derive a key that takes as long as was asked for.
@@ -215,6 +200,42 @@ impl Plan {
     }
 }
 
+/// How long a try of a passphrase is to take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace(Duration);
+
+impl Pace {
+    /// `iter-time`.
+    ///
+    /// # Errors
+    /// It is 0, or more than a minute.
+    pub(super) fn read(options: &Params) -> Result<Self> {
+        let time = values::number(options, "iter-time")?.unwrap_or(2000);
+        if time == 0 || time > 60_000 {
+            return Err(values::wrong("iter-time", "it is from 1 to 60000 milliseconds"));
+        }
+        Ok(Self(Duration::from_millis(time)))
+    }
+
+    /// How many iterations take as long as that here, for a key of `len` bytes.
+    pub(super) fn iterations(self, hash: Hash, len: usize) -> u32 {
+        let Self(time) = self;
+        let mut count = FIRST;
+        let taken = loop {
+            let start = computed();
+            hash.pbkdf2(b"measured", b"with salt", count, len);
+            let taken = computed().saturating_sub(start);
+            if taken >= MEASURED || count > 1 << 28 {
+                break taken;
+            }
+            count = count.saturating_mul(2);
+        };
+        let wanted = u128::from(count) * time.as_nanos() / taken.as_nanos().max(1);
+        let wanted = u64::try_from(wanted).unwrap_or(u64::MAX).clamp(ITERATIONS.0, ITERATIONS.1);
+        u32::try_from(wanted).unwrap_or(u32::MAX)
+    }
+}
+
 /// For how long this thread has computed. A clock on the wall makes weak keys on a busy machine.
 fn computed() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
@@ -233,7 +254,7 @@ fn area(key_len: usize) -> u64 {
 }
 
 /// Bytes from the system's source of them.
-fn random(len: usize) -> Result<Zeroizing<Vec<u8>>> {
+pub(super) fn random(len: usize) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(vec![0; len]);
     let mut at = 0;
     while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {

@@ -11,7 +11,7 @@ use crate::kit::fields::{array, be32, corrupt, load, put};
 /// Bytes of it.
 pub(super) const LEN: usize = 592;
 /// Where the keyslots begin, and bytes of each.
-const SLOTS: usize = 208;
+pub(super) const SLOTS: usize = 208;
 const SLOT: usize = 48;
 /// Keyslots.
 pub(super) const COUNT: usize = 8;
@@ -107,36 +107,50 @@ impl Header {
         bytes
     }
 
+    /// The hash of all that it has of keys.
+    ///
+    /// # Errors
+    /// It is not read here.
+    pub(super) fn hash(&self) -> Result<Hash> {
+        Hash::parse(&self.hash)
+    }
+
+    /// A keyslot, used or not.
+    ///
+    /// # Errors
+    /// The cipher or the hash is not read here, or a number makes no sense.
+    pub(super) fn slot(&self, number: usize) -> Result<Slot> {
+        let hash = self.hash()?;
+        let HeaderSlot { iterations, salt, stripes, offset, .. } =
+            self.slots.get(number).copied().unwrap_or_default();
+        let key_len = usize::try_from(self.key_len).unwrap_or(usize::MAX);
+        Slot {
+            derivation: Derivation::Pbkdf2 { hash, iterations, salt: salt.to_vec() },
+            key_len,
+            stripes,
+            hash,
+            offset: u64::from(offset) * SECTOR as u64,
+            encryption: Encryption::parse(&self.cipher, &self.mode)?,
+            area_key_len: key_len,
+            digest: Digest {
+                hash,
+                iterations: self.iterations,
+                salt: self.salt.to_vec(),
+                value: self.digest.to_vec(),
+            },
+        }
+        .check()
+    }
+
     /// What it means.
     ///
     /// # Errors
     /// The cipher or the hash is not read here, or a number makes no sense.
     pub(super) fn volume(&self) -> Result<Volume> {
         let encryption = Encryption::parse(&self.cipher, &self.mode)?;
-        let hash = Hash::parse(&self.hash)?;
-        let digest = Digest {
-            hash,
-            iterations: self.iterations,
-            salt: self.salt.to_vec(),
-            value: self.digest.to_vec(),
-        };
-        let key_len = usize::try_from(self.key_len).unwrap_or(usize::MAX);
-        let used = self.slots.iter().filter(|slot| slot.is_used);
-        let slots = used.map(|slot| {
-            let HeaderSlot { iterations, salt, stripes, .. } = *slot;
-            let derivation = Derivation::Pbkdf2 { hash, iterations, salt: salt.to_vec() };
-            Slot {
-                derivation,
-                key_len,
-                stripes,
-                hash,
-                offset: u64::from(slot.offset) * SECTOR as u64,
-                encryption,
-                area_key_len: key_len,
-                digest: digest.clone(),
-            }
-            .check()
-        });
+        self.hash()?;
+        let used = (0..COUNT).filter(|n| self.slots.get(*n).is_some_and(|slot| slot.is_used));
+        let slots = used.map(|number| self.slot(number));
         let segment = Segment {
             offset: u64::from(self.payload) * SECTOR as u64,
             len: None,

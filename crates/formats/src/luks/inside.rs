@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::create::{NewKey, Plan};
 use super::disk::Decrypted;
 use super::volume::Segment;
-use super::{MAGIC, create, derive, describe, header1, secret};
+use super::{MAGIC, create, derive, describe, header1, keyslots, secret};
 use crate::Opening;
 use crate::kit::fields::{array, corrupt, foreign, load};
 use crate::kit::{Layered, clear_now};
@@ -40,6 +40,42 @@ pub(crate) fn decrypted(
     let key = volume.key(container, &secret::of(opening.params)?, derive::MEMORY)?;
     let disk = Layered::device(Decrypted::new(file, segment, size, &key)?);
     Ok(Edge::new(disk, opening.context.pool.clone()))
+}
+
+/// The options that change keyslots, for the table entry of the other format.
+pub(crate) const AMENDED: [Param; 13] = {
+    let [state, keyslot, a, b, c, d, e, f, g, h, i, j] = keyslots::OPTIONS;
+    [
+        Param { key: "encrypt.state", ..state },
+        Param { key: "encrypt.keyslot", ..keyslot },
+        Param { key: "encrypt.new-passphrase", ..a },
+        Param { key: "encrypt.new-key-file", ..b },
+        Param { key: "encrypt.new-key-serial", ..c },
+        Param { key: "encrypt.new-key-format", ..d },
+        Param { key: "encrypt.new-secret", ..e },
+        Param { key: "encrypt.old-passphrase", ..f },
+        Param { key: "encrypt.old-key-file", ..g },
+        Param { key: "encrypt.old-key-serial", ..h },
+        Param { key: "encrypt.old-key-format", ..i },
+        Param { key: "encrypt.old-secret", ..j },
+        Param { key: "encrypt.iter-time", ..keyslots::TIME },
+    ]
+};
+
+/// Fills or empties keyslots of the header in the `room` bytes at `start`; `options` have no prefix.
+///
+/// # Errors
+/// They make no sense, or nothing would open the disk any more: nothing was changed. Or what the
+/// disk says.
+pub(crate) fn amend(
+    container: &Edge,
+    (start, room): (u64, u64),
+    params: &Params,
+    options: &Params,
+) -> Result<()> {
+    let header = header(container, start)?;
+    let keyslots = keyslots::Keyslots { container: container.clone(), start, room, header };
+    keyslots.change(params, options)
 }
 
 /// The options of a new image, for the table entry of the other format: as QEMU has them.

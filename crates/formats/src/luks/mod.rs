@@ -3,8 +3,8 @@
 //! Reads, writes in place and makes both versions: LUKS1 as QEMU makes it, LUKS2 as cryptsetup
 //! does. The ciphers are AES in XTS and CBC; others are refused by name. A header is not trusted:
 //! what it may cost in memory and time is bounded ([`mod@derive`]). Keys and passphrases are zeroed
-//! when they are dropped. It never changes the header of a disk that it opens, and needs no key to
-//! describe it. Images of other formats that are encrypted in this way have it in [`inside`].
+//! when they are dropped. It never changes the header of a disk that it opens, but for keyslots by
+//! `amend`, and needs no key to describe it. Images of other formats that are encrypted in this way have it in [`inside`].
 //!
 //! | file | what |
 //! |---|---|
@@ -15,6 +15,7 @@
 //! | `disk` | the device |
 //! | `secret` | the passphrase, as parameters name it |
 //! | `create`, `describe` | making one, telling of one |
+//! | `keyslots` | other passphrases for one |
 //! | `inside` | LUKS1 as the encryption of another format's image |
 
 mod cipher;
@@ -26,6 +27,7 @@ mod hash;
 mod header1;
 mod header2;
 pub(crate) mod inside;
+mod keyslots;
 mod secret;
 mod split;
 #[cfg(test)]
@@ -65,7 +67,7 @@ pub(crate) const FORMAT: Format = Format {
         measure_bitmaps: crate::format::no_bitmaps,
     }),
     check: None,
-    upkeep: Upkeep::NONE,
+    upkeep: Upkeep { amend: Some(keyslots::amend), amended: keyslots::OWN, ..Upkeep::NONE },
 };
 
 /// The parameters that open one, which the filter of the same name has too.

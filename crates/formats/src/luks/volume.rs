@@ -135,7 +135,7 @@ impl Slot {
     }
 
     /// The disk's key, if this passphrase opens the slot.
-    fn open(
+    pub(super) fn open(
         &self,
         container: &Edge,
         passphrase: &[u8],

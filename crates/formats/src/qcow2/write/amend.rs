@@ -20,17 +20,34 @@ use super::resize::{Change, check as check_size};
 use super::{Writer, WrittenImage};
 use crate::kit::confused;
 use crate::kit::numbers::{be32, be64};
+use crate::luks::inside;
 use crate::{NewRoom, Opening};
 
 /// The options that an image takes when it exists.
-pub(in super::super) const OPTIONS: &[Param] = &[
-    param("compat", "1.1|0.10", "version 3 or 2"),
-    param("lazy_refcounts", "on|off", "whether QEMU may put off writing refcounts"),
-    param("data_file", "FILE", "another name for the data file"),
-    param("data_file_raw", "off", "the data file need not stay a raw disk"),
-    param("size", "BYTES", "bytes of the disk: as many, or more"),
-    param("refcount_bits", "N", "as it is; it is not changed"),
-];
+pub(in super::super) const OPTIONS: &[Param] = &{
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = inside::AMENDED;
+    [
+        param("compat", "1.1|0.10", "version 3 or 2"),
+        param("lazy_refcounts", "on|off", "whether QEMU may put off writing refcounts"),
+        param("data_file", "FILE", "another name for the data file"),
+        param("data_file_raw", "off", "the data file need not stay a raw disk"),
+        param("size", "BYTES", "bytes of the disk: as many, or more"),
+        param("refcount_bits", "N", "as it is; it is not changed"),
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        g,
+        h,
+        i,
+        j,
+        k,
+        l,
+        m,
+    ]
+};
 
 const VERSION_AT: usize = 4;
 const NAME_AT: usize = 8;
@@ -52,6 +69,19 @@ pub(in super::super) fn amend(
     opening: &Opening<'_>,
     options: &Params,
 ) -> Result<()> {
+    let (encrypt, options) = &split(options);
+    if encrypt.iter().next().is_some() {
+        if options.iter().next().is_some() {
+            let why = "encrypt.… and other options: one after the other, please";
+            return Err(Error::invalid(why));
+        }
+        let header = open::header(&container)?;
+        let (Encryption::Luks, Some(place)) = (header.encryption, header.encryption_header) else {
+            return Err(Error::invalid("encrypt.…: the image is not encrypted with LUKS"));
+        };
+        let place = (place.offset, place.len);
+        return inside::amend(&container, place, opening.params, encrypt);
+    }
     let wish = read(options, &open::header(&container)?)?;
     let (header, container) = open::to_change(&container, opening)?;
     let bitmaps = bitmap::read(&container, &header)?;
@@ -62,6 +92,18 @@ pub(in super::super) fn amend(
         spawn(async move { promise.keep(image.amend(&header, wish, bitmaps).await) });
     });
     amended.unwrap_or_else(|| Err(Error::unanswered()))
+}
+
+/// The options of the encryption, without their prefix, and the others.
+fn split(options: &Params) -> (Params, Params) {
+    let (mut encrypt, mut others) = (Params::default(), Params::default());
+    for (key, value) in options.iter() {
+        match key.strip_prefix("encrypt.") {
+            Some(key) => encrypt.add(key, value),
+            None => others.add(key, value),
+        }
+    }
+    (encrypt, others)
 }
 
 fn read(options: &Params, header: &Header) -> Result<Wish> {
