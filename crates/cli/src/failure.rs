@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use device::ErrorClass;
 
@@ -106,10 +107,28 @@ impl Failure {
     }
 }
 
+/// The name under which this program was called, if it is another tool's.
+static NAME: OnceLock<&'static str> = OnceLock::new();
+
+/// From now on messages begin with the name of this tool.
+pub(crate) fn name_program(name: &'static str) {
+    let _ = NAME.set(name);
+}
+
+/// What messages begin with.
+pub(crate) fn program() -> &'static str {
+    NAME.get().copied().unwrap_or("diskferry")
+}
+
+/// Whether it was called by another tool's name: then nothing is said that this tool would not say.
+pub(crate) fn is_renamed() -> bool {
+    NAME.get().is_some()
+}
+
 /// Says a line on standard error.
 pub(crate) fn say(line: &str) {
     // A reader that has gone away changes nothing about the exit status.
-    let _ = writeln!(std::io::stderr(), "diskferry: {line}");
+    let _ = writeln!(std::io::stderr(), "{}: {line}", program());
 }
 
 impl From<device::Error> for Failure {

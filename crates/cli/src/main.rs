@@ -35,6 +35,7 @@ mod man;
 mod map;
 mod measure;
 mod misread;
+mod names;
 mod output;
 mod page;
 mod patience;
@@ -62,7 +63,11 @@ fn main() -> ExitCode {
     disk::begin();
     signals::outlive_file_size_limit();
     signals::hear_how_programs_end();
-    let code = match verbs::dispatch(std::env::args_os()) {
+    let run = |called| match called {
+        names::Called::Verb(words) => verbs::dispatch(words),
+        names::Called::Says(text) => output::text(&text),
+    };
+    let code = match names::called(std::env::args_os().collect()).and_then(run) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     };

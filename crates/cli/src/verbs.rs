@@ -8,7 +8,7 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use device::suggestion;
 
-use crate::failure::{ExitResult, Failure, USAGE};
+use crate::failure::{ExitResult, Failure, USAGE, program};
 use crate::headings::{MORE, group, shorten};
 use crate::misread::{reason, unknown_option, what_is_wrong};
 use crate::page::wrap;
@@ -106,8 +106,7 @@ pub(crate) fn short_command() -> Command {
 }
 
 /// Reads the command line and runs the verb.
-pub(crate) fn dispatch(args: impl Iterator<Item = OsString>) -> ExitResult {
-    let args: Vec<OsString> = args.collect();
+pub(crate) fn dispatch(args: Vec<OsString>) -> ExitResult {
     let verb = VERBS.iter().find(|verb| args.get(1).is_some_and(|word| word == verb.name));
     if let Some(failure) = args.get(1).and_then(|word| elsewhere::verb(word.to_str()?)) {
         return Err(failure);
@@ -145,7 +144,13 @@ fn explain(e: &clap::Error, verb: Option<&str>) -> ExitResult {
             let cure = elsewhere.map(str::to_owned).or_else(|| near_verb(e));
             let reason =
                 cure.map_or_else(|| reason(e), |cure| format!("{}; {cure}", what_is_wrong(e)));
-            Err(Failure::usage(format!("{reason} (see `diskferry{page} --help`)")))
+            Err(Failure::usage(match program() {
+                // What another tool calls by another name has its page there.
+                name @ "qemu-img" | name @ "diskferry" => {
+                    format!("{reason} (see `{name}{page} --help`)")
+                }
+                name => format!("{reason} (see `{name} --help`)"),
+            }))
         }
     }
 }

@@ -1,10 +1,13 @@
 //! How named bytes are interpreted: as the disk itself, or as a container with a disk in it.
 
-use device::{Edge, Error, Params, Result};
+use std::path::PathBuf;
+
+use device::{Edge, Error, Params, Result, text};
 use formats::{Format, Head};
 use runtime::Context;
 
 use crate::gate::{External, ImageGate};
+use devices::Named;
 
 /// How the named bytes are interpreted.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +67,24 @@ impl Image {
             Content::Format(format) => Some(format),
             Content::Raw | Content::Guess => None,
         }
+    }
+
+    /// Which files the image in this disk may name.
+    pub(crate) fn external_of(&self, disk: &Named) -> External {
+        match &self.external {
+            External::Beside => match self.beside(disk) {
+                Some(directory) => External::Beneath(directory),
+                None => External::Nothing,
+            },
+            other => other.clone(),
+        }
+    }
+
+    /// The directory of the image, if its format was named.
+    pub(crate) fn beside(&self, disk: &Named) -> Option<PathBuf> {
+        let path = self.format().and_then(|_| disk.path()).map(text::path)?;
+        let parent = path.parent()?;
+        Some(if parent.as_os_str().is_empty() { ".".into() } else { parent.to_owned() })
     }
 
     /// Whether the named bytes are the disk, without looking at them.

@@ -30,15 +30,21 @@ fn named_inside(disk: &Named, image: &Image, how: Use) -> Reach {
     let is_written = how == Use::Write && image.format().is_some_and(|f| f.write.is_some());
     match &image.external {
         External::Nothing => Reach::default(),
-        External::Beneath(directory) => {
-            Reach::path(directory, if is_written { Use::Write } else { Use::Read })
-        }
+        External::Beneath(directory) => beneath(directory, is_written),
+        External::Beside => match image.beside(disk) {
+            Some(directory) => beneath(&directory, is_written),
+            None => Reach::default(),
+        },
         External::Chain => {
             let path = disk.path().filter(|_| is_written).map(text::path);
             let beside = path.map(|path| Reach::path(directory(&path), Use::Write));
             Reach::path("/", Use::Read).and(beside.unwrap_or_default())
         }
     }
+}
+
+fn beneath(directory: &Path, is_written: bool) -> Reach {
+    Reach::path(directory, if is_written { Use::Write } else { Use::Read })
 }
 
 /// The files of the secrets that open an image, or are to open a new one. A format that is guessed

@@ -156,6 +156,9 @@ impl Source {
             return Ok(None);
         };
         refuse_unknown(&image.params, format)?;
+        if crate::failure::is_renamed() {
+            return Ok(None);
+        }
         Ok(Some(format!(
             "{}: no format was named, and it looks like {}: it is read as that (-f names one)",
             self.disk, format.word
@@ -343,8 +346,8 @@ pub(crate) fn image_opts() -> Arg {
 /// The option for the files that images may name.
 pub(crate) fn external_argument() -> Arg {
     value(
-        "--allow-external DIR|chain",
-        "Open the files that images name: those beneath DIR, or (chain) wherever they lead",
+        "--allow-external DIR|beside|chain",
+        "Open the files that images name: beneath DIR, beside the image (its format has to be named), or wherever they lead",
     )
     .value_parser(clap::value_parser!(PathBuf))
     .value_hint(ValueHint::DirPath)
@@ -410,6 +413,7 @@ pub(crate) fn external(matches: &ArgMatches) -> External {
     match matches.get_one::<PathBuf>("allow-external") {
         None => External::Nothing,
         Some(word) if word.as_os_str() == "chain" => External::Chain,
+        Some(word) if word.as_os_str() == "beside" => External::Beside,
         Some(directory) => External::Beneath(directory.clone()),
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::Show;
 use super::line::{Counting, Line, Rate, share};
 use super::mapped::{MapWalk, Mapped};
-use crate::failure::Failure;
+use crate::failure::{Failure, program};
 use crate::output::VERSION;
 
 /// To the beginning of the line, which is emptied.
@@ -90,7 +90,7 @@ impl Display {
         if self.show == Show::Json {
             self.print(&self.rate.json(now, self.counting, self.mapped()));
         } else {
-            self.print(&format_args!("diskferry: {}", self.text(now).in_full()));
+            self.print(&format_args!("{}: {}", program(), self.text(now).in_full()));
         }
     }
 
@@ -101,13 +101,13 @@ impl Display {
                 &json!({"version": VERSION, "type": "warning", "data": {"message": message}}),
             );
         } else {
-            self.print(&format_args!("diskferry: warning: {message}"));
+            self.print(&format_args!("{}: warning: {message}", program()));
         }
     }
 
     /// A note: something that is right, and may surprise.
     pub(crate) fn note(&self, note: &str) {
-        self.print(&format_args!("diskferry: {note}"));
+        self.print(&format_args!("{}: {note}", program()));
     }
 
     /// One line on standard error, above the bar.
@@ -134,7 +134,7 @@ impl Display {
         self.erase();
         match self.show {
             Show::Bar | Show::Lines | Show::Summary => {
-                say(&format_args!("diskferry: {}", self.counting.summary(report)));
+                say(&format_args!("{}: {}", program(), self.counting.summary(report)));
             }
             Show::Json => {
                 self.line(now);
@@ -150,7 +150,7 @@ impl Display {
         // The final message says how far it came.
         self.erase();
         if self.show != Show::Json {
-            say(&format_args!("diskferry: {}", failure.line()));
+            say(&format_args!("{}: {}", program(), failure.line()));
             return;
         }
         let mut data = report.map_or_else(|| json!({}), account);

@@ -26,6 +26,9 @@ pub enum External {
     Nothing,
     /// Those beneath this directory, at any depth; no link is followed on the way.
     Beneath(PathBuf),
+    /// Those beneath the directory of the image itself, if its format was named: what looks like an
+    /// image may be a disk that a guest has written.
+    Beside,
     /// Any that its chain leads to, as with qemu-img: the images are trusted.
     Chain,
 }
@@ -68,8 +71,8 @@ impl ImageGate {
     ) -> Self {
         Self {
             disk: disk.clone(),
-            external: image.external.clone(),
-            deeper: image.external.clone(),
+            external: image.external_of(disk),
+            deeper: image.external_of(disk),
             guess_backing: image.guess_backing,
             options: options.clone(),
             context: context.clone(),
@@ -139,7 +142,7 @@ impl ImageGate {
 
     fn reach_as(&self, reference: &Reference<'_>, write: bool) -> Result<(Named, Edge)> {
         let within = match &self.external {
-            External::Nothing => return Err(formats::refusal(reference)),
+            External::Nothing | External::Beside => return Err(formats::refusal(reference)),
             External::Beneath(directory) => Some(directory.as_path()),
             External::Chain => None,
         };

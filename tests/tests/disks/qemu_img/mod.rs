@@ -1,5 +1,6 @@
 //! The verbs with qemu-img's words: what they make, print and end with, beside qemu-img itself.
 
+mod by_name;
 mod convert;
 mod formats;
 mod in_place;

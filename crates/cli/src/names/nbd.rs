@@ -1,0 +1,38 @@
+//! nbdkit, and the tools of libnbd: our verbs have their options.
+
+use std::ffi::OsString;
+
+use super::{Called, verb, version};
+use crate::failure::Failure;
+
+/// The versions whose options and output ours are like.
+const NBDKIT: &str = "1.48.0";
+const LIBNBD: &str = "1.24.0";
+
+pub(super) fn nbdkit(words: &[OsString]) -> Result<Called, Failure> {
+    match words {
+        [one] if one == "-V" || one == "--version" => Ok(Called::Says(version("nbdkit", NBDKIT))),
+        _ => Ok(verb("serve", words)),
+    }
+}
+
+pub(super) fn nbdcopy(words: &[OsString]) -> Result<Called, Failure> {
+    Ok(of_libnbd("nbdcopy", "copy", words))
+}
+
+pub(super) fn nbdinfo(words: &[OsString]) -> Result<Called, Failure> {
+    Ok(of_libnbd("nbdinfo", "info", words))
+}
+
+pub(super) fn nbdsh(words: &[OsString]) -> Result<Called, Failure> {
+    Ok(of_libnbd("nbdsh", "shell", words))
+}
+
+fn of_libnbd(name: &str, ours: &str, words: &[OsString]) -> Called {
+    match words {
+        [one] if one == "-V" || one == "--version" => {
+            Called::Says(version(name, LIBNBD) + &format!("libnbd {LIBNBD}\n"))
+        }
+        _ => verb(ours, words),
+    }
+}

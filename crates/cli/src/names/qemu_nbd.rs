@@ -1,0 +1,148 @@
+//! `qemu-nbd`: one image is served, in its options, by `serve`. Without `-t` the server ends with
+//! its last client; without `-e` it takes one at a time.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use super::{Called, verb, version};
+use crate::arguments::{flag, value};
+use crate::failure::Failure;
+
+/// The version whose options ours are like.
+const VERSION: &str = "11.0.0";
+/// Where it listens by default.
+const SOCKET: &str = "/var/lock/qemu-nbd-%s";
+
+pub(super) fn becomes(words: &[OsString]) -> Result<Called, Failure> {
+    let name = std::iter::once(OsString::from("qemu-nbd"));
+    let matches = match arguments().try_get_matches_from(name.chain(words.iter().cloned())) {
+        Ok(matches) => matches,
+        Err(e) if !e.use_stderr() => return Ok(Called::Says(e.to_string())),
+        Err(e) => return Err(Failure::new(crate::misread::reason(&e))),
+    };
+    if matches.get_flag("version") {
+        return Ok(Called::Says(version("qemu-nbd", VERSION)));
+    }
+    let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
+    for (id, cure) in [
+        ("connect", "nbd-client connects the kernel to the server that `--print-uri` names"),
+        ("disconnect", "`nbd-client -d` does it"),
+    ] {
+        if text(id).is_some() {
+            return Err(Failure::new(format!("--{id}: is not done here; {cure}")));
+        }
+    }
+    if matches.get_flag("list") {
+        return Ok(verb("list", [address(&matches)]));
+    }
+    Ok(verb("serve", served(&matches)?))
+}
+
+/// The words of `serve`.
+fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
+    let mut ours: Vec<String> = Vec::new();
+    if matches.get_flag("read-only") {
+        ours.push("--readonly".into());
+    }
+    let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
+    let disk = text("filename").ok_or_else(|| Failure::new("which image? name its file"))?;
+    let valued = [
+        ("format", "format"),
+        ("socket", "unix"),
+        ("port", "port"),
+        ("bind", "ipaddr"),
+        ("description", "description"),
+        ("selinux-label", "selinux-label"),
+        ("handshake-limit", "handshake-timeout"),
+    ];
+    for (theirs, option) in valued {
+        ours.extend(text(theirs).map(|value| format!("--{option}={value}")));
+    }
+    ours.push(if matches.get_flag("fork") { "--daemon" } else { "--foreground" }.into());
+    ours.extend(text("pid-file").map(|value| format!("--pidfile={value}")));
+    if matches.get_flag("verbose") {
+        ours.push("--verbose".into());
+    }
+    match text("shared").unwrap_or("1") {
+        // As many as come.
+        "0" => {}
+        count => ours.push(format!("--max-connections={count}")),
+    }
+    if !matches.get_flag("persistent") {
+        ours.push("--filter=exitlast".into());
+    }
+    if let Some(offset) = text("offset") {
+        ours.push(format!("--filter=offset?offset={offset}"));
+    }
+    if matches.get_flag("snapshot") {
+        ours.push("--filter=cow".into());
+    }
+    if matches!(text("discard"), Some("ignore" | "off")) {
+        ours.push("--filter=nozero?zeromode=notrim".into());
+    }
+    if text("cache") == Some("writethrough") {
+        ours.push("--filter=fua?fuamode=force".into());
+    }
+    let mut name = if disk.contains(':') { disk.to_owned() } else { format!("file:{disk}") };
+    if let Some(snapshot) = text("load-snapshot") {
+        let own = snapshot.trim_start_matches("snapshot.name=").trim_start_matches("snapshot.id=");
+        name = format!("{name}?snapshot={own}");
+    }
+    ours.push("--allow-external=beside".into());
+    ours.push(match text("export-name") {
+        Some(export) => format!("--export={export}={name}"),
+        None => name,
+    });
+    Ok(ours)
+}
+
+/// Where a client finds the server.
+fn address(matches: &ArgMatches) -> String {
+    let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
+    match (text("socket"), text("bind"), text("port")) {
+        (Some(socket), ..) => format!("nbd+unix:///?socket={socket}"),
+        (None, host, port) => {
+            format!("nbd://{}:{}", host.unwrap_or("localhost"), port.unwrap_or("10809"))
+        }
+    }
+}
+
+fn arguments() -> Command {
+    Command::new("qemu-nbd")
+        .about(format!("Serve an image over NBD (its default socket is {SOCKET} of a device)"))
+        .args_override_self(true)
+        .disable_version_flag(true)
+        .arg(Arg::new("filename").value_name("FILE"))
+        .args([
+            flag("-V, --version", "Print the version"),
+            value("-p, --port PORT", "Listen on this TCP port"),
+            value("-b, --bind ADDRESS", "Listen on this address"),
+            value("-k, --socket PATH", "Listen on a Unix socket"),
+            value("-e, --shared NUM", "How many clients may be there at a time (1; 0: any number)"),
+            flag("-t, --persistent", "Go on when the last client has left"),
+            value("--handshake-limit SECONDS", "How long a handshake may take"),
+            flag("-v, --verbose", "Say who connects"),
+            value("-x, --export-name NAME", "The name of the export"),
+            value("-D, --description TEXT", "Its description"),
+            value("-o, --offset OFFSET", "Serve the image from there on"),
+            flag("-A, --allocation-depth", "Taken: it is offered anyway"),
+            value("-B, --bitmap NAME", "Taken: all bitmaps are offered").action(ArgAction::Append),
+            flag("-L, --list", "List the exports of a server"),
+            flag("--fork", "Go to the background when it listens"),
+            value("--pid-file PATH", "Write the process number there"),
+            value("--selinux-label LABEL", "The label of the socket"),
+            value("-c, --connect DEV", "Not done here"),
+            value("-d, --disconnect DEV", "Not done here"),
+            value("-f, --format FORMAT", "The format of the image"),
+            flag("-r, --read-only", "Refuse writes"),
+            flag("-s, --snapshot", "Forget what is written"),
+            value("-l, --load-snapshot SNAPSHOT", "Serve an internal snapshot"),
+            flag("-n, --nocache", "Taken"),
+            value("--cache MODE", "writethrough, writeback, none, directsync, unsafe"),
+            value("--aio MODE", "Taken"),
+            value("--discard MODE", "ignore or unmap"),
+            value("--detect-zeroes MODE", "Taken"),
+            value("-T, --trace WORDS", "Taken"),
+        ])
+}
