@@ -1,7 +1,7 @@
 //! How `info` describes an image, in qemu-img's keys and words.
 
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::{Duration, UNIX_EPOCH};
 
 use device::{text, timestamp};
@@ -26,6 +26,14 @@ fn seen_from_here(image: &Described, name: &str) -> String {
     }
 }
 
+/// The file that the image lies in, as QEMU 8 and later tell of it: the kind of it, and its bytes.
+fn file_below(image: &Described) -> Option<(&'static str, u64)> {
+    let about = std::fs::metadata(text::path(image.disk.path()?)).ok()?;
+    let kind = if about.file_type().is_block_device() { "host_device" } else { "file" };
+    // In whole sectors, as QEMU counts.
+    Some((kind, image.container.info().size.next_multiple_of(512)))
+}
+
 fn shown(name: &str) -> String {
     text::shown(name).into_owned()
 }
@@ -35,6 +43,20 @@ pub(super) fn json(image: &Described) -> Value {
     let said = &image.description;
     let mut keys = Map::new();
     let mut say = |key: &str, value: Value| drop(keys.insert(key.to_owned(), value));
+    if let Some((kind, size)) = file_below(image) {
+        let mut info = json!({
+            "children": [],
+            "virtual-size": size,
+            "filename": shown(&image.disk.to_string()),
+            "format": kind,
+        });
+        if let Some(taken) = taken(image) {
+            info["actual-size"] = json!(taken);
+        }
+        info["format-specific"] = json!({ "type": "file", "data": {} });
+        info["dirty-flag"] = json!(false);
+        say("children", json!([{ "name": "file", "info": info }]));
+    }
     if !said.snapshots.is_empty() {
         say("snapshots", said.snapshots.iter().map(json_of_snapshot).collect());
     }
@@ -119,7 +141,13 @@ pub(super) fn print(image: &Described, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "Format specific information:")?;
         print_keys(&said.specific, 1, out)?;
     }
-    Ok(())
+    let Some((kind, size)) = file_below(image) else { return Ok(()) };
+    writeln!(out, "Child node '/file':")?;
+    writeln!(out, "    filename: {}", clean(&image.disk.to_string()))?;
+    writeln!(out, "    protocol type: {kind}")?;
+    writeln!(out, "    file length: {} ({size} bytes)", size_for_people(size))?;
+    let taken = self::taken(image).map_or_else(|| "unavailable".to_owned(), size_for_people);
+    writeln!(out, "    disk size: {taken}")
 }
 
 /// What the system tells of the block device that the image lies on.
@@ -134,8 +162,8 @@ pub(crate) fn print_snapshots(snapshots: &[Snapshot], out: &mut dyn Write) -> io
         return Ok(());
     }
     writeln!(out, "Snapshot list:")?;
-    let (size, date, clock, icount) = ("VM SIZE", "DATE", "VM CLOCK", "ICOUNT");
-    writeln!(out, "{:<10}{:<17}{size:>8}{date:>20}{clock:>13}{icount:>11}", "ID", "TAG")?;
+    let (size, date, clock, icount) = ("VM_SIZE", "DATE", "VM_CLOCK", "ICOUNT");
+    writeln!(out, "{:<7} {:<16} {size:>8}{date:>20}{clock:>16}{icount:>11}", "ID", "TAG")?;
     for snapshot in snapshots {
         let size = size_for_people(snapshot.vm_state_size);
         let at = UNIX_EPOCH.checked_add(Duration::from_secs(snapshot.date.0));
@@ -144,10 +172,10 @@ pub(crate) fn print_snapshots(snapshots: &[Snapshot], out: &mut dyn Write) -> io
         let (millis, seconds) =
             (snapshot.vm_clock / 1_000_000 % 1000, snapshot.vm_clock / 1_000_000_000);
         let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        let clock = format!("{hours:02}:{minutes:02}:{seconds:02}.{millis:03}");
+        let clock = format!("{hours:04}:{minutes:02}:{seconds:02}.{millis:03}");
         let icount = snapshot.icount.map(|n| n.to_string()).unwrap_or_default();
         let (id, name) = (clean(&snapshot.id), clean(&snapshot.name));
-        writeln!(out, "{id:<9} {name:<16} {size:>8}{date:>20}{clock:>13}{icount:>11}")?;
+        writeln!(out, "{id:<7} {name:<16} {size:>8}{date:>20}{clock:>16}{icount:>11}")?;
     }
     Ok(())
 }
