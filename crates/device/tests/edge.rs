@@ -291,7 +291,7 @@ fn a_map_that_may_be_long_is_not_made_by_a_thread_with_other_things_to_do() {
     }
 }
 
-/// A zero of 10 GiB that is written piece by piece: the submitting thread is not kept until its
+/// A zero of 1 GiB that is written piece by piece: the submitting thread is not kept until its
 /// end, not even by a device that never waits.
 #[test]
 fn a_thread_that_submits_something_long_has_other_things_to_do() {
@@ -300,7 +300,7 @@ fn a_thread_that_submits_something_long_has_other_things_to_do() {
         let disk = &edges(&device)[way];
         let (tx, rx) = std::sync::mpsc::channel();
         let flags = ZeroFlags::default();
-        let operation = Operation::Zero { offset: 0, len: 10 << 30, flags };
+        let operation = Operation::Zero { offset: 0, len: 1 << 30, flags };
         disk.submit(operation, Box::new(move |result| tx.send(result).unwrap()));
         rx.recv().unwrap().unwrap();
         let here = count.load(Ordering::SeqCst);
