@@ -188,12 +188,12 @@ fn is_dirty(disk: &PowerCut) -> bool {
 
 #[test]
 fn an_image_that_is_written_reads_as_the_model_and_has_no_log_when_it_is_closed() {
-    scripted::reads_as_the_model::<Small>(12);
+    scripted::reads_as_the_model::<Small>(6);
 }
 
 #[test]
 fn whenever_the_power_is_cut_the_image_is_sound_and_holds_what_was_flushed() {
-    scripted::survives_power_cuts::<Small>(3);
+    scripted::survives_power_cuts::<Small>(2);
 }
 
 #[test]
