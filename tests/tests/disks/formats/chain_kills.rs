@@ -27,7 +27,7 @@ fn an_overlay_of_which_a_rebase_or_a_commit_is_killed_reads_as_before() {
     ];
     for seed in seeds() {
         let (mut failures, mut early) = (Vec::new(), 0);
-        let rounds = if long_form() { 30 } else { 4 };
+        let rounds = if long_form() { 30 } else { 2 };
         let _case = Case::new("kill", seed);
         let mut dice = Dice::new(seed);
         for (format, words) in verbs {
