@@ -31,7 +31,7 @@ pub use devices::{
 };
 pub use devices::{DeviceKind, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
-pub use filters::{FilterKind, kind as filter, tar_member};
+pub use filters::{FilterKind, HOLDS_BACK, kind as filter, tar_member};
 pub use formats::{
     BitmapChange, Description, Findings, Format, Measure, NewRoom, Repair, Repaired, Snapshot,
     SnapshotChange, Upkeep, format, formats,

@@ -58,5 +58,6 @@ mod xor;
 mod xz;
 
 pub use filter_kind::FilterKind;
+pub use rate::HOLDS_BACK;
 pub use table::{kind, kinds, open};
 pub use tar::member as tar_member;

@@ -1,4 +1,5 @@
-//! Two rates, one for each direction, which a file may change while they are used.
+//! Two rates, one for each direction, which a file or the time of the day may change while they are
+//! used.
 //!
 //! Waiting requests are kept in the meter, and hold no thread. The file is checked when a request
 //! comes and while one waits, once a second at most, and never by the requesting thread.
@@ -14,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use device::{Error, Result, parse_size};
 
+use super::clock::LocalTime;
 use super::meter::Meter;
+use super::timetable::{Timetable, bits};
 use crate::kit::outlet::left;
 use crate::kit::params::absolute;
 
@@ -39,8 +42,29 @@ pub(super) enum Direction {
 #[derive(Clone)]
 pub(super) struct Source(Arc<Known>);
 
+/// What may change a rate while it is used.
+enum Changing {
+    Nothing,
+    /// A file with bits a second.
+    Bits(PathBuf),
+    /// A file with bytes a second, or `off`.
+    Bytes(PathBuf),
+    ByTime(Timetable),
+}
+
+impl Changing {
+    fn rate(&self) -> Result<Option<u64>> {
+        match self {
+            Self::Nothing => Ok(None),
+            Self::Bits(path) => read(path, |text| parse_size(text.trim()).map(Some)),
+            Self::Bytes(path) => read(path, bits),
+            Self::ByTime(table) => Ok(Some(table.at(LocalTime::now()))),
+        }
+    }
+}
+
 struct Known {
-    file: Option<PathBuf>,
+    changing: Changing,
     /// Bits a second, as last read; 0: no limit.
     rate: AtomicU64,
     /// Whether the log has said that the file is malformed.
@@ -55,26 +79,48 @@ impl Source {
     /// The file exists and is malformed.
     pub(super) fn new(rate: Option<u64>, file: Option<&str>, log: OperatorLog) -> Result<Self> {
         let file = file.map(absolute).transpose()?;
-        let said = file.as_deref().map(read).transpose()?.flatten();
-        let rate = AtomicU64::new(said.or(rate).unwrap_or(0));
-        Ok(Self(Arc::new(Known { file, rate, complained: Mutex::default(), log })))
+        Self::of(rate, file.map_or(Changing::Nothing, Changing::Bits), log)
+    }
+
+    /// The same of a file that says bytes.
+    ///
+    /// # Errors
+    /// The file exists and is malformed.
+    pub(super) fn of_bytes(rate: Option<u64>, file: &str, log: OperatorLog) -> Result<Self> {
+        Self::of(rate, Changing::Bytes(absolute(file)?), log)
+    }
+
+    /// The rate by the time of the day.
+    ///
+    /// # Errors
+    /// It is no timetable.
+    pub(super) fn by_time(table: &str, log: OperatorLog) -> Result<Self> {
+        Self::of(None, Changing::ByTime(Timetable::parse(table)?), log)
+    }
+
+    fn of(rate: Option<u64>, changing: Changing, log: OperatorLog) -> Result<Self> {
+        let rate = AtomicU64::new(changing.rate()?.or(rate).unwrap_or(0));
+        Ok(Self(Arc::new(Known { changing, rate, complained: Mutex::default(), log })))
+    }
+
+    fn may_change(&self) -> bool {
+        !matches!(self.0.changing, Changing::Nothing)
     }
 
     /// Whether there may ever be a limit.
     pub(super) fn may_limit(&self) -> bool {
-        self.0.file.is_some() || self.rate() > 0
+        self.may_change() || self.rate() > 0
     }
 
     fn rate(&self) -> u64 {
         self.0.rate.load(Ordering::Relaxed)
     }
 
-    /// Reads the file; without one, or with a malformed one, all stays as it is.
+    /// Finds out what it is now; with a malformed file all stays as it is.
     fn look(&self) {
-        let Some(file) = &self.0.file else { return };
         // A file that does not answer (on a lost network, say) holds one thread and no more.
         let Some(mut complained) = self.0.complained.try_lock() else { return };
-        match read(file) {
+        match self.0.changing.rate() {
             Ok(said) => {
                 *complained = false;
                 self.0.rate.store(said.unwrap_or_else(|| self.rate()), Ordering::Relaxed);
@@ -88,7 +134,10 @@ impl Source {
 }
 
 /// The rate in a file, if it exists.
-fn read(path: &Path) -> Result<Option<u64>> {
+fn read<E: std::fmt::Display>(
+    path: &Path,
+    parse: impl Fn(&str) -> std::result::Result<Option<u64>, E>,
+) -> Result<Option<u64>> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let mut text = String::new();
     match opened.and_then(|file| file.take(LONGEST).read_to_string(&mut text)) {
@@ -96,8 +145,8 @@ fn read(path: &Path) -> Result<Option<u64>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::os("read the rate", e).on(path.display())),
     };
-    let wrong = |e| Error::unfit(format!("read the rate: {e}")).on(path.display());
-    parse_size(text.trim()).map(Some).map_err(wrong)
+    let wrong = |e: E| Error::unfit(format!("read the rate: {e}")).on(path.display());
+    parse(&text).map_err(wrong)
 }
 
 /// A limit for both directions.
@@ -144,6 +193,13 @@ impl Limit {
             Direction::Write => &self.writes,
         })
         .lock()
+    }
+
+    /// Whether something waits until it is paid.
+    pub(super) fn holds_back(&self) -> bool {
+        [Direction::Read, Direction::Write]
+            .into_iter()
+            .any(|direction| !self.state(direction).meter.is_idle())
     }
 
     /// Runs `job` of `client` when `bytes` are paid, or the client has left before.
@@ -199,7 +255,7 @@ impl Limit {
         }
         state.letting = false;
         let Some(wait) = state.meter.wait() else { return };
-        let wait = if self.source.0.file.is_some() { wait.min(LOOK) } else { wait };
+        let wait = if self.source.may_change() { wait.min(LOOK) } else { wait };
         let Some(due) = Instant::now().checked_add(wait.max(TICK)) else { return };
         if state.due.is_some_and(|earlier| earlier <= due) {
             return;
@@ -222,7 +278,7 @@ impl Limit {
 
     /// Has another thread check the file, if it is time.
     fn look(self: &Arc<Self>) {
-        if self.source.0.file.is_none() {
+        if !self.source.may_change() {
             return;
         }
         let mut looked = self.looked.lock();

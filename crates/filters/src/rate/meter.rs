@@ -46,6 +46,11 @@ impl<J> Meter<J> {
         self.rate == 0 && self.clients.is_empty()
     }
 
+    /// Whether no job waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.clients.is_empty()
+    }
+
     /// From `now` on, so many bits a second (0: no limit). What was earned before stays earned.
     pub(super) fn set_rate(&mut self, rate: u64, now: Instant) {
         self.earn(now);

@@ -3,21 +3,28 @@
 //! Reads and writes have separate limits; everything else is free. A request starts when it is paid
 //! for. Waiting requests hold no thread, and clients take turns.
 
+mod clock;
 mod limit;
 mod meter;
+mod timetable;
 
 use runtime::{Context, Timers, WorkPool};
 use std::sync::Arc;
 use std::time::Duration;
 
 use device::{
-    Arrival, Done, Edge, Filter, Filtered, Operation, Outcome, Over, Params, Result, param, values,
+    Arrival, Done, Edge, Error, Filter, Filtered, Operation, Outcome, Over, Params, Result, param,
+    values,
 };
 
 use crate::FilterKind;
 use limit::{Direction, Limit, Source};
 
 const BITS: &str = "BITSPERSEC";
+
+/// A metric's name and meaning: how many of these filters hold requests back at the moment.
+pub const HOLDS_BACK: (&str, &str) =
+    ("diskferry_rate_holds_back", "Filters `rate` that hold requests back until they are paid for");
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "rate",
@@ -28,12 +35,23 @@ pub(crate) const KIND: FilterKind = FilterKind {
         param("connection-rate", BITS, "for each client"),
         param("rate-file", "FILE", "the file says the rate; it is looked at while serving"),
         param("connection-rate-file", "FILE", "the same for each client"),
+        param("rate-bytes-file", "FILE", "as rate-file, with bytes a second, or off"),
+        param(
+            "rate-timetable",
+            "TIMETABLE",
+            "bytes a second by the local time: 08:00,1M 18:00,off",
+        ),
         param("burstiness", "SECONDS", "burst allowance, saved up while idle (default 2.0)"),
     ],
     reaches: |params| {
+        if params.get("rate-timetable").is_some() {
+            // The system reads the time zone once: before a sandbox shuts.
+            clock::LocalTime::now();
+        }
         // The file may be created or replaced later, so only its directory is known.
-        let files =
-            ["rate-file", "connection-rate-file"].into_iter().filter_map(|key| params.get(key));
+        let files = ["rate-file", "rate-bytes-file", "connection-rate-file"]
+            .into_iter()
+            .filter_map(|key| params.get(key));
         let folders = files.map(|file| {
             let folder =
                 std::path::Path::new(file).parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -63,11 +81,30 @@ impl Settings {
         let source = |rate: &str, file: &str| -> Result<Source> {
             Source::new(values::size(params, rate)?, params.get(file), log.clone())
         };
-        let all = source("rate", "rate-file")?;
+        let mut all = source("rate", "rate-file")?;
+        let given = |key| params.get(key).is_some();
+        let several = ["rate-file", "rate-bytes-file", "rate-timetable"].into_iter();
+        if several.filter(|key| given(*key)).count() > 1 || given("rate") && given("rate-timetable")
+        {
+            return Err(Error::invalid(
+                "rate: rate-file, rate-bytes-file and rate-timetable exclude each other, and a timetable excludes a rate",
+            ));
+        }
+        if let Some(file) = params.get("rate-bytes-file") {
+            all = Source::of_bytes(values::size(params, "rate")?, file, log.clone())?;
+        }
+        if let Some(table) = params.get("rate-timetable") {
+            all = Source::by_time(table, log.clone())?;
+        }
         let each = source("connection-rate", "connection-rate-file")?;
         let burst = values::duration(params, "burstiness")?.unwrap_or(Duration::from_secs(2));
         let limit = |source| Limit::new(source, burst, timers.clone(), pool.clone());
         let all = all.may_limit().then(|| limit(all));
+        if let Some(all) = &all {
+            let held = Arc::downgrade(all);
+            let value = move || u64::from(held.upgrade().is_some_and(|all| all.holds_back()));
+            context.control.on_measured(HOLDS_BACK.0, HOLDS_BACK.1, value);
+        }
         Ok(Self { all, each, burst, timers, pool })
     }
 
