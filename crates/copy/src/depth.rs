@@ -57,6 +57,10 @@ impl Lead {
         self.under_way += 1;
     }
 
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way
+    }
+
     /// The worker had nothing to do for this long.
     pub(crate) fn waited(&mut self, time: Duration) {
         self.depth.waited += time;

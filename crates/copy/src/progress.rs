@@ -20,6 +20,10 @@ struct Counters {
     copied: AtomicU64,
     zeroed: AtomicU64,
     skipped: AtomicU64,
+    read: AtomicU64,
+    /// In nanoseconds, of all threads together.
+    waited_for_source: AtomicU64,
+    waited_for_target: AtomicU64,
     comparing: AtomicBool,
     started: OnceLock<Instant>,
     /// The target was sent something that may have changed it.
@@ -37,6 +41,14 @@ pub struct CopyCounts {
     pub zeroed: u64,
     /// Left alone because the target reads as zeroes there.
     pub skipped: u64,
+    /// Bytes that the source was asked for, and gave.
+    pub read: u64,
+    /// How long threads had nothing to do until the source answered, all together.
+    pub waited_for_source: Duration,
+    /// The same of the target.
+    pub waited_for_target: Duration,
+    /// A filter holds requests back, to keep to a rate.
+    pub held_back: bool,
     /// All is done, and what was read of the source before its server was lost is read again and
     /// compared.
     pub comparing: bool,
@@ -62,6 +74,10 @@ impl Progress {
             copied: c.copied.load(Relaxed),
             zeroed: c.zeroed.load(Relaxed),
             skipped: c.skipped.load(Relaxed),
+            read: c.read.load(Relaxed),
+            waited_for_source: Duration::from_nanos(c.waited_for_source.load(Relaxed)),
+            waited_for_target: Duration::from_nanos(c.waited_for_target.load(Relaxed)),
+            held_back: false,
             comparing: c.comparing.load(Relaxed),
             elapsed: c.started.get().map_or(Duration::ZERO, Instant::elapsed),
         }
@@ -79,6 +95,19 @@ impl Progress {
             Moved::Zeroed => &self.0.zeroed,
         };
         counter.fetch_add(len, Relaxed);
+    }
+
+    /// The source gave this much.
+    pub(crate) fn read(&self, len: u64) {
+        self.0.read.fetch_add(len, Relaxed);
+    }
+
+    /// A thread had nothing to do until the source answered, or else the target.
+    pub(crate) fn waited(&self, for_source: bool, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let counter =
+            if for_source { &self.0.waited_for_source } else { &self.0.waited_for_target };
+        counter.fetch_add(nanos, Relaxed);
     }
 
     /// This much was done in vain, and will be done again.

@@ -121,7 +121,11 @@ impl<'a> Copy<'a> {
                 // A write that failed ends the copy, also while nothing comes.
                 self.harvest(Duration::ZERO)?;
                 self.cancel.check()?;
-                match read(buffer.get_mut(filled..).unwrap_or_default(), LOOK)? {
+                let begun = Instant::now();
+                let came = read(buffer.get_mut(filled..).unwrap_or_default(), LOOK)?;
+                self.progress.waited(true, begun.elapsed());
+                self.progress.read(came.unwrap_or(0) as u64);
+                match came {
                     None => {}
                     Some(0) => ended = true,
                     Some(n) if n <= buffer.len() - filled => filled += n,

@@ -134,12 +134,30 @@ impl Rate {
         }
     }
 
+    /// What the copy waited for most of the last few seconds; `None`: for neither end.
+    fn waiting_for(&self, now: &CopyCounts) -> Option<&'static str> {
+        if now.held_back {
+            return Some("rate");
+        }
+        let then = self.seen.front().copied().unwrap_or_default();
+        let since = |of: fn(&CopyCounts) -> Duration| of(now).saturating_sub(of(&then));
+        let source = since(|counts| counts.waited_for_source);
+        let target = since(|counts| counts.waited_for_target);
+        let long = now.elapsed.saturating_sub(then.elapsed) / 10;
+        match source > target {
+            true if source > long => Some("source"),
+            false if target > long => Some("target"),
+            _ => None,
+        }
+    }
+
     pub(super) fn json(
         &self,
         now: &CopyCounts,
         counting: Counting,
         mapped: Option<Mapped>,
     ) -> Value {
+        let copies = counting == Counting::Data;
         let whole_map = mapped.filter(|mapped| mapped.is_whole(now));
         let data = json!({
             "done": now.done(),
@@ -150,6 +168,9 @@ impl Rate {
             "data-done": mapped.map(|mapped| mapped.done(now)),
             "data-total": whole_map.map(|mapped| mapped.data),
             "rate": whole(self.per_second(now, counting)),
+            "read-rate": copies.then(|| whole(self.of(now, |counts| counts.read))),
+            "write-rate": copies.then(|| whole(self.of(now, |counts| counts.copied))),
+            "waiting-for": self.waiting_for(now).filter(|_| copies),
             "eta": match self.eta(now, counting, mapped) {
                 Eta::In(seconds) => Some((seconds * 10.0).round() / 10.0),
                 Eta::AtLeast(_) | Eta::Unknown => None,
@@ -369,6 +390,33 @@ mod tests {
         assert!(text(11, 10).ends_with("ETA unknown"));
         assert!(text(72, 10).ends_with("nothing for 1:10"));
         assert!(!text(73, 20).contains("nothing"));
+    }
+
+    #[test]
+    fn the_end_that_was_waited_for_most_is_what_is_waited_for() {
+        let ms = Duration::from_millis;
+        for (source, target, held_back, wanted) in [
+            (0, 0, false, None),
+            (50, 40, false, None),
+            (900, 400, false, Some("source")),
+            (300, 1400, false, Some("target")),
+            (900, 400, true, Some("rate")),
+        ] {
+            let mut rate = Rate::default();
+            rate.add(&now(1, 0, 0, 100));
+            let waited_for_source = ms(source);
+            let now = CopyCounts { waited_for_source, held_back, read: 80, ..now(2, 40, 0, 100) };
+            let now = CopyCounts { waited_for_target: ms(target), ..now };
+            rate.add(&now);
+            let json = rate.json(&now, Counting::Data, None);
+            assert_eq!(json["data"]["waiting-for"].as_str(), wanted, "{json}");
+            assert_eq!(
+                (&json["data"]["read-rate"], &json["data"]["write-rate"]),
+                (&json!(80), &json!(40))
+            );
+            let json = rate.json(&now, Counting::All("zeroed"), None);
+            assert!(json["data"]["waiting-for"].is_null() && json["data"]["read-rate"].is_null());
+        }
     }
 
     #[test]

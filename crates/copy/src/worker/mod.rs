@@ -124,8 +124,13 @@ impl Worker {
             } else if !self.tickets.is_empty() {
                 let begun = Instant::now();
                 self.wait()?;
-                self.reads.waited(begun.elapsed());
-                self.writes.waited(begun.elapsed());
+                let time = begun.elapsed();
+                self.reads.waited(time);
+                self.writes.waited(time);
+                // The slower end has more requests in flight: the other one's are soon answered.
+                let reads = self.reads.under_way();
+                let for_source = reads > self.tickets.len().saturating_sub(reads);
+                self.job.account.progress.waited(for_source, time);
             } else if self.more {
                 self.next_unit(true);
             } else {
@@ -208,6 +213,9 @@ impl Worker {
         let taken = pair.target.take(stretch.start, stretch.len, from, share_only).unwrap_or(0);
         if taken > 0 {
             self.retire(stretch.start..stretch.start + taken, Moved::Copied, epoch);
+            if self.job.witness.is_none() {
+                account.progress.read(taken);
+            }
             if self.job.witness.is_some() {
                 self.taken.push_back(stretch.start..stretch.start + taken);
             }
@@ -308,6 +316,7 @@ impl Worker {
             match completed.outcome {
                 Ok(outcome) => {
                     let buffer = read_outcome(outcome, len).ok_or_else(|| confused("source"))?;
+                    self.job.account.progress.read(len as u64);
                     if let Some(sums) = &self.job.sums {
                         let range = offset..offset + len as u64;
                         sums.saw(range, started.epoch, self.job.pair.source_epoch());

@@ -131,7 +131,10 @@ impl Running {
     /// How far it is.
     #[must_use]
     pub fn counts(&self) -> CopyCounts {
-        self.progress.snapshot()
+        let measured = self.ending.context.control.measures()();
+        let (name, _) = disk::HOLDS_BACK;
+        let held_back = measured.iter().any(|gauge| gauge.name == name && gauge.value > 0);
+        CopyCounts { held_back, ..self.progress.snapshot() }
     }
 
     /// Asks it to stop. Returns whether it was not asked before.
