@@ -22,6 +22,7 @@ mod model;
 mod page_cache;
 mod prealloc;
 mod qemu_img;
+mod rates;
 mod resume;
 mod sandbox;
 mod security;

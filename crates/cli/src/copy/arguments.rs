@@ -42,9 +42,7 @@ fn ends(command: Command) -> Command {
         ))
         .arg(value("--length SIZE", "Copy this many bytes [default: to the end of the source]"))
         .arg(value("--target-offset SIZE", "Copy to this byte of the target instead"))
-        .arg(
-            value("--rate BYTES[/s]", "Write at most this many bytes a second: 100M, or 100M/s"),
-        )
+        .args(copying::rates())
         .arg(external_argument())
         .arg(sandbox::argument())
 }

@@ -62,8 +62,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     };
     let (window, at) = range(matches, &target_image)?;
     let journal = copying::journal_of(matches);
-    let rate = image::word(matches, "rate");
-    let rate = rate.map(|text| copying::rate(text, "--rate")).transpose()?;
+    let rate = copying::rate_of(matches)?;
     let target_stack = filters(matches, "target-filter")?.over_image(target_image);
     let request = CopyRequest::new(matches, vec![source], (target, target_stack))?;
     let changes = copying::changes_of(matches)?;

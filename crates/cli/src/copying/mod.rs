@@ -22,7 +22,7 @@ use transfer::job::{Advice, Job, JobError, JobSource, Planned, Prepared, Publish
 use self::front::{Telling, unread};
 pub(crate) use self::promise::TargetPromise;
 pub(crate) use self::proof::{ProofFiles, ProofWish};
-pub(crate) use self::rate::rate;
+pub(crate) use self::rate::{rate, rate_of, rates};
 use crate::arguments::{flag, value};
 use crate::digest::file;
 use crate::failure::{ExitResult, Failure, say};

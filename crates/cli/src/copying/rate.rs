@@ -1,9 +1,12 @@
 //! How many bytes a second may be written, in the words of the verbs that copy.
 
+use clap::{Arg, ArgMatches, ValueHint};
 use device::parse_size;
 use disk::Stack;
 
+use crate::arguments::value;
 use crate::failure::Failure;
+use crate::image;
 
 /// The filter that limits writing to this many bytes a second: `10M`, or `10M/s`. `option` is the
 /// option that it came from.
@@ -15,4 +18,42 @@ pub(crate) fn rate(text: &str, option: &str) -> Result<Stack, Failure> {
         Failure::usage(format!("{option}: {text} is not a rate; write for example 100M"))
     })?;
     Ok(Stack::parse([&*format!("rate?rate={bits}")])?)
+}
+
+/// `--rate`, and what changes it.
+pub(crate) fn rates() -> [Arg; 3] {
+    let rate = value("--rate BYTES[/s]", "Write at most this many bytes a second: 100M, or 100M/s");
+    let file = value("--rate-file FILE", "Write as many as FILE says, which may change meanwhile")
+        .value_hint(ValueHint::FilePath);
+    let table = value(
+        "--bandwidth-schedule TIMETABLE",
+        "The same by the time of the day: \"08:00,512K 23:00,off\"",
+    );
+    [
+        rate,
+        file.long_help(
+            "Write at most as many bytes a second as FILE says: 100M, 100M/s, or off. It is read once a second. Where it is \
+             missing or empty, --rate stands, or no limit",
+        ),
+        table
+            .long_help(
+                "Write at most as many bytes a second as the time of the day says, in the words of rclone's --bwlimit: \
+                 \"08:00,512K 12:00,10M 13:00,512K 23:00,off\". Times are local, each lasts until the next, and one may be \
+                 of a day: Sat-08:00,off",
+            )
+            .conflicts_with_all(["rate", "rate-file"]),
+    ]
+}
+
+/// The filter that they ask for.
+pub(crate) fn rate_of(matches: &ArgMatches) -> Result<Option<Stack>, Failure> {
+    let fixed = image::word(matches, "rate").map(|text| rate(text, "--rate")).transpose()?;
+    let table = image::word(matches, "bandwidth-schedule");
+    let changing =
+        [("rate-bytes-file", image::word(matches, "rate-file")), ("rate-timetable", table)];
+    let changing = changing.into_iter().find_map(|(key, word)| Some((key, word?)));
+    let Some((key, word)) = changing else { return Ok(fixed) };
+    let mut stack = fixed.map_or_else(|| Stack::parse(["rate"]), Ok)?;
+    stack.take(key, word)?;
+    Ok(Some(stack))
 }
