@@ -269,3 +269,45 @@ fn every_kind_of_source_goes_on_into_every_kind_of_target() {
         }
     }
 }
+
+#[test]
+fn a_copy_whose_servers_are_killed_goes_on_when_they_are_back() {
+    let temp = TempDir::new();
+    let (raw, _) = source(&temp, 160);
+    let wanted = fs::read(&raw).unwrap();
+    let sockets = [temp.join("from"), temp.join("to")];
+    let (target, journal) = (temp.join("target"), temp.join("journal"));
+    // Which of the servers die, and whether the copy does, too.
+    for (dying, with_copy) in [(0..1, false), (1..2, false), (0..2, false), (0..2, true)] {
+        drop(fs::File::create(&target).unwrap().set_len(wanted.len() as u64));
+        let start = |which: usize| match which {
+            0 => Serve::file(&raw).option("-r").start_at(&sockets[0]),
+            _ => Serve::file(&target).start_at(&sockets[1]),
+        };
+        let mut servers = [Some(start(0)), Some(start(1))];
+        let uris = servers.each_ref().map(|server| server.as_ref().unwrap().uri(""));
+        let words = ["copy", "-q", "--journal", text(&journal), &uris[0], &uris[1]];
+        for _ in 0..3 {
+            let before = length(&journal);
+            let slow = [&["copy", "--rate=64M"], &words[1..]].concat();
+            let job = Job::start(&mut ours(slow));
+            wait_for("something is durable", || length(&journal) > before + 400);
+            std::thread::sleep(Duration::from_micros(random(30_000)));
+            if with_copy {
+                job.signal(Signal::KILL);
+            }
+            dying.clone().for_each(|which| servers[which].take().unwrap().kill());
+            let died = job.wait();
+            if !with_copy {
+                assert_eq!(died.status.code(), Some(75), "{died:?}");
+                assert!(died.failed().ends_with("; the same command goes on"), "{died:?}");
+            }
+            dying.clone().for_each(|which| servers[which] = Some(start(which)));
+        }
+        ferry(words).succeeded();
+        drop(servers);
+        assert!(fs::read(&target).unwrap() == wanted, "{dying:?}, {with_copy}");
+        fs::remove_file(&target).unwrap();
+        fs::remove_file(&journal).unwrap();
+    }
+}
