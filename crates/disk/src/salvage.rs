@@ -1,7 +1,7 @@
 //! A disk of which some bytes cannot be read, for users who want the rest: zeroes replace them, and
 //! each gap is reported. Only where it was asked for explicitly.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::below::ask;
@@ -9,15 +9,16 @@ use device::{
     Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
     PathsBelow, Result, Session,
 };
-use runtime::{Context, Mutex, spawn, to_usize};
+use runtime::{Context, Mutex, RangeSet, spawn, to_usize};
 
 /// The smallest piece that is given up: a sector.
 const SECTOR: u64 = 512;
-/// Gaps that are remembered, so that each is reported once.
-const MANY: usize = 64 << 10;
+/// Gaps that do not touch each other and are remembered, so that each is reported once.
+const MANY: usize = 1 << 20;
 
-/// Called once for each gap: first byte, and the disk's error.
-pub type OnGap = dyn Fn(u64, &Error) + Send + Sync;
+/// Called once for each block that cannot be read, with the disk's error; an empty range is where
+/// only the map could not be read. With an error the read fails instead.
+pub type OnGap = dyn Fn(Range<u64>, &Error) -> Result<()> + Send + Sync;
 
 /// A disk that reads as zeroes where `disk` cannot be read.
 #[must_use]
@@ -39,15 +40,19 @@ struct Salvage {
 
 struct Gaps {
     tell: Arc<OnGap>,
-    told: Mutex<BTreeSet<u64>>,
+    told: Mutex<RangeSet>,
 }
 
 impl Gaps {
-    fn tell(&self, at: u64, error: &Error) {
+    fn tell(&self, gap: Range<u64>, error: &Error) -> Result<()> {
         let mut told = self.told.lock();
-        if told.len() < MANY && told.insert(at) {
-            (self.tell)(at, error);
+        if told.covering(gap.start).is_some() || told.count() >= MANY {
+            return Ok(());
         }
+        // What was refused is told again.
+        (self.tell)(gap.clone(), error)?;
+        told.add(gap);
+        Ok(())
     }
 }
 
@@ -68,7 +73,7 @@ async fn read(below: &Edge, gaps: &Gaps, offset: u64, mut whole: Buffer) -> Resu
             Ok(_) => return Err(Error::unanswered()),
             Err(e) if is_of_the_way(&e) => return Err(e),
             // The buffer is zero there from the beginning.
-            Err(e) if at / size == (end - 1) / size => gaps.tell(at, &e),
+            Err(e) if at / size == (end - 1) / size => gaps.tell(at..end, &e)?,
             Err(_) => {
                 let middle = at.midpoint(end).next_multiple_of(size);
                 let middle = if middle < end { middle } else { end - (end - 1) % size - 1 };
@@ -102,7 +107,7 @@ async fn resolve(
         Err(e) if is_of_the_way(&e) => return Err(e),
         outcome => {
             if let Err(e) = outcome {
-                gaps.tell(offset, &e);
+                gaps.tell(offset..offset, &e)?;
             }
             Outcome::Extents(vec![Extent::new(offset, len, ExtentKind::Data)])
         }
@@ -163,11 +168,17 @@ mod tests {
     #[test]
     fn only_the_sectors_that_cannot_be_read_are_zeroes_and_each_is_told_once() {
         let context = Context::default();
+        let note = |to: Arc<Mutex<Vec<u64>>>| {
+            move |gap: Range<u64>, _: &Error| {
+                to.lock().push(gap.start);
+                Ok(())
+            }
+        };
         let bad = vec![0..1, 5000..5001, 99_000..100_000];
         let below = Simple::edge(broken(bad.clone()), &context.pool);
         let told = Arc::new(Mutex::new(Vec::new()));
         let to = told.clone();
-        let disk = salvage(&below, Arc::new(move |at, _| to.lock().push(at)), &context);
+        let disk = salvage(&below, Arc::new(note(to)), &context);
         for _ in 0..2 {
             let mut bytes = vec![1; 100_000];
             disk.read(&mut bytes, 0).unwrap();
@@ -190,7 +201,7 @@ mod tests {
         let lost = TestDevice::blank(Info::new("lost", 100_000))
             .hooked(|_| Fate::fail(ErrorKind::Disconnected));
         let below = Simple::edge(lost, &context.pool);
-        let disk = salvage(&below, Arc::new(|at, _| panic!("a gap at {at}")), &context);
+        let disk = salvage(&below, Arc::new(|gap, _| panic!("a gap at {gap:?}")), &context);
         let error = disk.read(&mut [1; 4096], 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Disconnected);
         assert!(disk.resolve(0, 4096, 1, &mut Vec::new()).is_err());

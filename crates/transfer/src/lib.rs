@@ -1,6 +1,6 @@
 //! What stands around the copy engine, for every program that copies: the [`job`] of a copy;
-//! digests of what disks hold; manifests, which say what each stretch of a disk held; and journals,
-//! by which a copy goes on.
+//! digests of what disks hold; manifests, which say what each stretch of a disk held; journals, by
+//! which a copy goes on; and mapfiles of what could not be read.
 //!
 //! It prints nothing. What it promises of a digest is in [`digest`].
 
@@ -9,6 +9,7 @@ pub mod digest;
 pub mod job;
 mod journal;
 mod manifest;
+pub mod mapfile;
 mod proof;
 
 pub use digest::{ContentDigest, DigestKind, DigestedRange, Digester};

@@ -29,5 +29,6 @@ mod security;
 mod shortcuts;
 mod target_zero;
 mod tracing;
+mod unread;
 mod words;
 mod zero_and_trim;

@@ -6,7 +6,7 @@ use device::parse_size;
 use disk::{Image, Named, Stack};
 use transfer::job::Job;
 
-use crate::copying::{self, CopyRequest};
+use crate::copying::{self, CopyRequest, UnreadWish};
 use crate::failure::Failure;
 use crate::formats;
 use crate::image::{self, Source};
@@ -55,7 +55,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         ..job
     });
     Ok(CopyRequest {
-        salvages: matches.get_flag("salvage"),
+        salvages: matches.get_flag("salvage").then_some(UnreadWish { most: None, mapfile: None }),
         show: if quiet { Show::Nothing } else { shown },
         warns: !quiet,
         ..request

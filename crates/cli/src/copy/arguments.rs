@@ -110,10 +110,11 @@ fn writing(command: Command) -> Command {
         .arg(crate::force::argument())
         .arg(copying::journal().conflicts_with_all([
             "no-flush", "no-clobber", "wipe", "blkhash", "digest", "manifest", "offset", "length",
-            "target-offset",
+            "target-offset", "max-errors",
         ]))
         .arg(copying::verify())
         .arg(copying::changes())
+        .args(copying::unread())
         .arg(flag("--no-clobber", "Fail if the target exists already"))
         .arg(flag("--keep-partial", "Keep a file that the copy created when it fails"))
         .arg(

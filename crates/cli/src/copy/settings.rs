@@ -82,6 +82,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     });
     Ok(CopyRequest {
         proof: proof(matches)?,
+        salvages: copying::unread_wish(matches),
         is_verbose,
         promise,
         warns: show != Show::Json,

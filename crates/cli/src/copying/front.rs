@@ -1,14 +1,11 @@
 //! What a job tells the user, and what the user's words allow.
 
-use std::sync::Arc;
-
-use device::{Edge, Error, Result};
+use device::{Edge, Result};
 use disk::Opened;
 use runtime::Context;
-use transfer::job::{Front, OnUnread};
+use transfer::job::Front;
 
 use super::CopyRequest;
-use crate::failure::say;
 use crate::progress::Display;
 
 pub(super) struct Telling<'a> {
@@ -37,13 +34,4 @@ impl Front for Telling<'_> {
     fn warn(&self, text: &str) {
         self.display.warn(text);
     }
-}
-
-/// Warns of what cannot be read.
-pub(super) fn unread(warns: bool) -> Arc<OnUnread> {
-    Arc::new(move |at, e: &Error| {
-        if warns {
-            say(&format!("warning: error while reading offset {at}: {e}"));
-        }
-    })
 }

@@ -6,6 +6,7 @@ mod front;
 mod promise;
 mod proof;
 mod rate;
+mod unread;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,12 +18,16 @@ use device::ErrorKind;
 use disk::{Named, Stack};
 use runtime::{Context, OperatorLog, Patience};
 use transfer::changes::Changes;
-use transfer::job::{Advice, Job, JobError, JobSource, Planned, Prepared, Published, Ready};
+use transfer::job::{
+    Advice, Job, JobError, JobSource, Planned, Prepared, Published, Ready, TargetFate,
+};
 
-use self::front::{Telling, unread};
+use self::front::Telling;
 pub(crate) use self::promise::TargetPromise;
 pub(crate) use self::proof::{ProofFiles, ProofWish};
 pub(crate) use self::rate::{rate, rate_of, rates};
+use self::unread::Unread;
+pub(crate) use self::unread::{UnreadWish, arguments as unread, wish as unread_wish};
 use crate::arguments::{flag, value};
 use crate::digest::file;
 use crate::failure::{ExitResult, Failure, say};
@@ -37,7 +42,7 @@ pub(crate) struct CopyRequest {
     pub(crate) sources: Vec<Source>,
     pub(crate) job: Job,
     /// What cannot be read is copied as zeroes.
-    pub(crate) salvages: bool,
+    pub(crate) salvages: Option<UnreadWish>,
     /// Whether the user means it that the target becomes a raw disk.
     pub(crate) promise: TargetPromise,
     /// Says what both ends are.
@@ -72,7 +77,7 @@ impl CopyRequest {
         Ok(Self {
             sources,
             job,
-            salvages: false,
+            salvages: None,
             promise: TargetPromise::Kept,
             is_verbose: false,
             proof: None,
@@ -94,11 +99,12 @@ impl CopyRequest {
 pub(crate) fn run(work: &CopyRequest) -> ExitResult {
     let proof = work.proof.as_ref().map(ProofFiles::open).transpose()?;
     let digest = proof.as_ref().map(ProofFiles::of_job).transpose()?;
-    let salvages = work.salvages.then(|| unread(work.warns));
+    let unread = work.salvages.as_ref().map(|wish| Unread::begin(wish, work)).transpose()?;
+    let salvages = unread.as_ref().map(|unread| unread.hook(work));
     let job = Job { digest, salvages, ..work.job.clone() }.prepare()?;
     let sandbox = Sandbox::enter(work.sandbox, &job.job().reach())?;
     let display = Display::new(work.show, Counting::Data);
-    match prepare_and_copy(work, job, sandbox, (display, proof)) {
+    match prepare_and_copy(work, job, sandbox, (display, Notes { proof, unread })) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err((display, failure, report)) => {
             let failure = failure.with_usage_code(work.usage);
@@ -108,6 +114,12 @@ pub(crate) fn run(work: &CopyRequest) -> ExitResult {
     }
 }
 
+/// What is noted of a copy.
+struct Notes {
+    proof: Option<ProofFiles>,
+    unread: Option<Unread>,
+}
+
 type Failed = (Display, Failure, Option<Box<Report>>);
 
 #[expect(clippy::result_large_err, reason = "once, at the end")]
@@ -115,14 +127,14 @@ fn prepare_and_copy(
     work: &CopyRequest,
     job: Prepared,
     sandbox: Sandbox,
-    (display, proof): (Display, Option<ProofFiles>),
+    (display, notes): (Display, Notes),
 ) -> Result<(), Failed> {
     let log = OperatorLog::new(|line| say(&line.to_string()));
     let context = Context::default().with_log(log).with_patience(work.patience);
     let ready = open_both(work, job, &context, &display);
     let ready = ready.and_then(|ready| sandbox.shut().map(|_| ready));
     let result = match ready {
-        Ok((Ready::Copy(planned), watch)) => copy_and_show(work, *planned, watch, (display, proof)),
+        Ok((Ready::Copy(planned), watch)) => copy_and_show(work, *planned, watch, (display, notes)),
         Ok((Ready::Done, _)) => {
             display.note(&format!(
                 "{}: was copied before, and samples of it are as they were; nothing was done",
@@ -161,7 +173,7 @@ fn copy_and_show(
     work: &CopyRequest,
     planned: Planned,
     (signals, over): Watch,
-    (mut display, proof): (Display, Option<ProofFiles>),
+    (mut display, Notes { proof, unread }): (Display, Notes),
 ) -> Result<(), Failed> {
     if work.is_verbose && work.show != Show::Json {
         display.note(&planned.words());
@@ -169,6 +181,12 @@ fn copy_and_show(
     if let Some(source) = planned.mapped() {
         display.source(source);
     }
+    let size = planned.size().unwrap_or(0);
+    let ended = |fate: Option<TargetFate>, report: &Report| {
+        let first = work.job.window.map_or(0, |(start, _)| start);
+        let part = first..first.saturating_add(size);
+        unread.as_ref().map_or(Ok(()), |unread| unread.end((part, fate), report, work))
+    };
     let running = match planned.start(over) {
         Ok(running) => running,
         Err(e) => return Err((display, e.into(), None)),
@@ -185,11 +203,16 @@ fn copy_and_show(
         Ok(settled) => settled.publish(),
         Err(mut e) => {
             let (kind, report) = (e.error.kind(), e.report.take());
+            let fate = e.target.as_ref().map(|(_, fate)| *fate);
+            let map = report.as_ref().map_or(Ok(()), |report| ended(fate, report));
             let goes_on = work.job.journal.is_some() && report.as_ref().is_some_and(|r| r.touched);
             e.report.clone_from(&report);
             let mut failure = Failure::from(e);
             if goes_on {
                 failure = failure.and("; the same command goes on");
+            }
+            if let Err(e) = map {
+                failure = failure.and("; ").and(&e.line());
             }
             if kind == ErrorKind::Cancelled {
                 failure = failure.with_code(stopped.unwrap_or(1));
@@ -199,17 +222,33 @@ fn copy_and_show(
     };
     match done {
         Ok(Published { report, digest, verified }) => {
-            display.succeed(&now, &report);
+            let lacks = ended(Some(TargetFate::Complete), &report).err();
+            let lacks = match lacks {
+                Some(lacks) => Some((display, lacks, Some(Box::new(report)))),
+                None => {
+                    display.succeed(&now, &report);
+                    None
+                }
+            };
             if verified && work.show != Show::Nothing && work.show != Show::Json {
                 say(&format!("{}: verified", work.job.target));
             }
-            let (Some(proof), Some(digest)) = (proof, digest) else { return Ok(()) };
-            let said = proof.say(digest, &work.job.target.to_string());
-            said.map_err(|e| (Display::new(Show::Nothing, Counting::Data), e, None))
+            if let (Some(proof), Some(digest)) = (proof, digest) {
+                let said = proof.say(digest, &work.job.target.to_string());
+                said.map_err(|e| (Display::new(Show::Nothing, Counting::Data), e, None))?;
+            }
+            lacks.map_or(Ok(()), Err)
         }
         Err(mut e) => {
             let report = e.report.take();
-            Err((display, e.into(), report))
+            let fate = e.target.as_ref().map(|(_, fate)| *fate);
+            let map = report.as_ref().map_or(Ok(()), |report| ended(fate, report));
+            let failure = Failure::from(e);
+            let failure = match map {
+                Ok(()) => failure,
+                Err(map) => failure.and("; ").and(&map.line()),
+            };
+            Err((display, failure, report))
         }
     }
 }
@@ -245,10 +284,10 @@ pub(crate) fn changes() -> Arg {
         .long_help(
             "Copy only what changed since the target held the source; it exists, and nothing else in it is touched. FROM is \
              bitmap:NAME, a dirty bitmap of the source (its context is qemu:dirty-bitmap:NAME); or a file: a manifest of the \
-             last copy (--manifest), JSON of `map --context`, `qemu-img map`, `rbd diff` or VMware, or the output of \
-             thin_delta",
+             last copy (--manifest), JSON of `map --context`, `qemu-img map`, `rbd diff` or VMware, the output of \
+             thin_delta, or a mapfile of ddrescue (what is not finished)",
         )
-        .conflicts_with_all(["no-clobber", "wipe"])
+        .conflicts_with_all(["no-clobber", "wipe", "offset", "length", "target-offset"])
 }
 
 /// What it says. Reads the file.

@@ -4,7 +4,7 @@
 //! Files for them are opened before anything else, so that the sandbox may close behind them.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -46,9 +46,11 @@ impl ProofFiles {
     pub(crate) fn open(wish: &ProofWish) -> Result<Self, Failure> {
         let old_digest = |head: &[u8]| head.len() < DIGEST;
         let old_manifest = |head: &[u8]| head.is_empty() || head.starts_with(b"{\"manifest\":");
-        let to = wish.to.as_deref().map(|path| open(path, "digest", old_digest)).transpose()?;
+        let to =
+            wish.to.as_deref().map(|path| open_empty(path, "digest", old_digest)).transpose()?;
         let manifest = wish.manifest.as_deref();
-        let manifest = manifest.map(|path| open(path, "manifest", old_manifest)).transpose()?;
+        let manifest =
+            manifest.map(|path| open_empty(path, "manifest", old_manifest)).transpose()?;
         Ok(Self { wish: wish.clone(), to, manifest })
     }
 
@@ -87,14 +89,14 @@ impl ProofFiles {
 
 /// Opens a file to be written anew, if what it holds now is `old`, which is given the beginning of
 /// it.
-fn open(path: &Path, what: &str, old: impl Fn(&[u8]) -> bool) -> Result<File, Failure> {
+pub(super) fn open(path: &Path, what: &str, old: impl Fn(&[u8]) -> bool) -> Result<File, Failure> {
     let failed = |e| Failure::new(format!("{what} {}: {e}", path.display()));
     let mut options = File::options();
     let is_file = std::fs::metadata(path).map_or(true, |about| about.is_file());
     if !is_file {
         return options.write(true).open(path).map_err(failed);
     }
-    let mut file =
+    let file =
         options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
     let mut head = Vec::new();
     (&file).take(DIGEST as u64).read_to_end(&mut head).map_err(failed)?;
@@ -104,7 +106,22 @@ fn open(path: &Path, what: &str, old: impl Fn(&[u8]) -> bool) -> Result<File, Fa
             "{path}: holds something else than an old {what}; nothing was changed: name another file, or remove it"
         )));
     }
-    file.set_len(0).map_err(failed)?;
-    std::io::Seek::rewind(&mut file).map_err(failed)?;
     Ok(file)
+}
+
+/// The same, and empties it.
+fn open_empty(path: &Path, what: &str, old: impl Fn(&[u8]) -> bool) -> Result<File, Failure> {
+    let file = open(path, what, old)?;
+    empty(&file).map_err(|e| Failure::new(format!("{what} {}: {e}", path.display())))?;
+    Ok(file)
+}
+
+/// Empties a file, which is written from its beginning on. What is no file has nothing to be
+/// emptied of.
+pub(super) fn empty(mut file: &File) -> std::io::Result<()> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+        file.rewind()?;
+    }
+    Ok(())
 }

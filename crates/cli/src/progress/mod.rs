@@ -8,7 +8,7 @@ mod signals;
 use clap::{ArgMatches, Command};
 
 pub(crate) use line::Counting;
-pub(crate) use show::{Display, percent};
+pub(crate) use show::{Display, percent, warning};
 pub(crate) use signals::{SignalEvent, Signals};
 
 use crate::arguments::{flag, value};

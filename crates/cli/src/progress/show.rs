@@ -97,9 +97,7 @@ impl Display {
     /// Something that the user should know.
     pub(crate) fn warn(&self, message: &str) {
         if self.show == Show::Json {
-            self.print(
-                &json!({"version": VERSION, "type": "warning", "data": {"message": message}}),
-            );
+            warning(message);
         } else {
             self.print(&format_args!("{}: warning: {message}", program()));
         }
@@ -162,6 +160,11 @@ impl Display {
         }
         say(&json!({"version": VERSION, "type": "error", "data": data}));
     }
+}
+
+/// A warning as a JSON line. It may come from any thread.
+pub(crate) fn warning(message: &str) {
+    say(&json!({"version": VERSION, "type": "warning", "data": {"message": message}}));
 }
 
 /// The percentage, as qemu-img prints it on standard output for programs to parse. Below 100 as

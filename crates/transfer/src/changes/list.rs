@@ -5,7 +5,8 @@
 //!   --output=json` (what the top layer holds), `rbd diff --format json` (all of it), or anything
 //!   else that has no more than those keys;
 //! - an object with such an array as `changedArea`: VMware's `QueryChangedDiskAreas`;
-//! - the XML of `thin_delta`: what is different, or on one side only.
+//! - the XML of `thin_delta`: what is different, or on one side only;
+//! - a mapfile of GNU ddrescue: what is not finished.
 
 use std::ops::Range;
 
@@ -14,6 +15,7 @@ use runtime::RangeSet;
 use serde_json::{Map, Value};
 
 use super::{RANGES, limit};
+use crate::mapfile;
 
 /// Bytes of a sector, the unit of thin_delta's block size.
 const SECTOR: u64 = 512;
@@ -24,8 +26,9 @@ pub(super) fn read(text: &[u8]) -> Result<RangeSet> {
     let ranges = match first {
         Some(b'<') => of_thin_delta(std::str::from_utf8(text).map_err(|_| wrong("is no text"))?),
         Some(b'[' | b'{') => of_json(text),
+        Some(b'#') => mapfile::unfinished(text),
         _ => Err(wrong(
-            "is none that is known: a manifest, JSON with offset and length, or the XML of thin_delta",
+            "is none that is known: a manifest, JSON with offset and length, the XML of thin_delta, or a mapfile of ddrescue",
         )),
     }?;
     if ranges.len() > RANGES {

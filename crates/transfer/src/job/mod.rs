@@ -28,6 +28,7 @@ mod target;
 mod verify;
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -101,8 +102,9 @@ pub struct Job {
 
 runtime::debug_as!(Job);
 
-/// Is told of what cannot be read: where, and why.
-pub type OnUnread = dyn Fn(u64, &Error) + Send + Sync;
+/// Is told of each block of the source that cannot be read, and why; an empty range is where only
+/// the map cannot be read. With an error the copy ends.
+pub type OnUnread = dyn Fn(Range<u64>, &Error) -> Result<()> + Send + Sync;
 
 /// A disk that is copied.
 #[derive(Clone, Debug)]
@@ -204,6 +206,9 @@ impl Job {
     /// The journal cannot be opened, or another job uses it. What is wrong with the ends is told
     /// once the source is open.
     pub fn prepare(self) -> std::result::Result<Prepared, JobError> {
+        if self.changes.is_some() && (self.window.is_some() || self.at.is_some()) {
+            return Err(JobError::usage("changes are those of a whole disk, not of a range of it"));
+        }
         let journal = self.journal.as_deref().map(CopyJournal::open).transpose()?;
         let resuming = journal.map(|journal| Resuming::of(journal, &self)).transpose()?;
         let related = Related::of(&self);

@@ -145,6 +145,12 @@ fn for_target(holds: Holds, options: Options) -> Options {
 }
 
 impl Planned {
+    /// Bytes of what is copied from, in which changes and places are; `None` for a stream.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        self.source.size()
+    }
+
     /// The disk whose map tells how much is copied; `None` if all of it is, or the map does not
     /// tell.
     #[must_use]

@@ -1,10 +1,11 @@
 //! The source of a job, open: one disk, several one behind the other, a range of that, or a
 //! stream.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use copy::{Anew, Reflink};
-use device::{Edge, Info, Result};
+use device::{Edge, Error, Info, Result};
 use disk::{ByteStream, ConcatPart, OpenOptions, Storage, concat};
 use runtime::Context;
 
@@ -132,7 +133,10 @@ fn open_sources(
     }
     let edge = as_one(&all, job.window, context)?;
     let Some(tell) = job.salvages.clone() else { return Ok(edge) };
-    Ok(disk::salvage(&edge, Arc::new(move |at, e: &device::Error| tell(at, e)), context))
+    // What the user knows of are bytes of the source, whatever part of it is copied.
+    let first = job.window.map_or(0, |(start, _)| start);
+    let told = move |gap: Range<u64>, e: &Error| tell(gap.start + first..gap.end + first, e);
+    Ok(disk::salvage(&edge, Arc::new(told), context))
 }
 
 fn options_of_sources(job: &Job) -> OpenOptions {
@@ -160,7 +164,7 @@ pub(super) fn anew(job: &Job, context: &Context) -> Anew {
             return Ok(edge);
         }
         // What cannot be read was told when it was read first.
-        Ok(disk::salvage(&edge, Arc::new(|_, _: &device::Error| {}), &context))
+        Ok(disk::salvage(&edge, Arc::new(|_, _| Ok(())), &context))
     })
 }
 
