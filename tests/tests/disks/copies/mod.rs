@@ -3,6 +3,7 @@
 //! and a failure is a failure: status 1, one line, no half file.
 
 mod ends;
+mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
