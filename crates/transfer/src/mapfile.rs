@@ -103,6 +103,7 @@ fn number(word: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges are what is compared")]
 mod tests {
     use super::*;
 
