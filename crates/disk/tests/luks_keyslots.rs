@@ -10,7 +10,7 @@ use trial::{PowerCut, TestDice};
 
 use crate::support::{Place, all, create, must, pattern};
 
-const SIZE: u64 = 64 << 10;
+const SIZE: usize = 64 << 10;
 
 /// Names no files.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ fn make(place: &Place, format: &str, key: &str) -> String {
         ],
     };
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let created = create(&path, format, &options, SIZE).unwrap();
-    created.edge.write(&pattern(SIZE as usize, 3), 0, false).unwrap();
+    let created = create(&path, format, &options, SIZE as u64).unwrap();
+    created.edge.write(&pattern(SIZE, 3), 0, false).unwrap();
     created.edge.device().finish().unwrap();
     created.edge.flush().unwrap();
     if let Some(made) = created.made {
@@ -80,7 +80,7 @@ fn opens(path: &str, format: &str, key: &str) -> bool {
     let named = Named::parse(path).unwrap();
     match disk::open(&named, &stack, &OpenOptions::read_only(), &Context::default()) {
         Ok(opened) => {
-            assert!(all(&opened.edge)[..SIZE as usize] == pattern(SIZE as usize, 3));
+            assert!(all(&opened.edge)[..SIZE] == pattern(SIZE, 3));
             true
         }
         Err(e) => {
@@ -113,7 +113,7 @@ fn passphrases_come_and_go_and_peers_see_the_same() {
         let convert =
             ["convert", "--object", &object, "--image-opts", &source, "-O", "raw", &plain];
         if must("qemu-img", &convert) {
-            assert!(std::fs::read(&plain).unwrap()[..SIZE as usize] == pattern(SIZE as usize, 3));
+            assert!(std::fs::read(&plain).unwrap()[..SIZE] == pattern(SIZE, 3));
         }
         change(&three, &["state=inactive", &old(&one)]).unwrap();
         assert!(!opens(&path, format, &one) && opens(&path, format, &two));
