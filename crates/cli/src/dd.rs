@@ -3,7 +3,7 @@
 use clap::{Arg, ArgMatches, Command};
 use device::{nearest, parse_size};
 use disk::{Image, Named, Stack};
-use transfer::job::Job;
+use transfer::job::CopyJob;
 
 use crate::copying::{self, CopyRequest};
 use crate::failure::{ExitResult, Failure};
@@ -106,7 +106,7 @@ fn work(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     image::check_target(&target)?;
     let target = (Named::parse(to)?, Stack::default().over_image(target));
     let request = CopyRequest::new(matches, vec![Source::read(matches, from)?], target)?;
-    Ok(request.with(|job| Job {
+    Ok(request.with(|job| CopyJob {
         window: Some((skip, count)),
         shares: !image::reading(matches).lock,
         connections: CONNECTIONS,

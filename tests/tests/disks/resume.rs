@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use blackbox::launch::Serve;
+use blackbox::launch::{Serve, allocated};
 use blackbox::peers::peer;
 use blackbox::run::{Job, ferry, json, ours, program, run, text};
 use blackbox::temp::TempDir;
@@ -310,4 +310,44 @@ fn a_copy_whose_servers_are_killed_goes_on_when_they_are_back() {
         fs::remove_file(&target).unwrap();
         fs::remove_file(&journal).unwrap();
     }
+}
+
+/// Kills of the large disk, by `scripts/test --long`.
+const MANY: &str = "RESUME_KILLS";
+
+#[test]
+fn a_large_copy_that_is_killed_fifty_times_costs_little_more() {
+    let Some(kills) = std::env::var(MANY).ok().and_then(|n| n.parse::<u64>().ok()) else {
+        return println!("skipped: {MANY}=50 copies 20 GiB");
+    };
+    let temp = TempDir::new();
+    let (stats, reads) = (temp.join("stats"), temp.join("reads"));
+    let (target, journal) = (temp.sparse_file("target.raw", 20 << 30), temp.join("journal"));
+    let filters = |file: &Path| format!("--filter=stats?statsformat=json&statsfile={}", text(file));
+    let reading = Serve::device(["sparse-random", "20G", "seed=7", "percent=75"]);
+    let reading = reading.option(filters(&reads)).start();
+    let writing = Serve::file(&target).option(filters(&stats)).start();
+    let (from, to) = (reading.uri(""), writing.uri(""));
+    let words = ["copy", "-q", "--journal", text(&journal), &*from, &*to];
+    for _ in 0..kills {
+        let before = length(&journal);
+        let job = Job::start(&mut ours(words));
+        // About a fiftieth more is durable.
+        let grown = || length(&journal) > before + 400 + random(400);
+        wait_for("the journal grows", grown);
+        job.signal(Signal::KILL);
+        job.wait();
+    }
+    ferry(words).succeeded();
+    ferry(["compare", "sparse-random:20G?seed=7&percent=75", &to]).succeeded();
+    assert!(writing.stop().success() && reading.stop().success());
+    let count = |file: &Path, kind: &str| {
+        let report = json(&fs::read_to_string(file).unwrap());
+        report["operations"][kind]["bytes"].as_u64().unwrap()
+    };
+    let data = allocated(&target);
+    let (read, written) = (count(&reads, "read"), count(&stats, "write"));
+    println!("{kills} kills of {data} bytes of data: {read} read, {written} written");
+    assert!(written <= data + data / 20, "{written} written of {data}");
+    assert!(read <= data + data / 20, "{read} read of {data}");
 }

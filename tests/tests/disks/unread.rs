@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use blackbox::MIB;
 use blackbox::launch::Serve;
-use blackbox::peers::peer;
-use blackbox::run::{ferry, json, program, run, text};
+use blackbox::run::{ferry, json, text};
 use blackbox::temp::{TempDir, pattern};
 
 /// What cannot be read, by first byte and length: three places of a sector.
@@ -64,9 +63,13 @@ fn what_cannot_be_read_is_zeroes_and_the_next_copy_brings_over_no_more_than_that
     let area = |at: &str, len: &str| (at.into(), len.into(), "-".into());
     let bad = [area("0x00100000", "0x00000400"), area("0x00500200", "0x00000200")];
     assert_eq!(unfinished(&map), bad);
-    if let Some(ddrescuelog) = peer("ddrescuelog") {
-        let shown = run(&mut program(&ddrescuelog, ["--list-blocks=-", text(&map)]));
-        assert_eq!(shown.stdout, "2048\n2049\n10241\n", "{shown:?}");
+    // Not among the peers that the gate installs.
+    match std::process::Command::new("ddrescuelog").args(["--list-blocks=-", text(&map)]).output() {
+        Ok(shown) => {
+            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+            assert_eq!(shown, "2048\n2049\n10241\n");
+        }
+        Err(e) => println!("skipped: ddrescuelog reads the mapfile: {e}"),
     }
     // The same places still cannot be read; then they can.
     let again = ["copy", "--changes", text(&map)];

@@ -4,7 +4,7 @@ use clap::ArgMatches;
 use copy::{Flush, Options};
 use device::parse_size;
 use disk::{Image, Named, Stack};
-use transfer::job::Job;
+use transfer::job::CopyJob;
 
 use crate::copying::{self, CopyRequest, UnreadWish};
 use crate::failure::Failure;
@@ -42,7 +42,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
     let target = (target, Stack::default().over_image(target_image));
     let journal = copying::journal_of(matches);
-    let request = CopyRequest::new(matches, sources, target)?.with(|job| Job {
+    let request = CopyRequest::new(matches, sources, target)?.with(|job| CopyJob {
         shares: matches.get_flag("force-share"),
         over_target: rate,
         is_overlay,

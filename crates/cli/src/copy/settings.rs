@@ -8,7 +8,7 @@ use copy::{Flush, Options, Reflink};
 use device::Name;
 use disk::{Allocation, Image, Named};
 use transfer::DigestKind;
-use transfer::job::Job;
+use transfer::job::CopyJob;
 
 use crate::arguments::{filters, size};
 use crate::copying::{self, CopyRequest, ProofWish, TargetPromise};
@@ -66,7 +66,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let target_stack = filters(matches, "target-filter")?.over_image(target_image);
     let request = CopyRequest::new(matches, vec![source], (target, target_stack))?;
     let changes = copying::changes_of(matches)?;
-    let request = request.with(|job| Job {
+    let request = request.with(|job| CopyJob {
         // What is there can be gone on with.
         keep_partial: job.keep_partial || journal.is_some(),
         journal,

@@ -3,7 +3,7 @@
 use device::{Edge, Result};
 use disk::Opened;
 use runtime::Context;
-use transfer::job::Front;
+use transfer::job::JobFront;
 
 use super::CopyRequest;
 use crate::progress::Display;
@@ -13,7 +13,7 @@ pub(super) struct Telling<'a> {
     pub(super) display: &'a Display,
 }
 
-impl Front for Telling<'_> {
+impl JobFront for Telling<'_> {
     fn opened(&self, index: usize, opened: &Opened) -> Result<()> {
         let Some(source) = self.work.sources.get(index) else { return Ok(()) };
         let note = source.interpreted(opened)?;

@@ -17,9 +17,10 @@ use copy::Report;
 use device::ErrorKind;
 use disk::{Named, Stack};
 use runtime::{Context, OperatorLog, Patience};
-use transfer::changes::Changes;
+use transfer::changes::CopyChanges;
 use transfer::job::{
-    Advice, Job, JobError, JobSource, Planned, Prepared, Published, Ready, TargetFate,
+    Advice, CopyJob, JobError, JobSource, PlannedJob, PreparedJob, PublishedJob, ReadyJob,
+    TargetFate,
 };
 
 use self::front::Telling;
@@ -40,7 +41,7 @@ use crate::{force, patience};
 pub(crate) struct CopyRequest {
     /// Those of the job, with what is known of their words.
     pub(crate) sources: Vec<Source>,
-    pub(crate) job: Job,
+    pub(crate) job: CopyJob,
     /// What cannot be read is copied as zeroes.
     pub(crate) salvages: Option<UnreadWish>,
     /// Whether the user means it that the target becomes a raw disk.
@@ -69,10 +70,10 @@ impl CopyRequest {
     ) -> Result<Self, Failure> {
         let of =
             |source: &Source| JobSource { disk: source.disk.clone(), stack: source.stack.clone() };
-        let job = Job {
+        let job = CopyJob {
             keep_partial: image::is_given(matches, "keep-partial"),
             force: force::asked(matches),
-            ..Job::new(sources.iter().map(of).collect(), target)
+            ..CopyJob::new(sources.iter().map(of).collect(), target)
         };
         Ok(Self {
             sources,
@@ -90,7 +91,7 @@ impl CopyRequest {
     }
 
     /// The same, with a job that was changed.
-    pub(crate) fn with(self, change: impl FnOnce(Job) -> Job) -> Self {
+    pub(crate) fn with(self, change: impl FnOnce(CopyJob) -> CopyJob) -> Self {
         Self { job: change(self.job), ..self }
     }
 }
@@ -101,7 +102,7 @@ pub(crate) fn run(work: &CopyRequest) -> ExitResult {
     let digest = proof.as_ref().map(ProofFiles::of_job).transpose()?;
     let unread = work.salvages.as_ref().map(|wish| Unread::begin(wish, work)).transpose()?;
     let salvages = unread.as_ref().map(|unread| unread.hook(work));
-    let job = Job { digest, salvages, ..work.job.clone() }.prepare()?;
+    let job = CopyJob { digest, salvages, ..work.job.clone() }.prepare()?;
     let sandbox = Sandbox::enter(work.sandbox, &job.job().reach())?;
     let display = Display::new(work.show, Counting::Data);
     match prepare_and_copy(work, job, sandbox, (display, Notes { proof, unread })) {
@@ -125,7 +126,7 @@ type Failed = (Display, Failure, Option<Box<Report>>);
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn prepare_and_copy(
     work: &CopyRequest,
-    job: Prepared,
+    job: PreparedJob,
     sandbox: Sandbox,
     (display, notes): (Display, Notes),
 ) -> Result<(), Failed> {
@@ -134,8 +135,10 @@ fn prepare_and_copy(
     let ready = open_both(work, job, &context, &display);
     let ready = ready.and_then(|ready| sandbox.shut().map(|_| ready));
     let result = match ready {
-        Ok((Ready::Copy(planned), watch)) => copy_and_show(work, *planned, watch, (display, notes)),
-        Ok((Ready::Done, _)) => {
+        Ok((ReadyJob::Copy(planned), watch)) => {
+            copy_and_show(work, *planned, watch, (display, notes))
+        }
+        Ok((ReadyJob::Done, _)) => {
             display.note(&format!(
                 "{}: was copied before, and samples of it are as they were; nothing was done",
                 work.job.target
@@ -152,10 +155,10 @@ type Watch = (Signals, std::os::unix::net::UnixStream);
 
 fn open_both(
     work: &CopyRequest,
-    job: Prepared,
+    job: PreparedJob,
     context: &Context,
     display: &Display,
-) -> Result<(Ready, Watch), Failure> {
+) -> Result<(ReadyJob, Watch), Failure> {
     let front = Telling { work, display };
     let source = job.open_source(context, &front)?;
     if source.creates() {
@@ -171,7 +174,7 @@ fn open_both(
 #[expect(clippy::result_large_err, reason = "once, at the end")]
 fn copy_and_show(
     work: &CopyRequest,
-    planned: Planned,
+    planned: PlannedJob,
     (signals, over): Watch,
     (mut display, Notes { proof, unread }): (Display, Notes),
 ) -> Result<(), Failed> {
@@ -221,7 +224,7 @@ fn copy_and_show(
         }
     };
     match done {
-        Ok(Published { report, digest, verified }) => {
+        Ok(PublishedJob { report, digest, verified }) => {
             let lacks = ended(Some(TargetFate::Complete), &report).err();
             let lacks = match lacks {
                 Some(lacks) => Some((display, lacks, Some(Box::new(report)))),
@@ -291,14 +294,14 @@ pub(crate) fn changes() -> Arg {
 }
 
 /// What it says. Reads the file.
-pub(crate) fn changes_of(matches: &ArgMatches) -> Result<Option<Changes>, Failure> {
+pub(crate) fn changes_of(matches: &ArgMatches) -> Result<Option<CopyChanges>, Failure> {
     let Some(word) = image::word(matches, "changes") else { return Ok(None) };
-    if let Some(bitmap) = Changes::bitmap(word) {
+    if let Some(bitmap) = CopyChanges::bitmap(word) {
         return Ok(Some(bitmap));
     }
     let path = device::text::path(word);
     let file = File::open(&path).map_err(|e| device::Error::os("open", e).on(path.display()))?;
-    Ok(Some(Changes::read(file).map_err(|e| e.on(path.display()))?))
+    Ok(Some(CopyChanges::read(file).map_err(|e| e.on(path.display()))?))
 }
 
 /// The user's words for a job that ended.

@@ -11,8 +11,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use runtime::Context;
 use transfer::DigestKind;
-use transfer::changes::Changes;
-use transfer::job::{Advice, Front, Job, JobDigest, JobError, JobSource, Published, Ready};
+use transfer::changes::CopyChanges;
+use transfer::job::{
+    Advice, CopyJob, JobDigest, JobError, JobFront, JobSource, PublishedJob, ReadyJob,
+};
 
 use super::naming::Handling;
 use super::{Long, Naming, number, raise, raise_number, raise_words, wrong};
@@ -82,13 +84,13 @@ fn failed(py: Python<'_>, e: &JobError) -> PyErr {
 }
 
 /// Runs it to its end. `None`: by its journal it was done before.
-fn run(job: Job) -> Result<Option<Published>, JobError> {
+fn run(job: CopyJob) -> Result<Option<PublishedJob>, JobError> {
     let context = Context::default();
     let run = || {
         let source = job.prepare()?.open_source(&context, &Silent)?;
         match source.plan(&Silent)? {
-            Ready::Copy(planned) => planned.start(())?.wait()?.publish().map(Some),
-            Ready::Done => Ok(None),
+            ReadyJob::Copy(planned) => planned.start(())?.wait()?.publish().map(Some),
+            ReadyJob::Done => Ok(None),
         }
     };
     let done = run();
@@ -99,7 +101,7 @@ fn run(job: Job) -> Result<Option<Published>, JobError> {
 /// Python is told by exceptions alone.
 struct Silent;
 
-impl Front for Silent {}
+impl JobFront for Silent {}
 
 /// Copies all of one disk to another, which is created if it does not exist. `progress` is called
 /// with the bytes done and in all. Returns statistics.
@@ -116,7 +118,7 @@ pub(crate) fn copy_disk<'py>(
     check_target(py, target.1.image(), &choices)?;
     let (from, options) = (JobSource { disk: source.0, stack: source.1 }, choices.options());
     let is_overlay = target.1.image().options.contains("backing_file");
-    let job = Job {
+    let job = CopyJob {
         is_overlay,
         exists: !choices.create,
         force: choices.force,
@@ -129,7 +131,7 @@ pub(crate) fn copy_disk<'py>(
         verifies: choices.verify,
         changes: changes_of(py, &choices)?,
         options,
-        ..Job::new(vec![from], target)
+        ..CopyJob::new(vec![from], target)
     };
     let (seen, stop) = (job.progress.clone(), job.cancel.clone());
     let tell = || {
@@ -144,7 +146,7 @@ pub(crate) fn copy_disk<'py>(
     let published = done.map_err(|e| failed(py, &e))?;
     let verified = published.as_ref().is_some_and(|published| published.verified);
     let (report, digest) = match published {
-        Some(Published { report, digest, .. }) => (report, digest),
+        Some(PublishedJob { report, digest, .. }) => (report, digest),
         None => (Report::default(), None),
     };
     if let Some(progress) = &progress {
@@ -165,13 +167,13 @@ pub(crate) fn copy_disk<'py>(
 }
 
 /// What is to be copied of the source, if that is not all of it.
-fn changes_of(py: Python<'_>, choices: &Choices) -> PyResult<Option<Changes>> {
+fn changes_of(py: Python<'_>, choices: &Choices) -> PyResult<Option<CopyChanges>> {
     let Some(word) = &choices.changes else { return Ok(None) };
-    if let Some(bitmap) = Changes::bitmap(word) {
+    if let Some(bitmap) = CopyChanges::bitmap(word) {
         return Ok(Some(bitmap));
     }
     let file = File::open(word).map_err(|e| raise(py, &device::Error::os("open", e).on(word)))?;
-    Ok(Some(Changes::read(file).map_err(|e| raise(py, &e.on(word)))?))
+    Ok(Some(CopyChanges::read(file).map_err(|e| raise(py, &e.on(word)))?))
 }
 
 /// The digest that is asked for.

@@ -30,7 +30,7 @@ const LIST: u64 = 512 << 20;
 
 /// Where it is known from what changed.
 #[derive(Clone, Debug)]
-pub enum Changes {
+pub enum CopyChanges {
     /// A dirty bitmap of the source: a status context.
     Bitmap(Arc<str>),
     /// A list.
@@ -39,7 +39,7 @@ pub enum Changes {
     Since(Arc<Manifest>),
 }
 
-impl Changes {
+impl CopyChanges {
     /// The bitmap that `word` names: `bitmap:NAME`, or the name of a context.
     #[must_use]
     pub fn bitmap(word: &str) -> Option<Self> {

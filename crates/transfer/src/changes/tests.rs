@@ -1,8 +1,8 @@
 use super::*;
 
 fn ranges(text: &str) -> std::result::Result<Vec<(u64, u64)>, String> {
-    match Changes::read(text.as_bytes()) {
-        Ok(Changes::Ranges(found)) => Ok(found.iter().map(|r| (r.start, r.end)).collect()),
+    match CopyChanges::read(text.as_bytes()) {
+        Ok(CopyChanges::Ranges(found)) => Ok(found.iter().map(|r| (r.start, r.end)).collect()),
         Ok(other) => Err(format!("{other:?}")),
         Err(e) => Err(e.to_string()),
     }

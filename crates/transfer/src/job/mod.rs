@@ -1,7 +1,7 @@
 //! A copy as a job: both ends by name, what is to be done between them, and what becomes of the
 //! target. Its states are types, each of which can only become the next one:
 //!
-//! [`Job`] → [`Prepared`] → [`Sourced`] → [`Planned`] → [`Running`] → [`Settled`] → [`Published`]
+//! [`CopyJob`] → [`PreparedJob`] → [`SourcedJob`] → [`PlannedJob`] → [`RunningJob`] → [`SettledJob`] → [`PublishedJob`]
 //!
 //! - *prepared*: the names are related, and the job's own files (journal, manifest) are open. It
 //!   is the last step that asks the system about disks below, so a sandbox may shut behind it.
@@ -12,10 +12,11 @@
 //! A target that the job created is removed when a state is dropped before it is published, unless
 //! the user keeps what is there. A job that fails says what became of it ([`TargetFate`]).
 //!
-//! It prints nothing, and knows no option by its name: a [`Front`] is told what a user should know.
+//! It prints nothing, and knows no option by its name: a [`JobFront`] is told what a user should know.
 
 mod create;
 mod error;
+mod made;
 mod overlay;
 mod placed;
 mod planned;
@@ -39,22 +40,22 @@ use runtime::Context;
 
 pub use self::create::NewDisk;
 pub use self::error::{Advice, JobError, TargetFate};
-pub use self::planned::{Planned, Ready};
+use self::made::MadeTarget;
+pub use self::planned::{PlannedJob, ReadyJob};
 use self::related::Related;
 pub use self::related::refuse_used;
 use self::resuming::Resuming;
-pub use self::running::{Published, Running, Settled};
-pub use self::source::Sourced;
-use self::target::Making;
+pub use self::running::{PublishedJob, RunningJob, SettledJob};
+pub use self::source::SourcedJob;
 pub use self::target::backing_size;
-use crate::changes::Changes;
+use crate::changes::CopyChanges;
 use crate::digest::DigestKind;
 use crate::journal::CopyJournal;
 
 /// What is to be copied, and how: everything that is decided before anything is opened.
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "independent wishes, each an option")]
-pub struct Job {
+pub struct CopyJob {
     /// At least one; several are one disk, one behind the other.
     pub sources: Arc<[JobSource]>,
     /// Only this range of it: the first byte, and how many at most.
@@ -91,7 +92,7 @@ pub struct Job {
     /// The digest of what is copied.
     pub digest: Option<JobDigest>,
     /// Only what changed is copied, into a target that holds the rest.
-    pub changes: Option<Changes>,
+    pub changes: Option<CopyChanges>,
     /// What was written is read back, past the page cache.
     pub verifies: bool,
     /// Counts while it copies.
@@ -100,7 +101,7 @@ pub struct Job {
     pub cancel: Cancel,
 }
 
-runtime::debug_as!(Job);
+runtime::debug_as!(CopyJob);
 
 /// Is told of each block of the source that cannot be read, and why; an empty range is where only
 /// the map cannot be read. With an error the copy ends.
@@ -126,7 +127,7 @@ pub struct JobDigest {
 
 /// What a job tells the program around it, and asks of it. The calls come from the thread that
 /// opens the ends.
-pub trait Front {
+pub trait JobFront {
     /// The source of this index is open.
     ///
     /// # Errors
@@ -151,7 +152,7 @@ pub trait Front {
     }
 }
 
-impl Job {
+impl CopyJob {
     /// A job that copies all of the sources to the beginning of a target, which is created.
     #[must_use]
     pub fn new(sources: Vec<JobSource>, (target, target_stack): (Named, Stack)) -> Self {
@@ -205,7 +206,7 @@ impl Job {
     /// # Errors
     /// The journal cannot be opened, or another job uses it. What is wrong with the ends is told
     /// once the source is open.
-    pub fn prepare(self) -> std::result::Result<Prepared, JobError> {
+    pub fn prepare(self) -> std::result::Result<PreparedJob, JobError> {
         if self.changes.is_some() && (self.window.is_some() || self.at.is_some()) {
             return Err(JobError::usage("changes are those of a whole disk, not of a range of it"));
         }
@@ -216,23 +217,23 @@ impl Job {
             (Some(resuming), Ok(_)) if !resuming.goes_on() => placed::place(&self)?,
             _ => None,
         };
-        Ok(Prepared { job: Arc::new(self), related, resuming, placed })
+        Ok(PreparedJob { job: Arc::new(self), related, resuming, placed })
     }
 }
 
 /// A job whose names are related.
 #[derive(Debug)]
-pub struct Prepared {
-    job: Arc<Job>,
+pub struct PreparedJob {
+    job: Arc<CopyJob>,
     related: std::result::Result<Related, JobError>,
     resuming: Option<Resuming>,
-    placed: Option<Making>,
+    placed: Option<MadeTarget>,
 }
 
-impl Prepared {
+impl PreparedJob {
     /// The job.
     #[must_use]
-    pub fn job(&self) -> &Arc<Job> {
+    pub fn job(&self) -> &Arc<CopyJob> {
         &self.job
     }
 }

@@ -9,8 +9,8 @@ use device::{Error, Result, text};
 use disk::Made;
 use programs::names;
 
-use super::Job;
-use super::target::Making;
+use super::CopyJob;
+use super::made::MadeTarget;
 
 /// A file that was made.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Made for PlacedFile {
 
 /// Makes an empty file where the image of a job that can go on is to be. `None`: there is one, or
 /// the target is none. It starts no thread.
-pub(super) fn place(job: &Job) -> Result<Option<Making>> {
+pub(super) fn place(job: &CopyJob) -> Result<Option<MadeTarget>> {
     let path = job.target.path().filter(|_| job.target_stack.image().format().is_some());
     let Some(path) = path.filter(|_| !job.is_there()).map(text::path) else { return Ok(None) };
     let failed = |e| Error::os("create", e).on(path.display());
@@ -50,7 +50,7 @@ pub(super) fn place(job: &Job) -> Result<Option<Making>> {
     let numbers = names::numbers(&file).map_err(failed)?;
     names::own(&path);
     let placed = PlacedFile { path, numbers, kept: false.into() };
-    Ok(Some(Making::of(Some(Box::new(placed)))))
+    Ok(Some(MadeTarget::of(Some(Box::new(placed)))))
 }
 
 /// Makes a file with this text, unless there is one.

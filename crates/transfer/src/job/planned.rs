@@ -8,25 +8,25 @@ use disk::Holds;
 use runtime::Context;
 
 use super::resuming::{Remaining, Resuming};
-use super::source::{self, Input, Sourced};
+use super::source::{self, Input, SourcedJob};
 use super::target::{self, Target};
-use super::{Front, Job, JobDigest, JobError};
+use super::{CopyJob, JobDigest, JobError, JobFront};
 use crate::digest::DigestKind;
 use crate::proof::ContentProof;
 
 /// What there is to do.
 #[derive(Debug)]
-pub enum Ready {
+pub enum ReadyJob {
     /// A copy.
-    Copy(Box<Planned>),
+    Copy(Box<PlannedJob>),
     /// Nothing: by the journal it was done before, and samples of it are as they were.
     Done,
 }
 
 /// A job that can run. Nothing of its target's bytes has been changed yet.
 #[derive(Debug)]
-pub struct Planned {
-    pub(super) job: Arc<Job>,
+pub struct PlannedJob {
+    pub(super) job: Arc<CopyJob>,
     pub(super) context: Context,
     pub(super) source: Input,
     pub(super) target: Target,
@@ -37,7 +37,7 @@ pub struct Planned {
     pub(super) proof: Option<ContentProof>,
 }
 
-impl Sourced {
+impl SourcedJob {
     /// Whether opening the target may create something.
     #[must_use]
     pub fn creates(&self) -> bool {
@@ -49,7 +49,7 @@ impl Sourced {
     /// # Errors
     /// The ends do not fit, the target cannot be opened or created, or the journal is of another
     /// job. What was created is removed.
-    pub fn plan(self, front: &dyn Front) -> Result<Ready, JobError> {
+    pub fn plan(self, front: &dyn JobFront) -> Result<ReadyJob, JobError> {
         let Self { job, context, related, resuming, placed, source, files, versions } = self;
         let apart = related?.apart(&job, &files);
         if !job.is_new {
@@ -66,7 +66,7 @@ impl Sourced {
                 match find(resuming, &job, (source, version), &target)? {
                     None => {
                         keep(&target);
-                        return Ok(Ready::Done);
+                        return Ok(ReadyJob::Done);
                     }
                     found => found,
                 }
@@ -93,7 +93,7 @@ impl Sourced {
             }
             _ => options,
         };
-        Ok(Ready::Copy(Box::new(Planned {
+        Ok(ReadyJob::Copy(Box::new(PlannedJob {
             job,
             context,
             source,
@@ -108,7 +108,7 @@ impl Sourced {
 
 /// The digest that the copy needs: the one that is wished for, or one by which the target is
 /// verified. A copy of a part has none.
-pub(super) fn digest_of(job: &Job) -> Option<JobDigest> {
+pub(super) fn digest_of(job: &CopyJob) -> Option<JobDigest> {
     let is_whole = job.journal.is_none() && job.changes.is_none() && !job.is_overlay;
     let own = || JobDigest { kind: DigestKind::quick(), manifest: None };
     job.digest.clone().or_else(|| (job.verifies && is_whole).then(own))
@@ -124,7 +124,7 @@ fn keep(target: &Target) {
 /// What is left to do by the journal, whose target has to be there after a power failure, too.
 fn find(
     resuming: &Resuming,
-    job: &Job,
+    job: &CopyJob,
     source: (&Edge, Option<&str>),
     target: &Target,
 ) -> Result<Option<Remaining>, JobError> {
@@ -144,7 +144,7 @@ fn for_target(holds: Holds, options: Options) -> Options {
     }
 }
 
-impl Planned {
+impl PlannedJob {
     /// Bytes of what is copied from, in which changes and places are; `None` for a stream.
     #[must_use]
     pub fn size(&self) -> Option<u64> {

@@ -4,7 +4,7 @@
 use device::ErrorKind;
 use disk::{Named, Relation, Storage};
 
-use super::{Advice, Job, JobError};
+use super::{Advice, CopyJob, JobError};
 
 /// What the names tell about the ends.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Related {
 
 impl Related {
     /// Asks the system about disks below them, so it has to run before a sandbox.
-    pub(super) fn of(job: &Job) -> Result<Self, JobError> {
+    pub(super) fn of(job: &CopyJob) -> Result<Self, JobError> {
         let (target, sources) = (job.target.storage(), job.sources.len());
         let mut relations =
             job.sources.iter().map(|source| disk::relate(&source.disk, &job.target));
@@ -44,7 +44,7 @@ impl Related {
 
     /// Whether the ends share nothing, with what is known once the sources are open: where all
     /// files are that they name (the sources themselves come first).
-    pub(super) fn apart(&self, job: &Job, files: &[Storage]) -> bool {
+    pub(super) fn apart(&self, job: &CopyJob, files: &[Storage]) -> bool {
         // A new image shares no offsets with its source: it has bytes of its own.
         let is_image = job.target_stack.image().format().is_some();
         let named = files.get(self.sources..).unwrap_or_default();

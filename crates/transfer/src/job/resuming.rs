@@ -9,15 +9,15 @@ use copy::{CopyPlan, Durably, ListedRange, Options, RangeFate};
 use device::{Edge, text};
 use runtime::RangeSet;
 
-use super::{Job, JobError, placed};
+use super::{CopyJob, JobError, placed};
 use crate::journal::{CopyJournal, DiskIdentity, Progressed};
 
 /// A flush comes after this part of the source, in bytes within these bounds: what a kill loses is
 /// that, and what is in flight.
-const PART: u64 = 2048;
+const PART: u64 = 4096;
 const FLUSHES: RangeInclusive<u64> = 4 << 20..=64 << 20;
 /// Bytes in flight in each thread, of a small source.
-const QUEUE: u64 = 4 << 20;
+const QUEUE: u64 = 2 << 20;
 
 /// The end of the name of the file beside a target that says that it is not complete.
 const MARK: &str = ".incomplete";
@@ -31,7 +31,7 @@ pub(super) struct Resuming {
 }
 
 impl Resuming {
-    pub(super) fn of(journal: CopyJournal, job: &Job) -> Result<Self, JobError> {
+    pub(super) fn of(journal: CopyJournal, job: &CopyJob) -> Result<Self, JobError> {
         if job.sources.len() != 1 {
             return Err(JobError::usage("a journal is of one source"));
         }
@@ -69,7 +69,7 @@ impl Resuming {
     /// before, which was checked.
     pub(super) fn relate(
         &self,
-        job: &Job,
+        job: &CopyJob,
         (source, version): (&Edge, Option<&str>),
         target: &Edge,
     ) -> Result<Option<Remaining>, JobError> {
@@ -103,7 +103,7 @@ impl Resuming {
 
     /// Marks the target, which has its name from now on, as not complete. A target that is not a
     /// file beside which another may be is not marked.
-    pub(super) fn mark(&self, job: &Job) -> device::Result<()> {
+    pub(super) fn mark(&self, job: &CopyJob) -> device::Result<()> {
         let path = job.target.path().map(text::path);
         let is_file = path.is_some_and(|path| path.is_file());
         let Some(mark) = self.mark.as_deref().filter(|_| is_file) else { return Ok(()) };
@@ -120,7 +120,7 @@ impl Resuming {
 }
 
 /// The mark beside the target of a job with a journal, where that has a path.
-pub(super) fn mark_of(job: &Job) -> Option<PathBuf> {
+pub(super) fn mark_of(job: &CopyJob) -> Option<PathBuf> {
     let mut name =
         text::path(job.target.path().filter(|_| job.journal.is_some())?).into_os_string();
     name.push(MARK);
@@ -128,7 +128,7 @@ pub(super) fn mark_of(job: &Job) -> Option<PathBuf> {
 }
 
 /// What a mark begins with.
-fn begins(job: &Job) -> String {
+fn begins(job: &CopyJob) -> String {
     format!("{} is not complete.", job.target)
 }
 

@@ -7,19 +7,20 @@ use copy::{Cancel, CopyCounts, CopyPlan, FailedCopy, Flush, Options, Progress, R
 use device::{Edge, Error, ErrorKind, Fault};
 use runtime::Context;
 
-use super::planned::{Planned, digest_of};
+use super::made::MadeTarget;
+use super::planned::{PlannedJob, digest_of};
 use super::resuming::{Remaining, Resuming};
 use super::source::Input;
-use super::target::{Making, Target};
+use super::target::Target;
 use super::verify::{Copied, verify};
-use super::{Job, JobError, TargetFate, overlay};
-use crate::changes::Changes;
+use super::{CopyJob, JobError, TargetFate, overlay};
+use crate::changes::CopyChanges;
 use crate::digest::ContentDigest;
 use crate::proof::ContentProof;
 
 /// A job that copies, in a thread of its own.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningJob {
     thread: JoinHandle<Result<Report, Box<FailedCopy>>>,
     progress: Progress,
     cancel: Cancel,
@@ -29,11 +30,11 @@ pub struct Running {
 /// What is left to do when all is copied.
 #[derive(Debug)]
 struct Ending {
-    job: Arc<Job>,
+    job: Arc<CopyJob>,
     /// `None` for a stream.
     source: Option<Edge>,
     target: Arc<Target>,
-    making: Making,
+    making: MadeTarget,
     context: Context,
     flushes: bool,
     resuming: Option<Resuming>,
@@ -42,14 +43,14 @@ struct Ending {
 
 /// A job of which all bytes are in the target.
 #[derive(Debug)]
-pub struct Settled {
+pub struct SettledJob {
     ending: Ending,
     report: Report,
 }
 
 /// A job that is done: the target is complete, has its name, and is durable if it was to be.
 #[derive(Debug)]
-pub struct Published {
+pub struct PublishedJob {
     /// The account of the copy.
     pub report: Report,
     /// The digest of what was copied, if there was to be one.
@@ -58,12 +59,12 @@ pub struct Published {
     pub verified: bool,
 }
 
-impl Planned {
+impl PlannedJob {
     /// Begins to copy. `over` is dropped when the copy has ended.
     ///
     /// # Errors
     /// There are no more threads; nothing was changed.
-    pub fn start(self, over: impl Send + 'static) -> Result<Running, JobError> {
+    pub fn start(self, over: impl Send + 'static) -> Result<RunningJob, JobError> {
         let Self { job, context, mut source, target, options, left, resuming, proof } = self;
         let (progress, cancel) = (job.progress.clone(), job.cancel.clone());
         let stop = cancel.clone();
@@ -94,7 +95,7 @@ impl Planned {
         let thread = thread.map_err(|e| Error::os("start a thread", e))?;
         let ending =
             Ending { job, source: disk, target, making, context, flushes, resuming, proof };
-        Ok(Running { thread, progress, cancel, ending })
+        Ok(RunningJob { thread, progress, cancel, ending })
     }
 }
 
@@ -103,7 +104,7 @@ impl Planned {
 fn plan(
     source: &Edge,
     target: &Target,
-    (changes, left): (Option<(&Changes, &Options, &Context)>, Option<&Remaining>),
+    (changes, left): (Option<(&CopyChanges, &Options, &Context)>, Option<&Remaining>),
     cancel: &Cancel,
 ) -> Result<CopyPlan, Box<FailedCopy>> {
     let blocks = (source.info().blocks.minimum, target.edge.info().blocks.minimum);
@@ -127,7 +128,7 @@ fn plan(
     })
 }
 
-impl Running {
+impl RunningJob {
     /// How far it is.
     #[must_use]
     pub fn counts(&self) -> CopyCounts {
@@ -160,10 +161,10 @@ impl Running {
     ///
     /// # Errors
     /// The copy failed or was cancelled, with what became of the target.
-    pub fn wait(self) -> Result<Settled, JobError> {
+    pub fn wait(self) -> Result<SettledJob, JobError> {
         let Self { thread, ending, .. } = self;
         match thread.join() {
-            Ok(Ok(report)) => Ok(Settled { ending, report }),
+            Ok(Ok(report)) => Ok(SettledJob { ending, report }),
             Ok(Err(failed)) => Err(ending.explain(*failed)),
             Err(_) => {
                 ending.making.remove();
@@ -188,13 +189,13 @@ impl Ending {
     }
 }
 
-impl Settled {
+impl SettledJob {
     /// Gives the target its name, and keeps it.
     ///
     /// # Errors
     /// A filter lost something, or the name cannot be given; what was created is removed. Or the
     /// name or the journal may not last.
-    pub fn publish(self) -> Result<Published, JobError> {
+    pub fn publish(self) -> Result<PublishedJob, JobError> {
         let Self { ending, report } = self;
         let report = Box::new(report);
         let done = ending.publish();
@@ -203,7 +204,7 @@ impl Settled {
         match done {
             Ok(verified) => {
                 let digest = digest.filter(|_| ending.job.digest.is_some());
-                Ok(Published { report: *report, digest, verified })
+                Ok(PublishedJob { report: *report, digest, verified })
             }
             Err(error) => Err(JobError { report: Some(report), ..error }),
         }

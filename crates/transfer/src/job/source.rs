@@ -9,11 +9,11 @@ use device::{Edge, Error, Info, Result};
 use disk::{ByteStream, ConcatPart, OpenOptions, Storage, concat};
 use runtime::Context;
 
+use super::made::MadeTarget;
 use super::related::Related;
 use super::resuming::Resuming;
-use super::target::Making;
-use super::{Front, Job, JobError, JobSource, Prepared, range};
-use crate::changes::Changes;
+use super::{CopyJob, JobError, JobFront, JobSource, PreparedJob, range};
+use crate::changes::CopyChanges;
 
 /// All sources but the last one are padded to a multiple of this, in bytes, as by qemu-img.
 const SECTOR: u64 = 512;
@@ -43,12 +43,12 @@ runtime::debug_as!(Input);
 
 /// A job whose source is open.
 #[derive(Debug)]
-pub struct Sourced {
-    pub(super) job: Arc<Job>,
+pub struct SourcedJob {
+    pub(super) job: Arc<CopyJob>,
     pub(super) context: Context,
     pub(super) related: std::result::Result<Related, JobError>,
     pub(super) resuming: Option<Resuming>,
-    pub(super) placed: Option<Making>,
+    pub(super) placed: Option<MadeTarget>,
     pub(super) source: Input,
     /// Where the bytes are of all files that were opened for it, first those that were named.
     pub(super) files: Vec<Storage>,
@@ -56,7 +56,7 @@ pub struct Sourced {
     pub(super) versions: Vec<Option<Arc<str>>>,
 }
 
-impl Prepared {
+impl PreparedJob {
     /// Opens the source.
     ///
     /// # Errors
@@ -64,8 +64,8 @@ impl Prepared {
     pub fn open_source(
         self,
         context: &Context,
-        front: &dyn Front,
-    ) -> std::result::Result<Sourced, JobError> {
+        front: &dyn JobFront,
+    ) -> std::result::Result<SourcedJob, JobError> {
         let Self { job, related, resuming, placed } = self;
         let mut all = OpenSources::default();
         let source = match open_stream(&job)? {
@@ -77,13 +77,13 @@ impl Prepared {
         };
         let OpenSources { files, versions } = all;
         let context = context.clone();
-        Ok(Sourced { job, context, related, resuming, placed, source, files, versions })
+        Ok(SourcedJob { job, context, related, resuming, placed, source, files, versions })
     }
 }
 
 /// Opens the source as a stream, if it is one and a stream is enough for both ends. Nothing of the
 /// target is changed before the first byte has come, or the end.
-fn open_stream(job: &Job) -> Result<Option<ByteStream>> {
+fn open_stream(job: &CopyJob) -> Result<Option<ByteStream>> {
     let is_plain = job.sources.iter().all(|source| source.stack.is_plain())
         && job.target_stack.is_plain()
         && job.window.is_none()
@@ -111,9 +111,9 @@ struct OpenSources {
 
 /// Opens the sources as one disk.
 fn open_sources(
-    job: &Job,
+    job: &CopyJob,
     context: &Context,
-    front: &dyn Front,
+    front: &dyn JobFront,
     found: &mut OpenSources,
 ) -> std::result::Result<Edge, JobError> {
     let options = options_of_sources(job);
@@ -139,19 +139,19 @@ fn open_sources(
     Ok(disk::salvage(&edge, Arc::new(told), context))
 }
 
-fn options_of_sources(job: &Job) -> OpenOptions {
+fn options_of_sources(job: &CopyJob) -> OpenOptions {
     OpenOptions {
         connections: job.connections,
         map: !job.options.no_extents,
         lock: !job.shares,
         once: true,
-        contexts: job.changes.as_ref().is_some_and(Changes::is_bitmap),
+        contexts: job.changes.as_ref().is_some_and(CopyChanges::is_bitmap),
         ..OpenOptions::read_only()
     }
 }
 
 /// How the sources are opened once more, as one disk.
-pub(super) fn anew(job: &Job, context: &Context) -> Anew {
+pub(super) fn anew(job: &CopyJob, context: &Context) -> Anew {
     let (sources, window, context) = (job.sources.clone(), job.window, context.clone());
     let (options, salvages) = (options_of_sources(job), job.salvages.is_some());
     Anew::new(move || {
@@ -193,7 +193,7 @@ fn join(all: &[Edge], window: Option<(u64, u64)>, context: &Context) -> Result<E
 }
 
 /// Warns of a filter that leaves out an incomplete last block.
-fn warn_of_lost_end(below: &Edge, seen: &Info, front: &dyn Front) {
+fn warn_of_lost_end(below: &Edge, seen: &Info, front: &dyn JobFront) {
     let rest = below.info().size % u64::from(seen.blocks.minimum.max(1));
     if rest > 0 && seen.size == below.info().size - rest {
         front.warn(&format!(

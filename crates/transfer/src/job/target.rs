@@ -1,15 +1,14 @@
 //! The target of a job, open: created, or written where it lies.
 
-use std::sync::Arc;
-
 use copy::Flush;
 use device::{Edge, ErrorKind, Params, format_size};
-use disk::{Contents, Created, Creation, Holds, Image, Made, Named, OpenOptions, Stack, Storage};
+use disk::{Contents, Created, Creation, Holds, Image, Named, OpenOptions, Stack, Storage};
 use runtime::Context;
 
+use super::made::MadeTarget;
 use super::resuming::Resuming;
 use super::source::Input;
-use super::{Advice, Job, JobError, NewDisk, range};
+use super::{Advice, CopyJob, JobError, NewDisk, range};
 
 /// The target, open. What was created for it is removed when this is dropped, unless it is kept.
 pub(super) struct Target {
@@ -21,7 +20,7 @@ pub(super) struct Target {
     pub(super) bottom: Edge,
     /// Bytes of the disk below the overlay, if only the source's own layer is copied.
     pub(super) below: Option<u64>,
-    pub(super) making: Making,
+    pub(super) making: MadeTarget,
 }
 
 runtime::debug_as!(Target);
@@ -32,38 +31,9 @@ impl Target {
     }
 }
 
-/// What was created for the target, if anything: removed when this is dropped, unless it is kept.
-#[derive(Clone, Debug)]
-pub(super) struct Making(Option<Arc<Unkept>>);
-
-#[derive(Debug)]
-struct Unkept(Box<dyn Made>);
-
-impl Drop for Unkept {
-    fn drop(&mut self) {
-        self.0.remove();
-    }
-}
-
-impl Making {
-    pub(super) fn of(made: Option<Box<dyn Made>>) -> Self {
-        Self(made.map(|made| Arc::new(Unkept(made))))
-    }
-
-    /// What has a name, and can be kept or removed.
-    pub(super) fn made(&self) -> Option<&dyn Made> {
-        self.0.as_deref().map(|unkept| &*unkept.0)
-    }
-
-    /// Removes it, if that is what was created, and is not to be kept.
-    pub(super) fn remove(&self) -> bool {
-        self.made().is_some_and(Made::remove)
-    }
-}
-
 /// Opens the target for a source, with its filters over it; makes a file that is missing.
 pub(super) fn open(
-    job: &Job,
+    job: &CopyJob,
     (source, files): (&Input, &[Storage]),
     resuming: Option<&Resuming>,
     context: &Context,
@@ -82,7 +52,7 @@ pub(super) fn open(
         }
         _ => create(job, (source_disk, files), context)?,
     };
-    let making = Making::of(made);
+    let making = MadeTarget::of(made);
     let mut created = Created { edge, holds, made: None };
     if let (Some(at), Some(source)) = (job.at, source.disk()) {
         created.edge = range::part(&created, (at, source.info().size), context)?;
@@ -119,7 +89,7 @@ pub fn backing_size(
 /// An image into which a copy can go on: it is there from the beginning, and is written where it
 /// lies, so that it is an image whenever the copy is stopped.
 fn create_for_journal(
-    job: &Job,
+    job: &CopyJob,
     resuming: &Resuming,
     (source, files): (Option<&Edge>, &[Storage]),
     context: &Context,
@@ -165,7 +135,7 @@ pub(super) fn params_of(image: &Image) -> device::Result<Params> {
     Ok(params)
 }
 
-fn options_of_target(job: &Job) -> OpenOptions {
+fn options_of_target(job: &CopyJob) -> OpenOptions {
     OpenOptions {
         connections: job.connections,
         force: job.force,
@@ -176,7 +146,7 @@ fn options_of_target(job: &Job) -> OpenOptions {
 }
 
 fn create(
-    job: &Job,
+    job: &CopyJob,
     (source, files): (Option<&Edge>, &[Storage]),
     context: &Context,
 ) -> Result<Created, JobError> {
@@ -240,7 +210,7 @@ fn check_room(target: &Created, stack: &Stack, size: u64) -> Result<(), JobError
 
 /// The existing target, to be written where it lies.
 fn in_place(
-    job: &Job,
+    job: &CopyJob,
     stack: &Stack,
     (size, files): (u64, &[Storage]),
     options: &OpenOptions,
@@ -272,7 +242,7 @@ fn in_place(
 
 /// The existing image, to be made again as it is, where it cannot be written: it must be empty.
 /// `None`: it is written where it lies, and is an image whenever the copy is stopped.
-fn made_again(job: &Job, size: u64, context: &Context) -> Result<Option<Stack>, JobError> {
+fn made_again(job: &CopyJob, size: u64, context: &Context) -> Result<Option<Stack>, JobError> {
     let (image, target) = (job.target_stack.image(), &job.target);
     let is_written = image.format().is_some_and(|format| format.write.is_some());
     if is_written && !image.compress && !job.is_overlay {

@@ -8,7 +8,7 @@ use device::{Edge, Error, ErrorKind, Fault, Params, Result, text};
 use disk::{External, Image, OpenOptions, Stack};
 use runtime::Context;
 
-use super::Job;
+use super::CopyJob;
 use crate::digest::{ContentDigest, DigestKind, Digester, read};
 
 /// What is compared with the target.
@@ -25,7 +25,7 @@ pub(super) struct Copied<'a> {
 ///
 /// # Errors
 /// `Mismatch`: it holds something else, with where. Or it cannot be read.
-pub(super) fn verify(job: &Job, copied: &Copied<'_>, context: &Context) -> Result<()> {
+pub(super) fn verify(job: &CopyJob, copied: &Copied<'_>, context: &Context) -> Result<()> {
     let Copied { source, size, digest } = *copied;
     let target = open(job, size, context)?;
     if let Some((kind, digest)) = digest {
@@ -65,7 +65,7 @@ pub(super) fn verify(job: &Job, copied: &Copied<'_>, context: &Context) -> Resul
 }
 
 /// The part of the target that was written, opened once more.
-fn open(job: &Job, size: u64, context: &Context) -> Result<Edge> {
+fn open(job: &CopyJob, size: u64, context: &Context) -> Result<Edge> {
     let image = job.target_stack.image();
     // It is locked for this job already.
     let options = OpenOptions {

@@ -1,7 +1,7 @@
 //! Encrypted disks from outside: QEMU reads what we make and we read what it makes, with the words
 //! of both; a server writes into one in place; and no passphrase is on a command line.
 
-use blackbox::peers::peer;
+use blackbox::peers::{info_as_before, peer};
 use blackbox::run::Outcome;
 use serde_json::Value;
 
@@ -71,10 +71,8 @@ fn the_same_words_make_and_read_an_encrypted_disk_here_and_in_qemu() {
     keyed.is_same(&plain);
     // What is told of it needs no key, and is the same.
     for words in [&["info", &*made][..], &["info", "--output=json", &made]] {
-        let [ours, theirs] = [ferry(words), keyed.ground.try_img(words)].map(|outcome| {
-            let said = outcome.succeeded().to_owned();
-            serde_json::from_str(&said).unwrap_or(Value::String(said))
-        });
+        let [ours, theirs] = [ferry(words), keyed.ground.try_img(words)]
+            .map(|outcome| info_as_before(outcome.succeeded()));
         assert_eq!(ours, theirs);
     }
     // All of it is data, and its map is known without reading it.
@@ -110,10 +108,8 @@ fn an_encrypted_qcow2_of_qemu_is_read_and_told_of_in_the_same_words() {
     let name = format!("file:{made}?key-file={}", keyed.key);
     ferry(["compare", "-f", "qcow2", "-F", "raw", &name, &keyed.raw]).succeeded();
     for words in [&["info", &*made][..], &["info", "--output=json", &made]] {
-        let [ours, theirs] = [ferry(words), keyed.ground.try_img(words)].map(|outcome| {
-            let said = outcome.succeeded().to_owned();
-            serde_json::from_str(&said).unwrap_or(Value::String(said))
-        });
+        let [ours, theirs] = [ferry(words), keyed.ground.try_img(words)]
+            .map(|outcome| info_as_before(outcome.succeeded()));
         assert_eq!(ours, theirs);
     }
     // No extent may say where its bytes are: they are cipher text there.
