@@ -351,3 +351,24 @@ fn a_large_copy_that_is_killed_fifty_times_costs_little_more() {
     assert!(written <= data + data / 20, "{written} written of {data}");
     assert!(read <= data + data / 20, "{read} read of {data}");
 }
+
+#[test]
+fn a_mark_that_a_kill_cut_off_is_removed_with_the_rest() {
+    let temp = TempDir::new();
+    let (source, _) = source(&temp, 4);
+    let (target, journal) = (temp.join("target"), temp.join("journal"));
+    let words = ["copy", "-q", "--journal", text(&journal), text(&source), text(&target)];
+    for mark in ["", "is not", "what somebody else has written"] {
+        ferry(words).succeeded();
+        fs::remove_file(&journal).unwrap();
+        let beside = temp.join("target.incomplete");
+        fs::write(&beside, mark.replace("is not", &format!("{} is not", text(&target)))).unwrap();
+        let copied = ferry(words);
+        match mark.starts_with("what") {
+            // It is not ours, and the copy says that it stays.
+            true => assert!(copied.stderr.contains("target.incomplete"), "{copied:?}"),
+            false => assert!(copied.succeeded().is_empty() && !beside.exists(), "{mark}"),
+        }
+        let _ = fs::remove_file(&journal);
+    }
+}

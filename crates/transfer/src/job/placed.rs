@@ -63,14 +63,15 @@ pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     written.map_err(|e| Error::os("write", e).on(path.display()))
 }
 
-/// A file that an earlier run may have left is this one's.
+/// A file that an earlier run has left is this one's: it begins with this, or was cut off before.
 pub(super) fn adopt(path: &Path, begins: &str) {
     let is_ours = || {
-        let mut head = vec![0; begins.len()];
-        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
-        read.is_ok() && head == begins.as_bytes()
+        let mut head = Vec::new();
+        let file = std::fs::File::open(path)?;
+        file.take(begins.len() as u64).read_to_end(&mut head)?;
+        Ok::<_, std::io::Error>(begins.as_bytes().starts_with(&head))
     };
-    if path.is_file() && is_ours() {
+    if path.is_file() && is_ours().unwrap_or(false) {
         names::own(path);
     }
 }
