@@ -25,7 +25,7 @@ pub struct JobError {
 pub enum Advice {
     /// Let the target be created.
     Create,
-    /// Write it although the system uses it ([`super::Job::force`]).
+    /// Write it although the system uses it ([`super::CopyJob::force`]).
     Force,
     /// Resize the target.
     Resize,
