@@ -62,7 +62,8 @@ pub(crate) const AMENDED: [Param; 13] = {
     ]
 };
 
-/// Fills or empties keyslots of the header in the `room` bytes at `start`; `options` have no prefix.
+/// Fills or empties keyslots of the header in the `room` bytes at `start`; `options` have no
+/// prefix.
 ///
 /// # Errors
 /// They make no sense, or nothing would open the disk any more: nothing was changed. Or what the

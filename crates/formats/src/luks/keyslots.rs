@@ -70,8 +70,8 @@ impl Keyslots {
     /// Does what the options ask for; `params` name what opens the disk.
     ///
     /// # Errors
-    /// They make no sense, or nothing would open the disk any more: nothing was changed. Or what the
-    /// disk says.
+    /// They make no sense, or nothing would open the disk any more: nothing was changed. Or what
+    /// the disk says.
     pub(super) fn change(self, params: &Params, options: &Params) -> Result<()> {
         let number = values::number(options, "keyslot")?;
         let number = number.map(usize::try_from).transpose().ok().flatten();

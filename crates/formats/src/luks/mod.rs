@@ -4,7 +4,8 @@
 //! does. The ciphers are AES in XTS and CBC; others are refused by name. A header is not trusted:
 //! what it may cost in memory and time is bounded ([`mod@derive`]). Keys and passphrases are zeroed
 //! when they are dropped. It never changes the header of a disk that it opens, but for keyslots by
-//! `amend`, and needs no key to describe it. Images of other formats that are encrypted in this way have it in [`inside`].
+//! `amend`, and needs no key to describe it. Images of other formats that are encrypted in this way
+//! have it in [`inside`].
 //!
 //! | file | what |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! A copy as a job: both ends by name, what is to be done between them, and what becomes of the
 //! target. Its states are types, each of which can only become the next one:
 //!
-//! [`CopyJob`] → [`PreparedJob`] → [`SourcedJob`] → [`PlannedJob`] → [`RunningJob`] → [`SettledJob`] → [`PublishedJob`]
+//! [`CopyJob`] → [`PreparedJob`] → [`SourcedJob`] → [`PlannedJob`] → [`RunningJob`] →
+//! [`SettledJob`] → [`PublishedJob`]
 //!
 //! - *prepared*: the names are related, and the job's own files (journal, manifest) are open. It
 //!   is the last step that asks the system about disks below, so a sandbox may shut behind it.
@@ -12,7 +13,8 @@
 //! A target that the job created is removed when a state is dropped before it is published, unless
 //! the user keeps what is there. A job that fails says what became of it ([`TargetFate`]).
 //!
-//! It prints nothing, and knows no option by its name: a [`JobFront`] is told what a user should know.
+//! It prints nothing, and knows no option by its name: a [`JobFront`] is told what a user should
+//! know.
 
 mod create;
 mod error;
