@@ -23,6 +23,9 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     if matches.get_flag("progress") && output::is_named(target) {
         return Err(Failure::usage("-p: the disk goes to standard output; leave out one of them"));
     }
+    if matches.get_flag("verify") && output::is_named(target) {
+        return Err(Failure::usage("--verify: standard output cannot be read back"));
+    }
     let exists = matches.get_flag("no-create");
     let (target, target_image) = target_of(matches, target)?;
     if exists && target_image.format().is_some() && !target_image.options.is_empty() {

@@ -65,6 +65,10 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let rate = copying::rate_of(matches)?;
     let target_stack = filters(matches, "target-filter")?.over_image(target_image);
     let request = CopyRequest::new(matches, vec![source], (target, target_stack))?;
+    let verifies = matches.get_flag("verify");
+    if verifies && image::word(matches, "target").is_some_and(output::is_named) {
+        return Err(Failure::usage("--verify: standard output cannot be read back"));
+    }
     let changes = copying::changes_of(matches)?;
     let request = request.with(|job| CopyJob {
         // What is there can be gone on with.
@@ -77,7 +81,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         connections,
         options,
         changes,
-        verifies: matches.get_flag("verify"),
+        verifies,
         ..job
     });
     Ok(CopyRequest {

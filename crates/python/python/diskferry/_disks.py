@@ -106,11 +106,11 @@ class _Choices(NamedTuple):
     create: bool
     journal: Optional[str]
     digest: Optional[str]
-    offset: Optional[int]
-    length: Optional[int]
-    target_offset: Optional[int]
     verify: bool
-    changes: Optional[str]
+    offset: Optional[int] = None
+    length: Optional[int] = None
+    target_offset: Optional[int] = None
+    changes: Optional[str] = None
 
 
 def _pairs(given: Optional[Mapping[str, object]]) -> list[tuple[str, str]]:
@@ -371,10 +371,10 @@ def copy(
         True,
         None if journal is None else os.fspath(journal),
         digest,
+        verify,
         offset,
         length,
         target_offset,
-        verify,
         None if changes is None else os.fspath(changes),
     )
     return _native.copy(naming, made, choices, progress)
@@ -426,11 +426,7 @@ def convert(
         create,
         None if journal is None else os.fspath(journal),
         digest,
-        None,
-        None,
-        None,
         verify,
-        None,
     )
     return _native.copy(naming, made, choices, progress)
 

@@ -133,7 +133,7 @@ fn dirty(source: &Edge, name: &str, cancel: &Cancel) -> Result<RangeSet> {
             }
             at += len;
         }
-        if changed.iter().count() > RANGES {
+        if changed.count() > RANGES {
             return Err(limit(format!("has more than {RANGES} ranges")));
         }
     }
