@@ -353,6 +353,32 @@ fn a_large_copy_that_is_killed_fifty_times_costs_little_more() {
 }
 
 #[test]
+fn a_journal_is_not_done_before_the_target_is_verified() {
+    let temp = TempDir::new();
+    let source = temp.file("source", &blackbox::temp::pattern(0, 8 << 20));
+    let (target, journal) = (temp.file("target", &[0; 8 << 20]), temp.join("journal"));
+    // What is read of it is not what was written, between the places of the samples as well.
+    let lying = Serve::file(&target).option("--filter=evil?evil-probability=1e-5&evil-seed=1");
+    let lying = lying.start();
+    let uri = lying.uri("");
+    let words = ["copy", "-q", "--verify", "--journal", text(&journal), text(&source), &*uri];
+    for _ in 0..2 {
+        assert_eq!(ferry(words).status.code(), Some(1));
+        assert!(!fs::read_to_string(&journal).unwrap().contains("done"));
+    }
+    drop(lying);
+    fs::remove_file(&journal).unwrap();
+    // One that was done, and was written by another since, where no sample looks.
+    let words = ["copy", "-q", "--journal", text(&journal), text(&source), text(&target)];
+    ferry(words).succeeded();
+    let file = fs::File::options().write(true).open(&target).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[9; 512], (1 << 20) + (100 << 10)).unwrap();
+    ferry(words).succeeded();
+    let verified = ferry([&words[..1], &["--verify"], &words[1..]].concat());
+    assert!(verified.failed().contains("verify: it does not hold"), "{verified:?}");
+}
+
+#[test]
 fn a_mark_that_a_kill_cut_off_is_removed_with_the_rest() {
     let temp = TempDir::new();
     let (source, _) = source(&temp, 4);

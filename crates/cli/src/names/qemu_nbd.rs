@@ -11,8 +11,6 @@ use crate::failure::Failure;
 
 /// The version whose options ours are like.
 const VERSION: &str = "11.0.0";
-/// Where it listens by default.
-const SOCKET: &str = "/var/lock/qemu-nbd-%s";
 
 pub(super) fn becomes(words: &[OsString]) -> Result<Called, Failure> {
     let name = std::iter::once(OsString::from("qemu-nbd"));
@@ -47,6 +45,12 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
     }
     let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
     let disk = text("filename").ok_or_else(|| Failure::new("which image? name its file"))?;
+    if text("format").is_none() {
+        // qemu-nbd guesses. What is served as raw bytes, and is an image, would be destroyed.
+        return Err(Failure::new(format!(
+            "{disk}: its format is not guessed where it is served; add -f FORMAT (-f raw: the bytes as they are)"
+        )));
+    }
     let valued = [
         ("format", "format"),
         ("socket", "unix"),
@@ -110,7 +114,7 @@ fn address(matches: &ArgMatches) -> String {
 
 fn arguments() -> Command {
     Command::new("qemu-nbd")
-        .about(format!("Serve an image over NBD (its default socket is {SOCKET} of a device)"))
+        .about("Serve an image over NBD")
         .args_override_self(true)
         .disable_version_flag(true)
         .arg(Arg::new("filename").value_name("FILE"))

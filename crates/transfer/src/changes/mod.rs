@@ -8,6 +8,7 @@ mod list;
 mod tests;
 
 use std::io::{BufReader, Read};
+use std::ops::Range;
 use std::sync::Arc;
 
 use copy::{Cancel, CopyPlan, ListedRange, Options, Progress, RangeFate};
@@ -99,13 +100,22 @@ impl CopyChanges {
             }
             Self::Since(manifest) => since(manifest, source, options, cancel, context)?,
         };
-        let whole = |range: std::ops::Range<u64>| {
-            range.start - range.start % grid..range.end.next_multiple_of(grid).min(size)
-        };
-        let changed: RangeSet = changed.iter().map(whole).collect();
+        let changed = in_blocks(changed.iter(), grid, size);
         let listed = |range| ListedRange { range, kind: RangeFate::Data };
         Ok(CopyPlan::List(changed.iter().map(listed).collect()))
     }
+}
+
+/// The ranges of a disk of `size` bytes, in whole blocks of `grid`.
+pub(crate) fn in_blocks(
+    ranges: impl Iterator<Item = Range<u64>>,
+    grid: u64,
+    size: u64,
+) -> RangeSet {
+    let whole = |range: Range<u64>| {
+        range.start - range.start % grid..range.end.next_multiple_of(grid).min(size)
+    };
+    ranges.map(whole).collect()
 }
 
 fn limit(what: String) -> Error {

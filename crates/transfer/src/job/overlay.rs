@@ -4,6 +4,8 @@
 use copy::{Cancel, CopyPlan, ListedRange, RangeFate};
 use device::{Edge, Result};
 
+use super::range;
+
 /// Extents asked for at a time.
 const MANY: usize = 1024;
 
@@ -11,7 +13,7 @@ const MANY: usize = 1024;
 /// read as zeroes, so there all layers are copied, except what is zero anyway.
 pub(super) fn plan(source: &Edge, target: &Edge, below: u64, cancel: &Cancel) -> Result<CopyPlan> {
     let size = source.info().size;
-    let grid = source.info().blocks.minimum.max(target.info().blocks.minimum).max(1).into();
+    let grid = range::grid(source, target);
     let mut list: Vec<ListedRange> = Vec::new();
     let (mut at, mut extents) = (0, Vec::new());
     while at < size {

@@ -10,6 +10,7 @@ use runtime::Context;
 use super::resuming::{Remaining, Resuming};
 use super::source::{self, Input, SourcedJob};
 use super::target::{self, Target};
+use super::verify::{Copied, verify};
 use super::{CopyJob, JobDigest, JobError, JobFront};
 use crate::digest::DigestKind;
 use crate::proof::ContentProof;
@@ -66,6 +67,11 @@ impl SourcedJob {
                 match find(resuming, &job, (source, version), &target)? {
                     None => {
                         keep(&target);
+                        if job.verifies {
+                            let size = source.info().size;
+                            let copied = Copied { source: Some(source), size, digest: None };
+                            verify(&job, &copied, &context)?;
+                        }
                         return Ok(ReadyJob::Done);
                     }
                     found => found,

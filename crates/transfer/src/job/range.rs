@@ -7,6 +7,11 @@ use runtime::Context;
 
 use super::{Advice, JobError};
 
+/// Ranges begin and end at multiples of this, in bytes, where both ends can do that.
+pub(super) fn grid(source: &Edge, target: &Edge) -> u64 {
+    source.info().blocks.minimum.max(target.info().blocks.minimum).max(1).into()
+}
+
 /// Refuses a range that does not lie in the source.
 pub(super) fn check((start, len): (u64, u64), source: &str, size: u64) -> Result<(), JobError> {
     let rest = size.checked_sub(start);

@@ -1,7 +1,7 @@
 //! A job with a journal: what has become durable is noted, and the same job goes on where it was
 //! stopped.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use copy::{CopyPlan, Durably, ListedRange, Options, RangeFate};
 use device::{Edge, text};
 use runtime::RangeSet;
 
-use super::{CopyJob, JobError, placed};
+use super::{CopyJob, JobError, placed, range};
+use crate::changes::in_blocks;
 use crate::journal::{CopyJournal, DiskIdentity, Progressed};
 
 /// A flush comes after this part of the source, in bytes within these bounds: what a kill loses is
@@ -150,20 +151,11 @@ impl Remaining {
             CopyPlan::List(list) => list,
             CopyPlan::Map => vec![ListedRange { range: 0..size, kind: RangeFate::Data }],
         };
-        let blocks = (source.info().blocks.minimum, target.info().blocks.minimum);
-        let grid = u64::from(blocks.0.max(blocks.1).max(1));
+        let grid = range::grid(source, target);
         let left = |ListedRange { range, kind }: ListedRange| {
             let left = in_blocks(self.durable.gaps(range), grid, size);
             left.iter().map(|range| ListedRange { range, kind }).collect::<Vec<_>>()
         };
         CopyPlan::List(list.into_iter().flat_map(left).collect())
     }
-}
-
-/// The ranges, in whole blocks.
-fn in_blocks(ranges: impl Iterator<Item = Range<u64>>, grid: u64, size: u64) -> RangeSet {
-    let whole = |range: Range<u64>| {
-        range.start - range.start % grid..range.end.next_multiple_of(grid).min(size)
-    };
-    ranges.map(whole).collect()
 }

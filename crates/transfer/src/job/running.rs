@@ -13,7 +13,7 @@ use super::resuming::{Remaining, Resuming};
 use super::source::Input;
 use super::target::Target;
 use super::verify::{Copied, verify};
-use super::{CopyJob, JobError, TargetFate, overlay};
+use super::{CopyJob, JobError, TargetFate, overlay, range};
 use crate::changes::CopyChanges;
 use crate::digest::ContentDigest;
 use crate::proof::ContentProof;
@@ -107,8 +107,7 @@ fn plan(
     (changes, left): (Option<(&CopyChanges, &Options, &Context)>, Option<&Remaining>),
     cancel: &Cancel,
 ) -> Result<CopyPlan, Box<FailedCopy>> {
-    let blocks = (source.info().blocks.minimum, target.edge.info().blocks.minimum);
-    let grid = u64::from(blocks.0.max(blocks.1).max(1));
+    let grid = range::grid(source, &target.edge);
     let whole = match (changes, target.below) {
         (Some((changes, options, context)), _) => {
             changes.plan(source, grid, options, cancel, context)
@@ -201,6 +200,8 @@ impl SettledJob {
         let done = ending.publish();
         let digest = ending.proof.as_ref().map(|proof| proof.finish(report.total));
         let done = done.and_then(|()| ending.verify(&report, digest.as_ref()));
+        // Only now: the next run must not take for done what was seen to be wrong.
+        let done = done.and_then(|verified| ending.note().map(|()| verified));
         match done {
             Ok(verified) => {
                 let digest = digest.filter(|_| ending.job.digest.is_some());
@@ -227,8 +228,15 @@ impl Ending {
         let digest = kind.zip(digest.and_then(|digest| digest.as_ref().ok()));
         let copied = Copied { source, size, digest };
         let verified = verify(&self.job, &copied, &self.context);
-        let failed = |e| JobError::from(e).with_target(self.target.name(), TargetFate::Complete);
+        let failed = |e| JobError::from(e).with_target(self.target.name(), TargetFate::InDoubt);
         verified.map(|()| true).map_err(failed)
+    }
+
+    /// Notes in the journal that all is done.
+    fn note(&self) -> Result<(), JobError> {
+        let Some(resuming) = &self.resuming else { return Ok(()) };
+        let failed = |e| JobError::from(e).with_target(self.target.name(), TargetFate::Complete);
+        resuming.done().map_err(failed)
     }
 
     fn publish(&self) -> Result<(), JobError> {
@@ -255,8 +263,6 @@ impl Ending {
             }
             made.keep();
         }
-        let Some(resuming) = &self.resuming else { return Ok(()) };
-        let done = resuming.done();
-        done.map_err(|e| JobError::from(e).with_target(name, TargetFate::Complete))
+        Ok(())
     }
 }

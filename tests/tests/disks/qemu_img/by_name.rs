@@ -76,6 +76,8 @@ fn as_qemu_nbd_it_serves_an_image_as_its_callers_ask_for_it() {
     run(&mut program(&qemu_img, ["check", "-q", text(&image)])).succeeded();
     let read = ["-f", "qcow2", "-r", "-c", "read -P 5 1M 64k", text(&image)];
     assert!(!run(&mut program(&qemu_io, read)).succeeded().contains("failed"));
+    let guessed = names.run("qemu-nbd", &["-k", &socket, "image"]);
+    assert!(guessed.stderr.contains("add -f FORMAT"), "{guessed:?}");
     // imageio's; without -t it ends with its last client.
     let words = ["--export-name=x", "--shared=8", "--read-only", "--cache=none", "--aio=native"];
     let rest =
