@@ -7,6 +7,7 @@
 //! hole would lose its data, while stale data only costs a read of zeroes.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,6 +74,29 @@ struct Found {
     end: u64,
 }
 
+/// What a walk through the map has seen: what it need not ask again.
+#[derive(Clone, Copy, Default)]
+struct Step {
+    /// There are holes, if the file lies in memory.
+    has_holes: bool,
+    /// The last run of data was short.
+    is_short: bool,
+    /// Here data begins: a hole ended.
+    at_data: bool,
+}
+
+impl Step {
+    fn after(self, at: u64, found: &Found) -> Self {
+        match found.kind {
+            ExtentKind::Data => {
+                let is_short = found.end.saturating_sub(at) < FIRST_PIECE;
+                Self { has_holes: true, is_short, at_data: false }
+            }
+            _ => Self { has_holes: true, at_data: true, ..self },
+        }
+    }
+}
+
 impl Map {
     pub(crate) fn new() -> Self {
         let known = Known { generation: 0, runs: [(0, 0); RUNS], oldest: 0 };
@@ -133,12 +157,13 @@ impl Map {
         let end = offset.saturating_add(len);
         let before = out.len();
         let mut at = offset;
-        let mut walked = 0;
+        let (mut walked, mut step) = (0, Step::default());
         while at < end && walked < WALK {
-            let found = self.find(file, size, at, end).map_err(|e| {
+            let found = self.find(file, size, at..end, step).map_err(|e| {
                 out.truncate(before);
                 (at, e)
             })?;
+            step = step.after(at, &found);
             let stop = found.end.clamp(at + 1, end);
             if self.in_memory && found.kind == ExtentKind::Data {
                 walked += stop - at;
@@ -180,8 +205,14 @@ impl Map {
         true
     }
 
-    /// What lies at `at`. `end` bounds what is asked, not what is answered.
-    fn find(&self, file: &OwnedFd, size: u64, at: u64, end: u64) -> io::Result<Found> {
+    /// What lies where `range` begins. Its end bounds what is asked, not what is answered.
+    fn find(
+        &self,
+        file: &OwnedFd,
+        size: u64,
+        Range { start: at, end }: Range<u64>,
+        step: Step,
+    ) -> io::Result<Found> {
         let data = |end| Found { kind: ExtentKind::Data, end };
         if at >= FAR || self.blind.load(Ordering::Relaxed) {
             return Ok(data(end));
@@ -194,15 +225,20 @@ impl Map {
             }
             known.generation
         };
-        if self.in_memory && is_full(file, size)? {
+        if self.in_memory && !step.has_holes && is_full(file, size)? {
             self.remember(generation, 0, size.min(FAR));
             return Ok(data(end));
         }
-        match seek(file.as_fd(), SeekFrom::Data(at)) {
+        // What was data a moment ago may be a hole by now; then it is read, as zeroes.
+        let data_at = if step.at_data { Ok(at) } else { seek(file.as_fd(), SeekFrom::Data(at)) };
+        match data_at {
             Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next.min(FAR) }),
             Ok(_) => {
                 let near = end.min(at.saturating_add(WALK));
-                let known = if self.in_memory { cached_until(file.as_fd(), at, near) } else { at };
+                // Where runs are short, the kernel has walked one sooner than it was asked whether
+                // all of a long one is there.
+                let looks = self.in_memory && !step.is_short;
+                let known = if looks { cached_until(file.as_fd(), at, near) } else { at };
                 if known > at && known == near {
                     self.remember(generation, at, near);
                     return Ok(data(near));
