@@ -12,7 +12,7 @@ use shuttle::sync::mpsc;
 use shuttle::thread;
 
 use crate::sync::Mutex;
-use crate::{Gate, Mailbox, Panicked, Promise, WorkPool, each, has_time, promise, spawn};
+use crate::{Cover, Gate, Mailbox, Panicked, Promise, WorkPool, each, has_time, promise, spawn};
 
 /// Half of the orders are random; in the others a thread is seldom interrupted, at any place.
 fn in_any_order(scene: impl Fn() + Send + Sync + 'static) {
@@ -80,6 +80,22 @@ async fn behind(gate: Arc<Gate>, inside: Arc<(AtomicUsize, AtomicUsize)>, alone:
     owed.one().await;
     mine.fetch_sub(1, SeqCst);
     drop(pass);
+}
+
+#[test]
+fn what_lies_in_a_seat_is_driven_by_one_thread() {
+    in_any_order(|| {
+        let (tell, told) = mpsc::channel();
+        let tell = Mutex::new(tell);
+        let cover = Cover::new(1, move |n: usize| tell.lock().send(n).unwrap());
+        for n in 0..3 {
+            assert!(cover.is_watched());
+            let ((), kept) = cover.step(0, n, thread::yield_now);
+            let driven = if kept.is_none() { told.recv().ok() } else { kept };
+            assert_eq!(driven, Some(n));
+        }
+        assert!(told.try_recv().is_err());
+    });
 }
 
 #[test]

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use crate::behalf::{Behalf, client};
 use crate::contained::contained;
+use crate::deferred::{Deferred, Quickness, defer};
 use crate::sync::{Condvar, Mutex, MutexGuard, spawn_thread};
 use crate::task::move_to;
 use crate::thread::having_time;
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 const IDLE: Duration = Duration::from_secs(5);
 /// Threads beyond the limit, for disks that have none.
@@ -31,6 +32,8 @@ pub struct WorkPool {
     disk: u64,
     /// How many threads may work for this disk.
     share: usize,
+    /// If its work is nearly always quick.
+    quickness: Option<Arc<Quickness>>,
 }
 
 struct Shared {
@@ -93,14 +96,14 @@ impl WorkPool {
             wake: Condvar::new(),
             disks: AtomicU64::new(0),
         };
-        Self { shared: Arc::new(shared), disk: 0, share }
+        Self { shared: Arc::new(shared), disk: 0, share, quickness: None }
     }
 
     /// The same threads, for the work of one more disk.
     #[must_use]
     pub fn for_disk(&self) -> Self {
         let disk = self.shared.disks.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { shared: self.shared.clone(), disk, share: self.share }
+        Self { shared: self.shared.clone(), disk, share: self.share, quickness: None }
     }
 
     /// The same, but for at most `most` (≥ 1) of them at a time.
@@ -114,6 +117,17 @@ impl WorkPool {
     #[must_use]
     pub fn for_computing(&self) -> Self {
         self.at_most(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// The same threads, for work that is nearly always quick, which a thread that defers such work
+    /// ([`deferring`](crate::deferring)) may do itself.
+    #[must_use]
+    pub fn for_quick_work(&self) -> Self {
+        Self { quickness: Some(Arc::default()), ..self.clone() }
+    }
+
+    pub(crate) fn quickness(&self) -> Option<&Arc<Quickness>> {
+        self.quickness.as_ref()
     }
 
     /// For a task: continues on a thread of the pool.
@@ -137,9 +151,19 @@ impl WorkPool {
     /// Runs `job` soon, on some thread of the pool, in the turns of the client for whom this step
     /// works. If no thread can be started at all, it runs here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let (client, job) = (client(), Box::new(job));
+        if self.quickness.is_none() {
+            return self.run_for(client, job);
+        }
+        if let Err(work) = defer(Deferred { pool: self.clone(), client, job }) {
+            work.hand_over();
+        }
+    }
+
+    pub(crate) fn run_for(&self, client: u64, job: Job) {
         let shared = &self.shared;
         let mut state = shared.state.lock();
-        state.queue(self, client(), Box::new(job));
+        state.queue(self, client, job);
         if state.ready.is_empty() {
             // Enough work for this disk already.
             return;

@@ -23,13 +23,21 @@ pub(crate) struct ReactorBell {
     wake: Bell,
     /// It waits, or is about to: a thread that has something for it must wake it.
     asleep: AtomicBool,
-    /// Connections that it is called to.
-    called: Mutex<Vec<u64>>,
-    /// New ones.
-    arrivals: Mutex<Vec<Accepted>>,
+    /// What was given to it, and whether there is any.
+    news: Mutex<News>,
+    has_news: AtomicBool,
     load: AtomicUsize,
     /// The last roll call that it has answered.
     answered: AtomicU64,
+}
+
+/// What is given to a reactor.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Connections that it is called to.
+    pub(crate) called: Vec<u64>,
+    /// New ones.
+    pub(crate) arrivals: Vec<Accepted>,
 }
 
 /// A new connection, and the account that pays for it.
@@ -51,8 +59,8 @@ impl ReactorBell {
             epoll,
             wake,
             asleep: AtomicBool::new(false),
-            called: Mutex::default(),
-            arrivals: Mutex::default(),
+            news: Mutex::default(),
+            has_news: AtomicBool::new(false),
             load: AtomicUsize::new(0),
             answered: AtomicU64::new(0),
         }))
@@ -87,7 +95,7 @@ impl ReactorBell {
     /// Calls the reactor to one of its connections. Where several operations end in one batch it is
     /// woken once, at the end.
     pub(crate) fn call(self: &Arc<Self>, token: u64) {
-        self.called.lock().push(token);
+        self.put(|news| news.called.push(token));
         let later = || {
             let bell = self.clone();
             move || bell.ring()
@@ -113,8 +121,14 @@ impl ReactorBell {
     /// Gives it a connection.
     pub(crate) fn give(&self, arrival: Accepted) {
         self.load.fetch_add(1, Ordering::Relaxed);
-        self.arrivals.lock().push(arrival);
+        self.put(|news| news.arrivals.push(arrival));
         self.ring();
+    }
+
+    fn put(&self, put: impl FnOnce(&mut News)) {
+        put(&mut self.news.lock());
+        // After it was put: who sees this finds it.
+        self.has_news.store(true, Ordering::SeqCst);
     }
 
     /// Says that the reactor is about to wait. What is given to it from now on wakes it; what was
@@ -129,15 +143,14 @@ impl ReactorBell {
 
     /// Whether something was given to it.
     pub(crate) fn has_news(&self) -> bool {
-        !self.called.lock().is_empty() || !self.arrivals.lock().is_empty()
+        self.has_news.load(Ordering::SeqCst)
     }
 
-    /// The connections that it was called to since it asked last.
-    pub(crate) fn called(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.called.lock())
-    }
-
-    pub(crate) fn arrivals(&self) -> Vec<Accepted> {
-        std::mem::take(&mut *self.arrivals.lock())
+    /// What was given to it since it asked last.
+    pub(crate) fn news(&self) -> News {
+        match self.has_news.swap(false, Ordering::SeqCst) {
+            true => std::mem::take(&mut *self.news.lock()),
+            false => News::default(),
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::connection::Common;
 use crate::exports::Exports;
 use crate::leavers::Leavers;
 use crate::metrics::{Live, Metrics};
-use crate::reactor::{Reactor, STOP};
+use crate::reactor::{Driver, Reactor, STOP};
 use crate::shared::Shared;
 use crate::terms::{Options, Terms};
 
@@ -75,13 +75,10 @@ impl Server {
         let mut listeners = Some(listeners);
         for me in 0..count {
             let reactor = Reactor::new(shared.clone(), me, listeners.take().unwrap_or_default())?;
-            *shared.running.lock() += 1;
+            let driver = Driver::of(Box::new(reactor));
             let thread = std::thread::Builder::new()
                 .name(format!("reactor-{me}"))
-                .spawn({
-                    let shared = shared.clone();
-                    move || Ended::after(shared, reactor)
-                })
+                .spawn(move || driver.run())
                 .map_err(|e| Error::os("start a thread", e))?;
             server.threads.push(thread);
         }
@@ -140,23 +137,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop();
-    }
-}
-
-/// Counts a reactor, until it is dropped: also by a panic.
-struct Ended(Arc<Shared>);
-
-impl Ended {
-    fn after(shared: Arc<Shared>, reactor: Reactor) {
-        let _ended = Self(shared);
-        reactor.run();
-    }
-}
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        *self.0.running.lock() -= 1;
-        self.0.ended.notify_all();
     }
 }
 

@@ -52,7 +52,8 @@ const ON_DISK: Costs = &[
     (Read4K, &[("preadv2", 1)]),
     (Read256K, &[("preadv2", 2), ("cachestat", 1), ("sendto", 1), ("sendfile", 1)]),
     (ReadHole, &[("fstat", 1), ("lseek", 1)]),
-    // One thread at a time writes; where each takes long, each is answered when it has ended.
+    // For a while after a write that took long the pool writes, and each is answered when it has
+    // ended.
     (Write4K, &[("pwrite64", 1), ("sendto", 1)]),
     (Zero, &[("fallocate", 1)]),
     (Trim, &[("fallocate", 1)]),

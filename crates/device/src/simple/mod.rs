@@ -25,6 +25,8 @@ const LONG_DATA: usize = 4 << 20;
 const FEW: usize = 64;
 /// Reads of more bytes than this are not tried by the submitting thread: they are copied.
 const AT_ONCE: usize = 1 << 20;
+/// Writes of more bytes than this are never quick.
+const QUICK: u64 = 1 << 20;
 
 /// A disk whose methods return when the operation is done.
 pub trait Blocking: Send + Sync + 'static {
@@ -43,6 +45,12 @@ pub trait Blocking: Send + Sync + 'static {
     /// in waiting for the lock.
     fn writers(&self) -> usize {
         1
+    }
+
+    /// Whether a write that need not be durable takes microseconds nearly always: it goes into
+    /// memory, and waits for a disk now and then.
+    fn is_quick(&self) -> bool {
+        false
     }
 
     /// Fills `buf` from `offset`.
@@ -210,6 +218,8 @@ pub struct Simple<B> {
     disk: Arc<B>,
     pool: WorkPool,
     writers: WorkPool,
+    /// For short writes: the same, unless writes are quick.
+    quick: WorkPool,
     flushes: Arc<Flushes>,
 }
 
@@ -223,7 +233,8 @@ impl<B: Blocking> Simple<B> {
     pub fn shared(disk: Arc<B>, pool: &WorkPool) -> Arc<dyn Device> {
         let pool = if disk.waits() { pool.for_disk() } else { pool.for_computing() };
         let writers = pool.at_most(disk.writers());
-        Arc::new(Self { disk, pool, writers, flushes: Arc::default() })
+        let quick = if disk.is_quick() { writers.for_quick_work() } else { writers.clone() };
+        Arc::new(Self { disk, pool, writers, quick, flushes: Arc::default() })
     }
 
     /// The same, with an edge in front.
@@ -278,7 +289,12 @@ impl<B: Blocking> Device for Simple<B> {
             return self.flushes.join(move || disk.flush(), &self.pool, done);
         }
         let writes = matches!(operation, Operation::Write { fua: false, .. });
-        let pool = if writes { &self.writers } else { &self.pool };
+        let (_, len) = operation.range().unwrap_or_default();
+        let pool = match writes {
+            true if len <= QUICK => &self.quick,
+            true => &self.writers,
+            false => &self.pool,
+        };
         let behalf = Behalf::current();
         pool.run(move || {
             if !behalf.is_wanted() {

@@ -230,6 +230,11 @@ impl Blocking for File {
         if self.sparing.is_some() { cache::WRITERS } else { 1 }
     }
 
+    /// What few pages are to be kept of is dropped by those that write.
+    fn is_quick(&self) -> bool {
+        self.sparing.is_none()
+    }
+
     /// Nothing keeps a write to a disk from waiting: pwritev2 with RWF_NOWAIT still waits for a
     /// frozen filesystem (the kernel takes its freeze lock before it looks at the flag), ext4 does
     /// not have it, and btrfs and xfs refuse it most of the time.

@@ -63,11 +63,4 @@ impl Reactor {
             }
         }
     }
-
-    /// Takes the connections that were given to this reactor.
-    pub(super) fn arrivals(&mut self) {
-        for stream in self.bell().arrivals() {
-            self.add(stream);
-        }
-    }
 }

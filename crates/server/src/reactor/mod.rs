@@ -3,17 +3,21 @@
 //! Each reactor has an epoll instance and a share of the connections, which stay with it: no lock
 //! and no hand-over on the way of a request. The first one also accepts; a new connection goes to
 //! the reactor that has the fewest. What ends elsewhere calls it by its [`ReactorBell`].
+//!
+//! Its thread also does work that is nearly always quick, such as writes to a disk; while that does
+//! not come back, another thread drives the reactor on (`driving.rs`).
 
 mod accepting;
+mod driving;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use device::{Buffer, Error, Result};
 use net::Listener;
-use runtime::contained;
+use runtime::{Deferred, contained, deferring};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -22,7 +26,8 @@ use crate::connection::{AfterTurn, Connection, Turn};
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::log::Severity;
-use crate::shared::Shared;
+use crate::shared::{Ended, Shared};
+pub(crate) use driving::Driver;
 
 /// The receive buffer of a reactor, in bytes.
 const INBOX: usize = 256 << 10;
@@ -38,13 +43,12 @@ const STARVED: Duration = Duration::from_millis(5);
 const RETRIES: usize = 32;
 /// How long a stopping server waits for its connections.
 pub(crate) const STOP: Duration = Duration::from_secs(25);
-/// After so many panics outside a connection's turn a reactor rests before it goes on.
-const RESCUES: usize = 16;
 const FIRST_CONNECTION: u64 = 1 << 16;
 
-/// One thread's view.
+/// What a thread drives.
 pub(crate) struct Reactor {
     shared: Arc<Shared>,
+    me: usize,
     bell: Arc<ReactorBell>,
     listeners: Vec<Listener>,
     /// Listeners that are paused until there are descriptors again.
@@ -54,6 +58,11 @@ pub(crate) struct Reactor {
     connections: HashMap<u64, Connection>,
     next_token: u64,
     turn: Turn,
+    /// Turns that are due.
+    due: VecDeque<Due>,
+    /// Work that came up in turns.
+    deferred: VecDeque<Deferred>,
+    tick: Instant,
     /// Connections that wait for something without an event.
     starved: Vec<u64>,
     /// When they were last tried.
@@ -66,6 +75,15 @@ pub(crate) struct Reactor {
     stopping: Option<Instant>,
     /// Connections that have ended while their clients may still see bytes that are leased.
     late: Vec<(Arc<Link>, Instant)>,
+    _running: Ended,
+}
+
+/// A connection, and what its socket is ready for.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    token: u64,
+    readable: bool,
+    writable: bool,
 }
 
 impl Reactor {
@@ -80,7 +98,9 @@ impl Reactor {
             epoll::add(bell.epoll(), listener, data, epoll::EventFlags::IN).map_err(say)?;
         }
         Ok(Self {
+            _running: Ended::new(shared.clone()),
             shared,
+            me,
             bell,
             listeners,
             parked: Vec::new(),
@@ -88,6 +108,9 @@ impl Reactor {
             connections: HashMap::new(),
             next_token: FIRST_CONNECTION,
             turn: Turn::new(Buffer::zeroed(INBOX), Gather::new(GATHER)),
+            due: VecDeque::new(),
+            deferred: VecDeque::new(),
+            tick: Instant::now(),
             starved: Vec::new(),
             tried: Instant::now(),
             again: Vec::new(),
@@ -101,14 +124,6 @@ impl Reactor {
         &self.bell
     }
 
-    pub(crate) fn run(mut self) {
-        // Turns contain their own panics; should anything else panic, the connections that it may
-        // have left in disorder end, and the thread goes on: as long as the server does not stop,
-        // it is given new ones.
-        let may_end = |me: &Self| me.shared.stopping.load(Ordering::SeqCst);
-        go_on(&mut self, Self::react, Self::close_all, may_end, TICK);
-    }
-
     fn close_all(&mut self) {
         let tokens: Vec<u64> = self.connections.keys().copied().collect();
         for token in tokens {
@@ -116,38 +131,42 @@ impl Reactor {
         }
     }
 
-    fn react(&mut self) {
+    /// Waits for events, and notes which turns are due. Returns false if it cannot go on.
+    fn look(&mut self) -> bool {
         let mut events = Vec::with_capacity(64);
-        let mut tick = Instant::now();
-        loop {
-            events.clear();
-            if let Err(e) = self.wait(&mut events) {
-                let what = format_args!("a reactor cannot go on: {e}");
-                self.shared.common.log.event(Severity::Error, None, None, what);
-                return;
-            }
-            for event in &events {
-                self.event(event.data.u64(), event.flags);
-            }
-            for token in self.bell().called() {
-                self.turn(token, false, false);
-            }
-            self.arrivals();
-            let waited = std::mem::take(&mut self.again);
-            for token in waited.into_iter().chain(self.due()) {
-                self.turn(token, true, false);
-            }
-            if tick.elapsed() >= TICK {
-                tick = Instant::now();
-                self.unpark();
-                self.expire(tick);
-                self.release_leases();
-            }
-            self.bell.answer(&self.shared.asked);
-            if self.shared.stopping.load(Ordering::SeqCst) && self.stopped() {
-                return;
-            }
+        if let Err(e) = self.wait(&mut events) {
+            let what = format_args!("a reactor cannot go on: {e}");
+            self.shared.common.log.event(Severity::Error, None, None, what);
+            return false;
         }
+        for event in &events {
+            self.event(event.data.u64(), event.flags);
+        }
+        let news = self.bell.news();
+        let called = |token| Due { token, readable: false, writable: false };
+        self.due.extend(news.called.into_iter().map(called));
+        news.arrivals.into_iter().for_each(|arrival| self.add(arrival));
+        true
+    }
+
+    /// Notes the turns of those that could not end their work in the last one.
+    fn look_again(&mut self) {
+        let waited = std::mem::take(&mut self.again);
+        let again = |token| Due { token, readable: true, writable: false };
+        let starved = self.starved_ones();
+        self.due.extend(waited.into_iter().chain(starved).map(again));
+    }
+
+    /// What is done after each round of turns. Returns whether it has stopped.
+    fn tidy(&mut self) -> bool {
+        if self.tick.elapsed() >= TICK {
+            self.tick = Instant::now();
+            self.unpark();
+            self.expire(self.tick);
+            self.release_leases();
+        }
+        self.bell.answer(&self.shared.asked);
+        self.shared.stopping.load(Ordering::SeqCst) && self.stopped()
     }
 
     /// Waits for events. While clients answer within microseconds it polls before it sleeps,
@@ -185,7 +204,7 @@ impl Reactor {
 
     /// Retries the connections that wait for something without an event, if it is time: with each
     /// event would be too often, where there are many.
-    fn due(&mut self) -> Vec<u64> {
+    fn starved_ones(&mut self) -> Vec<u64> {
         if self.starved.is_empty() || self.tried.elapsed() < STARVED {
             return Vec::new();
         }
@@ -226,14 +245,16 @@ impl Reactor {
                 connection.peer_ended();
             }
         }
-        self.turn(token, readable, writable);
+        self.due.push_back(Due { token, readable, writable });
     }
 
-    fn turn(&mut self, token: u64, readable: bool, writable: bool) {
+    fn turn(&mut self, Due { token, readable, writable }: Due) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let turn = &mut self.turn;
-        let Ok(after) = contained("a connection", || connection.turn(turn, readable, writable))
-        else {
+        let (after, deferred) =
+            deferring(|| contained("a connection", || connection.turn(turn, readable, writable)));
+        self.deferred.extend(deferred);
+        let Ok(after) = after else {
             // What it had gathered must not go to another client.
             self.turn.gather.clear();
             return self.close(token);
@@ -308,7 +329,7 @@ impl Reactor {
             return self.stop_connection(token);
         }
         // An oldstyle client waits for the server to begin.
-        self.turn(token, true, false);
+        self.due.push_back(Due { token, readable: true, writable: false });
     }
 
     /// Closes connections that take too long; while memory is short, those that hold most of it
@@ -363,48 +384,5 @@ impl Reactor {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let after = connection.stop(&mut self.turn);
         self.decide(token, after);
-    }
-}
-
-/// Does `work` until it ends by itself; when it panics it is done again, once `tidy` has cleaned
-/// up. Where that happens again and again there is a `rest` between, so that it does not take a
-/// processor, and it ends once it `may_end`.
-fn go_on<T>(
-    on: &mut T,
-    work: impl Fn(&mut T),
-    tidy: impl Fn(&mut T),
-    may_end: impl Fn(&T) -> bool,
-    rest: Duration,
-) {
-    let mut panics = 0;
-    while contained("a reactor", || work(on)).is_err() {
-        // What is not closed now, it tries again.
-        let _ = contained("a reactor", || tidy(on));
-        panics += 1;
-        if panics >= RESCUES {
-            if may_end(on) {
-                return;
-            }
-            std::thread::sleep(rest);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reactor_that_panics_goes_on_for_as_long_as_there_may_be_clients() {
-        let (mut left, rest) = (3 * RESCUES, Duration::from_millis(1));
-        let work = |left: &mut usize| {
-            *left -= 1;
-            assert_eq!(*left, 0, "a panic of a test");
-        };
-        go_on(&mut left, work, |_| {}, |_| false, rest);
-        assert_eq!(left, 0, "all of them were survived");
-        let mut left = 3 * RESCUES;
-        go_on(&mut left, work, |_| panic!("a panic of a test"), |_| true, rest);
-        assert_eq!(left, 2 * RESCUES, "it ends when the server stops");
     }
 }
