@@ -6,8 +6,9 @@
 
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc::channel;
 
-use device::{Edge, Extent, Place, Result, ZeroFlags};
+use device::{Buffer, Edge, Error, Extent, Operation, Outcome, Place, Result, ZeroFlags};
 use devices::{Named, OpenOptions};
 use formats::{BackingName, Files as _, ImageOpener, Opening, Reference, Role};
 use runtime::{Context, to_usize};
@@ -159,15 +160,16 @@ fn is_same(one: &Place, other: &Place) -> bool {
 /// Reads a range of both, and writes what differs into the overlay, by clusters.
 fn keep_range(old: &Edge, new: &Edge, range: Range<u64>, cluster: u64) -> Result<()> {
     let step = AT_ONCE.max(cluster) / cluster * cluster;
-    let (mut was, mut will) = (Vec::new(), Vec::new());
+    let (mut was, mut will) = (Buffer::zeroed(0), Buffer::zeroed(0));
     let mut at = range.start;
     while at < range.end {
         let end = range.end.min(at - at % step + step);
-        let len = to_usize(end - at);
-        was.resize(len, 0);
-        will.resize(len, 0);
-        old.read(&mut was, at)?;
-        new.read(&mut will, at)?;
+        for buffer in [&mut was, &mut will] {
+            if buffer.len() != to_usize(end - at) {
+                *buffer = Buffer::zeroed(to_usize(end - at));
+            }
+        }
+        (was, will) = read_both((old, was), (new, will), at)?;
         for (run, is_zero) in different(&was, &will, at, cluster) {
             let bytes = was.get(to_usize(run.start - at)..to_usize(run.end - at));
             match bytes.filter(|_| !is_zero) {
@@ -178,6 +180,24 @@ fn keep_range(old: &Edge, new: &Edge, range: Range<u64>, cluster: u64) -> Result
         at = end;
     }
     Ok(())
+}
+
+/// Reads both disks at the same time, from the same offset on.
+fn read_both(
+    (old, was): (&Edge, Buffer),
+    (new, will): (&Edge, Buffer),
+    offset: u64,
+) -> Result<(Buffer, Buffer)> {
+    let filled = |edge: &Edge, outcome| match outcome {
+        Outcome::Read(buffer) => Ok(buffer),
+        _ => Err(Error::unanswered().on(&edge.info().name).at(offset)),
+    };
+    let (promise, answer) = channel();
+    let done = Box::new(move |result| drop(promise.send(result)));
+    new.submit(Operation::Read { offset, buffer: will }, done);
+    let was = old.run(Operation::Read { offset, buffer: was });
+    let will = answer.recv().unwrap_or_else(|_| Err(Error::unanswered()));
+    Ok((filled(old, was?)?, filled(new, will?)?))
 }
 
 /// The clusters from `at` on in which two disks differ, in runs, each with whether the first one is
