@@ -34,6 +34,9 @@ pub struct Extent {
     pub len: u64,
     /// What is there.
     pub kind: ExtentKind,
+    /// Of data: it occupies no room, and yet is not known to read as zeroes (NBD: HOLE without
+    /// ZERO). It is told to those who ask for the map, and treated as data.
+    pub roomless: bool,
     /// Which layer of a chain of images it comes from: 0 for the one that was opened, 1 for what
     /// lies below it, and so on.
     pub depth: u16,
@@ -89,13 +92,19 @@ impl Home {
 impl Extent {
     /// An extent of the layer that was opened, with neither home nor place.
     pub fn new(start: u64, len: u64, kind: ExtentKind) -> Self {
-        Self { start, len, kind, depth: 0, present: true, home: None, place: None }
+        Self { start, len, kind, roomless: false, depth: 0, present: true, home: None, place: None }
     }
 
     /// The same, with a place.
     #[must_use]
     pub fn at(self, place: Option<Place>) -> Self {
         Self { place, ..self }
+    }
+
+    /// The same, which occupies no room if it is data, and yet may be anything.
+    #[must_use]
+    pub fn without_room(self, roomless: bool) -> Self {
+        Self { roomless: roomless && self.kind == ExtentKind::Data, ..self }
     }
 
     /// The same, of which no layer says anything.
@@ -142,6 +151,7 @@ impl Extent {
         };
         self.end() == next.start
             && self.kind == next.kind
+            && self.roomless == next.roomless
             && self.depth == next.depth
             && self.present == next.present
             && homes
@@ -345,6 +355,7 @@ mod tests {
             Extent { home: good.home.map(|home| Home { file: 1, ..home }), ..good.clone() },
             Extent { home: None, ..good.clone() },
             Extent { kind: ExtentKind::Zero, ..good.clone() },
+            good.clone().without_room(true),
             good.clone().at(Some(place(111))),
             good.clone().at(Some(other_guard)),
             good.clone().at(Some(Place::new(file.clone(), 110))),

@@ -29,13 +29,16 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ..FilterKind::PLAIN
 };
 
-fn read(params: &Params) -> Result<Vec<Range<ExtentKind>>> {
+fn read(params: &Params) -> Result<Vec<Range<ListedKind>>> {
     let (text, name) = listing::read(params, KEY)?;
     listing::ranges((text.as_str(), name), extent)
 }
 
+/// What a line says of its range: its kind, and whether data has no room.
+type ListedKind = (ExtentKind, bool);
+
 /// A line: offset, length and kind.
-fn extent(line: &str) -> std::result::Result<Option<(u64, u64, ExtentKind)>, String> {
+fn extent(line: &str) -> std::result::Result<Option<(u64, u64, ListedKind)>, String> {
     let mut words = line.split_ascii_whitespace();
     let Some(offset) = words.next() else { return Ok(None) };
     let len = words.next().ok_or("an offset and a length are needed")?;
@@ -48,7 +51,7 @@ fn extent(line: &str) -> std::result::Result<Option<(u64, u64, ExtentKind)>, Str
 }
 
 /// `hole` alone does not say that a range reads as zeroes, so it must be read.
-fn kind(word: &str) -> std::result::Result<ExtentKind, String> {
+fn kind(word: &str) -> std::result::Result<ListedKind, String> {
     let mut flags = (false, false);
     match word {
         "0" => {}
@@ -68,13 +71,13 @@ fn kind(word: &str) -> std::result::Result<ExtentKind, String> {
         }
     }
     Ok(match flags {
-        (_, false) => ExtentKind::Data,
-        (false, true) => ExtentKind::Zero,
-        (true, true) => ExtentKind::Hole,
+        (roomless, false) => (ExtentKind::Data, roomless),
+        (false, true) => (ExtentKind::Zero, false),
+        (true, true) => (ExtentKind::Hole, false),
     })
 }
 
-struct ExtentList(Vec<Range<ExtentKind>>);
+struct ExtentList(Vec<Range<ListedKind>>);
 
 impl ExtentList {
     /// The map of a range by the list: at least one extent, at most `max`. Ranges that are not
@@ -84,9 +87,10 @@ impl ExtentList {
         let (mut found, mut at, end) = (Vec::new(), offset, offset.saturating_add(len));
         while at < end && found.len() < max {
             let (kind, until) = listing::at(&self.0, at);
-            let kind = kind.unwrap_or(ExtentKind::Hole);
+            let (kind, roomless) = kind.unwrap_or((ExtentKind::Hole, false));
             let place = flat.filter(|_| kind == ExtentKind::Data).map(|flat| flat.advanced(at));
-            merge_extent(&mut found, Extent::new(at, until.min(end) - at, kind).at(place));
+            let extent = Extent::new(at, until.min(end) - at, kind).at(place);
+            merge_extent(&mut found, extent.without_room(roomless));
             at = until.min(end);
         }
         found

@@ -324,7 +324,9 @@ impl Blocking for Handle {
             if out.len().saturating_sub(before) >= max {
                 break;
             }
-            merge_extent(out, Extent::new(found.offset, found.length, kind));
+            let roomless = found.kind & extent::HOLE != 0;
+            let extent = Extent::new(found.offset, found.length, kind).without_room(roomless);
+            merge_extent(out, extent);
         }
         Ok(())
     }

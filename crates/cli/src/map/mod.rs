@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use device::{Edge, Error, ErrorKind, ExtentKind, Fault, StatusRun};
+use device::{Edge, Error, ErrorKind, Extent, ExtentKind, Fault, StatusRun};
 use disk::OpenOptions;
 use runtime::Context;
 
@@ -181,7 +181,7 @@ impl Map<'_> {
         }
         let mut extents = Vec::new();
         self.edge.resolve(at, left, MANY, &mut extents)?;
-        out.extend(extents.iter().map(|e| StatusRun { len: e.len, value: number(e.kind) }));
+        out.extend(extents.iter().map(|e| StatusRun { len: e.len, value: number(e) }));
         Ok(())
     }
 
@@ -267,6 +267,7 @@ impl Map<'_> {
     fn words(&self, value: u64) -> Option<String> {
         let words = match (self.context, value) {
             (ALLOCATION, 0) => "data",
+            (ALLOCATION, 1) => "hole",
             (ALLOCATION, 2) => "zero",
             (ALLOCATION, 3) => "hole,zero",
             ("qemu:allocation-depth", 0) => "absent",
@@ -280,9 +281,10 @@ impl Map<'_> {
     }
 }
 
-/// nbdinfo's number for a kind.
-fn number(kind: ExtentKind) -> u64 {
-    match kind {
+/// NBD's number for a kind.
+fn number(extent: &Extent) -> u64 {
+    match extent.kind {
+        ExtentKind::Data if extent.roomless => 1,
         ExtentKind::Data => 0,
         ExtentKind::Zero => 2,
         ExtentKind::Hole => 3,

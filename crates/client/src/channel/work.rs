@@ -450,8 +450,9 @@ fn map(
     max: usize,
     session: &Negotiated,
 ) -> Vec<Extent> {
-    let list = told(said, (offset, end), max, kind).into_iter();
-    let mut list: Vec<_> = list.map(|(at, len, kind)| Extent::new(at, len, kind)).collect();
+    let list = told(said, (offset, end), max, |flags| (kind(flags), is_roomless(flags)));
+    let extent = |(at, len, (kind, roomless))| Extent::new(at, len, kind).without_room(roomless);
+    let mut list: Vec<_> = list.into_iter().map(extent).collect();
     if list.is_empty() {
         // It described only the part of the first block before the range, and would do so again:
         // the rest of that block may be anything.
@@ -468,6 +469,10 @@ fn runs(said: (u64, &[StatusExtent]), range: (u64, u64), max: usize) -> Result<V
         return Err(odd("block status outside of the requested range"));
     }
     Ok(list)
+}
+
+fn is_roomless(flags: u64) -> bool {
+    flags & allocation::HOLE != 0
 }
 
 /// A hole that is not marked as zero may hold anything.

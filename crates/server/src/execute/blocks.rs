@@ -29,7 +29,7 @@ pub(crate) fn whole_blocks(extents: Vec<Extent>, end: u64, block: u64) -> Vec<Ex
                 let inner = extent.end() - extent.end() % block;
                 if inner > at { inner } else { extent.end() }
             };
-            let piece = Extent::new(at, stop - at, extent.kind);
+            let piece = Extent::new(at, stop - at, extent.kind).without_room(extent.roomless);
             let joined = match part.take() {
                 Some(before) => join(&before, &piece),
                 None => piece,

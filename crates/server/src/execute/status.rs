@@ -110,8 +110,7 @@ impl Survey {
             Outcome::Extents(extents) => {
                 let told = served.edge.info().advertised.map_or(1, |b| u64::from(b.minimum));
                 let end = request.offset.saturating_add(request.length);
-                let flags =
-                    |e: &Extent| StatusExtent { length: e.len, flags: allocation_flags(e.kind) };
+                let flags = |e: &Extent| StatusExtent { length: e.len, flags: allocation_flags(e) };
                 whole_blocks(extents, end, told).iter().map(flags).collect()
             }
             Outcome::Status(runs) => {
@@ -139,8 +138,9 @@ impl Survey {
     }
 }
 
-fn allocation_flags(kind: ExtentKind) -> u64 {
-    match kind {
+fn allocation_flags(extent: &Extent) -> u64 {
+    match extent.kind {
+        ExtentKind::Data if extent.roomless => allocation::HOLE,
         ExtentKind::Data => 0,
         ExtentKind::Hole => allocation::HOLE | allocation::ZERO,
         ExtentKind::Zero => allocation::ZERO,
