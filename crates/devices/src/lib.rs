@@ -36,7 +36,7 @@ pub use inspection::{Fact, Facts, Inspection, Scope};
 pub use kind::DeviceKind;
 pub use named::Named;
 pub use options::OpenOptions;
-pub use plugins::About;
+pub use plugins::{About, directory as plugin_directory};
 pub use preallocation::{Allocation, Preallocated, Preallocation, PreallocationWatch, ZeroMethod};
 pub use resizing::{Length, Resized, Resizing};
 pub use storage::{Relation, Storage, StoredExport, StoredRange};

@@ -32,6 +32,9 @@ pub struct OpenOptions {
     /// What is read comes from the disk, and not from the page cache, as far as the system allows
     /// that.
     pub past_cache: bool,
+    /// For users of nbdkit: where nbdkit's plugin of a device's name differs in what a client sees,
+    /// it is as there.
+    pub as_nbdkit: bool,
     /// How many connections to open to a peer that allows several. At least 1.
     pub connections: usize,
 }
@@ -51,6 +54,7 @@ impl Default for OpenOptions {
             contexts: false,
             once: false,
             past_cache: false,
+            as_nbdkit: false,
             connections: 1,
         }
     }

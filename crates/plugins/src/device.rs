@@ -6,6 +6,7 @@
 //! opened again on demand.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation, Params,
@@ -35,6 +36,8 @@ pub struct PluginSpec {
     pub write: bool,
     /// It may turn out to be read-only.
     pub or_read_only: bool,
+    /// It is opened when the first client comes, and not before that.
+    pub late: bool,
 }
 
 /// Which export of a plugin a device is.
@@ -78,6 +81,10 @@ impl ExportChoice {
 pub fn open(wish: PluginSpec, context: &Context) -> Result<Arc<dyn Device>> {
     let plugin = running::start(&wish.plugin, &wish.params, context)?;
     let entry = Entry { plugin, export: wish.export, read_only: !wish.write };
+    if wish.late && entry.export == ExportChoice::Client {
+        let info = Info::new(entry.plugin.title(), 0);
+        return Ok(Arc::new(PluginDisk { entry, info, own: Mutex::new(None) }));
+    }
     let own = runtime::taking_time(|| entry.open(None));
     let (own, info) = match own {
         Ok(handle) => {
@@ -155,7 +162,15 @@ struct PluginDisk {
 
 /// A client's device.
 #[derive(Debug)]
-struct ClientDisk(Arc<Handle>);
+struct ClientDisk {
+    entry: Entry,
+    client: Client,
+    info: Info,
+    /// `None`: it was closed, and could not be opened again.
+    handle: Mutex<Option<Arc<Handle>>>,
+    /// How often it was opened again.
+    epoch: AtomicU64,
+}
 
 impl PluginDisk {
     fn own(&self) -> MutexGuard<'_, Option<Arc<Handle>>> {
@@ -203,8 +218,9 @@ impl Session for PluginDisk {
         drop(self.own().take());
         let (entry, client) = (self.entry.clone(), client.clone());
         spawn(async move {
-            let opened = entry.opened(Some(client)).await;
-            done(opened.map(|handle| Some(Arc::new(ClientDisk(handle)) as Arc<dyn Device>)));
+            let opened = entry.clone().opened(Some(client.clone())).await;
+            let disk = |handle| Arc::new(ClientDisk::new(entry, client, handle)) as Arc<dyn Device>;
+            done(opened.map(|handle| Some(disk(handle))));
         });
     }
 
@@ -224,13 +240,53 @@ impl Session for PluginDisk {
     }
 }
 
+impl ClientDisk {
+    fn new(entry: Entry, client: Client, handle: Arc<Handle>) -> Self {
+        let info = device::Blocking::info(&*handle).clone();
+        let handle = Mutex::new(Some(handle));
+        Self { entry, client, info, handle, epoch: AtomicU64::new(0) }
+    }
+
+    fn error(&self, kind: ErrorKind, action: &str) -> Error {
+        Error::new(kind, Fault::File, action).on(&self.info.name)
+    }
+}
+
 impl Device for ClientDisk {
     fn info(&self) -> &Info {
-        device::Blocking::info(&*self.0)
+        &self.info
     }
 
     fn submit(&self, operation: Operation, done: Done) {
-        run(self.0.clone(), operation, done);
+        let handle = self.handle.lock().clone();
+        match handle {
+            Some(handle) => run(handle, operation, done),
+            None => done(Err(self.error(ErrorKind::Disconnected, "the plugin is not open"))),
+        }
+    }
+
+    fn session(&self) -> Option<&dyn Session> {
+        Some(self)
+    }
+}
+
+impl Session for ClientDisk {
+    /// Closes the handle, and opens another.
+    fn reopen(&self) -> Result<()> {
+        drop(self.handle.lock().take());
+        let opened = self.entry.open(Some(&self.client))?;
+        let info = device::Blocking::info(&*opened);
+        if info.size != self.info.size || info.abilities != self.info.abilities {
+            return Err(self.error(ErrorKind::Changed, "open again: it is another disk now"));
+        }
+        // What was acknowledged before may have been lost with the other handle.
+        self.epoch.fetch_add(1, Ordering::Release);
+        *self.handle.lock() = Some(opened);
+        Ok(())
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 }
 

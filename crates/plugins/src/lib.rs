@@ -29,6 +29,6 @@ mod running;
 
 pub use descriptors::keep_low_descriptors;
 pub use device::{ExportChoice, PluginSpec, open};
-pub use library::{find, is_plugin};
+pub use library::{directory, find, is_plugin};
 pub use plugin::About;
 pub use running::{about, end};

@@ -2,7 +2,9 @@
 #![expect(unsafe_code, reason = "the interface is C's")]
 
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,6 +12,8 @@ use device::{Error, ErrorKind, Fault, Result, text};
 
 use crate::abi::{Callbacks, Init, VERSIONS};
 
+/// Bytes of a script that are looked at for its first line.
+const FIRST_LINE: usize = 256;
 /// The user's directory of plugins.
 const DIRECTORY: &str = "NBDKIT_PLUGINDIR";
 /// The system's directories, besides that of this machine's architecture.
@@ -42,7 +46,10 @@ unsafe impl Sync for Loaded {}
 /// ends like a plugin's.
 #[must_use]
 pub fn is_plugin(word: &str) -> bool {
-    if word.contains('/') { word.ends_with(".so") } else { find(word).is_some() }
+    if word.contains('/') {
+        return word.ends_with(".so");
+    }
+    find(word).is_some() || script(word).is_some()
 }
 
 /// The file of a plugin, given by path or found in the directories of plugins.
@@ -51,16 +58,65 @@ pub fn find(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(text::path(name)).filter(|path| path.is_file());
     }
-    let may_be_one = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
-    if name.is_empty() || !name.chars().all(may_be_one) {
+    if !may_be_one(name) {
         return None;
     }
     let file = format!("nbdkit-{name}-plugin.so");
-    let own = std::env::var_os(DIRECTORY).map(PathBuf::from);
-    let ours = format!("/usr/lib/{}-linux-gnu/nbdkit/plugins", std::env::consts::ARCH);
-    let usual = std::iter::once(ours.as_str()).chain(USUAL.iter().copied()).map(PathBuf::from);
     let there = |directory: PathBuf| Some(directory.join(&file)).filter(|path| path.is_file());
-    own.into_iter().chain(usual).find_map(there).or_else(|| there(installed()?))
+    directories().find_map(there).or_else(|| there(installed()?))
+}
+
+fn may_be_one(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c))
+}
+
+/// Where plugins are looked for, the user's directory first.
+fn directories() -> impl Iterator<Item = PathBuf> {
+    let own = std::env::var_os(DIRECTORY).map(PathBuf::from);
+    own.into_iter().chain(std::iter::once(of_this_machine())).chain(USUAL.iter().map(PathBuf::from))
+}
+
+fn of_this_machine() -> PathBuf {
+    format!("/usr/lib/{}-linux-gnu/nbdkit/plugins", std::env::consts::ARCH).into()
+}
+
+/// The directory of plugins: the first that is there, or else the usual one of this machine.
+#[must_use]
+pub fn directory() -> PathBuf {
+    directories().find(|directory| directory.is_dir()).unwrap_or_else(of_this_machine)
+}
+
+/// A plugin that is a script for another one.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Script {
+    pub(crate) path: PathBuf,
+    /// The plugin that runs it.
+    pub(crate) language: String,
+}
+
+/// The script `nbdkit-NAME-plugin` in the directories of plugins, whose first line has nbdkit run
+/// it (`#!/usr/sbin/nbdkit python`). A script elsewhere is no plugin by its contents: a guest may
+/// have written them.
+pub(crate) fn script(name: &str) -> Option<Script> {
+    let file = format!("nbdkit-{name}-plugin");
+    let mut places = directories().filter(|_| may_be_one(name)).map(|place| place.join(&file));
+    let path = places.find(|path| is_program(path))?;
+    let mut start = [0; FIRST_LINE];
+    let n = std::fs::File::open(&path).ok()?.read(&mut start).ok()?;
+    let first = start.get(..n)?.split(|byte| *byte == b'\n').next()?;
+    let language = language(std::str::from_utf8(first).ok()?)?.to_owned();
+    Some(Script { path, language })
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o100 != 0)
+}
+
+/// The plugin that a first line names.
+fn language(first: &str) -> Option<&str> {
+    let mut words = first.strip_prefix("#!")?.split_ascii_whitespace();
+    let is_nbdkit = Path::new(words.next()?).file_name().is_some_and(|name| name == "nbdkit");
+    words.next().filter(|name| is_nbdkit && may_be_one(name))
 }
 
 /// The directory that nbdkit reports.
@@ -144,7 +200,7 @@ fn symbol(handle: Loaded, name: &CStr) -> Option<*mut c_void> {
 
 /// Captures what a callback prints to C's standard output.
 pub(crate) fn printed(callback: impl FnOnce()) -> std::io::Result<String> {
-    use std::io::{Read, Seek};
+    use std::io::Seek;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     let number = |result: c_int| {
         if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
@@ -185,6 +241,21 @@ mod tests {
             assert_eq!(find(wrong), None, "{wrong}");
         }
         assert!(is_plugin("./nbdkit-x-plugin.so") && !is_plugin("./disk.img"));
+    }
+
+    #[test]
+    fn a_script_names_the_plugin_for_its_language() {
+        for (first, named) in [
+            ("#!/usr/sbin/nbdkit python", Some("python")),
+            ("#! /opt/nbdkit  perl -v", Some("perl")),
+            ("#!/usr/bin/python3", None),
+            ("#!/usr/bin/env nbdkit", None),
+            ("#!/usr/sbin/nbdkit ../x", None),
+            ("/usr/sbin/nbdkit sh", None),
+        ] {
+            assert_eq!(language(first), named, "{first}");
+        }
+        assert_eq!(script("../x"), None);
     }
 
     #[test]

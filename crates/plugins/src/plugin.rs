@@ -84,17 +84,10 @@ impl Plugin {
     pub(crate) fn start(library: Library, params: &Params, context: &Context) -> Result<Self> {
         call::log_to(&context.log, context.debugging.verbose);
         call::stopped_by(&context.control);
-        let name = library.name.clone();
         library.callbacks.load();
         set_flags(&library, context);
         let log = &context.log;
-        for (key, value) in pairs(&library, params)? {
-            let (key, value) = (lasting(&key), lasting(&value));
-            let what = format!("take the parameter `{}`", key.to_string_lossy());
-            asked(&library, log, &what, || library.callbacks.config(key, value))?.ok_or_else(
-                || Error::invalid("it takes no parameters").on(format!("plugin:{name}")),
-            )?;
-        }
+        configure(&library, params, log)?;
         let calls = library.callbacks;
         asked(&library, log, "take its parameters", || calls.config_complete())?;
         let model = model(&library, log)?;
@@ -246,6 +239,18 @@ fn model(library: &Library, log: &OperatorLog) -> Result<ThreadModel> {
     Ok(asked.map_or(most, |number| ThreadModel::of(number).min(most)))
 }
 
+/// Gives a plugin its parameters.
+fn configure(library: &Library, params: &Params, log: &OperatorLog) -> Result<()> {
+    for (key, value) in pairs(library, params)? {
+        let (key, value) = (lasting(&key), lasting(&value));
+        let what = format!("take the parameter `{}`", key.to_string_lossy());
+        let taken = asked(library, log, &what, || library.callbacks.config(key, value))?;
+        let title = || format!("plugin:{}", library.name);
+        taken.ok_or_else(|| Error::invalid("it takes no parameters").on(title()))?;
+    }
+    Ok(())
+}
+
 /// The parameters with their keys. A value without a key gets the plugin's magic key; without one,
 /// the first is its script.
 fn pairs(library: &Library, params: &Params) -> Result<Vec<(String, String)>> {
@@ -283,10 +288,19 @@ fn set_flags(library: &Library, context: &Context) {
     }
 }
 
-/// The description of a plugin. It has no parameters yet, and gets none.
-pub(crate) fn about(library: &Library) -> Result<About> {
+/// The description of a plugin with these parameters, on which what it can do may depend. It is not
+/// made ready, and ends with this call.
+pub(crate) fn about(library: &Library, params: &Params) -> Result<About> {
+    library.callbacks.load();
+    let log = OperatorLog::default();
+    let described = configure(library, params, &log).and_then(|()| describe(library, &log));
+    // Some made files when they were loaded.
+    library.callbacks.unload();
+    described
+}
+
+fn describe(library: &Library, log: &OperatorLog) -> Result<About> {
     let calls = library.callbacks;
-    calls.load();
     let path = library.path.canonicalize().unwrap_or_else(|_| library.path.clone());
     let mut help = format!("plugin: {}", library.name);
     let line = |text: &mut String, what: Option<String>| {
@@ -305,7 +319,7 @@ pub(crate) fn about(library: &Library) -> Result<About> {
     let mut dump = format!("path={}\nname={}\n", path.display(), library.name);
     line(&mut dump, calls.version().map(|version| format!("version={version}")));
     let most = ThreadModel::of(calls.max_thread_model());
-    let model = model(library, &OperatorLog::default())?;
+    let model = model(library, log)?;
     let _ = writeln!(
         dump,
         "api_version={}\nstruct_size={}\nmax_thread_model={}\nthread_model={}\nerrno_is_preserved={}",

@@ -51,6 +51,7 @@ pub(crate) fn open(
         export: choice(params, options),
         write: options.write,
         or_read_only: options.or_read_only,
+        late: options.as_nbdkit,
     };
     plugins::open(wish, context)
 }
@@ -72,9 +73,9 @@ fn name(params: &Params) -> Result<&str> {
 /// A plugin's description of itself.
 ///
 /// # Errors
-/// There is no such plugin, or it cannot be loaded.
+/// There is no such plugin, it cannot be loaded, or it refuses a parameter.
 pub(crate) fn about(params: &Params) -> Result<plugins::About> {
-    plugins::about(name(params)?)
+    plugins::about(name(params)?, &own(params))
 }
 
 /// Whether it is to have a process of its own.
