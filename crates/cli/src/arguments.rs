@@ -52,6 +52,18 @@ pub(crate) fn value(spelled: &'static str, help: &'static str) -> Arg {
     option(spelled).help(help)
 }
 
+/// The spellings of an option with one letter.
+pub(crate) fn short_names(arg: &Arg) -> Vec<String> {
+    let names = arg.get_short_and_visible_aliases().unwrap_or_default();
+    names.iter().map(|name| format!("-{name}")).collect()
+}
+
+/// The long spellings of an option.
+pub(crate) fn long_names(arg: &Arg) -> Vec<String> {
+    let more = arg.get_all_aliases().unwrap_or_default();
+    arg.get_long().into_iter().chain(more).map(|name| format!("--{name}")).collect()
+}
+
 /// The size that the option `id` gives, in bytes, where the verb has it.
 pub(crate) fn size(matches: &ArgMatches, id: &str) -> Result<Option<u64>, Failure> {
     let text = matches.try_get_one::<String>(id).ok().flatten();

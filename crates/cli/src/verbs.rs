@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command};
 use device::suggestion;
 
-use crate::failure::{ExitResult, Failure, USAGE, program};
+use crate::failure::{ExitResult, Failure, USAGE, is_renamed, program};
 use crate::headings::{MORE, group, shorten};
 use crate::misread::{reason, unknown_option, what_is_wrong};
 use crate::page::wrap;
@@ -94,6 +94,17 @@ pub(crate) fn built() -> impl Iterator<Item = (&'static Verb, Command)> {
     VERBS.iter().filter_map(move |verb| Some((verb, all.find_subcommand(verb.name)?.clone())))
 }
 
+/// The options of a verb by their names, each in a line, as nbdkit and libnbd's tools list theirs
+/// for completions.
+pub(crate) fn options(verb: &str, names: fn(&Arg) -> Vec<String>) -> String {
+    let command = command();
+    let arguments = command.find_subcommand(verb).map(Command::get_arguments);
+    let mut names: Vec<String> = arguments.into_iter().flatten().flat_map(names).collect();
+    names.sort();
+    names.dedup();
+    names.iter().map(|name| format!("{name}\n")).collect()
+}
+
 /// The whole command line, with a short help (`-h`) that leaves out what is rarely needed.
 /// Completions and manual pages have all.
 pub(crate) fn short_command() -> Command {
@@ -112,7 +123,8 @@ pub(crate) fn dispatch(args: Vec<OsString>) -> ExitResult {
         return Err(failure);
     }
     let whole = short_command();
-    let usage = verb.map_or(USAGE, |verb| verb.usage);
+    // The tools under whose names it may be called end with 1.
+    let usage = if is_renamed() { 1 } else { verb.map_or(USAGE, |verb| verb.usage) };
     let args = match verb.and_then(|verb| whole.find_subcommand(verb.name)) {
         Some(verb) => bracket::join(args, verb).map_err(|e| e.with_usage_code(usage))?,
         None => args,

@@ -74,6 +74,7 @@ const DATA: &[Param] = &[
     param("base64", "TEXT", "the content in base64"),
     param("raw", "TEXT", "the content as it stands"),
     param("size", "SIZE", "cut or fill with zeroes to this size (default: as long as the content)"),
+    memory::ALLOCATOR,
 ];
 
 #[rustfmt::skip] // a parameter a line
@@ -192,7 +193,7 @@ static KINDS: &[DeviceKind] = &[
     DeviceKind {
         word: "memory",
         summary: "a sparse disk in memory, empty at first",
-        params: &[param("size", "SIZE", "size of the disk, up to 2^63-1 bytes")],
+        params: &[param("size", "SIZE", "size of the disk, up to 2^63-1 bytes"), memory::ALLOCATOR],
         example: "memory:1G",
         open: |params, options, context| simple(memory::open(params, options), context),
         ..OWN

@@ -39,6 +39,7 @@ mod openonce;
 mod partition;
 mod pause;
 mod protect;
+mod qcow2dec;
 mod rate;
 mod readahead;
 mod readonly;

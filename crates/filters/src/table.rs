@@ -41,6 +41,7 @@ static KINDS: &[FilterKind] = &[
     crate::partition::KIND,
     crate::pause::KIND,
     crate::protect::KIND,
+    crate::qcow2dec::KIND,
     crate::rate::KIND,
     crate::readahead::KIND,
     crate::readonly::KIND,

@@ -85,6 +85,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("ddrescue", "it accepts no writes"),
     ("extentlist", "it accepts no writes"),
     ("gzip", "there must be a stream"),
+    ("qcow2dec", "there must be an image"),
     ("luks", "there must be a header, and a key"),
     ("map", "it is among the disguises"),
     ("offset", "it is among the disguises"),

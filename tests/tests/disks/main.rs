@@ -19,6 +19,7 @@ mod habits;
 mod help;
 mod messages;
 mod model;
+mod nbd_names;
 mod page_cache;
 mod prealloc;
 mod qemu_img;

@@ -118,8 +118,7 @@ fn writing(command: Command) -> Command {
         .arg(flag("--no-clobber", "Fail if the target exists already"))
         .arg(flag("--keep-partial", "Keep a file that the copy created when it fails"))
         .arg(
-            flag("--synchronous", "One thread and one request at a time")
-                .conflicts_with_all(["requests", "threads"]),
+            flag("--synchronous", "One thread and one request at a time, whatever else is said"),
         )
         .arg(flag("-v, --verbose", "Say what both ends are, and at the end what was done"))
 }

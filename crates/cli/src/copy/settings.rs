@@ -150,7 +150,12 @@ fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>
 
 fn named(matches: &ArgMatches, id: &str) -> Result<Named, Failure> {
     let text = matches.get_one::<String>(id).map_or("", String::as_str);
-    let text = if id == SOURCE { to_read(text) } else { text };
+    let text = match text {
+        // There is nothing in it.
+        "/dev/null" if id == SOURCE => "null:0",
+        text if id == SOURCE => to_read(text),
+        text => text,
+    };
     let name = Name::parse(text);
     let name = name.map_err(|e| Failure::usage(format!("{}: {e}", id.to_uppercase())))?;
     Ok(Named::of(&name)?)

@@ -8,6 +8,8 @@ mod nbd;
 mod qemu_img;
 mod qemu_nbd;
 
+pub(crate) use nbd::NBDKIT as NBDKIT_VERSION;
+
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -41,6 +43,11 @@ static TOOLS: &[ToolName] = &[
 /// The names, for help.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().map(|tool| tool.name)
+}
+
+/// Whether the program was called as nbdkit: what a command line leaves open is then as there.
+pub(crate) fn is_nbdkit() -> bool {
+    failure::program() == "nbdkit"
 }
 
 /// The words of a command line, the name of the program first, in our own.
@@ -82,7 +89,7 @@ fn verb<W: Into<OsString>>(name: &str, words: impl IntoIterator<Item = W>) -> Ca
 }
 
 /// The first line of `--version`.
-fn version(name: &str, theirs: &str) -> String {
+pub(crate) fn version(name: &str, theirs: &str) -> String {
     format!("{name} {theirs} (diskferry {})\n", env!("CARGO_PKG_VERSION"))
 }
 
@@ -126,6 +133,9 @@ mod tests {
             ("qemu-img -T help convert a b", "diskferry convert --allow-external=beside a b"),
             ("qemu-img frobnicate", "Command not found: frobnicate"),
             ("qemu-img --version", "qemu-img version 11.0.0 (diskferry 0.1.0)"),
+            ("nbdkit memory --version", "diskferry serve memory --version"),
+            ("nbdcopy --long-options", "--allocated"),
+            ("nbdinfo --short-options", "-L"),
             ("nbdcopy --version", "nbdcopy 1.24.0 (diskferry 0.1.0)"),
             (
                 "qemu-nbd -r -f qcow2 -k /s -x vm -t --fork --pid-file p d.qcow2",

@@ -3,17 +3,16 @@
 use std::ffi::OsString;
 
 use super::{Called, verb, version};
+use crate::arguments::{long_names, short_names};
 use crate::failure::Failure;
+use crate::verbs;
 
 /// The versions whose options and output ours are like.
-const NBDKIT: &str = "1.48.0";
+pub(crate) const NBDKIT: &str = "1.48.0";
 const LIBNBD: &str = "1.24.0";
 
 pub(super) fn nbdkit(words: &[OsString]) -> Result<Called, Failure> {
-    match words {
-        [one] if one == "-V" || one == "--version" => Ok(Called::Says(version("nbdkit", NBDKIT))),
-        _ => Ok(verb("serve", words)),
-    }
+    Ok(verb("serve", words))
 }
 
 pub(super) fn nbdcopy(words: &[OsString]) -> Result<Called, Failure> {
@@ -30,9 +29,11 @@ pub(super) fn nbdsh(words: &[OsString]) -> Result<Called, Failure> {
 
 fn of_libnbd(name: &str, ours: &str, words: &[OsString]) -> Called {
     match words {
-        [one] if one == "-V" || one == "--version" => {
+        [one, ..] if one == "-V" || one == "--version" => {
             Called::Says(version(name, LIBNBD) + &format!("libnbd {LIBNBD}\n"))
         }
+        [one, ..] if one == "--short-options" => Called::Says(verbs::options(ours, short_names)),
+        [one, ..] if one == "--long-options" => Called::Says(verbs::options(ours, long_names)),
         _ => verb(ours, words),
     }
 }

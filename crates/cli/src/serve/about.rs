@@ -1,20 +1,15 @@
-//! What `serve` answers instead of serving: help, versions, and what this program can do in lines
-//! for scripts, with nbdkit's keys where they mean the same.
+//! What `serve` answers instead of serving: help and versions, and what `dump` has.
 
-use std::fmt::Write as _;
+use clap::ArgMatches;
+use device::{Name, Params};
+use disk::{About, DeviceKind, Named, ShownKind};
 
-use clap::{Arg, ArgMatches, Command};
-use device::{Info, Name, Params};
-use disk::{About, DeviceKind, Named, ShownKind, Stack, StackRole, Storage, kinds_of};
-use runtime::Context;
-
-use super::disks::{self, positional};
-use super::exports;
+use super::disks::positional;
+use super::dump;
+use crate::arguments::{long_names, short_names};
 use crate::failure::{ExitResult, Failure};
 use crate::page::Page;
-use crate::{arguments, help, output};
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+use crate::{arguments, help, names, output, verbs};
 
 type Answer = fn(&ArgMatches) -> Result<String, Failure>;
 
@@ -24,17 +19,17 @@ pub(super) fn answer(matches: &ArgMatches) -> Option<ExitResult> {
         ("help", |matches| help_text(matches, help::of_verb)),
         ("brief-help", |matches| help_text(matches, help::of_verb_in_short)),
         ("version", versions),
-        ("dump-config", |_| Ok(configuration())),
-        ("dump-plugin", dump),
-        ("short-options", |_| Ok(options(short_names))),
-        ("long-options", |_| Ok(options(long_names))),
+        ("dump-config", |_| Ok(dump::configuration())),
+        ("dump-plugin", dump::device),
+        ("short-options", |_| Ok(verbs::options("serve", short_names))),
+        ("long-options", |_| Ok(verbs::options("serve", long_names))),
     ];
     let (_, text) = answers.iter().find(|(id, _)| matches.get_flag(id))?;
     Some(text(matches).and_then(|text| output::text(&text)))
 }
 
-/// The description of the disk by its kind, if the kind has one.
-fn told(matches: &ArgMatches) -> Result<Option<About>, Failure> {
+/// The disk that is named by the first word alone, if it may describe itself.
+pub(super) fn named(matches: &ArgMatches) -> Result<Option<Named>, Failure> {
     let Some((word, _)) = positional(matches) else { return Ok(None) };
     let named = match disk::meant(word) {
         Some(kind) => Named::new(kind, kind.with_argument(word, Params::default())?)?,
@@ -43,11 +38,17 @@ fn told(matches: &ArgMatches) -> Result<Option<About>, Failure> {
             Name::Path(_) | Name::Uri { .. } => return Ok(None),
         },
     };
-    Ok(named.about().transpose()?)
+    Ok(Some(named).filter(|named| named.kind().names.foreign.is_some()))
+}
+
+/// The description of the disk by its kind, if the kind has one.
+fn told(matches: &ArgMatches) -> Result<Option<About>, Failure> {
+    let about = named(matches)?.and_then(|named| named.about());
+    Ok(about.transpose()?)
 }
 
 /// The device, if one was named.
-fn device(matches: &ArgMatches) -> Result<Option<&'static DeviceKind>, Failure> {
+pub(super) fn device(matches: &ArgMatches) -> Result<Option<&'static DeviceKind>, Failure> {
     let Some((word, _)) = positional(matches) else { return Ok(None) };
     Ok(Some(match Name::parse(word)? {
         Name::Path(word) if !word.contains('/') => disk::device(&word)?,
@@ -80,145 +81,21 @@ fn shown(kind: impl Into<ShownKind>) -> Page {
 
 fn versions(matches: &ArgMatches) -> Result<String, Failure> {
     let filters = arguments::filters(matches, "filter")?;
-    let mut words = vec!["diskferry"];
-    let mut others = String::new();
-    match told(matches)? {
-        Some(About { name, version, .. }) => {
-            others = format!("{name} {}\n", version.unwrap_or_default());
-        }
-        None => words.extend(device(matches)?.map(|kind| kind.word)),
-    }
-    words.extend(filters.kinds().map(|kind| kind.word));
-    let own: String = words.iter().map(|word| format!("{word} {VERSION}\n")).collect();
-    Ok(own + &others)
-}
-
-fn lines<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> String {
-    pairs.into_iter().fold(String::new(), |mut text, (key, value)| {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{key}={value}");
-        text
-    })
-}
-
-fn binary() -> String {
-    std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default()
-}
-
-fn configuration() -> String {
-    let binary = binary();
-    let directory = binary.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
-    let mut numbers = VERSION.split('.');
-    let mut number = || numbers.next().unwrap_or("0").to_owned();
-    let (major, minor) = (number(), number());
-    let yes = || "yes".to_owned();
-    let words = |role| kinds_of(role).map(|kind| kind.word).collect::<Vec<_>>().join(",");
-    lines([
-        ("binary", binary),
-        ("bindir", directory),
-        ("devices", words(StackRole::Device)),
-        ("exit_with_parent", yes()),
-        ("extended_headers", yes()),
-        ("filters", words(StackRole::Filter)),
-        ("host_cpu", std::env::consts::ARCH.to_owned()),
-        ("host_os", std::env::consts::OS.to_owned()),
-        ("name", "diskferry".to_owned()),
-        ("run_default_socket", "Unix".to_owned()),
-        ("selinux", yes()),
-        ("timeout_option", yes()),
-        ("tls", if cfg!(feature = "tls") { "yes" } else { "no" }.to_owned()),
-        ("version", VERSION.to_owned()),
-        ("version_major", major),
-        ("version_minor", minor),
-        ("vsock_option", yes()),
-    ])
-}
-
-/// Of a device, and of the filters that are named with it.
-fn dump(matches: &ArgMatches) -> Result<String, Failure> {
-    if let Some(about) = told(matches)? {
-        return Ok(about.dump + &filters_dump(matches)?);
-    }
-    let Some(kind) = device(matches)? else {
-        return Err(Failure::usage("--dump-plugin: which device? for example memory"));
+    let line = |name: &str, version: &str| format!("{name} {version}\n");
+    // In nbdkit's order: from the client to the bytes.
+    let first = match names::is_nbdkit() {
+        true => names::version("nbdkit", version()),
+        false => line("diskferry", version()),
     };
-    let mut text = lines([
-        ("path", binary()),
-        ("name", kind.word.to_owned()),
-        ("version", VERSION.to_owned()),
-        ("description", kind.summary.to_owned()),
-    ]);
-    text += &lines(kind.magic.map(|magic| ("magic_config_key", magic.to_owned())));
-    let model = || "parallel".to_owned();
-    text += &lines([("max_thread_model", model()), ("thread_model", model())]);
-    if let Some(disk) = example(matches, kind)? {
-        let opened = exports::open_disk(&disk, &Stack::default(), "", true, &Context::default());
-        text += &opened.map(|edge| abilities(edge.info()))?;
-    }
-    Ok(text + &filters_dump(matches)?)
+    let above: String = filters.kinds().map(|kind| line(kind.word, version())).collect();
+    let device = match told(matches)? {
+        Some(About { name, version, .. }) => line(&name, &version.unwrap_or_default()),
+        None => device(matches)?.map(|kind| line(kind.word, version())).unwrap_or_default(),
+    };
+    Ok(first + &above + &device)
 }
 
-/// Of the filters.
-fn filters_dump(matches: &ArgMatches) -> Result<String, Failure> {
-    let mut text = String::new();
-    for filter in arguments::filters(matches, "filter")?.kinds() {
-        let key = |end: &str| format!("{}_{end}", filter.word);
-        let (path, name, summary) = (key("path"), key("name"), key("description"));
-        text += &lines([
-            (path.as_str(), binary()),
-            (&name, filter.word.to_owned()),
-            (&summary, filter.summary.to_owned()),
-        ]);
-    }
-    Ok(text)
-}
-
-/// The disk that was named, or one like the device's example, to see what it can do. Without a
-/// name nothing outside of this process is opened: no file, no server.
-fn example(matches: &ArgMatches, kind: &'static DeviceKind) -> Result<Option<Named>, Failure> {
-    if positional(matches).is_some_and(|(first, rest)| first != kind.word || !rest.is_empty()) {
-        return Ok(disks::resolve(matches, None)?.into_iter().next().map(|disk| disk.disk));
-    }
-    let is_own = (kind.unopened.storage)(&Params::default()) == Storage::Own;
-    Ok(is_own.then(|| Named::example(kind)).transpose()?)
-}
-
-/// What a device does itself; the server derives the rest from that.
-fn abilities(info: &Info) -> String {
-    let can = info.abilities;
-    let all = [
-        ("has_get_size", true),
-        ("has_block_size", true),
-        ("has_pread", true),
-        ("has_pwrite", can.write),
-        ("has_flush", can.flush),
-        ("has_trim", can.trim),
-        ("has_zero", can.zero),
-        ("has_can_fast_zero", can.fast_zero),
-        ("has_can_fua", can.fua),
-        ("has_can_multi_conn", can.multi_conn),
-        ("has_cache", can.prefetch),
-        ("has_extents", can.extents),
-        ("has_is_rotational", can.rotational),
-    ];
-    let has = all.into_iter().filter(|(_, yes)| *yes).map(|(key, _)| (key, "1".to_owned()));
-    lines(has)
-}
-
-/// What `--short-options` and `--long-options` list.
-fn options(names: fn(&Arg) -> Vec<String>) -> String {
-    let serve = super::arguments::arguments(Command::new("serve"));
-    let mut names: Vec<String> = serve.get_arguments().flat_map(names).collect();
-    names.sort();
-    names.iter().map(|name| format!("{name}\n")).collect()
-}
-
-fn short_names(arg: &Arg) -> Vec<String> {
-    let names = arg.get_short_and_visible_aliases().unwrap_or_default();
-    names.iter().map(|name| format!("-{name}")).collect()
-}
-
-fn long_names(arg: &Arg) -> Vec<String> {
-    let more = arg.get_all_aliases().unwrap_or_default();
-    arg.get_long().into_iter().chain(more).map(|name| format!("--{name}")).collect()
+/// The version to say: as nbdkit, that of the nbdkit whose words these are.
+pub(super) fn version() -> &'static str {
+    if names::is_nbdkit() { names::NBDKIT_VERSION } else { env!("CARGO_PKG_VERSION") }
 }

@@ -152,6 +152,7 @@ fn handshake(command: Command) -> Command {
             flag("--no-sr", "Offer neither structured replies nor extended headers")
                 .alias("no-structured-replies"),
         )
+        .arg(flag("--no-eh", "Offer no extended headers").aliases(["no-extended-headers"]))
         .arg(flag("--no-mc", "Offer no metadata contexts").alias("no-meta-contexts"))
 }
 

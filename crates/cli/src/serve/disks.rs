@@ -16,7 +16,7 @@ use disk::{DeviceKind, Image, Named, Stack};
 use super::config::Config;
 use super::words::{self, Word};
 use crate::failure::Failure;
-use crate::{arguments, image};
+use crate::{image, names};
 
 /// Bytes of the longest name that a client can ask for.
 pub(super) const LONGEST_NAME: usize = 4096;
@@ -56,7 +56,7 @@ pub(super) fn resolve(matches: &ArgMatches, config: Option<&Config>) -> Result<V
 
 /// Those of the command line.
 fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
-    let mut filters = arguments::filters(matches, "filter")?;
+    let mut filters = filters(matches)?;
     let mut named = Vec::new();
     for (name, disk) in exports(matches)? {
         named.push((name.to_owned(), Named::parse(disk)?));
@@ -86,6 +86,13 @@ fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
         description: None,
     };
     Ok(named.into_iter().map(disk).collect())
+}
+
+/// The filters over each disk. With one thread nbdkit does one request of a client after the other.
+fn filters(matches: &ArgMatches) -> Result<Stack, Failure> {
+    let words = matches.get_many::<String>("filter").unwrap_or_default().map(String::as_str);
+    let in_turn = names::is_nbdkit() && matches.get_one::<u32>("threads") == Some(&1);
+    Ok(Stack::parse(words.chain(in_turn.then_some("noparallel?serialize=requests")))?)
 }
 
 /// Takes `format=FORMAT` out of the words, unless it is, or may be, a parameter of the device

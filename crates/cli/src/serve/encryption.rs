@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{ArgMatches, Command, ValueHint, value_parser};
 use server::tls::{Acceptor, Serving};
 use wire::ServerTls;
@@ -18,15 +19,37 @@ pub(super) fn arguments(command: Command) -> Command {
         .next_help_heading("Encryption and access")
         .arg(
             value("--tls WHEN", "Whether clients may or must encrypt [default: require with one of these, else off]")
-                .value_parser(["off", "on", "require"]),
+                .value_parser(when())
+                .ignore_case(true),
         )
         .arg(path("--tls-certificates DIR", "Show a certificate: server-cert.pem, server-key.pem, ca-cert.pem in DIR",
         ))
-        .arg(flag("--tls-verify-peer", "Clients need a certificate signed by ca-cert.pem"))
+        .arg(flag("--tls-verify-peer", "Clients need a certificate signed by ca-cert.pem; those with a key (--tls-psk) need none"))
         .arg(
             path("--tls-psk FILE", "Clients need a key that is in FILE, or in a variable (-env:NAME): lines USER:HEXADECIMAL")
-                .conflicts_with_all(["tls-certificates", "tls-verify-peer"]),
+                .conflicts_with("tls-certificates"),
         )
+}
+
+/// The words of `--tls`: nbdkit takes those for true and false, too.
+fn when() -> PossibleValuesParser {
+    let word = |word: &'static str, more: &[&'static str]| {
+        PossibleValue::new(word).aliases(more.iter().copied())
+    };
+    PossibleValuesParser::new([
+        word("off", &["no", "n", "false", "f", "0"]),
+        word("on", &["yes", "y", "true", "t", "1"]),
+        word("require", &["required", "force"]),
+    ])
+}
+
+/// What a word of `--tls` means.
+fn meant(word: &str) -> ServerTls {
+    match word.to_ascii_lowercase().as_str() {
+        "require" | "required" | "force" => ServerTls::Require,
+        "on" | "yes" | "y" | "true" | "t" | "1" => ServerTls::On,
+        _ => ServerTls::Off,
+    }
 }
 
 /// Whether it names an environment variable and not a file.
@@ -55,12 +78,11 @@ impl Encryption {
         let (keys, directory) = (path("tls-psk")?, path("tls-certificates")?);
         let verify_peer = matches.get_flag("tls-verify-peer");
         let named = keys.is_some() || directory.is_some() || verify_peer;
-        let when = match matches.get_one::<String>("tls").map(String::as_str) {
-            Some("on") => ServerTls::On,
-            Some("require") => ServerTls::Require,
+        let when = match matches.get_one::<String>("tls") {
+            Some(word) => meant(word),
             // Naming a key or certificate means to require it.
             None if named => ServerTls::Require,
-            _ => ServerTls::Off,
+            None => ServerTls::Off,
         };
         if when == ServerTls::Off && named {
             let what = "--tls=off does not go with certificates or keys";
@@ -68,6 +90,7 @@ impl Encryption {
         }
         let serving = match (when, keys) {
             (ServerTls::Off, _) => None,
+            // A client with a key has shown who it is: there is no more to verify.
             (_, Some(file)) => Some(Serving::Keys(file)),
             (_, None) => Some(Serving::Certificates { directory, verify_peer }),
         };

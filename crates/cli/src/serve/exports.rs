@@ -9,6 +9,7 @@ use server::{Allowed, Export, Exports, LiveBitmaps};
 use super::disks::Disk;
 use super::settings::Settings;
 use crate::failure::Failure;
+use crate::names;
 
 /// Most connections to an upstream server; as many are used as help.
 const CONNECTIONS: usize = 8;
@@ -102,6 +103,7 @@ pub(super) fn open_disk(
         export: export.to_owned(),
         contexts,
         connections,
+        as_nbdkit: names::is_nbdkit(),
         ..OpenOptions::default()
     };
     let Opened { container, edge, .. } = disk::open(disk, filters, &options, context)?;

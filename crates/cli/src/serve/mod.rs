@@ -7,6 +7,7 @@ mod captive;
 mod config;
 mod daemon;
 mod disks;
+mod dump;
 mod encryption;
 mod exports;
 mod identity;
@@ -37,6 +38,7 @@ use rustix::process::{Pid, getppid};
 use server::{ListenAddress, Listener, Server, Severity};
 
 use crate::failure::{ExitResult, Failure, USAGE};
+use crate::names;
 use crate::sandbox::Sandbox;
 use crate::verb::Verb;
 use captive::{CommandEnvironment, End, Event, wait_for_end};
@@ -191,9 +193,12 @@ impl ServeProcess<'_> {
         let (exports, served) = exports::open(settings, &context)?;
         // After errors of the disks, which matter more.
         if let Some(why) = self.sandbox.why_off() {
-            settings.options.log.say(format_args!("{why}"));
+            // nbdkit confines nothing, and says nothing.
+            let level = if names::is_nbdkit() { Severity::Info } else { Severity::Warning };
+            settings.options.log.event(level, None, None, format_args!("{why}"));
         }
-        for flag in context.debugging.left() {
+        let left = context.debugging.left();
+        for flag in left.iter().filter(|flag| !is_of_server(flag)) {
             let what = "no plugin that is served has this flag; ignored";
             settings.options.log.say(format_args!("-D {flag}: {what}"));
         }
@@ -371,6 +376,32 @@ impl Announced<'_> {
     }
 }
 
+/// The URIs for standard output: a line each; as nbdkit, also for a shell, and in a command.
+fn printed(uris: &[String]) -> String {
+    let lines = |uri: &String| match names::is_nbdkit() {
+        true => format!("{uri}\n{0}\nnbdinfo {0}", quoted(uri)),
+        false => uri.clone(),
+    };
+    uris.iter().map(lines).collect::<Vec<_>>().join("\n")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=,:/.+@%".contains(c);
+    if word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// Whether a debug flag is one of nbdkit's own, which change what it logs of itself.
+fn is_of_server(flag: &str) -> bool {
+    names::is_nbdkit()
+        && (flag.starts_with("nbdkit.")
+            || disk::filter(flag.split('.').next().unwrap_or_default()).is_ok())
+}
+
 /// Says that the server is ready; the service manager is told later, when events are waited for.
 fn announce(
     serving: &ServeProcess<'_>,
@@ -380,12 +411,15 @@ fn announce(
     let settings = serving.settings;
     if let Some(path) = &settings.pidfile {
         let file = PidFile::write(path)?;
-        serving.stopping.leaves(Arc::new(move || file.remove()));
+        // nbdkit leaves it to its caller.
+        if !names::is_nbdkit() {
+            serving.stopping.leaves(Arc::new(move || file.remove()));
+        }
     }
     if settings.print_uri {
         let mut out = std::io::stdout();
         // The reader may have gone away; serving goes on.
-        let _ = writeln!(out, "{}", what.uris.join("\n")).and_then(|()| out.flush());
+        let _ = writeln!(out, "{}", printed(what.uris)).and_then(|()| out.flush());
     }
     let line = format_args!("listening on {}", what.listening());
     settings.options.log.event(Severity::Info, None, None, line);

@@ -17,9 +17,13 @@ use super::identity::RunAs;
 use super::listening::Listening;
 use super::notify::Notify;
 use crate::arguments::size;
-use crate::failure::Failure;
+use crate::failure::{Failure, program};
+use crate::names;
 use crate::patience;
 use crate::sandbox::{Wish, wish};
+
+/// Threads that wait for disks.
+const WORKERS: usize = 32;
 
 /// The resolved command line.
 #[derive(Debug)]
@@ -75,7 +79,7 @@ impl Settings {
     ) -> Result<Self, Failure> {
         let text = |id: &str| matches.get_one::<String>(id).cloned();
         let listening = Listening::resolve(matches)?;
-        let daemon = matches.get_flag("daemon");
+        let daemon = matches.get_flag("daemon") || goes_behind(matches, &listening);
         if daemon && std::env::var_os("LISTEN_FDS").is_some() {
             // LISTEN_PID names the parent, so the sockets would be lost.
             return Err(Failure::usage("--daemon does not go with socket activation"));
@@ -94,7 +98,7 @@ impl Settings {
             encryption,
             patience: patience::asked(matches)?,
             sandbox: wish(matches),
-            workers: number(matches, "threads").unwrap_or(32).min(usize::from(u16::MAX)),
+            workers: workers(matches).min(usize::from(u16::MAX)),
             daemon,
             exit_with_parent: matches.get_flag("exit-with-parent"),
             lock_memory: matches.get_flag("swap"),
@@ -168,8 +172,22 @@ impl Settings {
             _ if self.daemon => ServerLog::syslog().unwrap_or_else(|_| ServerLog::nowhere()),
             _ => ServerLog::stderr(),
         };
-        Ok(log.in_format(self.log_format))
+        Ok(log.in_format(self.log_format).in_name(program()))
     }
+}
+
+/// Threads that wait for disks. nbdkit's number is that of each connection.
+fn workers(matches: &ArgMatches) -> usize {
+    let asked = number(matches, "threads").unwrap_or(WORKERS);
+    if names::is_nbdkit() { asked.max(WORKERS) } else { asked }
+}
+
+/// Whether nbdkit goes into the background.
+fn goes_behind(matches: &ArgMatches, listening: &Listening) -> bool {
+    let stays = ["foreground", "exit-with-parent", "check"].iter().any(|id| matches.get_flag(id));
+    let is_captive = matches.contains_id("run");
+    let is_activated = std::env::var_os("LISTEN_FDS").is_some();
+    names::is_nbdkit() && !(stays || is_captive || is_activated || listening.is_single())
 }
 
 /// Before the working directory may change.
@@ -238,7 +256,7 @@ fn policy(matches: &ArgMatches) -> Result<wire::ServerPolicy, Failure> {
         no_zeroes: mask & 2 != 0,
         structured,
         // Extended headers include structured replies.
-        extended: structured,
+        extended: structured && !matches.get_flag("no-eh"),
         meta_contexts: !matches.get_flag("no-mc"),
         ..wire::ServerPolicy::default()
     })

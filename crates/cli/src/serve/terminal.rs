@@ -7,14 +7,15 @@ use server::ListenAddress;
 
 use super::exports::OpenExport;
 use super::settings::Settings;
+use crate::names;
 
 /// Up to this many exports are named; of more, only the number.
 const NAMED: usize = 20;
 
 /// Prints it where a person can see it: if standard error is a terminal, the server is not a
-/// daemon, and no command runs beside it.
+/// daemon, and no command runs beside it. nbdkit prints nothing.
 pub(super) fn tell(settings: &Settings, places: &[ListenAddress], served: &[OpenExport]) {
-    let is_seen = std::io::stderr().is_terminal();
+    let is_seen = std::io::stderr().is_terminal() && !names::is_nbdkit();
     if !is_seen || settings.daemon || settings.run.is_some() || settings.listening.is_single() {
         return;
     }

@@ -20,7 +20,7 @@ use parse::{Environment, SyntaxError};
 use value::{Sink, Value};
 
 /// The keys that are not variables.
-const KEYS: [&str; 4] = ["data", "base64", "raw", "size"];
+const KEYS: [&str; 5] = ["data", "base64", "raw", "size", "allocator"];
 
 /// Opens `data`.
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
@@ -44,7 +44,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
     let known: Vec<_> = KEYS.into_iter().chain(used.iter().map(String::as_str)).collect();
     params.check(&known)?;
     let size = values::size(params, "size")?.unwrap_or(content.size());
-    fill(&content, size, options.write)
+    fill(&content, size, options.write)?.kept(params, options)
 }
 
 /// What it needs: any file, if there is a `<` in it, since names of files may be built from

@@ -6,12 +6,16 @@
 //! rather keep it allocated: memory is not reserved, so there is nothing to keep, and one request
 //! of many terabytes must not be able to fill the machine.
 
+mod pages;
 mod present;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use device::{Abilities, Blocking, Error, Extent, Info, Now, Params, Result, Window, ZeroFlags};
+use device::{
+    Abilities, Blocking, Error, Extent, ExtentKind, Info, Now, Param, Params, Result, Window,
+    ZeroFlags, param,
+};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
@@ -31,12 +35,21 @@ pub(crate) struct Memory {
     /// The long zeroes and trims that other work has to wait for.
     long: LongPunches,
     present: Option<Present>,
+    /// The map is told in units of so many bytes; those of the system's pages otherwise.
+    unit: Option<u64>,
 }
+
+/// The parameters that say how bytes are kept, for every device that keeps them here.
+pub(crate) const ALLOCATOR: Param = param(
+    "allocator",
+    "sparse|malloc|zstd",
+    "nbdkit's: malloc shows no holes; sparse and zstd are alike here (default sparse)",
+);
 
 /// Opens `memory`.
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Memory> {
     let size = values::required_size(params, "size")?;
-    Memory::new(format!("memory:{size}"), size, options.write)
+    Memory::new(format!("memory:{size}"), size, options.write)?.kept(params, options)
 }
 
 impl Memory {
@@ -62,7 +75,34 @@ impl Memory {
             flat: Some(place),
             ..Info::new(name, size)
         };
-        Ok(Self { info, file, map, long: LongPunches::default(), present })
+        Ok(Self { info, file, map, long: LongPunches::default(), present, unit: None })
+    }
+
+    /// The same, as `allocator=` and the options say.
+    ///
+    /// # Errors
+    /// There is no such allocator here.
+    pub(crate) fn kept(mut self, params: &Params, options: &OpenOptions) -> Result<Self> {
+        let allocators = [("sparse", true), ("malloc", false), ("zstd", true)];
+        let asked = params.get("allocator").unwrap_or("sparse");
+        let found = allocators.iter().find(|(word, _)| *word == asked);
+        let Some((_, has_holes)) = found else {
+            let what = "sparse, malloc or zstd, without options";
+            return Err(values::not_a("allocator", asked, what));
+        };
+        self.info.abilities.extents = *has_holes;
+        if options.as_nbdkit && *has_holes {
+            self.unit = Some(pages::NBDKIT);
+            self.info.blocks.preferred = u32::try_from(pages::NBDKIT).unwrap_or(u32::MAX);
+        }
+        Ok(self)
+    }
+
+    /// The map in the system's pages.
+    fn own_map(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
+        self.map
+            .resolve(&self.file, self.info.size, offset, len, max, out)
+            .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
     }
 
     fn punch(&self, what: &str, offset: u64, len: u64) -> Result<()> {
@@ -140,15 +180,27 @@ impl Blocking for Memory {
     }
 
     fn resolve(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
-        self.map
-            .resolve(&self.file, self.info.size, offset, len, max, out)
-            .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
+        if !self.info.abilities.extents {
+            let place = Some(self.map.place(&self.file, offset));
+            out.push(Extent::new(offset, len, ExtentKind::Data).at(place));
+            return Ok(());
+        }
+        let Some(unit) = self.unit else { return self.own_map(offset, len, max, out) };
+        let (start, end) = pages::outward((offset, len), unit, self.info.size);
+        let mut own = Vec::new();
+        // Enough for some whole units.
+        self.own_map(start, end - start, max.saturating_mul(2).max(pages::ENOUGH), &mut own)?;
+        let place = |at| Some(self.map.place(&self.file, at));
+        let told = pages::in_units(&own, unit, self.info.size, place);
+        let parts = told.iter().filter_map(|extent| extent.part(offset, offset + len));
+        out.extend(parts.take(max));
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use device::{ExtentKind, Simple};
+    use device::Simple;
     use runtime::WorkPool;
 
     use super::*;

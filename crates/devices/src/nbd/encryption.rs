@@ -142,14 +142,15 @@ fn endpoint(server: &ServerSpec) -> Option<Endpoint> {
 
 fn is_wanted(params: &Params, uri: Option<&Uri>) -> Result<bool> {
     let by_uri = uri.is_some_and(|uri| uri.tls);
-    match params.get("tls") {
+    let word = params.get("tls").map(str::to_ascii_lowercase);
+    match word.as_deref() {
         None => Ok(by_uri),
-        Some("require") => Ok(true),
-        Some("off") if by_uri => {
+        Some("require" | "required" | "force") => Ok(true),
+        Some("off" | "no" | "n" | "false" | "f" | "0") if by_uri => {
             Err(Error::invalid("tls=off does not go with a URI that asks for it"))
         }
-        Some("off") => Ok(false),
-        Some("on") => Err(Error::unsupported(
+        Some("off" | "no" | "n" | "false" | "f" | "0") => Ok(false),
+        Some("on" | "yes" | "y" | "true" | "t" | "1") => Err(Error::unsupported(
             "tls=on would go on in clear text if the server has no TLS; write tls=require",
         )),
         Some(other) => Err(values::not_a("tls", other, "off or require")),
@@ -190,6 +191,8 @@ mod tests {
             (&["uri=nbds://bob@h/?tls-psk-file=/k"], "/k bob"),
             (&["uri=nbds://bob@h/?tls-psk-file=/k&tls-username=eve"], "/k eve"),
             (&["uri=nbds://h/?tls-type=psk&tls-psk-file=/k"], "/k "),
+            (&["host=h", "tls=no"], "clear"),
+            (&["host=h", "tls=Force"], " h true"),
             (&["host=h", "tls=require"], " h true"),
             (&["socket=/s", "tls=require", "tls-psk=/k", "tls-username=u"], "/k u"),
             (&["host=h", "tls=require", "tls-verify=false", "tls-certificates=/d"], "/d h false"),

@@ -94,6 +94,8 @@ struct Shared {
 struct Writer {
     outlet: Outlet,
     format: LogFormat,
+    /// The program's name.
+    name: &'static str,
 }
 
 #[derive(Debug, Default)]
@@ -150,7 +152,7 @@ impl ServerLog {
             state: Mutex::default(),
             work: Condvar::new(),
             idle: Condvar::new(),
-            writer: Mutex::new(Writer { outlet, format: LogFormat::default() }),
+            writer: Mutex::new(Writer { outlet, format: LogFormat::default(), name: "diskferry" }),
         }))))
     }
 
@@ -158,6 +160,13 @@ impl ServerLog {
     #[must_use]
     pub fn in_format(self, format: LogFormat) -> Self {
         self.shared().writer.lock().format = format;
+        self
+    }
+
+    /// The same of a program of another name. Call it before anything is logged.
+    #[must_use]
+    pub fn in_name(self, name: &'static str) -> Self {
+        self.shared().writer.lock().name = name;
         self
     }
 
@@ -304,13 +313,13 @@ impl Shared {
     }
 
     fn perform(&self, entry: Entry) {
-        let Writer { outlet, format } = &mut *self.writer.lock();
+        let Writer { outlet, format, name } = &mut *self.writer.lock();
         match entry {
-            Entry::Line(line) => outlet.write(&line, *format),
+            Entry::Line(line) => outlet.write(&line, *format, name),
             Entry::Reopen => {
                 if let Err(e) = outlet.reopen() {
                     // It continues where it was.
-                    outlet.write(&Line::own(Severity::Error, e.to_string()), *format);
+                    outlet.write(&Line::own(Severity::Error, e.to_string()), *format, name);
                 }
             }
         }

@@ -62,7 +62,7 @@ impl Outlet {
 
     /// Writes a line, in one call, so that lines of several programs do not mix. One that cannot be
     /// written is lost; a reader that has gone away does no harm.
-    pub(super) fn write(&mut self, line: &Line, format: LogFormat) {
+    pub(super) fn write(&mut self, line: &Line, format: LogFormat, name: &str) {
         let text = match (format, &*self) {
             (_, Self::Nowhere) => return,
             (LogFormat::Json, _) => line.json(),
@@ -75,13 +75,13 @@ impl Outlet {
             // The journal takes the number for the priority.
             Self::Stderr { is_journal: true } => to_stderr(&format!("<{severity}>{text}\n")),
             Self::Stderr { .. } if format == LogFormat::Text => {
-                to_stderr(&format!("diskferry: {text}\n"));
+                to_stderr(&format!("{name}: {text}\n"));
             }
             Self::Stderr { .. } => to_stderr(&(text + "\n")),
             Self::File { file, .. } => _ = file.write_all((text + "\n").as_bytes()),
             Self::Syslog(socket) => {
                 let (priority, id) = (DAEMON | severity, std::process::id());
-                _ = socket.send(format!("<{priority}>diskferry[{id}]: {text}").as_bytes());
+                _ = socket.send(format!("<{priority}>{name}[{id}]: {text}").as_bytes());
             }
             Self::Nowhere => {}
         }
