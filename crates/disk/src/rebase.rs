@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::channel;
 
-use device::{Buffer, Edge, Error, Extent, Operation, Outcome, Place, Result, ZeroFlags};
+use device::{
+    Buffer, BufferPool, Edge, Error, Extent, Operation, Outcome, Place, Result, ZeroFlags,
+};
 use devices::{Named, OpenOptions};
 use formats::{BackingName, Files as _, ImageOpener, Opening, Reference, Role};
 use runtime::{Context, to_usize};
@@ -102,7 +104,7 @@ fn as_long(disk: Option<Edge>, size: u64, context: &Context) -> Result<Edge> {
 /// Writes into an overlay what it reads from below and would no longer.
 fn keep_bytes(old: &Edge, new: &Edge, cluster: u64, tell: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let (size, mut at, mut beneath) = (old.info().size, 0, None::<Range<u64>>);
-    let mut extents = Vec::new();
+    let (mut extents, buffers) = (Vec::new(), BufferPool::new(to_usize(4 * AT_ONCE)));
     while at < size {
         tell(at, size);
         old.resolve(at, size - at, MANY, &mut extents)?;
@@ -119,13 +121,15 @@ fn keep_bytes(old: &Edge, new: &Edge, cluster: u64, tell: &mut dyn FnMut(u64, u6
                     Some(known) if start <= known.end => known.end = known.end.max(end),
                     known => {
                         let known = known.replace(start..end);
-                        known.map_or(Ok(()), |known| keep_range(old, new, known, cluster))?;
+                        known.map_or(Ok(()), |known| {
+                            keep_range((old, new), &buffers, known, cluster)
+                        })?;
                     }
                 }
             }
         }
     }
-    beneath.map_or(Ok(()), |range| keep_range(old, new, range, cluster))?;
+    beneath.map_or(Ok(()), |range| keep_range((old, new), &buffers, range, cluster))?;
     tell(size, size);
     Ok(())
 }
@@ -158,18 +162,18 @@ fn is_same(one: &Place, other: &Place) -> bool {
 }
 
 /// Reads a range of both, and writes what differs into the overlay, by clusters.
-fn keep_range(old: &Edge, new: &Edge, range: Range<u64>, cluster: u64) -> Result<()> {
+fn keep_range(
+    (old, new): (&Edge, &Edge),
+    buffers: &BufferPool,
+    range: Range<u64>,
+    cluster: u64,
+) -> Result<()> {
     let step = AT_ONCE.max(cluster) / cluster * cluster;
-    let (mut was, mut will) = (Buffer::zeroed(0), Buffer::zeroed(0));
     let mut at = range.start;
     while at < range.end {
         let end = range.end.min(at - at % step + step);
-        for buffer in [&mut was, &mut will] {
-            if buffer.len() != to_usize(end - at) {
-                *buffer = Buffer::zeroed(to_usize(end - at));
-            }
-        }
-        (was, will) = read_both((old, was), (new, will), at)?;
+        let buffer = || buffers.take(to_usize(end - at));
+        let (was, will) = read_both((old, buffer()), (new, buffer()), at)?;
         for (run, is_zero) in different(&was, &will, at, cluster) {
             let bytes = was.get(to_usize(run.start - at)..to_usize(run.end - at));
             match bytes.filter(|_| !is_zero) {
