@@ -9,8 +9,9 @@ use runtime::{Context, OperatorLog};
 use transfer::job::{NewDisk, backing_size};
 
 use crate::arguments::{disk_as, flag, value};
-use crate::failure::{ExitResult, Failure, say};
+use crate::failure::{ExitResult, Failure, is_renamed, say};
 use crate::force;
+use crate::formatting;
 use crate::image;
 use crate::output;
 use crate::verb::Verb;
@@ -29,6 +30,9 @@ pub(crate) const VERB: Verb = Verb {
     arguments,
     run,
 };
+
+/// Options of QEMU for the file below, which change no byte: taken, and not followed.
+const TUNING: [&str; 2] = ["extent_size_hint", "nocow"];
 
 fn arguments(command: Command) -> Command {
     command
@@ -69,6 +73,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let context = Context::default().with_log(log);
     let mut image = Image::of(word)?;
     image.options = image::options(image::words(matches, "options"))?;
+    for key in TUNING {
+        let _ = image.options.take(key);
+    }
     let size = match (image::word(matches, "size"), image.options.take("size")) {
         (Some(_), Some(_)) => return Err(Failure::usage("the size is given twice")),
         (Some(text), None) => Some(text.to_owned()),
@@ -91,8 +98,15 @@ fn run(matches: &ArgMatches) -> ExitResult {
     };
     let size =
         size.or(below).ok_or_else(|| Failure::usage("how large? give a size, for example 10G"))?;
+    // Raw disks of QEMU have whole sectors.
+    let is_whole = !is_renamed() || image.format().is_some();
+    let size = if is_whole { size } else { size.next_multiple_of(512) };
     if !matches.get_flag("quiet") && !output::is_named(name) {
-        output::text(&format!("Formatting '{name}', fmt={word}{}\n", options_of(&image, size)))?;
+        let options = match is_renamed() {
+            true => formatting::options(word, &image.options, size),
+            false => options_of(&image, size),
+        };
+        output::text(&format!("Formatting '{name}', fmt={word}{options}\n"))?;
     }
     image::resolve_secrets(matches, &mut image.options)?;
     let force = force::asked(matches);

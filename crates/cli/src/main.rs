@@ -25,6 +25,7 @@ mod elsewhere;
 mod failure;
 mod force;
 mod formats;
+mod formatting;
 mod headings;
 mod help;
 mod image;
