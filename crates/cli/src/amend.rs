@@ -60,7 +60,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     };
     let source = Source::read(matches, disk)?;
     let (options, context) = (OpenOptions::read_write(), Context::default());
-    let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
+    let kept = disk::keep(&source.disk, source.changed()?, &options, &context)?;
     let text = help(kept.format).map_err(|failure| failure.behind(&format!("{disk}: ")))?;
     if image::asks_for_help(texts()) {
         return output::text(&text);

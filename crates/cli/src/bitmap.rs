@@ -120,7 +120,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let changes = changes(matches, other.as_ref())?;
     let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
     let options = image::reading(matches);
-    let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
+    let kept = disk::keep(&source.disk, source.changed()?, &options, &context)?;
     let name = image::word(matches, "bitmap").unwrap_or_default();
     let none = "images of this format have no bitmaps";
     kept.change(none, kept.format.upkeep.bitmap, |run, container, opening| {

@@ -55,11 +55,11 @@ fn run(matches: &ArgMatches) -> ExitResult {
         Some(_) => image::confine_to_change(matches, &source)?,
         None => image::confine(matches, [&source])?,
     }
-    let (image, context) = (source.stack.image(), image::context(matches)?);
+    let (image, context) = (source.image()?, image::context(matches)?);
     if let Some(what) = repair {
         let what = if what == "all" { Repair::All } else { Repair::Leaks };
         let options = image::reading(matches);
-        let kept = disk::keep(&source.disk, image, &options, &context)?;
+        let kept = disk::keep(&source.disk, source.changed()?, &options, &context)?;
         if kept.format.check.is_none() {
             return Err(unchecked(&source));
         }

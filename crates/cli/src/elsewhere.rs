@@ -64,7 +64,6 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
     ("serve", &["--aio"], "leave it out: the program takes what the kernel offers"),
     ("serve", &["--discard"], "leave it out: trims are always passed on"),
     ("serve", &["--detect-zeroes"], "leave it out: zeroes that a client writes are written"),
-    ("serve", &["--image-opts"], "name the disk and its format: serve file DISK format=qcow2"),
     ("copy", &["-n", "--no-create"], "leave it out: an existing target is written over"),
 ];
 

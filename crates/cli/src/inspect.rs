@@ -167,7 +167,7 @@ fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verd
     let options =
         OpenOptions { lock: !matches.get_flag("force-share"), ..OpenOptions::read_only() };
     let disk = Named::parse(name)?;
-    let source = Source { disk, stack: disk::Stack::default(), unsaid: false };
+    let source = Source { disk, stack: disk::Stack::default(), unsaid: false, read_only: false };
     let held = Sandbox::enter(sandbox::wish(matches), &source.reach())?.shut()?;
     verdict.found.insert("sandbox".into(), held.json());
     let container = match source.open(&options, &context) {

@@ -75,7 +75,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let mode = mode.unwrap_or(Allocation::Sparse);
     let length = length(image::word(matches, "size").unwrap_or_default())?;
     let wish = Resizing { length, shrink: matches.get_flag("shrink"), mode };
-    match source.stack.image().format() {
+    match source.changed()?.format() {
         Some(format) if format.upkeep.resize.is_some() => resize_image(&source, &wish, room)?,
         _ if room == "metadata" => {
             return Err(Failure::usage("--preallocation=metadata is for -f qcow2"));
@@ -98,7 +98,7 @@ fn resize_image(source: &Source, wish: &Resizing, room: &str) -> Result<(), Fail
         _ => NewRoom::Written,
     };
     let (options, context) = (OpenOptions::read_write(), Context::default());
-    let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
+    let kept = disk::keep(&source.disk, source.changed()?, &options, &context)?;
     let size = |before| wish.of(before).map(|resized| resized.after);
     let none = "images of this format are not resized";
     kept.change(none, kept.format.upkeep.resize, |resize, container, opening| {

@@ -62,7 +62,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     }
     let context = image::context(matches)?;
     let options = image::reading(matches);
-    let kept = disk::keep(&source.disk, source.stack.image(), &options, &context)?;
+    let kept = disk::keep(&source.disk, source.changed()?, &options, &context)?;
     let none = "images of this format have no snapshots that are changed here";
     kept.change(none, kept.format.upkeep.snapshot, |run, container, opening| {
         run(container, opening, change)
@@ -72,7 +72,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
 
 fn list(matches: &ArgMatches, source: &Source) -> ExitResult {
     image::confine(matches, [source])?;
-    let (image, context) = (source.stack.image(), image::context(matches)?);
+    let (image, context) = (source.image()?, image::context(matches)?);
     let found = disk::describe(&source.disk, image, &image::reading(matches), &context)?;
     let found = found.refuse_unknown()?;
     output::finish(|out| {

@@ -56,7 +56,7 @@ pub use filter::{Admission, Admitted, Arrival, Filter, Filtered, Over, Passes};
 pub use keyring::{Serial, keep as keep_keys};
 pub use lane::{Completed, EdgeLane, Interest, Lane, LaneStep};
 pub use map_cost::MapCost;
-pub use name::{Name, Params, nearest, suggestion};
+pub use name::{Name, Params, between_commas, nearest, suggestion};
 pub use operation::{
     Again, Done, Operation, OperationKind, Outcome, StatusRun, ZeroFlags, merge_run,
 };

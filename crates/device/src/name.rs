@@ -183,6 +183,23 @@ impl Params {
     }
 }
 
+/// The words of QEMU's option strings: those between single commas. `,,` is a comma in a word.
+#[must_use]
+pub fn between_commas(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let Some(word) = words.last_mut() else { break };
+        match letter {
+            ',' if letters.next_if_eq(&',').is_some() => word.push(','),
+            ',' => words.push(String::new()),
+            other => word.push(other),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 fn given_twice(key: &str) -> Error {
     Error::invalid(format!("`{key}` is given twice"))
 }

@@ -20,7 +20,8 @@ pub struct Image {
     pub params: Params,
     /// `-o`, for creating.
     pub options: Params,
-    /// `-c`, for creating.
+    /// `-c`, for creating; of an image that is written where it lies: whole clusters become compressed
+    /// ones.
     pub compress: bool,
     /// Which files it may name.
     pub external: External,
@@ -74,6 +75,8 @@ impl Image {
         match &self.external {
             External::Beside => match self.beside(disk) {
                 Some(directory) => External::Beneath(directory),
+                // Its refusals say what is missing.
+                None if matches!(self.content, Content::Guess) => External::Beside,
                 None => External::Nothing,
             },
             other => other.clone(),
@@ -180,7 +183,8 @@ impl Image {
     ) -> Result<Edge> {
         let name = container.info().name.clone();
         let opening = formats::Opening { params: &self.params, files: gate, context };
-        let write = format.write.filter(|_| container.info().abilities.write);
+        let packing = format.upkeep.rebase.filter(|_| self.compress).map(|rebase| rebase.pack);
+        let write = packing.or(format.write).filter(|_| container.info().abilities.write);
         let disk = write.unwrap_or(format.open)(container, &opening).map_err(|e| e.on(&name))?;
         Ok(Edge::new(disk, context.pool.clone()))
     }

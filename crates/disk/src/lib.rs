@@ -13,7 +13,9 @@ mod examine;
 mod gate;
 mod image;
 mod kinds;
+mod nodes;
 mod open;
+mod qemu;
 mod reach;
 mod rebase;
 mod salvage;
@@ -36,10 +38,12 @@ pub use formats::{
     BitmapChange, Description, Findings, Format, Measure, NewRoom, Repair, Repaired, Snapshot,
     SnapshotChange, Upkeep, format, formats,
 };
-pub use gate::{External, check_apart, relate, relate_all};
+pub use gate::{External, check_apart, open_backing, relate, relate_all};
 pub use image::{Content, Image};
 pub use kinds::{ShownKind, StackRole, kinds, kinds_of};
+pub use nodes::{NamedNode, node};
 pub use open::{Opened, create, create_for, open};
+pub use qemu::NodeObjects;
 pub use reach::{files_beside, reach};
 pub use rebase::{NewBacking, rebase};
 pub use salvage::{OnGap, salvage};

@@ -66,6 +66,7 @@ fn open_as(
 ) -> Result<Opened> {
     let image = filters.image();
     let container = Edge::new(disk.open(options, context)?, context.pool.clone());
+    let container = filters.below_image(container, context)?;
     let format = image.format_of(&container)?;
     let gate = ImageGate::of(disk, image, options, context);
     let below = match format {
@@ -122,6 +123,10 @@ pub fn create_for(
     let Some(format) = image.format() else {
         return create_raw(disk, filters, creation, context);
     };
+    if !filters.is_below_empty() {
+        let action = "make an image in a part of a disk; an existing one is written with -n";
+        return Err(Error::unsupported(action).on(disk.to_string()));
+    }
     let Some(creator) = format.create else {
         return Err(Error::unsupported("make such an image").on(format.word));
     };

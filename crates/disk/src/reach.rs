@@ -7,6 +7,7 @@ use device::{Params, Reach, Use, secret, text};
 use devices::Named;
 use formats::Format;
 
+use crate::qemu::{NamedBase, named_base};
 use crate::{External, Image, Stack};
 
 /// How tables mark an option whose value is the name of a file.
@@ -74,15 +75,23 @@ fn made_beside(disk: &Named, image: &Image) -> Reach {
     };
     let path = text::path(path);
     let directory = directory(&path);
-    let named = |is_base: bool| {
-        let files = keyed(format, &image.options).filter(move |(key, _)| (*key == BASE) == is_base);
-        files.map(|(_, name)| directory.join(text::path(name)))
-    };
+    let others = keyed(format, &image.options).filter(|(key, _)| *key != BASE);
+    let others = others.map(|(_, name)| directory.join(text::path(name)));
+    // The base may be on a server.
+    let base = keyed(format, &image.options).filter(|(key, _)| *key == BASE).map(|(_, name)| {
+        match named_base(name) {
+            None | Some(Err(_)) => Reach::path(directory.join(text::path(name)), Use::Read),
+            Some(Ok(NamedBase::File(path, _))) => {
+                Reach::path(directory.join(text::path(&path)), Use::Read)
+            }
+            Some(Ok(NamedBase::Disk(disk))) => disk.reaches(Use::Read),
+        }
+    });
+    let base = base.fold(Reach::default(), Reach::and);
     let parts = format.create.and_then(|creator| creator.beside).zip(disk.own_name());
     let parts = parts.map(|(beside, own)| beside(&own, &image.options)).unwrap_or_default();
     let parts = parts.iter().map(|name| directory.join(text::path(name)));
-    let makes = named(false).chain(parts).collect();
-    Reach { reads: named(true).collect(), makes, ..Reach::default() }
+    Reach { makes: others.chain(parts).collect(), ..base }
 }
 
 /// The files that these options of a new image of this format name.

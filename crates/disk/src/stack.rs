@@ -14,6 +14,8 @@ use crate::Image;
 pub struct Stack {
     layers: Vec<Layer>,
     image: Image,
+    /// Filters below the image: it lies in what is seen through them.
+    below: Vec<Layer>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,13 +45,33 @@ impl Stack {
     /// There is no such filter, or it does not have a parameter.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self> {
         let layers = words.into_iter().map(Layer::parse).collect::<Result<_>>()?;
-        Ok(Self { layers, image: Image::default() })
+        Ok(Self { layers, ..Self::default() })
     }
 
     /// The same over an image. Its parameters are to be declared ones ([`Image::check`]).
     #[must_use]
     pub fn over_image(self, image: Image) -> Self {
         Self { image, ..self }
+    }
+
+    /// The same with one more filter, next to the reader and writer.
+    pub(crate) fn through(mut self, word: &str, params: Params) -> Result<Self> {
+        let layer = Layer { kind: filters::kind(word)?, params };
+        layer.check()?;
+        self.layers.insert(0, layer);
+        Ok(self)
+    }
+
+    /// These filters over all of `other`. An image that these are over is forgotten.
+    #[must_use]
+    pub fn over_stack(self, other: Self) -> Self {
+        let layers = self.layers.into_iter().chain(other.layers).collect();
+        Self { layers, ..other }
+    }
+
+    /// An image in what is seen through these filters.
+    pub(crate) fn with_image_over(self, image: Image) -> Self {
+        Self { below: self.layers, image, layers: Vec::new() }
     }
 
     /// How the named bytes are interpreted.
@@ -61,7 +83,12 @@ impl Stack {
     /// Whether there is no filter.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.layers.is_empty()
+        self.layers.is_empty() && self.below.is_empty()
+    }
+
+    /// Whether a filter is below the image.
+    pub(crate) fn is_below_empty(&self) -> bool {
+        self.below.is_empty()
     }
 
     /// Whether the named bytes are the disk, without a format or filter.
@@ -72,7 +99,7 @@ impl Stack {
 
     /// The kinds, the first nearest to the reader and writer.
     pub fn kinds(&self) -> impl Iterator<Item = &'static FilterKind> {
-        self.layers.iter().map(|layer| layer.kind)
+        self.layers.iter().chain(&self.below).map(|layer| layer.kind)
     }
 
     /// Whether no write reaches the device.
@@ -91,13 +118,17 @@ impl Stack {
     /// What the filters need of the system.
     #[must_use]
     pub fn reaches(&self) -> Reach {
-        let all = self.layers.iter().map(|Layer { kind, params }| (kind.reaches)(params));
+        let all = self
+            .layers
+            .iter()
+            .chain(&self.below)
+            .map(|Layer { kind, params }| (kind.reaches)(params));
         all.fold(Reach::default(), Reach::and)
     }
 
     /// All keys that the filters and the format know.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> {
-        self.kinds().flat_map(keys).chain(self.image.keys())
+        self.layers.iter().flat_map(|layer| keys(layer.kind)).chain(self.image.keys())
     }
 
     /// Gives a parameter to the first filter that knows its key, or to the format; returns whether
@@ -129,10 +160,19 @@ impl Stack {
     /// # Errors
     /// A filter refuses its parameters, or the disk.
     pub fn over(&self, device: Edge, context: &Context) -> Result<Edge> {
-        self.layers.iter().rev().try_fold(device, |below, Layer { kind, params }| {
-            filters::open(kind.word, params, below, context)
-        })
+        over(&self.layers, device, context)
     }
+
+    /// Puts the filters that are below the image over what it lies in.
+    pub(crate) fn below_image(&self, container: Edge, context: &Context) -> Result<Edge> {
+        over(&self.below, container, context)
+    }
+}
+
+fn over(layers: &[Layer], device: Edge, context: &Context) -> Result<Edge> {
+    layers.iter().rev().try_fold(device, |below, Layer { kind, params }| {
+        filters::open(kind.word, params, below, context)
+    })
 }
 
 fn keys(kind: &'static FilterKind) -> impl Iterator<Item = &'static str> {

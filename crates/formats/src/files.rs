@@ -82,14 +82,28 @@ impl Files for Closed {
 /// The error if no files that an image names are opened.
 #[must_use]
 pub fn refusal(reference: &Reference<'_>) -> Error {
+    Error::unfit(format!(
+        "{}, which is not opened unless it is allowed: \
+         add `--allow-external chain` if you trust the image, or `--allow-external DIR` for files beneath DIR only",
+        named(reference)
+    ))
+}
+
+/// The same where only an image whose format was named may name files beside it, and this one's was
+/// guessed.
+#[must_use]
+pub fn refusal_of_guessed(reference: &Reference<'_>) -> Error {
+    Error::unfit(format!(
+        "{}, which is not opened where the format of the image was guessed: name it, with -f FORMAT",
+        named(reference)
+    ))
+}
+
+fn named(reference: &Reference<'_>) -> String {
     let what = match reference.role {
         Role::Backing => "backing image",
         Role::DataFile => "data file",
         Role::Data | Role::Part => "extent",
     };
-    Error::unfit(format!(
-        "the image names another file, its {what} `{}`, which is not opened unless it is allowed: \
-         add `--allow-external chain` if you trust the image, or `--allow-external DIR` for files beneath DIR only",
-        device::text::shown(reference.name)
-    ))
+    format!("the image names another file, its {what} `{}`", device::text::shown(reference.name))
 }

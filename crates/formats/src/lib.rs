@@ -30,7 +30,7 @@ mod vmdk;
 mod vpc;
 
 pub use description::{Description, NamedFile, Snapshot, StoredBitmap, unknown_features};
-pub use files::{Closed, Files, Reference, Role, refusal};
+pub use files::{Closed, Files, Reference, Role, refusal, refusal_of_guessed};
 pub use format::{
     BackingName, BitmapChange, BitmapKeeper, Creator, DiskMap, Findings, Format, ImageAmender,
     ImageOpener, ImageResizer, Making, Measure, NewRoom, NewSize, Opening, Rebase, Repair,

@@ -63,7 +63,7 @@ impl BitmapCopy {
         }
         let context = image::context(matches)?;
         let options = image::reading(matches);
-        let source = disk::describe(&from.disk, from.stack.image(), &options, &context)?;
+        let source = disk::describe(&from.disk, from.image()?, &options, &context)?;
         let source = source.refuse_unknown()?;
         let Some(stored) = &source.description.bitmaps else {
             return Err(none("the source"));

@@ -3,7 +3,7 @@
 use clap::ArgMatches;
 use copy::{Flush, Options};
 use device::parse_size;
-use disk::{Image, Named, Stack};
+use disk::{Named, Stack};
 use transfer::job::CopyJob;
 
 use crate::copying::{self, CopyRequest, UnreadWish};
@@ -27,23 +27,30 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         return Err(Failure::usage("--verify: standard output cannot be read back"));
     }
     let exists = matches.get_flag("no-create");
-    let (target, target_image) = target_of(matches, target)?;
+    // Of QEMU as Proxmox builds it: a disk of zeroes.
+    let (target, is_zero) = match target.strip_prefix("zeroinit:") {
+        Some(target) => (target, exists),
+        None => (target, false),
+    };
+    let (target, target_stack) = target_of(matches, target)?;
+    let target_image = target_stack.image();
     if exists && target_image.format().is_some() && !target_image.options.is_empty() {
         return Err(Failure::usage(
             "-n: the existing image keeps its options and its backing image; leave out -o, -B and -F",
         ));
     }
-    let is_overlay = image::check_backing(&target_image)?.is_some();
+    let is_overlay = image::check_backing(target_image)?.is_some();
     if is_overlay && sources.len() > 1 {
         return Err(Failure::usage("-B: takes a single source"));
     }
-    let (allocated, written) = image::fills(image::preallocation(&target_image)?);
-    let options = options(matches)?;
+    let (allocated, written) = image::fills(image::preallocation(target_image)?);
+    let options = Options { target_is_zero: is_zero, ..Options::default() };
+    let options = self::options(matches, options)?;
     let quiet = matches.get_flag("quiet");
     let rate = image::word(matches, "rate-limit");
     let rate = rate.map(|text| copying::rate(text, "-r")).transpose()?;
     let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
-    let target = (target, Stack::default().over_image(target_image));
+    let target = (target, target_stack);
     let journal = copying::journal_of(matches);
     let request = CopyRequest::new(matches, sources, target)?.with(|job| CopyJob {
         shares: matches.get_flag("force-share"),
@@ -100,7 +107,7 @@ pub(super) fn warning(matches: &ArgMatches) -> Option<String> {
     ))
 }
 
-fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure> {
+fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Stack), Failure> {
     let format = image::word(matches, "target-format");
     if matches.get_flag("target-image-opts") {
         if format.is_some() {
@@ -108,11 +115,12 @@ fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure
                 "--target-image-opts names the format itself; leave out -O",
             ));
         }
-        let (disk, mut image) = image::target_of_options(text)?;
-        image::resolve_secrets(matches, &mut image.params)?;
-        return Ok((disk, image));
+        return image::target_of_options(matches, text);
     }
-    let mut image = Image::of(format.unwrap_or("raw"))?;
+    if text.starts_with("json:") && matches.get_flag("no-create") && format.is_none() {
+        return image::target_of_options(matches, text);
+    }
+    let mut image = image::of_word(format.unwrap_or("raw"))?;
     image.options = image::options(image::words(matches, "options"))?;
     image::resolve_secrets(matches, &mut image.options)?;
     image.compress = matches.get_flag("compress");
@@ -127,10 +135,10 @@ fn target_of(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure
         return Err(Failure::usage("-B: a raw disk has no backing image"));
     }
     image::check_target(&image)?;
-    Ok((Named::parse(text)?, image))
+    Ok((Named::parse(text)?, Stack::default().over_image(image)))
 }
 
-fn options(matches: &ArgMatches) -> Result<Options, Failure> {
+fn options(matches: &ArgMatches, given: Options) -> Result<Options, Failure> {
     let text = image::word(matches, "sparse-size").unwrap_or("0");
     let sparse = parse_size(text).map_err(|e| Failure::usage(format!("-S: {e}")))?;
     if sparse % 512 != 0 || sparse > LONGEST {
@@ -142,10 +150,10 @@ fn options(matches: &ArgMatches) -> Result<Options, Failure> {
         sparse: sparse.checked_ilog2().map(|bits| 1 << bits),
         allocated: full,
         no_extents: full,
-        target_is_zero: matches.get_flag("target-is-zero"),
+        target_is_zero: given.target_is_zero || matches.get_flag("target-is-zero"),
         check_zero: true,
         flush: if matches.get_flag("no-flush") { Flush::Never } else { Flush::WhereItCan },
-        ..Options::default()
+        ..given
     };
     options.check().map_err(Failure::usage)?;
     Ok(options)

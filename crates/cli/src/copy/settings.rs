@@ -46,6 +46,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         disk: source,
         stack: filters(matches, "source-filter")?.over_image(source_image),
         unsaid: format.is_none(),
+        read_only: false,
     };
     let mut target_image = image::image(matches, "target-format")?;
     target_image.options = image::options(image::words(matches, "options"))?;

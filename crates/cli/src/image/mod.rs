@@ -5,9 +5,8 @@
 //! names is opened only where the user allows it.
 
 mod backing;
+mod objects;
 mod options;
-mod secrets;
-mod strings;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -21,8 +20,8 @@ use runtime::Context;
 use serde_json::Value;
 
 pub(crate) use backing::check as check_backing;
+pub(crate) use objects::{check_objects, credentials, object, resolve_secrets};
 pub(crate) use options::{asks_for_help, help, read as options};
-pub(crate) use secrets::{check_objects, object, resolve_secrets};
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
@@ -42,6 +41,8 @@ pub(crate) struct Source {
     pub(crate) stack: Stack,
     /// Its format was not named.
     pub(crate) unsaid: bool,
+    /// Its name says that it is not to be written.
+    pub(crate) read_only: bool,
 }
 
 /// One that is open.
@@ -72,47 +73,63 @@ impl Source {
     /// The same where another option names the format.
     pub(crate) fn of(matches: &ArgMatches, text: &str, option: &str) -> Result<Self, Failure> {
         let format = word(matches, option);
-        if is_given(matches, "image-opts") {
-            if format.is_some() {
-                return Err(Failure::usage("--image-opts names the format itself; leave out -f"));
-            }
-            let (disk, mut image) = strings::parse(text)?;
-            image.external = external(matches);
-            resolve_secrets(matches, &mut image.params)?;
-            let unsaid = matches!(image.content, Content::Guess);
-            return Ok(Self { disk, stack: Stack::default().over_image(image), unsaid });
+        let has_options = is_given(matches, "image-opts");
+        if has_options && format.is_some() {
+            return Err(Failure::usage("--image-opts names the format itself; leave out -f"));
         }
-        let (disk, mut image) = match text.strip_prefix("json:") {
-            Some(_) => strings::parse(text)?,
-            None => {
-                let mut image = Image::guessed();
-                (with_params(text, &mut image)?, image)
-            }
+        let (disk, stack, read_only) = if has_options || text.starts_with("json:") {
+            let node = node(matches, text)?;
+            (node.disk, node.stack, node.read_only)
+        } else {
+            let mut image = Image::guessed();
+            (with_params(text, &mut image)?, Stack::default().over_image(image), false)
         };
+        let mut image = stack.image().clone();
         if let Some(format) = format {
-            image = Image { params: image.params, ..Image::of(format)? };
+            let told = Image { params: image.params, ..of_word(format)? };
+            image = Image { ignore_backing: image.ignore_backing, ..told };
         }
         image.external = external(matches);
         resolve_secrets(matches, &mut image.params)?;
-        image.guess_backing = format.is_none();
+        image.guess_backing = format.is_none() && !has_options;
         // Of a format that is guessed they are checked when it is known.
         if !matches!(image.content, Content::Guess) {
             image.check()?;
         }
         // A node in JSON names its driver itself.
         let unsaid = matches!(image.content, Content::Guess);
-        Ok(Self { disk, stack: Stack::default().over_image(image), unsaid })
+        Ok(Self { disk, stack: stack.over_image(image), unsaid, read_only })
+    }
+
+    /// How its bytes are interpreted, where nothing but that lies between them and the disk.
+    pub(crate) fn image(&self) -> Result<&Image, Failure> {
+        if self.stack.is_empty() {
+            return Ok(self.stack.image());
+        }
+        let what = "the image's options: a part of a disk, or one with a limit, is read and written \
+                    as a disk; this verb is for images in files";
+        Err(Failure::usage(what))
+    }
+
+    /// The same of one that is to be changed.
+    pub(crate) fn changed(&self) -> Result<&Image, Failure> {
+        if self.read_only {
+            return Err(Failure::new(format!("{}: read-only=on: it is not changed", self.disk)));
+        }
+        self.image()
     }
 
     /// An image whose format has to be named, for it is written; nothing of it is guessed.
     pub(crate) fn written(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure> {
-        let Self { disk, stack, unsaid } = Self::read(matches, text)?;
-        if unsaid {
+        let source = Self::read(matches, text)?;
+        if source.unsaid {
             return Err(Failure::usage(format!(
-                "{disk}: its format is not guessed where it is written; add -f FORMAT"
+                "{}: its format is not guessed where it is written; add -f FORMAT",
+                source.disk
             )));
         }
-        Ok((disk, Image { guess_backing: false, ..stack.image().clone() }))
+        let image = Image { guess_backing: false, ..source.changed()?.clone() };
+        Ok((source.disk, image))
     }
 
     /// The same, of one of its snapshots.
@@ -204,15 +221,33 @@ pub(crate) fn words<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item
     values.unwrap_or_default().map(String::as_str)
 }
 
+/// A disk as QEMU names it, in an option string or JSON.
+pub(crate) fn node(matches: &ArgMatches, text: &str) -> Result<disk::NamedNode, Failure> {
+    Ok(disk::node(text, &objects::for_nodes(matches)?)?)
+}
+
 /// A target that QEMU's options name.
-pub(crate) fn target_of_options(text: &str) -> Result<(Named, Image), Failure> {
-    let (disk, image) = strings::parse(text)?;
-    if matches!(image.content, Content::Guess) {
+pub(crate) fn target_of_options(
+    matches: &ArgMatches,
+    text: &str,
+) -> Result<(Named, Stack), Failure> {
+    let disk::NamedNode { disk, stack, read_only } = node(matches, text)?;
+    if matches!(stack.image().content, Content::Guess) {
         return Err(Failure::usage(
             "the target's options have no `driver`; a format is not guessed",
         ));
     }
-    Ok((disk, image))
+    if read_only {
+        return Err(Failure::usage("the target's options have read-only=on"));
+    }
+    let mut image = stack.image().clone();
+    resolve_secrets(matches, &mut image.params)?;
+    Ok((disk, stack.over_image(image)))
+}
+
+/// The image that a word for a format names: QEMU's drivers for bytes are raw, too.
+pub(crate) fn of_word(word: &str) -> Result<Image, Failure> {
+    Ok(if BYTES.contains(&word) { Image::of("raw")? } else { Image::of(word)? })
 }
 
 /// Refuses images that cannot be created.
@@ -293,7 +328,8 @@ fn format_argument_with(
 ) -> Arg {
     let words = disk::formats().iter();
     let words = words.map(|format| PossibleValue::new(format.word).hide(is_hidden(format)));
-    let words: Vec<_> = words.chain([PossibleValue::new(HELP).hide(true)]).collect();
+    let hidden = BYTES.into_iter().chain([HELP]).map(|word| PossibleValue::new(word).hide(true));
+    let words: Vec<_> = words.chain(hidden).collect();
     value(spelled, help).value_name("FORMAT").value_parser(words).hide_possible_values(true)
 }
 
@@ -327,6 +363,9 @@ fn keys_to_make() -> Vec<PossibleValue> {
     keys.into_iter().map(|key| format!("{key}=").into()).collect()
 }
 
+/// QEMU's drivers for bytes, which it takes in the place of a format.
+const BYTES: [&str; 5] = ["file", "host_cdrom", "host_device", "http", "nbd"];
+
 /// What every verb takes that reads an image.
 pub(crate) fn arguments(command: Command) -> Command {
     patience::arguments(command)
@@ -356,7 +395,7 @@ pub(crate) fn external_argument() -> Arg {
 /// The image as the option `id` names its format; raw bytes without it.
 pub(crate) fn image(matches: &ArgMatches, id: &str) -> Result<Image, Failure> {
     let image = match matches.get_one::<String>(id) {
-        Some(word) => Image::of(word)?,
+        Some(word) => of_word(word)?,
         None => Image::default(),
     };
     Ok(Image { external: external(matches), ..image })

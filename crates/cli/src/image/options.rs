@@ -1,13 +1,13 @@
 //! `-o KEY=VALUE,...`: what a format takes when it is made.
 
-use device::Params;
+use device::{Params, between_commas};
 use disk::Format;
 
 use crate::failure::Failure;
 
 /// Whether the list of options is asked for.
 pub(crate) fn asks_for_help<'a>(texts: impl IntoIterator<Item = &'a str>) -> bool {
-    texts.into_iter().flat_map(words).any(|word| word == "help" || word == "?")
+    texts.into_iter().flat_map(between_commas).any(|word| word == "help" || word == "?")
 }
 
 /// The list of options, as qemu-img prints it.
@@ -23,7 +23,7 @@ pub(crate) fn help(format: &Format) -> String {
 /// Reads the options. A key on its own is one that is on; `,,` is a comma.
 pub(crate) fn read<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Params, Failure> {
     let mut params = Params::default();
-    for word in texts.into_iter().flat_map(words) {
+    for word in texts.into_iter().flat_map(between_commas) {
         let (key, value) = word.split_once('=').unwrap_or((&word, "on"));
         if key.is_empty() {
             return Err(Failure::usage(format!("-o {word}: which option?")));
@@ -31,22 +31,6 @@ pub(crate) fn read<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Param
         params.set(key, value).map_err(|e| Failure::usage(format!("-o: {e}")))?;
     }
     Ok(params)
-}
-
-/// The words between single commas.
-pub(super) fn words(text: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        let Some(word) = words.last_mut() else { break };
-        match letter {
-            ',' if letters.next_if_eq(&',').is_some() => word.push(','),
-            ',' => words.push(String::new()),
-            other => word.push(other),
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ fn of_image(
     context: &Context,
     json: bool,
 ) -> ExitResult {
-    let (disk, image, options) = (&source.disk, source.stack.image(), images::reading(matches));
+    let (disk, image, options) = (&source.disk, source.image()?, images::reading(matches));
     let with_chain = matches.get_flag("backing-chain");
     let chain = if with_chain {
         disk::describe_chain(disk, image, &options, context)?

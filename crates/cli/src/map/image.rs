@@ -17,6 +17,8 @@ pub(super) struct Shown<'a> {
     pub(super) disk: &'a Edge,
     /// Whether its bytes are those of the file.
     pub(super) is_plain: bool,
+    /// Whether it counts as an image without a backing image.
+    pub(super) is_lone: bool,
     /// The file's name, and those of its backing images.
     pub(super) names: Vec<String>,
     /// First byte, and one after the last.
@@ -60,7 +62,7 @@ impl Shown<'_> {
             start: extent.start,
             len: extent.len,
             kind: extent.kind,
-            depth: extent.depth,
+            depth: if self.is_lone { 0 } else { extent.depth },
             present: extent.present,
             compressed: packed,
             offset: if self.is_plain { Some(extent.start) } else { plain.map(|home| home.offset) },

@@ -111,8 +111,13 @@ fn of_image(
         };
         chain.map_or_else(|_| vec![opened.container.info().name.clone()], names)
     };
-    let shown =
-        image::Shown { disk: &opened.edge, is_plain: opened.format.is_none(), names, range };
+    let shown = image::Shown {
+        disk: &opened.edge,
+        is_plain: opened.format.is_none() && source.stack.is_empty(),
+        is_lone: image.ignore_backing,
+        names,
+        range,
+    };
     let name = &opened.container.info().name;
     printing(name, |out| if json { shown.json(out) } else { shown.table(out) })
 }

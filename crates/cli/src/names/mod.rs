@@ -147,6 +147,17 @@ mod tests {
                 "diskferry serve --format=raw --port=1234 --ipaddr=::1 --foreground --max-connections=5 \
                  --filter=exitlast --filter=offset?offset=512 --allow-external=beside file:d",
             ),
+            (
+                "qemu-nbd -t -x e --tls-creds t --object tls-creds-psk,id=t,endpoint=server,dir=/k json:{}",
+                "diskferry serve --foreground --max-connections=1 --allow-external=beside --tls=require \
+                 --tls-psk=/k/keys.psk --object=tls-creds-psk,id=t,endpoint=server,dir=/k --exportname=e --image-opts \
+                 -- json:{}",
+            ),
+            ("qemu-nbd -c /dev/none d", "Failed to open /dev/none: No such file or directory"),
+            (
+                "qemu-nbd -L --tls-creds t --object tls-creds-psk,id=t,dir=/k -p 1",
+                "diskferry list nbd:nbd://localhost:1?tls=require&tls-psk=/k/keys.psk",
+            ),
             ("qemu-nbd -L -k /s", "diskferry list nbd+unix:///?socket=/s"),
         ] {
             assert_eq!(becomes(line), wanted, "{line}");

@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::{Called, verb, version};
 use crate::arguments::{flag, value};
 use crate::failure::Failure;
+use crate::image;
 
 /// The version whose options ours are like.
 const VERSION: &str = "11.0.0";
@@ -23,18 +24,34 @@ pub(super) fn becomes(words: &[OsString]) -> Result<Called, Failure> {
         return Ok(Called::Says(version("qemu-nbd", VERSION)));
     }
     let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
-    for (id, cure) in [
-        ("connect", "nbd-client connects the kernel to the server that `--print-uri` names"),
-        ("disconnect", "`nbd-client -d` does it"),
-    ] {
-        if text(id).is_some() {
-            return Err(Failure::new(format!("--{id}: is not done here; {cure}")));
+    for (id, what) in [("connect", "Failed to open"), ("disconnect", "Cannot open")] {
+        if let Some(device) = text(id) {
+            return Err(unconnected(id, what, device));
         }
     }
     if matches.get_flag("list") {
-        return Ok(verb("list", [address(&matches)]));
+        return Ok(verb("list", [address(&matches)?]));
     }
     Ok(verb("serve", served(&matches)?))
+}
+
+/// What is wrong with a device of the kernel that is to be connected, or disconnected.
+fn unconnected(option: &str, what: &str, device: &str) -> Failure {
+    let cure = match option {
+        "connect" => "serve on a socket with -k, and `nbd-client -unix SOCKET DEVICE` connects it",
+        _ => "`nbd-client -d DEVICE` does it",
+    };
+    let shown = device::text::shown(device);
+    match std::fs::metadata(device::text::path(device)) {
+        Err(e) => Failure::new(format!("{what} {shown}: {}", said(&e))),
+        Ok(_) => Failure::new(format!("--{option}: is not done here; {cure}")),
+    }
+}
+
+/// An error in the words of the system, without its number.
+fn said(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// The words of `serve`.
@@ -45,7 +62,8 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
     }
     let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
     let disk = text("filename").ok_or_else(|| Failure::new("which image? name its file"))?;
-    if text("format").is_none() {
+    let is_node = matches.get_flag("image-opts") || disk.starts_with("json:");
+    if text("format").is_none() && !is_node {
         // qemu-nbd guesses. What is served as raw bytes, and is an image, would be destroyed.
         return Err(Failure::new(format!(
             "{disk}: its format is not guessed where it is served; add -f FORMAT (-f raw: the bytes as they are)"
@@ -88,12 +106,22 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
     if text("cache") == Some("writethrough") {
         ours.push("--filter=fua?fuamode=force".into());
     }
+    ours.push("--allow-external=beside".into());
+    if let Some(id) = text("tls-creds") {
+        ours.extend(image::credentials(matches, id, true)?.of_server());
+    }
+    let objects = matches.get_many::<String>("object").unwrap_or_default();
+    ours.extend(objects.map(|object| format!("--object={object}")));
+    if is_node {
+        ours.extend(text("export-name").map(|name| format!("--exportname={name}")));
+        ours.extend(["--image-opts".to_owned(), "--".to_owned(), disk.to_owned()]);
+        return Ok(ours);
+    }
     let mut name = if disk.contains(':') { disk.to_owned() } else { format!("file:{disk}") };
     if let Some(snapshot) = text("load-snapshot") {
         let own = snapshot.trim_start_matches("snapshot.name=").trim_start_matches("snapshot.id=");
         name = format!("{name}?snapshot={own}");
     }
-    ours.push("--allow-external=beside".into());
     ours.push(match text("export-name") {
         Some(export) => format!("--export={export}={name}"),
         None => name,
@@ -102,14 +130,31 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
 }
 
 /// Where a client finds the server.
-fn address(matches: &ArgMatches) -> String {
+fn address(matches: &ArgMatches) -> Result<String, Failure> {
     let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
-    match (text("socket"), text("bind"), text("port")) {
+    let mut params = match text("tls-creds") {
+        Some(id) => image::credentials(matches, id, false)?.params(),
+        None => device::Params::default(),
+    };
+    if let Some(name) = text("tls-hostname") {
+        params.set("tls-hostname", name)?;
+    }
+    let uri = match (text("socket"), text("bind"), text("port")) {
         (Some(socket), ..) => format!("nbd+unix:///?socket={socket}"),
         (None, host, port) => {
             format!("nbd://{}:{}", host.unwrap_or("localhost"), port.unwrap_or("10809"))
         }
+    };
+    if params.is_empty() {
+        return Ok(uri);
     }
+    let params: Vec<_> = params.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let params = params.join("&");
+    // The URI goes in two pieces through a name with parameters.
+    Ok(match uri.split_once("?socket=") {
+        Some((_, socket)) => format!("nbd:?socket={socket}&{params}"),
+        None => format!("nbd:{uri}?{params}"),
+    })
 }
 
 fn arguments() -> Command {
@@ -136,8 +181,8 @@ fn arguments() -> Command {
             flag("--fork", "Go to the background when it listens"),
             value("--pid-file PATH", "Write the process number there"),
             value("--selinux-label LABEL", "The label of the socket"),
-            value("-c, --connect DEV", "Not done here"),
-            value("-d, --disconnect DEV", "Not done here"),
+            value("-c, --connect DEV", "Not done here: nbd-client does it"),
+            value("-d, --disconnect DEV", "Not done here: nbd-client does it"),
             value("-f, --format FORMAT", "The format of the image"),
             flag("-r, --read-only", "Refuse writes"),
             flag("-s, --snapshot", "Forget what is written"),
@@ -148,5 +193,12 @@ fn arguments() -> Command {
             value("--discard MODE", "ignore or unmap"),
             value("--detect-zeroes MODE", "Taken"),
             value("-T, --trace WORDS", "Taken"),
+            flag("--image-opts", "FILE is a list of QEMU's options"),
+            image::object(),
+            value("--tls-creds ID", "Encrypt with the certificates or keys of this --object"),
+            value(
+                "--tls-hostname NAME",
+                "The name that the server's certificate must be for; with --list",
+            ),
         ])
 }

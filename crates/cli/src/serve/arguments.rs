@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, ValueHint, value_parser};
 use server::limits::{LIMITS, ServerLimit, ValueForm, fixed_lines};
 
 use crate::arguments::{disk_as, filter_argument, flag, value};
-use crate::image::{external_argument, format_argument};
+use crate::image::{external_argument, format_argument, object};
 use crate::patience;
 use crate::sandbox;
 use crate::words::Words;
@@ -48,6 +48,11 @@ fn disks(command: Command) -> Command {
             "format",
             "Serve the disk in an image of this format; never guessed. An image that cannot be written is read-only",
         ))
+        .arg(flag(
+            "--image-opts",
+            "The name of the disk is a list of QEMU's options, with a driver: driver=qcow2,file.filename=FILE",
+        ))
+        .arg(object())
         .arg(external_argument())
         .arg(sandbox::argument())
         .arg(filter_argument(

@@ -62,7 +62,12 @@ fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
         named.push((name.to_owned(), Named::parse(disk)?));
     }
     let mut image = image::image(matches, "format")?;
-    if let Some((first, rest)) = positional(matches) {
+    let mut read_only = matches.get_flag("readonly");
+    if let Some((disk, stack, is_only_read)) = node(matches)? {
+        filters = filters.over_stack(stack);
+        read_only |= is_only_read;
+        named.insert(0, (export_name(matches), disk));
+    } else if let Some((first, rest)) = positional(matches) {
         let mut words = words::read(rest)?;
         if let Some(format) = format_among(&mut words, first) {
             let external = image.external.clone();
@@ -76,7 +81,7 @@ fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
     } else {
         filters = filters.over_image(image);
     }
-    let (filters, read_only) = (Arc::new(filters), matches.get_flag("readonly"));
+    let filters = Arc::new(filters);
     let disk = |(export, disk)| Disk {
         at: String::new(),
         export,
@@ -93,6 +98,29 @@ fn filters(matches: &ArgMatches) -> Result<Stack, Failure> {
     let words = matches.get_many::<String>("filter").unwrap_or_default().map(String::as_str);
     let in_turn = names::is_nbdkit() && matches.get_one::<u32>("threads") == Some(&1);
     Ok(Stack::parse(words.chain(in_turn.then_some("noparallel?serialize=requests")))?)
+}
+
+/// The disk of the command line, if QEMU's options name it; and whether it is only read.
+fn node(matches: &ArgMatches) -> Result<Option<(Named, Stack, bool)>, Failure> {
+    let Some((first, rest)) = positional(matches) else { return Ok(None) };
+    if !matches.get_flag("image-opts") && !first.starts_with("json:") {
+        return Ok(None);
+    }
+    if !rest.is_empty() || image::word(matches, "format").is_some() {
+        return Err(Failure::usage(
+            "QEMU's options name the disk and its format; nothing else does",
+        ));
+    }
+    let node = image::node(matches, first)?;
+    let mut image = node.stack.image().clone();
+    if matches!(image.content, disk::Content::Guess) {
+        let what = format!("{}: a format is not guessed here; name its driver", node.disk);
+        return Err(Failure::usage(what));
+    }
+    image.external = image::external(matches);
+    image::resolve_secrets(matches, &mut image.params)?;
+    image.check()?;
+    Ok(Some((node.disk, node.stack.over_image(image), node.read_only)))
 }
 
 /// Takes `format=FORMAT` out of the words, unless it is, or may be, a parameter of the device

@@ -145,7 +145,10 @@ fn descriptor(params: &Params) -> Result<RawFd> {
 fn uri(params: &Params, given: &[&str]) -> Result<Uri> {
     let value = |key: &str| params.get(key).unwrap_or_default();
     match given {
-        ["uri"] => Uri::parse(value("uri")).map_err(|e| bad_uri(value("uri"), &e)),
+        ["uri"] => match old_name(value("uri")) {
+            Some(uri) => uri,
+            None => Uri::parse(value("uri")).map_err(|e| bad_uri(value("uri"), &e)),
+        },
         // `nbd:nbd+unix:///x?socket=/s` arrives in two pieces.
         ["uri", "socket"] => {
             let text = value("uri");
@@ -181,6 +184,30 @@ fn uri(params: &Params, given: &[&str]) -> Result<Uri> {
     }
 }
 
+/// QEMU's old names, which arrive without their `nbd:`: `unix:PATH[:exportname=NAME]` and
+/// `HOST:PORT[:exportname=NAME]`. `None`: it is none.
+fn old_name(text: &str) -> Option<Result<Uri>> {
+    if text.contains("://") {
+        return None;
+    }
+    let (server, export) = text.split_once(":exportname=").unwrap_or((text, ""));
+    let transport = match server.strip_prefix("unix:") {
+        Some("") => return Some(Err(Error::invalid("which socket? write nbd:unix:PATH").on(text))),
+        Some(path) => Transport::Unix { path: path.into() },
+        None => {
+            let (host, port) = server.rsplit_once(':')?;
+            let port = digits("port", port).ok()?;
+            let host =
+                host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+            if host.is_empty() || host.contains('/') {
+                return None;
+            }
+            Transport::Tcp { host: host.to_owned(), port }
+        }
+    };
+    Some(Ok(Uri::to(transport, false, export.to_owned())))
+}
+
 fn plain(transport: Transport) -> Uri {
     Uri::to(transport, false, String::new())
 }
@@ -193,7 +220,6 @@ fn digits<T: std::str::FromStr>(key: &str, text: &str) -> Result<T> {
 }
 
 fn bad_uri(text: &str, e: &wire::UriError) -> Error {
-    // QEMU's old form, which arrives without its `nbd:`.
     let hint = match text.split_once(':') {
         Some((host, port)) if !text.contains('/') && host != "unix" && !port.is_empty() => {
             format!("; write nbd://{text}")
@@ -230,6 +256,11 @@ mod tests {
     #[test]
     fn a_server_is_named_by_a_uri_or_in_pieces() {
         assert_eq!(parse(&["uri=nbd://h:99/x"]).unwrap(), "nbd://h:99/x");
+        assert_eq!(parse(&["uri=h:99"]).unwrap(), "nbd://h:99/");
+        assert_eq!(parse(&["uri=[::1]:99:exportname=a:b"]).unwrap(), "nbd://[::1]:99/a:b");
+        assert_eq!(parse(&["uri=unix:/s"]).unwrap(), "nbd+unix:///?socket=/s");
+        assert_eq!(parse(&["uri=unix:/s:exportname=x"]).unwrap(), "nbd+unix:///x?socket=/s");
+        assert!(parse(&["uri=unix:"]).is_err() && parse(&["uri=h"]).is_err());
         assert_eq!(parse(&["socket=/tmp/s"]).unwrap(), "nbd+unix:///?socket=/tmp/s");
         assert_eq!(parse(&["socket=@s", "export=e"]).unwrap(), "nbd+unix:///e?socket=%00s");
         assert_eq!(parse(&["hostname=h", "port=1"]).unwrap(), "nbd://h:1/");

@@ -14,6 +14,7 @@ use formats::{Closed, Files, Format, NewRoom, Reference, Role};
 use runtime::{Context, Mutex};
 
 use crate::Image;
+use crate::qemu::{NamedBase, named_base};
 
 /// Images over images, at most. QEMU has no limit, and crashes at some thousands.
 const DEEPEST: usize = 200;
@@ -42,6 +43,8 @@ pub(crate) struct ImageGate {
     external: External,
     /// and which files the images that it names may name.
     deeper: External,
+    /// The user named the files that are opened: then one may be a disk on a server.
+    is_of_user: bool,
     /// See [`Image::guess_backing`].
     guess_backing: bool,
     options: OpenOptions,
@@ -73,6 +76,7 @@ impl ImageGate {
             disk: disk.clone(),
             external: image.external_of(disk),
             deeper: image.external_of(disk),
+            is_of_user: false,
             guess_backing: image.guess_backing,
             options: options.clone(),
             context: context.clone(),
@@ -89,12 +93,12 @@ impl ImageGate {
     /// `spared`.
     pub(crate) fn making(self, creation: &Creation, spared: &[Storage]) -> Self {
         let spared = spared.to_vec();
-        Self { creation: Some(creation.clone()), external: External::Chain, spared, ..self }
+        Self { creation: Some(creation.clone()), spared, ..self.of_user() }
     }
 
     /// The same for a file that the user names: only what that one names has to be allowed.
     pub(crate) fn of_user(self) -> Self {
-        Self { external: External::Chain, ..self }
+        Self { external: External::Chain, is_of_user: true, ..self }
     }
 
     /// The same where the chain ends with its image at this depth.
@@ -142,27 +146,52 @@ impl ImageGate {
 
     fn reach_as(&self, reference: &Reference<'_>, write: bool) -> Result<(Named, Edge)> {
         let within = match &self.external {
-            External::Nothing | External::Beside => return Err(formats::refusal(reference)),
+            External::Nothing => return Err(formats::refusal(reference)),
+            External::Beside => return Err(formats::refusal_of_guessed(reference)),
             External::Beneath(directory) => Some(directory.as_path()),
             External::Chain => None,
         };
-        let name = reference.name;
-        if leads_elsewhere(name) {
-            let action =
-                "an image names a file only by its path; to use this, name it on the command line";
-            return Err(Error::new(ErrorKind::Denied, Fault::File, action).on(text::shown(name)));
-        }
+        let (name, file) = (reference.name, self.file_of(reference)?);
+        // What is to be written is never silently read-only: the format decides what that means.
+        let options = OpenOptions { write, or_read_only: false, ..self.options.clone() };
+        let name = match &file {
+            None => name,
+            Some(NamedBase::File(path, _)) => path,
+            Some(NamedBase::Disk(disk)) if self.is_of_user => {
+                let device = disk.open(&options, &self.context);
+                let device = device.map_err(|e| e.on(text::shown(name)))?;
+                self.reached.lock().push(disk.storage());
+                return Ok(((**disk).clone(), self.edge(device)));
+            }
+            Some(NamedBase::Disk(_)) => return Err(elsewhere(name)),
+        };
         let here = match reference.role {
             Role::DataFile => self.disk.from_here(name)?,
             Role::Backing | Role::Data | Role::Part => None,
         };
         let found = here.as_deref().unwrap_or(name);
-        // What is to be written is never silently read-only: the format decides what that means.
-        let options = OpenOptions { write, or_read_only: false, ..self.options.clone() };
         let opened = self.disk.open_beside(found, within, &options, &self.context);
         let (disk, device) = opened.map_err(|e| e.on(text::shown(name)))?;
         self.reached.lock().push(disk.storage());
         Ok((disk, self.edge(device)))
+    }
+
+    /// What a name means that is no path: only that of a backing image may be one.
+    fn file_of(&self, reference: &Reference<'_>) -> Result<Option<NamedBase>> {
+        let name = reference.name;
+        match named_base(name).filter(|_| reference.role == Role::Backing) {
+            None if leads_elsewhere(name) => Err(elsewhere(name)),
+            None => Ok(None),
+            Some(Err(e)) if self.is_of_user => Err(e.on(text::shown(name))),
+            Some(Err(_)) => Err(elsewhere(name)),
+            Some(Ok(NamedBase::File(_, Some(word))))
+                if reference.format.is_some_and(|own| own != word) =>
+            {
+                let action = "the node in this name has another format than the backing format";
+                Err(Error::new(ErrorKind::Denied, Fault::File, action).on(text::shown(name)))
+            }
+            Some(Ok(file)) => Ok(Some(file)),
+        }
     }
 
     /// Opens the disk in a backing image to write into it, if that is allowed. Its format is named.
@@ -208,7 +237,7 @@ impl ImageGate {
     /// Refuses an existing file that shares bytes with any of `others`.
     fn check_apart_from(&self, name: &str, others: &[Storage]) -> Result<()> {
         let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
-        match self.disk.open_beside(name, None, &options, &self.context) {
+        match open_backing(&self.disk, name, &options, &self.context) {
             Ok((there, _)) => {
                 check_apart(&there.storage(), others).map_err(|e| e.on(text::shown(name)))
             }
@@ -225,8 +254,10 @@ impl ImageGate {
         let (mut disk, mut name) = (self.disk.clone(), first.name.to_owned());
         let mut format = first.format.map(str::to_owned);
         for _ in 0..DEEPEST {
-            if leads_elsewhere(&name) {
-                break;
+            match named_base(&name) {
+                None => {}
+                Some(Ok(NamedBase::File(path, _))) => name = path,
+                Some(_) => break,
             }
             let Ok(below) = disk.named_beside(&name) else { break };
             let apart = |disk: &Named| {
@@ -336,10 +367,36 @@ pub fn relate_all<'a>(source: impl IntoIterator<Item = &'a Storage>, target: &St
     relations.fold(Relation::Apart, Relation::and)
 }
 
+fn elsewhere(name: &str) -> Error {
+    let action = "an image names a file only by its path; to use this, name it on the command line";
+    Error::new(ErrorKind::Denied, Fault::File, action).on(text::shown(name))
+}
+
 /// Whether a name in an image names something other than a file, in qemu-img's form: `json:{…}`,
 /// `nbd://…`.
 fn leads_elsewhere(name: &str) -> bool {
     name.split(['/', ':']).next().is_some_and(|word| name[word.len()..].starts_with(':'))
+}
+
+/// Opens a backing image that the user names for an image on `disk`: a file beside it, or, in
+/// QEMU's words, an export of a server.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open_backing(
+    disk: &Named,
+    name: &str,
+    options: &OpenOptions,
+    context: &Context,
+) -> Result<(Named, Arc<dyn Device>)> {
+    match named_base(name).transpose().map_err(|e| e.on(text::shown(name)))? {
+        Some(NamedBase::Disk(found)) => {
+            let device = found.open(options, context)?;
+            Ok((*found, device))
+        }
+        Some(NamedBase::File(path, _)) => disk.open_beside(&path, None, options, context),
+        None => disk.open_beside(name, None, options, context),
+    }
 }
 
 impl Files for ImageGate {

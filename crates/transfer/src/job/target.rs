@@ -81,7 +81,7 @@ pub fn backing_size(
         JobError::usage(format!("backing image {backing} without its format; name it"))
     })?;
     let options = OpenOptions::read_only();
-    let (below, _) = target.open_beside(backing, None, &options, context)?;
+    let (below, _) = disk::open_backing(target, backing, &options, context)?;
     let found = disk::describe(&below, &Image::of(format)?, &options, context)?;
     Ok(Some(found.refuse_unknown()?.description.virtual_size))
 }
@@ -256,5 +256,5 @@ fn made_again(job: &CopyJob, size: u64, context: &Context) -> Result<Option<Stac
         return Err(JobError::refused(ErrorKind::Unsupported, text).advise(Advice::Create));
     }
     let image = Image { options: found.options, ..image.clone() };
-    Ok(Some(Stack::default().over_image(image)))
+    Ok(Some(job.target_stack.clone().over_image(image)))
 }

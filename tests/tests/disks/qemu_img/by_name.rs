@@ -93,6 +93,82 @@ fn as_qemu_nbd_it_serves_an_image_as_its_callers_ask_for_it() {
 }
 
 #[test]
+fn as_qemu_nbd_it_serves_a_node_with_tls_and_compresses() {
+    let (Some(qemu_img), Some(qemu_io)) = (peer("qemu-img"), peer("qemu-io")) else { return };
+    let names = Names::new();
+    let (socket, pid, image) = (names.path("socket"), names.path("pid"), names.path("image"));
+    let here = text(names.0.path()).to_owned();
+    run(&mut program(&qemu_img, ["create", "-q", "-f", "qcow2", text(&image), "8M"])).succeeded();
+    std::fs::write(names.path("keys.psk"), "u:0123456789abcdef0123456789abcdef\n").unwrap();
+    // virt-v2v's -oo compressed, and TLS.
+    let object = format!("tls-creds-psk,id=t,endpoint=server,dir={here}");
+    let node = format!("driver=compress,file.driver=qcow2,file.file.filename={}", text(&image));
+    let words = ["--object", &object, "--tls-creds", "t", "-t", "--fork", "--pid-file", "pid"];
+    let socket_words = ["-k", text(&socket), "-x", "e", "--image-opts", &node];
+    names.run("qemu-nbd", &[&words[..], &socket_words].concat()).succeeded();
+    let object = format!("tls-creds-psk,id=c,endpoint=client,username=u,dir={here}");
+    let server = format!("server.type=unix,server.path={}", text(&socket));
+    let client = format!("driver=nbd,{server},export=e,tls-creds=c,tls-hostname=x");
+    let write = ["--object", &object, "--image-opts", "-c", "write -P 5 1M 1M", &client];
+    run(&mut program(&qemu_io, write)).succeeded();
+    let read = |program_of: &PathBuf, to: &str| {
+        let words = ["convert", "--object", &object, "--image-opts", "-O", "raw", &client, to];
+        run(program(program_of, words).current_dir(names.0.path())).succeeded();
+        std::fs::read(names.path(to)).unwrap()
+    };
+    let theirs = read(&qemu_img, "theirs");
+    assert!(theirs[1 << 20..2 << 20].iter().all(|byte| *byte == 5));
+    assert!(read(&names.path("qemu-img"), "ours") == theirs);
+    let listed = ["-L", "-k", text(&socket), "--object", &object, "--tls-creds", "c"];
+    assert!(names.run("qemu-nbd", &listed).succeeded().contains("export=\"e\""));
+    kill_process(pid_in(&pid), Signal::TERM).unwrap();
+    wait_for("the server has ended", || !pid.exists());
+    let checked = ["check", "--output=json", "-f", "qcow2", text(&image)];
+    let checked = run(&mut program(&qemu_img, checked));
+    assert!(checked.succeeded().contains("\"compressed-clusters\": 16"), "{checked:?}");
+    // A device of the kernel that is not there.
+    for (words, said) in [
+        (&["--connect=/dev/none", "-f", "qcow2", "image"][..], "Failed to open /dev/none"),
+        (&["-d", "/dev/none"], "Cannot open /dev/none"),
+    ] {
+        let told = names.run("qemu-nbd", words);
+        assert_eq!(told.status.code(), Some(1), "{told:?}");
+        assert!(told.stderr.contains(said) && told.stderr.lines().count() == 1, "{told:?}");
+    }
+}
+
+#[test]
+fn an_overlay_lies_over_an_export_that_the_user_names() {
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let names = Names::new();
+    let (socket, pid) = (names.path("socket"), names.path("pid"));
+    run(&mut program(&qemu_img, ["create", "-q", "-f", "raw", text(&names.path("base")), "3M"]))
+        .succeeded();
+    let serve = ["-r", "-t", "-e", "0", "-f", "raw", "--fork", "--pid-file", text(&pid)];
+    names
+        .run("qemu-nbd", &[&serve[..], &["-k", text(&socket), "-x", "e", "base"]].concat())
+        .succeeded();
+    let uri = format!("nbd+unix:///e?socket={}", text(&socket));
+    let old = format!("nbd:unix:{}:exportname=e", text(&socket));
+    let json = format!(
+        r#"json:{{"driver":"nbd","server":{{"type":"unix","path":"{}"}},"export":"e"}}"#,
+        text(&socket)
+    );
+    for (base, overlay) in [(&uri, "one"), (&old, "two"), (&json, "three")] {
+        let words = ["create", "-f", "qcow2", "-F", "raw", "-b", base, overlay];
+        names.run("qemu-img", &words).succeeded();
+        let info =
+            run(program(&qemu_img, ["info", "-f", "qcow2", overlay]).current_dir(names.0.path()));
+        assert!(info.succeeded().contains("3145728 bytes"), "{info:?}");
+        // What the image names itself leads nowhere.
+        let convert = names.run("qemu-img", &["convert", "-f", "qcow2", overlay, "out"]);
+        assert_eq!(convert.status.code(), Some(1), "{convert:?}");
+        names.run("qemu-img", &["convert", "-f", "raw", "-O", "raw", base, "out"]).succeeded();
+    }
+    kill_process(pid_in(&pid), Signal::TERM).unwrap();
+}
+
+#[test]
 fn under_the_name_of_qemu_img_a_guess_opens_nothing_that_the_image_names() {
     let Some(qemu_img) = peer("qemu-img") else { return };
     let names = Names::new();
@@ -106,7 +182,7 @@ fn under_the_name_of_qemu_img_a_guess_opens_nothing_that_the_image_names() {
         |words: &[&str]| names.run("qemu-img", &[&["convert"], words, &["image", "out"]].concat());
     let guessed = convert(&[]);
     assert_eq!(guessed.status.code(), Some(1));
-    assert!(guessed.stderr.contains("names another file"), "{guessed:?}");
+    assert!(guessed.stderr.contains("name it, with -f FORMAT"), "{guessed:?}");
     convert(&["-f", "qcow2"]).succeeded();
     // Elsewhere than beside it, nothing is opened even then.
     std::fs::create_dir(names.path("below")).unwrap();

@@ -91,8 +91,32 @@ fn options_of_qemu_are_understood_as_names() {
     );
     ferry(["convert", &json, text(&temp.join("to"))]).succeeded();
     assert!(std::fs::read(temp.join("to")).unwrap() == pattern(0, 100_000));
-    let window = format!("driver=raw,offset=512,file.filename={}", text(&there));
-    ends_saying(1, &["convert", "--image-opts", &window, "x"], &["offset"]);
+    // A part of a file, and nothing beside it.
+    let window = format!("driver=raw,offset=512,size=4k,file.filename={}", text(&there));
+    ferry(["convert", "--image-opts", &window, text(&temp.join("part"))]).succeeded();
+    assert!(std::fs::read(temp.join("part")).unwrap() == pattern(0, 100_000)[512..512 + 4096]);
+    let other = temp.file("other", &pattern(9, 4096));
+    ferry(["convert", "-n", "--target-image-opts", "-f", "raw", text(&other), &window]).succeeded();
+    let found = std::fs::read(&there).unwrap();
+    let wanted = [&pattern(0, 512)[..], &pattern(9, 4096), &pattern(0, 100_000)[512 + 4096..]];
+    assert!(found == wanted.concat());
+    for (words, why) in [
+        (&["info", "--image-opts", &window][..], "this verb is for images in files"),
+        (
+            &[
+                "convert",
+                "-n",
+                "--target-image-opts",
+                text(&other),
+                "driver=raw,read-only=on,file.filename=x",
+            ],
+            "read-only",
+        ),
+        (&["resize", "--image-opts", &format!("{target},read-only=on"), "1M"], "not changed"),
+    ] {
+        ends_saying(1, words, &[why]);
+    }
+    assert!(std::fs::read(&there).unwrap() == wanted.concat());
 }
 
 #[test]

@@ -142,9 +142,19 @@ fn as_text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The words of a line; `''` is an empty one.
+/// The words of a line; one in single or double quotes may be empty, or have spaces.
 fn split(line: &str) -> Vec<&str> {
-    line.split_whitespace().map(|word| if word == "''" { "" } else { word }).collect()
+    let (mut words, mut rest) = (Vec::new(), line.trim_start());
+    while !rest.is_empty() {
+        let quote = rest.chars().next().filter(|first| "'\"".contains(*first));
+        let (word, after) = match quote {
+            Some(quote) => rest[1..].split_once(quote).unwrap(),
+            None => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
+        };
+        words.push(word);
+        rest = after.trim_start();
+    }
+    words
 }
 
 /// JSON without what is apart; `null` if it is none.
@@ -332,6 +342,11 @@ fn the_callers_of_incus_and_libguestfs_and_people_find_what_they_know() {
     for name in ["incus", "libguestfs", "people"] {
         caller(name);
     }
+}
+
+#[test]
+fn nodes_of_qemu_are_what_they_are_there() {
+    caller("nodes");
 }
 
 #[test]
