@@ -339,7 +339,7 @@ fn the_callers_of_proxmox_find_what_they_know() {
 
 #[test]
 fn the_callers_of_incus_and_libguestfs_and_people_find_what_they_know() {
-    for name in ["incus", "libguestfs", "people"] {
+    for name in ["incus", "libguestfs", "people", "formats"] {
         caller(name);
     }
 }
