@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use crate::behalf::Behalf;
 use crate::contained::contained;
-use crate::pool::{Job, WorkPool};
 #[cfg(shuttle)]
 use crate::sync::RefCellKey;
 use crate::sync::{thread_local, with_local};
@@ -25,20 +24,30 @@ const SLOW: Duration = Duration::from_millis(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
 thread_local! {
-    static DEFERRED: RefCell<Option<Vec<Deferred>>> = const { RefCell::new(None) };
+    static DEFERRED: RefCell<Option<Vec<QuickJob>>> = const { RefCell::new(None) };
+}
+
+/// Work for a pool.
+pub(crate) type PoolJob = Box<dyn FnOnce() + Send>;
+
+/// The pool that has what is not done here.
+pub(crate) trait Jobs: Send {
+    /// Runs `job` soon, on a thread of its own, in the turns of `client`.
+    fn run_for(&self, client: u64, job: PoolJob);
 }
 
 /// Work that a pool would have been given, for the thread itself.
-pub struct Deferred {
-    pub(crate) pool: WorkPool,
+pub struct QuickJob {
+    pub(crate) pool: Box<dyn Jobs>,
+    pub(crate) quickness: Arc<Quickness>,
     pub(crate) client: u64,
-    pub(crate) job: Job,
+    pub(crate) job: PoolJob,
 }
 
-crate::debug_as!(Deferred, |it| "Deferred({:?})", it.pool);
+crate::debug_as!(QuickJob, |it| "QuickJob(of client {})", it.client);
 
 /// Runs `work`, and returns the quick work that came up, which this thread may do afterwards.
-pub fn deferring<R>(work: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
+pub fn deferring<R>(work: impl FnOnce() -> R) -> (R, Vec<QuickJob>) {
     let mut deferred = Vec::new();
     let done = with_local(&DEFERRED, Some(Vec::new()), || {
         let done = work();
@@ -49,7 +58,7 @@ pub fn deferring<R>(work: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
 }
 
 /// Leaves work to this thread, if it takes any; otherwise gives it back.
-pub(crate) fn defer(work: Deferred) -> Result<(), Deferred> {
+pub(crate) fn defer(work: QuickJob) -> Result<(), QuickJob> {
     DEFERRED.with_borrow_mut(|deferred| match deferred {
         Some(list) => {
             list.push(work);
@@ -59,13 +68,13 @@ pub(crate) fn defer(work: Deferred) -> Result<(), Deferred> {
     })
 }
 
-impl Deferred {
+impl QuickJob {
     /// Whether its disk is quick, as far as is known, and none of its work runs in this way.
     /// Otherwise it goes to the pool.
     #[must_use]
-    pub fn begin(self) -> Option<QuickWork> {
-        match self.pool.quickness().and_then(Turn::of) {
-            Some(turn) => Some(QuickWork { work: self, turn }),
+    pub fn begin(self) -> Option<BegunJob> {
+        match Turn::of(&self.quickness) {
+            Some(turn) => Some(BegunJob { work: self, turn }),
             None => {
                 self.hand_over();
                 None
@@ -79,15 +88,15 @@ impl Deferred {
     }
 }
 
-/// Deferred work that is about to run.
-pub struct QuickWork {
-    work: Deferred,
+/// QuickJob work that is about to run.
+pub struct BegunJob {
+    work: QuickJob,
     turn: Turn,
 }
 
-crate::debug_as!(QuickWork, |it| "QuickWork({:?})", it.work);
+crate::debug_as!(BegunJob, |it| "BegunJob({:?})", it.work);
 
-impl QuickWork {
+impl BegunJob {
     /// Runs it, which may take long. A panic ends only this work.
     pub fn run(self) {
         // Destructors of what it held complete what it owed; the panic is counted.
@@ -166,6 +175,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::pool::WorkPool;
 
     #[test]
     fn only_a_thread_that_defers_has_quick_work_one_at_a_time_and_none_soon_after_slow_work() {
@@ -192,7 +202,7 @@ mod tests {
         assert_ne!(told.recv().unwrap(), here);
         first.run();
         assert_eq!(told.recv().unwrap(), here);
-        let quickness = quick.quickness().unwrap();
+        let quickness = quick.quickness.clone().unwrap();
         let pause = || quickness.pause.load(Ordering::Relaxed);
         quickness.learn(SLOW * 2);
         assert!(deferred(1).remove(0).begin().is_none(), "it was slow just now");
@@ -210,7 +220,7 @@ mod tests {
         assert_eq!(told.recv().unwrap(), here);
         rested();
         let ((), panics) = deferring(|| quick.run(|| panic!("on purpose")));
-        panics.into_iter().filter_map(Deferred::begin).for_each(QuickWork::run);
+        panics.into_iter().filter_map(QuickJob::begin).for_each(BegunJob::run);
         rested();
         assert!(deferred(1).remove(0).begin().is_some(), "it is free again");
     }

@@ -42,7 +42,7 @@ pub use contained::{Panicked, contained, panics};
 pub use context::{Context, Debugging, OperatorLog, Patience};
 pub use control::{Complaint, Complaints, Control, Gauge};
 pub use cover::Cover;
-pub use deferred::{Deferred, QuickWork, deferring};
+pub use deferred::{BegunJob, QuickJob, deferring};
 pub use each::{StepBudget, each};
 pub use gate::{Gate, Pass};
 pub use mailbox::Mailbox;

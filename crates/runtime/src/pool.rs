@@ -14,12 +14,10 @@ use std::time::Duration;
 
 use crate::behalf::{Behalf, client};
 use crate::contained::contained;
-use crate::deferred::{Deferred, Quickness, defer};
+use crate::deferred::{Jobs, PoolJob, QuickJob, Quickness, defer};
 use crate::sync::{Condvar, Mutex, MutexGuard, spawn_thread};
 use crate::task::move_to;
 use crate::thread::having_time;
-
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 const IDLE: Duration = Duration::from_secs(5);
 /// Threads beyond the limit, for disks that have none.
@@ -33,7 +31,7 @@ pub struct WorkPool {
     /// How many threads may work for this disk.
     share: usize,
     /// If its work is nearly always quick.
-    quickness: Option<Arc<Quickness>>,
+    pub(crate) quickness: Option<Arc<Quickness>>,
 }
 
 struct Shared {
@@ -59,7 +57,7 @@ struct State {
 
 #[derive(Default)]
 struct Disk {
-    clients: HashMap<u64, VecDeque<Job>>,
+    clients: HashMap<u64, VecDeque<PoolJob>>,
     /// Clients that have work queued, in turn.
     turns: VecDeque<u64>,
     running: usize,
@@ -72,7 +70,7 @@ struct Disk {
 struct Taken {
     disk: u64,
     client: u64,
-    job: Job,
+    job: PoolJob,
 }
 
 impl WorkPool {
@@ -126,10 +124,6 @@ impl WorkPool {
         Self { quickness: Some(Arc::default()), ..self.clone() }
     }
 
-    pub(crate) fn quickness(&self) -> Option<&Arc<Quickness>> {
-        self.quickness.as_ref()
-    }
-
     /// For a task: continues on a thread of the pool.
     pub async fn enter(&self) {
         move_to(self).await;
@@ -152,15 +146,16 @@ impl WorkPool {
     /// works. If no thread can be started at all, it runs here.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let (client, job) = (client(), Box::new(job));
-        if self.quickness.is_none() {
-            return self.run_for(client, job);
-        }
-        if let Err(work) = defer(Deferred { pool: self.clone(), client, job }) {
+        let Some(quickness) = self.quickness.clone() else { return self.run_for(client, job) };
+        let work = QuickJob { pool: Box::new(self.clone()), quickness, client, job };
+        if let Err(work) = defer(work) {
             work.hand_over();
         }
     }
+}
 
-    pub(crate) fn run_for(&self, client: u64, job: Job) {
+impl Jobs for WorkPool {
+    fn run_for(&self, client: u64, job: PoolJob) {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         state.queue(self, client, job);
@@ -182,7 +177,7 @@ impl WorkPool {
 crate::debug_as!(WorkPool, |pool| "WorkPool(at most {} threads)", pool.shared.limit);
 
 impl State {
-    fn queue(&mut self, pool: &WorkPool, client: u64, job: Job) {
+    fn queue(&mut self, pool: &WorkPool, client: u64, job: PoolJob) {
         let disk = self.disks.entry(pool.disk).or_default();
         disk.share = pool.share;
         let jobs = disk.clients.entry(client).or_default();

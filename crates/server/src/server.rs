@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use device::{BufferPool, Error, Result};
 use net::{Listener, SocketName, Stream};
-use runtime::WorkPool;
+use runtime::{Cover, WorkPool};
 use rustix::io::Errno;
 
 use crate::bell::ReactorBell;
@@ -73,8 +73,10 @@ impl Server {
         let names = listeners.iter().filter_map(Listener::name).cloned().collect();
         let mut server = Self { shared: shared.clone(), threads: Vec::new(), names };
         let mut listeners = Some(listeners);
+        let cover = Cover::new(count, Driver::take_over);
         for me in 0..count {
-            let reactor = Reactor::new(shared.clone(), me, listeners.take().unwrap_or_default())?;
+            let listeners = listeners.take().unwrap_or_default();
+            let reactor = Reactor::new(shared.clone(), me, listeners, cover.clone())?;
             let driver = Driver::of(Box::new(reactor));
             let thread = std::thread::Builder::new()
                 .name(format!("reactor-{me}"))

@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use net::{Stream, Tuning};
-use runtime::{Condvar, Cover, Mutex};
+use runtime::{Condvar, Mutex};
 
 use crate::bell::{Accepted, ReactorBell};
 use crate::connection::Common;
 use crate::log::Severity;
 use crate::metrics::Reason;
-use crate::reactor::{Driver, Reactor};
 
 /// Beyond this many connections, socket buffers are not enlarged: a Unix socket's buffer is the
 /// system's memory, outside of our limits.
@@ -39,21 +38,20 @@ pub(crate) struct Shared {
     /// Reactors that have not ended, and threads that drive them.
     pub(crate) running: Mutex<usize>,
     pub(crate) ended: Condvar,
-    pub(crate) cover: Arc<Cover<Box<Reactor>>>,
 }
 
 /// Counts a reactor, or a thread that drives one, until it is dropped: also by a panic.
 #[derive(Debug)]
-pub(crate) struct Ended(Arc<Shared>);
+pub(crate) struct StillRunning(Arc<Shared>);
 
-impl Ended {
+impl StillRunning {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         *shared.running.lock() += 1;
         Self(shared)
     }
 }
 
-impl Drop for Ended {
+impl Drop for StillRunning {
     fn drop(&mut self) {
         *self.0.running.lock() -= 1;
         self.0.ended.notify_all();
@@ -63,7 +61,6 @@ impl Drop for Ended {
 impl Shared {
     pub(crate) fn new(common: Arc<Common>, reactors: Vec<Arc<ReactorBell>>) -> Self {
         Self {
-            cover: Cover::new(reactors.len(), Driver::take_over),
             common,
             reactors,
             connections: AtomicUsize::new(0),

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use runtime::{Cover, Deferred, QuickWork, contained, deferring};
+use runtime::{BegunJob, Cover, QuickJob, contained, deferring};
 
 use super::{Due, Reactor, TICK};
-use crate::shared::Ended;
+use crate::shared::StillRunning;
 
 /// After so many panics outside a connection's turn a reactor rests before it goes on.
 const RESCUES: usize = 16;
@@ -19,13 +19,13 @@ const RESCUES: usize = 16;
 pub(crate) struct Driver {
     reactor: Option<Box<Reactor>>,
     cover: Arc<Cover<Box<Reactor>>>,
-    _running: Ended,
+    _running: StillRunning,
 }
 
 impl Driver {
     pub(crate) fn of(reactor: Box<Reactor>) -> Self {
-        let cover = reactor.shared.cover.clone();
-        Self { cover, _running: Ended::new(reactor.shared.clone()), reactor: Some(reactor) }
+        let cover = reactor.cover.clone();
+        Self { cover, _running: StillRunning::new(reactor.shared.clone()), reactor: Some(reactor) }
     }
 
     /// Goes on with a reactor whose thread has not come back from a turn.
@@ -78,14 +78,14 @@ impl Driver {
     }
 
     /// Does work that may stall, and loses the reactor if it does.
-    fn step(&mut self, work: QuickWork) {
+    fn step(&mut self, work: BegunJob) {
         let Some(reactor) = self.reactor.take() else { return };
         let (number, step) = (reactor.me, || deferring(|| work.run()).1);
         let (more, reactor) = self.cover.step(number, reactor, step);
         self.reactor = reactor;
         match &mut self.reactor {
             Some(reactor) => reactor.deferred.extend(more),
-            None => more.into_iter().for_each(Deferred::hand_over),
+            None => more.into_iter().for_each(QuickJob::hand_over),
         }
     }
 }

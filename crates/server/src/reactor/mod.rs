@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use device::{Buffer, Error, Result};
 use net::Listener;
-use runtime::{Deferred, contained, deferring};
+use runtime::{Cover, QuickJob, contained, deferring};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -26,7 +26,7 @@ use crate::connection::{AfterTurn, Connection, Turn};
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::log::Severity;
-use crate::shared::{Ended, Shared};
+use crate::shared::{Shared, StillRunning};
 pub(crate) use driving::Driver;
 
 /// The receive buffer of a reactor, in bytes.
@@ -61,7 +61,7 @@ pub(crate) struct Reactor {
     /// Turns that are due.
     due: VecDeque<Due>,
     /// Work that came up in turns.
-    deferred: VecDeque<Deferred>,
+    deferred: VecDeque<QuickJob>,
     tick: Instant,
     /// Connections that wait for something without an event.
     starved: Vec<u64>,
@@ -75,7 +75,8 @@ pub(crate) struct Reactor {
     stopping: Option<Instant>,
     /// Connections that have ended while their clients may still see bytes that are leased.
     late: Vec<(Arc<Link>, Instant)>,
-    _running: Ended,
+    cover: Arc<Cover<Box<Self>>>,
+    _running: StillRunning,
 }
 
 /// A connection, and what its socket is ready for.
@@ -87,7 +88,12 @@ struct Due {
 }
 
 impl Reactor {
-    pub(crate) fn new(shared: Arc<Shared>, me: usize, listeners: Vec<Listener>) -> Result<Self> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        me: usize,
+        listeners: Vec<Listener>,
+        cover: Arc<Cover<Box<Self>>>,
+    ) -> Result<Self> {
         let bell = shared.reactors.get(me).cloned();
         let bell =
             bell.ok_or_else(|| Error::invalid("start a reactor without a bell; a defect"))?;
@@ -98,7 +104,8 @@ impl Reactor {
             epoll::add(bell.epoll(), listener, data, epoll::EventFlags::IN).map_err(say)?;
         }
         Ok(Self {
-            _running: Ended::new(shared.clone()),
+            cover,
+            _running: StillRunning::new(shared.clone()),
             shared,
             me,
             bell,
