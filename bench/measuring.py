@@ -262,6 +262,17 @@ class Lab:
             file.truncate(size)
         return path
 
+    def comb(self, name: str, size: int) -> str:
+        """A file in which 4 KiB of data and 4 KiB of hole take turns; made once."""
+        path = self.path(name)
+        if not os.path.exists(path):
+            self.sparse_file(name, size)
+            with open(path, "rb+") as file:
+                for offset in range(0, size, 8 << 10):
+                    file.seek(offset)
+                    file.write(os.urandom(4 << 10))
+        return path
+
     def on_disk(self, path: str) -> str:
         """A copy on a real disk, written back, its pages cached; made once."""
         assert self.disk is not None

@@ -27,6 +27,7 @@ PEERS = ["nbdkit", "qemu", "fio"]
 COPY_SIZE = 2 * GIB
 FIO_SIZE = 512 * MIB
 NULL_SIZE = 32 * GIB
+COMB_SIZE = 256 * MIB
 # What one request carries by default in nbdcopy and in ours.
 REQUEST = 256 << 10
 
@@ -261,6 +262,32 @@ COPIES = [
         verify=verify_server,
     ),
     Work(
+        "comb",
+        "256 MiB of 4 KiB of data and 4 KiB of hole in turn, from a file in tmpfs to a new one",
+        [
+            Contender(None, ours_copy("{disk}", "{target}")),
+            Contender(None, Client("nbdcopy", "nbdkit", ["sh", "-c", f"truncate -s {COMB_SIZE} {{target}} && nbdcopy {{disk}} {{target}}"])),
+            Contender(None, qemu_img("-f", "raw", "-O", "raw", "{disk}", "{target}")),
+        ],
+        lambda lab: lab.comb("comb", COMB_SIZE // lab.scale),
+        COMB_SIZE,
+        memory=COMB_SIZE,
+        verify=verify_target,
+    ),
+    Work(
+        "comb-served",
+        "the same file, copied into served memory",
+        [
+            Contender(ours("memory", "{size}"), ours_copy("{disk}", "{uri}")),
+            Contender(nbdkit("memory", "{size}"), nbdcopy("{disk}", "{uri}")),
+            Contender(nbdkit("memory", "{size}"), qemu_img("-n", "-f", "raw", "-O", "raw", "{disk}", "{uri}")),
+        ],
+        lambda lab: lab.comb("comb", COMB_SIZE // lab.scale),
+        COMB_SIZE,
+        memory=COMB_SIZE,
+        verify=verify_server,
+    ),
+    Work(
         "null-to-null",
         "null 32G copied to nowhere",
         [
@@ -340,14 +367,18 @@ def fio(name: str, title: str, pattern: str, block: int, depth: int, jobs: int, 
     )
 
 
-def fio_on_disk(name: str, title: str, block: int, depth: int, operations: int, servers: list[Server], cold: bool = False) -> Work:
-    """Random reads of a file on a real disk, so that the server may have to wait."""
-    client = fio_client("randread", block, depth, 1)
+def fio_on_disk(
+    name: str, title: str, block: int, depth: int, operations: int, servers: list[Server], cold: bool = False, pattern: str = "randread"
+) -> Work:
+    """Random reads, or writes, of a file on a real disk, so that the server may have to wait."""
+    client = fio_client(pattern, block, depth, 1)
+    writes = pattern != "randread"
     return Work(
         name,
         f"{title}, by fio",
         [Contender(server, client) for server in servers],
-        lambda lab: lab.on_disk(lab.random_file(FIO_SIZE)),
+        # One of its own, where it may be written.
+        lambda lab: lab.on_disk(lab.copy_of(lab.random_file(FIO_SIZE)) if writes else lab.random_file(FIO_SIZE)),
         size=operations * block,
         is_fio=True,
         cold=cold,
@@ -419,6 +450,9 @@ DISK_WORKS = [
     fio_on_disk("disk-256k", "random reads of 256 KiB, depth 8, of a cached file on a disk", 256 << 10, 8, 24_000, DISK_SERVERS),
     fio_on_disk("disk-4k-cold", "random reads of 4 KiB, depth 32, of a file that is not cached", 4 << 10, 32, 20_000, DISK_SERVERS, True),
     fio_on_disk("disk-256k-cold", "random reads of 256 KiB, depth 8, of a file that is not cached", 256 << 10, 8, 1_500, DISK_SERVERS, True),
+    fio_on_disk("disk-write-4k", "random writes of 4 KiB, depth 32, into a file on a disk", 4 << 10, 32, 200_000, DISK_SERVERS, pattern="randwrite"),
+    fio_on_disk("disk-write-4k-depth-1", "random writes of 4 KiB, depth 1, into a file on a disk", 4 << 10, 1, 60_000, DISK_SERVERS, pattern="randwrite"),
+    fio_on_disk("disk-write-256k", "random writes of 256 KiB, depth 8, into a file on a disk", 256 << 10, 8, 12_000, DISK_SERVERS, pattern="randwrite"),
     fio_on_disk("filter-4k", "random reads of 4 KiB, depth 32, of a cached file on a disk, behind a filter", 4 << 10, 32, 200_000, LIMIT_SERVERS),
     fio_on_disk("filter-256k", "random reads of 256 KiB, depth 8, of a cached file on a disk, behind a filter", 256 << 10, 8, 24_000, LIMIT_SERVERS),
     fio_on_disk("proxy-4k", "random reads of 4 KiB, depth 32, through a proxy of nbdkit's file", 4 << 10, 32, 100_000, PROXIES),

@@ -50,6 +50,48 @@ fn said_nothing(page: &Path, outcome: &Outcome) {
     assert!(!outcome.stderr.contains("ermission denied"), "{}: {outcome:#?}", page.display());
 }
 
+/// The commands of a page's transcripts, each with what it prints.
+fn transcripts(page: &str) -> Vec<(String, String)> {
+    let consoles = blocks(page).into_iter().filter(|(word, _)| word == "console");
+    let mut found: Vec<(String, String)> = Vec::new();
+    for (_, block) in consoles.filter(|(_, block)| block.starts_with("$ ")) {
+        for line in block.lines() {
+            match line.strip_prefix("$ ") {
+                Some(command) => found.push((command.to_owned(), String::new())),
+                None => found.last_mut().unwrap().1.extend([line, "\n"]),
+            }
+        }
+    }
+    found
+}
+
+/// Without times, rates and numbers of processes, which differ each time.
+fn without_numbers(text: &str) -> String {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let words = text.split_inclusive(|c: char| !is_number(c) && !c.is_ascii_alphabetic());
+    let plain = |word: &str| match word.strip_suffix(|c: char| !is_number(c)) {
+        Some(number) if number.chars().all(is_number) => word.replace(number, "N"),
+        _ => word.to_owned(),
+    };
+    words.map(plain).collect()
+}
+
+#[test]
+fn transcripts_show_what_their_commands_print() {
+    let mut count = 0;
+    for page in pages_in("docs").into_iter().chain([root().join("README.md")]) {
+        let temp = TempDir::new();
+        for (command, shown) in transcripts(&std::fs::read_to_string(&page).unwrap()) {
+            count += 1;
+            let run = shell(temp.path(), &format!("{{ {command}; }} 2>&1"));
+            let outcome = Job::start(&mut { run }).wait_within(LIMIT);
+            let (printed, shown) = (without_numbers(&outcome.stdout), without_numbers(&shown));
+            assert_eq!(printed, shown, "{}: {command}", page.display());
+        }
+    }
+    assert!(count >= 4, "{count}");
+}
+
 #[test]
 fn the_examples_of_the_first_page_work_in_a_sandbox() {
     if has_peers() {
@@ -107,7 +149,9 @@ fn every_block_of_the_readme_is_run_by_some_test() {
     for (word, block) in blocks(&page) {
         let installs = block == "cargo install --locked --path crates/cli\n";
         let elsewhere = installs || block.lines().all(|line| line.starts_with("diskferry serve "));
-        assert!(word == "sh" || (word.is_empty() && elsewhere), "no test runs this:\n{block}");
+        let is_transcript = word == "console" && block.starts_with("$ ");
+        let is_run = word == "sh" || is_transcript || (word.is_empty() && elsewhere);
+        assert!(is_run, "no test runs this:\n{block}");
     }
 }
 
