@@ -10,7 +10,8 @@ use landlock::{
     PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::{ConfinementError, mounts};
+use crate::ConfinementError;
+use crate::mounts::Mounts;
 
 /// The newest rules known here. Older kernels enforce those that they know.
 const RULES: ABI = ABI::V6;
@@ -80,9 +81,9 @@ pub fn confine(reach: &Reach) -> Result<FileConfinement, ConfinementError> {
     for port in ports.into_iter().flatten() {
         rules = rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp)).map_err(failed)?;
     }
-    let mut is_wide = false;
+    let (mounts, mut is_wide) = (Mounts::default(), false);
     for (path, rights) in rights(reach) {
-        let mount = mounts::only_rule(&path);
+        let mount = mounts.only_rule(&path);
         is_wide |= mount.is_some();
         rules = allow(rules, &mount.unwrap_or(path), rights)?;
     }

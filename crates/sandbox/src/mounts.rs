@@ -4,6 +4,7 @@
 //! file, so the rule would never match and the file could not be opened. Only the inode of a
 //! mount's root stays the same.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use device::text;
@@ -12,12 +13,19 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 /// The file systems whose files have a new inode each time.
 const FLEETING: [&[u8]; 1] = [b"9p"];
 
-/// The mount point of `path`, if only that can have a rule. (For 9p, statfs reports the file system
-/// of the host.)
-pub(crate) fn only_rule(path: &Path) -> Option<PathBuf> {
-    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    fleeting(&table, found.stx_mnt_id)
+/// The mounts of this process, read when they are first asked for, and once: there may be
+/// thousands.
+#[derive(Default)]
+pub(crate) struct Mounts(OnceCell<Vec<u8>>);
+
+impl Mounts {
+    /// The mount point of `path`, if only that can have a rule. (For 9p, statfs reports the file
+    /// system of the host.)
+    pub(crate) fn only_rule(&self, path: &Path) -> Option<PathBuf> {
+        let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+        let read = || std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        fleeting(self.0.get_or_init(read), found.stx_mnt_id)
+    }
 }
 
 /// The mount point of the mount with that number, if it is such a mount.
@@ -49,6 +57,6 @@ mod tests {
             assert_eq!(fleeting(table, number), None);
         }
         assert_eq!(fleeting(b"3\n3 2 0:1 /\n", 3), None);
-        assert_eq!(only_rule(Path::new("/proc")), None);
+        assert_eq!(Mounts::default().only_rule(Path::new("/proc")), None);
     }
 }

@@ -6,6 +6,7 @@
 //! with `--output` those of `qemu-img map`.
 
 mod image;
+mod picture;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,7 +21,9 @@ use crate::arguments::{disk, flag, json_flag, size as size_of, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self as images, OpenImage, Source};
 use crate::output;
+use crate::progress::has_blocks;
 use crate::verb::Verb;
+use picture::Picture;
 
 pub(crate) const VERB: Verb = Verb {
     name: "map",
@@ -48,11 +51,18 @@ fn arguments(command: Command) -> Command {
     let totals = flag("--totals", "Print one line for each type: bytes, percentage, type");
     let context =
         value("--context NAME", "Print this status context, such as qemu:dirty-bitmap:NAME");
-    let output = images::output_argument().conflicts_with_all(["json", "totals", "context"]);
+    let picture = flag("--picture", "Draw it: each character is a part of the disk")
+        .conflicts_with_all(["json", "totals"]);
+    let svg = flag("--svg", "Draw it as an SVG document")
+        .conflicts_with_all(["json", "totals", "picture"]);
+    let output = images::output_argument()
+        .conflicts_with_all(["json", "totals", "context", "picture", "svg"]);
     let command = command
         .arg(disk())
         .arg(json_flag().help("Print JSON as nbdinfo does"))
         .arg(totals)
+        .arg(picture)
+        .arg(svg)
         .arg(context)
         .arg(output)
         .arg(images::format_argument("-f, --format", "Format [default: a guess]"))
@@ -84,6 +94,12 @@ pub(crate) fn show(matches: &ArgMatches, source: &Source, context: &str) -> Exit
     map.check()?;
     let (json, totals) = (matches.get_flag("json"), matches.get_flag("totals"));
     let name = map.edge.info().name.clone();
+    // Another verb may not have them.
+    let asked = |flag: &str| matches.try_get_one(flag).ok().flatten() == Some(&true);
+    let (picture, svg) = (asked("picture"), asked("svg"));
+    if picture || svg {
+        return printing(&name, |out| map.draw(svg, out));
+    }
     printing(&name, |out| if totals { map.print_totals(json, out) } else { map.print(json, out) })
 }
 
@@ -257,6 +273,25 @@ impl Map<'_> {
         }
         if json {
             out.write_all(if separator == "[\n" { b"[]\n" } else { b"\n]\n" })?;
+        }
+        Ok(())
+    }
+
+    fn draw(&self, svg: bool, out: &mut dyn Write) -> Result<(), Stop> {
+        let is_allocation = self.context == ALLOCATION;
+        let words = if is_allocation { ("data", "empty") } else { ("marked", "not marked") };
+        let mut picture = Picture::new(self.range, words);
+        // In base:allocation a bit says that it reads as zeroes.
+        let is_marked = |value| if is_allocation { value & 2 == 0 } else { value != 0 };
+        self.walk(|at, run| {
+            if is_marked(run.value) {
+                picture.mark(at, run.len);
+            }
+            Ok(())
+        })?;
+        match svg {
+            true => picture.svg(&self.edge.info().name, out)?,
+            false => picture.print(has_blocks(), out)?,
         }
         Ok(())
     }

@@ -287,7 +287,7 @@ impl Line {
 }
 
 /// Whether the user's locale has more than ASCII.
-fn has_blocks() -> bool {
+pub(crate) fn has_blocks() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));

@@ -7,7 +7,7 @@ mod signals;
 
 use clap::{ArgMatches, Command};
 
-pub(crate) use line::Counting;
+pub(crate) use line::{Counting, has_blocks};
 pub(crate) use show::{Display, percent, warning};
 pub(crate) use signals::{SignalEvent, Signals};
 
