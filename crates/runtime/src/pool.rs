@@ -31,7 +31,7 @@ pub struct WorkPool {
     /// How many threads may work for this disk.
     share: usize,
     /// If its work is nearly always quick.
-    pub(crate) quickness: Option<Arc<Quickness>>,
+    quickness: Option<Arc<Quickness>>,
 }
 
 struct Shared {
@@ -382,6 +382,23 @@ mod tests {
         let order: Vec<_> = all.iter().map(|(client, i, _)| (*client, *i)).collect();
         assert_eq!(order, [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (1, 3), (1, 4)]);
         assert!(all.iter().all(|(client, _, seen)| client == seen));
+    }
+
+    #[test]
+    fn only_quick_work_is_deferred_and_each_disk_has_its_own() {
+        let pool = WorkPool::new(1).for_disk();
+        let quick = pool.for_quick_work();
+        let (tell, told) = mpsc::channel();
+        let ((), deferred) = crate::deferring(|| {
+            for pool in [&pool, &quick, &quick.for_disk(), &quick.at_most(1)] {
+                let tell = tell.clone();
+                pool.run(move || tell.send(()).unwrap());
+            }
+        });
+        assert_eq!(deferred.len(), 1);
+        assert_eq!(told.iter().take(3).count(), 3);
+        deferred.into_iter().for_each(|work| work.begin().unwrap().run());
+        assert_eq!(told.try_recv(), Ok(()));
     }
 
     #[test]
