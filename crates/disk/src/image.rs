@@ -20,8 +20,8 @@ pub struct Image {
     pub params: Params,
     /// `-o`, for creating.
     pub options: Params,
-    /// `-c`, for creating; of an image that is written where it lies: whole clusters become compressed
-    /// ones.
+    /// `-c`, for creating; of an image that is written where it lies: whole clusters become
+    /// compressed ones.
     pub compress: bool,
     /// Which files it may name.
     pub external: External,

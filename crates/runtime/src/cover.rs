@@ -1,12 +1,12 @@
 //! Threads that stand in for one another: what a thread drives is driven on by another while a step
 //! of it does not come back, as Go's scheduler does with system calls.
 //!
-//! A thread leaves what it drives, a reactor with its connections, in its seat while it takes a step
-//! that may stall, such as a write to a disk. A watch looks at the seats now and then, and drives on
-//! itself what it finds there twice in the same step, once a new watch has begun. A thread whose
-//! step took too long finds its seat empty, and has nothing left to drive. A step that comes back in
-//! time costs two locks that nobody else wants, and no system call. The watch sleeps while no steps
-//! are taken, and ends after a while.
+//! A thread leaves what it drives, a reactor with its connections, in its seat while it takes a
+//! step that may stall, such as a write to a disk. A watch looks at the seats now and then, and
+//! drives on itself what it finds there twice in the same step, once a new watch has begun. A
+//! thread whose step took too long finds its seat empty, and has nothing left to drive. A step that
+//! comes back in time costs two locks that nobody else wants, and no system call. The watch sleeps
+//! while no steps are taken, and ends after a while.
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl<T: Send + 'static> Cover<T> {
         })
     }
 
-    /// Takes a step that may stall, while `driven` lies in seat `number`. Returns it, unless another
-    /// thread drives it by now: which is the case for sure only while there is a watch
+    /// Takes a step that may stall, while `driven` lies in seat `number`. Returns it, unless
+    /// another thread drives it by now: which is the case for sure only while there is a watch
     /// ([`Self::is_watched`]). When `step` panics, another thread drives on.
     pub fn step<R>(
         self: &Arc<Self>,

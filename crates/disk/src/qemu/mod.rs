@@ -1,5 +1,5 @@
-//! QEMU's words for disks: keys with dots, in option strings and in JSON, the drivers for bytes, and
-//! the names of backing images that are no paths. Nothing is opened.
+//! QEMU's words for disks: keys with dots, in option strings and in JSON, the drivers for bytes,
+//! and the names of backing images that are no paths. Nothing is opened.
 
 mod base;
 mod keys;

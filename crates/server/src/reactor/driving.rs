@@ -1,7 +1,7 @@
 //! The threads that drive reactors. After each turn they do the quick work that came up in it,
-//! writes to disks, while the reactor lies in its seat (`runtime::Cover`): when a write does not come
-//! back, another thread drives the reactor on. The reply is then given to it as replies of the pool
-//! are, and the thread ends.
+//! writes to disks, while the reactor lies in its seat (`runtime::Cover`): when a write does not
+//! come back, another thread drives the reactor on. The reply is then given to it as replies of the
+//! pool are, and the thread ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
