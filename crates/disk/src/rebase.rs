@@ -198,7 +198,9 @@ fn read_both(
     };
     let (promise, answer) = channel();
     let done = Box::new(move |result| drop(promise.send(result)));
-    new.submit(Operation::Read { offset, buffer: will }, done);
+    let (edge, read) = (new.clone(), Operation::Read { offset, buffer: will });
+    // This thread waits for its own read, and would do the other one itself, too.
+    new.pool().run(move || edge.submit(read, done));
     let was = old.run(Operation::Read { offset, buffer: was });
     let will = answer.recv().unwrap_or_else(|_| Err(Error::unanswered()));
     Ok((filled(old, was?)?, filled(new, will?)?))
