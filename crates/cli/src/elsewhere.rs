@@ -10,11 +10,15 @@ const OF_QEMU_IMG: u8 = 1;
 const VERBS: &[(&[&str], u8, &str)] = &[
     (&["bench"], OF_QEMU_IMG, "use `qemu-img bench`"),
     (
-        &["attach", "connect", "mount"],
+        &["connect", "mount", "nbdfuse"],
         USAGE,
-        "`diskferry serve -U SOCKET DISK` and `nbd-client -unix SOCKET /dev/nbd0` make a disk a block device",
+        "`diskferry attach DISK FILE` makes a disk a file; `diskferry serve -U SOCKET DISK` and `nbd-client -unix SOCKET /dev/nbd0` make it a block device",
     ),
-    (&["detach", "disconnect", "umount", "unmount"], USAGE, "`nbd-client -d /dev/nbd0` does it"),
+    (
+        &["disconnect", "umount", "unmount"],
+        USAGE,
+        "`diskferry detach FILE` does it, or `nbd-client -d /dev/nbd0`",
+    ),
     (&["diff", "cmp"], USAGE, "`diskferry compare FIRST SECOND` does it"),
     (
         &["hash", "blksum", "checksum", "md5sum", "sha1sum", "sha256sum", "sha512sum"],

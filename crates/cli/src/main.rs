@@ -6,6 +6,7 @@
 mod amend;
 mod archive;
 mod arguments;
+mod attached;
 mod bitmap;
 mod bracket;
 mod cache;
@@ -20,6 +21,7 @@ mod create;
 mod ctl;
 mod dd;
 mod describe;
+mod detach;
 mod digest;
 mod elsewhere;
 mod failure;

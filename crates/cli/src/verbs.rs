@@ -14,9 +14,9 @@ use crate::misread::{reason, unknown_option, what_is_wrong};
 use crate::page::wrap;
 use crate::verb::Verb;
 use crate::{
-    amend, bitmap, bracket, cache, check, commit, compare, completions, convert, copy, create, ctl,
-    dd, digest, elsewhere, help, info, inspect, list, man, map, measure, output, prealloc, rebase,
-    resize, serve, shell, snapshot, trim, verify, zero,
+    amend, attached, bitmap, bracket, cache, check, commit, compare, completions, convert, copy,
+    create, ctl, dd, detach, digest, elsewhere, help, info, inspect, list, man, map, measure,
+    output, prealloc, rebase, resize, serve, shell, snapshot, trim, verify, zero,
 };
 
 /// All verbs, in the order in which help shows them.
@@ -33,6 +33,9 @@ pub(crate) static VERBS: &[Verb] = &[
     info::VERB,
     list::VERB,
     ctl::VERB,
+    serve::ATTACH,
+    detach::VERB,
+    attached::VERB,
     map::VERB,
     compare::VERB,
     digest::VERB,

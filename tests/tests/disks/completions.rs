@@ -55,7 +55,7 @@ fn bash_offers_files_devices_filters_and_values() {
     has("diskferry serve ", &["disk.raw", "memory"]);
     assert_eq!(at("diskferry copy me"), ["memory:"]);
     assert_eq!(at("diskferry serve me"), ["memory"]);
-    assert_eq!(at("diskferry help de"), ["delay"]);
+    assert_eq!(at("diskferry help del"), ["delay"]);
     for line in ["diskferry serve --filter=de", "diskferry serve --filter de"] {
         assert_eq!(at(line), ["delay"], "{line}");
     }
@@ -92,7 +92,7 @@ fn zsh_and_fish_offer_devices_and_filters_too() {
     let line = fish.lines().last().unwrap();
     assert!(
         line.contains(
-            "using_subcommand serve copy convert create resize rebase commit amend info list map"
+            "using_subcommand serve copy convert create resize rebase commit amend info list attach map"
         ),
         "{line}"
     );

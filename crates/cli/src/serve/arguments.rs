@@ -15,10 +15,15 @@ use crate::words::Words;
 use super::encryption;
 
 pub(super) fn arguments(command: Command) -> Command {
+    about(serving(command.disable_help_flag(true)))
+}
+
+/// What is said of serving: the options of `attach` as well.
+pub(super) fn serving(command: Command) -> Command {
     // What is typed counts before what a configuration says, which is put in front of it.
-    let command = command.args_override_self(true).disable_help_flag(true);
+    let command = command.args_override_self(true);
     let command = process(listening(disks(command)));
-    about(handshake(limits(upstream(access(encryption::arguments(command))))))
+    handshake(limits(upstream(access(encryption::arguments(command)))))
 }
 
 fn disks(command: Command) -> Command {
@@ -128,6 +133,15 @@ fn listening(command: Command) -> Command {
             "--socket-owner USER[:GROUP]",
             "The owner of the Unix sockets; :GROUP sets only the group",
         ))
+        .arg(
+            value(
+                "--attach POINT",
+                "Attach the disk as a file, as `attach` does, instead of listening or beside it; EXPORT=POINT attaches another export; may be repeated",
+            )
+            .value_parser(Words::Disk)
+            .action(ArgAction::Append)
+            .value_hint(ValueHint::FilePath),
+        )
         .arg(value("--selinux-label LABEL", "The SELinux label of the listening sockets"))
         .arg(
             flag("--keepalive", "Probe silent TCP clients (always done)")

@@ -37,6 +37,8 @@ pub(super) struct Listening {
     found: BTreeMap<String, Vec<IpAddr>>,
     /// One client, on standard input and output.
     is_single: bool,
+    /// Disks are attached: without an address there is none.
+    attaches: bool,
     family: Family,
     label: Option<String>,
     rights: SocketRights,
@@ -60,7 +62,15 @@ impl Listening {
                 return Err(Failure::usage(format!("--single does not go with {others}")));
             }
         }
-        Ok(Self { wanted, found: BTreeMap::new(), is_single, family, label, rights })
+        Ok(Self {
+            wanted,
+            found: BTreeMap::new(),
+            is_single,
+            attaches: false,
+            family,
+            label,
+            rights,
+        })
     }
 
     /// Looks up the hosts to listen on, while names can be looked up: before the sandbox.
@@ -71,6 +81,11 @@ impl Listening {
             }
         }
         Ok(())
+    }
+
+    /// Disks are attached, so that no client need connect.
+    pub(super) fn attaches(&mut self, attaches: bool) {
+        self.attaches = attaches;
     }
 
     /// One client, on standard input and output.
@@ -102,6 +117,7 @@ impl Listening {
         match (self.is_single, self.wanted.is_empty()) {
             (true, _) => Vec::new(),
             (false, false) => self.wanted.clone(),
+            (false, true) if self.attaches => Vec::new(),
             (false, true) if captive => vec![RequestedAddress::Private],
             (false, true) => vec![RequestedAddress::Tcp { host: None, port: 10809 }],
         }

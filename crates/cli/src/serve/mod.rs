@@ -3,6 +3,7 @@
 mod about;
 mod access;
 mod arguments;
+mod attaching;
 mod captive;
 mod config;
 mod daemon;
@@ -14,6 +15,7 @@ mod identity;
 mod listening;
 mod notify;
 mod pidfile;
+mod points;
 mod reach;
 mod reload;
 mod settings;
@@ -25,7 +27,7 @@ mod terminal;
 mod words;
 
 use runtime::{Context, Debugging, OperatorLog, WorkPool};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +35,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use clap::ArgMatches;
+use attach::{Attachment, FuseMount};
+use clap::{Arg, ArgMatches, Command, ValueHint};
 use rustix::process::{Pid, getppid};
 use server::{ListenAddress, Listener, Server, Severity};
 
@@ -41,11 +44,13 @@ use crate::failure::{ExitResult, Failure, USAGE};
 use crate::names;
 use crate::sandbox::Sandbox;
 use crate::verb::Verb;
+use crate::words::Words;
 use captive::{CommandEnvironment, End, Event, wait_for_end};
 use daemon::Ready;
 use exports::OpenExport;
 use notify::Notify;
 use pidfile::PidFile;
+use points::ExportPoint;
 use settings::Settings;
 use signals::Signals;
 use single::OnlyClient;
@@ -71,6 +76,31 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
+pub(crate) const ATTACH: Verb = Verb {
+    name: "attach",
+    summary: "Attach a disk as a file, by FUSE",
+    about: "POINT is an empty file, or one to be made; there, programs read and write the disk as it is in \
+            its image or at its server. fsync makes durable what they wrote. Options are those of `serve`; with -U, -p or \
+            --vsock the disk is served at the same time. It ends by `detach POINT`, a signal, or with the command of --run, and \
+            the point is unmounted then. `fuse:POINT?cache=true` keeps what was read in the page cache, for a disk that only \
+            this changes. Users other than root need fusermount3.",
+    example: "  diskferry attach memory:1G disk.img --run 'mkfs.ext4 -q disk.img'",
+    status: "With --run: that of the command, or 1 if attaching failed first.",
+    usage: USAGE,
+    arguments: attaching_arguments,
+    run: start,
+};
+
+fn attaching_arguments(command: Command) -> Command {
+    let command = arguments::serving(command);
+    let command = command.mut_arg("disk", |disk| {
+        disk.required(true).num_args(1).help("A path, URI or DEVICE:ARG?key=value")
+    });
+    let point = Arg::new("point").value_name("POINT").required(true);
+    let point = point.value_parser(Words::Disk).value_hint(ValueHint::FilePath);
+    command.arg(point.index(2).help("Where it appears: FILE, or fuse:FILE?cache=true"))
+}
+
 /// How long a client on pipes may take to read the replies that it is owed.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -81,6 +111,11 @@ fn run(matches: &ArgMatches) -> ExitResult {
     if let Some(answer) = about::answer(matches) {
         return answer;
     }
+    start(matches)
+}
+
+/// Serves, attaches, or both.
+fn start(matches: &ArgMatches) -> ExitResult {
     let parent = getppid();
     let mut settings = match matches.get_one::<PathBuf>("config") {
         Some(path) => Settings::read(path)?,
@@ -115,6 +150,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
         Some(path) => Some(server::control::listen(path, settings.identity.user())?),
         None => None,
     };
+    let mounts = attaching::mount(&settings)?;
     settle(&settings, parent)?;
     // Other threads are started only from here on: they have the new user, and the sandbox.
     let sandbox = Sandbox::enter(settings.sandbox, &reach::reach(&settings))?.accepting();
@@ -133,10 +169,11 @@ fn run(matches: &ArgMatches) -> ExitResult {
         stopping: stopping.clone(),
         events,
         failed,
+        attached: RefCell::default(),
     };
     serving.will_remove(&metrics);
     serving.will_remove(control.as_slice());
-    let beside = SideListeners { metrics, control };
+    let beside = OtherDoors { metrics, control, mounts };
     let outcome = serving.serve(client, listeners, beside, ready);
     stopping.tidy();
     // What is not written by then has no reader.
@@ -160,10 +197,11 @@ fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {
     settings.listening.open(settings.run.is_some(), &settings.identity)
 }
 
-/// What is listened to besides NBD.
-struct SideListeners {
+/// What there is besides listening for clients of NBD.
+struct OtherDoors {
     metrics: Vec<Listener>,
     control: Option<Listener>,
+    mounts: Vec<(String, FuseMount)>,
 }
 
 /// A process that serves.
@@ -176,6 +214,8 @@ struct ServeProcess<'a> {
     events: (Sender<Event>, Receiver<Event>),
     /// Not everything ended as it should.
     failed: Cell<bool>,
+    /// The disks that are attached.
+    attached: RefCell<Vec<Attachment>>,
 }
 
 impl ServeProcess<'_> {
@@ -183,7 +223,7 @@ impl ServeProcess<'_> {
         &self,
         client: Option<OnlyClient>,
         mut listeners: Vec<Listener>,
-        beside: SideListeners,
+        beside: OtherDoors,
         ready: Option<Ready>,
     ) -> ExitResult {
         let settings = self.settings;
@@ -212,6 +252,7 @@ impl ServeProcess<'_> {
         // Before the first client: what it was promised is kept, however soon the stop comes.
         self.stopping.serves();
         let server = Server::start(exports, listeners, &settings.options)?;
+        self.attach(beside.mounts, &served, places.is_empty(), &context)?;
         tell_of(&server, beside.metrics, &context)?;
         if let Some(listener) = beside.control {
             let exports = exports::controlled(settings, &served);
@@ -229,7 +270,8 @@ impl ServeProcess<'_> {
             let _ = stop.send(Event::Stop);
         });
         let mut server = Some(server);
-        let ready_now = Announced { places: &places, uris: &uris, served: &served };
+        let ready_now =
+            Announced { places: &places, uris: &uris, served: &served, points: &settings.points };
         let end = announce(self, &ready_now, ready)
             .and_then(|()| self.wait(&ready_now, &context, &mut server));
         // Also after a failure.
@@ -284,12 +326,39 @@ impl ServeProcess<'_> {
         wait_for_end(&beside, (&self.events.0, &self.events.1), context, &mut stop)
     }
 
+    /// Attaches the disks where their points were mounted.
+    fn attach(
+        &self,
+        mounts: Vec<(String, FuseMount)>,
+        served: &[OpenExport],
+        is_alone: bool,
+        context: &Context,
+    ) -> Result<(), Failure> {
+        let log = self.settings.options.log.clone();
+        let log = OperatorLog::new(move |line| log.say(line));
+        let attached = attaching::attach(mounts, served, is_alone, context, &log, &self.events.0)?;
+        *self.attached.borrow_mut() = attached;
+        Ok(())
+    }
+
+    /// Ends what is attached: what was written there is on the disks then.
+    fn detach(&self) {
+        for attachment in self.attached.take() {
+            if let Err(e) = attachment.end() {
+                let log = &self.settings.options.log;
+                log.event(Severity::Error, None, None, format_args!("{e}"));
+                self.failed.set(true);
+            }
+        }
+    }
+
     /// Stops serving, unless that has been done.
     fn stop(&self, server: &mut Option<Server>) {
         let Some(server) = server.take() else { return };
         let log = &self.settings.options.log;
         self.stopping.begin();
         log.event(Severity::Info, None, None, format_args!("stopping"));
+        self.detach();
         if server.stop() {
             return self.stopping.moved();
         }
@@ -355,15 +424,25 @@ struct Announced<'a> {
     places: &'a [ListenAddress],
     uris: &'a [String],
     served: &'a [OpenExport],
+    points: &'a [ExportPoint],
 }
 
 impl Announced<'_> {
+    /// What it does there.
+    fn does(&self) -> &'static str {
+        if self.places.is_empty() && !self.points.is_empty() {
+            "attached at"
+        } else {
+            "listening on"
+        }
+    }
+
     /// Where it listens, for people.
     fn listening(&self) -> String {
-        if self.uris.is_empty() {
-            return self.places.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        }
-        self.uris.join(", ")
+        let places = || self.places.iter().map(ToString::to_string).collect();
+        let mut all: Vec<_> = if self.uris.is_empty() { places() } else { self.uris.to_vec() };
+        all.extend(self.points.iter().map(|one| one.point.path.display().to_string()));
+        all.join(", ")
     }
 
     /// The same for the service manager.
@@ -421,7 +500,7 @@ fn announce(
         // The reader may have gone away; serving goes on.
         let _ = writeln!(out, "{}", printed(what.uris)).and_then(|()| out.flush());
     }
-    let line = format_args!("listening on {}", what.listening());
+    let line = format_args!("{} {}", what.does(), what.listening());
     settings.options.log.event(Severity::Info, None, None, line);
     terminal::tell(settings, what.places, what.served);
     ready.map_or(Ok(()), Ready::announce)

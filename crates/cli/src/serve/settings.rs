@@ -16,6 +16,7 @@ use super::encryption::Encryption;
 use super::identity::RunAs;
 use super::listening::Listening;
 use super::notify::Notify;
+use super::points::{self, ExportPoint};
 use crate::arguments::size;
 use crate::failure::{Failure, program};
 use crate::names;
@@ -33,6 +34,8 @@ pub(super) struct Settings {
     /// At least one.
     pub(super) disks: Vec<Disk>,
     pub(super) default_export: Option<String>,
+    /// Where disks are attached.
+    pub(super) points: Vec<ExportPoint>,
     pub(super) description: String,
     pub(super) read_only: bool,
     pub(super) options: Options,
@@ -78,7 +81,7 @@ impl Settings {
         config: Option<Arc<Config>>,
     ) -> Result<Self, Failure> {
         let text = |id: &str| matches.get_one::<String>(id).cloned();
-        let listening = Listening::resolve(matches)?;
+        let mut listening = Listening::resolve(matches)?;
         let daemon = matches.get_flag("daemon") || goes_behind(matches, &listening);
         if daemon && std::env::var_os("LISTEN_FDS").is_some() {
             // LISTEN_PID names the parent, so the sockets would be lost.
@@ -88,10 +91,14 @@ impl Settings {
         let any = listening.is_any();
         let log = text("log");
         let disks = disks::resolve(matches, config.as_deref())?;
+        let default_export = text("default-export");
+        let points = points::resolve(matches, &disks, default_export.as_deref())?;
+        listening.attaches(!points.is_empty());
         let settings = Self {
+            points,
             access: Access::resolve(matches, config.as_deref(), &disks, encryption.when)?,
             disks,
-            default_export: text("default-export"),
+            default_export,
             description: text("description").unwrap_or_default(),
             read_only: matches.get_flag("readonly"),
             options: options(matches, &encryption)?,

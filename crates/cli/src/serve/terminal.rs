@@ -27,6 +27,8 @@ pub(super) fn tell(settings: &Settings, places: &[ListenAddress], served: &[Open
             if uris.is_empty() {
                 uris = places.iter().map(ToString::to_string).collect();
             }
+            let here = settings.points.iter().filter(|one| one.export == export.name);
+            uris.extend(here.map(|one| one.point.path.display().to_string()));
             line(export, &uris)
         })
         .collect();

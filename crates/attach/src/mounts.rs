@@ -1,0 +1,89 @@
+//! Which disks are attached, as the kernel's table of mounts says.
+
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use device::{Error, Result};
+
+use crate::fuse::TYPE;
+
+/// A disk that is attached somewhere on this machine, by any process.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AttachedDisk {
+    /// Where.
+    pub path: PathBuf,
+    /// The name of the disk, for people; what could confuse the table of mounts is replaced.
+    pub disk: String,
+    /// It cannot be written there.
+    pub is_read_only: bool,
+}
+
+/// The disks that are attached, as far as this process sees their mounts.
+///
+/// # Errors
+/// The table of mounts cannot be read.
+pub fn attached() -> Result<Vec<AttachedDisk>> {
+    let table = std::fs::read("/proc/self/mountinfo");
+    let table = table.map_err(|e| Error::os("read the table of mounts", e))?;
+    Ok(table.split(|b| *b == b'\n').filter_map(of_line).collect())
+}
+
+/// A line of proc_pid_mountinfo(5), if it is one of ours.
+fn of_line(line: &[u8]) -> Option<AttachedDisk> {
+    let mut words = line.split(|b| *b == b' ');
+    let path = words.nth(4)?;
+    let options = words.next()?;
+    let mut rest = words.skip_while(|word| *word != b"-").skip(1);
+    if rest.next()? != TYPE.as_bytes() {
+        return None;
+    }
+    let disk = String::from_utf8_lossy(&unescaped(rest.next()?)).into_owned();
+    let path = PathBuf::from(std::ffi::OsString::from_vec(unescaped(path)));
+    let is_read_only = options.split(|b| *b == b',').any(|word| word == b"ro");
+    Some(AttachedDisk { path, disk, is_read_only })
+}
+
+/// The kernel writes blanks, line ends and backslashes as `\` and three octal digits.
+fn unescaped(word: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let [first, after @ ..] = rest {
+        let octal = after.get(..3).filter(|_| *first == b'\\');
+        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+impl AttachedDisk {
+    /// Whether this is where it is attached.
+    #[must_use]
+    pub fn is_at(&self, path: &std::path::Path) -> bool {
+        self.path.as_os_str().as_bytes() == path.as_os_str().as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table_is_read_with_optional_fields_and_odd_names() {
+        let line = br"61 28 0:53 / /mnt/a\040b\134c ro,nosuid shared:7 - fuse.diskferry memory:1G\040x rw,user_id=0";
+        let found = of_line(line).unwrap();
+        assert_eq!(found.path, PathBuf::from(r"/mnt/a b\c"));
+        assert_eq!((found.disk.as_str(), found.is_read_only), ("memory:1G x", true));
+        assert_eq!(of_line(b"61 28 0:53 / /mnt rw - tmpfs tmpfs rw"), None);
+        assert_eq!(of_line(b"61 28"), None);
+        assert_eq!(unescaped(br"\04"), br"\04");
+    }
+}

@@ -1,0 +1,309 @@
+//! Disks that are attached as files: by the model, beside a server, and when something goes wrong.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use blackbox::dice::{Case, Dice, seeds};
+use blackbox::launch::{Serve, Server};
+use blackbox::peers::{peer, skip_environment};
+use blackbox::run::{Job, ferry, json, ours, program, run, text};
+use blackbox::session::Mode;
+use blackbox::temp::TempDir;
+use blackbox::{MIB, eventually, index, wait_for};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+
+/// Whether a disk can be attached here; says so if not.
+fn can_attach() -> bool {
+    let temp = TempDir::new();
+    let tried = ferry(["attach", "memory:1M", text(&temp.join("x")), "--run", "true"]);
+    let refused = tried.stderr.contains("fuse") || tried.stderr.contains("mount");
+    if refused {
+        skip_environment(&format!("cannot attach: {}", tried.stderr.trim()));
+    } else {
+        tried.succeeded();
+    }
+    !refused
+}
+
+/// A server with its disk attached at a file, once that is there.
+fn attached(serve: Serve, temp: &TempDir) -> (Server, PathBuf) {
+    let point = temp.join("disk");
+    let server = serve.option("--attach").option(&point).start();
+    wait_for("the disk is attached", || fs::metadata(&point).is_ok_and(|found| found.len() > 0));
+    (server, point)
+}
+
+fn both(point: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(point).unwrap()
+}
+
+/// Does what programs do to files, and compares with the same done to memory.
+fn trial(point: &Path, size: usize, dice: &mut Dice) {
+    let (file, mut model) = (both(point), vec![0; size]);
+    for step in 0..300 {
+        let at = dice.below(size);
+        let len = dice.between(1, 300 << 10).min(size - at);
+        let what = format!("step {step}: {len} bytes at {at}");
+        let range = at..at + len;
+        match dice.below(6) {
+            0 | 1 => {
+                let data: Vec<u8> = (0..len).map(|_| dice.below(256).try_into().unwrap()).collect();
+                file.write_all_at(&data, at as u64).unwrap();
+                model[range].copy_from_slice(&data);
+            }
+            2 => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&file, flags, at as u64, len as u64).unwrap();
+                model[range].fill(0);
+            }
+            3 => {
+                fallocate(&file, FallocateFlags::ZERO_RANGE, at as u64, len as u64).unwrap();
+                model[range].fill(0);
+            }
+            4 => file.sync_all().unwrap(),
+            _ => {
+                let mut data = vec![1; len];
+                file.read_exact_at(&mut data, at as u64).unwrap();
+                assert!(data == model[range], "{what}");
+            }
+        }
+    }
+    let mut all = Vec::new();
+    File::open(point).unwrap().read_to_end(&mut all).unwrap();
+    assert!(all == model, "the whole disk");
+    assert!(by_its_holes(&file, size) == model, "by the map");
+}
+
+/// What the file holds, with zeroes wherever it is said to have a hole.
+fn by_its_holes(file: &File, size: usize) -> Vec<u8> {
+    let (mut all, mut at) = (vec![0; size], 0);
+    while let Ok(data) = seek(file.as_fd(), SeekFrom::Data(at)) {
+        let hole = seek(file.as_fd(), SeekFrom::Hole(data)).unwrap();
+        assert!(data >= at && hole > data, "{at} {data} {hole}");
+        file.read_exact_at(&mut all[index(data)..index(hole)], data).unwrap();
+        at = hole;
+    }
+    all
+}
+
+#[test]
+fn an_attached_disk_is_what_the_model_is_and_so_is_the_disk_afterwards() {
+    if !can_attach() {
+        return;
+    }
+    let (size, temp) = (3 * MIB + 4096, TempDir::new());
+    let upstream = Serve::memory(&size.to_string()).start();
+    let raw = temp.file("raw", &[]);
+    File::options().write(true).open(&raw).unwrap().set_len(size).unwrap();
+    let image = temp.join("image.qcow2");
+    ferry(["create", "-q", "-f", "qcow2", text(&image), &size.to_string()]).succeeded();
+    let on_blocks = ["blocksize-policy", "cow"].map(|name| format!("--filter={name}"));
+    let all = [
+        Serve::memory(&size.to_string()),
+        Serve::file(&raw),
+        Serve::file(&image).option("--format").option("qcow2"),
+        Serve::proxy(&upstream.uri("")),
+        Serve::memory(&size.to_string()).option(&on_blocks[0]).option(&on_blocks[1]),
+    ];
+    let seed = seeds().next().unwrap();
+    for (salt, serve) in all.into_iter().enumerate() {
+        let _case = Case::new(&format!("disk {salt}"), seed);
+        let (server, point) = attached(serve, &temp);
+        trial(&point, index(size), &mut Dice::new(seed).with(salt as u64));
+        ferry(["compare", text(&point), &server.uri("")]).succeeded();
+        assert!(server.stop().success());
+        assert!(!point.exists(), "a file that was made is removed again");
+    }
+    ferry(["check", text(&image)]).succeeded();
+}
+
+#[test]
+fn a_disk_that_is_served_and_attached_is_one_disk() {
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    let (server, point) = attached(Serve::memory("1M"), &temp);
+    let (mut session, file) = (server.session(Mode::Structured, ""), both(&point));
+    let mut byte = [0];
+    for n in 1..50 {
+        session.write(u64::from(n), &[n]);
+        file.read_exact_at(&mut byte, n.into()).unwrap();
+        assert_eq!(byte, [n]);
+        file.write_all_at(&[n + 100], n.into()).unwrap();
+        assert_eq!(session.read(n.into(), 1), Ok(vec![n + 100]));
+    }
+    let list = json(ferry(["attached", "--json"]).succeeded());
+    let is_it = |disk: &&serde_json::Value| disk["point"] == text(&point);
+    let disk = list["attached"].as_array().unwrap().iter().find(is_it).unwrap();
+    assert_eq!((&disk["disk"], &disk["read-only"]), (&"memory:1M".into(), &false.into()));
+}
+
+#[test]
+fn only_a_read_only_file_as_it_is_is_read_by_the_kernel_itself() {
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    let data: Vec<u8> = (0..MIB).map(|n| (n % 251) as u8).collect();
+    let raw = temp.file("raw", &data);
+    let filtered = ["--filter=log", "--filter=offset"];
+    let served = |words: &[&str]| {
+        let serve = words.iter().fold(Serve::file(&raw).option("-r"), |serve, w| serve.option(*w));
+        let (server, point) = attached(serve, &temp);
+        let all = fs::read(&point).unwrap();
+        assert_eq!(fs::metadata(&point).unwrap().mode() & 0o777, 0o400);
+        assert!(OpenOptions::new().write(true).open(&point).is_err(), "{words:?}");
+        drop(server);
+        all
+    };
+    assert!(served(&[]) == data);
+    let log = temp.join("log");
+    let option = format!("logfile={}", text(&log));
+    let (server, point) =
+        attached(Serve::device([text(&raw), &option]).option(filtered[0]).option("-r"), &temp);
+    assert!(fs::read(&point).unwrap() == data);
+    assert!(server.stop().success());
+    assert!(fs::read_to_string(&log).unwrap().contains("Read"), "the filter saw what was read");
+    // A part of a file is not the file.
+    let (server, point) = attached(
+        Serve::device([text(&raw), "offset=65536", "range=4096"]).option(filtered[1]).option("-r"),
+        &temp,
+    );
+    assert!(fs::read(&point).unwrap() == data[65_536..69_632]);
+    drop(server);
+}
+
+#[test]
+fn fsync_is_a_flush_and_a_failure_is_an_error_with_its_number() {
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    let log = temp.join("log");
+    let option = format!("logfile={}", text(&log));
+    let serve = Serve::device(["memory", "1M", &option]).option("--filter=log");
+    let (server, point) = attached(serve, &temp);
+    let file = both(&point);
+    file.write_all_at(&[1; 512], 0).unwrap();
+    let count = || fs::read_to_string(&log).unwrap().matches("Flush").count();
+    let before = count();
+    file.sync_data().unwrap();
+    wait_for("the flush is logged", || count() > before);
+    drop(file);
+    ferry(["detach", text(&point)]).succeeded();
+    drop(server);
+
+    let serve = Serve::device(["memory", "1M", "error=EIO", "error-pread-rate=100%"]);
+    let (server, point) = attached(serve.option("--filter=error"), &temp);
+    let failed = both(&point).read_exact_at(&mut [0; 512], 4096).unwrap_err();
+    assert_eq!(failed.raw_os_error(), Some(libc::EIO));
+    drop(server);
+
+    let (_server, point) = attached(Serve::memory("1M"), &temp);
+    let file = both(&point);
+    let number = |e: std::io::Error| e.raw_os_error().unwrap();
+    assert_eq!(number(file.write_at(&[1; 2], MIB).unwrap_err()), libc::ENOSPC);
+    assert_eq!(number(file.set_len(0).unwrap_err()), libc::EPERM);
+    file.set_len(MIB).unwrap();
+    assert_eq!(number(fs::remove_file(&point).unwrap_err()), libc::EBUSY);
+    let whole = fallocate(&file, FallocateFlags::empty(), 0, MIB);
+    assert_eq!(whole, Err(rustix::io::Errno::OPNOTSUPP), "room is not promised");
+    assert_eq!(file.read_at(&mut [0; 4], MIB).unwrap(), 0);
+}
+
+#[test]
+fn however_the_process_ends_the_point_is_unmounted_and_an_open_file_gets_enotconn() {
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    for is_killed in [true, false] {
+        let (server, point) = attached(Serve::memory("1M"), &temp);
+        let file = both(&point);
+        if is_killed {
+            server.kill();
+        } else {
+            assert!(server.stop().success());
+        }
+        wait_for("it is unmounted", || !point.exists());
+        let number = eventually("reads fail", || {
+            file.read_at(&mut [0; 4], 0).err().and_then(|e| e.raw_os_error())
+        });
+        assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&number), "{number}");
+    }
+}
+
+#[test]
+fn what_is_open_is_not_detached_unless_forced_and_the_program_ends_with_its_last_point() {
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    let point = temp.file("point", &[]);
+    let job = Job::start(&mut ours(["attach", "memory:1M", text(&point)]));
+    wait_for("the disk is attached", || fs::metadata(&point).unwrap().len() == MIB);
+    let file = both(&point);
+    let busy = ferry(["detach", text(&point)]);
+    assert!(busy.failed().contains("--force"), "{busy:?}");
+    file.write_all_at(b"still there", 0).unwrap();
+    drop(file);
+    ferry(["detach", text(&point)]).succeeded();
+    job.wait().succeeded();
+    assert_eq!(fs::metadata(&point).unwrap().len(), 0, "a file that was there stays");
+    assert!(ferry(["detach", text(&point)]).failed().contains("no disk is attached there"));
+}
+
+#[test]
+fn a_disk_is_not_attached_over_anything_that_holds_something() {
+    let temp = TempDir::new();
+    let full = temp.file("full", b"x");
+    let disk = temp.file("disk", &[0; 512]);
+    let (empty, lost) = (temp.file("empty", &[]), temp.join("no/such"));
+    let words: [(&[&str], &str); 6] = [
+        (&["memory:1M", text(&full)], "not empty"),
+        (&["memory:1M", text(temp.path())], "regular file"),
+        (&["memory:1M", text(&lost)], "make the file"),
+        (&[text(&disk), text(&disk)], "a file that it needs"),
+        (&[text(&empty), text(&empty)], "a file that it needs"),
+        (&["memory:1M", "ublk:0"], "there is no `ublk:`"),
+    ];
+    for (words, expected) in words {
+        let line = ferry([&["attach"], words].concat());
+        assert!(line.failed().contains(expected), "{words:?}: {line:?}");
+    }
+    let missing = temp.join("gone");
+    let point = temp.join("point");
+    ferry(["attach", text(&missing), text(&point)]).failed();
+    assert!(!point.exists(), "what was made is removed when the disk is not there");
+    assert_eq!(fs::read(&full).unwrap(), b"x");
+}
+
+#[test]
+fn a_file_system_is_made_filled_and_checked_on_an_attached_image() {
+    let Some(mkfs) = peer("mkfs.ext4") else { return };
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    let image = temp.join("image.qcow2");
+    ferry(["create", "-q", "-f", "qcow2", text(&image), "64M"]).succeeded();
+    let source = temp.join("files");
+    fs::create_dir(&source).unwrap();
+    let content: Vec<u8> = (0..2 * MIB).map(|n| (n * n % 249) as u8).collect();
+    fs::write(source.join("file"), &content).unwrap();
+    let serve = Serve::file(&image).option("--format").option("qcow2");
+    let (server, point) = attached(serve, &temp);
+    run(&mut program(&mkfs, ["-q", "-d", text(&source), text(&point)])).succeeded();
+    assert!(server.stop().success());
+    let (server, point) =
+        attached(Serve::file(&image).option("--format").option("qcow2").option("-r"), &temp);
+    run(Command::new("e2fsck").args(["-f", "-n"]).arg(&point)).succeeded();
+    let dumped = Command::new("debugfs").args(["-R", "cat file"]).arg(&point).output().unwrap();
+    assert!(dumped.stdout == content);
+    drop(server);
+}
