@@ -1,17 +1,137 @@
-//! Disks attached to this machine, where programs work that speak no NBD: a disk as a file (FUSE).
+//! Disks attached to this machine, where programs work that speak no NBD: a disk as a file (FUSE),
+//! or as a block device (the kernel's NBD client).
 //!
-//! An attachment is a client of an [`Edge`](device::Edge), as a connection of a server is, so a
-//! disk can be attached and served at the same time. It begins in two steps, because a sandbox
-//! shuts between them: a point is *mounted* while that is allowed and before any disk is open, and
-//! a disk is *attached* there when it is open. Programs that look at the point meanwhile wait.
+//! An attachment is a client of an [`Edge`], as a connection of a server is, so a disk can be
+//! attached and served at the same time. It begins in two steps, because a sandbox shuts between
+//! them: a point is *mounted* while that is allowed and before any disk is open, and a disk is
+//! *attached* there when it is open. Programs that look at the point meanwhile wait.
 //!
 //! What the kernel asks is believed no more than what a peer asks: ranges, lengths and the number
 //! of bytes in flight are limited.
 
 mod fuse;
+mod kernel;
 mod mounts;
 mod point;
 
-pub use fuse::{Attachment, FuseMount, unmount};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use device::{Edge, Result};
+use runtime::OperatorLog;
+
+pub use fuse::{AttachedFile, FuseMount};
+pub use kernel::{AttachedDevice, KernelDevice};
 pub use mounts::{AttachedDisk, attached};
-pub use point::{Point, PointOptions};
+pub use point::{Point, PointKind, PointOptions};
+
+/// A point that is made ready, where no disk is attached yet. Dropped, it is as it was before.
+#[derive(Debug)]
+pub enum ReadyPoint {
+    /// A file.
+    File(FuseMount),
+    /// A block device.
+    Device(KernelDevice),
+}
+
+/// What is attached, and by whom.
+pub struct AttachedExport<'a> {
+    /// The disk.
+    pub edge: &'a Edge,
+    /// The name of its export.
+    pub name: &'a str,
+    /// Its name for people.
+    pub disk: &'a str,
+    /// Makes a connection to the server that has it.
+    pub connect: &'a dyn Fn() -> Result<OwnedFd>,
+    /// The number of the client that the attachment is.
+    pub number: u64,
+}
+
+impl fmt::Debug for AttachedExport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AttachedExport({})", self.name)
+    }
+}
+
+/// A disk that is attached.
+#[derive(Debug)]
+pub enum Attachment {
+    /// As a file.
+    File(AttachedFile),
+    /// As a block device.
+    Device(AttachedDevice),
+}
+
+impl ReadyPoint {
+    /// Makes `point` ready for a disk of this name for people: a file is mounted, a device opened.
+    /// Starts processes, and needs rights that a sandbox takes away.
+    ///
+    /// # Errors
+    /// It is something else or in use, the kernel lacks what it takes, or the right to it is
+    /// lacking.
+    pub fn make(point: &Point, disk: &str, is_read_only: bool) -> Result<Self> {
+        match point.kind {
+            PointKind::File(options) => {
+                FuseMount::mount(&point.path, options, disk, is_read_only).map(Self::File)
+            }
+            PointKind::Device => KernelDevice::open(&point.path).map(Self::Device),
+        }
+    }
+
+    /// Attaches a disk. `detached` is called once when something else has detached it; of a device,
+    /// the end of its connections tells that.
+    ///
+    /// # Errors
+    /// The disk refuses this client, or the system has no room.
+    pub fn attach(
+        self,
+        export: &AttachedExport<'_>,
+        log: OperatorLog,
+        detached: impl FnOnce() + Send + 'static,
+    ) -> Result<Attachment> {
+        match self {
+            Self::File(mount) => {
+                mount.attach(export.edge, export.number, log, detached).map(Attachment::File)
+            }
+            Self::Device(device) => {
+                device.attach(export.name, export.disk, export.connect).map(Attachment::Device)
+            }
+        }
+    }
+}
+
+impl Attachment {
+    /// Ends it: what was written there is on the disk, if this succeeds.
+    ///
+    /// # Errors
+    /// Writes may be lost.
+    pub fn end(self) -> Result<()> {
+        match self {
+            Self::File(file) => file.end(),
+            Self::Device(device) => device.end(),
+        }
+    }
+
+    /// Counts its requests, if they are counted here and not by the server.
+    pub fn counter(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
+        match self {
+            Self::File(file) => Some(file.counter()),
+            Self::Device(_) => None,
+        }
+    }
+}
+
+/// Detaches what is at `path`, which [`attached`] lists; `is_forced`, also while programs have it
+/// open, which lose it.
+///
+/// # Errors
+/// It is in use, or not ours to detach.
+pub fn detach(path: &Path, is_forced: bool) -> Result<()> {
+    if kernel::index_of(path).is_some() {
+        kernel::detach(path, is_forced)
+    } else {
+        fuse::unmount(path, is_forced)
+    }
+}

@@ -1,4 +1,4 @@
-//! Which disks are attached, as the kernel's table of mounts says.
+//! Which disks are attached, as the kernel's table of mounts and its block devices say.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use device::{Error, Result};
 
 use crate::fuse::TYPE;
+use crate::kernel::{BACKEND, index_of};
 
 /// A disk that is attached somewhere on this machine, by any process.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -16,6 +17,8 @@ pub struct AttachedDisk {
     pub disk: String,
     /// It cannot be written there.
     pub is_read_only: bool,
+    /// It is a block device.
+    pub is_device: bool,
 }
 
 /// The disks that are attached, as far as this process sees their mounts.
@@ -25,7 +28,24 @@ pub struct AttachedDisk {
 pub fn attached() -> Result<Vec<AttachedDisk>> {
     let table = std::fs::read("/proc/self/mountinfo");
     let table = table.map_err(|e| Error::os("read the table of mounts", e))?;
-    Ok(table.split(|b| *b == b'\n').filter_map(of_line).collect())
+    let files = table.split(|b| *b == b'\n').filter_map(of_line);
+    Ok(files.chain(devices()).collect())
+}
+
+/// Devices of the kernel's NBD client that bear our mark.
+fn devices() -> Vec<AttachedDisk> {
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let path = PathBuf::from("/dev").join(entry.file_name());
+        index_of(&path)?;
+        let backend = std::fs::read_to_string(entry.path().join("backend")).ok()?;
+        let disk = backend.trim_end().strip_prefix(BACKEND)?.to_owned();
+        let is_read_only = std::fs::read(entry.path().join("ro")).is_ok_and(|ro| ro == b"1\n");
+        Some(AttachedDisk { path, disk, is_read_only, is_device: true })
+    });
+    let mut found: Vec<_> = found.collect();
+    found.sort_by_key(|disk| index_of(&disk.path));
+    found
 }
 
 /// A line of proc_pid_mountinfo(5), if it is one of ours.
@@ -40,7 +60,7 @@ fn of_line(line: &[u8]) -> Option<AttachedDisk> {
     let disk = String::from_utf8_lossy(&unescaped(rest.next()?)).into_owned();
     let path = PathBuf::from(std::ffi::OsString::from_vec(unescaped(path)));
     let is_read_only = options.split(|b| *b == b',').any(|word| word == b"ro");
-    Some(AttachedDisk { path, disk, is_read_only })
+    Some(AttachedDisk { path, disk, is_read_only, is_device: false })
 }
 
 /// The kernel writes blanks, line ends and backslashes as `\` and three octal digits.

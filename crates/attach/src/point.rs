@@ -1,4 +1,5 @@
-//! Where a disk is to be attached, as users write it: `FILE`, or `fuse:FILE?key=value`.
+//! Where a disk is to be attached, as users write it: `FILE`, `fuse:FILE?key=value`, `/dev/nbd0`
+//! or `nbd:/dev/nbd0`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +8,19 @@ use device::{Error, Name, Result, values};
 /// Where a disk is to be attached.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Point {
-    /// The file that the disk appears as. Absolute.
+    /// The file or device that the disk appears as. Absolute.
     pub path: PathBuf,
-    /// How.
-    pub options: PointOptions,
+    /// As what.
+    pub kind: PointKind,
+}
+
+/// What a disk appears as.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PointKind {
+    /// A file.
+    File(PointOptions),
+    /// A block device of the kernel's NBD client.
+    Device,
 }
 
 /// How a disk appears as a file.
@@ -22,6 +32,10 @@ pub struct PointOptions {
     pub allow_other: bool,
 }
 
+/// What a name begins with that says as what.
+const OF_FILES: &str = "fuse";
+const OF_DEVICES: &str = "nbd";
+
 const KEYS: [&str; 2] = ["cache", "allow-other"];
 
 impl Point {
@@ -30,31 +44,48 @@ impl Point {
     /// # Errors
     /// It is empty, of another kind, or has unknown parameters.
     pub fn parse(text: &str) -> Result<Self> {
-        let (path, mut options) = match Name::parse(text)? {
-            Name::Path(path) => (path, PointOptions::default()),
-            Name::Device { kind, arg, params } if kind == "fuse" => {
+        let (path, options) = match Name::parse(text)? {
+            Name::Path(path) => (path, None),
+            Name::Device { kind, arg, params } if kind == OF_DEVICES => {
+                params.check(&[])?;
+                (arg, None)
+            }
+            Name::Device { kind, arg, params } if kind == OF_FILES => {
                 params.check(&KEYS)?;
                 params.check_once(&[])?;
                 let flag = |key| values::flag(&params, key).map(|flag| flag == Some(true));
                 let options = PointOptions { cached: flag(KEYS[0])?, allow_other: flag(KEYS[1])? };
-                (arg, options)
+                (arg, Some(options))
             }
             Name::Device { kind, .. } => {
-                let what = format!("attach: there is no `{kind}:`; write a file, or fuse:FILE");
+                let what =
+                    format!("attach: there is no `{kind}:`; write a file, fuse:FILE or /dev/nbd0");
                 return Err(Error::invalid(what));
             }
             Name::Uri { .. } => {
                 return Err(Error::invalid("attach: a disk is attached at a file, not at a URI"));
             }
         };
-        // Root may let others in; it is the mode of the file that keeps them out.
-        options.allow_other |= rustix::process::geteuid().is_root();
         if path.is_empty() {
             return Err(Error::invalid("attach: the name of the file is empty"));
         }
         let absolute = std::path::absolute(Path::new(&path));
         let path = absolute.map_err(|e| Error::os("find the working directory", e))?;
-        Ok(Self { path, options })
+        let is_device = crate::kernel::index_of(&path).is_some();
+        if options.is_none() && text.starts_with(&format!("{OF_DEVICES}:")) && !is_device {
+            let what = "attach: a block device is /dev/nbd0, /dev/nbd1 and so on";
+            return Err(Error::invalid(what).on(path.display()));
+        }
+        let kind = match options {
+            None if is_device => PointKind::Device,
+            given => {
+                let mut options = given.unwrap_or_default();
+                // Root may let others in; it is the mode of the file that keeps them out.
+                options.allow_other |= rustix::process::geteuid().is_root();
+                PointKind::File(options)
+            }
+        };
+        Ok(Self { path, kind })
     }
 }
 
@@ -66,10 +97,20 @@ mod tests {
     fn a_point_is_a_file_with_options_and_nothing_else() {
         let point = Point::parse("fuse:/mnt/disk?cache=true").unwrap();
         assert_eq!(point.path, Path::new("/mnt/disk"));
-        assert!(point.options.cached);
+        assert!(matches!(point.kind, PointKind::File(PointOptions { cached: true, .. })));
         assert!(Point::parse("disk.img").unwrap().path.is_absolute());
-        assert!(!Point::parse("/mnt/a=b").unwrap().options.cached);
-        for wrong in ["", "fuse:", "ublk:0", "nbd://host", "fuse:/x?cashe=1", "fuse:/x?cache=2"] {
+        for device in ["/dev/nbd7", "nbd:/dev/nbd0"] {
+            assert_eq!(Point::parse(device).unwrap().kind, PointKind::Device);
+        }
+        for wrong in [
+            "",
+            "fuse:",
+            "ublk:0",
+            "nbd://host",
+            "fuse:/x?cashe=1",
+            "fuse:/x?cache=2",
+            "nbd:/tmp/x",
+        ] {
             assert!(Point::parse(wrong).is_err(), "{wrong}");
         }
     }

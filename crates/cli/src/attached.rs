@@ -13,8 +13,8 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "attached",
     summary: "List the disks that are attached",
-    about: "A line each: where, and what. They are those that any process attached by FUSE and that the mounts of this process \
-            show.",
+    about: "A line each: where, and what. They are those that any process of this program attached, as far as the mounts of this process \
+            show them.",
     example: "  diskferry attach memory:1G disk.img --run 'diskferry attached'",
     status: "",
     usage: USAGE,
@@ -33,7 +33,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
             let of = |disk: &attach::AttachedDisk| {
                 json!({
                     "point": disk.path.to_string_lossy(),
-                    "kind": "fuse",
+                    "kind": if disk.is_device { "nbd" } else { "fuse" },
                     "disk": disk.disk,
                     "read-only": disk.is_read_only,
                 })

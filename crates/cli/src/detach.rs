@@ -16,7 +16,7 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "detach",
-    summary: "Detach disks that `attach` made files",
+    summary: "Detach disks that are attached",
     about: "What was written is made durable first. A disk that a program has open stays, with an error, unless --force \
             takes it away from that program.",
     example: "  diskferry attach memory:1G disk.img --run 'diskferry detach disk.img'",
@@ -76,7 +76,7 @@ fn detach(point: &Path, is_forced: bool) -> Result<(), Failure> {
             return Err(Failure::new(what));
         }
     }
-    match attach::unmount(&path, is_forced) {
+    match attach::detach(&path, is_forced) {
         Err(e) if !is_forced && is_busy(&e) => {
             let cure = "a program has it open; --force takes it away from it";
             Err(Failure::because(&e, format!("{}: {cure}", path.display())))
@@ -109,7 +109,7 @@ fn keep(points: &[&PathBuf], removes: bool) -> ExitResult {
     for point in points {
         let is_there = attach::attached()?.iter().any(|disk| disk.is_at(point));
         if is_there {
-            attach::unmount(point, true)?;
+            attach::detach(point, true)?;
         }
         let is_empty = std::fs::symlink_metadata(point).is_ok_and(|f| f.is_file() && f.len() == 0);
         if removes && is_empty {

@@ -12,12 +12,12 @@ const VERBS: &[(&[&str], u8, &str)] = &[
     (
         &["connect", "mount", "nbdfuse"],
         USAGE,
-        "`diskferry attach DISK FILE` makes a disk a file; `diskferry serve -U SOCKET DISK` and `nbd-client -unix SOCKET /dev/nbd0` make it a block device",
+        "`diskferry attach DISK FILE` makes a disk a file, and `diskferry attach DISK /dev/nbd0` a block device",
     ),
     (
         &["disconnect", "umount", "unmount"],
         USAGE,
-        "`diskferry detach FILE` does it, or `nbd-client -d /dev/nbd0`",
+        "`diskferry detach FILE` does it, or `diskferry detach /dev/nbd0`",
     ),
     (&["diff", "cmp"], USAGE, "`diskferry compare FIRST SECOND` does it"),
     (
@@ -38,12 +38,8 @@ const VERBS: &[(&[&str], u8, &str)] = &[
 
 /// Options of other tools that a verb lacks: the verb, the options, and what to do.
 const OPTIONS: &[(&str, &[&str], &str)] = &[
-    (
-        "serve",
-        &["-c", "--connect"],
-        "qemu-nbd's --connect is not here: serve with -U SOCKET, and `nbd-client -unix SOCKET /dev/nbd0`",
-    ),
-    ("serve", &["-d", "--disconnect"], "`nbd-client -d /dev/nbd0` does it"),
+    ("serve", &["-c", "--connect"], "here it is a verb: `diskferry attach DISK /dev/nbd0`"),
+    ("serve", &["-d", "--disconnect"], "here it is a verb: `diskferry detach /dev/nbd0`"),
     ("serve", &["-k", "--socket"], "here it is -U, --unix"),
     ("serve", &["--shared"], "here it is --max-connections"),
     ("serve", &["--persistent"], "leave it out: the server goes on when the last client leaves"),

@@ -10,7 +10,7 @@ use super::abi::{HEAD, out_header};
 
 /// A request as it came: up to [`HEAD`] bytes, and what follows them. A write has its data in the
 /// second part, which begins on a page.
-pub(super) struct Received {
+pub(super) struct ReceivedRequest {
     pub(super) head: [u8; HEAD],
     /// Bytes of it in `head` and in the buffer.
     pub(super) len: (usize, usize),
@@ -20,7 +20,7 @@ pub(super) struct Received {
 pub(super) fn receive(
     connection: &OwnedFd,
     payload: &mut Buffer,
-) -> Result<Option<Received>, Errno> {
+) -> Result<Option<ReceivedRequest>, Errno> {
     let mut head = [0; HEAD];
     loop {
         let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(payload)];
@@ -28,7 +28,7 @@ pub(super) fn receive(
             Ok(0) => return Ok(None),
             Ok(n) => {
                 let in_head = n.min(HEAD);
-                return Ok(Some(Received { head, len: (in_head, n - in_head) }));
+                return Ok(Some(ReceivedRequest { head, len: (in_head, n - in_head) }));
             }
             Err(Errno::NODEV) => return Ok(None),
             // The program that asked has gone; or a signal.

@@ -14,6 +14,6 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use mount::TYPE;
-pub use mount::{FuseMount, unmount};
-pub use session::Attachment;
+pub use mount::FuseMount;
+pub(crate) use mount::{TYPE, unmount};
+pub use session::AttachedFile;

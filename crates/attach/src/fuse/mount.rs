@@ -1,7 +1,7 @@
 //! Mounting: by mount(2) as root, else by fusermount3, which has the right to; and unmounting,
 //! which has to happen however this process ends.
 //!
-//! A *keeper*, a second process of this program, holds the other end of a pipe and unmounts when
+//! The *unmounter*, a second process of this program, holds the other end of a pipe and unmounts when
 //! that closes. It is neither in the sandbox nor of another user, and a signal to the group or a
 //! kill of this process does not reach it. So a point never stays behind dead.
 
@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 
-use crate::{Point, attached};
+use crate::{PointOptions, attached};
 
 /// The type of our mounts in the kernel's table.
 pub(crate) const TYPE: &str = "fuse.diskferry";
@@ -40,10 +40,10 @@ const HELPER: &str = "fusermount3";
 pub struct FuseMount {
     /// Descriptors of the one connection, for as many threads.
     pub(super) connections: Vec<Arc<OwnedFd>>,
-    pub(super) point: Point,
+    pub(super) is_cached: bool,
     pub(super) is_read_only: bool,
     /// Unmounts when this is dropped.
-    _keeper: Keeper,
+    _unmounter: Unmounter,
 }
 
 impl FuseMount {
@@ -52,22 +52,34 @@ impl FuseMount {
     ///
     /// # Errors
     /// The file is something else or in use, FUSE is not there, or the right to mount is lacking.
-    pub fn mount(point: Point, disk: &str, is_read_only: bool) -> Result<Self> {
-        let is_made = make_file(&point)?;
-        let keeper = Keeper::start(&point.path, is_made)?;
+    pub(crate) fn mount(
+        path: &Path,
+        options: PointOptions,
+        disk: &str,
+        is_read_only: bool,
+    ) -> Result<Self> {
+        let point = &FilePoint { path: path.to_owned(), options };
+        let is_made = make_file(path)?;
+        let unmounter = Unmounter::start(path, is_made)?;
         let name: String = disk.chars().map(|c| if is_odd(c) { '?' } else { c }).collect();
         let mounted = if rustix::process::geteuid().is_root() {
-            mount_as_root(&point, &name, is_read_only)
+            mount_as_root(point, &name, is_read_only)
         } else {
-            mount_by_helper(&point, &name, is_read_only)
+            mount_by_helper(point, &name, is_read_only)
         };
-        let connection = mounted.map_err(|e| e.on(point.path.display()))?;
+        let connection = mounted.map_err(|e| e.on(path.display()))?;
         let connection = Arc::new(connection);
         // What it cannot have of its own, a thread shares with the first.
         let of_thread = |_| another(&connection).map_or_else(|| connection.clone(), Arc::new);
         let connections = (0..THREADS).map(of_thread).collect();
-        Ok(Self { connections, point, is_read_only, _keeper: keeper })
+        Ok(Self { connections, is_cached: options.cached, is_read_only, _unmounter: unmounter })
     }
+}
+
+/// Where to mount, and how.
+struct FilePoint {
+    path: PathBuf,
+    options: PointOptions,
 }
 
 /// What options of mounts and their table give a meaning to.
@@ -76,8 +88,7 @@ fn is_odd(c: char) -> bool {
 }
 
 /// Whether the file had to be made.
-fn make_file(point: &Point) -> Result<bool> {
-    let path = &point.path;
+fn make_file(path: &Path) -> Result<bool> {
     let say = |kind, what: &str| Error::new(kind, Fault::User, what).on(path.display());
     if attached()?.iter().any(|other| other.is_at(path)) {
         return Err(say(ErrorKind::Locked, "attach: a disk is attached there already"));
@@ -102,7 +113,7 @@ fn make_file(point: &Point) -> Result<bool> {
     }
 }
 
-fn mount_as_root(point: &Point, name: &str, is_read_only: bool) -> Result<OwnedFd> {
+fn mount_as_root(point: &FilePoint, name: &str, is_read_only: bool) -> Result<OwnedFd> {
     let file = OpenOptions::new().read(true).write(true).open(DEVICE);
     let connection: OwnedFd = file.map_err(|e| Error::os(format!("open {DEVICE}"), e))?.into();
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -124,7 +135,7 @@ fn mount_as_root(point: &Point, name: &str, is_read_only: bool) -> Result<OwnedF
 }
 
 /// Lets fusermount3 mount, which sends the descriptor over a socket.
-fn mount_by_helper(point: &Point, name: &str, is_read_only: bool) -> Result<OwnedFd> {
+fn mount_by_helper(point: &FilePoint, name: &str, is_read_only: bool) -> Result<OwnedFd> {
     let say = |e: Errno| Error::os("attach: make a pair of sockets", e);
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -172,9 +183,9 @@ fn received(socket: &OwnedFd) -> Result<OwnedFd> {
 
 /// Unmounts when this process ends, or when dropped.
 #[derive(Debug)]
-pub(super) struct Keeper(Child);
+pub(super) struct Unmounter(Child);
 
-impl Keeper {
+impl Unmounter {
     fn start(path: &Path, is_made: bool) -> Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("diskferry").args(["detach", "--when-closed"]);
@@ -188,7 +199,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Unmounter {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         // What it could not do is seen in the table of mounts.
@@ -201,7 +212,7 @@ impl Drop for Keeper {
 ///
 /// # Errors
 /// It is in use, or not ours to unmount.
-pub fn unmount(path: &Path, is_forced: bool) -> Result<()> {
+pub(crate) fn unmount(path: &Path, is_forced: bool) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         let mut flags = UnmountFlags::NOFOLLOW;
         flags.set(UnmountFlags::DETACH, is_forced);

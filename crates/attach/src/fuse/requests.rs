@@ -11,8 +11,8 @@ use super::abi::{
     self, DSYNC, Fields, HEAD, HEADER, Header, MAJOR, MINOR, MOST, OLDEST, ROOT, Reply,
     SET_OWNERSHIP, SET_SIZE, falloc, init, op, opened,
 };
-use super::calls::{Received, reply};
-use super::session::{PendingRequest, Session};
+use super::calls::{ReceivedRequest, reply};
+use super::session::{FuseSession, PendingRequest};
 
 /// Requests that the kernel hands out at a time of those that no program waits for, at most.
 const BACKGROUND: u16 = 64;
@@ -25,7 +25,7 @@ const FOREVER: u64 = 1 << 30;
 
 /// A request that is being answered.
 struct Ask<'a> {
-    session: &'a Arc<Session>,
+    session: &'a Arc<FuseSession>,
     connection: &'a Arc<OwnedFd>,
     unique: u64,
 }
@@ -34,16 +34,16 @@ struct Ask<'a> {
 /// happens.
 struct Ending {
     connection: Arc<OwnedFd>,
-    session: Arc<Session>,
+    session: Arc<FuseSession>,
     unique: u64,
     flight: Option<PendingRequest>,
 }
 
 /// Runs a request.
 pub(super) fn run(
-    session: &Arc<Session>,
+    session: &Arc<FuseSession>,
     connection: &Arc<OwnedFd>,
-    received: &Received,
+    received: &ReceivedRequest,
     payload: &mut Buffer,
 ) {
     let (in_head, in_payload) = received.len;

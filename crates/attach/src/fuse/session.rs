@@ -27,14 +27,14 @@ const LOGGED: u32 = 10;
 
 /// A disk that is attached. It is unmounted when dropped.
 #[derive(Debug)]
-pub struct Attachment {
-    session: Arc<Session>,
+pub struct AttachedFile {
+    session: Arc<FuseSession>,
     mount: FuseMount,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What all threads of an attachment share.
-pub(super) struct Session {
+pub(super) struct FuseSession {
     pub(super) edge: Edge,
     pub(super) buffers: BufferPool,
     pub(super) is_read_only: bool,
@@ -60,7 +60,7 @@ struct Load {
     bytes: u64,
 }
 
-runtime::debug_as!(Session, |it| "Session({:?})", it.edge);
+runtime::debug_as!(FuseSession, |it| "FuseSession({:?})", it.edge);
 
 impl FuseMount {
     /// Attaches the disk of `edge`, as the client `number` of this process. `detached` is called
@@ -74,12 +74,12 @@ impl FuseMount {
         number: u64,
         log: OperatorLog,
         detached: impl FnOnce() + Send + 'static,
-    ) -> Result<Attachment> {
+    ) -> Result<AttachedFile> {
         let edge = for_client(edge, number)?;
         let Some(first) = self.connections.first() else { return Err(Error::unanswered()) };
         let is_read_only = self.is_read_only || !edge.info().abilities.write;
-        let how = (is_read_only, self.point.options.cached);
-        let session = Session::new(edge, how, Arc::downgrade(first), number, log, detached);
+        let how = (is_read_only, self.is_cached);
+        let session = FuseSession::new(edge, how, Arc::downgrade(first), number, log, detached);
         let session = Arc::new(session);
         let mut threads = Vec::new();
         for connection in self.connections.clone() {
@@ -88,7 +88,7 @@ impl FuseMount {
             let thread = thread.spawn(move || session.serve(&connection));
             threads.push(thread.map_err(|e| Error::os("start a thread", e))?);
         }
-        Ok(Attachment { session, mount: self, threads })
+        Ok(AttachedFile { session, mount: self, threads })
     }
 }
 
@@ -108,13 +108,7 @@ fn for_client(edge: &Edge, number: u64) -> Result<Edge> {
     Ok(own.map_or_else(|| edge.clone(), |device| edge.beside(device)))
 }
 
-impl Attachment {
-    /// Where it is.
-    #[must_use]
-    pub fn path(&self) -> &std::path::Path {
-        &self.mount.point.path
-    }
-
+impl AttachedFile {
     /// Counts the requests.
     pub fn counter(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
         let session = self.session.clone();
@@ -136,7 +130,7 @@ impl Attachment {
     }
 }
 
-impl Session {
+impl FuseSession {
     /// For the client `number`. `first` is a descriptor of the connection.
     pub(super) fn new(
         edge: Edge,
@@ -268,7 +262,7 @@ fn now() -> u64 {
 
 /// A request in flight.
 pub(super) struct PendingRequest {
-    session: Arc<Session>,
+    session: Arc<FuseSession>,
     bytes: u64,
 }
 

@@ -12,7 +12,7 @@ use rustix::io::{readv, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::abi::{HEADER, Reply, op};
-use super::session::Session;
+use super::session::FuseSession;
 
 const SIZE: u64 = 100_000;
 
@@ -33,7 +33,7 @@ impl Kernel {
         let theirs = Arc::new(theirs);
         let first = Arc::downgrade(&theirs);
         let session =
-            Session::new(edge, (is_read_only, false), first, 1, OperatorLog::default(), || {});
+            FuseSession::new(edge, (is_read_only, false), first, 1, OperatorLog::default(), || {});
         let served = Some(std::thread::spawn(move || Arc::new(session).serve(&theirs)));
         Self { socket, model, served }
     }

@@ -1,5 +1,6 @@
 //! `qemu-nbd`: one image is served, in its options, by `serve`. Without `-t` the server ends with
-//! its last client; without `-e` it takes one at a time.
+//! its last client; without `-e` it takes one at a time. With `-c` it is attached at a block device
+//! instead, which `-d` detaches.
 
 use std::ffi::OsString;
 
@@ -25,27 +26,20 @@ pub(super) fn becomes(words: &[OsString]) -> Result<Called, Failure> {
     }
     let text = |id: &str| matches.get_one::<String>(id).map(String::as_str);
     for (id, what) in [("connect", "Failed to open"), ("disconnect", "Cannot open")] {
-        if let Some(device) = text(id) {
-            return Err(unconnected(id, what, device));
+        if let Some(device) = text(id)
+            && let Err(e) = std::fs::metadata(device::text::path(device))
+        {
+            let shown = device::text::shown(device);
+            return Err(Failure::new(format!("{what} {shown}: {}", said(&e))));
         }
+    }
+    if let Some(device) = text("disconnect") {
+        return Ok(verb("detach", ["--".to_owned(), device.to_owned()]));
     }
     if matches.get_flag("list") {
         return Ok(verb("list", [address(&matches)?]));
     }
     Ok(verb("serve", served(&matches)?))
-}
-
-/// What is wrong with a device of the kernel that is to be connected, or disconnected.
-fn unconnected(option: &str, what: &str, device: &str) -> Failure {
-    let cure = match option {
-        "connect" => "serve on a socket with -k, and `nbd-client -unix SOCKET DEVICE` connects it",
-        _ => "`nbd-client -d DEVICE` does it",
-    };
-    let shown = device::text::shown(device);
-    match std::fs::metadata(device::text::path(device)) {
-        Err(e) => Failure::new(format!("{what} {shown}: {}", said(&e))),
-        Ok(_) => Failure::new(format!("--{option}: is not done here; {cure}")),
-    }
 }
 
 /// An error in the words of the system, without its number.
@@ -81,7 +75,11 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
     for (theirs, option) in valued {
         ours.extend(text(theirs).map(|value| format!("--{option}={value}")));
     }
-    ours.push(if matches.get_flag("fork") { "--daemon" } else { "--foreground" }.into());
+    let device = text("connect");
+    // With a device it goes to the background unless it is to talk.
+    let goes = matches.get_flag("fork") || device.is_some() && !matches.get_flag("verbose");
+    ours.push(if goes { "--daemon" } else { "--foreground" }.into());
+    ours.extend(device.map(|device| format!("--attach=nbd:{device}")));
     ours.extend(text("pid-file").map(|value| format!("--pidfile={value}")));
     if matches.get_flag("verbose") {
         ours.push("--verbose".into());
@@ -89,9 +87,11 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
     match text("shared").unwrap_or("1") {
         // As many as come.
         "0" => {}
+        // The kernel opens several connections, and ends them together.
+        _ if device.is_some() => {}
         count => ours.push(format!("--max-connections={count}")),
     }
-    if !matches.get_flag("persistent") {
+    if !matches.get_flag("persistent") && device.is_none() {
         ours.push("--filter=exitlast".into());
     }
     if let Some(offset) = text("offset") {
@@ -181,8 +181,8 @@ fn arguments() -> Command {
             flag("--fork", "Go to the background when it listens"),
             value("--pid-file PATH", "Write the process number there"),
             value("--selinux-label LABEL", "The label of the socket"),
-            value("-c, --connect DEV", "Not done here: nbd-client does it"),
-            value("-d, --disconnect DEV", "Not done here: nbd-client does it"),
+            value("-c, --connect DEV", "Attach the image at the kernel's device DEV"),
+            value("-d, --disconnect DEV", "Detach what is attached at DEV"),
             value("-f, --format FORMAT", "The format of the image"),
             flag("-r, --read-only", "Refuse writes"),
             flag("-s, --snapshot", "Forget what is written"),

@@ -4,13 +4,16 @@
 //! Points are mounted before the sandbox, which takes the right to; a disk is attached when it is
 //! open. Both are clients of one export.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 
-use attach::{Attachment, FuseMount};
+use attach::{AttachedExport, Attachment, ReadyPoint};
 use runtime::{Context, OperatorLog};
 use rustix::fs::stat;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use server::Server;
 
 use super::captive::Event;
 use super::exports::OpenExport;
@@ -21,13 +24,14 @@ use crate::failure::Failure;
 /// Numbers of clients that no connection of the server has: it counts from 1.
 const CLIENTS: u64 = 1 << 63;
 
-/// Mounts the points, where programs wait from then on.
-pub(super) fn mount(settings: &Settings) -> Result<Vec<(String, FuseMount)>, Failure> {
+/// Makes the points ready; programs that look there wait from then on.
+pub(super) fn prepare(settings: &Settings) -> Result<Vec<(String, ReadyPoint)>, Failure> {
     let reach = super::reach::reach(settings);
     let files = || reach.reads.iter().chain(&reach.writes).chain(&reach.makes);
-    let mut mounts = Vec::new();
-    for ExportPoint { export, point } in &settings.points {
-        if let Ok(found) = stat(&point.path)
+    let mut points = Vec::new();
+    for one @ ExportPoint { export, point } in &settings.points {
+        if !one.is_device()
+            && let Ok(found) = stat(&point.path)
             && files().any(|file| {
                 let is_it = |other: rustix::fs::Stat| {
                     (other.st_dev, other.st_ino) == (found.st_dev, found.st_ino)
@@ -43,25 +47,25 @@ pub(super) fn mount(settings: &Settings) -> Result<Vec<(String, FuseMount)>, Fai
         };
         let is_read_only = settings.read_only || disk.read_only;
         let name = device::text::shown(&disk.disk.to_string()).into_owned();
-        let mount = FuseMount::mount(point.clone(), &name, is_read_only)?;
-        mounts.push((export.clone(), mount));
+        points.push((export.clone(), ReadyPoint::make(point, &name, is_read_only)?));
     }
-    Ok(mounts)
+    Ok(points)
 }
 
 /// Attaches the disks. When the last one has been detached, and nothing is listened to, that is an
 /// event.
 pub(super) fn attach(
-    mounts: Vec<(String, FuseMount)>,
+    points: Vec<(String, ReadyPoint)>,
+    server: &Server,
     served: &[OpenExport],
     is_alone: bool,
     context: &Context,
     log: &OperatorLog,
     events: &Sender<Event>,
 ) -> Result<Vec<Attachment>, Failure> {
-    let left = Arc::new(AtomicUsize::new(mounts.len()));
+    let left = Arc::new(AtomicUsize::new(points.len()));
     let mut attached = Vec::new();
-    for ((name, mount), number) in mounts.into_iter().zip(CLIENTS..) {
+    for ((name, point), number) in points.into_iter().zip(CLIENTS..) {
         let Some(export) = served.iter().find(|export| export.name == name) else { continue };
         let (left, events) = (left.clone(), events.clone());
         let detached = move || {
@@ -70,14 +74,35 @@ pub(super) fn attach(
                 let _ = events.send(Event::Idle);
             }
         };
-        let attachment = mount.attach(&export.edge, number, log.clone(), detached)?;
-        let help = "Requests of the kernel for attached disks";
-        context.control.on_measured(
-            "diskferry_attached_requests_total",
-            help,
-            attachment.counter(),
-        );
+        let is_device = matches!(point, ReadyPoint::Device(_));
+        let attached_at = AttachedExport {
+            edge: &export.edge,
+            name: &name,
+            disk: &export.disk,
+            connect: &|| connection(server),
+            number,
+        };
+        let attachment = point.attach(&attached_at, log.clone(), detached.clone())?;
+        if is_device {
+            let idle = server.idle();
+            std::thread::spawn(move || {
+                idle.wait();
+                detached();
+            });
+        }
+        if let Some(counter) = attachment.counter() {
+            let help = "Requests of the kernel for attached disks";
+            context.control.on_measured("diskferry_attached_requests_total", help, counter);
+        }
         attached.push(attachment);
     }
     Ok(attached)
+}
+
+/// A connection to our own server.
+fn connection(server: &Server) -> device::Result<OwnedFd> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.map_err(|e| device::Error::os("make a pair of sockets", e))?;
+    server.adopt(ours)?;
+    Ok(theirs)
 }

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use attach::{Attachment, FuseMount};
+use attach::{Attachment, ReadyPoint};
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use rustix::process::{Pid, getppid};
 use server::{ListenAddress, Listener, Server, Severity};
@@ -78,8 +78,8 @@ pub(crate) const VERB: Verb = Verb {
 
 pub(crate) const ATTACH: Verb = Verb {
     name: "attach",
-    summary: "Attach a disk as a file, by FUSE",
-    about: "POINT is an empty file, or one to be made; there, programs read and write the disk as it is in \
+    summary: "Attach a disk as a file or a block device",
+    about: "POINT is an empty file, or one to be made, or a free /dev/nbd0; there, programs read and write the disk as it is in \
             its image or at its server. fsync makes durable what they wrote. Options are those of `serve`; with -U, -p or \
             --vsock the disk is served at the same time. It ends by `detach POINT`, a signal, or with the command of --run, and \
             the point is unmounted then. `fuse:POINT?cache=true` keeps what was read in the page cache, for a disk that only \
@@ -150,7 +150,7 @@ fn start(matches: &ArgMatches) -> ExitResult {
         Some(path) => Some(server::control::listen(path, settings.identity.user())?),
         None => None,
     };
-    let mounts = attaching::mount(&settings)?;
+    let points = attaching::prepare(&settings)?;
     settle(&settings, parent)?;
     // Other threads are started only from here on: they have the new user, and the sandbox.
     let sandbox = Sandbox::enter(settings.sandbox, &reach::reach(&settings))?.accepting();
@@ -173,7 +173,7 @@ fn start(matches: &ArgMatches) -> ExitResult {
     };
     serving.will_remove(&metrics);
     serving.will_remove(control.as_slice());
-    let beside = OtherDoors { metrics, control, mounts };
+    let beside = OtherDoors { metrics, control, points };
     let outcome = serving.serve(client, listeners, beside, ready);
     stopping.tidy();
     // What is not written by then has no reader.
@@ -201,7 +201,7 @@ fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {
 struct OtherDoors {
     metrics: Vec<Listener>,
     control: Option<Listener>,
-    mounts: Vec<(String, FuseMount)>,
+    points: Vec<(String, ReadyPoint)>,
 }
 
 /// A process that serves.
@@ -252,7 +252,7 @@ impl ServeProcess<'_> {
         // Before the first client: what it was promised is kept, however soon the stop comes.
         self.stopping.serves();
         let server = Server::start(exports, listeners, &settings.options)?;
-        self.attach(beside.mounts, &served, places.is_empty(), &context)?;
+        self.attach(beside.points, &server, &served, places.is_empty(), &context)?;
         tell_of(&server, beside.metrics, &context)?;
         if let Some(listener) = beside.control {
             let exports = exports::controlled(settings, &served);
@@ -326,17 +326,19 @@ impl ServeProcess<'_> {
         wait_for_end(&beside, (&self.events.0, &self.events.1), context, &mut stop)
     }
 
-    /// Attaches the disks where their points were mounted.
+    /// Attaches the disks at the points that were made ready.
     fn attach(
         &self,
-        mounts: Vec<(String, FuseMount)>,
+        points: Vec<(String, ReadyPoint)>,
+        server: &Server,
         served: &[OpenExport],
         is_alone: bool,
         context: &Context,
     ) -> Result<(), Failure> {
         let log = self.settings.options.log.clone();
         let log = OperatorLog::new(move |line| log.say(line));
-        let attached = attaching::attach(mounts, served, is_alone, context, &log, &self.events.0)?;
+        let attached =
+            attaching::attach(points, server, served, is_alone, context, &log, &self.events.0)?;
         *self.attached.borrow_mut() = attached;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Which disks are attached, and where: `--attach`, and the POINT of the verb `attach`.
 
-use attach::Point;
+use attach::{Point, PointKind};
 use clap::ArgMatches;
 
 use super::disks::Disk;
@@ -11,6 +11,13 @@ use crate::failure::Failure;
 pub(super) struct ExportPoint {
     pub(super) export: String,
     pub(super) point: Point,
+}
+
+impl ExportPoint {
+    /// It is a block device.
+    pub(super) fn is_device(&self) -> bool {
+        self.point.kind == PointKind::Device
+    }
 }
 
 /// The points of the command line: `POINT` shows the default export, `EXPORT=POINT` another.

@@ -29,6 +29,13 @@ pub(super) fn reach(settings: &Settings) -> Reach {
             .chain(settings.control.clone())
             .collect(),
         privates: settings.listening.privates(captive),
+        // A device is flushed at the end.
+        reads: settings
+            .points
+            .iter()
+            .filter(|one| one.is_device())
+            .map(|one| one.point.path.clone())
+            .collect(),
         writes: settings.listening.label_file().map(Path::to_owned).into_iter().collect(),
         makes: pidfile.chain(settings.log_file()).collect(),
         programs: settings.run.as_deref().map(captive::program).into_iter().collect(),
