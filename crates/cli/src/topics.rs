@@ -97,6 +97,11 @@ pub(crate) static TOPICS: &[Topic] = &[
                 "http_proxy, https_proxy, all_proxy, no_proxy",
                 "Proxies for the device http; all but http_proxy also in capital letters. proxy= takes precedence.",
             ),
+            (
+                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE, AWS_REGION, \
+                 AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL",
+                "Keys and settings of the device s3, as of AWS' own tools; docs/s3.md has all of them.",
+            ),
             ("NBDKIT_PLUGINDIR", "The directory where nbdkit's plugins are looked for first."),
             (
                 "any name",
@@ -136,6 +141,7 @@ pub(crate) static TOPICS: &[Topic] = &[
                  trusts.",
             ),
             ("~/.netrc", "Logins for http, only with netrc=."),
+            ("~/.aws/credentials, ~/.aws/config", "Keys and settings for s3."),
             (
                 "/usr/lib/ARCH-linux-gnu/nbdkit/plugins, /usr/lib64/nbdkit/plugins, /usr/lib/nbdkit/plugins, below /usr/local too",
                 "Where nbdkit's plugins are looked for, besides the directory that nbdkit --dump-config prints.",

@@ -26,7 +26,11 @@ const PLUGIN: &str = "nbdkit's plugin of that name was not found where nbdkit ha
 /// Schemes of URIs.
 const SCHEMES: &[(&[&str], &str)] = &[
     (&["rbd", "ceph"], CEPH),
-    (&["s3", "gs", "az", "swift"], "name a presigned https:// URL"),
+    (
+        &["gs"],
+        "with HMAC keys: s3://BUCKET/KEY?endpoint=https://storage.googleapis.com; else a presigned https:// URL",
+    ),
+    (&["az", "swift"], "name a presigned https:// URL"),
     (&["ssh", "scp", "sftp", "rsync"], SSH),
     (&["iscsi"], "log in (`iscsiadm`) and name the block device"),
     (&["nfs", "smb", "cifs"], "mount it, and name the file by its path"),

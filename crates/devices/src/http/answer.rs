@@ -294,9 +294,28 @@ fn http_date(text: &str) -> Option<SystemTime> {
     let year: i64 = words.next()?.parse().ok()?;
     let mut clock = words.next()?.split(':').map(|n| n.parse::<i64>().ok());
     let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
-    let ranges = (1..=31).contains(&day) && (1970..=9999).contains(&year);
+    let zone = words.next()? == "GMT";
+    utc((year, month, day), (hour, minute, second)).filter(|_| zone)
+}
+
+/// `2026-01-31T23:59:59Z`, perhaps with a part of a second.
+pub(super) fn iso_time(text: &str) -> Option<SystemTime> {
+    let (date, clock) = text.strip_suffix('Z')?.split_once('T')?;
+    let clock = clock.split('.').next().unwrap_or_default();
+    let three = |text: &str, between: char| {
+        let mut numbers = text.split(between).map(|n| n.parse::<i64>().ok());
+        let found = (numbers.next()??, numbers.next()??, numbers.next()??);
+        numbers.next().is_none().then_some(found)
+    };
+    utc(three(date, '-')?, three(clock, ':')?)
+}
+
+/// A time in UTC: year, month and day; hour, minute and second.
+fn utc((year, month, day): (i64, i64, i64), clock: (i64, i64, i64)) -> Option<SystemTime> {
+    let (hour, minute, second) = clock;
+    let date = (1..=31).contains(&day) && (1..=12).contains(&month);
     let clock = (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
-    if words.next()? != "GMT" || !ranges || !clock {
+    if !date || !clock || !(1970..=9999).contains(&year) {
         return None;
     }
     // Days since 1970, with years that begin in March.

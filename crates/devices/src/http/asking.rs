@@ -1,21 +1,23 @@
 //! Requesting bytes: one connection at a time, until the head of an answer announces them.
 //!
-//! Obstacles between a request and its bytes are handled here: a connection that had ended
-//! unnoticed, redirects, signatures that expired, headers that a server refuses. Other failures are
-//! a [`Trouble`]: transient or permanent.
+//! Obstacles between a request and its bytes are handled here: redirects, signatures that expired,
+//! headers that a server refuses. Other failures are a [`Trouble`]: transient or permanent.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;
-use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault};
 use hyper::{Method, Response};
 
 use super::answer::{Validators, Verdict, content_length, is_throttled, judge, protocol};
-use super::connection::{HttpConnection, Needed};
+use super::calling::{Caller, Trouble};
+use super::connection::Needed;
 use super::dial::Dialer;
 use super::origin::{HOPS, Origin, changed};
 use super::url::Url;
+
+/// Bytes of a refusal that are looked at.
+const TOLD: u64 = 8 << 10;
 
 /// What follows the head of an answer.
 #[derive(Debug)]
@@ -28,34 +30,10 @@ pub(super) enum Answer {
     Beyond(Option<u64>),
 }
 
-/// Why bytes did not come.
-#[derive(Debug)]
-pub(super) struct Trouble {
-    pub(super) error: Error,
-    /// Whether another try may help.
-    pub(super) may_pass: bool,
-    /// How long the server asked us to wait.
-    pub(super) wait: Option<Duration>,
-    /// It is overloaded.
-    pub(super) throttled: bool,
-}
-
-impl Trouble {
-    pub(super) fn passing(error: Error) -> Self {
-        Self { error, may_pass: true, wait: None, throttled: false }
-    }
-
-    pub(super) fn lasting(error: Error) -> Self {
-        Self { error, may_pass: false, wait: None, throttled: false }
-    }
-}
-
 /// A thread that asks. It holds at most one connection.
 pub(super) struct Asker {
     origin: Arc<Origin>,
-    dialer: Arc<Dialer>,
-    connection: Option<HttpConnection>,
-    needed: Option<Needed>,
+    caller: Caller,
     /// Whether a server has answered at all.
     answered: bool,
     /// From the last answer with bytes.
@@ -64,14 +42,8 @@ pub(super) struct Asker {
 
 impl Asker {
     pub(super) fn new(origin: Arc<Origin>, dialer: Arc<Dialer>) -> Self {
-        Self {
-            origin,
-            dialer,
-            connection: None,
-            needed: None,
-            answered: false,
-            validators: Validators::default(),
-        }
+        let caller = Caller::new(dialer);
+        Self { origin, caller, answered: false, validators: Validators::default() }
     }
 
     /// The identity of the object by the last answer with bytes.
@@ -86,7 +58,7 @@ impl Asker {
 
     /// Ends the connection: its remaining bytes are not wanted.
     pub(super) fn hang_up(&mut self) {
-        self.connection = None;
+        self.caller.hang_up();
     }
 
     /// Asks for the bytes `start..end` (not empty), or for the whole object. An earlier body is
@@ -133,6 +105,11 @@ impl Asker {
                     return Err(Trouble::lasting(changed(&why)));
                 }
                 Verdict::Redirect(location) => {
+                    if self.origin.signer().is_some() {
+                        let error = self.origin.follow(&url, &location).err();
+                        let error = error.unwrap_or_else(|| protocol("GET: a redirect"));
+                        return Err(Trouble::lasting(self.explained(error, &head)));
+                    }
                     self.finish();
                     hops += 1;
                     if hops > HOPS {
@@ -144,6 +121,7 @@ impl Asker {
                     url = Arc::new(next);
                 }
                 Verdict::Forbidden(error) => {
+                    let error = self.explained(error, &head);
                     self.finish();
                     if !walked_again && *url != *self.origin.original() {
                         walked_again = true;
@@ -167,6 +145,7 @@ impl Asker {
                     return Err(Trouble { error, may_pass: true, wait, throttled });
                 }
                 Verdict::No(error) => {
+                    let error = self.explained(error, &head);
                     self.hang_up();
                     return Err(Trouble::lasting(error));
                 }
@@ -199,25 +178,23 @@ impl Asker {
     /// Whether the body of the last answer has a length, so that its first bytes can be used at
     /// once.
     pub(super) fn has_length(&self) -> bool {
-        self.connection.as_ref().is_some_and(HttpConnection::has_length)
+        self.caller.has_length()
     }
 
     /// From now on waits are given up when their result is not needed any more.
     pub(super) fn while_needed(&mut self, needed: Needed) {
-        if let Some(connection) = &mut self.connection {
-            connection.while_needed(Some(needed.clone()));
-        }
-        self.needed = Some(needed);
+        self.caller.while_needed(needed);
     }
 
     /// Receives the next bytes of what was asked for, into these places in turn: how many; 0 at the
     /// end.
     pub(super) fn fill(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Trouble> {
-        let Some(connection) = &mut self.connection else { return Ok(0) };
-        connection.fill(into).map_err(|e| {
-            self.connection = None;
-            Self::trouble(e)
-        })
+        self.caller.fill(into)
+    }
+
+    /// Receives a body, up to one piece more than `most` bytes.
+    pub(super) fn body(&mut self, most: u64) -> Result<Vec<u8>, Trouble> {
+        self.caller.body(most)
     }
 
     /// One request and the head of its answer.
@@ -227,44 +204,25 @@ impl Asker {
         url: &Url,
         range: Option<&str>,
     ) -> Result<Response<()>, Trouble> {
-        let to = self.dialer.to(url);
-        loop {
-            let kept = self.connection.take();
-            let kept = kept.and_then(|mut kept| kept.is_ready_for(&to).then_some(kept));
-            let mut connection = match kept {
-                Some(connection) => connection,
-                None => self.dialer.dial(url).map_err(Self::trouble)?,
-            };
-            connection.while_needed(self.needed.clone());
-            let request = self.origin.request(method.clone(), url, &self.dialer, range);
-            let request = request.map_err(Trouble::lasting)?;
-            let was_used = connection.is_used();
-            match connection.ask(request) {
-                Ok(head) => {
-                    self.connection = Some(connection);
-                    self.answered = true;
-                    return Ok(head);
-                }
-                // The server closed it while the request was sent: that is no failure of the
-                // server.
-                Err(e) if was_used && e.kind() == ErrorKind::Disconnected => {}
-                Err(e) => return Err(Self::trouble(e)),
-            }
+        let origin = &self.origin;
+        let head =
+            self.caller.call(url, |dialer| origin.request(method.clone(), url, dialer, range))?;
+        self.answered = true;
+        Ok(head)
+    }
+
+    /// A refusal, with what its signer knows of it.
+    fn explained(&mut self, error: Error, head: &Response<()>) -> Error {
+        let Some(signer) = self.origin.signer() else { return error };
+        let body = self.caller.body(TOLD).unwrap_or_default();
+        match signer.explain(head.status(), head.headers(), &body) {
+            Some(why) => error.with_source(why),
+            None => error,
         }
     }
 
     /// Reads a body that is not wanted, if that is worth it.
     fn finish(&mut self) {
-        if !self.connection.as_mut().is_some_and(HttpConnection::drain) {
-            self.connection = None;
-        }
-    }
-
-    fn trouble(error: Error) -> Trouble {
-        let lasting = matches!(
-            error.kind(),
-            ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Cancelled
-        );
-        Trouble { may_pass: !lasting, ..Trouble::passing(error) }
+        self.caller.finish();
     }
 }

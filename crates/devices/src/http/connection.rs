@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::answer::{keeps_alive, protocol};
 use super::pace::Pace;
+use super::payload::Payload;
 use super::transport::{HttpTransport, Line};
 use runtime::{Bell, to_usize};
 
@@ -65,6 +66,8 @@ pub(super) struct HttpConnection {
     pace: Pace,
     /// Where the search for a head must end.
     head_ends: u64,
+    /// The request has a body, so what is sent shows that something moves.
+    sends: bool,
 }
 
 /// The rest of the previous answer.
@@ -98,8 +101,8 @@ struct Framed {
 
 /// hyper's side of it.
 struct Speech {
-    sender: http1::SendRequest<String>,
-    driver: http1::Connection<HttpTransport, String>,
+    sender: http1::SendRequest<Payload>,
+    driver: http1::Connection<HttpTransport, Payload>,
     /// The driver has ended.
     over: bool,
 }
@@ -133,6 +136,7 @@ impl HttpConnection {
             used,
             pace: Pace::new(used, 0),
             head_ends: u64::MAX,
+            sends: false,
         }
     }
 
@@ -158,15 +162,18 @@ impl HttpConnection {
     ///
     /// # Errors
     /// The connection ended, the answer is not HTTP, or it took too long.
-    pub(super) fn ask(&mut self, request: Request<String>) -> Result<Response<()>> {
+    pub(super) fn ask(&mut self, request: Request<Payload>) -> Result<Response<()>> {
         let waiting = "wait for the answer";
         let State::Quiet(transport) = std::mem::replace(&mut self.state, State::Over) else {
             let action = "send the request: the answer before was not read";
             return Err(Error::new(ErrorKind::Io, Fault::Us, action));
         };
         let mut speech = Speech::begin(transport)?;
-        self.pace = Pace::new(Instant::now(), self.line.received());
-        self.head_ends = self.line.received().saturating_add(AHEAD);
+        let body = request.body().len();
+        self.sends = body > 0;
+        self.pace = Pace::new(Instant::now(), self.moved());
+        // Under TLS what is sent counts, too, with what encrypting it adds.
+        self.head_ends = self.line.received().saturating_add(AHEAD).saturating_add(2 * body);
         self.drive(&mut speech, waiting, |sender, cx| sender.poll_ready(cx))?
             .map_err(|e| broken("send the request", &e))?;
         let mut sending = Box::pin(speech.sender.send_request(request));
@@ -175,8 +182,10 @@ impl HttpConnection {
         self.head_ends = u64::MAX;
         self.answered += 1;
         self.used = Instant::now();
-        // An answer may come before the request has left: hyper's rest of it is lost below.
-        let keeps = keeps_alive(&answer) && self.line.has_sent_all();
+        // An answer may come before the request has left, with a body most of all where it refuses
+        // it: hyper's rest of it is lost below.
+        let sent = self.line.has_sent_all() && (body == 0 || answer.status().is_success());
+        let keeps = keeps_alive(&answer) && sent;
         let (head, body) = answer.into_parts();
         self.state = match body.size_hint().exact() {
             Some(len) => straight(speech, body, len, keeps)?,
@@ -270,7 +279,7 @@ impl HttpConnection {
         let doing = "receive the body";
         while framed.piece.is_empty() {
             let body = &mut framed.body;
-            let poll = |_: &mut http1::SendRequest<String>, cx: &mut Context<'_>| {
+            let poll = |_: &mut http1::SendRequest<Payload>, cx: &mut Context<'_>| {
                 Pin::new(&mut *body).poll_frame(cx)
             };
             match self.drive_within(&mut framed.speech, doing, patience, poll)? {
@@ -312,7 +321,7 @@ impl HttpConnection {
         &mut self,
         speech: &mut Speech,
         doing: &str,
-        poll: impl FnMut(&mut http1::SendRequest<String>, &mut Context<'_>) -> Poll<T>,
+        poll: impl FnMut(&mut http1::SendRequest<Payload>, &mut Context<'_>) -> Poll<T>,
     ) -> Result<T> {
         self.pace.begin(Instant::now());
         let done = self.drive_within(speech, doing, self.patience, poll);
@@ -325,7 +334,7 @@ impl HttpConnection {
         speech: &mut Speech,
         doing: &str,
         patience: Duration,
-        mut poll: impl FnMut(&mut http1::SendRequest<String>, &mut Context<'_>) -> Poll<T>,
+        mut poll: impl FnMut(&mut http1::SendRequest<Payload>, &mut Context<'_>) -> Poll<T>,
     ) -> Result<T> {
         let flag = Arc::new(Flag(AtomicBool::new(false)));
         let waker = Waker::from(flag.clone());
@@ -353,9 +362,14 @@ impl HttpConnection {
         }
     }
 
+    /// Bytes that show that something moves.
+    fn moved(&self) -> u64 {
+        self.line.received() + if self.sends { self.line.sent() } else { 0 }
+    }
+
     /// Waits for more, for no longer than the server may be silent.
     fn wait_on(&mut self, doing: &str, patience: Duration) -> Result<()> {
-        let left = self.pace.left(Instant::now(), self.line.received(), patience);
+        let left = self.pace.left(Instant::now(), self.moved(), patience);
         let left = left.map_err(|why| {
             Error::new(ErrorKind::TimedOut, Fault::Peer, format!("{doing}: {why}"))
         })?;

@@ -4,12 +4,15 @@
 //! to another port. None of it is ever printed.
 
 use std::io::Read;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 use hyper::header::{self as h, HeaderName, HeaderValue};
 use programs::{Program, StandardStreams};
 use runtime::Mutex;
+
+use super::signing::Signer;
 
 /// Bytes that a script may print.
 const PRINTED: u64 = 64 << 10;
@@ -32,6 +35,8 @@ pub(super) struct HttpCredentials {
     pub(super) cookie: Option<Secret>,
     pub(super) header_script: Option<Script>,
     pub(super) cookie_script: Option<Script>,
+    /// What signs each request.
+    pub(super) signer: Option<Arc<dyn Signer>>,
 }
 
 impl HttpCredentials {
@@ -63,10 +68,12 @@ impl HttpCredentials {
         Ok(all)
     }
 
-    /// Makes scripts run again before the next request. Returns whether there are any.
+    /// Makes scripts run again before the next request, and a signer fetch what it signs with.
+    /// Returns whether that may help.
     pub(super) fn renew(&self) -> bool {
         let scripts = [&self.header_script, &self.cookie_script];
-        scripts.into_iter().flatten().map(Script::forget).count() > 0
+        let renewed = scripts.into_iter().flatten().map(Script::forget).count() > 0;
+        self.signer.as_ref().map_or(renewed, |signer| signer.renew())
     }
 }
 

@@ -4,7 +4,6 @@
 //! forbids it. That range is a long one, whose bytes are kept: they come while the device is in use
 //! already, and a reader of the beginning waits for one round trip only.
 
-use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ use device::{
 };
 
 use super::answer::protocol;
-use super::asking::{Answer, Asker, Trouble};
+use super::asking::{Answer, Asker};
+use super::calling::Trouble;
 use super::connection::disconnected;
 use super::dial::Dialer;
 use super::fetching::{Begun, Filling};
@@ -56,7 +56,7 @@ enum First {
 impl HttpDevice {
     /// Opens what is `wanted` by asking for its first `first` bytes, a multiple of a chunk.
     pub(crate) fn open(wanted: HttpParams, options: &OpenOptions, first: u64) -> Result<Self> {
-        let name = wanted.url.to_string();
+        let name = wanted.name.unwrap_or_else(|| wanted.url.to_string());
         if options.write && !options.or_read_only {
             let action = "open for writing: HTTP is read-only here";
             return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(name));
@@ -177,7 +177,7 @@ fn find_once(
     match asker.ask(0, first, *whole)? {
         Answer::Part(len, Some(size)) if asker.has_length() => Ok(Some((size, First::Coming(len)))),
         Answer::Part(len, size) => {
-            let bytes = receive(asker, len)?;
+            let bytes = asker.body(len)?;
             if bytes.len() as u64 != len {
                 asker.hang_up();
                 let action = "receive the body: its length is not the announced one";
@@ -205,7 +205,7 @@ fn find_once(
         }
         Answer::Whole(None) => {
             // Only the end shows the size; until then everything must be kept.
-            let bytes = receive(asker, WINDOW)?;
+            let bytes = asker.body(WINDOW)?;
             if bytes.len() as u64 > WINDOW {
                 asker.hang_up();
                 let action = "open: the server does not tell the size, has no ranges, and sends more than 40 MiB";
@@ -220,17 +220,4 @@ fn find_once(
         }
         Answer::Beyond(_) => Err(lost("open: the server has no byte of it")),
     }
-}
-
-/// Receives a body, up to one piece more than `most` bytes.
-fn receive(asker: &mut Asker, most: u64) -> std::result::Result<Vec<u8>, Trouble> {
-    let mut all = Vec::new();
-    let mut piece = vec![0; 64 << 10];
-    while all.len() as u64 <= most {
-        match asker.fill(&mut [IoSliceMut::new(&mut piece)])? {
-            0 => break,
-            n => all.extend_from_slice(piece.get(..n).unwrap_or_default()),
-        }
-    }
-    Ok(all)
 }

@@ -14,7 +14,8 @@ use device::{Buffer, ErrorKind};
 use runtime::to_usize;
 
 use super::answer::protocol;
-use super::asking::{Answer, Asker, Trouble};
+use super::asking::{Answer, Asker};
+use super::calling::Trouble;
 use super::connection::{disconnected, unneeded};
 use super::headway::Headway;
 use super::origin::changed;

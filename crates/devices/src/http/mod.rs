@@ -11,15 +11,18 @@
 //! | `params`, `secret`, `netrc` | the parameters |
 //! | `url`, `proxy`, `dial` | connections to the server |
 //! | `transport`, `connection`, `pace` | one HTTP/1.1 connection: hyper over our stream, on the thread that waits |
-//! | `answer`, `origin`, `credentials`, `asking` | one request, until its bytes come |
+//! | `payload`, `calling` | one request and its answer, over a connection that is kept |
+//! | `answer`, `origin`, `credentials`, `signing`, `asking` | one request for bytes, until they come |
 //! | `window`, `turns`, `streams`, `read` | what is in memory, what is fetched next and ahead, and which reads wait |
 //! | `shared`, `fetching`, `pass` | the threads that fetch |
 //! | `headway`, `passed` | whether what they get is enough, and still the same object |
 //! | `device` | the contract |
+//! | `s3` | objects in stores that speak S3's protocol: a signature in each request |
 //! | `tried` | answers from memory, for fuzzing |
 
 mod answer;
 mod asking;
+mod calling;
 mod connection;
 mod credentials;
 mod device;
@@ -38,11 +41,14 @@ mod pace;
 mod params;
 mod pass;
 mod passed;
+mod payload;
 mod proxy;
 mod reach;
 mod read;
+pub(crate) mod s3;
 mod secret;
 mod shared;
+mod signing;
 #[cfg(test)]
 mod site;
 mod streams;

@@ -16,6 +16,8 @@ use runtime::Mutex;
 use super::answer::Validators;
 use super::credentials::HttpCredentials;
 use super::dial::Dialer;
+use super::payload::Payload;
+use super::signing::Signer;
 use super::url::{HttpScheme, LONGEST, Url};
 
 /// Redirects in a row, at most.
@@ -78,7 +80,13 @@ impl Origin {
         }
     }
 
-    /// Makes header scripts run again. Returns whether there are any.
+    /// What signs its requests.
+    pub(super) fn signer(&self) -> Option<&Arc<dyn Signer>> {
+        self.credentials.signer.as_ref()
+    }
+
+    /// Makes header scripts run again, and a signer fetch what it signs with. Returns whether that
+    /// may help.
     pub(super) fn renew(&self) -> bool {
         self.credentials.renew()
     }
@@ -97,7 +105,10 @@ impl Origin {
             Error::new(ErrorKind::Denied, Fault::Peer, format!("GET: the server redirects {why}"))
         };
         if !self.manners.follow {
-            return Err(refuse("elsewhere, and followlocation=false was given"));
+            return Err(refuse(match self.signer() {
+                Some(_) => "elsewhere, where no signature is sent",
+                None => "elsewhere, and followlocation=false was given",
+            }));
         }
         let next = url.join(location).map_err(|_| {
             if location.len() > LONGEST {
@@ -169,13 +180,13 @@ impl Origin {
         url: &Url,
         dialer: &Dialer,
         range: Option<&str>,
-    ) -> Result<Request<String>> {
+    ) -> Result<Request<Payload>> {
         let proxy = dialer.proxy(url).filter(|_| url.scheme == HttpScheme::Http);
         let target = match proxy {
             Some(_) => format!("http://{}{}", url.authority(), url.target),
             None => url.target.clone(),
         };
-        let mut request = Request::new(String::new());
+        let mut request = Request::new(Payload::default());
         *request.method_mut() = method;
         *request.uri_mut() = target.parse().map_err(|_| Error::invalid("the URL is not valid"))?;
         let headers = request.headers_mut();
@@ -213,6 +224,9 @@ impl Origin {
         }
         if let Some(etag) = self.strong().filter(|_| self.matches()).and_then(value) {
             headers.insert(header::IF_MATCH, etag);
+        }
+        if let Some(signer) = self.signer().filter(|_| url.is_same_origin(&self.original)) {
+            signer.sign(&mut request, url)?;
         }
         Ok(request)
     }

@@ -53,6 +53,8 @@ pub(crate) struct HttpParams {
     pub(super) ways: Ways,
     pub(super) connections: usize,
     pub(super) retries: u32,
+    /// Its name for people, unless it is the URL.
+    pub(super) name: Option<String>,
 }
 
 impl HttpParams {
@@ -68,19 +70,35 @@ impl HttpParams {
             return Err(Error::invalid(action));
         }
         let url = Url::parse(text)?;
-        let connections = count(params, "connections", 1, MOST_CONNECTIONS)?;
-        let retries = count(params, "retry", 0, 1000)?.and_then(|n| u32::try_from(n).ok());
-        // 0 is nbdkit's word for the default.
-        let patience = values::duration(params, "timeout")?.filter(|time| !time.is_zero());
-        Ok(Self {
-            credentials: credentials(params, &url, text)?,
-            manners: manners(params, &url)?,
-            ways: ways(params, patience.unwrap_or(PATIENCE))?,
-            connections: connections.unwrap_or(CONNECTIONS),
-            retries: retries.unwrap_or(RETRIES),
-            url,
-        })
+        let credentials = credentials(params, &url, text)?;
+        let manners = manners(params, &url)?;
+        common(params, url, credentials, manners)
     }
+}
+
+/// What parameters say that any object takes, whatever names it.
+///
+/// # Errors
+/// They make no sense.
+pub(super) fn common(
+    params: &Params,
+    url: Url,
+    credentials: HttpCredentials,
+    manners: Manners,
+) -> Result<HttpParams> {
+    let connections = count(params, "connections", 1, MOST_CONNECTIONS)?;
+    let retries = count(params, "retry", 0, 1000)?.and_then(|n| u32::try_from(n).ok());
+    // 0 is nbdkit's word for the default.
+    let patience = values::duration(params, "timeout")?.filter(|time| !time.is_zero());
+    Ok(HttpParams {
+        url,
+        credentials,
+        manners,
+        ways: ways(params, patience.unwrap_or(PATIENCE))?,
+        connections: connections.unwrap_or(CONNECTIONS),
+        retries: retries.unwrap_or(RETRIES),
+        name: None,
+    })
 }
 
 /// A number in a range.
@@ -159,6 +177,7 @@ fn credentials(params: &Params, url: &Url, text: &str) -> Result<HttpCredentials
         cookie: secret(params, "cookie")?,
         header_script: script("header-script", "header-script-renew")?,
         cookie_script: script("cookie-script", "cookie-script-renew")?,
+        signer: None,
     })
 }
 

@@ -13,7 +13,8 @@ use std::time::Instant;
 use device::{Error, ErrorKind, Fault};
 
 use super::answer::protocol;
-use super::asking::{Answer, Asker, Trouble};
+use super::asking::{Answer, Asker};
+use super::calling::Trouble;
 use super::fetching::{Filling, ended_early};
 use super::headway::Headway;
 use super::origin::changed;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use device::{Buffer, BufferPool, Done, Error, ErrorKind, Fault, Outcome, copy_overlap};
 
-use super::asking::{Asker, Trouble};
+use super::asking::Asker;
+use super::calling::Trouble;
 use super::connection::{IDLE, unneeded};
 use super::dial::Dialer;
 use super::fetching::Begun;

@@ -14,6 +14,7 @@ pub(super) struct Asked {
     pub(super) method: String,
     pub(super) path: String,
     pub(super) headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
     /// First byte and the one after the last.
     pub(super) range: Option<(usize, usize)>,
     /// Which request it is, of all and of its connection, from 0 on.
@@ -126,6 +127,9 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
         let Some((name, value)) = line.trim_end().split_once(": ") else { break };
         asked.headers.push((name.to_ascii_lowercase(), value.to_owned()));
     }
+    let long = asked.header("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
+    asked.body.resize(long, 0);
+    reader.read_exact(&mut asked.body).ok()?;
     let range = asked.header("range").and_then(|range| range.strip_prefix("bytes="));
     asked.range = range.and_then(|range| {
         let (first, last) = range.split_once('-')?;

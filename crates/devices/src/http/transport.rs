@@ -28,6 +28,7 @@ pub(super) struct Line {
     /// The socket has taken all that hyper has sent so far.
     all_sent: AtomicBool,
     received: AtomicU64,
+    sent: AtomicU64,
 }
 
 impl Line {
@@ -35,6 +36,11 @@ impl Line {
     /// record may come in many parts.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed) + self.stream.carried()
+    }
+
+    /// Bytes that the socket has taken in clear text; those under TLS are in [`Line::received`].
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Nothing is waited for, until a poll says otherwise.
@@ -98,7 +104,12 @@ impl Line {
                 self.wants_write.store(true, Ordering::Relaxed);
                 Poll::Pending
             }
-            Ok(n) => Poll::Ready(Ok(n)),
+            Ok(n) => {
+                if !self.stream.is_secure() {
+                    self.sent.fetch_add(n as u64, Ordering::Relaxed);
+                }
+                Poll::Ready(Ok(n))
+            }
             Err(e) => Poll::Ready(Err(self.failure(e))),
         }
     }
@@ -125,6 +136,7 @@ impl HttpTransport {
             wants_write: AtomicBool::new(false),
             all_sent: AtomicBool::new(true),
             received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
         });
         (Self { line: line.clone(), piece: Vec::new() }, line)
     }

@@ -12,6 +12,7 @@ use net::Stream;
 
 use super::answer::{Validators, Verdict, judge};
 use super::connection::HttpConnection;
+use super::payload::Payload;
 use super::transport::HttpTransport;
 use super::url::Url;
 use runtime::Bell;
@@ -66,7 +67,7 @@ fn listen(ours: UnixStream, wrong: &mut Vec<Error>) -> Result<()> {
     let mut connection = HttpConnection::new("h".into(), transport, &bell, Duration::from_secs(30));
     let mut known = Validators::default();
     for _ in 0..ANSWERS {
-        let request = Request::get("/").header("host", "h").body(String::new());
+        let request = Request::get("/").header("host", "h").body(Payload::default());
         let request = request.map_err(|_| Error::invalid("request"))?;
         let answer = connection.ask(request)?;
         wrong.extend(judged(&answer));
