@@ -28,6 +28,7 @@ mod sparse_random;
 mod storage;
 mod stream;
 pub mod table;
+mod upwards;
 mod words;
 
 pub use creation::{Created, Creation, Holds, Made};

@@ -313,11 +313,12 @@ static KINDS: &[DeviceKind] = &[
     },
     DeviceKind {
         word: "s3",
-        summary: "an object in S3, or in a store that speaks its protocol; read-only",
+        summary: "an object in S3, or in a store that speaks its protocol; written as a whole",
         magic: Some("uri"),
         params: http::s3::S3,
         example: "s3://bucket/disk.img?endpoint=https://store.example.com",
         open: |params, options, _| http::s3::open(params, options),
+        target: Some(KindTarget { create: http::s3::create, resize: None, preallocate: None }),
         names: KindNames { schemes: &["s3"], shown: http::s3::shown, ..KindNames::WORD },
         unopened: Unopened {
             storage: |_| Storage::Unknown,

@@ -1,74 +1,43 @@
-//! A pipe as the target of a copy: every byte goes into it once, in order.
-//!
-//! Operations may come in any order, as long as they cover all of it without a gap; each ends when
-//! its bytes are written, and not before. Nothing can be read again, or be made durable. The thread
-//! that writes is one of the pool's: it may wait for a reader for ever.
+//! A pipe as the target of a copy: every byte goes into it once, in order (`upwards`).
 //!
 //! An image that cannot be written in that way is made in a nameless temporary file, which is
 //! written into the pipe when it is complete.
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use device::{
-    Abilities, Device, Done, Error, ErrorKind, Fault, Info, Operation, Order, Outcome, Params,
-    Reach, Result, Simple, Slice, Use,
-};
-use runtime::{Context, Mutex, WorkPool, to_usize};
+use device::{Error, Params, Reach, Result, Simple, Use};
+use runtime::{Context, to_usize};
 use rustix::fs::fdatasync;
 
-use super::descriptor::{LONGEST, path_of, temporary};
+use super::descriptor::{path_of, temporary};
 use super::inlet::{self, is_inlet};
 use super::outlet::{Outlet, is_outlet, is_standard};
 use super::transfer;
+use crate::upwards::{OrderedSink, upwards};
 use crate::{Created, Creation, Holds};
 
-/// Bytes that are written at once, of zeroes and of a file.
+/// Bytes of a file that are written at once.
 const PIECE: usize = 256 << 10;
 
-struct Pipe {
-    info: Info,
-    shared: Arc<Shared>,
-    pool: WorkPool,
-}
+impl OrderedSink for Outlet {
+    fn name(&self) -> &str {
+        Self::name(self)
+    }
 
-struct Shared {
-    outlet: Outlet,
-    /// Bytes that are to go into it.
-    length: AtomicU64,
-    state: Mutex<State>,
-}
+    fn write(&self, bytes: &[u8]) -> Result<()> {
+        Self::write(self, bytes)
+    }
 
-#[derive(Default)]
-struct State {
-    /// The first byte that is neither written nor being written.
-    next: u64,
-    /// What comes behind it, by its first byte.
-    waiting: BTreeMap<u64, Waiting>,
-    /// A thread writes.
-    writing: bool,
-    failed: Option<Error>,
-}
+    fn flushes(&self) -> bool {
+        self.file().is_some()
+    }
 
-struct Waiting {
-    piece: Piece,
-    done: Done,
-}
-
-enum Piece {
-    Bytes(Slice),
-    Zeroes(u64),
-}
-
-impl Piece {
-    fn len(&self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Zeroes(len) => *len,
-        }
+    fn flush(&self) -> Result<()> {
+        let Some(file) = self.file() else {
+            return Err(Error::unsupported("make durable what went into a pipe"));
+        };
+        transfer::retry(|| fdatasync(file)).map_err(|e| Error::os("flush", e))
     }
 }
 
@@ -84,167 +53,10 @@ pub(super) fn create(outlet: Outlet, creation: &Creation, context: &Context) -> 
         ));
         Simple::device(temporary(file, outlet)?, &context.pool)
     } else {
-        Pipe::device(outlet, creation, &context.pool)
+        upwards(Box::new(outlet), creation, &context.pool)
     };
     let holds = if creation.grows { Holds::Zeroes } else { Holds::Old };
     Ok(Created::new(device, holds, context))
-}
-
-impl Pipe {
-    fn device(outlet: Outlet, creation: &Creation, pool: &WorkPool) -> Arc<dyn Device> {
-        let size = if creation.grows { LONGEST } else { creation.size };
-        let info = Info {
-            abilities: Abilities {
-                write: true,
-                flush: outlet.file().is_some(),
-                zero: true,
-                multi_conn: false,
-                ..Abilities::READ
-            },
-            order: Order::Upwards,
-            ..Info::new(outlet.name(), size)
-        };
-        let shared = Shared { outlet, length: size.into(), state: Mutex::default() };
-        Arc::new(Self { info, shared: Arc::new(shared), pool: pool.for_disk() })
-    }
-
-    fn add(&self, offset: u64, piece: Piece, done: Done) {
-        match self.shared.add(offset, Waiting { piece, done }) {
-            Ok(false) => {}
-            Ok(true) => {
-                let shared = self.shared.clone();
-                self.pool.run(move || shared.write_out());
-            }
-            Err((done, e)) => done(Err(e.on(&self.info.name))),
-        }
-    }
-}
-
-impl Shared {
-    /// Queues bytes. Returns whether a thread has to begin to write.
-    fn add(&self, offset: u64, new: Waiting) -> std::result::Result<bool, (Done, Error)> {
-        let len = new.piece.len();
-        let state = &mut *self.state.lock();
-        if let Some(e) = &state.failed {
-            return Err((new.done, e.duplicate()));
-        }
-        let before = state.waiting.range(..offset).next_back();
-        let meets = before.is_some_and(|(at, before)| before.piece.len() > offset - at)
-            || state.waiting.range(offset..).next().is_some_and(|(at, _)| at - offset < len);
-        if offset < state.next || meets || len == 0 {
-            let action = "write again what went into a pipe";
-            return Err((new.done, Error::unsupported(action).at(offset)));
-        }
-        state.waiting.insert(offset, new);
-        let begins = !state.writing && offset == state.next;
-        state.writing |= begins;
-        Ok(begins)
-    }
-
-    /// Writes until the next bytes are missing.
-    fn write_out(&self) {
-        while let Some(Waiting { piece, done }) = self.next() {
-            match self.write(&piece) {
-                Ok(()) => {
-                    drop(piece);
-                    done(Ok(Outcome::Done));
-                }
-                Err(e) => {
-                    let others = self.fail(&e);
-                    others.for_each(|other| (other.done)(Err(e.duplicate())));
-                    return done(Err(e));
-                }
-            }
-        }
-    }
-
-    fn next(&self) -> Option<Waiting> {
-        let state = &mut *self.state.lock();
-        let found = state.waiting.remove(&state.next);
-        match &found {
-            Some(found) => state.next += found.piece.len(),
-            None => state.writing = false,
-        }
-        found
-    }
-
-    fn write(&self, piece: &Piece) -> Result<()> {
-        let zeroes = [0; PIECE];
-        match piece {
-            Piece::Bytes(bytes) => self.outlet.write(bytes),
-            Piece::Zeroes(len) => {
-                let mut left = *len;
-                while left > 0 {
-                    let n = to_usize(left).min(PIECE);
-                    self.outlet.write(zeroes.get(..n).unwrap_or_default())?;
-                    left -= n as u64;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn fail(&self, e: &Error) -> impl Iterator<Item = Waiting> + use<> {
-        let state = &mut *self.state.lock();
-        state.failed = Some(e.duplicate());
-        state.writing = false;
-        std::mem::take(&mut state.waiting).into_values()
-    }
-
-    /// Whether all went into it.
-    fn check(&self) -> Result<()> {
-        let (state, length) = (self.state.lock(), self.length.load(SeqCst));
-        match &state.failed {
-            Some(e) => Err(e.duplicate()),
-            None if state.next == length && state.waiting.is_empty() => Ok(()),
-            None => {
-                let action =
-                    format!("is incomplete: {} of {length} bytes went into it", state.next);
-                Err(Error::new(ErrorKind::Io, Fault::Us, action))
-            }
-        }
-    }
-
-    fn flush(&self) -> Result<Outcome> {
-        let Some(file) = self.outlet.file() else {
-            return Err(Error::unsupported("make durable what went into a pipe"));
-        };
-        let flushed = transfer::retry(|| fdatasync(file));
-        flushed.map(|()| Outcome::Done).map_err(|e| Error::os("flush", e))
-    }
-}
-
-impl Device for Pipe {
-    fn info(&self) -> &Info {
-        &self.info
-    }
-
-    fn submit(&self, operation: Operation, done: Done) {
-        match operation {
-            Operation::Write { offset, data, .. } => self.add(offset, Piece::Bytes(data), done),
-            Operation::Zero { flags, .. } if flags.fast_only => done(Err(Error::not_fast())),
-            Operation::Zero { offset, len, .. } => self.add(offset, Piece::Zeroes(len), done),
-            Operation::Flush => {
-                let shared = self.shared.clone();
-                let name = self.info.name.clone();
-                self.pool.run(move || done(shared.flush().map_err(|e| e.on(name))));
-            }
-            Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
-            Operation::Prefetch { .. } | Operation::Trim { .. } => done(Ok(Outcome::Done)),
-            Operation::Read { .. } | Operation::Resolve { .. } | Operation::Status { .. } => {
-                done(Err(Error::unsupported("read what went into a pipe").on(&self.info.name)));
-            }
-        }
-    }
-
-    fn resize(&self, size: u64) -> Result<()> {
-        self.shared.length.store(size, SeqCst);
-        self.info.keep_size(size)
-    }
-
-    fn finish(&self) -> Result<()> {
-        self.shared.check().map_err(|e| e.on(&self.info.name))
-    }
 }
 
 /// Writes all of a file, which is `length` bytes long, into a pipe.
@@ -259,11 +71,9 @@ pub(super) fn pour(file: &OwnedFd, length: u64, outlet: &Outlet) -> Result<()> {
         outlet.write(piece)?;
         at += n as u64;
     }
-    match outlet.file() {
-        Some(file) => {
-            transfer::retry(|| fdatasync(file)).map_err(|e| Error::os("flush", e).on(outlet.name()))
-        }
-        None => Ok(()),
+    match outlet.flushes() {
+        true => OrderedSink::flush(outlet).map_err(|e| e.on(outlet.name())),
+        false => Ok(()),
     }
 }
 
@@ -298,7 +108,8 @@ pub(super) fn nameless() -> Result<(OwnedFd, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use device::{Buffer, Edge, ZeroFlags};
+    use device::{Buffer, Edge, Operation, ZeroFlags};
+    use runtime::WorkPool;
     use std::io::Read;
     use std::os::fd::AsFd;
     use std::path::Path;
@@ -314,7 +125,7 @@ mod tests {
         let options = crate::OpenOptions::read_write();
         let creation = Creation { upwards: true, ..Creation::of(size, options) };
         let pool = WorkPool::new(4);
-        (Edge::new(Pipe::device(outlet, &creation, &pool), pool), read.into())
+        (Edge::new(upwards(Box::new(outlet), &creation, &pool), pool), read.into())
     }
 
     #[test]

@@ -274,7 +274,7 @@ impl ContentRange {
 }
 
 /// How long the server asks us to wait: seconds or a date, no more than a minute.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = text(headers, header::RETRY_AFTER)?;
     let wait = match digits(text) {
         Some(seconds) => Duration::from_secs(seconds),

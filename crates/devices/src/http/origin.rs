@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use device::{Error, ErrorKind, Fault, Result};
-use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use runtime::Mutex;
 
@@ -170,10 +170,10 @@ impl Origin {
         why.map_or(Ok(()), |why| Err(changed(&why)))
     }
 
-    /// A request for `url`; `range` is the value after `bytes=`.
+    /// A request for bytes of `url`; `range` is the value after `bytes=`.
     ///
     /// # Errors
-    /// A script that makes headers failed.
+    /// As of [`compose`](Self::compose).
     pub(super) fn request(
         &self,
         method: Method,
@@ -181,12 +181,33 @@ impl Origin {
         dialer: &Dialer,
         range: Option<&str>,
     ) -> Result<Request<Payload>> {
+        let value = |text: &str| HeaderValue::from_str(text).ok();
+        let encoding = (header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let range = range.and_then(|range| value(&format!("bytes={range}")));
+        let etag = self.strong().filter(|_| self.matches()).and_then(value);
+        let range = range.map(|range| (header::RANGE, range));
+        let etag = etag.map(|etag| (header::IF_MATCH, etag));
+        let headers = [Some(encoding), range, etag].into_iter().flatten().collect();
+        self.compose(method, url, dialer, (headers, Payload::default()))
+    }
+
+    /// A request for `url` with these headers, which nothing else replaces, and this body.
+    ///
+    /// # Errors
+    /// A script that makes headers failed, or it cannot be signed.
+    pub(super) fn compose(
+        &self,
+        method: Method,
+        url: &Url,
+        dialer: &Dialer,
+        (own, body): (Vec<(HeaderName, HeaderValue)>, Payload),
+    ) -> Result<Request<Payload>> {
         let proxy = dialer.proxy(url).filter(|_| url.scheme == HttpScheme::Http);
         let target = match proxy {
             Some(_) => format!("http://{}{}", url.authority(), url.target),
             None => url.target.clone(),
         };
-        let mut request = Request::new(Payload::default());
+        let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = target.parse().map_err(|_| Error::invalid("the URL is not valid"))?;
         let headers = request.headers_mut();
@@ -216,15 +237,7 @@ impl Origin {
                 }
             }
         }
-        let headers = request.headers_mut();
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        let value = |text: &str| HeaderValue::from_str(text).ok();
-        if let Some(range) = range.and_then(|range| value(&format!("bytes={range}"))) {
-            headers.insert(header::RANGE, range);
-        }
-        if let Some(etag) = self.strong().filter(|_| self.matches()).and_then(value) {
-            headers.insert(header::IF_MATCH, etag);
-        }
+        request.headers_mut().extend(own);
         if let Some(signer) = self.signer().filter(|_| url.is_same_origin(&self.original)) {
             signer.sign(&mut request, url)?;
         }

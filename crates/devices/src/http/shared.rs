@@ -345,7 +345,7 @@ impl Drop for FetchingThread {
 }
 
 /// How long to wait after the `count`th failure in a row; `seed` makes it differ.
-fn back_off(count: u32, seed: u64) -> Duration {
+pub(super) fn back_off(count: u32, seed: u64) -> Duration {
     let whole = PAUSE.saturating_mul(1 << count.saturating_sub(1).min(10)).min(LONGEST_PAUSE);
     // Between a half and the whole of it.
     whole / 2 + whole / 512 * u32::from(spread_bits(seed).to_le_bytes()[0])

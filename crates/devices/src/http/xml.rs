@@ -34,6 +34,12 @@ fn plain(text: &str) -> String {
     text.replace("&amp;", "&")
 }
 
+/// Text as it stands in XML.
+pub(super) fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

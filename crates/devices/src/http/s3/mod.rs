@@ -9,10 +9,12 @@
 //! | `params`, `region` | the object, and how its store is reached |
 //! | `profile`, `keys`, `roles` | where keys come from |
 //! | `signature`, `signer` | what is signed of a request, and what refusals mean |
+//! | `store`, `parts`, `upload`, `target` | an object that is written: requests, lengths of parts, the parts, the device |
 //! | `xml` | what is read in answers |
 
 mod keys;
 mod params;
+mod parts;
 mod profile;
 mod region;
 mod roles;
@@ -21,14 +23,21 @@ mod signer;
 #[cfg(test)]
 mod stand_in;
 #[cfg(test)]
+mod stand_in_writes;
+mod store;
+mod target;
+#[cfg(test)]
 mod tests;
+mod upload;
+#[cfg(test)]
+mod uploads;
 mod xml;
 
 use std::sync::Arc;
 
 use ::device::{Device, Error, ErrorKind, Fault, Params, Result};
 use hyper::{Method, Request};
-use runtime::Bell;
+use runtime::{Bell, Context};
 
 use super::calling::Caller;
 use super::device::{FIRST, HttpDevice};
@@ -37,7 +46,7 @@ use super::origin::Origin;
 use super::params::HttpParams;
 use super::payload::Payload;
 use super::url::Url;
-use crate::OpenOptions;
+use crate::{Created, Creation, OpenOptions};
 use params::S3Params;
 pub(crate) use params::{S3, reaches, shown};
 
@@ -53,10 +62,18 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
 fn open_with(params: &Params, options: &OpenOptions, first: u64) -> Result<Arc<dyn Device>> {
     let wanted = wanted(params)?;
     if options.write && !options.or_read_only {
-        let action = "open for writing: an object is not changed where it lies";
+        let action = "open for writing: an object is only made as a whole, by copy and convert";
         return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(wanted.name));
     }
     Ok(Arc::new(HttpDevice::open(wanted.http, options, first)?))
+}
+
+/// Begins to make the object that `params` name, as the target of a copy.
+///
+/// # Errors
+/// As of [`open`]; or it is there already, or cannot be written in one go.
+pub(crate) fn create(params: &Params, creation: &Creation, context: &Context) -> Result<Created> {
+    target::create(wanted(params)?, creation, context)
 }
 
 fn wanted(params: &Params) -> Result<S3Params> {

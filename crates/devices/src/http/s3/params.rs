@@ -38,6 +38,7 @@ pub(crate) const S3: &[Param] = &[
     param("endpoint", "URL", "where the store is (default: AWS)"),
     param("endpoint-url", "URL", "the same as endpoint"),
     param("noproxy", "HOSTS", "hosts, with commas between, that need no proxy="),
+    param("overwrite", "true|false", "as a target: replace an object that is there (default false)"),
     param("path-style", "true|false", "the bucket is in the path, not in the name of the host (default: where there is an endpoint)"),
     param("profile", "NAME", "the profile in ~/.aws to take keys and settings from (default: AWS_PROFILE)"),
     param("proxy", "PROXY", "http://HOST:PORT (default: the environment's; empty: none)"),
@@ -64,6 +65,8 @@ pub(super) struct S3Params {
     pub(super) name: String,
     /// Its URL, how it is reached, and what signs requests for it.
     pub(super) http: HttpParams,
+    /// Whether an object that is there is replaced.
+    pub(super) replaces: bool,
 }
 
 /// Which object, of all parameters.
@@ -171,7 +174,8 @@ impl S3Params {
         let name = format!("s3://{bucket}/{key}");
         http.name = Some(name.clone());
         http.credentials.signer = Some(Arc::new(S3Signer::new(KeyRing::new(source), region)));
-        Ok(Self { name, http })
+        let replaces = values::flag(&params, "overwrite")?.unwrap_or(false);
+        Ok(Self { name, http, replaces })
     }
 }
 

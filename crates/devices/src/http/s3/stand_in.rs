@@ -1,5 +1,5 @@
-//! A small store in this process, for tests: it checks signatures, keeps objects in
-//! memory, and answers what a test wants instead where the test says so.
+//! A small store in this process, for tests: it checks signatures and sums, keeps
+//! objects and uploads in memory, and answers what a test wants instead where the test says so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,16 +14,20 @@ use super::signature::{Signable, SignatureScope, sha256};
 pub(super) const ID: &str = "AKID";
 pub(super) const SECRET: &str = "do-not-show-me";
 
-/// An object.
+/// An object, or an upload.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kept {
     pub(super) bytes: Vec<u8>,
     pub(super) etag: String,
+    pub(super) mark: Option<String>,
+    pub(super) parts: BTreeMap<u32, (Vec<u8>, String)>,
 }
 
 #[derive(Default)]
 pub(super) struct StoreContents {
     pub(super) objects: BTreeMap<String, Kept>,
+    pub(super) uploads: BTreeMap<String, Kept>,
+    pub(super) count: usize,
 }
 
 /// See the module.
@@ -43,7 +47,7 @@ impl Store {
     }
 
     pub(super) fn put(&self, path: &str, bytes: &[u8]) {
-        let kept = Kept { bytes: bytes.to_vec(), etag: etag(bytes) };
+        let kept = Kept { bytes: bytes.to_vec(), etag: etag(bytes), ..Kept::default() };
         self.contents.lock().objects.insert(path.to_owned(), kept);
     }
 
@@ -93,11 +97,11 @@ fn is_signed(asked: &Asked) -> bool {
     scope.authorization(&keys, &what) == given && payload == sha256(&asked.body)
 }
 
-fn answer(asked: &Asked, contents: &mut StoreContents) -> Reply {
+pub(super) fn answer(asked: &Asked, contents: &mut StoreContents) -> Reply {
     if !is_signed(asked) {
         return refused("403 Forbidden", "SignatureDoesNotMatch");
     }
-    let path = asked.path.split('?').next().unwrap_or_default();
+    let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
     let object = contents.objects.get(path);
     match (asked.method.as_str(), object) {
         ("GET" | "HEAD", None) if asked.method == "HEAD" => plain("404 Not Found", &[], b""),
@@ -107,8 +111,12 @@ fn answer(asked: &Asked, contents: &mut StoreContents) -> Reply {
                 return refused("412 Precondition Failed", "PreconditionFailed");
             }
             let etag = format!("ETag: {}", kept.etag);
-            good(asked, &kept.bytes, &[&etag])
+            let mark =
+                kept.mark.as_ref().map(|mark| format!("x-amz-meta-diskferry-upload: {mark}"));
+            let headers: Vec<&str> =
+                [Some(&etag), mark.as_ref()].into_iter().flatten().map(String::as_str).collect();
+            good(asked, &kept.bytes, &headers)
         }
-        _ => refused("501 Not Implemented", "NotImplemented"),
+        _ => super::stand_in_writes::changed(asked, (path, query), contents),
     }
 }
