@@ -298,11 +298,12 @@ static KINDS: &[DeviceKind] = &[
     },
     DeviceKind {
         word: "http",
-        summary: "a file on an HTTP or HTTPS server; read-only",
+        summary: "a file on an HTTP or HTTPS server; written by one PUT",
         magic: Some("url"),
         params: HTTP,
         example: "https://example.com/disk.img",
         open: |params, options, _| http::open(params, options),
+        target: Some(KindTarget { create: http::create, resize: None, preallocate: None }),
         names: KindNames { schemes: &["http", "https"], shown: http::shown, ..KindNames::WORD },
         unopened: Unopened {
             storage: |_| Storage::Unknown,

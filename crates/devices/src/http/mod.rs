@@ -3,8 +3,8 @@
 //! Ranges are asked for in parallel over a few connections that are kept alive, into a window in
 //! memory that all clients of the device share, ahead of those that read in order. Each byte comes
 //! once where reads are in order. The bytes are those of the object that was opened, or an error:
-//! an object that changes meanwhile is never mixed with its older state. It never sends anything
-//! that would change it.
+//! an object that changes meanwhile is never mixed with its older state. It sends nothing
+//! that would change it, unless it is the target of a copy.
 //!
 //! | file | what |
 //! |---|---|
@@ -17,6 +17,8 @@
 //! | `shared`, `fetching`, `pass` | the threads that fetch |
 //! | `headway`, `passed` | whether what they get is enough, and still the same object |
 //! | `device` | the contract |
+//! | `xml` | what is read in the answers of stores |
+//! | `put` | an object as a target: one PUT |
 //! | `s3` | objects in stores that speak S3's protocol: a signature in each request |
 //! | `tried` | answers from memory, for fuzzing |
 
@@ -43,6 +45,7 @@ mod pass;
 mod passed;
 mod payload;
 mod proxy;
+mod put;
 mod reach;
 mod read;
 pub(crate) mod s3;
@@ -59,6 +62,7 @@ mod tried;
 mod turns;
 mod url;
 mod window;
+mod xml;
 
 use std::sync::Arc;
 
@@ -67,6 +71,7 @@ use ::device::{Device, Params, Result};
 use crate::OpenOptions;
 use device::{FIRST, HttpDevice};
 use params::HttpParams;
+pub(crate) use put::create;
 pub(crate) use reach::reaches;
 pub(crate) use tried::tried;
 

@@ -40,7 +40,7 @@ fn it_is_served_to_many_clients_that_share_what_has_come() {
 }
 
 #[test]
-fn it_is_no_target_and_secrets_in_its_name_are_not_shown() {
+fn a_server_that_takes_no_put_is_no_target_and_secrets_in_its_name_are_not_shown() {
     let Some(nginx) = Nginx::start("") else { return };
     nginx.file("disk", &[1; 512]);
     let url = nginx.url("/disk?sig=secret").replace("http://", "http://me:secret@");

@@ -10,7 +10,6 @@
 //! | `profile`, `keys`, `roles` | where keys come from |
 //! | `signature`, `signer` | what is signed of a request, and what refusals mean |
 //! | `store`, `parts`, `upload`, `target` | an object that is written: requests, lengths of parts, the parts, the device |
-//! | `xml` | what is read in answers |
 
 mod keys;
 mod params;
@@ -31,7 +30,6 @@ mod tests;
 mod upload;
 #[cfg(test)]
 mod uploads;
-mod xml;
 
 use std::sync::Arc;
 

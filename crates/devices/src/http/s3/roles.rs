@@ -22,9 +22,9 @@ use super::super::dial::{Dialer, Ways};
 use super::super::payload::Payload;
 use super::super::proxy::Proxies;
 use super::super::url::Url;
+use super::super::xml;
 use super::keys::{AwsKeys, none};
 use super::profile::Profile;
-use super::xml;
 
 /// Bytes of an answer, and of a file with a token, at most.
 const LONGEST: u64 = 64 << 10;

@@ -9,10 +9,10 @@ use hyper::{Request, StatusCode};
 use super::super::payload::Payload;
 use super::super::signing::Signer;
 use super::super::url::{HttpScheme, Url};
+use super::super::xml;
 use super::keys::KeyRing;
 use super::region::is_region;
 use super::signature::{Signable, SignatureScope, UNSIGNED, amz_date, sha256};
-use super::xml;
 
 /// Headers that are signed, beside those of AWS. Others may be changed on the way.
 const SIGNED: [HeaderName; 6] = [

@@ -5,9 +5,9 @@ use md5::{Digest, Md5};
 
 use super::super::credentials::base64;
 use super::super::site::{Asked, Reply, plain};
+use super::super::xml;
 use super::signature::hex;
 use super::stand_in::{Kept, StoreContents, refused};
-use super::xml;
 
 const MARK: &str = "x-amz-meta-diskferry-upload";
 const SUM: &str = "x-amz-checksum-crc32";

@@ -22,7 +22,7 @@ use super::super::params::HttpParams;
 use super::super::payload::Payload;
 use super::super::shared::back_off;
 use super::super::url::Url;
-use super::xml;
+use super::super::xml;
 
 /// Bytes of an answer, at most.
 const LONGEST: u64 = 1 << 20;

@@ -22,11 +22,11 @@ use runtime::{Condvar, Mutex, MutexGuard, to_usize};
 use super::super::answer::protocol;
 use super::super::calling::Caller;
 use super::super::credentials::base64;
+use super::super::xml;
 use super::params::encoded;
 use super::parts::PartSizes;
 use super::signature::hex;
 use super::store::{ObjectStore, StoreAnswer, StoreRequest};
-use super::xml;
 
 /// Bytes of parts in memory, but for one that is longer by itself.
 const ROOM: u64 = 96 << 20;
