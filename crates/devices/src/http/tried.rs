@@ -15,6 +15,7 @@ use super::connection::HttpConnection;
 use super::payload::Payload;
 use super::transport::HttpTransport;
 use super::url::Url;
+use super::xml;
 use runtime::Bell;
 
 /// Answers that one connection brings, at most.
@@ -29,6 +30,8 @@ const RANGE: (u64, u64) = (100, 200);
 /// The error for a server that sends `bytes`, one part for each request, and hangs up.
 pub(crate) fn tried(bytes: &[u8]) -> Vec<Error> {
     let mut wrong = Vec::new();
+    // A store's answer has these.
+    let _ = (xml::code(bytes), xml::text(bytes, "ETag"));
     if let Err(e) = ask(bytes, &mut wrong) {
         wrong.push(e);
     }

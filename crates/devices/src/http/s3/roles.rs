@@ -243,3 +243,85 @@ impl Service {
         Err(Error::new(ErrorKind::PermissionDenied, Fault::Peer, action).on(&url))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::site::{Asked, Reply, Site, plain, status};
+    use super::*;
+
+    const JSON: &str = r#"{"Code":"Success","AccessKeyId":"A","SecretAccessKey":"hidden","Token":"t","Expiration":"2100-01-31T23:59:59Z"}"#;
+    const XML: &str = "<R><Credentials><AccessKeyId>A</AccessKeyId><SecretAccessKey>hidden</SecretAccessKey>\
+         <SessionToken>t</SessionToken><Expiration>2100-01-31T23:59:59.000Z</Expiration></Credentials></R>";
+
+    fn said(body: &str) -> Reply {
+        plain("200 OK", &[&format!("Content-Length: {}", body.len())], body.as_bytes())
+    }
+
+    /// A service that gives keys to who asks as one has to, and what variables lead to it.
+    fn service(asked: &Asked) -> Reply {
+        let body = String::from_utf8(asked.body.clone()).unwrap();
+        let roles = "/latest/meta-data/iam/security-credentials/";
+        let has = |name: &str, value: &str| asked.header(name) == Some(value);
+        match (asked.method.as_str(), asked.path.as_str()) {
+            ("PUT", "/latest/api/token") if has("x-aws-ec2-metadata-token-ttl-seconds", "300") => {
+                said("session")
+            }
+            ("GET", path) if path == roles && has("x-aws-ec2-metadata-token", "session") => {
+                said("a-role\n")
+            }
+            ("GET", path) if path == format!("{roles}a-role") => said(JSON),
+            ("GET", "/container") if has("authorization", "let me in") => said(JSON),
+            ("POST", "/")
+                if body.contains("WebIdentityToken=a%2Fb&") || body.ends_with("=a%2Fb") =>
+            {
+                said(XML)
+            }
+            _ => status("403 Forbidden", &[]),
+        }
+    }
+
+    #[test]
+    fn each_service_is_asked_in_its_own_way() {
+        let scratch = trial::Scratch::new("/tmp");
+        let token = scratch.file("token", b"a/b\n").display().to_string();
+        let site = Site::new(service);
+        let url = site.url("");
+        let get = |name: &'static str| match name {
+            "AWS_WEB_IDENTITY_TOKEN_FILE" => Some(token.clone()),
+            "AWS_ROLE_ARN" => Some("arn:aws:iam::1:role/x".to_owned()),
+            "AWS_ENDPOINT_URL_STS" | "AWS_EC2_METADATA_SERVICE_ENDPOINT" => Some(url.clone()),
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI" => Some(format!("{url}/container")),
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN" => Some("let me in".to_owned()),
+            _ => None,
+        };
+        for service in [
+            KeyService::web_identity(&get, "us-east-1"),
+            KeyService::container(&get),
+            KeyService::machine(&get),
+        ] {
+            let service = service.unwrap();
+            let keys = service.fetch().unwrap_or_else(|e| panic!("{service:?}: {e}"));
+            assert_eq!((keys.id.as_str(), keys.secret.0.as_str()), ("A", "hidden"), "{service:?}");
+            assert_eq!(keys.token.as_ref().map(|token| token.0.as_str()), Some("t"));
+            assert_eq!(keys.until, iso_time("2100-01-31T23:59:59Z"));
+            assert!(!format!("{service:?} {keys:?}").contains("hidden"));
+        }
+    }
+
+    #[test]
+    fn what_a_service_refuses_or_makes_up_is_an_error_that_shows_nothing_of_it() {
+        for answer in [
+            said("hidden"),
+            said(r#"{"AccessKeyId":"hidden"}"#),
+            plain("403 Forbidden", &["Content-Length: 32"], b"<E><Code>hidden me</Code></E>123"),
+            plain("200 OK", &["Content-Length: 100000"], &[b'a'; 100_000]),
+        ] {
+            let site = Site::new(move |_| answer.clone());
+            let url = Some(site.url("/"));
+            let get =
+                move |name| url.clone().filter(|_| name == "AWS_CONTAINER_CREDENTIALS_FULL_URI");
+            let error = KeyService::container(&get).unwrap().fetch().unwrap_err().to_string();
+            assert!(!error.contains("hidden") && error.len() < 300, "{error}");
+        }
+    }
+}

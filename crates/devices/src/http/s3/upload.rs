@@ -363,7 +363,10 @@ impl Upload {
             (_, Ok(answer)) if !answer.is_done() => {
                 return Err(self.store.refusal(action, &answer));
             }
-            (Err(e), Ok(_)) => return Err(e),
+            (Err(e), Ok(_)) => {
+                let action = "the store has made the object, but it cannot be looked at";
+                return Err(Error::new(e.kind(), e.fault(), action).with_source(e));
+            }
             (Ok(found), Ok(_)) if found.is_done() => {
                 let action = "look at the object: it is another than the one that was made";
                 return Err(Error::new(ErrorKind::Mismatch, Fault::Peer, action));

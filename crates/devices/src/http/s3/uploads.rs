@@ -32,7 +32,8 @@ fn write(created: &Created, bytes: &[u8]) -> Result<()> {
         let data = Buffer::copy_of(part).into();
         let operation = Operation::Write { offset: (at * piece) as u64, data, fua: false };
         let tell = tell.clone();
-        device.submit(operation, Box::new(move |done| tell.send(done).unwrap()));
+        // After a failure nobody waits for the others.
+        device.submit(operation, Box::new(move |done| drop(tell.send(done))));
     }
     for _ in &places {
         told.recv().unwrap().map(|done| assert!(matches!(done, Outcome::Done)))?;
@@ -118,7 +119,7 @@ fn an_object_that_is_there_stays_unless_it_is_to_be_replaced() {
 
 #[test]
 fn what_fails_is_tried_again_and_what_goes_on_failing_leaves_nothing() {
-    let bytes = content(40 * MIB);
+    let bytes = content(20 * MIB);
     for what in ["500", "503", "drop", "cut", "sum"] {
         for always in [false, true] {
             let store = Store::new(move |asked| {
@@ -227,7 +228,7 @@ fn what_is_dropped_or_removed_is_given_up() {
 
 #[test]
 fn whatever_breaks_at_random_what_is_there_is_right_or_nothing_is() {
-    let rounds = std::env::var("S3_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
+    let rounds = std::env::var("S3_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     for round in 0..rounds {
         let size = 8 * MIB + to_usize(spread_bits(round) % (20 << 20));
         let bytes = content(size);
@@ -244,6 +245,11 @@ fn whatever_breaks_at_random_what_is_there_is_right_or_nothing_is() {
         });
         match put(&store, &["retry=2"], &bytes) {
             Ok(()) => is_there(&store, &bytes),
+            // It can be there when the store could not be asked whether it is.
+            Err(e) if store.contents.lock().objects.contains_key(PATH) => {
+                assert!(e.to_string().contains("has made the object"), "{e}");
+                is_there(&store, &bytes);
+            }
             Err(_) => nothing_is_left(&store),
         }
     }
