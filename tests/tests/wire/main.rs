@@ -21,6 +21,7 @@ mod peers_against_our_server;
 mod plugins;
 mod proxy;
 mod reconnecting;
+mod s3;
 mod secrets;
 mod server_conformance;
 mod server_log;

@@ -1,0 +1,146 @@
+//! The device `s3` and a real store (versitygw over a folder), through the program.
+//!
+//! The store checks each signature and each sum with code of its own. Where it is not installed
+//! these tests are skipped; what fails in a store is scripted beside the device
+//! (`crates/devices/src/http/s3/uploads.rs`).
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use blackbox::eventually;
+use blackbox::peers::{find, peer, skip_environment};
+use blackbox::run::{Job, ours, program, run};
+use blackbox::temp::{TempDir, pattern};
+use rustix::process::Signal;
+
+const ID: &str = "AKIDOFATEST";
+const SECRET: &str = "0b5ec7e75ec2e75ec2e75ec2e75ec2ea";
+
+/// A store with one bucket, `disks`, which is a folder.
+struct Gateway {
+    child: Child,
+    temp: TempDir,
+    port: u16,
+}
+
+impl Gateway {
+    fn start() -> Option<Self> {
+        // It is in no distribution: `go install github.com/versity/versitygw/cmd/versitygw@latest`.
+        let Some(gateway) = find("versitygw") else {
+            skip_environment("needs versitygw");
+            return None;
+        };
+        let temp = TempDir::new();
+        fs::create_dir_all(temp.join("data/disks")).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Command::new(gateway)
+            .env("ROOT_ACCESS_KEY", ID)
+            .env("ROOT_SECRET_KEY", SECRET)
+            .args(["--port", &format!("127.0.0.1:{port}"), "posix"])
+            .arg(temp.join("data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("the store listens", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Some(Self { child, temp, port })
+    }
+
+    fn object(&self, key: &str) -> PathBuf {
+        self.temp.join("data/disks").join(key)
+    }
+
+    /// The program, with keys in its environment.
+    fn ours<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = ours(words);
+        command
+            .env("AWS_ACCESS_KEY_ID", ID)
+            .env("AWS_SECRET_ACCESS_KEY", SECRET)
+            .env("AWS_ENDPOINT_URL_S3", format!("http://127.0.0.1:{}", self.port))
+            .env_remove("AWS_PROFILE");
+        command
+    }
+
+    /// Files of uploads that are not complete.
+    fn unfinished(&self) -> usize {
+        let folder = self.object(".sgwtmp/multipart");
+        fs::read_dir(folder).map_or(0, |found| found.flatten().count())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_disk_goes_up_and_comes_down_and_is_not_replaced_unless_that_is_said() {
+    let Some(store) = Gateway::start() else { return };
+    let content = pattern(0, 30_000_001);
+    let source = store.temp.file("disk", &content);
+    let (source, copy) = (source.to_str().unwrap(), store.temp.join("copy"));
+    let name = "s3://disks/a folder/é+1.raw";
+    run(&mut store.ours(["copy", source, name])).succeeded();
+    assert!(fs::read(store.object("a folder/é+1.raw")).unwrap() == content);
+    run(&mut store.ours(["copy", name, copy.to_str().unwrap()])).succeeded();
+    assert!(fs::read(&copy).unwrap() == content);
+    run(&mut store.ours(["compare", "-f", "raw", "-F", "raw", source, name])).succeeded();
+    let said = run(&mut store.ours(["copy", "memory:512", name]));
+    assert!(said.failed().contains("overwrite=true"), "{said:?}");
+    assert!(fs::read(store.object("a folder/é+1.raw")).unwrap() == content);
+    run(&mut store.ours(["copy", "memory:512", &format!("{name}?overwrite=true")])).succeeded();
+    assert_eq!(fs::read(store.object("a folder/é+1.raw")).unwrap(), [0; 512]);
+}
+
+#[test]
+fn images_go_up_in_one_pass_where_their_form_allows_it() {
+    let Some(store) = Gateway::start() else { return };
+    let content = pattern(0, 20 << 20);
+    let source = store.temp.file("disk", &content);
+    let source = source.to_str().unwrap();
+    // There is no room for a temporary file.
+    let mut up =
+        store.ours(["convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=streamOptimized"]);
+    run(up.args([source, "s3://disks/vm.vmdk"]).env("TMPDIR", "/nonexistent")).succeeded();
+    let mut up = store.ours(["convert", "-f", "raw", "-O", "qcow2"]);
+    run(up.args([source, "s3://disks/vm.qcow2"]).env("TMPDIR", "/nonexistent")).succeeded();
+    let said = run(store
+        .ours(["convert", "-c", "-f", "raw", "-O", "qcow2"])
+        .args([source, "s3://disks/c"]));
+    assert!(said.failed().contains("not made in one go"), "{said:?}");
+    assert!(!store.object("c").exists());
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    for (format, key) in [("vmdk", "vm.vmdk"), ("qcow2", "vm.qcow2")] {
+        let words = ["compare", "-f", "raw", "-F", format, source];
+        run(program(&qemu_img, words).arg(store.object(key))).succeeded();
+    }
+}
+
+#[test]
+fn an_interrupted_copy_leaves_neither_an_object_nor_parts_and_no_secret_is_told() {
+    let Some(store) = Gateway::start() else { return };
+    // No end of it: it goes on until it is stopped.
+    let words = ["copy", "-v", "sparse-random:1T?seed=1&percent=100", "s3://disks/big"];
+    let job = Job::start(&mut store.ours(words));
+    eventually("an upload has begun", || (store.unfinished() > 0).then_some(()));
+    let line = fs::read(format!("/proc/{}/cmdline", job.pid().as_raw_nonzero())).unwrap();
+    assert!(!String::from_utf8_lossy(&line).contains(SECRET));
+    job.signal(Signal::INT);
+    let said = job.wait();
+    assert_eq!(said.status.code(), Some(130), "{said:?}");
+    assert!(!said.stderr.contains(SECRET) && !said.stdout.contains(SECRET));
+    assert!(!store.object("big").exists() && store.unfinished() == 0);
+    for words in [
+        &["copy", "s3://disks/none", "null:"][..],
+        &["copy", "memory:1M", "s3://none/x"],
+        &["info", "s3://disks/none?secret-key=0b5ec7e75ec2e75ec2e75ec2e75ec2ea&access-key=x"],
+    ] {
+        let said = run(&mut store.ours(words.iter().copied()));
+        assert!(!said.failed().contains(SECRET), "{}", said.stderr);
+    }
+}
