@@ -25,6 +25,7 @@ mod detach;
 mod digest;
 mod elsewhere;
 mod failure;
+mod fleet;
 mod force;
 mod formats;
 mod formatting;

@@ -112,6 +112,20 @@ pub(crate) static TOPICS: &[Topic] = &[
     },
     Topic {
         title: ENVIRONMENT,
+        concerns: |_, command| has(command, "of"),
+        entries: &[
+            (
+                "SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_MIN, SLURM_ARRAY_TASK_STEP, SLURM_ARRAY_TASK_COUNT",
+                "Which share of a plan this is, in a task of an array job of Slurm.",
+            ),
+            (
+                "JOB_COMPLETION_INDEX",
+                "The same in a pod of an Indexed Job of Kubernetes; --of says how many there are.",
+            ),
+        ],
+    },
+    Topic {
+        title: ENVIRONMENT,
         concerns: |verb, command| has(command, "progress") && verb.status.contains("SIGINT"),
         entries: &[(
             "LC_ALL, LC_CTYPE, LANG",

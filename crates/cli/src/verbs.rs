@@ -15,8 +15,8 @@ use crate::page::wrap;
 use crate::verb::Verb;
 use crate::{
     amend, attached, bitmap, bracket, cache, check, commit, compare, completions, convert, copy,
-    create, ctl, dd, detach, digest, elsewhere, help, info, inspect, list, man, map, measure,
-    output, prealloc, rebase, resize, serve, shell, snapshot, trim, verify, zero,
+    create, ctl, dd, detach, digest, elsewhere, fleet, help, info, inspect, list, man, map,
+    measure, output, prealloc, rebase, resize, serve, shell, snapshot, trim, verify, zero,
 };
 
 /// All verbs, in the order in which help shows them.
@@ -49,6 +49,10 @@ pub(crate) static VERBS: &[Verb] = &[
     zero::VERB,
     trim::VERB,
     cache::VERB,
+    fleet::PLAN,
+    fleet::RUN,
+    fleet::FINISH,
+    fleet::STATUS,
     shell::VERB,
     help::VERB,
     completions::VERB,

@@ -33,6 +33,8 @@ const RANGES: usize = 1024;
 /// Places that are read to recognise a disk, and bytes read at each.
 const PLACES: u64 = 32;
 const SAMPLE: u64 = 4 << 10;
+/// Bytes of a part of a disk for each place in it, where it is short.
+const APART: u64 = 1 << 20;
 
 /// By what a disk is recognised.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -46,19 +48,32 @@ impl DiskIdentity {
     /// It cannot be read.
     pub fn of_source(named: &Named, disk: &Edge, version: Option<&str>) -> Result<Self> {
         let size = disk.info().size;
-        let sample = sample(disk, size)?;
-        let mut all = json!({"name": named.to_string(), "size": size, "sample": sample});
+        let sample = sample(disk, 0..size, PLACES)?;
+        let mut all = Self::anywhere(named, size, version);
+        all.0["sample"] = sample.into();
+        if let Some(about) = about(named) {
+            all.0["file"] = json!([about.dev(), about.ino(), about.rdev()]);
+        }
+        Ok(all)
+    }
+
+    /// The same as each machine sees it: without the numbers that a system gives to its files, and
+    /// without what it holds. Nothing is read.
+    pub(crate) fn anywhere(named: &Named, size: u64, version: Option<&str>) -> Self {
+        let mut all = json!({"name": named.to_string(), "size": size});
         if let Some(version) = version {
             all["version"] = version.into();
         }
-        if let Some(about) = about(named) {
-            all["file"] = json!([about.dev(), about.ino(), about.rdev()]);
-            // That of a block device is the time of its node.
-            if about.file_type().is_file() {
-                all["written"] = json!([about.mtime(), about.mtime_nsec()]);
-            }
+        // The time of a block device is that of its node.
+        if let Some(about) = about(named).filter(|about| about.file_type().is_file()) {
+            all["written"] = json!([about.mtime(), about.mtime_nsec()]);
         }
-        Ok(Self(all))
+        Self(all)
+    }
+
+    /// As JSON.
+    pub(crate) fn json(&self) -> &Value {
+        &self.0
     }
 
     /// That of a target, which the copy itself writes.
@@ -72,7 +87,7 @@ impl DiskIdentity {
     }
 
     /// What differs from another one, in words; `None`: nothing.
-    fn differs(&self, then: &Value) -> Option<String> {
+    pub(crate) fn differs(&self, then: &Value) -> Option<String> {
         let words = [
             ("name", "its name"),
             ("size", "its size"),
@@ -100,19 +115,25 @@ fn about(named: &Named) -> Option<std::fs::Metadata> {
     std::fs::metadata(text::path(named.path()?)).ok()
 }
 
-/// A digest of bytes at places all over a disk.
-fn sample(disk: &Edge, size: u64) -> Result<String> {
+/// A digest of a part of a disk, of few bytes beside those in it.
+pub(crate) fn sample_of_part(disk: &Edge, range: Range<u64>) -> Result<String> {
+    let count = (range.end.saturating_sub(range.start) / APART).clamp(4, PLACES);
+    sample(disk, range, count)
+}
+
+/// A digest of bytes at so many places all over a range of a disk.
+fn sample(disk: &Edge, range: Range<u64>, count: u64) -> Result<String> {
     let mut all = Vec::new();
-    for place in places(size) {
-        all.extend(bytes(disk, &place)?);
+    for place in places(range.end.saturating_sub(range.start), count) {
+        all.extend(bytes(disk, &(range.start + place.start..range.start + place.end))?);
     }
     Ok(digest_of(DigestAlgorithm::Blake3, &all).to_string())
 }
 
-/// Places of a disk of `size` bytes, the first and the last byte among them.
-fn places(size: u64) -> impl Iterator<Item = Range<u64>> {
-    let step = (size / PLACES).max(SAMPLE);
-    let starts = (0..PLACES).map(move |n| n.saturating_mul(step)).filter(move |at| *at < size);
+/// So many places of a disk of `size` bytes, and its last byte.
+fn places(size: u64, count: u64) -> impl Iterator<Item = Range<u64>> {
+    let step = (size / count).max(SAMPLE);
+    let starts = (0..count).map(move |n| n.saturating_mul(step)).filter(move |at| *at < size);
     let last = size.saturating_sub(SAMPLE);
     starts.chain((size > 0).then_some(last)).map(move |at| at..size.min(at + SAMPLE))
 }
@@ -298,9 +319,13 @@ fn read(file: &File) -> Result<(Option<Found>, u64)> {
 
 /// Whether the first line was not written to its end: nothing has begun.
 fn is_cut_head(line: &[u8]) -> bool {
-    const HEAD: &[u8] = b"{\"journal\":";
-    let begins = line.get(..HEAD.len()).unwrap_or(line);
-    !line.ends_with(b"\n") && HEAD.starts_with(begins)
+    is_cut(line, b"{\"journal\":")
+}
+
+/// Whether a line that begins like this was not written to its end.
+pub(crate) fn is_cut(line: &[u8], begins: &[u8]) -> bool {
+    let there = line.get(..begins.len()).unwrap_or(line);
+    !line.ends_with(b"\n") && begins.starts_with(there)
 }
 
 impl Found {

@@ -15,6 +15,7 @@ mod examples;
 mod filters;
 mod filters_partition;
 mod filters_store;
+mod fleet;
 mod formats;
 mod habits;
 mod help;

@@ -24,6 +24,7 @@ use crate::output;
 use crate::progress::has_blocks;
 use crate::verb::Verb;
 use picture::Picture;
+pub(crate) use picture::escaped;
 
 pub(crate) const VERB: Verb = Verb {
     name: "map",

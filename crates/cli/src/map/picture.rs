@@ -137,7 +137,7 @@ impl Picture {
 }
 
 /// Text within XML.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut safe = String::new();
     for c in text.chars() {
         match c {

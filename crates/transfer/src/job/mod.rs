@@ -20,15 +20,15 @@ mod create;
 mod error;
 mod made;
 mod overlay;
-mod placed;
+pub(crate) mod placed;
 mod planned;
 mod range;
 mod related;
-mod resuming;
+pub(crate) mod resuming;
 mod running;
 mod source;
 mod target;
-mod verify;
+pub(crate) mod verify;
 
 use std::fs::File;
 use std::ops::Range;
@@ -68,6 +68,8 @@ pub struct CopyJob {
     pub salvages: Option<Arc<OnUnread>>,
     /// The sources are not locked against others.
     pub shares: bool,
+    /// Neither is the target: others write other ranges of it.
+    pub shares_target: bool,
     /// Where the bytes go.
     pub target: Named,
     /// Its format, and filters over it.
@@ -164,6 +166,7 @@ impl CopyJob {
             at: None,
             salvages: None,
             shares: false,
+            shares_target: false,
             target,
             target_stack,
             over_target: None,

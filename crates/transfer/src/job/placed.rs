@@ -54,7 +54,7 @@ pub(super) fn place(job: &CopyJob) -> Result<Option<MadeTarget>> {
 }
 
 /// Makes a file with this text, unless there is one.
-pub(super) fn write(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     let written = match names::make(path, 0o666) {
         Ok(file) => std::fs::File::from(file).write_all(text.as_bytes()),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -77,7 +77,7 @@ pub(super) fn adopt(path: &Path, begins: &str) {
 }
 
 /// Removes a file, if it is there.
-pub(super) fn remove(path: &Path) -> Result<()> {
+pub(crate) fn remove(path: &Path) -> Result<()> {
     let found = std::fs::symlink_metadata(path);
     let removed = found.and_then(|found| names::remove(path, (found.dev(), found.ino())));
     match removed {

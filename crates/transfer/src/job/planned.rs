@@ -88,8 +88,10 @@ impl SourcedJob {
         let proof = digest_of(&job).map(|digest| ContentProof::begin(&digest, source.size()));
         let proof = proof.transpose()?;
         let options = Options {
-            witness: proof.as_ref().map(ContentProof::watched),
-            apart,
+            witness: proof.as_ref().map(ContentProof::watched).or(job.options.witness.clone()),
+            // Zeroing in advance, by a process that was killed, must not overtake what the next one
+            // writes.
+            apart: apart && job.options.durably.is_none(),
             anew: Some(source::anew(&job, &context)),
             ..for_target(target.holds, job.options.clone())
         };

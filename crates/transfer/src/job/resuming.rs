@@ -21,7 +21,7 @@ const FLUSHES: RangeInclusive<u64> = 4 << 20..=64 << 20;
 const QUEUE: u64 = 2 << 20;
 
 /// The end of the name of the file beside a target that says that it is not complete.
-const MARK: &str = ".incomplete";
+pub(crate) const MARK: &str = ".incomplete";
 
 /// The journal of a job.
 #[derive(Clone, Debug)]

@@ -139,6 +139,7 @@ fn options_of_target(job: &CopyJob) -> OpenOptions {
     OpenOptions {
         connections: job.connections,
         force: job.force,
+        lock: !job.shares_target,
         once: true,
         new: job.is_new,
         ..OpenOptions::read_write()

@@ -1,0 +1,189 @@
+//! What every plan keeps, whoever wrote it: counts and lengths have limits, shards are in order and
+//! cover their disks, no two disks share a target, and no name has a secret in it.
+
+use std::collections::HashSet;
+
+use device::{Error, ErrorKind, Fault, Name, Param, Result, secret};
+use disk::Named;
+
+use super::plan::{FleetDisk, FleetPlan, WantedDisk};
+use crate::manifest::stretch_for;
+
+/// Words in the keys of parameters that are secrets, or may have one in them.
+const SECRETS: [&str; 6] = ["password", "secret", "token", "bearer", "cookie", "header"];
+/// Disks, and shards, of a plan.
+pub(super) const DISKS: usize = 100_000;
+pub(super) const SHARDS: usize = 1_000_000;
+/// Bytes in a name.
+const NAME: usize = 64 << 10;
+/// Readers of a source host.
+const READERS: u16 = 1024;
+
+/// Refuses a plan that breaks a rule.
+pub(super) fn plan(plan: &FleetPlan) -> Result<()> {
+    let shards: usize = plan.disks.iter().map(|disk| disk.shards.len()).sum();
+    if plan.disks.len() > DISKS || shards > SHARDS {
+        let action = format!("read the plan: it has more than {DISKS} disks, or {SHARDS} shards");
+        return Err(Error::new(ErrorKind::Limit, Fault::User, action));
+    }
+    if !plan.state.is_absolute() {
+        return Err(broken("its state directory is no absolute path"));
+    }
+    let readers = plan.limits.readers.is_some_and(|n| n == 0 || n > READERS);
+    if readers || plan.limits.rate == Some(0) || plan.limits.shard == 0 {
+        return Err(broken("its limits make no sense"));
+    }
+    wanted(plan.disks.iter().map(|disk| &disk.wanted))?;
+    plan.disks
+        .iter()
+        .try_for_each(|planned| disk(planned).map_err(|e| e.on(planned.wanted.shown())))
+}
+
+/// Refuses limits that no plan may have.
+pub(super) fn limits(limits: super::FleetLimits) -> Result<()> {
+    if limits.readers.is_some_and(|n| n == 0 || n > READERS) {
+        return Err(Error::invalid(format!("readers: must be from 1 to {READERS}")));
+    }
+    if limits.rate == Some(0) || limits.shard == 0 {
+        return Err(Error::invalid("shard-size, rate: must be more than 0"));
+    }
+    Ok(())
+}
+
+/// Refuses disks that cannot be in one plan.
+pub(super) fn wanted<'a>(disks: impl Iterator<Item = &'a WantedDisk> + Clone) -> Result<()> {
+    let sources: HashSet<&str> = disks.clone().map(|disk| &*disk.source).collect();
+    let mut targets = HashSet::new();
+    for disk in disks {
+        if disk.source.len() > NAME || disk.target.len() > NAME {
+            return Err(broken("a name is too long"));
+        }
+        let name = disk.shown();
+        if !targets.insert(&*disk.target) {
+            return Err(Error::invalid("two disks have this target").on(name));
+        }
+        if sources.contains(&*disk.target) {
+            return Err(Error::invalid("this target is the source of a disk").on(name));
+        }
+        no_secret(&disk.source)?;
+        no_secret(&disk.target)?;
+        fits(disk).map_err(|e| e.on(name))?;
+    }
+    Ok(())
+}
+
+/// Refuses a target into which a copy cannot go on.
+fn fits(disk: &WantedDisk) -> Result<()> {
+    disk.source()?;
+    let (target, stack) = disk.target()?;
+    let image = stack.image();
+    let Some(format) = image.format() else { return Ok(()) };
+    if format.write.is_none() || !disk::files_beside(&target, image).is_empty() {
+        let action = format!(
+            "plan the copy: a {} image is written once, from its beginning to its end, so no copy into it can \
+             go on: copy into a raw disk, or an image that can be written in any order",
+            format.word
+        );
+        return Err(Error::invalid(action));
+    }
+    Ok(())
+}
+
+fn disk(disk: &FleetDisk) -> Result<()> {
+    if i64::try_from(disk.size).is_err() || disk.stretch != stretch_for(disk.size) {
+        return Err(broken("the size of a disk, or of its stretches, makes no sense"));
+    }
+    let mut at = 0;
+    for shard in &disk.shards {
+        let range = &shard.range;
+        let on_grid = range.end.is_multiple_of(disk.stretch) || range.end == disk.size;
+        let len = range.end.saturating_sub(range.start);
+        if range.start != at || range.is_empty() || !on_grid || shard.data > len {
+            return Err(broken("the shards of a disk are not in order"));
+        }
+        at = range.end;
+    }
+    if at != disk.size {
+        return Err(broken("the shards of a disk are not all of it"));
+    }
+    if disk.shards.len() > 1 && disk.wanted.has_one_writer()? {
+        return Err(broken("an image that has one writer has several shards"));
+    }
+    Ok(())
+}
+
+fn broken(why: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, Fault::User, format!("read the plan: {why}"))
+}
+
+/// Refuses a name with a secret in it: plans are copied, kept and read by others.
+fn no_secret(text: &str) -> Result<()> {
+    let name = Name::parse(text)?;
+    let named = Named::of(&name)?;
+    let address = match &name {
+        Name::Uri { text, .. } => Some(text),
+        Name::Device { arg, .. } => Some(arg),
+        Name::Path(_) => None,
+    };
+    let address = address.filter(|address| address.contains("://"));
+    // What is not shown is not to be written, either.
+    let is_plain = |address: &String| named.to_string() == *address && !has_password(address);
+    if address.is_some_and(|address| !is_plain(address)) {
+        return Err(refuse(&named, "the address has a password, or a query, in it"));
+    }
+    for (key, value) in named.params().iter() {
+        let is_declared = |param: &Param| param.key == key && param.value == secret::NAMED;
+        let is_secret = SECRETS.iter().any(|word| key.contains(word)) && !key.ends_with("script");
+        let is_literal = !value.starts_with(['+', '-']);
+        if is_literal && (is_secret || named.kind().params.iter().any(is_declared)) {
+            return Err(refuse(&named, &format!("{key}= is written in it")));
+        }
+    }
+    Ok(())
+}
+
+fn has_password(address: &str) -> bool {
+    let (_, rest) = address.split_once("://").unwrap_or_default();
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+}
+
+fn refuse(named: &Named, why: &str) -> Error {
+    // The name as it is shown may have the password of a kind that has none.
+    let action = format!(
+        "plan the copy: the name of a disk ({}) has a secret in it: {why}; name a file or a variable of the \
+         environment instead: password=+FILE, password=-env:NAME",
+        named.kind().word
+    );
+    Error::invalid(action)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_secrets_are_refused_and_their_places_are_not() {
+        for bad in [
+            "https://user:hidden@host/disk",
+            "https://host/disk?signature=hidden",
+            "http:https://host/disk?user=me&password=hidden",
+            "http:https://host/disk?bearer=hidden",
+            "http:https://host/disk?header=Authorization: hidden",
+            "nbd://user:hidden@host/disk",
+        ] {
+            let e = no_secret(bad).unwrap_err().to_string();
+            assert!(!e.contains("hidden"), "{e}");
+        }
+        for good in [
+            "/a/path:with@odd",
+            "nbd://host/export",
+            "nbd+unix:///e?socket=/a",
+            "https://host/disk",
+            "http:https://host/disk?user=me&password=-env:NAME",
+            "http:https://host/disk?user=me&password=+/a/file",
+        ] {
+            no_secret(good).unwrap();
+        }
+    }
+}

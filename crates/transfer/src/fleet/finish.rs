@@ -1,0 +1,247 @@
+//! Finishing a plan: every disk whose shards are durable is read back, compared with the digests of
+//! what was read of its source, and counts as complete from then on. It can be done any number of
+//! times, also after it was killed.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind as Io, Write};
+use std::sync::Arc;
+
+use copy::{Cancel, Options, Progress};
+use device::{Edge, Error, ErrorKind, Fault, Result, text};
+use disk::{OpenOptions, Stack};
+use programs::names;
+use runtime::{Context, Mutex};
+use serde_json::{Value, json};
+
+use super::journal::{ShardJournal, look};
+use super::plan::{FleetDisk, FleetPlan};
+use super::share::ShardNumber;
+use crate::digest::{ContentDigest, DigestedRange, Digester, read};
+use crate::job::placed;
+
+/// How a plan is finished.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FleetFinish {
+    /// What was written is read past the page cache.
+    pub past_cache: bool,
+}
+
+/// A disk that is complete.
+#[derive(Clone, Debug)]
+pub struct FinishedDisk {
+    /// Its number, from 0 on.
+    pub disk: usize,
+    /// Of what it holds.
+    pub digest: ContentDigest,
+    /// It was finished before.
+    pub was: bool,
+}
+
+impl FleetPlan {
+    /// Whether a disk is finished.
+    pub(super) fn is_finished(&self, disk: usize) -> Result<bool> {
+        Ok(self.finished(disk)?.is_some())
+    }
+
+    /// The digest of a disk that is finished.
+    pub(super) fn finished(&self, disk: usize) -> Result<Option<ContentDigest>> {
+        let path = self.record(disk);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == Io::NotFound => return Ok(None),
+            Err(e) => return Err(Error::os("read the record", e).on(path.display())),
+        };
+        let record = serde_json::from_slice::<Value>(&text).ok();
+        let record = record.filter(|record| record["plan"].as_str() == Some(&*self.id));
+        let digest = record.and_then(|record| ContentDigest::parse(record["digest"].as_str()?));
+        let wrong = || {
+            let action =
+                "read the record that a disk is finished: it is of another plan, or not whole";
+            Error::new(ErrorKind::Corrupt, Fault::File, action).on(path.display())
+        };
+        digest.ok_or_else(wrong).map(Some)
+    }
+}
+
+/// Finishes a plan. `tell` is called with each disk that is complete.
+///
+/// # Errors
+/// `Locked`: shards are missing or running; all of them are named, and nothing was changed.
+/// `Mismatch`: a target holds something else than was copied to it. Disks before it are finished.
+pub fn finish(
+    plan: &FleetPlan,
+    how: FleetFinish,
+    context: &Context,
+    tell: &dyn Fn(&FinishedDisk),
+) -> Result<()> {
+    refuse_missing(plan)?;
+    for (number, disk) in plan.disks.iter().enumerate() {
+        let (digest, was) = match plan.finished(number)? {
+            Some(digest) => (digest, true),
+            None => (
+                one(plan, (number, disk), how, context).map_err(|e| e.on(disk.wanted.shown()))?,
+                false,
+            ),
+        };
+        clean(plan, number, disk)?;
+        tell(&FinishedDisk { disk: number, digest, was });
+    }
+    Ok(())
+}
+
+/// Names of shards in one message.
+const NAMED: usize = 8;
+
+fn refuse_missing(plan: &FleetPlan) -> Result<()> {
+    let mut missing = Vec::new();
+    let mut last = None;
+    for number in plan.numbers() {
+        // The first of each disk asks for its record.
+        if last != Some(number.disk) && plan.is_finished(number.disk)? {
+            last = Some(number.disk);
+        }
+        if last == Some(number.disk) {
+            continue;
+        }
+        let why = match look(plan, number)? {
+            None => "was not begun".to_owned(),
+            Some((_, true)) => "is running".to_owned(),
+            Some((noted, false)) if noted.done => continue,
+            Some((noted, false)) => noted
+                .failed
+                .map_or_else(|| "is not done".to_owned(), |why| format!("failed: {why}")),
+        };
+        missing.push((number, why));
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let name = |(number, why): &(ShardNumber, String)| {
+        let disk = plan.disks.get(number.disk).map(|disk| disk.wanted.shown()).unwrap_or_default();
+        format!("{}.{} ({disk}) {why}", number.disk, number.shard)
+    };
+    let mut names: Vec<_> = missing.iter().take(NAMED).map(name).collect();
+    if missing.len() > NAMED {
+        names.push(format!("and {} others", missing.len() - NAMED));
+    }
+    let action =
+        format!("finish the plan: {} shards are missing: {}", missing.len(), names.join("; "));
+    Err(Error::new(ErrorKind::Locked, Fault::User, action))
+}
+
+/// Proves that a target holds what its journals say, makes it durable, and records that.
+fn one(
+    plan: &FleetPlan,
+    (number, disk): (usize, &FleetDisk),
+    how: FleetFinish,
+    context: &Context,
+) -> Result<ContentDigest> {
+    // No process writes to the target from here on: those that began before have a lock, and those
+    // that begin later see that the shard is done, or the record.
+    let mut wanted = BTreeMap::new();
+    for shard in 0..disk.shards.len() {
+        let number = ShardNumber { disk: number, shard };
+        let journal = ShardJournal::found(plan, number)?.filter(|journal| journal.noted.done);
+        let Some(mut journal) = journal else {
+            let action = format!("finish the plan: shard {}.{shard} is running", number.disk);
+            return Err(Error::new(ErrorKind::Locked, Fault::User, action));
+        };
+        wanted.append(&mut journal.noted.digests);
+    }
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let each = found.clone();
+    let digester = Digester::new(plan.digest)
+        .with_stretches(disk.stretch, move |range: DigestedRange| each.lock().push(range));
+    // Nobody else writes to it meanwhile, as far as locks tell.
+    let held = open(disk, &OpenOptions { once: true, ..OpenOptions::read_write() }, context)?;
+    if held.info().abilities.flush {
+        // Each shard was durable when it was done; this is for what another machine may hold back.
+        held.flush()?;
+    }
+    let target = match how.past_cache {
+        true => {
+            let options = OpenOptions {
+                once: true,
+                past_cache: true,
+                lock: false,
+                ..OpenOptions::read_only()
+            };
+            open(disk, &options, context)?
+        }
+        false => held.clone(),
+    };
+    let watched = (&Progress::default(), &Cancel::default());
+    let digest = read(&target, &Arc::new(digester), &Options::default(), watched, context)?;
+    compare(plan, (number, disk), &mut wanted, &found.lock())?;
+    record(plan, number, disk, &digest)?;
+    Ok(digest)
+}
+
+/// The part of the target that was written.
+fn open(disk: &FleetDisk, options: &OpenOptions, context: &Context) -> Result<Edge> {
+    let (target, stack) = disk.wanted.target()?;
+    let edge = disk::open(&target, &stack, options, context)?.edge;
+    if edge.info().size == disk.size {
+        return Ok(edge);
+    }
+    Stack::parse([&*format!("offset?offset=0&range={}", disk.size)])?.over(edge, context)
+}
+
+fn compare(
+    plan: &FleetPlan,
+    (number, disk): (usize, &FleetDisk),
+    wanted: &mut BTreeMap<u64, ContentDigest>,
+    found: &[DigestedRange],
+) -> Result<()> {
+    for DigestedRange { range, digest } in found {
+        let differs = match digest {
+            Some(digest) => (wanted.remove(&range.start) != Some(*digest)).then_some(range.start),
+            // Several stretches of zeroes.
+            None => wanted.range(range.clone()).next().map(|(start, _)| *start),
+        };
+        let Some(at) = differs else { continue };
+        let shard = disk.shards.iter().position(|shard| shard.range.contains(&at)).unwrap_or(0);
+        let journal = plan.journal(ShardNumber { disk: number, shard });
+        let action = format!(
+            "finish the plan: the target does not hold what shard {number}.{shard} copied to it, in the stretch from {at} \
+             on: it was written by another, or lost what was durable; remove {} and run that shard again",
+            journal.display()
+        );
+        return Err(Error::new(ErrorKind::Mismatch, Fault::File, action));
+    }
+    Ok(())
+}
+
+/// Records that a disk is finished.
+fn record(plan: &FleetPlan, number: usize, disk: &FleetDisk, digest: &ContentDigest) -> Result<()> {
+    let (path, new) = (plan.record(number), plan.new_record(number));
+    let text = json!({"plan": plan.id, "size": disk.size, "digest": digest.to_string()});
+    placed::remove(&new)?;
+    let write = || {
+        let mut file = File::from(names::make(&new, 0o666)?);
+        writeln!(file, "{text}")?;
+        file.sync_all()?;
+        names::replace(&path, &new)?;
+        names::sync(&path)
+    };
+    write().map_err(|e: std::io::Error| {
+        Error::os("record that the disk is finished", e).on(path.display())
+    })
+}
+
+/// Removes what only a disk has that is not finished.
+fn clean(plan: &FleetPlan, number: usize, disk: &FleetDisk) -> Result<()> {
+    let target = disk.wanted.target()?.0;
+    if let Some(mark) = disk.mark() {
+        placed::remove(&mark)?;
+        if let Some(path) = target.path().map(text::path) {
+            names::sync(&path)
+                .map_err(|e| Error::os("sync the directory of", e).on(path.display()))?;
+        }
+    }
+    for shard in 0..disk.shards.len() {
+        placed::remove(&plan.journal(ShardNumber { disk: number, shard }))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! How far a plan is: what its journals say, without asking any process.
+
+use device::Result;
+
+use super::journal::{RECENT, look, now};
+use super::plan::FleetPlan;
+use super::share::ShardNumber;
+
+/// How far a plan is.
+#[derive(Clone, Debug)]
+pub struct FleetStatus {
+    /// Each of its disks, in order.
+    pub disks: Vec<DiskStatus>,
+}
+
+/// What a shard does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ShardState {
+    /// No process has begun it, or the one that did was stopped.
+    Waiting,
+    /// A process runs it.
+    Running,
+    /// The last run failed, and none has begun since.
+    Failed,
+    /// All of it is durable.
+    Done,
+}
+
+/// How far a disk is.
+#[derive(Clone, Debug)]
+pub struct DiskStatus {
+    /// Its target, for people.
+    pub target: String,
+    /// Bytes of the disk.
+    pub size: u64,
+    /// Bytes of data in it, by the map of its source.
+    pub data: u64,
+    /// Of these, bytes that are durable.
+    pub copied: u64,
+    /// Bytes that became durable in each second of the last minute.
+    pub rate: u64,
+    /// The state of each shard.
+    pub shards: Vec<ShardState>,
+    /// It is finished: proved, and complete.
+    pub finished: bool,
+    /// Why a shard failed.
+    pub failure: Option<String>,
+}
+
+/// Looks how far a plan is.
+///
+/// # Errors
+/// A journal cannot be read.
+pub fn status(plan: &FleetPlan) -> Result<FleetStatus> {
+    let now = now();
+    let (mut disks, mut first) = (Vec::new(), now);
+    for number in 0..plan.disks.len() {
+        let (disk, began) = of(plan, number)?;
+        first = began.unwrap_or(first).min(first);
+        disks.push(disk);
+    }
+    // Of the last minute, or since the first line was written.
+    let since = now.saturating_sub(first).clamp(1, RECENT);
+    disks.iter_mut().for_each(|disk| disk.rate /= since);
+    Ok(FleetStatus { disks })
+}
+
+/// How far a disk is, with the bytes of the last minute for its rate; and when it was begun.
+fn of(plan: &FleetPlan, number: usize) -> Result<(DiskStatus, Option<u64>)> {
+    let Some(disk) = plan.disks.get(number) else { return Err(device::Error::invalid("no disk")) };
+    let finished = plan.is_finished(number)?;
+    let (target, data) = (disk.wanted.shown(), disk.shards.iter().map(|shard| shard.data).sum());
+    let mut status = DiskStatus {
+        target,
+        size: disk.size,
+        data,
+        copied: 0,
+        rate: 0,
+        shards: Vec::new(),
+        finished,
+        failure: None,
+    };
+    if finished {
+        status.copied = data;
+        status.shards = vec![ShardState::Done; disk.shards.len()];
+        return Ok((status, None));
+    }
+    let mut first: Option<u64> = None;
+    for (shard, planned) in disk.shards.iter().enumerate() {
+        let found = look(plan, ShardNumber { disk: number, shard })?;
+        let state = match &found {
+            None => ShardState::Waiting,
+            Some((noted, _)) if noted.done => ShardState::Done,
+            Some((_, true)) => ShardState::Running,
+            Some((noted, false)) if noted.failed.is_some() => ShardState::Failed,
+            Some((_, false)) => ShardState::Waiting,
+        };
+        status.shards.push(state);
+        let Some((noted, _)) = found else { continue };
+        let copied = if noted.done { planned.data } else { noted.data.min(planned.data) };
+        status.copied = status.copied.saturating_add(copied);
+        status.rate = status.rate.saturating_add(noted.recent);
+        first = first.into_iter().chain(noted.first).min();
+        if state == ShardState::Failed {
+            status.failure = status.failure.or(noted.failed);
+        }
+    }
+    Ok((status, first))
+}
+
+impl DiskStatus {
+    /// How many shards are in a state.
+    #[must_use]
+    pub fn count(&self, state: ShardState) -> usize {
+        self.shards.iter().filter(|found| **found == state).count()
+    }
+
+    /// In one word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        let has = |state| self.shards.contains(&state);
+        match () {
+            () if self.finished => "finished",
+            () if self.shards.iter().all(|state| *state == ShardState::Done) => "done",
+            () if has(ShardState::Running) => "running",
+            () if has(ShardState::Failed) => "failed",
+            () => "waiting",
+        }
+    }
+}
+
+impl FleetStatus {
+    /// Bytes of data, and those of them that are durable.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        let sum =
+            |of: fn(&DiskStatus) -> u64| self.disks.iter().map(of).fold(0, u64::saturating_add);
+        (sum(|disk| disk.data), sum(|disk| disk.copied))
+    }
+
+    /// Bytes a second in the last minute.
+    #[must_use]
+    pub fn rate(&self) -> u64 {
+        self.disks.iter().map(|disk| disk.rate).fold(0, u64::saturating_add)
+    }
+
+    /// Seconds until all data is copied, at that rate; `None`: it is not known.
+    #[must_use]
+    pub fn seconds_left(&self) -> Option<u64> {
+        let (all, copied) = self.bytes();
+        let left = all.saturating_sub(copied);
+        match (left, self.rate()) {
+            (0, _) => Some(0),
+            (_, 0) => None,
+            (left, rate) => Some(left.div_ceil(rate)),
+        }
+    }
+}
