@@ -1,7 +1,7 @@
 //! `tar`: shows one file in a tar archive as a disk.
 //!
 //! Opening the filter walks the archive once, from header to header, and takes the first file of
-//! that name. It checks a header before using it: its checksum, its numbers, and that the file lies
+//! that name; without a name the only file that is a disk by its ending, as in an OVA. It checks a header before using it: its checksum, its numbers, and that the file lies
 //! in the archive. It refuses compressed archives and files that are stored sparse. Writes go into
 //! the archive, in place, and never outside the file.
 
@@ -22,7 +22,11 @@ pub(crate) const KIND: FilterKind = FilterKind {
     word: "tar",
     summary: "shows one file of a tar archive as a disk",
     params: &[
-        param("tar-entry", "PATH", "which file, named as in the archive (`tar tf`)"),
+        param(
+            "tar-entry",
+            "PATH",
+            "which file, named as in the archive (`tar tf`); without it the only disk by its ending",
+        ),
         param(
             "tar-limit",
             "SIZE",
@@ -38,6 +42,10 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ..FilterKind::PLAIN
 };
 
+/// Endings of files that are disks.
+const ENDINGS: [&str; 8] = ["img", "qcow2", "raw", "vdi", "vhd", "vhdx", "vmdk", "vpc"];
+/// Disks of an archive that a message names.
+const NAMED: usize = 8;
 /// Bytes to read at a time.
 const PIECE: u64 = 64 << 10;
 /// The most headers to read.
@@ -49,23 +57,33 @@ const LONGEST: u64 = 1 << 20;
 
 /// The place of the file: start and length.
 fn find(params: &Params, below: &Edge) -> Result<(u64, u64)> {
-    let missing = || {
-        Error::invalid(
-            "`tar-entry` must say which file of the archive; for example tar-entry=disk.img",
-        )
-    };
-    let wanted = params.get("tar-entry").filter(|name| !name.is_empty()).ok_or_else(missing)?;
+    let wanted = params.get("tar-entry").filter(|name| !name.is_empty());
     let limit = values::size(params, "tar-limit")?.filter(|limit| *limit > 0);
-    let name = text::path(wanted);
     let mut archive =
         Archive { below, limit: limit.unwrap_or(u64::MAX), piece: Vec::new(), from: 0 };
-    let found = archive.find(name.as_os_str())?;
+    let Some(wanted) = wanted else { return archive.only_disk() };
+    let found = archive.find(text::path(wanted).as_os_str())?;
     found.ok_or_else(|| {
         Error::unfit(format!(
             "there is no file `{}` in the archive; `tar tf` lists them",
             text::shown(wanted)
         ))
     })
+}
+
+/// What is done after a file was seen.
+enum Look {
+    On,
+    Take,
+    End,
+}
+
+/// Whether a file is a disk by its ending.
+fn is_disk(name: &[u8]) -> bool {
+    let last = name.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    let dot = last.iter().rposition(|b| *b == b'.');
+    let ending = dot.and_then(|dot| last.get(dot + 1..)).unwrap_or_default();
+    ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// A walk from header to header of an archive.
@@ -79,7 +97,46 @@ struct Archive<'a> {
 }
 
 impl Archive<'_> {
+    /// The first file of this name.
     fn find(&mut self, wanted: &OsStr) -> Result<Option<(u64, u64)>> {
+        self.walk(&mut |name| if name == wanted.as_bytes() { Look::Take } else { Look::On })
+    }
+
+    /// The only file that is a disk by its ending.
+    fn only_disk(&mut self) -> Result<(u64, u64)> {
+        let mut disks: Vec<Vec<u8>> = Vec::new();
+        self.walk(&mut |name| {
+            if is_disk(name) && !disks.iter().any(|other| *other == name) {
+                disks.push(name.to_owned());
+            }
+            // One too many is enough to say that.
+            if disks.len() > NAMED { Look::End } else { Look::On }
+        })?;
+        let shown = |name: &Vec<u8>| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            format!("`{}`", text::shown(&name))
+        };
+        match &*disks {
+            [only] => {
+                let found = self.find(OsStr::from_bytes(only))?;
+                found.ok_or_else(|| broken("changed while it was read"))
+            }
+            [] => Err(Error::unfit(
+                "the archive has no file that is a disk by its ending; tar-entry= names one, `tar tf` lists them",
+            )),
+            several => {
+                let names: Vec<_> = several.iter().take(NAMED).map(shown).collect();
+                let more = if several.len() > NAMED { " and others" } else { "" };
+                Err(Error::invalid(format!(
+                    "the archive has several disks; tar-entry= names one of {}{more}",
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Goes from file to file until `look` ends that: the place of the one that it takes.
+    fn walk(&mut self, look: &mut dyn FnMut(&[u8]) -> Look) -> Result<Option<(u64, u64)>> {
         let (mut at, mut said) = (0, Attributes::default());
         for _ in 0..HEADERS {
             let Some(block) = self.block(at)? else { return Ok(None) };
@@ -103,8 +160,12 @@ impl Archive<'_> {
                 Type::Bare | Type::DescribesAll | Type::Other => {}
                 Type::File | Type::Sparse | Type::Link => {
                     let name = said.name.as_deref().unwrap_or(&header.name);
-                    if name == wanted.as_bytes() {
-                        return header.is_plain(&said).map(|()| Some((start, stored)));
+                    match look(name) {
+                        Look::On => {}
+                        Look::Take => {
+                            return header.is_plain(&said).map(|()| Some((start, stored)));
+                        }
+                        Look::End => return Ok(None),
                     }
                 }
             }

@@ -158,5 +158,32 @@ fn what_is_damaged_or_stored_in_another_way_is_refused() {
     let e = over(&far, &["tar-entry=disk", "tar-limit=64K"]).unwrap_err().to_string();
     assert!(e.contains("tar-limit"), "{e}");
     over(&far, &["tar-entry=disk", "tar-limit=200K", "tar=gtar"]).unwrap();
-    assert!(over(&far, &[]).unwrap_err().is_usage());
+    let unnamed = over(&far, &[]).unwrap_err().to_string();
+    assert!(unnamed.contains("tar-entry= names one"), "{unnamed}");
+}
+
+#[test]
+fn without_a_name_the_only_disk_is_shown_and_several_are_named() {
+    let ovf = entry(b"vm.ovf", b'0', b"<x/>");
+    let disk = |name: &[u8]| entry(name, b'0', name);
+    let shown = |archive: &[u8]| {
+        let (disk, _) = over(archive, &[])?;
+        let mut all = vec![0; usize::try_from(disk.info().size).unwrap()];
+        disk.read(&mut all, 0).unwrap();
+        Ok::<_, device::Error>(all)
+    };
+    let sum = entry(b"vm.mf", b'0', b"SHA256");
+    let ova = archive(&[ovf.clone(), disk(b"vm-1.VMDK"), sum.clone()]);
+    assert_eq!(shown(&ova).unwrap(), b"vm-1.VMDK");
+    // The first of a name counts, as for one that is named.
+    let twice = archive(&[disk(b"a/disk.img"), entry(b"a/disk.img", b'0', b"later")]);
+    assert_eq!(shown(&twice).unwrap(), b"a/disk.img");
+    let none = shown(&archive(&[ovf, sum, entry(b"disk.img", b'5', b"")])).unwrap_err();
+    assert!(none.to_string().contains("no file that is a disk"), "{none}");
+    let many: Vec<_> = (0..12).map(|n| disk(format!("d{n}.raw").as_bytes())).collect();
+    let several = shown(&archive(&many)).unwrap_err().to_string();
+    assert!(several.contains("`d0.raw`, `d1.raw`") && several.ends_with("and others"), "{several}");
+    assert!(!several.contains("d8.raw"), "{several}");
+    let two = shown(&archive(&many[..2])).unwrap_err().to_string();
+    assert!(two.ends_with("`d0.raw`, `d1.raw`"), "{two}");
 }
