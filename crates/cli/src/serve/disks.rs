@@ -189,6 +189,12 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failu
         return device(kind, params, words, filters);
     }
     let name = Name::parse(first)?;
+    if names::is_nbdkit() && matches!(name, Name::Path(_)) {
+        // There a path is a plugin. What is in a script is not the disk that it makes.
+        let cure =
+            format!("a file is served by `nbdkit file {first}`, a script by `nbdkit sh {first}`");
+        return Err(Failure::usage(format!("{first}: it is no plugin; {cure}")));
+    }
     if matches!(name, Name::Device { .. }) {
         let named = Named::of(&name)?;
         return device(named.kind(), named.params().clone(), words, filters);
