@@ -158,7 +158,7 @@ fn only_a_read_only_file_as_it_is_is_read_by_the_kernel_itself() {
         let all = fs::read(&point).unwrap();
         assert_eq!(fs::metadata(&point).unwrap().mode() & 0o777, 0o400);
         assert!(OpenOptions::new().write(true).open(&point).is_err(), "{words:?}");
-        drop(server);
+        assert!(server.stop().success());
         all
     };
     assert!(served(&[]) == data);
@@ -175,7 +175,8 @@ fn only_a_read_only_file_as_it_is_is_read_by_the_kernel_itself() {
         &temp,
     );
     assert!(fs::read(&point).unwrap() == data[65_536..69_632]);
-    drop(server);
+    // The point is free again when this has ended.
+    assert!(server.stop().success());
 }
 
 #[test]
@@ -196,13 +197,15 @@ fn fsync_is_a_flush_and_a_failure_is_an_error_with_its_number() {
     wait_for("the flush is logged", || count() > before);
     drop(file);
     ferry(["detach", text(&point)]).succeeded();
-    drop(server);
+    // The point is free again when this has ended.
+    assert!(server.stop().success());
 
     let serve = Serve::device(["memory", "1M", "error=EIO", "error-pread-rate=100%"]);
     let (server, point) = attached(serve.option("--filter=error"), &temp);
     let failed = both(&point).read_exact_at(&mut [0; 512], 4096).unwrap_err();
     assert_eq!(failed.raw_os_error(), Some(libc::EIO));
-    drop(server);
+    // The point is free again when this has ended.
+    assert!(server.stop().success());
 
     let (_server, point) = attached(Serve::memory("1M"), &temp);
     let file = both(&point);
@@ -305,5 +308,6 @@ fn a_file_system_is_made_filled_and_checked_on_an_attached_image() {
     run(Command::new("e2fsck").args(["-f", "-n"]).arg(&point)).succeeded();
     let dumped = Command::new("debugfs").args(["-R", "cat file"]).arg(&point).output().unwrap();
     assert!(dumped.stdout == content);
-    drop(server);
+    // The point is free again when this has ended.
+    assert!(server.stop().success());
 }
