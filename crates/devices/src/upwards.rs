@@ -1,8 +1,8 @@
 //! A target that is filled once, from its first byte to its last: a pipe, or an object in a store.
 //!
 //! Operations may come in any order, as long as they cover all of it without a gap; each ends when
-//! its bytes are taken, and not before. Nothing can be read again. The thread that hands bytes on is
-//! one of the pool's: it may wait for ever.
+//! its bytes are taken, and not before. Nothing can be read again. The thread that hands bytes on
+//! is one of the pool's: it may wait for ever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

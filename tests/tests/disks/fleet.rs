@@ -1,5 +1,5 @@
-//! `plan`, `run`, `finish`, `status`: many disks are copied by processes that are killed, doubled and
-//! late, every disk is right in the end, and hardly anything is read twice.
+//! `plan`, `run`, `finish`, `status`: many disks are copied by processes that are killed, doubled
+//! and late, every disk is right in the end, and hardly anything is read twice.
 
 use std::fs;
 use std::path::{Path, PathBuf};

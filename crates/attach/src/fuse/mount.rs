@@ -1,9 +1,9 @@
 //! Mounting: by mount(2) as root, else by fusermount3, which has the right to; and unmounting,
 //! which has to happen however this process ends.
 //!
-//! The *unmounter*, a second process of this program, holds the other end of a pipe and unmounts when
-//! that closes. It is neither in the sandbox nor of another user, and a signal to the group or a
-//! kill of this process does not reach it. So a point never stays behind dead.
+//! The *unmounter*, a second process of this program, holds the other end of a pipe and unmounts
+//! when that closes. It is neither in the sandbox nor of another user, and a signal to the group or
+//! a kill of this process does not reach it. So a point never stays behind dead.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,8 @@
 //! One request at a time over a connection that is kept, until the head of its answer, and then its
 //! body.
 //!
-//! A connection that had ended unnoticed is replaced. Other failures are a [`Trouble`]: transient or
-//! permanent.
+//! A connection that had ended unnoticed is replaced. Other failures are a [`Trouble`]: transient
+//! or permanent.
 
 use std::io::IoSliceMut;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The body of a request: none; bytes in memory, which can be sent any number of times; or bytes that
-//! come while they are sent, once.
+//! The body of a request: none; bytes in memory, which can be sent any number of times; or bytes
+//! that come while they are sent, once.
 
 use std::pin::Pin;
 use std::sync::mpsc::Receiver;

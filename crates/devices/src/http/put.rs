@@ -1,7 +1,8 @@
 //! An object as the target of a copy: one PUT of all of it, to a presigned URL, say.
 //!
 //! The bytes are sent as they come, so nothing can be sent again: a failure is the end. A server
-//! that gets less than the length that was announced has no object to keep. No redirect is followed.
+//! that gets less than the length that was announced has no object to keep. No redirect is
+//! followed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

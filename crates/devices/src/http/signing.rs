@@ -1,5 +1,5 @@
-//! What signs a request: the one contract between requests over HTTP and schemes that prove, request
-//! by request, who asks.
+//! What signs a request: the one contract between requests over HTTP and schemes that prove,
+//! request by request, who asks.
 //!
 //! A signer gets each request when everything else is in it, for every try anew, since a signature
 //! is good for a while only. It is asked for requests to the origin that was named alone: no

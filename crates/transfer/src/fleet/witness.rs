@@ -203,7 +203,8 @@ mod tests {
         let witness =
             StretchWitness::new(kind(), (STRETCH, range.clone()), RangeSet::default()).unwrap();
         let bytes: Vec<u8> = (0..STRETCH).map(|n| u8::try_from(n % 251).unwrap()).collect();
-        // In two parts, the second of which comes first, and shares its bytes with the next stretch.
+        // In two parts, the second of which comes first, and shares its bytes with the next
+        // stretch.
         let half = usize::try_from(STRETCH / 2).unwrap();
         witness.zeroes(2 * STRETCH + 100..5 * STRETCH + 10);
         witness.data(STRETCH + STRETCH / 2, &[&bytes[half..], &[0; 100]].concat());

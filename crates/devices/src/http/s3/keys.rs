@@ -2,8 +2,8 @@
 //!
 //! In this order, the first that is there: parameters, the environment, a token of a web identity
 //! (`AWS_WEB_IDENTITY_TOKEN_FILE`), a profile of the shared files, the service of a container
-//! (`AWS_CONTAINER_CREDENTIALS_…`), that of a machine (IMDSv2). Keys that end are fetched again five
-//! minutes before, and once more when a server refuses them. None of it is ever printed.
+//! (`AWS_CONTAINER_CREDENTIALS_…`), that of a machine (IMDSv2). Keys that end are fetched again
+//! five minutes before, and once more when a server refuses them. None of it is ever printed.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,7 +1,7 @@
 //! `s3`: an object in a store that speaks S3's protocol, as a disk.
 //!
-//! Reading is that of `http`: ranges over a few connections, of the one object that was opened. Each
-//! request is signed anew, and no signature goes to another origin than that of the store; a
+//! Reading is that of `http`: ranges over a few connections, of the one object that was opened.
+//! Each request is signed anew, and no signature goes to another origin than that of the store; a
 //! redirect is not followed.
 //!
 //! | file | what |

@@ -1,8 +1,8 @@
 //! What names an object, and how its store is reached and asked.
 //!
 //! `s3://BUCKET/KEY?name=value`, where the key is what stands there, as AWS' own tools take it; or
-//! `bucket=` and `key=`. The rest comes from parameters, the environment, and a profile of the shared
-//! files, in this order.
+//! `bucket=` and `key=`. The rest comes from parameters, the environment, and a profile of the
+//! shared files, in this order.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! AWS Signature, version 4: what is signed of a request, and with what.
 //!
-//! Pure computation. The path and the query are signed as they are sent: encoded once, which is what
-//! S3 wants. Tested with the examples that AWS publishes.
+//! Pure computation. The path and the query are signed as they are sent: encoded once, which is
+//! what S3 wants. Tested with the examples that AWS publishes.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;

@@ -1,8 +1,8 @@
 //! Requests that change a store: each signed, and sent again after what may pass.
 //!
 //! A failure of the connection, 429, 500, 502, 503, 504, a body that was damaged on the way, and an
-//! error inside of an answer of 200 are tried again, with pauses that grow, until `retry` failures in
-//! a row. Every request here may be repeated: a part is the same part, and who creates an object
+//! error inside of an answer of 200 are tried again, with pauses that grow, until `retry` failures
+//! in a row. Every request here may be repeated: a part is the same part, and who creates an object
 //! marks it (`upload`).
 
 use std::sync::Arc;

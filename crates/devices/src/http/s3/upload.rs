@@ -3,8 +3,8 @@
 //! Bytes come in order, from one thread. A part goes up when it is full, with a sum that the store
 //! compares; how many are in memory is bounded, and who writes waits for room. The object is there
 //! when [`Upload::complete`] has been acknowledged and what is there is what was sent, and not
-//! before; and only if none was there, unless it is to be replaced. Until then nothing is seen of it.
-//! What is not completed is given up: no part of it stays.
+//! before; and only if none was there, unless it is to be replaced. Until then nothing is seen of
+//! it. What is not completed is given up: no part of it stays.
 //!
 //! An answer can be lost on its way when the store has done what it was asked. So each upload has a
 //! mark of its own, which the object gets as metadata: it is ours, or it is not.
