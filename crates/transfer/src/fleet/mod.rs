@@ -1,6 +1,7 @@
 //! Many copies as one plan, whose parts any number of processes do on any number of machines.
 //!
-//! [`FleetJob`] → [`FleetPlan`] → [`run`] of its shards → [`finish`]; [`status`] looks at any time.
+//! [`FleetJob`] → [`FleetPlan`] → [`FleetRun`] of its shards → [`finish()`]; [`status()`] looks at
+//! any time.
 //!
 //! - A *plan* cuts every disk by its map into *shards* of about equal work, says how each source is
 //!   recognised, and has made the targets ready. It is a file, which each process reads.
