@@ -5,7 +5,7 @@
 
 /// The version spoken: what a newer kernel adds is asked for by flags alone.
 pub(super) const MAJOR: u32 = 7;
-/// FUSE_INIT_EXT, which carries the upper flags, came with this one.
+/// FUSE_PASSTHROUGH came with this one (Linux 6.9).
 pub(super) const MINOR: u32 = 40;
 /// The oldest that is spoken to: Linux 5.4.
 pub(super) const OLDEST: u32 = 31;
@@ -16,7 +16,7 @@ pub(super) const HEADER: usize = 40;
 const WRITE_IN: usize = 40;
 /// Where the data of a write begins.
 pub(super) const HEAD: usize = HEADER + WRITE_IN;
-/// Bytes of a request or reply, at most, beyond its header: FUSE_MAX_MAX_PAGES.
+/// Bytes of a request or reply, at most, beyond its header.
 pub(super) const MOST: usize = 1 << 20;
 /// The number of the root.
 pub(super) const ROOT: u64 = 1;

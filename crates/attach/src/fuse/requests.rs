@@ -85,6 +85,13 @@ pub(super) fn run(
     }
 }
 
+/// Answers a request of which it is not known whether it was answered: the kernel takes one reply.
+pub(super) fn give_up(connection: &Arc<OwnedFd>, received: &ReceivedRequest) {
+    if let Some(header) = Header::read(&received.head) {
+        reply(connection, header.unique, Errno::IO.raw_os_error(), &[]);
+    }
+}
+
 impl Ask<'_> {
     fn done(&self, data: &[u8]) {
         reply(self.connection, self.unique, 0, data);
@@ -133,7 +140,8 @@ impl Ask<'_> {
         let passes = offered & init::PASSTHROUGH != 0;
         let agreed = offered & (wanted | if passes { init::PASSTHROUGH } else { 0 });
         let (low, high) = (agreed & u64::from(u32::MAX), agreed >> 32);
-        let (most, pages) = (u32::try_from(MOST).ok()?, u16::try_from(MOST / 4096).ok()?);
+        let page = rustix::param::page_size();
+        let (most, pages) = (u32::try_from(MOST).ok()?, u16::try_from(MOST / page).ok()?);
         let out = Reply::default().u32(MAJOR).u32(MINOR.min(minor)).u32(ahead.min(most));
         let out = out.u32(u32::try_from(low).ok()?).u16(BACKGROUND).u16(BACKGROUND / 4 * 3);
         let out = out.u32(most).u32(1).u16(pages).u16(0).u32(u32::try_from(high).ok()?);

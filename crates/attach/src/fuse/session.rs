@@ -58,6 +58,8 @@ pub(super) struct FuseSession {
 struct Load {
     requests: u64,
     bytes: u64,
+    /// Threads that wait for less of it.
+    waiting: u64,
 }
 
 runtime::debug_as!(FuseSession, |it| "FuseSession({:?})", it.edge);
@@ -166,7 +168,8 @@ impl FuseSession {
             match calls::receive(connection, &mut payload) {
                 Ok(Some(received)) => {
                     self.requests.fetch_add(1, Ordering::Relaxed);
-                    self.wait_for_room();
+                    // Also what is answered at once is in flight: the end waits for it.
+                    let _running = self.admit();
                     let run = || {
                         self.behalf.clone().run(|| {
                             taking_time(|| {
@@ -174,8 +177,10 @@ impl FuseSession {
                             });
                         });
                     };
-                    // A panic is counted, and its request stays unanswered until the end.
-                    let _ = runtime::contained("a request of an attached disk", run);
+                    if runtime::contained("a request of an attached disk", run).is_err() {
+                        // The panic is counted. Who waits for the request must not wait for ever.
+                        requests::give_up(connection, &received);
+                    }
                 }
                 Ok(None) => break,
                 Err(e) => {
@@ -205,20 +210,24 @@ impl FuseSession {
         PendingRequest { session: self.clone(), bytes }
     }
 
-    fn wait_for_room(&self) {
+    /// Counts a request that came, once there is room for it.
+    fn admit(self: &Arc<Self>) -> PendingRequest {
+        self.wait_until(|load| load.bytes < IN_FLIGHT);
+        self.begin(0)
+    }
+
+    fn wait_until(&self, is_so: impl Fn(&Load) -> bool) {
         let mut load = self.load.lock();
-        while load.bytes >= IN_FLIGHT {
+        while !is_so(&load) {
+            load.waiting += 1;
             load = self.less.wait(load);
+            load.waiting -= 1;
         }
     }
 
     /// Waits until nothing is in flight.
     fn drain(&self) -> &Self {
-        let mut load = self.load.lock();
-        while load.requests > 0 {
-            load = self.less.wait(load);
-        }
-        drop(load);
+        self.wait_until(|load| load.requests == 0);
         self
     }
 
@@ -271,7 +280,11 @@ impl Drop for PendingRequest {
         let mut load = self.session.load.lock();
         load.requests -= 1;
         load.bytes -= self.bytes;
+        let is_awaited = load.waiting > 0;
         drop(load);
-        self.session.less.notify_all();
+        if is_awaited {
+            // A system call.
+            self.session.less.notify_all();
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `tar`: shows one file in a tar archive as a disk.
 //!
-//! Opening the filter walks the archive once, from header to header, and takes the first file of
+//! Opening the filter walks the archive from header to header, and takes the first file of
 //! that name; without a name the only file that is a disk by its ending, as in an OVA. It checks a
 //! header before using it: its checksum, its numbers, and that the file lies in the archive. It
 //! refuses compressed archives and files that are stored sparse. Writes go into the archive, in
