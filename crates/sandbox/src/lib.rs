@@ -11,6 +11,7 @@
 mod calls;
 mod files;
 mod mounts;
+mod parts;
 
 pub use calls::{Sockets, confine as confine_calls};
 pub use files::{FileConfinement, confine as confine_files};
