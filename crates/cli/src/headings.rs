@@ -77,7 +77,7 @@ fn title(arg: &Arg) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::{command, short_command};
+    use crate::verbs::{command, command_for};
 
     #[test]
     fn every_group_has_options_of_some_verb_and_no_option_two_groups() {
@@ -96,7 +96,7 @@ mod tests {
     fn the_short_help_of_a_long_verb_is_much_shorter() {
         let lines = |text: clap::builder::StyledStr| text.to_string().lines().count();
         for verb in ["serve", "copy", "convert"] {
-            let mut all = short_command();
+            let mut all = command_for(crate::verbs::verb(verb));
             all.build();
             let sub = all.find_subcommand_mut(verb).unwrap();
             let (short, long) = (lines(sub.render_help()), lines(sub.render_long_help()));

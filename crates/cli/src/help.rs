@@ -8,7 +8,7 @@ use crate::failure::{ExitResult, Failure, USAGE};
 use crate::output;
 use crate::page::{Page, ROLES, pages, pages_of};
 use crate::verb::Verb;
-use crate::verbs::{VERBS, command, short_command};
+use crate::verbs::{VERBS, command, command_for, verb};
 use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
@@ -42,7 +42,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
 
 /// Everything that goes by this word.
 fn about(word: &str) -> Result<String, Failure> {
-    let verb = VERBS.iter().find(|verb| verb.name == word).map(|verb| of_verb(verb.name));
+    let verb = verb(word).map(of_verb);
     let pages = pages().filter(|page| page.word == word).map(|page| page.text());
     let found: Vec<String> = verb.into_iter().chain(pages).collect();
     if found.is_empty() {
@@ -74,16 +74,17 @@ fn overview() -> String {
 }
 
 /// The long help of a verb.
-pub(crate) fn of_verb(name: &str) -> String {
-    rendered(command(), name, Command::render_long_help)
+pub(crate) fn of_verb(verb: &Verb) -> String {
+    rendered(verb, Command::render_long_help)
 }
 
 /// The short help of a verb.
-pub(crate) fn of_verb_in_short(name: &str) -> String {
-    rendered(short_command(), name, Command::render_help)
+pub(crate) fn of_verb_in_short(verb: &Verb) -> String {
+    rendered(verb, Command::render_help)
 }
 
-fn rendered(mut all: Command, name: &str, render: fn(&mut Command) -> StyledStr) -> String {
+fn rendered(verb: &Verb, render: fn(&mut Command) -> StyledStr) -> String {
+    let mut all = command_for(Some(verb));
     all.build();
-    all.find_subcommand_mut(name).map(|verb| render(verb).to_string()).unwrap_or_default()
+    all.find_subcommand_mut(verb.name).map(|verb| render(verb).to_string()).unwrap_or_default()
 }

@@ -61,7 +61,12 @@ pub(crate) static VERBS: &[Verb] = &[
 
 /// The whole command line, with all of its help.
 pub(crate) fn command() -> Command {
-    let mut command = Command::new("diskferry")
+    VERBS.iter().fold(program_itself(), |command, verb| command.subcommand(whole(verb)))
+}
+
+/// The program without its verbs.
+fn program_itself() -> Command {
+    Command::new("diskferry")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Serve, copy and inspect disks")
         .long_about(
@@ -74,24 +79,34 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
+        .max_term_width(80)
+}
+
+/// A verb with its arguments and all of its help.
+fn whole(verb: &Verb) -> Command {
+    let command = Command::new(verb.name)
+        .about(verb.summary)
+        .long_about(format!("{}.\n\n{}", verb.summary, verb.about))
+        .after_help(format!("Example:\n{}", verb.example))
+        .after_long_help(format!(
+            "Exit status:\n{}\n\nExample:\n{}",
+            wrap(&verb.statuses(), 2).join("\n"),
+            verb.example
+        ))
+        // As with qemu-img and nbdkit, whose callers add options to what is there: the last one
+        // counts. Options that accumulate are not touched by it.
+        .args_override_self(true)
         .max_term_width(80);
-    for verb in VERBS {
-        let sub = Command::new(verb.name)
-            .about(verb.summary)
-            .long_about(format!("{}.\n\n{}", verb.summary, verb.about))
-            .after_help(format!("Example:\n{}", verb.example))
-            .after_long_help(format!(
-                "Exit status:\n{}\n\nExample:\n{}",
-                wrap(&verb.statuses(), 2).join("\n"),
-                verb.example
-            ))
-            // As with qemu-img and nbdkit, whose callers add options to what is there: the last one
-            // counts. Options that accumulate are not touched by it.
-            .args_override_self(true)
-            .max_term_width(80);
-        command = command.subcommand(group((verb.arguments)(sub)));
+    group((verb.arguments)(command))
+}
+
+/// A verb with a short help (`-h`) that leaves out what is rarely needed. Completions and manual
+/// pages have all.
+fn short(verb: &Verb) -> Command {
+    match shorten(whole(verb)) {
+        (command, true) => command.after_help(format!("{MORE}Example:\n{}", verb.example)),
+        (command, false) => command,
     }
-    command
 }
 
 /// Each verb with its arguments, among them those that the parser adds.
@@ -103,33 +118,38 @@ pub(crate) fn built() -> impl Iterator<Item = (&'static Verb, Command)> {
 
 /// The options of a verb by their names, each in a line, as nbdkit and libnbd's tools list theirs
 /// for completions.
-pub(crate) fn options(verb: &str, names: fn(&Arg) -> Vec<String>) -> String {
-    let command = command();
-    let arguments = command.find_subcommand(verb).map(Command::get_arguments);
+pub(crate) fn options(name: &str, names: fn(&Arg) -> Vec<String>) -> String {
+    let command = command_for(verb(name));
+    let arguments = command.find_subcommand(name).map(Command::get_arguments);
     let mut names: Vec<String> = arguments.into_iter().flatten().flat_map(names).collect();
     names.sort();
     names.dedup();
     names.iter().map(|name| format!("{name}\n")).collect()
 }
 
-/// The whole command line, with a short help (`-h`) that leaves out what is rarely needed.
-/// Completions and manual pages have all.
-pub(crate) fn short_command() -> Command {
-    VERBS.iter().fold(command(), |command, verb| {
-        command.mut_subcommand(verb.name, |sub| match shorten(sub) {
-            (sub, true) => sub.after_help(format!("{MORE}Example:\n{}", verb.example)),
-            (sub, false) => sub,
+/// The command line as it is read when `called` is its verb: of the others it has the names alone,
+/// since to make the arguments of all verbs takes longer than a quick verb does.
+pub(crate) fn command_for(called: Option<&Verb>) -> Command {
+    VERBS.iter().fold(program_itself(), |command, verb| {
+        command.subcommand(match called {
+            Some(called) if called.name == verb.name => short(verb),
+            _ => Command::new(verb.name).about(verb.summary),
         })
     })
 }
 
+/// The verb of this name.
+pub(crate) fn verb(name: &str) -> Option<&'static Verb> {
+    VERBS.iter().find(|verb| verb.name == name)
+}
+
 /// Reads the command line and runs the verb.
 pub(crate) fn dispatch(args: Vec<OsString>) -> ExitResult {
-    let verb = VERBS.iter().find(|verb| args.get(1).is_some_and(|word| word == verb.name));
+    let verb = args.get(1).and_then(|word| verb(word.to_str()?));
     if let Some(failure) = args.get(1).and_then(|word| elsewhere::verb(word.to_str()?)) {
         return Err(failure);
     }
-    let whole = short_command();
+    let whole = command_for(verb);
     // The tools under whose names it may be called end with 1.
     let usage = if is_renamed() { 1 } else { verb.map_or(USAGE, |verb| verb.usage) };
     let args = match verb.and_then(|verb| whole.find_subcommand(verb.name)) {

@@ -9,6 +9,7 @@ use super::dump;
 use crate::arguments::{long_names, short_names};
 use crate::failure::{ExitResult, Failure};
 use crate::page::Page;
+use crate::verb::Verb;
 use crate::{arguments, help, names, output, verbs};
 
 type Answer = fn(&ArgMatches) -> Result<String, Failure>;
@@ -57,7 +58,7 @@ pub(super) fn device(matches: &ArgMatches) -> Result<Option<&'static DeviceKind>
 }
 
 /// Help on what was named, or else `of_verb`.
-fn help_text(matches: &ArgMatches, of_verb: fn(&str) -> String) -> Result<String, Failure> {
+fn help_text(matches: &ArgMatches, of_verb: fn(&Verb) -> String) -> Result<String, Failure> {
     let filters = arguments::filters(matches, "filter")?;
     let mut pages: Vec<Page> = filters.kinds().map(shown).collect();
     if let Some(about) = told(matches)? {
@@ -70,7 +71,7 @@ fn help_text(matches: &ArgMatches, of_verb: fn(&str) -> String) -> Result<String
         _ => pages.extend(device(matches)?.map(shown)),
     }
     if pages.is_empty() {
-        return Ok(of_verb("serve"));
+        return Ok(of_verb(&super::VERB));
     }
     Ok(pages.iter().map(Page::text).collect::<Vec<_>>().join("\n"))
 }
