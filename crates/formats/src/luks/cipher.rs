@@ -62,10 +62,12 @@ impl Encryption {
             "cbc" => Mode::Cbc,
             _ => return Err(unknown()),
         };
-        let vectors = match (vectors, vectors.strip_prefix("essiv:")) {
-            ("plain", _) => Vectors::Plain,
-            ("plain64", _) => Vectors::Plain64,
-            (_, Some(hash)) => Vectors::Essiv(Hash::parse(hash)?),
+        // QEMU writes a hash that was given to it with plain vectors, too (as Nova does), and it
+        // means nothing.
+        let vectors = match vectors.split_once(':') {
+            Some(("essiv", hash)) => Vectors::Essiv(Hash::parse(hash)?),
+            _ if vectors == "plain" || vectors.starts_with("plain:") => Vectors::Plain,
+            _ if vectors == "plain64" || vectors.starts_with("plain64:") => Vectors::Plain64,
             _ => return Err(unknown()),
         };
         Ok(Self { mode, vectors })

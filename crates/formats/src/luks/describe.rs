@@ -40,7 +40,7 @@ pub(super) fn first(header: &header1::Header, format: Option<&str>) -> Map<Strin
     let mut data = Map::new();
     let mut say = |key: &str, value: Value| data.insert(key.to_owned(), value);
     say("ivgen-alg", json!(shown(vectors)));
-    if !vectors_hash.is_empty() {
+    if vectors == "essiv" {
         say("ivgen-hash-alg", json!(shown(vectors_hash)));
     }
     say("hash-alg", json!(shown(&header.hash)));

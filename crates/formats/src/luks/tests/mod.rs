@@ -56,6 +56,13 @@ fn sectors_of_all_modes_and_sizes_are_those_of_openssl_and_are_decrypted_again()
             "0c78e49673664743d5c3609c9001b3c134f06eef000dd519043e545eb1fef4e9",
         ),
         (
+            "xts-plain64:sha256",
+            64,
+            512,
+            (1 << 40) + 5,
+            "0c78e49673664743d5c3609c9001b3c134f06eef000dd519043e545eb1fef4e9",
+        ),
+        (
             "xts-plain64",
             64,
             4096,
