@@ -11,7 +11,7 @@ use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::Source;
 use crate::verb::Verb;
-use crate::{formats, image, output};
+use crate::{formats, image, names, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "resize",
@@ -77,6 +77,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let wish = Resizing { length, shrink: matches.get_flag("shrink"), mode };
     match source.changed()?.format() {
         Some(format) if format.upkeep.resize.is_some() => resize_image(&source, &wish, room)?,
+        None if is_guessed_image(&source)? => resize_image(&source, &wish, room)?,
         _ if room == "metadata" => {
             return Err(Failure::usage("--preallocation=metadata is for -f qcow2"));
         }
@@ -107,6 +108,23 @@ fn resize_image(source: &Source, wish: &Resizing, room: &str) -> Result<(), Fail
     Ok(())
 }
 
+/// As qemu-img it takes an image whose format was not named as what it looks like. No file that it
+/// names is opened then.
+fn is_guessed_image(source: &Source) -> Result<bool, Failure> {
+    if !source.unsaid || !names::is_qemu_img() {
+        return Ok(false);
+    }
+    let format = looks_like(source)?.and_then(|word| disk::format(word).ok());
+    Ok(format.is_some_and(|format| format.upkeep.resize.is_some()))
+}
+
+/// The format of which its bytes look.
+fn looks_like(source: &Source) -> Result<Option<&'static str>, Failure> {
+    let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
+    let opened = disk::open(&source.disk, &Stack::default(), &options, &Context::default())?;
+    Ok(formats::known(&opened.edge)?)
+}
+
 /// Only of a raw disk a longer file is a longer disk.
 fn refuse_images(source: &Source, length: Length) -> Result<(), Failure> {
     let disk = &source.disk;
@@ -131,9 +149,7 @@ fn refuse_images(source: &Source, length: Length) -> Result<(), Failure> {
     if !source.unsaid {
         return Ok(());
     }
-    let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
-    let opened = disk::open(disk, &Stack::default(), &options, &Context::default())?;
-    match formats::known(&opened.edge)? {
+    match looks_like(source)? {
         Some(word) => {
             let known = formats::readable(word).and_then(|word| disk::format(word).ok());
             let cure = known.map_or_else(|| "such images are not resized".to_owned(), cure);

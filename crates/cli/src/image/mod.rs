@@ -26,7 +26,7 @@ pub(crate) use options::{asks_for_help, help, read as options};
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
 use crate::words::{Words, to_read};
-use crate::{patience, sandbox};
+use crate::{names, patience, sandbox};
 
 /// The word that asks for a list.
 const HELP: &str = "help";
@@ -119,10 +119,11 @@ impl Source {
         self.image()
     }
 
-    /// An image whose format has to be named, for it is written; nothing of it is guessed.
+    /// An image whose format has to be named, for it is written; nothing of it is guessed. Only as
+    /// qemu-img it is what it looks like, and then no file that it names is opened.
     pub(crate) fn written(matches: &ArgMatches, text: &str) -> Result<(Named, Image), Failure> {
         let source = Self::read(matches, text)?;
-        if source.unsaid {
+        if source.unsaid && !names::is_qemu_img() {
             return Err(Failure::usage(format!(
                 "{}: its format is not guessed where it is written; add -f FORMAT",
                 source.disk

@@ -45,6 +45,11 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().map(|tool| tool.name)
 }
 
+/// Whether it was called as qemu-img: most of its callers name no format.
+pub(crate) fn is_qemu_img() -> bool {
+    failure::program() == "qemu-img"
+}
+
 /// Whether the program was called as nbdkit: what a command line leaves open is then as there.
 pub(crate) fn is_nbdkit() -> bool {
     failure::program() == "nbdkit"

@@ -320,26 +320,37 @@ fn section_of(all: &'static str, name: &str, ours: &Path) {
 #[test]
 fn the_callers_of_openstack_find_what_they_know() {
     caller("openstack");
+    caller("more of openstack");
 }
 
 #[test]
 fn the_callers_of_kubevirt_find_what_they_know() {
     caller("cdi");
+    caller("more of kubevirt");
 }
 
 #[test]
 fn the_callers_of_ovirt_find_what_they_know() {
     caller("ovirt");
+    caller("more of ovirt");
 }
 
 #[test]
 fn the_callers_of_proxmox_find_what_they_know() {
     caller("proxmox");
+    caller("more of proxmox");
 }
 
 #[test]
-fn the_callers_of_incus_and_libguestfs_and_people_find_what_they_know() {
-    for name in ["incus", "libguestfs", "people", "formats"] {
+fn the_callers_of_incus_libguestfs_and_libvirt_find_what_they_know() {
+    for name in ["incus", "libguestfs", "more of incus and libvirt", "formats"] {
+        caller(name);
+    }
+}
+
+#[test]
+fn people_and_programs_for_their_desks_find_what_they_know() {
+    for name in ["people", "more of people"] {
         caller(name);
     }
 }
