@@ -326,6 +326,44 @@ fn a_copy_between_files_on_a_disk_has_depth() {
     assert!(calls.lines().any(|line| begun(&line)), "one after the other");
 }
 
+/// What a verb that only looks takes from its start to its end: calls of the system, and no thread.
+const LOOKING: &[(&[&str], usize)] = &[
+    (&["--version"], 120),
+    (&["create", "new", "1M"], 190),
+    (&["info", "disk"], 260),
+    (&["info", "--output=json", "image"], 260),
+    (&["map", "disk"], 260),
+    (&["check", "image"], 260),
+];
+
+#[test]
+fn a_verb_that_only_looks_starts_no_thread_and_takes_few_calls() {
+    if !can_trace() {
+        return;
+    }
+    let temp = TempDir::new();
+    temp.sparse_file("disk", MIB);
+    let in_it = |program: &Path, words: &[&str]| {
+        let mut command = Command::new(program);
+        // Of cargo: libraries are looked for in many places then.
+        command.env_remove("LD_LIBRARY_PATH").current_dir(temp.path());
+        let done = command.args(words).output().unwrap();
+        assert!(done.status.success(), "{words:?}: {done:?}");
+    };
+    in_it(&diskferry(), &["create", "-q", "-f", "qcow2", "image", "1M"]);
+    for (words, most) in LOOKING {
+        let program = diskferry();
+        let traced = [&["-f", "-o", "calls", program.to_str().unwrap()], *words].concat();
+        in_it(Path::new("strace"), &traced);
+        let calls = std::fs::read_to_string(temp.join("calls")).unwrap();
+        let count = calls.lines().count();
+        assert!(count <= *most, "{words:?}: {count} calls, and {most} are enough");
+        for heavy in ["clone", "io_uring_setup", "eventfd", "epoll_create"] {
+            assert!(!calls.contains(heavy), "{words:?}: {heavy}");
+        }
+    }
+}
+
 #[test]
 fn the_architecture_shows_these_tables() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/architecture/server.md");
