@@ -3,13 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use blackbox::dice::{Case, Dice, seeds};
 use blackbox::launch::{Serve, Server};
-use blackbox::peers::{peer, skip_environment};
+use blackbox::peers::{diskferry, peer, skip_environment};
 use blackbox::run::{Job, ferry, json, ours, program, run, text};
 use blackbox::session::Mode;
 use blackbox::temp::TempDir;
@@ -310,4 +310,32 @@ fn a_file_system_is_made_filled_and_checked_on_an_attached_image() {
     assert!(dumped.stdout == content);
     // The point is free again when this has ended.
     assert!(server.stop().success());
+}
+
+/// With fusermount3, as users do; this is run as the user nobody.
+#[test]
+fn another_user_attaches_a_disk_and_writes_into_it() {
+    if !can_attach() {
+        return;
+    }
+    let Some(setpriv) = peer("setpriv") else { return };
+    let mode = fs::metadata("/dev/fuse").map_or(0, |found| found.mode());
+    let is_for_all = mode & 0o6 == 0o6 && Path::new("/usr/bin/fusermount3").exists();
+    if !is_for_all || !rustix::process::geteuid().is_root() {
+        return skip_environment(
+            "no fusermount3, /dev/fuse is not for everybody, or this is not root",
+        );
+    }
+    let temp = TempDir::new();
+    fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    // That user may not be able to reach the binary where it is.
+    let (copy, point) = (temp.join("diskferry"), temp.join("point"));
+    fs::copy(diskferry(), &copy).unwrap();
+    let script = "printf here | dd of=point bs=1 seek=4096 conv=notrunc status=none && \
+                  dd if=point bs=1 skip=4096 count=4 status=none && stat -c ' %u %s' point";
+    let mut command = Command::new(setpriv);
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(copy);
+    command.args(["attach", "memory:1M", "point", "--run", script]).current_dir(temp.path());
+    assert_eq!(run(&mut command).succeeded(), "here 65534 1048576\n");
+    assert!(!point.exists(), "it is unmounted, and what was made for it is gone");
 }
