@@ -248,6 +248,10 @@ pub trait Device: Send + Sync {
     /// Starts an operation. Never blocks; `done` is called exactly once, from any thread, possibly
     /// before this returns. If `done` is dropped instead, the waiting caller gets an error, as for
     /// a defect.
+    ///
+    /// What an operation holds (this device, one below) it lets go before it calls `done`: with the
+    /// last answer the disk may be closed and opened again, and a thread that holds it a moment
+    /// longer would hold its lock, too.
     fn submit(&self, operation: Operation, done: Done);
 
     /// Does it at once, or returns `Ok(false)`, having changed nothing that matters, where it would

@@ -332,6 +332,7 @@ impl<F: Filter> Device for Filtered<F> {
             if let Ok(Outcome::Extents(extents)) = &mut result {
                 inner.over.hide_places(extents);
             }
+            drop(inner);
             done(result);
         });
         filter.run(over, operation, then);

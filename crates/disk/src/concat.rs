@@ -170,7 +170,11 @@ impl Device for Concat {
                     }
                     _ => {
                         let spans = self.spans.clone();
-                        spawn(async move { done(read(&spans, offset, buffer).await) });
+                        spawn(async move {
+                            let outcome = read(&spans, offset, buffer).await;
+                            drop(spans);
+                            done(outcome);
+                        });
                     }
                 }
             }

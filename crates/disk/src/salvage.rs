@@ -128,10 +128,18 @@ impl Device for Salvage {
         match operation {
             Operation::Read { offset, buffer } => {
                 let buffer = Buffer::zeroed(buffer.len());
-                spawn(async move { done(read(&below, &gaps, offset, buffer).await) });
+                spawn(async move {
+                    let outcome = read(&below, &gaps, offset, buffer).await;
+                    drop(below);
+                    done(outcome);
+                });
             }
             Operation::Resolve { offset, len, max } => {
-                spawn(async move { done(resolve(&below, &gaps, (offset, len), max).await) });
+                spawn(async move {
+                    let outcome = resolve(&below, &gaps, (offset, len), max).await;
+                    drop(below);
+                    done(outcome);
+                });
             }
             Operation::Prefetch { .. } | Operation::Flush => done(Ok(Outcome::Done)),
             other @ (Operation::Status { .. }

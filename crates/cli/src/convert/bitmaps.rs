@@ -3,21 +3,14 @@
 //! They are made when the target is complete and durable: all of them, or an error says which of
 //! them the target lacks. Until then it is an image without bitmaps.
 
-use std::time::{Duration, Instant};
-
 use clap::ArgMatches;
-use device::ErrorKind;
-use disk::{BitmapChange, Described, Image, KeptImage, OpenOptions};
+use disk::{BitmapChange, Described, Image, OpenOptions};
 use runtime::Context;
 
 use crate::copying::CopyRequest;
 use crate::failure::{Failure, say};
 use crate::image;
 use crate::sandbox::{Wish, wish};
-
-/// How long the copy may hold the lock of its target after its end.
-const UNLOCKED_WITHIN: Duration = Duration::from_secs(5);
-const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// What is to be copied of the bitmaps.
 pub(super) struct BitmapCopy {
@@ -118,25 +111,12 @@ impl BitmapCopy {
             BitmapChange::Merge(name, Some(&self.source.container)),
         ];
         changes.extend((!is_enabled).then_some(BitmapChange::Disable));
-        let kept = self.keep(work)?;
+        // The copy has let go of the target: a disk is closed when its last answer is there.
+        let options = OpenOptions::read_only();
+        let kept = disk::keep(&work.job.target, &self.target, &options, &self.context)?;
         let none = "images of this format have no bitmaps";
         kept.change(none, kept.format.upkeep.bitmap, |run, container, opening| {
             run(container, opening, name, &changes)
         })
-    }
-
-    /// Opens the target once more. A thread of the copy may have its file, and with it its lock,
-    /// for a moment longer.
-    fn keep(&self, work: &CopyRequest) -> device::Result<KeptImage<'_>> {
-        let until = Instant::now() + UNLOCKED_WITHIN;
-        let options = OpenOptions::read_only();
-        loop {
-            match disk::keep(&work.job.target, &self.target, &options, &self.context) {
-                Err(e) if e.kind() == ErrorKind::Locked && Instant::now() < until => {
-                    std::thread::sleep(AGAIN_AFTER);
-                }
-                kept => return kept,
-            }
-        }
     }
 }

@@ -121,7 +121,10 @@ impl Edge {
                     Err(e) if e.is_unsupported() => edge.answer(done, move |edge| async move {
                         pieces::unzeroable(&edge, offset, len, flags).await
                     }),
-                    other => done(other),
+                    other => {
+                        drop(edge);
+                        done(other);
+                    }
                 });
                 self.0.device.submit(operation, then);
             }

@@ -81,10 +81,12 @@ impl Edge {
         let each = fua && self.needs_fua_each();
         let pieces = zero_pieces((offset, len), (self.block(), self.longest()), each);
         spawn(async move {
-            done(match below::ask_all(&edge, pieces, ZEROING).await {
+            let zeroed = match below::ask_all(&edge, pieces, ZEROING).await {
                 Ok(()) => plain(edge.after(fua && !each).await),
                 Err(e) => Err(e),
-            });
+            };
+            drop(edge);
+            done(zeroed);
         });
     }
 }

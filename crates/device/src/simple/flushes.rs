@@ -43,13 +43,15 @@ impl Flushes {
         pool.clone().run(move || {
             let waiting = std::mem::take(&mut self.0.lock().waiting);
             let flushed = contained("flush", &flush).unwrap_or_else(|panic| Err(panic.into()));
-            answer(waiting, &flushed);
             let mut state = self.0.lock();
-            if state.waiting.is_empty() {
-                state.running = false;
-                return;
-            }
+            let is_last = state.waiting.is_empty();
+            state.running = !is_last;
             drop(state);
+            if is_last {
+                drop(flush);
+                return answer(waiting, &flushed);
+            }
+            answer(waiting, &flushed);
             self.next(flush, pool);
         });
     }
@@ -77,8 +79,8 @@ mod tests {
 
     const GUARD: Duration = Duration::from_secs(60);
 
-    /// Flushes when and how the test says; no other operation is expected. No `trial::TestDevice`,
-    /// which stands on another copy of this crate than its unit tests.
+    /// Flushes and reads when and how the test says; no other operation is expected. No
+    /// `trial::TestDevice`, which stands on another copy of this crate than its unit tests.
     struct Slow {
         info: Info,
         begun: AtomicUsize,
@@ -95,7 +97,7 @@ mod tests {
         }
 
         fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
-            Err(Error::unsupported("read"))
+            self.flush()
         }
 
         fn write_at(&self, _: &[u8], _: u64, _: bool) -> Result<()> {
@@ -164,6 +166,24 @@ mod tests {
         for _ in 0..2 {
             let error = answers.recv_timeout(GUARD).unwrap().1.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_closed_is_closed_when_its_last_answer_is_there() {
+        let read = || Operation::Read { offset: 0, buffer: crate::Buffer::zeroed(1) };
+        for operation in [Operation::Flush, read()] {
+            let (slow, edge, tell) = slow();
+            let (tx, answers) = mpsc::channel();
+            let left = Arc::downgrade(&slow);
+            edge.submit(
+                operation,
+                Box::new(move |answer| tx.send((answer, left.strong_count())).unwrap()),
+            );
+            drop((slow, edge));
+            tell.send(Ok(())).unwrap();
+            let (answer, held_by) = answers.recv_timeout(GUARD).unwrap();
+            assert!(answer.is_ok() && held_by == 0);
         }
     }
 }

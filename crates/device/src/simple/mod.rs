@@ -301,6 +301,7 @@ impl<B: Blocking> Device for Simple<B> {
                 return;
             }
             let result = contained("a request", || run(&*disk, operation));
+            drop(disk);
             done(result.unwrap_or_else(|panic| Err(panic.into())));
         });
     }

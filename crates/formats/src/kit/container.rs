@@ -86,6 +86,7 @@ impl Container {
             if result.is_ok() {
                 inner.length.fetch_max(end, Ordering::AcqRel);
             }
+            drop(inner);
             done(result);
         });
         self.device().submit(operation, then);

@@ -150,6 +150,7 @@ impl Inner {
         let fd = disk.fd.clone();
         let done: queue::Moved = Box::new(move |moved| {
             disk.windows.end_direct(disk.fd.as_fd(), offset, len, disk.ahead);
+            drop(disk);
             done(moved);
         });
         self.queue.start(Transfer::new(fd, bytes, offset, done));
@@ -309,11 +310,19 @@ impl Device for Direct {
         match operation {
             Operation::Read { offset, buffer } if inner.is_whole(offset, buffer.len() as u64) => {
                 let (me, len) = (inner.clone(), buffer.len());
-                let then = move |moved| done(me.is_read(moved, offset, len).map(Outcome::Read));
+                let then = move |moved| {
+                    let read = me.is_read(moved, offset, len).map(Outcome::Read);
+                    drop(me);
+                    done(read);
+                };
                 inner.start(Bytes::In(buffer), offset, Box::new(then));
             }
             Operation::Flush => inner.below.submit(operation, done),
-            operation => spawn(async move { done(inner.run(operation).await) }),
+            operation => spawn(async move {
+                let outcome = inner.run(operation).await;
+                drop(inner);
+                done(outcome);
+            }),
         }
     }
 

@@ -93,7 +93,8 @@ impl Transfer {
 
     /// Gives the bytes back. A panic there is not ours.
     pub(super) fn end(self, result: io::Result<()>) {
-        let Self { bytes, moved, done, .. } = self;
+        let Self { fd, bytes, moved, done, .. } = self;
+        drop(fd);
         let _ = contained("an answer", || done(result.map(|()| (bytes, moved))));
     }
 

@@ -217,7 +217,11 @@ impl Device for Extents {
             }
             _ => {
                 let (all, each) = (self.all.clone(), self.each);
-                spawn(async move { done(run(&all, each, operation).await) });
+                spawn(async move {
+                    let outcome = run(&all, each, operation).await;
+                    drop(all);
+                    done(outcome);
+                });
             }
         }
     }
