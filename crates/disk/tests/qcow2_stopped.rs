@@ -259,6 +259,11 @@ impl Image {
     fn check_closed(&self, what: &str) {
         assert_eq!(self.corruptions(), (Vec::new(), 0), "{what}");
         assert!(self.holds(&self.holds), "{what}: other bytes");
+        self.check_bitmaps(what);
+    }
+
+    /// None of them is lost.
+    fn check_bitmaps(&self, what: &str) {
         let (edge, _context) = self.opened(None, false);
         for name in &self.holds.bitmaps {
             let context = format!("qemu:dirty-bitmap:{name}");
@@ -387,6 +392,9 @@ fn script(set: (&[&str], bool), seed: u64, verbs: usize) -> (usize, usize) {
             let what = format!("{what}, after step {step} of {}", image.disk.steps());
             assert_eq!(left.corruptions().0, [""; 0], "{what}");
             assert!(left.holds(&was.holds) || left.holds(&after), "{what}: neither");
+            if matches!(verb, Verb::Resize(..)) {
+                left.check_bitmaps(&what);
+            }
         }
         for fails in 0..image.disk.steps() {
             stops += 1;
@@ -401,6 +409,9 @@ fn script(set: (&[&str], bool), seed: u64, verbs: usize) -> (usize, usize) {
                 let is_done = left.holds(&after);
                 assert!(is_done || left.holds(&was.holds), "{what}: neither");
                 assert!(is_done || ended.is_err(), "{what}: not done");
+                if matches!(verb, Verb::Resize(..)) {
+                    left.check_bitmaps(&what);
+                }
             }
         }
         image = image.settled();

@@ -129,8 +129,8 @@ pub(crate) fn image(format: &str) -> Image {
     if format.is_empty() { Image::guessed() } else { Image::of(format).unwrap() }
 }
 
-/// Tries again while a file is locked. A file that was just closed is locked for a moment: by a
-/// child that another test is just starting, or a thread of the pool that has not let go yet.
+/// Tries again while a file is locked. A file that was just closed is locked for a moment where
+/// another test is just starting a child, which has all descriptors until it runs its program.
 pub(crate) fn when_unlocked<T>(open: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + GUARD;
     loop {

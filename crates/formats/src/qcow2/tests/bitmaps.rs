@@ -12,7 +12,11 @@ use super::writing::{checked, opened};
 use crate::scripted::{all, scripts};
 use crate::{BitmapChange, Opening};
 
-fn change(disk: &PowerCut, name: &str, changes: &[BitmapChange<'_>]) -> device::Result<()> {
+pub(super) fn change(
+    disk: &PowerCut,
+    name: &str,
+    changes: &[BitmapChange<'_>],
+) -> device::Result<()> {
     let context = Context::new(WorkPool::new(1));
     let (params, files) = (Params::default(), crate::Closed);
     let opening = Opening { params: &params, files: &files, context: &context };
@@ -20,9 +24,9 @@ fn change(disk: &PowerCut, name: &str, changes: &[BitmapChange<'_>]) -> device::
 }
 
 /// A bitmap: its name, flags and granularity, and the runs in it.
-type Seen = (String, u32, u8, Vec<(u64, u64)>);
+pub(super) type Seen = (String, u32, u8, Vec<(u64, u64)>);
 
-fn seen(disk: &PowerCut, layout: &Layout) -> Vec<Seen> {
+pub(super) fn seen(disk: &PowerCut, layout: &Layout) -> Vec<Seen> {
     let container = disk.edge();
     let found = bitmap::read(&container, &Header::read(&container).unwrap()).unwrap();
     let (edge, _context) = opened(disk, layout, false);

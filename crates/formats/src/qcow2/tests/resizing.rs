@@ -5,11 +5,13 @@ use device::{Edge, ErrorKind, Params, Result};
 use runtime::{Context, WorkPool};
 use trial::{PowerCut, TestDice};
 
+use super::super::header::extension;
+use super::bitmaps::{change, seen};
 use super::laid::{Kind, Laid, Layout};
 use super::reading::Backing;
-use super::writing::{any_layout, checked, snapshot};
+use super::writing::{any_layout, checked, opened, snapshot};
 use crate::scripted::{all, scripts};
-use crate::{NewRoom, Opening};
+use crate::{BitmapChange, NewRoom, Opening};
 
 /// Gives the disk in an image another size.
 fn resize(disk: &PowerCut, layout: &Layout, size: u64, room: NewRoom) -> Result<()> {
@@ -142,4 +144,90 @@ fn a_long_l1_table_gets_its_place_where_clusters_are_small_and_refcounts_wide() 
     assert!(bytes_of(&disk, &layout) == bytes);
     let found = checked(&disk);
     assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0));
+}
+
+/// An image with two bitmaps, behind an extension of the header of so many bytes.
+fn with_bitmaps(layout: &Layout, (kind, len): (u32, usize)) -> Vec<u8> {
+    let mut image = layout.lay().container;
+    let at = usize::try_from(u32::from_be_bytes(image[100..104].try_into().unwrap())).unwrap();
+    image[at..at + 4].copy_from_slice(&kind.to_be_bytes());
+    image[at + 4..at + 8].copy_from_slice(&u32::try_from(len).unwrap().to_be_bytes());
+    for (name, granularity) in [("a", 512), ("b", 4096)] {
+        let disk = PowerCut::new(image, true);
+        change(&disk, name, &[BitmapChange::Add(Some(granularity))]).unwrap();
+        image = disk.bytes();
+    }
+    image
+}
+
+#[test]
+fn whatever_stops_it_bitmaps_are_those_of_the_old_size_or_of_the_new_one() {
+    // The header has them in its first sector; in one that it is without the names of features; or
+    // it has no room for them there, and they may be lost.
+    let forms = [
+        ((extension::END, 0), true),
+        ((extension::FEATURE_NAMES, 8 * 48), true),
+        ((0x1234, 500), false),
+    ];
+    for (before, is_kept) in forms {
+        let layout = Layout {
+            version: 3,
+            cluster_bits: 10,
+            extended: false,
+            zstd: false,
+            refcount_order: 4,
+            size: 40 << 10,
+            clusters: vec![Kind::Plain; 5],
+            mix: 0,
+            backing: None,
+        };
+        let (mut image, mut dice) = (with_bitmaps(&layout, before), TestDice(11_000));
+        for size in [3 << 20, 9 << 20, 5 << 20, 2 << 20, 700 << 10] {
+            let disk = PowerCut::new(image, true);
+            let (edge, context) = opened(&disk, &layout, true);
+            edge.write(&[7; 512], edge.info().size - 1024, false).unwrap();
+            context.control.end();
+            drop(edge);
+            image = disk.bytes();
+            let disk = PowerCut::new(image.clone(), true);
+            let old = seen(&disk, &layout);
+            resize(&disk, &layout, size, NewRoom::None).unwrap();
+            let new = seen(&PowerCut::new(disk.bytes(), true), &layout);
+            let what = format!("{before:?}, to {size}");
+            let found = checked(&disk);
+            assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "{what}");
+            for (old, new) in old.iter().zip(&new) {
+                assert_eq!((&old.0, old.1, old.2), (&new.0, new.1, new.2), "{what}");
+                let is_first = |(was, is): (&(u64, u64), &(u64, u64))| was == is;
+                assert!(old.3.iter().zip(&new.3).take(1).all(is_first), "{what}: {new:?}");
+            }
+            let check = |left: &PowerCut, what: &str| {
+                assert_eq!(checked(left).corruptions, [""; 0], "{what}");
+                let now = seen(left, &layout);
+                let is_lost = !is_kept && now.is_empty();
+                assert!(now == old || now == new || is_lost, "{what}: {now:?}");
+                let size = opened(left, &layout, false).0.info().size;
+                assert!(is_lost || (now == new) == (size == layout_size(&new)), "{what}: {size}");
+            };
+            for step in 0..=disk.steps() {
+                let left = PowerCut::new(disk.cut(step, &mut dice), true);
+                check(&left, &format!("{what}, {step} of {}", disk.steps()));
+            }
+            for fails in 0..disk.steps() {
+                let broken = PowerCut::new(image.clone(), true);
+                let kind = if fails % 2 == 0 { ErrorKind::Io } else { ErrorKind::NoSpace };
+                broken.fail(fails, 1 + fails % 3, kind);
+                let ended = resize(&broken, &layout, size, NewRoom::None);
+                broken.fail(0, 0, kind);
+                let left = PowerCut::new(broken.cut(broken.steps(), &mut dice), true);
+                check(&left, &format!("{what}, fails {fails}: {ended:?}"));
+            }
+            image = disk.bytes();
+        }
+    }
+}
+
+/// Bytes that bitmaps speak of.
+fn layout_size(seen: &[super::bitmaps::Seen]) -> u64 {
+    seen.first().map_or(0, |(.., runs)| runs.iter().map(|(len, _)| len).sum())
 }

@@ -15,6 +15,7 @@ use super::super::header::{
 };
 use super::super::map::Map;
 use super::super::open;
+use super::directory::ResizedBitmaps;
 use super::link::Becomes;
 use super::resize::{Change, check as check_size};
 use super::{Writer, WrittenImage};
@@ -54,6 +55,16 @@ const NAME_AT: usize = 8;
 const COMPATIBLE_AT: u64 = 80;
 const SECTOR: usize = 512;
 
+/// What a header that is written anew says otherwise.
+#[derive(Clone, Copy, Default)]
+pub(super) struct HeaderChange<'a> {
+    pub(super) data_file: Option<&'a str>,
+    /// Of the extension of the bitmaps.
+    pub(super) bitmaps: Option<&'a [u8]>,
+    /// Where they are, and what they become.
+    pub(super) fields: &'a [(u64, &'a [u8])],
+}
+
 /// What an image is to be.
 struct Wish {
     version: u32,
@@ -88,8 +99,9 @@ pub(in super::super) fn amend(
     check(&container, &header, &wish, &bitmaps)?;
     let most = header.size.max(wish.size);
     let image = Arc::new(open::written(&container, &header, opening, (most, Vec::new()))?);
+    let bitmaps = ResizedBitmaps::of(&container, &header, &bitmaps, wish.size)?;
     let amended = wait_for(|promise| {
-        spawn(async move { promise.keep(image.amend(&header, wish, bitmaps).await) });
+        spawn(async move { promise.keep(image.amend(header, wish, bitmaps).await) });
     });
     amended.unwrap_or_else(|| Err(Error::unanswered()))
 }
@@ -188,15 +200,17 @@ fn check_end(container: &Edge, header: &Header) -> Result<()> {
 impl WrittenImage {
     async fn amend(
         self: Arc<Self>,
-        header: &Header,
+        mut header: Header,
         wish: Wish,
-        bitmaps: Vec<Bitmap>,
+        bitmaps: Option<ResizedBitmaps>,
     ) -> Result<()> {
         let writer = &self.writer;
         let is_up = wish.version > header.version;
         if is_up || wish.data_file.is_some() {
             let version = wish.version.max(header.version);
-            writer.rewrite(header, version, wish.data_file.as_deref()).await?;
+            let data_file = wish.data_file.as_deref();
+            let change = HeaderChange { data_file, ..HeaderChange::default() };
+            writer.rewrite(&header, version, change).await?;
         }
         if wish.version == 3
             && let Some(is_lazy) = wish.lazy
@@ -208,18 +222,18 @@ impl WrittenImage {
         if header.is_data_file_raw() && !wish.is_raw {
             let kept = header.usable_bitmaps().map_or(0, |_| autoclear::BITMAPS);
             writer.set_header(AUTOCLEAR_AT, &kept.to_be_bytes()).await?;
+            header.autoclear = kept;
         }
         if wish.size != header.size {
             let room = if wish.is_raw { NewRoom::Tables } else { NewRoom::None };
             let (from, entries) = (header.size, header.l1_entries);
             let change = Change { from, to: wish.size, entries, room };
-            let sound = bitmaps.into_iter().filter(Bitmap::is_sound).collect();
-            self.clone().resize(change, sound).await?;
+            self.clone().resize(&header, change, bitmaps).await?;
         }
         if wish.version < header.version {
             self.expand_zeroes(header.size).await?;
             writer.flush().await?;
-            writer.rewrite(header, 2, None).await?;
+            writer.rewrite(&header, 2, HeaderChange::default()).await?;
         }
         writer.close().await
     }
@@ -256,10 +270,14 @@ impl Writer {
         self.attempt(|_| self.reads_zero(map, at)).await
     }
 
-    /// Writes the header anew, in one sector: of another version, or with another data file. The
-    /// names of features are left out, and a backing image's name that is in the way goes
-    /// elsewhere.
-    async fn rewrite(&self, header: &Header, version: u32, data_file: Option<&str>) -> Result<()> {
+    /// Writes the header anew, in one sector: of another version, or with other fields. The names
+    /// of features are left out, and a backing image's name that is in the way goes elsewhere.
+    pub(super) async fn rewrite(
+        &self,
+        header: &Header,
+        version: u32,
+        change: HeaderChange<'_>,
+    ) -> Result<()> {
         let block = self.blocks.load(0).await?;
         let old_length = usize::try_from(header.length).map_err(|_| confused())?;
         let length = if version == 3 { LENGTH_V3 + 8 } else { LENGTH_V2 };
@@ -285,8 +303,11 @@ impl Writer {
                 break;
             }
             let data = rest.get(8..).and_then(|rest| rest.get(..len)).ok_or_else(too_long)?;
-            let data = match (kind, data_file) {
-                (extension::DATA_FILE, Some(name)) => name.as_bytes(),
+            let data = match (kind, change) {
+                (extension::DATA_FILE, HeaderChange { data_file: Some(name), .. }) => {
+                    name.as_bytes()
+                }
+                (extension::BITMAPS, HeaderChange { bitmaps: Some(directory), .. }) => directory,
                 _ => data,
             };
             if kind != extension::FEATURE_NAMES {
@@ -298,6 +319,12 @@ impl Writer {
             rest = rest.get((len + 8).next_multiple_of(8)..).ok_or_else(too_long)?;
         }
         new.extend([0; 8]);
+        for (at, field) in change.fields {
+            put(&mut new, usize::try_from(*at).map_err(|_| confused())?, field);
+        }
+        if new.len() > SECTOR {
+            return Err(too_long());
+        }
         let name = (be64(&block, NAME_AT), be32(&block, NAME_AT + 8));
         if let (Some(at @ 1..), Some(len @ 1..)) = name {
             let at = usize::try_from(at).map_err(|_| confused())?;

@@ -16,10 +16,11 @@ use super::super::check;
 use super::super::dirty::ONES;
 use super::super::entry::OFFSET;
 use super::super::header::{
-    AUTOCLEAR_AT, BITMAP_DIRECTORY_MAX, BITMAPS_MAX, Header, autoclear, extension,
+    AUTOCLEAR_AT, BITMAP_DIRECTORY_MAX, BITMAPS_MAX, Header, SIZE_AT, autoclear, extension,
 };
 use super::super::open;
 use super::super::region::Region;
+use super::amend::HeaderChange;
 use super::offline::{done, writer};
 use super::{Writer, clear_features};
 use crate::kit::confused;
@@ -113,6 +114,67 @@ pub(in super::super) fn change_bitmap(
         writer.release(old, false).await;
         writer.close().await
     })
+}
+
+/// The bitmaps of a disk that gets another size, where tables of them get another length: QEMU
+/// takes no others.
+pub(super) struct ResizedBitmaps {
+    heading: Heading,
+    entries: Vec<Vec<u8>>,
+    /// The new tables, by the index of the bitmap.
+    tables: Vec<(usize, Vec<u8>)>,
+    before: Region,
+    /// What only the old ones refer to, with themselves and their directory.
+    dropped: Vec<Range<u64>>,
+}
+
+impl ResizedBitmaps {
+    /// What becomes of `bitmaps`, which are those of the image; `None`: they stay as they are.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(super) fn of(
+        container: &Edge,
+        header: &Header,
+        bitmaps: &[Bitmap],
+        size: u64,
+    ) -> Result<Option<Self>> {
+        let Some(directory) = header.usable_bitmaps() else { return Ok(None) };
+        let cluster = header.geometry().cluster();
+        let before = Region { offset: directory.offset, len: directory.len };
+        let mut dropped = vec![units(header, before.offset, before.len)];
+        let (mut entries, mut tables) = (Vec::new(), Vec::new());
+        for (index, bitmap) in bitmaps.iter().enumerate() {
+            let mut wanted = NewBitmap::of(bitmap.clone(), header);
+            let bits = size.div_ceil(1 << bitmap.granularity_bits);
+            let count =
+                u32::try_from(bits.div_ceil(8).div_ceil(cluster)).map_err(|_| confused())?;
+            if bitmap.is_sound() && count != bitmap.table_entries {
+                let mut table = table_of(container, bitmap)?;
+                let len = usize::try_from(count).map_err(|_| confused())?;
+                let lost = table.iter().skip(len).map(|entry| entry & OFFSET);
+                dropped.extend(lost.filter(|at| *at != 0).map(|at| units(header, at, 1)));
+                dropped.push(units(header, bitmap.table_offset, table.len() as u64 * 8));
+                table.resize(len, 0);
+                tables.push((index, table.into_iter().flat_map(u64::to_be_bytes).collect()));
+                wanted.bitmap.table_entries = count;
+            }
+            entries.push(entry(container, &wanted)?);
+        }
+        let heading = Heading::read(container, header)?;
+        let changed = Self { heading, entries, tables, before, dropped };
+        Ok((!changed.tables.is_empty()).then_some(changed))
+    }
+
+    /// Where the directory was.
+    pub(super) fn before(&self) -> Region {
+        self.before
+    }
+
+    /// What nothing refers to once the header says where the new directory is.
+    pub(super) fn dropped(self) -> Vec<Range<u64>> {
+        self.dropped
+    }
 }
 
 fn units(header: &Header, offset: u64, len: u64) -> Range<u64> {
@@ -373,6 +435,15 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// What the extension of the header says of bitmaps.
+fn directory_field(count: usize, directory: Region) -> Result<Vec<u8>> {
+    let mut field = u32::try_from(count).map_err(|_| confused())?.to_be_bytes().to_vec();
+    field.extend([0; 4]);
+    field.extend(directory.len.to_be_bytes());
+    field.extend(directory.offset.to_be_bytes());
+    Ok(field)
+}
+
 impl Heading {
     fn read(container: &Edge, header: &Header) -> Result<Self> {
         let mut first = vec![0; usize::try_from(header.geometry().slice()).unwrap_or(0)];
@@ -475,6 +546,82 @@ impl Writer {
         Ok(Region { offset: row.start << bits, len: directory.len() as u64 })
     }
 
+    /// The tables of bitmaps of a disk that gets another size, and a directory, to which nothing
+    /// refers yet. Returns where that is, and all that was taken.
+    pub(super) async fn add_resized(
+        &self,
+        bitmaps: &ResizedBitmaps,
+    ) -> Result<(Region, Vec<Range<u64>>)> {
+        let mut rows = Vec::new();
+        match self.add_tables(bitmaps, &mut rows).await {
+            Ok(directory) => Ok((directory, rows)),
+            Err(e) => Err(self.without(rows, e).await),
+        }
+    }
+
+    async fn add_tables(
+        &self,
+        bitmaps: &ResizedBitmaps,
+        rows: &mut Vec<Range<u64>>,
+    ) -> Result<Region> {
+        let (mut entries, bits) = (bitmaps.entries.clone(), self.geometry.cluster_bits);
+        for (index, table) in &bitmaps.tables {
+            let row = self.add_row(table).await?;
+            rows.push(row.clone());
+            let entry = entries.get_mut(*index).ok_or_else(confused)?;
+            put(entry, 0, &(row.start << bits).to_be_bytes())?;
+            self.save_much().await?;
+        }
+        let directory = entries.concat();
+        let row = self.add_row(&directory).await?;
+        rows.push(row.clone());
+        Ok(Region { offset: row.start << bits, len: directory.len() as u64 })
+    }
+
+    /// Lets the header say how large the disk is, and where the directory of its bitmaps is then:
+    /// at once, unless the header is too long to be said in one sector.
+    pub(super) async fn say_size(
+        &self,
+        header: &Header,
+        size: u64,
+        bitmaps: Option<(&ResizedBitmaps, Region)>,
+    ) -> Result<()> {
+        let size = size.to_be_bytes();
+        let Some((ResizedBitmaps { heading, entries, .. }, directory)) = bitmaps else {
+            return self.change_header(&[(SIZE_AT, &size)]).await;
+        };
+        let field = directory_field(entries.len(), directory)?;
+        self.move_directory(header, heading, &field, &[(SIZE_AT, &size)]).await
+    }
+
+    /// Lets the header, which has a directory, say where it is now, and other fields of its first
+    /// sector with that.
+    async fn move_directory(
+        &self,
+        header: &Header,
+        heading: &Heading,
+        field: &[u8],
+        more: &[(u64, &[u8])],
+    ) -> Result<()> {
+        let features = header.autoclear & autoclear::DATA_FILE_RAW;
+        let without = features.to_be_bytes();
+        let with = (features | autoclear::BITMAPS).to_be_bytes();
+        let fields = [&[(AUTOCLEAR_AT, &with[..])], more].concat();
+        if heading.at + EXTENSION <= SECTOR {
+            let there = (heading.at + 8, field);
+            return self.change_header(&[&fields, &[there][..]].concat()).await;
+        }
+        let change = HeaderChange { bitmaps: Some(field), fields: &fields, data_file: None };
+        match self.rewrite(header, header.version, change).await {
+            Err(e) if e.is_unsupported() => {}
+            rewritten => return rewritten,
+        }
+        // For a moment none of them is valid.
+        self.change_header(&[&[(AUTOCLEAR_AT, &without[..])], more].concat()).await?;
+        self.change_header(&[(heading.at + 8, field)]).await?;
+        self.change_header(&[(AUTOCLEAR_AT, &with)]).await
+    }
+
     /// Lets the header say where the directory is.
     async fn say_bitmaps(
         &self,
@@ -497,21 +644,12 @@ impl Writer {
             }
             return Ok(());
         }
-        let count = u32::try_from(count).map_err(|_| confused())?;
-        let mut field = [extension::BITMAPS.to_be_bytes(), 24u32.to_be_bytes()].concat();
-        field.extend(count.to_be_bytes());
-        field.extend([0; 4]);
-        field.extend(directory.len.to_be_bytes());
-        field.extend(directory.offset.to_be_bytes());
+        let field = directory_field(count, directory)?;
         if heading.is_there {
-            if !is_together {
-                // For a moment none of them is valid.
-                self.change_header(&[(AUTOCLEAR_AT, &without)]).await?;
-                self.change_header(&[(heading.at, &field)]).await?;
-                return self.change_header(&[(AUTOCLEAR_AT, &with)]).await;
-            }
-            return self.change_header(&[(AUTOCLEAR_AT, &with), (heading.at, &field)]).await;
+            return self.move_directory(header, heading, &field, &[]).await;
         }
+        let mut field =
+            [&extension::BITMAPS.to_be_bytes()[..], &24u32.to_be_bytes(), &field].concat();
         let (offset, name) = &heading.name;
         if *offset != 0 && *offset < heading.end() {
             let place = heading.moved_name();

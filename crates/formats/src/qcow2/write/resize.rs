@@ -3,7 +3,8 @@
 //! One that grows gets its L1 table first, then what is behind its old end is made to read as
 //! zeroes, and when all of that is durable the header says the new size. One that shrinks has its
 //! new size first, and then gives up what is behind its end. So at every moment it is what it was,
-//! or what it was to be.
+//! or what it was to be. Its bitmaps get new tables before, and the header says where they are
+//! together with the size.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,18 +12,17 @@ use std::sync::Arc;
 use device::{Buffer, Edge, Error, ErrorKind, Fault, Result, ZeroFlags, below};
 use runtime::{spawn, wait_for};
 
-use super::super::bitmap::{self, Bitmap, flags};
-use super::super::entry::{Geometry, OFFSET};
-use super::super::header::{Header, L1_MAX, SIZE_AT};
+use super::super::bitmap::{self, BITS_MAX, Bitmap};
+use super::super::header::{Header, L1_MAX};
 use super::super::map::Map;
 use super::super::open;
 use super::super::region::Region;
 use super::data::AT_ONCE;
+use super::directory::ResizedBitmaps;
 use super::link::Becomes;
 use super::{Writer, WrittenImage, check_bitmaps};
 use crate::kit::blocks::Rank;
 use crate::kit::confused;
-use crate::kit::numbers::be64;
 use crate::{NewRoom, NewSize, Opening};
 
 const L1_AT: u64 = 36;
@@ -47,11 +47,11 @@ pub(in super::super) fn resize(
         room => room,
     };
     let most = header.size.max(size);
-    let image = open::written(&container, &header, opening, (most, Vec::new()))?;
+    let image = Arc::new(open::written(&container, &header, opening, (most, Vec::new()))?);
+    let bitmaps = ResizedBitmaps::of(&container, &header, &bitmaps, size)?;
     let change = Change { from: header.size, to: size, entries: header.l1_entries, room };
-    let (image, sound) = (Arc::new(image), bitmaps.into_iter().filter(Bitmap::is_sound).collect());
     let resized = wait_for(|promise| {
-        spawn(async move { promise.keep(image.resize(change, sound).await) });
+        spawn(async move { promise.keep(image.resize(&header, change, bitmaps).await) });
     });
     resized.unwrap_or_else(|| Err(Error::unanswered()))
 }
@@ -81,10 +81,10 @@ pub(super) fn check(header: &Header, size: u64, bitmaps: &[Bitmap]) -> Result<()
         "it is of version 2 and has snapshots, which do not say how large they are".to_owned()
     } else if header.is_data_file_raw() && size < header.size {
         "its data file is a raw disk, which would not become shorter".to_owned()
-    } else if let Some(name) = bitmaps.iter().find_map(|it| stuck(it, geometry, size)) {
+    } else if let Some(name) = bitmaps.iter().find_map(|it| endless(it, size)) {
         let name = device::text::shown(name);
         format!(
-            "the table of its bitmap `{name}` has no room; `qemu-img bitmap --remove FILE BITMAP` removes it"
+            "its bitmap `{name}` would be too long; `diskferry bitmap --remove FILE BITMAP` removes it"
         )
     } else {
         return check_bitmaps(bitmaps);
@@ -92,59 +92,67 @@ pub(super) fn check(header: &Header, size: u64, bitmaps: &[Bitmap]) -> Result<()
     Err(Error::new(ErrorKind::InvalidInput, Fault::User, format!("resize: {why}")))
 }
 
-/// Clusters with the bits of a bitmap, for a disk of `size` bytes.
-fn clusters_of_bits(bitmap: &Bitmap, geometry: Geometry, size: u64) -> u64 {
-    size.div_ceil(1 << bitmap.granularity_bits).div_ceil(8).div_ceil(geometry.cluster())
-}
-
-/// The name of a bitmap whose table would have to be elsewhere.
-fn stuck(bitmap: &Bitmap, geometry: Geometry, size: u64) -> Option<&str> {
-    let room = (u64::from(bitmap.table_entries) * 8).next_multiple_of(geometry.cluster());
-    let is_stuck = bitmap.is_sound() && clusters_of_bits(bitmap, geometry, size) * 8 > room;
-    is_stuck.then_some(&*bitmap.name)
+/// The name of a bitmap that would have more bits than a bitmap has.
+fn endless(bitmap: &Bitmap, size: u64) -> Option<&str> {
+    let bytes = size.div_ceil(1 << bitmap.granularity_bits).div_ceil(8);
+    (bitmap.is_sound() && bytes > BITS_MAX).then_some(&*bitmap.name)
 }
 
 impl WrittenImage {
     pub(super) async fn resize(
         self: Arc<Self>,
+        header: &Header,
         change: Change,
-        mut bitmaps: Vec<Bitmap>,
+        bitmaps: Option<ResizedBitmaps>,
     ) -> Result<()> {
-        let (writer, size) = (&self.writer, change.to);
-        // QEMU takes none with a table of another length.
-        bitmaps.retain(|bitmap| {
-            let entries = clusters_of_bits(bitmap, writer.geometry, size);
-            entries != u64::from(bitmap.table_entries)
-        });
-        writer.mark(&bitmaps, flags::IN_USE).await?;
-        if size < change.from {
+        let writer = &self.writer;
+        let (directory, rows) = match &bitmaps {
+            Some(bitmaps) => writer.add_resized(bitmaps).await?,
+            None => (Region { offset: 0, len: 0 }, Vec::new()),
+        };
+        let directories = bitmaps.as_ref().map(|bitmaps| (bitmaps, directory));
+        if change.to < change.from {
+            writer.flush().await?;
+            writer.say_size(header, change.to, directories).await?;
             self.shrink(change).await?;
-        } else if let Err(e) = self.grow(change).await {
-            return Err(self.as_before(change, &bitmaps, e).await);
+        } else {
+            let grown = match self.grow(change).await {
+                Ok(()) => writer.say_size(header, change.to, directories).await,
+                Err(e) => Err(e),
+            };
+            if let Err(e) = grown {
+                let before = bitmaps.as_ref().map(|bitmaps| (bitmaps, bitmaps.before()));
+                return Err(self.as_before(header, (change, before), rows, e).await);
+            }
         }
-        for bitmap in &bitmaps {
-            let entries = clusters_of_bits(bitmap, writer.geometry, size);
-            writer.resize_bitmap(bitmap, entries).await?;
+        if let Some(bitmaps) = bitmaps {
+            writer.release(bitmaps.dropped(), false).await;
         }
-        writer.mark(&bitmaps, 0).await?;
         writer.close().await
     }
 
     /// Gives up what a disk got that could not grow. Returns why it could not.
-    async fn as_before(&self, change: Change, bitmaps: &[Bitmap], why: Error) -> Error {
+    async fn as_before(
+        &self,
+        header: &Header,
+        (change, bitmaps): (Change, Option<(&ResizedBitmaps, Region)>),
+        rows: Vec<Range<u64>>,
+        why: Error,
+    ) -> Error {
         let writer = &self.writer;
         // While the header may say the new size, all of it is in use.
-        if writer.set_header(SIZE_AT, &change.from.to_be_bytes()).await.is_err() {
+        if writer.say_size(header, change.from, bitmaps).await.is_err() {
             return why;
         }
         let from = change.from.next_multiple_of(writer.geometry.cluster());
         let to = change.to.next_multiple_of(writer.geometry.cluster());
         let _ = self.give_up(writer, from..to, Becomes::Absent).await;
-        let _ = writer.mark(bitmaps, 0).await;
+        let why = writer.without(rows, why).await;
         let _ = writer.close().await;
         why
     }
 
+    /// Does all that is done before the header says the new size.
     async fn grow(self: &Arc<Self>, change: Change) -> Result<()> {
         let (writer, Change { from, to, .. }) = (&self.writer, change);
         let cluster = writer.geometry.cluster();
@@ -176,14 +184,13 @@ impl WrittenImage {
             let zeroes = Buffer::zeroed(512).into();
             below::write(&writer.data.edge, to - 512, zeroes, false).await?;
         }
-        writer.flush().await?;
-        writer.set_header(SIZE_AT, &to.to_be_bytes()).await
+        writer.flush().await
     }
 
+    /// Gives up what is behind the end that the header says.
     async fn shrink(self: &Arc<Self>, Change { from, to, .. }: Change) -> Result<()> {
         let (writer, map) = (&self.writer, &self.disk.atlas);
         let cluster = writer.geometry.cluster();
-        writer.set_header(SIZE_AT, &to.to_be_bytes()).await?;
         let kept = writer.geometry.l1_entries(to);
         for index in usize::try_from(kept).unwrap_or(usize::MAX)..map.l1.len() {
             writer.drop_table(index, map.l1_entry(index)).await?;
@@ -296,35 +303,5 @@ impl Writer {
         })
         .await?;
         self.flush().await
-    }
-
-    /// Lets the table of a bitmap, which is in use, have so many entries.
-    async fn resize_bitmap(&self, bitmap: &Bitmap, entries: u64) -> Result<()> {
-        let old = u64::from(bitmap.table_entries);
-        // Those that come in are zero before they are part of it, and those that go give up what
-        // they refer to.
-        for index in old.min(entries)..old.max(entries) {
-            let place = bitmap.table_offset + index * 8;
-            self.attempt(|state| {
-                let block = self.block(place)?;
-                let within = usize::try_from(place - self.blocks.start(place)).unwrap_or(0);
-                let offset = be64(&block, within).ok_or_else(confused)? & OFFSET;
-                self.blocks.change(place, Rank::Last, &[0; 8])?;
-                if index < old && offset != 0 {
-                    let unit = offset >> self.geometry.cluster_bits;
-                    state.room.drop_units(unit..unit + 1);
-                }
-                Ok(())
-            })
-            .await?;
-        }
-        let count = u32::try_from(entries).map_err(|_| confused())?;
-        // Before its flags.
-        let place = bitmap.flags_at - 4;
-        self.attempt(|_| {
-            self.block(place)?;
-            Ok(self.blocks.change(place, Rank::Last, &count.to_be_bytes())?)
-        })
-        .await
     }
 }
