@@ -99,3 +99,43 @@ fn what_is_repaired_is_what_qemu_img_repairs_and_it_finds_nothing_after_that() {
         }
     }
 }
+
+#[test]
+fn entries_that_lead_to_one_l2_table_get_one_each_and_the_image_is_written_again() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    place.qemu_img("create -q -f qcow2 -o cluster_size=4k a.qcow2 8M");
+    place.qemu_io("qcow2", "a.qcow2", &["write -P 1 0 256k".to_owned()]);
+    let mut image = place.read("a.qcow2");
+    let l1 = usize::try_from(at(&image, 40)).unwrap();
+    image.copy_within(l1..l1 + 8, l1 + 8);
+    place.write("theirs.qcow2", &image);
+    report(&place, &["check", "-r", "all", "theirs.qcow2"]);
+    // Also where qemu-img has made the refcounts right, and nothing else is wrong.
+    for damaged in [image, place.read("theirs.qcow2")] {
+        let (found, bytes) = repaired(damaged, Repair::All).unwrap();
+        assert_eq!((found.now.corruption_count, found.now.leaks), (0, 0));
+        assert!(at(&bytes, l1 as u64) != at(&bytes, l1 as u64 + 8));
+        place.write("ours.qcow2", &bytes);
+        let found = report(&place, &["check", "--output=json", "ours.qcow2"]);
+        assert_eq!((said(&found, "corruptions"), said(&found, "leaks")), (0, 0), "{found}");
+        place.qemu_img("compare -q -f qcow2 -F qcow2 ours.qcow2 theirs.qcow2");
+        let (context, params) = (Context::default(), Params::default());
+        let disk = PowerCut::new(bytes, true);
+        let opening = Opening { params: &params, files: &Closed, context: &context };
+        let open = formats::format("qcow2").unwrap().write.unwrap();
+        let edge = Edge::new(open(disk.edge(), &opening).unwrap(), context.pool.clone());
+        // A cluster that both tables refer to, by each of them: none is shared any more.
+        edge.write(&[7; 4096], 2 << 20, false).unwrap();
+        edge.write(&[8; 4096], 0, false).unwrap();
+        context.control.end();
+        place.write("ours.qcow2", &disk.bytes());
+        let found = report(&place, &["check", "--output=json", "ours.qcow2"]);
+        assert_eq!((said(&found, "corruptions"), said(&found, "leaks")), (0, 0), "{found}");
+        let reads =
+            ["read -P 8 0 4k", "read -P 1 4k 252k", "read -P 7 2M 4k", "read -P 1 2052k 252k"];
+        place.qemu_io("qcow2", "ours.qcow2", &reads.map(str::to_owned));
+    }
+}

@@ -69,6 +69,7 @@ pub(super) fn examine<'a>(container: &'a Edge, header: &Header) -> Result<Check<
         is_blind: false,
         is_lost: false,
         has_bad_blocks: false,
+        shares_tables: false,
     };
     check.count_regions(header)?;
     check.count_l1(Region { offset: header.l1_offset, len: l1_len(header.l1_entries) }, true)?;
@@ -113,6 +114,8 @@ pub(super) struct Check<'a> {
     pub(super) is_lost: bool,
     /// A refcount block is not in the file, or is also something else.
     pub(super) has_bad_blocks: bool,
+    /// Several entries of the active L1 table lead to one L2 table.
+    pub(super) shares_tables: bool,
 }
 
 impl Check<'_> {
@@ -178,6 +181,7 @@ impl Check<'_> {
             if self.references.holds(Region { offset: l2, len }) {
                 let table = self.tables.entry(l2).or_default();
                 table.times = table.times.saturating_add(times);
+                self.shares_tables |= is_active && table.is_active;
                 table.is_active |= is_active;
             } else {
                 self.is_blind = true;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use device::{Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Result};
-use runtime::RwLock;
+use runtime::{Context, RwLock};
 
 use super::bitmap::Bitmap;
 use super::corrupt;
@@ -18,7 +18,7 @@ use super::snapshot::{self, SnapshotEntry};
 use super::stream::ContainerReader;
 use super::tables::{DataStore, Tables, Written};
 use super::tracked::Tracked;
-use super::write::{self, Writer, WrittenImage};
+use super::write::{self, Sharing, Writer, WrittenImage};
 use super::{SNAPSHOT, bitmap};
 use crate::kit::blocks::Blocks;
 use crate::kit::cache::Cache;
@@ -97,7 +97,8 @@ pub(super) fn written(
     let tracked = bitmaps.into_iter().map(|bitmap| Arc::new(Tracked::new(bitmap, unit))).collect();
     let written = Written { container: growing, edge: whole, blocks, data, tracked };
     let disk = disk(container, header, opening, Some((written.clone(), size)))?;
-    let writer = Writer::open(container, header, written, disk.atlas.tables.taken.clone())?;
+    let taken = disk.atlas.tables.taken.clone();
+    let writer = Writer::open(container, header, written, taken, Sharing::Refused)?;
     // All that can be refused has been.
     write::clear_features(container, header)?;
     Ok(WrittenImage { is_over: disk.backing.is_some(), disk: Arc::new(disk), writer })
@@ -115,13 +116,13 @@ pub(super) fn to_change(container: &Edge, opening: &Opening<'_>) -> Result<(Head
     if !header.has(incompatible::DIRTY) {
         return Ok((header, container.clone()));
     }
-    let container = closed(container)?;
+    let container = closed(container, opening.context)?;
     Ok((self::header(&container)?, container))
 }
 
 /// The container of an image that was not closed, with its refcounts put right.
-fn closed(container: &Edge) -> Result<Edge> {
-    let (repaired, container) = repair::repaired(container, Repair::All)?;
+fn closed(container: &Edge, context: &Context) -> Result<Edge> {
+    let (repaired, container) = repair::repaired(container, Repair::All, context)?;
     if repaired.now.corruption_count == 0 {
         return Ok(container);
     }

@@ -3,8 +3,9 @@
 //! The tables of the disk are what is believed, as QEMU does; only the flags in them change. The
 //! order is such that an image whose repair was stopped is never worse than before: first refcounts
 //! are put right, each by itself where it is, or all in new blocks to which the header then refers
-//! at once; when that is durable, the flags that say that nothing else refers to a cluster; and
-//! last the header says that the image is sound.
+//! at once; when that is durable, the flags that say that nothing else refers to a cluster; then
+//! the header says that the image is sound; and last, where several entries lead to one L2 table,
+//! each gets one of its own.
 //!
 //! What a table that cannot be found refers to is not known, so then nothing is freed.
 
@@ -12,6 +13,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
+use runtime::Context;
 
 use super::check::{Check, examine, stored};
 use super::entry::{COMPRESSED, COPIED, Entry, OFFSET};
@@ -26,21 +28,22 @@ use crate::{Findings, Opening, Repair, Repaired};
 const UNSOUND: u64 = incompatible::DIRTY | incompatible::CORRUPT;
 
 /// Repairs the image in a container that may be written.
-pub(super) fn repair(container: Edge, _: &Opening<'_>, what: Repair) -> Result<Repaired> {
-    Ok(repaired(&container, what)?.0)
+pub(super) fn repair(container: Edge, opening: &Opening<'_>, what: Repair) -> Result<Repaired> {
+    Ok(repaired(&container, what, opening.context)?.0)
 }
 
 /// The same, and the container as it is then, which may be longer.
 ///
 /// # Errors
 /// It cannot be read or written, or its refcounts cannot be put right. It is not worse than before.
-pub(super) fn repaired(below: &Edge, what: Repair) -> Result<(Repaired, Edge)> {
+pub(super) fn repaired(below: &Edge, what: Repair, context: &Context) -> Result<(Repaired, Edge)> {
     let (container, edge) = Container::open(below.clone());
     let header = read(below)?;
     let mut first = examine(below, &header)?;
     let before = first.findings.clone();
     let is_unsound = header.has(UNSOUND);
-    if (before.corruption_count, before.leaks) == (0, 0) && !is_unsound {
+    let is_right = (before.corruption_count, before.leaks) == (0, 0) && !is_unsound;
+    if is_right && !(first.shares_tables && what == Repair::All) {
         let now = before.clone();
         return Ok((Repaired { before, now, ..Repaired::default() }, below.clone()));
     }
@@ -65,12 +68,30 @@ pub(super) fn repaired(below: &Edge, what: Repair) -> Result<(Repaired, Edge)> {
         edge.flush()?;
     }
     drop(second);
-    repaired.now = examine(&middle, &header)?.findings;
-    if repaired.now.corruption_count == 0 && header.version >= 3 && is_unsound {
+    let last = examine(&middle, &header)?;
+    let is_shared = last.shares_tables;
+    repaired.now = last.findings;
+    if repaired.now.corruption_count > 0 {
+        return Ok((repaired, middle));
+    }
+    if header.version >= 3 && is_unsound {
         let features = header.incompatible & !UNSOUND;
         edge.write(&features.to_be_bytes(), INCOMPATIBLE_AT, false)?;
         edge.flush()?;
     }
+    // What the entries of a table refer to in a data file is not counted, so it stays shared.
+    if !is_shared || what != Repair::All || header.has(incompatible::DATA_FILE) {
+        return Ok((repaired, middle));
+    }
+    write::part_tables(&middle, &read(&middle)?, context)?;
+    let middle = container.as_it_is();
+    let header = read(&middle)?;
+    // What was behind the end, and counted all the same, is seen only now that the file is longer.
+    mend_refcounts(&mut examine(&middle, &header)?, &header, &container, &edge, what)?;
+    // Those that only one entry leads to now.
+    mend_flags(&mut examine(&middle, &header)?, &header, &middle, &edge)?;
+    edge.flush()?;
+    repaired.now = examine(&middle, &header)?.findings;
     Ok((repaired, middle))
 }
 

@@ -2,7 +2,7 @@
 //! whenever the power is cut or something fails the image is not worse than it was.
 
 use device::{Edge, ErrorKind, Result};
-use runtime::Context;
+use runtime::{Context, WorkPool};
 use trial::{PowerCut, TestDice};
 
 use super::super::entry::{COPIED, OFFSET};
@@ -11,6 +11,7 @@ use super::super::refcounts::{refcount, set_refcount};
 use super::super::repair::repaired;
 use super::laid::{Kind, Laid, Layout};
 use super::writing::{checked, number, opened, snapshot};
+use crate::scripted::all;
 use crate::{Repair, Repaired};
 
 const CLUSTER: usize = 4096;
@@ -129,7 +130,7 @@ fn damaged(damage: Damage, shared: bool) -> Damaged {
 }
 
 fn run(disk: &PowerCut, what: Repair) -> Result<Repaired> {
-    Ok(repaired(&disk.edge(), what)?.0)
+    Ok(repaired(&disk.edge(), what, &Context::new(WorkPool::new(1)))?.0)
 }
 
 /// What each cluster of the disk reads as, if it can be read.
@@ -317,4 +318,65 @@ fn an_image_that_was_not_closed_is_repaired_when_it_is_opened_for_writing() {
         assert_eq!(now[..60], before[..60], "{name}");
         assert_eq!(now[60], Some(vec![5; CLUSTER]), "{name}");
     }
+}
+
+#[test]
+fn entries_that_lead_to_one_l2_table_get_one_each_whatever_stops_that() {
+    // A table is of 64 clusters, and the disk of 4 tables.
+    let layout = Layout {
+        cluster_bits: 9,
+        size: 256 << 9,
+        clusters: vec![Kind::Plain, Kind::Packed, Kind::ZeroAt, Kind::Plain, Kind::Plain],
+        ..layout()
+    };
+    let bytes_of = |disk: &PowerCut| all(&opened(&again(disk.bytes(), true), &layout, false).0);
+    let mut dice = TestDice(12);
+    for is_shared in [false, true] {
+        let mut image = Damaged(layout.lay().container);
+        if is_shared {
+            snapshot(&mut image.0, &layout);
+        }
+        let (l1, l2) = (image.at(40), image.l2());
+        for index in [1, 3] {
+            image.put(l1 + index * 8, l2 | COPIED);
+        }
+        let bytes = bytes_of(&again(image.0.clone(), true));
+        let disk = again(image.0.clone(), true);
+        let found = run(&disk, Repair::All).unwrap();
+        assert_eq!((found.now.corruption_count, found.now.leaks), (0, 0), "{found:?}");
+        assert_eq!(checked(&disk), found.now);
+        assert!(bytes_of(&disk) == bytes);
+        for step in 0..=disk.steps() {
+            let left = again(disk.cut(step, &mut dice), true);
+            assert!(bytes_of(&left) == bytes, "after step {step}");
+            let found = run(&left, Repair::All).unwrap();
+            assert_eq!((found.now.corruption_count, found.now.leaks), (0, 0), "{found:?}");
+            let tables: Vec<_> = (0..4).map(|n| number(&left.bytes(), at(l1 + n * 8))).collect();
+            assert!(tables[0] != tables[1] && tables[1] != tables[3] && tables[0] != tables[3]);
+        }
+        for fails in 0..disk.steps() {
+            let left = again(image.0.clone(), true);
+            left.fail(fails, usize::MAX, ErrorKind::Io);
+            assert_eq!(run(&left, Repair::All).unwrap_err().kind(), ErrorKind::Io);
+            let left = again(left.cut(left.steps(), &mut dice), true);
+            assert!(bytes_of(&left) == bytes, "fails {fails}");
+            assert_eq!(run(&left, Repair::All).unwrap().now.corruption_count, 0);
+        }
+        // What is written by one of them is not seen by the others.
+        let disk = again(disk.bytes(), true);
+        let (edge, context) = opened(&disk, &layout, true);
+        let mut bytes = bytes;
+        for (cluster, byte) in [(0, 3), (65, 4), (3 * 64 + 4, 5)] {
+            edge.write(&[byte; 512], cluster << 9, false).unwrap();
+            bytes[at(cluster << 9)..][..512].fill(byte);
+        }
+        context.control.end();
+        assert!(bytes_of(&disk) == bytes);
+        let found = checked(&disk);
+        assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0));
+    }
+}
+
+fn at(offset: u64) -> usize {
+    usize::try_from(offset).unwrap()
 }

@@ -44,7 +44,7 @@ use crate::kit::room::{Lease, Room};
 pub(super) use amend::{OPTIONS as AMENDED, amend};
 pub(super) use directory::change_bitmap;
 pub(super) use image::WrittenImage;
-pub(super) use offline::empty;
+pub(super) use offline::{empty, part_tables};
 pub(super) use resize::resize;
 pub(super) use snapshots::change_snapshots;
 
@@ -94,6 +94,15 @@ struct State {
     is_corrupt: bool,
     /// The end of the last compressed cluster, if the next one may share a cluster with it.
     packed_to: Option<u64>,
+}
+
+/// Whether several entries of the L1 table may lead to one L2 table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Sharing {
+    /// Such an image is not written.
+    Refused,
+    /// Each is to get its own.
+    Ended,
 }
 
 /// Which flushes have been asked for, and which were answered, by number.
@@ -205,6 +214,7 @@ impl Writer {
         header: &Header,
         Written { container, edge, blocks, data, tracked }: Written,
         taken: Arc<RwLock<Vec<(&'static str, Region)>>>,
+        sharing: Sharing,
     ) -> Result<Self> {
         let geometry = header.geometry();
         let cluster = geometry.cluster();
@@ -234,9 +244,17 @@ impl Writer {
         }
         let len = u64::from(header.l1_entries) * 8;
         let mut l1 = ContainerReader::new(file, "L1 table", header.l1_offset, len);
+        let mut seen = HashSet::new();
         for _ in 0..header.l1_entries {
-            if let Some(offset) = l2_offset(be64(l1.take(8)?, 0).unwrap_or(0), geometry)? {
+            let Some(offset) = l2_offset(be64(l1.take(8)?, 0).unwrap_or(0), geometry)? else {
+                continue;
+            };
+            if seen.insert(offset) {
                 add("L2 table", offset)?;
+            } else if sharing == Sharing::Refused {
+                let action = "several entries of the L1 table lead to one L2 table; `diskferry check \
+                              -r all` gives each its own";
+                return Err(corrupt(action).at(offset));
             }
         }
         for bitmap in bitmap::read(file, header)? {
