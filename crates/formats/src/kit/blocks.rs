@@ -5,11 +5,11 @@
 //! metadata that were right at some time, and refer to nothing that is not there. Clean blocks are
 //! in the cache of all images; a pinned one stays.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use device::{Buffer, Edge, Result, below};
+use device::{Buffer, Edge, Result, below, is_zero};
 use runtime::{Mutex, MutexGuard};
 
 use super::cache::Shelf;
@@ -17,6 +17,8 @@ use super::{confused, flush};
 
 /// The most bytes in one write.
 const AT_ONCE: usize = 1 << 20;
+/// The most bytes in writes that have not ended.
+const IN_FLIGHT: usize = 4 * AT_ONCE;
 
 /// What is durable before what is written: a block of a rank refers only to lower ones, and to
 /// data, which are durable before all but the first.
@@ -251,7 +253,7 @@ impl Blocks {
         let inner = &mut *self.lock();
         let known = inner.get(start).ok_or_else(confused)?;
         inner.version += 1;
-        let version = inner.version;
+        let (version, before) = (inner.version, inner.changed.len());
         let block = inner.changed.entry(start).or_insert_with(|| Changed {
             bytes: known,
             version,
@@ -264,7 +266,15 @@ impl Blocks {
         let room = Arc::make_mut(&mut block.bytes).get_mut(within..);
         let room = room.and_then(|room| room.get_mut(..bytes.len())).ok_or_else(confused)?;
         room.copy_from_slice(bytes);
+        if inner.changed.len() > before {
+            self.clean.holds(self.bytes_of(inner), start);
+        }
         Ok(())
+    }
+
+    /// Bytes of what is changed.
+    fn bytes_of(&self, inner: &Inner) -> usize {
+        inner.changed.len().saturating_mul(usize::try_from(self.unit).unwrap_or(usize::MAX))
     }
 
     /// New blocks from `at` on, of these bytes, whatever is there now: nothing that is durable
@@ -278,10 +288,10 @@ impl Blocks {
         for (at, bytes) in (at..).step_by(unit).zip(bytes.chunks(unit)) {
             // Those without anything in them share their bytes.
             let bytes = match &mut zero {
-                Some(zero) if bytes.iter().all(|byte| *byte == 0) => zero.clone(),
+                Some(zero) if is_zero(bytes) => zero.clone(),
                 zero => {
                     let new: Arc<[u8]> = Arc::from(bytes);
-                    if bytes.iter().all(|byte| *byte == 0) {
+                    if is_zero(bytes) {
                         *zero = Some(new.clone());
                     }
                     new
@@ -289,6 +299,7 @@ impl Blocks {
             };
             let version = inner.version;
             inner.changed.insert(at, Changed { bytes, version, rank, is_new: true });
+            self.clean.holds(self.bytes_of(inner), at);
         }
     }
 
@@ -298,6 +309,7 @@ impl Blocks {
         let gone: Vec<_> =
             inner.changed.range(at..at.saturating_add(len)).map(|(at, _)| *at).collect();
         gone.iter().for_each(|at| drop(inner.changed.remove(at)));
+        self.clean.hold(self.bytes_of(inner));
     }
 
     /// What is changed now.
@@ -347,13 +359,14 @@ impl Blocks {
         for Saved { at, bytes, version, rank } in saved {
             let changed = Changed { bytes, version, rank, is_new: false };
             inner.changed.entry(at).or_insert(changed);
+            self.clean.holds(self.bytes_of(inner), at);
         }
     }
 
     /// Writes blocks, neighbours at once.
     async fn write(&self, blocks: &[&Saved]) -> Result<()> {
-        let mut writes = Vec::new();
-        let mut rest = blocks;
+        let (mut writes, mut in_flight) = (VecDeque::new(), 0);
+        let (mut rest, mut result) = (blocks, Ok(()));
         while let Some(first) = rest.first() {
             let follows = |(n, block): &(usize, &&Saved)| {
                 let before = *n as u64 * self.unit;
@@ -361,20 +374,37 @@ impl Blocks {
             };
             let count = rest.iter().enumerate().take_while(follows).count().max(1);
             let (these, after) = rest.split_at(count);
-            let bytes = these
-                .iter()
-                .flat_map(|block| block.bytes.iter().copied().take(self.there(block.at)));
-            let bytes: Vec<u8> = bytes.collect();
-            let data = Buffer::copy_of(&bytes).into();
+            let data = self.joined(these)?;
+            let len = data.len();
+            while in_flight + len > IN_FLIGHT
+                && let Some((write, len)) = writes.pop_front()
+            {
+                result = result.and(below::ended(write).await.map(drop));
+                in_flight -= len;
+            }
+            let data = data.into();
             let operation = device::Operation::Write { offset: first.at, data, fua: false };
-            writes.push(below::submit(&self.container, operation));
+            writes.push_back((below::submit(&self.container, operation), len));
+            in_flight += len;
             rest = after;
         }
-        let mut result = Ok(());
-        for write in writes {
+        for (write, _) in writes {
             result = result.and(below::ended(write).await.map(drop));
         }
         result
+    }
+
+    /// The bytes of neighbours, as far as the container has them.
+    fn joined(&self, blocks: &[&Saved]) -> Result<Buffer> {
+        let mut data = Buffer::zeroed(blocks.iter().map(|block| self.there(block.at)).sum());
+        let mut rest = &mut data[..];
+        for block in blocks {
+            let bytes = block.bytes.get(..self.there(block.at)).ok_or_else(confused)?;
+            let (room, after) = rest.split_at_mut_checked(bytes.len()).ok_or_else(confused)?;
+            room.copy_from_slice(bytes);
+            rest = after;
+        }
+        Ok(data)
     }
 
     fn is_saved(&self, blocks: &[&Saved]) {
@@ -392,6 +422,7 @@ impl Blocks {
                 pinned.bytes = Some(saved.bytes.clone());
             }
         }
+        self.clean.hold(self.bytes_of(inner));
     }
 }
 

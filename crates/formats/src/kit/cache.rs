@@ -1,9 +1,9 @@
 //! A cache of table slices and decompressed clusters. All images of a program share one memory
-//! budget.
+//! budget, of which those have less while images hold changes that are not saved.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use runtime::{Context, Mutex, MutexGuard};
 
@@ -11,6 +11,8 @@ use runtime::{Context, Mutex, MutexGuard};
 const BUDGET: usize = 32 << 20;
 /// Parts, each with a lock of its own.
 const PARTS: usize = 8;
+/// Bytes that a part keeps whatever is held beside the entries.
+const LEAST: usize = BUDGET / PARTS / 4;
 /// Overhead of an entry, in bytes.
 const OVERHEAD: usize = 128;
 
@@ -18,12 +20,16 @@ const OVERHEAD: usize = 128;
 pub(crate) struct Cache {
     parts: [Mutex<Part>; PARTS],
     shelves: AtomicU64,
+    /// Bytes of the budget that are held beside the entries.
+    held: AtomicUsize,
 }
 
 /// The shelf for one kind of entry of one image. Dropping it drops its entries.
 pub(crate) struct Shelf {
     cache: Arc<Cache>,
     number: u64,
+    /// Bytes of the budget that its owner holds beside the entries.
+    held: AtomicUsize,
 }
 
 type Key = (u64, u64);
@@ -70,13 +76,18 @@ impl Cache {
     }
 
     fn new() -> Self {
-        Self { parts: Default::default(), shelves: AtomicU64::new(0) }
+        Self { parts: Default::default(), shelves: AtomicU64::new(0), held: AtomicUsize::new(0) }
     }
 
     /// A shelf for one kind of entry.
     pub(crate) fn shelf(self: &Arc<Self>) -> Shelf {
         let number = self.shelves.fetch_add(1, Ordering::Relaxed);
-        Shelf { cache: self.clone(), number }
+        Shelf { cache: self.clone(), number, held: AtomicUsize::new(0) }
+    }
+
+    /// Bytes that a part may keep now.
+    fn room(&self) -> usize {
+        (BUDGET.saturating_sub(self.held.load(Ordering::Relaxed)) / PARTS).max(LEAST)
     }
 
     fn part(&self, (shelf, offset): Key) -> MutexGuard<'_, Part> {
@@ -101,12 +112,32 @@ impl Shelf {
     /// Keeps `bytes` under `offset`, for as long as there is room.
     pub(crate) fn put(&self, offset: u64, bytes: Arc<[u8]>) {
         let key = (self.number, offset);
-        self.cache.part(key).put(key, bytes);
+        let room = self.cache.room();
+        self.cache.part(key).put(key, bytes, room);
+    }
+
+    /// The owner holds so many bytes now that are not entries, of which those for `offset` are the
+    /// last: the entry under it is out of date.
+    pub(crate) fn holds(&self, bytes: usize, offset: u64) {
+        self.hold(bytes);
+        let key = (self.number, offset);
+        let room = self.cache.room();
+        let mut part = self.cache.part(key);
+        part.remove(key);
+        part.shrink(room);
+    }
+
+    /// The owner holds so many bytes now that are not entries.
+    pub(crate) fn hold(&self, bytes: usize) {
+        let before = self.held.swap(bytes, Ordering::Relaxed);
+        self.cache.held.fetch_add(bytes, Ordering::Relaxed);
+        self.cache.held.fetch_sub(before, Ordering::Relaxed);
     }
 }
 
 impl Drop for Shelf {
     fn drop(&mut self) {
+        self.hold(0);
         for part in &self.cache.parts {
             let mut part = part.lock();
             let mine: Vec<_> =
@@ -117,16 +148,22 @@ impl Drop for Shelf {
 }
 
 impl Part {
-    fn put(&mut self, key: Key, bytes: Arc<[u8]>) {
+    /// Keeps an entry within so many bytes.
+    fn put(&mut self, key: Key, bytes: Arc<[u8]>, room: usize) {
         let cost = bytes.len() + OVERHEAD;
-        if cost > BUDGET / PARTS {
+        self.remove(key);
+        if cost > room {
             return;
         }
-        self.remove(key);
-        while self.bytes + cost > BUDGET / PARTS && self.evict() {}
+        self.shrink(room - cost);
         self.bytes += cost;
         self.index.insert(key, self.entries.len());
         self.entries.push(Entry { key, bytes, used: false });
+    }
+
+    /// Evicts until there are no more than so many bytes.
+    fn shrink(&mut self, room: usize) {
+        while self.bytes > room && self.evict() {}
     }
 
     /// Evicts one entry, if there is any.
@@ -192,6 +229,29 @@ mod tests {
         other.put(1, bytes(1));
         drop(shelf);
         assert_eq!(parts().map(|part| part.bytes).sum::<usize>(), 1 + OVERHEAD);
+    }
+
+    #[test]
+    fn what_is_held_beside_the_entries_is_within_the_budget_too() {
+        let cache = Arc::new(Cache::new());
+        let (shelf, other) = (cache.shelf(), cache.shelf());
+        (0..20_000).for_each(|at| other.put(at, bytes(4096)));
+        let kept = || cache.bytes();
+        for n in 1..=2000 {
+            let held = n * 4096;
+            shelf.holds(held, n as u64);
+            // The parts are trimmed one after the other.
+            assert!(kept() + held as u64 <= (BUDGET + BUDGET / 16) as u64, "{n}: {}", kept());
+        }
+        shelf.put(9, bytes(1));
+        shelf.holds(2001 * 4096, 9);
+        assert!(shelf.get(9).is_none(), "it is out of date");
+        shelf.holds(usize::MAX / 2, 10);
+        (0..20_000).for_each(|at| other.put(at, bytes(4096)));
+        assert!((1..=BUDGET as u64 / 4).contains(&kept()));
+        drop(shelf);
+        (0..20_000).for_each(|at| other.put(at, bytes(4096)));
+        assert!(kept() > (BUDGET - BUDGET / 16) as u64);
     }
 
     #[test]

@@ -192,3 +192,26 @@ fn random_reads_of_a_tebibyte_take_no_more_than_64_mib() {
     let grown = server.anonymous_memory();
     assert!(grown < 64 * MIB, "{grown} bytes");
 }
+
+#[test]
+fn random_writes_into_16_tib_take_no_more_than_64_mib() {
+    let Some(ground) = Ground::new() else { return };
+    let image = ground.path("image");
+    ground.img(&["create", "-q", "-f", "qcow2", "-o", "cluster_size=8k", &image, "16T"]);
+    let server = Serve::device(["file", &image]).option("--format=qcow2").start();
+    let mut session = server.session(Mode::Structured, "");
+    let mut dice = Dice::new(2);
+    let mut most = 0;
+    for n in 0..16_000 {
+        let at = (dice.below(1 << 31) as u64) << 13;
+        session.write(at, &[7; 4096]);
+        if n % 100 == 0 {
+            most = most.max(server.anonymous_memory());
+        }
+    }
+    session.flush();
+    most = most.max(server.anonymous_memory());
+    assert!(most < 64 * MIB, "{most} bytes");
+    server.stop();
+    ground.img(&["check", "-q", &image]);
+}
