@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::channel;
 
 use device::{
-    Buffer, BufferPool, Edge, Error, Extent, Operation, Outcome, Place, Result, ZeroFlags,
+    Buffer, BufferPool, Edge, Error, Extent, Operation, Outcome, Place, Result, ZeroFlags, is_zero,
 };
 use devices::{Named, OpenOptions};
 use formats::{BackingName, Files as _, ImageOpener, Opening, Reference, Role};
@@ -216,7 +216,7 @@ fn different(was: &[u8], will: &[u8], at: u64, cluster: u64) -> Vec<(Range<u64>,
         }
         let start = at + n * cluster;
         let piece = start..start + was.len() as u64;
-        let is_zero = was.iter().all(|byte| *byte == 0);
+        let is_zero = is_zero(was);
         match runs.last_mut() {
             Some((run, zero)) if run.end == piece.start && *zero == is_zero => run.end = piece.end,
             _ => runs.push((piece, is_zero)),

@@ -124,6 +124,8 @@ pub(super) struct Refcounts<'a> {
     /// refcounts are 0.
     blocks: Vec<u64>,
     kept: HashMap<u64, Vec<u8>>,
+    /// The block that was asked for last, with its offset: neighbours are in it.
+    last: (u64, Vec<u8>),
 }
 
 impl<'a> Refcounts<'a> {
@@ -140,6 +142,7 @@ impl<'a> Refcounts<'a> {
             order: header.refcount_order,
             blocks: blocks.collect::<Result<_>>()?,
             kept: HashMap::new(),
+            last: (0, Vec::new()),
         })
     }
 
@@ -168,6 +171,7 @@ impl<'a> Refcounts<'a> {
         is_wanted: impl Fn(u64, u64) -> bool,
     ) -> Result<()> {
         self.kept.clear();
+        self.last = (0, Vec::new());
         for (i, offset) in (0u64..).zip(self.blocks.iter().copied()) {
             let each = self.in_block();
             let (from, to) = (i * each, (i * each + each).min(references.clusters));
@@ -199,15 +203,18 @@ impl<'a> Refcounts<'a> {
         let Some(offset) = self.blocks.get(index).copied().filter(|offset| *offset != 0) else {
             return Ok(0);
         };
-        let (order, within) = (self.order, cluster % self.in_block());
-        if self.kept.len() >= BLOCKS_KEPT && !self.kept.contains_key(&offset) {
-            self.kept.clear();
+        if self.last.0 != offset {
+            let block = match self.kept.remove(&offset) {
+                Some(block) => block,
+                None => self.read_block(offset)?,
+            };
+            if self.kept.len() >= BLOCKS_KEPT {
+                self.kept.clear();
+            }
+            let (before, block) = std::mem::replace(&mut self.last, (offset, block));
+            self.kept.insert(before, block);
         }
-        if !self.kept.contains_key(&offset) {
-            let block = self.read_block(offset)?;
-            self.kept.insert(offset, block);
-        }
-        Ok(self.kept.get(&offset).map_or(0, |block| refcount(block, within, order)))
+        Ok(refcount(&self.last.1, cluster % self.in_block(), self.order))
     }
 
     /// A block; zeroes beyond the end of the file.
@@ -228,6 +235,7 @@ impl<'a> Refcounts<'a> {
         mut tell: impl FnMut(u64, u64, u64),
     ) -> Result<()> {
         self.kept.clear();
+        self.last = (0, Vec::new());
         let (each, order) = (self.in_block(), self.order);
         for (i, offset) in (0u64..).zip(self.blocks.iter().copied()) {
             let (from, to) = (i * each, (i * each + each).min(references.clusters));
