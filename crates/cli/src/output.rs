@@ -9,10 +9,13 @@ use crate::failure::{ExitResult, Failure};
 /// changes its meaning or is removed.
 pub(crate) const VERSION: u32 = 1;
 
+/// The word for standard output, and for standard input.
+pub(crate) const STREAM: &str = "-";
+
 /// Whether a name is that of standard output: where the disk goes there, nothing else may be
 /// printed.
 pub(crate) fn is_named(name: &str) -> bool {
-    matches!(name, "-" | "/dev/stdout")
+    matches!(name, STREAM | "/dev/stdout")
 }
 
 /// Prints a text.

@@ -112,6 +112,14 @@ pub(crate) static TOPICS: &[Topic] = &[
     },
     Topic {
         title: ENVIRONMENT,
+        concerns: |_, command| has(command, "remote-program"),
+        entries: &[(
+            "DISKFERRY_SSH",
+            "What is started in the place of ssh for ssh:// disks, with its options, quoted as for a shell.",
+        )],
+    },
+    Topic {
+        title: ENVIRONMENT,
         concerns: |_, command| has(command, "of"),
         entries: &[
             (

@@ -1,18 +1,19 @@
 //! `diskferry verify`: whether a disk still holds what a manifest says, and where it does not.
 
 use std::fs::File;
-use std::io::BufReader;
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{ArgMatches, Command, ValueHint, value_parser};
+use copy::Cancel;
 use device::format_size;
-use runtime::{Mutex, RangeSet};
+use runtime::RangeSet;
 use serde_json::json;
-use transfer::{Digester, Manifest};
+use transfer::Manifest;
 
 use crate::arguments::{disk_as, json_flag};
-use crate::digest::{digest, options};
+use crate::digest::{options, read};
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::image::{self, Source};
 use crate::output;
@@ -23,7 +24,8 @@ pub(crate) const VERB: Verb = Verb {
     name: "verify",
     summary: "Tell whether a disk holds what a manifest says",
     about: "The manifest comes from `digest --manifest` or `copy --manifest`. Each stretch that differs is named. \
-            The disk may be in any format and place. Without -f the format is guessed.",
+            With - the manifest comes from standard input. The disk may be in any format and place. Without -f the format \
+            is guessed.",
     example: "  diskferry digest --manifest disk.manifest pattern:8M\n  \
               diskferry verify disk.manifest pattern:8M",
     status: "1 also where the disk differs.",
@@ -53,27 +55,37 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let named = |e: device::Error| Failure::because(&e, format!("{}: {e}", path.display()));
     let name = image::word(matches, "disk").unwrap_or_default();
     let source = Arc::new(Source::read(matches, name)?);
-    let file = File::open(path).map_err(|e| named(device::Error::os("open", e)))?;
-    let manifest = Arc::new(Manifest::read(BufReader::new(file)).map_err(named)?);
+    let is_input = path == Path::new(output::STREAM);
+    if is_input && name == output::STREAM {
+        return Err(Failure::usage("standard input is one of the two: name a file for the other"));
+    }
+    let from: Box<dyn BufRead> = match is_input {
+        true => Box::new(std::io::stdin().lock()),
+        false => {
+            let file = File::open(path).map_err(|e| named(device::Error::os("open", e)))?;
+            Box::new(BufReader::new(file))
+        }
+    };
+    let manifest = Arc::new(Manifest::read(from).map_err(named)?);
     image::confine(matches, [&*source])?;
     let context = image::context(matches)?;
     let opened = source.open(&options(matches), &context)?.tell();
     let size = opened.edge.info().size;
-    let differing = Arc::new(Mutex::new(RangeSet::default()));
+    let mut differing = RangeSet::default();
     if size == manifest.size {
-        let (seen, known) = (differing.clone(), manifest.clone());
-        let digester =
-            Digester::new(manifest.kind).with_stretches(manifest.stretch, move |found| {
-                seen.lock().add_all(&known.differing(&found).into_iter().collect());
-            });
-        let found = digest(matches, (&source, &opened), &Arc::new(digester), &context)?;
+        let ends = (&source, &opened);
+        let compared = read(matches, ends, &Cancel::default(), &context, |options, watched| {
+            manifest.compare(&opened.edge, options, watched, &context)
+        });
+        let digest;
+        (differing, digest) = compared?;
         // No stretch differs, and yet: the manifest was changed.
-        if found != manifest.digest && differing.lock().is_empty() {
+        if digest != manifest.digest && differing.is_empty() {
             let what = "its last line has another digest than its stretches; it was changed";
             return Err(Failure::new(format!("{}: {what}", path.display())));
         }
     }
-    tell(matches, &manifest, size, &differing.lock())
+    tell(matches, &manifest, size, &differing)
 }
 
 fn tell(matches: &ArgMatches, manifest: &Manifest, size: u64, differing: &RangeSet) -> ExitResult {

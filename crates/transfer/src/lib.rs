@@ -13,8 +13,10 @@ mod journal;
 mod manifest;
 pub mod mapfile;
 mod proof;
+mod steps;
 
 pub use digest::{ContentDigest, DigestKind, DigestedRange, Digester};
 pub use journal::{CopyJournal, DiskIdentity, Progressed};
 pub use manifest::{Manifest, ManifestWriter, stretch_for};
 pub use proof::ContentProof;
+pub use steps::ManifestSteps;

@@ -1,29 +1,31 @@
 //! A manifest: what a disk held, stretch by stretch, in a file of JSON lines.
 //!
-//! The first line says how: `{"manifest":1,"digest":"sha256/64K","stretch":4194304}`. A line for
-//! each stretch that is not zero follows, in order: `{"start":0,"length":4194304,"digest":"…"}`,
-//! and each digest is that of the stretch as if it were a disk. The last line has the size of the
-//! disk and the digest of all of it: `{"size":1073741824,"digest":"…"}`. Without it the file is not
-//! complete.
+//! The first line says how: `{"manifest":1,"digest":"sha256/64K","stretch":4194304}`, and the size
+//! of the disk where it is known: `"disk":1073741824`. A line for each stretch that is not zero
+//! follows, in order: `{"start":0,"length":4194304,"digest":"…"}`, and each digest is that of the
+//! stretch as if it were a disk. The last line has the size of what was digested, and the digest of
+//! all of it: `{"size":1073741824,"digest":"…"}`. Without it the file is not complete.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Write};
 use std::ops::Range;
+use std::sync::Arc;
 
-use device::{Error, ErrorKind, Fault, Result};
+use copy::{Cancel, Options, Progress};
+use device::{Edge, Result};
+use runtime::{Context, Mutex, RangeSet};
 use serde_json::{Value, json};
 
-use crate::{ContentDigest, DigestKind, DigestedRange};
+use crate::digest::{DigestStep, read};
+use crate::steps::ManifestSteps;
+use crate::{ContentDigest, DigestKind, DigestedRange, Digester};
 
 /// The version of the form.
-const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 1;
 /// The shortest stretch.
 const SHORTEST: u64 = 4 << 20;
 /// Most stretches, where the program chooses their length.
 const MOST: u64 = 1 << 20;
-/// Bytes in the longest line, and in the longest manifest.
-const LINE: u64 = 4096;
-const LONGEST: u64 = 1 << 30;
 
 /// How long stretches are of a disk of `size` bytes, where nothing is said.
 #[must_use]
@@ -35,15 +37,37 @@ pub fn stretch_for(size: u64) -> u64 {
 #[derive(Debug)]
 pub struct ManifestWriter<W> {
     to: W,
+    /// Each line is passed on at once.
+    is_live: bool,
     failed: Option<std::io::Error>,
 }
 
 impl<W: Write> ManifestWriter<W> {
-    /// Begins one.
-    pub fn new(to: W, kind: DigestKind, stretch: u64) -> Self {
-        let mut writer = Self { to, failed: None };
-        writer.line(&json!({"manifest": VERSION, "digest": kind.to_string(), "stretch": stretch}));
+    /// Begins one, of a disk of so many bytes, if that is known. `is_live`: it is read while it is
+    /// written, so each line is passed on at once.
+    pub fn new(
+        to: W,
+        kind: DigestKind,
+        stretch: u64,
+        (disk, is_live): (Option<u64>, bool),
+    ) -> Self {
+        let mut writer = Self { to, is_live, failed: None };
+        let mut head = json!({"manifest": VERSION, "digest": kind.to_string(), "stretch": stretch});
+        if let Some(disk) = disk {
+            head["disk"] = disk.into();
+        }
+        writer.line(&head);
         writer
+    }
+
+    /// Whether something could not be written: the manifest will not be complete.
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// What could not be written, once.
+    pub(crate) fn take_failure(&mut self) -> Option<std::io::Error> {
+        self.failed.take()
     }
 
     /// The next stretch, or several that are zero.
@@ -69,7 +93,10 @@ impl<W: Write> ManifestWriter<W> {
 
     fn line(&mut self, value: &Value) {
         if self.failed.is_none() {
-            self.failed = writeln!(self.to, "{value}").err();
+            let written = writeln!(self.to, "{value}");
+            let passed_on =
+                written.and_then(|()| if self.is_live { self.to.flush() } else { Ok(()) });
+            self.failed = passed_on.err();
         }
     }
 }
@@ -95,41 +122,44 @@ impl Manifest {
     /// # Errors
     /// It is none, or not complete, with the number of the line.
     pub fn read(from: impl BufRead) -> Result<Self> {
-        let mut lines = Lines { from: from.take(LONGEST), at: 0 };
-        let head = lines.next()?.ok_or_else(|| lines.wrong("is empty"))?;
-        if head.get("manifest").and_then(Value::as_u64) != Some(VERSION) {
-            return Err(lines.wrong("is no manifest that `digest --manifest` writes"));
-        }
-        let kind = text(&head, "digest").and_then(|text| DigestKind::parse(text).ok());
-        let kind = kind.ok_or_else(|| lines.wrong("names no digest that is known here"))?;
-        let stretch = number(&head, "stretch").filter(|n| *n > 0 && n.is_multiple_of(kind.block));
-        let stretch = stretch.ok_or_else(|| lines.wrong("names no length of stretches"))?;
+        let mut steps = ManifestSteps::begin(from)?;
+        let (kind, stretch) = (steps.kind(), steps.stretch());
         let mut stretches = BTreeMap::new();
-        let mut end = 0;
         loop {
-            let line = lines.next()?.ok_or_else(|| lines.wrong("has no last line"))?;
-            let digest = text(&line, "digest").and_then(ContentDigest::parse);
-            let fits = |digest: &ContentDigest| digest.bytes().len() == kind.algorithm.length();
-            let digest = digest.filter(fits).ok_or_else(|| lines.wrong("has no digest"))?;
-            if let Some(size) = number(&line, "size") {
-                if size < end {
-                    return Err(lines.wrong("has stretches outside of the disk"));
+            match steps.step()? {
+                DigestStep::Stretch { start, digest } => drop(stretches.insert(start, digest)),
+                DigestStep::End { size, digest } => {
+                    return Ok(Self { kind, stretch, size, digest, stretches });
                 }
-                return Ok(Self { kind, stretch, size, digest, stretches });
             }
-            let start = number(&line, "start").filter(|n| *n >= end && n.is_multiple_of(stretch));
-            let start = start.ok_or_else(|| lines.wrong("has a stretch that is not in order"))?;
-            let length = number(&line, "length").filter(|n| *n > 0 && *n <= stretch);
-            let last = length.and_then(|length| start.checked_add(length));
-            end = last.ok_or_else(|| lines.wrong("has a stretch that is not in order"))?;
-            stretches.insert(start, digest);
         }
+    }
+
+    /// Reads a disk of the same size, and compares it: which of its stretches differ, and its own
+    /// digest. Of the options those on zeroes and durability mean nothing.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn compare(
+        self: &Arc<Self>,
+        disk: &Edge,
+        options: &Options,
+        watched: (&Progress, &Cancel),
+        context: &Context,
+    ) -> Result<(RangeSet, ContentDigest)> {
+        let differing = Arc::new(Mutex::new(RangeSet::default()));
+        let (seen, known) = (differing.clone(), self.clone());
+        let digester = Digester::new(self.kind).with_stretches(self.stretch, move |found| {
+            seen.lock().add_all(&known.differing(&found).into_iter().collect());
+        });
+        let digest = read(disk, &Arc::new(digester), options, watched, context)?;
+        let differing = std::mem::take(&mut *differing.lock());
+        Ok((differing, digest))
     }
 
     /// The parts of a range, which came from a disk of the same size and kind and the same
     /// stretches, that are not as the manifest says.
-    #[must_use]
-    pub fn differing(&self, found: &DigestedRange) -> Vec<Range<u64>> {
+    fn differing(&self, found: &DigestedRange) -> Vec<Range<u64>> {
         let DigestedRange { range, digest } = found;
         let whole = |start: u64| start..start.saturating_add(self.stretch).min(self.size);
         match digest {
@@ -138,38 +168,6 @@ impl Manifest {
             None => self.stretches.range(range.clone()).map(|(start, _)| whole(*start)).collect(),
         }
     }
-}
-
-/// The lines of a file, one JSON object each.
-struct Lines<R> {
-    from: std::io::Take<R>,
-    at: u64,
-}
-
-impl<R: BufRead> Lines<R> {
-    fn next(&mut self) -> Result<Option<Value>> {
-        let mut line = Vec::new();
-        self.at += 1;
-        let read = self.from.by_ref().take(LINE).read_until(b'\n', &mut line);
-        if read.map_err(|e| Error::os("read the manifest", e))? == 0 {
-            return Ok(None);
-        }
-        let value = line.ends_with(b"\n").then(|| serde_json::from_slice(&line).ok()).flatten();
-        value.filter(Value::is_object).map(Some).ok_or_else(|| self.wrong("is no JSON object"))
-    }
-
-    fn wrong(&self, what: &str) -> Error {
-        let action = format!("read the manifest: line {} {what}", self.at);
-        Error::new(ErrorKind::Corrupt, Fault::File, action)
-    }
-}
-
-fn number(line: &Value, key: &str) -> Option<u64> {
-    line.get(key)?.as_u64()
-}
-
-fn text<'a>(line: &'a Value, key: &str) -> Option<&'a str> {
-    line.get(key)?.as_str()
 }
 
 #[cfg(test)]
@@ -199,7 +197,8 @@ mod tests {
     fn written(disk: &[u8]) -> Vec<u8> {
         let (ranges, digest) = ranges(disk);
         let kind = DigestKind::parse(KIND).unwrap();
-        let mut writer = ManifestWriter::new(Vec::new(), kind, 1024);
+        let mut writer =
+            ManifestWriter::new(Vec::new(), kind, 1024, (Some(disk.len() as u64), false));
         ranges.iter().for_each(|range| writer.add(range));
         writer.finish(disk.len() as u64, &digest).unwrap()
     }

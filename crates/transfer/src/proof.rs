@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::sync::Arc;
 
-use copy::Watched;
+use copy::{Cancel, Watched};
 use device::{Error, Result};
 use runtime::Mutex;
 
@@ -17,6 +17,8 @@ use crate::manifest::{ManifestWriter, stretch_for};
 pub struct ContentProof {
     digester: Arc<Digester>,
     manifest: Option<SharedWriter>,
+    /// The manifest cannot be written any more.
+    failed: Cancel,
 }
 
 runtime::debug_as!(ContentProof);
@@ -28,22 +30,45 @@ impl ContentProof {
     ///
     /// # Errors
     /// The manifest's file cannot be used.
-    pub fn begin(JobDigest { kind, manifest }: &JobDigest, size: Option<u64>) -> Result<Self> {
+    pub fn begin(digest: &JobDigest, size: Option<u64>) -> Result<Self> {
+        Self::begin_as(digest, size, size)
+    }
+
+    /// The same of a disk that is digested as one of so many bytes.
+    ///
+    /// # Errors
+    /// The manifest's file cannot be used.
+    pub fn begin_as(
+        JobDigest { kind, manifest }: &JobDigest,
+        size: Option<u64>,
+        digested: Option<u64>,
+    ) -> Result<Self> {
         let digester = Digester::new(*kind);
+        let failed = Cancel::default();
         let Some(file) = manifest else {
-            return Ok(Self { digester: Arc::new(digester), manifest: None });
+            return Ok(Self { digester: Arc::new(digester), manifest: None, failed });
         };
+        let is_live = !file.metadata().is_ok_and(|about| about.is_file());
         let file = file.try_clone().map_err(|e| Error::os("use the file of the manifest", e))?;
-        let stretch = stretch_for(size.unwrap_or(0)).max(kind.block);
-        let writer = ManifestWriter::new(BufWriter::new(file), *kind, stretch);
+        let stretch = stretch_for(digested.unwrap_or(0)).max(kind.block);
+        let writer = ManifestWriter::new(BufWriter::new(file), *kind, stretch, (size, is_live));
         let writer = Arc::new(Mutex::new(Some(writer)));
-        let each = writer.clone();
+        let (each, fails) = (writer.clone(), failed.clone());
         let digester = digester.with_stretches(stretch, move |range| {
             if let Some(writer) = &mut *each.lock() {
                 writer.add(&range);
+                if writer.has_failed() {
+                    fails.cancel();
+                }
             }
         });
-        Ok(Self { digester: Arc::new(digester), manifest: Some(writer) })
+        Ok(Self { digester: Arc::new(digester), manifest: Some(writer), failed })
+    }
+
+    /// Is cancelled when the manifest cannot be written any more: what only computes it may stop.
+    #[must_use]
+    pub fn failed(&self) -> &Cancel {
+        &self.failed
     }
 
     /// What computes it.
@@ -56,6 +81,13 @@ impl ContentProof {
     #[must_use]
     pub fn watched(&self) -> Watched {
         Watched(self.digester.clone())
+    }
+
+    /// Why it cannot.
+    #[must_use]
+    pub fn why_failed(&self) -> Option<Error> {
+        let failed = self.manifest.as_ref()?.lock().as_mut()?.take_failure()?;
+        Some(Error::os("write the manifest", failed))
     }
 
     /// All was seen, `size` bytes: completes the manifest.

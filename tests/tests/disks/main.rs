@@ -12,6 +12,7 @@ mod digests;
 mod disk_errors;
 mod docs;
 mod examples;
+mod far;
 mod filters;
 mod filters_partition;
 mod filters_store;

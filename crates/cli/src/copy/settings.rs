@@ -1,6 +1,6 @@
 //! The arguments of `copy`, resolved: everything that is decided before anything is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -111,6 +111,13 @@ fn proof(matches: &ArgMatches) -> Result<Option<ProofWish>, Failure> {
     if prints && to.is_none() && word("target").is_some_and(output::is_named) {
         return Err(Failure::usage(
             "the copy goes to standard output, and its digest cannot: add --blkhash --blkhash-file=FILE",
+        ));
+    }
+    if manifest.as_deref().is_some_and(|path| path == Path::new(output::STREAM))
+        && (prints && to.is_none() || word("target").is_some_and(output::is_named))
+    {
+        return Err(Failure::usage(
+            "--manifest: something else goes to standard output: name a file",
         ));
     }
     Ok(Some(ProofWish { kind, named: digest.is_some(), to, manifest, prints }))

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,9 +49,11 @@ impl ProofFiles {
         let old_manifest = |head: &[u8]| head.is_empty() || head.starts_with(b"{\"manifest\":");
         let to =
             wish.to.as_deref().map(|path| open_empty(path, "digest", old_digest)).transpose()?;
-        let manifest = wish.manifest.as_deref();
-        let manifest =
-            manifest.map(|path| open_empty(path, "manifest", old_manifest)).transpose()?;
+        let open_manifest = |path: &Path| match path == Path::new(output::STREAM) {
+            true => standard_output(),
+            false => open_empty(path, "manifest", old_manifest),
+        };
+        let manifest = wish.manifest.as_deref().map(open_manifest).transpose()?;
         Ok(Self { wish: wish.clone(), to, manifest })
     }
 
@@ -107,6 +110,12 @@ pub(super) fn open(path: &Path, what: &str, old: impl Fn(&[u8]) -> bool) -> Resu
         )));
     }
     Ok(file)
+}
+
+/// What standard output is, as a file.
+fn standard_output() -> Result<File, Failure> {
+    let output = std::io::stdout().as_fd().try_clone_to_owned();
+    output.map(File::from).map_err(|e| Failure::new(format!("use standard output: {e}")))
 }
 
 /// The same, and empties it.

@@ -4,13 +4,14 @@ mod check;
 mod lines;
 mod reading;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{ArgAction, ArgMatches, Command, ValueHint, value_parser};
 use runtime::Context;
 use serde_json::{Value, json};
+use transfer::digest::read_as;
 use transfer::{ContentDigest, ContentProof, DigestKind, Digester};
 
 use crate::arguments::{disk_as, json_flag, value};
@@ -22,7 +23,7 @@ use crate::progress;
 use crate::verb::Verb;
 
 pub(crate) use self::lines::line;
-pub(crate) use self::reading::{digest, options};
+pub(crate) use self::reading::{anew, options, read};
 
 pub(crate) const VERB: Verb = Verb {
     name: "digest",
@@ -53,8 +54,13 @@ fn arguments(command: Command) -> Command {
             file("--manifest FILE", "Also write a digest for each stretch, which `verify` compares")
                 .long_help(
                     "Also write a manifest: a digest for each stretch, with which `verify` names the stretches that differ. \
-                     Of one disk only",
+                     Of one disk only. With - it goes to standard output, line by line, in the place of the digest, which is \
+                     in its last line",
                 ),
+        )
+        .arg(
+            value("--pad-to SIZE", "Digest a shorter disk as if zeroes followed up to SIZE")
+                .conflicts_with("check"),
         )
         .arg(json_flag());
     image::arguments(progress::arguments(command))
@@ -85,17 +91,24 @@ fn run(matches: &ArgMatches) -> ExitResult {
     if manifest.is_some() && sources.len() > 1 {
         return Err(Failure::usage("--manifest: a manifest is of one disk"));
     }
-    let wish = ProofWish { kind, named: true, to: None, manifest, prints: true };
+    let streams = manifest.as_deref().is_some_and(|path| path == Path::new(output::STREAM));
+    if streams && matches.get_flag("json") {
+        return Err(Failure::usage("--json: the manifest goes to standard output"));
+    }
+    let pad = image::word(matches, "pad-to").map(device::parse_size).transpose();
+    let pad = pad.map_err(|e| Failure::usage(format!("--pad-to: {e}")))?.unwrap_or(0);
+    let wish = ProofWish { kind, named: true, to: None, manifest, prints: !streams };
     let mut files = Some(ProofFiles::open(&wish)?);
     image::confine(matches, sources.iter().map(|source| &**source))?;
     let context = image::context(matches)?;
     let (mut found, mut failed) = (Vec::new(), None);
     for (name, source) in names.iter().zip(&sources) {
         let files = files.take().map_or_else(|| ProofFiles::open(&wish), Ok)?;
-        match one(matches, source, files, &context) {
+        match one(matches, source, (files, pad), &context) {
             Ok((digest, size)) if matches.get_flag("json") => {
                 found.push(in_json(name, kind, &digest, size));
             }
+            Ok(_) if streams => {}
             Ok((digest, _)) => drop(print(&digest, name)?),
             Err(failure) if sources.len() == 1 => return Err(failure),
             Err(failure) => {
@@ -114,15 +127,25 @@ fn run(matches: &ArgMatches) -> ExitResult {
 fn one(
     matches: &ArgMatches,
     source: &Arc<Source>,
-    files: ProofFiles,
+    (files, pad): (ProofFiles, u64),
     context: &Context,
 ) -> Result<(ContentDigest, u64), Failure> {
     let opened = source.open(&options(matches), context)?.tell();
     let size = opened.edge.info().size;
-    let proof = ContentProof::begin(&files.of_job()?, Some(size))?;
-    let found = digest(matches, (source, &opened), proof.digester(), context)?;
-    proof.end(size, &found).map_err(|e| Failure::new(format!("--manifest: {e}")))?;
-    Ok((found, size))
+    let digested = size.max(pad);
+    let proof = ContentProof::begin_as(&files.of_job()?, Some(size), Some(digested))?;
+    let found = read(matches, (source, &opened), proof.failed(), context, |options, watched| {
+        read_as(&opened.edge, digested, proof.digester(), options, watched, context)
+    });
+    let failed = |e| Failure::new(format!("--manifest: {e}"));
+    match (found, proof.failed().is_cancelled()) {
+        (Ok(found), _) => proof.end(digested, &found).map_err(failed).map(|()| (found, digested)),
+        // It ended because nothing can be written.
+        (Err(_), true) => {
+            Err(proof.why_failed().map_or_else(|| Failure::new("--manifest"), failed))
+        }
+        (Err(failure), false) => Err(failure),
+    }
 }
 
 fn print(digest: &ContentDigest, name: &str) -> ExitResult {

@@ -26,7 +26,20 @@ pub(crate) fn digest(
     digester: &Arc<Digester>,
     context: &Context,
 ) -> Result<ContentDigest, Failure> {
-    let (progress, cancel) = (Progress::default(), Cancel::default());
+    read(matches, (source, opened), &Cancel::default(), context, |options, watched| {
+        transfer::digest::read(&opened.edge, digester, options, watched, context)
+    })
+}
+
+/// Reads an open disk with `reads`, and shows how far that is.
+pub(crate) fn read<T>(
+    matches: &ArgMatches,
+    (source, opened): (&Arc<Source>, &OpenImage),
+    cancel: &Cancel,
+    context: &Context,
+    reads: impl FnOnce(&Options, (&Progress, &Cancel)) -> device::Result<T>,
+) -> Result<T, Failure> {
+    let progress = Progress::default();
     let copying = Options { anew: Some(anew(matches, source, context)), ..Options::default() };
     let mut display = Display::new(Show::asked(matches), Counting::Data);
     if opened.edge.info().abilities.extents {
@@ -42,8 +55,7 @@ pub(crate) fn digest(
             }
             display.end();
         });
-        let watched = (&progress, &cancel);
-        let found = transfer::digest::read(&opened.edge, digester, &copying, watched, context);
+        let found = reads(&copying, (&progress, cancel));
         drop(over);
         drop(showing.join());
         found
@@ -51,7 +63,8 @@ pub(crate) fn digest(
     Ok(found?)
 }
 
-fn anew(matches: &ArgMatches, source: &Arc<Source>, context: &Context) -> Anew {
+/// How a disk is opened once more.
+pub(crate) fn anew(matches: &ArgMatches, source: &Arc<Source>, context: &Context) -> Anew {
     let (source, options, context) = (source.clone(), options(matches), context.clone());
     Anew::new(move || Ok(disk::open(&source.disk, &source.stack, &options, &context)?.edge))
 }

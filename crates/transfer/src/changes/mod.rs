@@ -13,9 +13,8 @@ use std::sync::Arc;
 
 use copy::{Cancel, CopyPlan, ListedRange, Options, Progress, RangeFate};
 use device::{Edge, Error, ErrorKind, Fault, Result, StatusRun};
-use runtime::{Context, Mutex, RangeSet};
+use runtime::{Context, RangeSet};
 
-use crate::digest::{Digester, read};
 use crate::manifest::Manifest;
 
 /// What the contexts of dirty bitmaps begin with, by the NBD protocol's registry.
@@ -166,13 +165,7 @@ fn since(
         );
         return Err(Error::new(ErrorKind::Changed, Fault::User, action).on(&source.info().name));
     }
-    let changed = Arc::new(Mutex::new(RangeSet::default()));
-    let (seen, known) = (changed.clone(), manifest.clone());
-    let digester = Digester::new(manifest.kind).with_stretches(manifest.stretch, move |found| {
-        seen.lock().add_all(&known.differing(&found).into_iter().collect());
-    });
     let reading = Options { anew: options.anew.clone(), ..Options::default() };
-    read(source, &Arc::new(digester), &reading, (&Progress::default(), cancel), context)?;
-    let changed = std::mem::take(&mut *changed.lock());
-    Ok(changed)
+    let watched = (&Progress::default(), cancel);
+    Ok(manifest.compare(source, &reading, watched, context)?.0)
 }

@@ -12,12 +12,14 @@ mod digester;
 mod hash;
 mod kind;
 mod read;
+mod steps;
 mod stretches;
 
 pub use digester::Digester;
 use hash::Hash;
 pub use kind::{ContentDigest, DigestAlgorithm, DigestKind};
-pub use read::read;
+pub use read::{read, read_as};
+pub use steps::{DigestStep, DiskSteps, StepForm, first_difference};
 pub use stretches::DigestedRange;
 
 /// The digest of some bytes, which are no disk.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use copy::{Cancel, CopyPlan, Options, Progress, Watched};
+use copy::{Cancel, CopyPlan, Options, Progress, Watched, Witness as _};
 use device::{Edge, Result};
 use disk::{Named, OpenOptions, Stack};
 use runtime::Context;
@@ -21,8 +21,23 @@ pub fn read(
     (progress, cancel): (&Progress, &Cancel),
     context: &Context,
 ) -> Result<ContentDigest> {
-    let size = source.info().size;
-    let nowhere = Named::parse(&format!("null:?size={size}"))?;
+    read_as(source, source.info().size, digester, options, (progress, cancel), context)
+}
+
+/// The same of a disk of at least `size` bytes: behind the end of a shorter one are zeroes.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_as(
+    source: &Edge,
+    size: u64,
+    digester: &Arc<Digester>,
+    options: &Options,
+    (progress, cancel): (&Progress, &Cancel),
+    context: &Context,
+) -> Result<ContentDigest> {
+    let end = source.info().size;
+    let nowhere = Named::parse(&format!("null:?size={end}"))?;
     let target = disk::open(&nowhere, &Stack::default(), &OpenOptions::read_write(), context)?.edge;
     let options = Options {
         witness: Some(Watched(digester.clone())),
@@ -33,5 +48,8 @@ pub fn read(
     };
     let copied = copy::run(source, &target, &CopyPlan::Map, &options, progress, cancel);
     copied.map_err(|failed| failed.error)?;
-    digester.finish(size)
+    if end < size {
+        digester.zeroes(end..size);
+    }
+    digester.finish(end.max(size))
 }

@@ -1,5 +1,8 @@
 //! `diskferry compare`: whether two images hold the same disk.
 
+mod digests;
+mod far;
+
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -7,7 +10,7 @@ use clap::{ArgMatches, Command};
 use compare::{Difference, Doing, FailedComparison, Options, Progress, Report, Side};
 use device::Edge;
 
-use crate::arguments::{disk_as, flag};
+use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::output;
@@ -19,9 +22,12 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Tell whether two images hold the same disk",
     about: "The options are those of `qemu-img compare`. What is empty in both maps is not read. Where \
             one of them is longer, the rest of it must read as zeroes. Without -f and -F the formats \
-            are guessed.",
+            are guessed. A disk named ssh://[USER@]HOST[:PORT]/PATH stays on its machine: `ssh` starts \
+            `diskferry digest` there, and only digests are sent; then the offset is that of the stretch \
+            of 4 MiB in which they first differ.",
     example: "  diskferry compare pattern:8M pattern:8M\n  \
-              diskferry compare memory:1M 'memory:2M' || echo they differ",
+              diskferry compare memory:1M 'memory:2M' || echo they differ\n  \
+              diskferry compare disk.raw ssh://backup.example/srv/disk.raw",
     status: "1: they differ. 2: an image cannot be opened. 3: the map of an image cannot be read. \
              4: an image cannot be read.",
     usage: 1,
@@ -37,7 +43,7 @@ const NOT_READ: u8 = 4;
 
 fn arguments(command: Command) -> Command {
     let command = command
-        .arg(disk_as("source", "FIRST", "A path, URI or DEVICE:ARG?key=value"))
+        .arg(disk_as("source", "FIRST", "A path, URI or DEVICE:ARG?key=value; or ssh://HOST/PATH"))
         .arg(disk_as("target", "SECOND", "The same"))
         .arg(
             image::format_argument("-f, --format", "Format of FIRST [default: a guess]")
@@ -47,12 +53,21 @@ fn arguments(command: Command) -> Command {
         .arg(flag("-s, --strict", "The sizes, and which ranges are data, must be the same too"))
         .arg(flag("-p, --progress", "Show how much is done on standard output"))
         .arg(flag("-q, --quiet", "Print errors only"))
+        .arg(
+            value("--remote-program PATH", "The program at an ssh:// disk's machine")
+                .long_help(
+                    "The program that is started on the machine of an ssh:// disk [default: diskferry, looked for in PATH]",
+                ),
+        )
         .arg(image::cache_argument());
     image::arguments(command)
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
     image::check_objects(matches)?;
+    if digests::are_needed(matches) {
+        return digests::run(matches);
+    }
     let quiet = matches.get_flag("quiet");
     let named = |id: &str, format: &str| {
         Source::of(matches, image::word(matches, id).unwrap_or_default(), format)
