@@ -29,9 +29,17 @@ fn a_rate_in_a_file_is_changed_while_the_copy_runs_and_the_progress_says_what_it
     // Makes no sense, and changes nothing.
     fs::write(&file, "fast\n").unwrap();
     wait_for("it complains", || job.said().contains("fast"));
+    // The rate stays that of a file that has gone away.
+    fs::remove_file(&file).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert!(!copy.exists() && waits(&job).as_deref() == Some("rate"));
     fs::write(&file, "off\n").unwrap();
     job.wait().succeeded();
     assert!(fs::read(&copy).unwrap() == fs::read(&disk).unwrap());
+    // A name that was mistyped must not copy at full speed.
+    let words = ["copy", "--rate-file", "/nonexistent/rate", text(&disk), "null:"];
+    let refused = ferry(words);
+    assert!(refused.refused().contains("make it first"), "{refused:?}");
 }
 
 #[test]

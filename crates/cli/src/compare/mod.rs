@@ -26,8 +26,7 @@ pub(crate) const VERB: Verb = Verb {
             `diskferry digest` there, and only digests are sent; then the offset is that of the stretch \
             of 4 MiB in which they first differ.",
     example: "  diskferry compare pattern:8M pattern:8M\n  \
-              diskferry compare memory:1M 'memory:2M' || echo they differ\n  \
-              diskferry compare disk.raw ssh://backup.example/srv/disk.raw",
+              diskferry compare memory:1M 'memory:2M' || echo they differ",
     status: "1: they differ. 2: an image cannot be opened. 3: the map of an image cannot be read. \
              4: an image cannot be read.",
     usage: 1,

@@ -32,8 +32,8 @@ pub(crate) fn rates() -> [Arg; 3] {
     [
         rate,
         file.long_help(
-            "Write at most as many bytes a second as FILE says: 100M, 100M/s, or off. It is read once a second. Where it is \
-             missing or empty, --rate stands, or no limit",
+            "Write at most as many bytes a second as FILE says: 100M, 100M/s, or off. It is read once a second. It has to be \
+             there; when it is removed later, the last rate stays. Where it is empty, --rate stands, or no limit",
         ),
         table
             .long_help(
@@ -45,14 +45,30 @@ pub(crate) fn rates() -> [Arg; 3] {
     ]
 }
 
+/// The parameter of the filter that names a file.
+const FILE: &str = "rate-bytes-file";
+
+/// The filter takes a file that is not there for no limit; of a copy it is a name that was
+/// mistyped.
+fn check_file(word: &str) -> Result<(), Failure> {
+    match std::fs::metadata(device::text::path(word)) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Failure::usage(format!(
+            "--rate-file: there is no file {word}; make it first, with a rate (100M) or `off` in it"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// The filter that they ask for.
 pub(crate) fn rate_of(matches: &ArgMatches) -> Result<Option<Stack>, Failure> {
     let fixed = image::word(matches, "rate").map(|text| rate(text, "--rate")).transpose()?;
     let table = image::word(matches, "bandwidth-schedule");
-    let changing =
-        [("rate-bytes-file", image::word(matches, "rate-file")), ("rate-timetable", table)];
+    let changing = [(FILE, image::word(matches, "rate-file")), ("rate-timetable", table)];
     let changing = changing.into_iter().find_map(|(key, word)| Some((key, word?)));
     let Some((key, word)) = changing else { return Ok(fixed) };
+    if key == FILE {
+        check_file(word)?;
+    }
     let mut stack = fixed.map_or_else(|| Stack::parse(["rate"]), Ok)?;
     stack.take(key, word)?;
     Ok(Some(stack))
