@@ -48,6 +48,14 @@ class Disks(unittest.TestCase):
             disk.read(1, 0)
         disk.close()
 
+    def test_an_argument_that_makes_no_sense_is_an_error_and_a_value_error(self):
+        for digest in ("sha257", "sha256/3000"):
+            with self.assertRaises(diskferry.Error) as caught:
+                diskferry.copy("memory:1M", "null:", digest=digest)
+            self.assertIsInstance(caught.exception, ValueError)
+            self.assertEqual((caught.exception.kind, caught.exception.errno), ("InvalidInput", errno.EINVAL))
+            self.assertIn("digest: ", str(caught.exception))
+
     def test_a_failed_operation_raises_an_error_with_kind_and_number(self):
         for name, kind in (("/nonexistent", "NotFound"), ("nosuchdevice:1", "InvalidInput")):
             with self.assertRaises(diskferry.Error) as caught:

@@ -4,7 +4,10 @@
 //! It is a file of JSON lines that only grows. The first says which copy it is of:
 //! `{"journal":1,"source":{…},"target":{…}}`. Others list ranges of the target that are durable,
 //! each `[first byte, bytes]`: `{"durable":[[0,4194304]]}`; a line is written when what it says is
-//! true, so one that is lost costs a second copy of its ranges and nothing else. A last one,
+//! true, so one that is lost costs a second copy of its ranges and nothing else. Where a digest is
+//! wanted, the first line has its kind (`"digest":"sha256/64K"`), and others have the digests of
+//! the blocks of a durable stretch, one after the other: `{"digested":[0,4194304,"…"]}`, or of
+//! several stretches of zeroes: `{"digested":[0,8388608]}`. A last one,
 //! `{"done":true}`, says that all is. A line that is cut off, or is no JSON, ends what counts; what
 //! follows is cut off when the copy goes on.
 //!
@@ -14,7 +17,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, Write};
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use device::{Edge, Error, ErrorKind, Fault, Result, text};
@@ -22,7 +25,8 @@ use disk::Named;
 use runtime::{Mutex, RangeSet};
 use serde_json::{Value, json};
 
-use crate::digest::{DigestAlgorithm, digest_of};
+use crate::digest::{DigestAlgorithm, DigestKind, digest_of};
+use crate::witness::DurableStretch;
 
 /// The version of the form.
 const VERSION: u64 = 1;
@@ -150,6 +154,8 @@ fn bytes(disk: &Edge, place: &Range<u64>) -> Result<Vec<u8>> {
 pub struct CopyJournal {
     name: String,
     file: Mutex<File>,
+    /// Where that ended which was found.
+    end: u64,
     /// What the file said when it was opened.
     found: Option<Found>,
 }
@@ -158,6 +164,7 @@ pub struct CopyJournal {
 struct Found {
     head: Value,
     durable: RangeSet,
+    digested: RangeSet,
     done: bool,
 }
 
@@ -196,7 +203,50 @@ impl CopyJournal {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = File::open(parent.unwrap_or(Path::new(".")));
         parent.and_then(|dir| dir.sync_all()).map_err(|e| failed("sync the directory of", e))?;
-        Ok(Self { name, file: Mutex::new(file), found })
+        Ok(Self { name, file: Mutex::new(file), end, found })
+    }
+
+    /// The stretches of which it has digests of this kind.
+    ///
+    /// # Errors
+    /// It has none, or of another kind.
+    pub(crate) fn digested(&self, kind: DigestKind) -> Result<RangeSet> {
+        let Some(found) = &self.found else { return Ok(RangeSet::default()) };
+        let kept = found.head.get("digest").and_then(Value::as_str);
+        if kept == Some(&*kind.to_string()) {
+            return Ok(found.digested.clone());
+        }
+        let kept = kept.map_or("has no digests".to_owned(), |kept| format!("has digests {kept}"));
+        let action = format!(
+            "go on with the copy: its journal {kept}, and {kind} is asked for; nothing was changed: leave the digest out \
+             (`digest TARGET` afterwards), or remove the journal to begin anew"
+        );
+        Err(Error::new(ErrorKind::InvalidInput, Fault::User, action).on(&self.name))
+    }
+
+    /// Calls `each` with the first byte, the end and the digests of the blocks of all these
+    /// stretches, in the order in which they became durable. None: they are zero.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn each_digested(
+        &self,
+        mut each: impl FnMut(Range<u64>, Option<&[u8]>),
+    ) -> Result<()> {
+        let file = self.file.lock();
+        let mut from = BufReader::new(PlacedRead { file: &file, at: 0, end: self.end });
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let n = from.read_until(b'\n', &mut line);
+            if n.map_err(|e| Error::os("read the journal", e).on(&self.name))? == 0 {
+                return Ok(());
+            }
+            let value = serde_json::from_slice::<Value>(&line).unwrap_or_default();
+            if let Some((range, blocks)) = digested(&value) {
+                each(range, blocks.as_deref());
+            }
+        }
     }
 
     /// Whether it is of a copy that has begun.
@@ -213,9 +263,13 @@ impl CopyJournal {
         &self,
         (source, from): (&DiskIdentity, &Edge),
         (target, to): (&DiskIdentity, &Edge),
+        digest: Option<DigestKind>,
     ) -> Result<Progressed> {
         let Some(found) = &self.found else {
-            let head = json!({"journal": VERSION, "source": source.0, "target": target.0});
+            let mut head = json!({"journal": VERSION, "source": source.0, "target": target.0});
+            if let Some(kind) = digest {
+                head["digest"] = kind.to_string().into();
+            }
             self.write(&[head])?;
             return Ok(Progressed::Begun);
         };
@@ -262,10 +316,29 @@ impl CopyJournal {
     /// # Errors
     /// It cannot be written.
     pub fn durable(&self, ranges: &RangeSet) -> Result<()> {
+        self.durable_with(ranges, &[])
+    }
+
+    /// The same, and with them these stretches.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn durable_with(
+        &self,
+        ranges: &RangeSet,
+        stretches: &[DurableStretch],
+    ) -> Result<()> {
         let all: Vec<_> =
             ranges.iter().map(|range| json!([range.start, range.end - range.start])).collect();
-        let lines: Vec<_> = all.chunks(RANGES).map(|some| json!({"durable": some})).collect();
-        self.write(&lines)
+        let lines = all.chunks(RANGES).map(|some| json!({"durable": some}));
+        let stretches = stretches.iter().map(|DurableStretch { range, blocks }| {
+            let Range { start, end } = range.range;
+            match range.digest {
+                Some(_) => json!({"digested": [start, end - start, hex(blocks)]}),
+                None => json!({"digested": [start, end - start]}),
+            }
+        });
+        self.write(&lines.chain(stretches).collect::<Vec<_>>())
     }
 
     /// All of the copy is.
@@ -337,13 +410,18 @@ impl Found {
                 "open the journal: it is a file that holds something else; nothing was changed";
             Error::new(ErrorKind::InvalidInput, Fault::User, action)
         })?;
-        Ok(Self { head, durable: RangeSet::default(), done: false })
+        let (durable, digested) = (RangeSet::default(), RangeSet::default());
+        Ok(Self { head, durable, digested, done: false })
     }
 
     /// Takes a line; `None` if it says nothing.
     fn take(&mut self, line: &Value) -> Option<()> {
         if line.get("done").and_then(Value::as_bool) == Some(true) {
             self.done = true;
+            return Some(());
+        }
+        if line.get("digested").is_some() {
+            self.digested.add(digested(line)?.0);
             return Some(());
         }
         let range = |range: &Value| {
@@ -355,6 +433,49 @@ impl Found {
         let ranges = line.get("durable")?.as_array()?.iter().map(range);
         self.durable.add_all(&ranges.collect::<Option<RangeSet>>()?);
         Some(())
+    }
+}
+
+/// What a line says of a stretch: the digests of its blocks, or that it is zero.
+fn digested(line: &Value) -> Option<(Range<u64>, Option<Vec<u8>>)> {
+    let (start, len, blocks) = match line.get("digested")?.as_array()?.as_slice() {
+        [start, len] => (start, len, None),
+        [start, len, blocks] => (start, len, Some(bytes_of(blocks.as_str()?)?)),
+        _ => return None,
+    };
+    let start = start.as_u64()?;
+    Some((start..start.checked_add(len.as_u64()?)?, blocks))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let (digits, rest) = hex.as_bytes().as_chunks::<2>();
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|d| u8::try_from(d).ok());
+    let bytes = digits.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    bytes.collect::<Option<Vec<_>>>().filter(|_| rest.is_empty())
+}
+
+/// Reads a file from its beginning, whatever its own position is.
+struct PlacedRead<'a> {
+    file: &'a File,
+    at: u64,
+    end: u64,
+}
+
+impl std::io::Read for PlacedRead<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+        let room = left.min(buffer.len());
+        let n = self.file.read_at(buffer.get_mut(..room).unwrap_or_default(), self.at)?;
+        self.at += n as u64;
+        Ok(n)
     }
 }
 
@@ -391,7 +512,7 @@ mod tests {
 
     impl Ends {
         fn relate(&self, journal: &CopyJournal) -> Result<Progressed> {
-            journal.relate((&self.source, &self.from), (&self.target, &self.to))
+            journal.relate((&self.source, &self.from), (&self.target, &self.to), None)
         }
     }
 

@@ -14,6 +14,7 @@ mod manifest;
 pub mod mapfile;
 mod proof;
 mod steps;
+mod witness;
 
 pub use digest::{ContentDigest, DigestKind, DigestedRange, Digester};
 pub use journal::{CopyJournal, DiskIdentity, Progressed};

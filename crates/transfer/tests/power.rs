@@ -41,7 +41,7 @@ fn copy(source: &Edge, target: &PowerCut, journal: &Path, lengths: &Lengths) -> 
     let to = DiskIdentity::of_target(&named("null:"));
     let noted = Arc::new(CopyJournal::open(journal).unwrap());
     let edge = target.edge();
-    let durable = match noted.relate((&from, source), (&to, &edge)).unwrap() {
+    let durable = match noted.relate((&from, source), (&to, &edge), None).unwrap() {
         Progressed::Begun => RangeSet::default(),
         Progressed::Has(durable) => durable,
         Progressed::Done => return false,

@@ -161,6 +161,77 @@ fn a_copy_that_fails_goes_on_and_one_that_is_complete_is_only_checked() {
 }
 
 #[test]
+fn a_copy_that_is_killed_has_the_digest_and_manifest_of_one_that_was_not() {
+    let temp = TempDir::new();
+    let (source, data) = source(&temp, 160);
+    // Its last block is a short one.
+    let file = fs::File::options().write(true).open(&source).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[5; 1000], 160 * MIB).unwrap();
+    let (target, journal) = (temp.join("target"), temp.join("journal"));
+    let (manifest, reads) = (temp.join("manifest"), temp.join("reads"));
+    let stats = format!("--filter=stats?statsformat=json&statsfile={}", text(&reads));
+    for (format, kind) in [("raw", "sha256/64K"), ("qcow2", "blake3/64K"), ("raw", "md5/16M")] {
+        let serving = Serve::file(&source).option("-r").option(&stats).start();
+        let from = serving.uri("");
+        let hash = format!("--blkhash={kind}");
+        let words = ["copy", "-q", "--journal", text(&journal), "-O", format, &hash];
+        let words = [&words[..], &["--manifest", text(&manifest), &from, text(&target)]].concat();
+        let kills = killed_again_and_again(&words, &journal);
+        assert!(kills > 0, "it was never killed");
+        let digest = ["digest", "-a", kind, "-f", "raw", text(&source), "--manifest"];
+        let wanted_manifest = temp.join("wanted");
+        let wanted = ferry(digest.iter().chain([&text(&wanted_manifest)]));
+        let wanted = wanted.succeeded().split(' ').next().unwrap().to_owned();
+        // By the journal of a copy that is complete, which reads nothing but samples.
+        for _ in 0..2 {
+            assert_eq!(ferry(&words).succeeded().trim(), wanted, "{format}, {kind}");
+            assert!(fs::read(&manifest).unwrap() == fs::read(&wanted_manifest).unwrap());
+        }
+        assert!(serving.stop().success());
+        let report = json(&fs::read_to_string(&reads).unwrap());
+        let read = report["operations"]["read"]["bytes"].as_u64().unwrap();
+        let loss = LOSS + if kind == "md5/16M" { 64 * MIB } else { 8 * MIB };
+        assert!(read <= data + kills * loss + 8 * MIB, "{read} bytes read, {kills} kills");
+        fs::remove_file(&target).unwrap();
+        fs::remove_file(&journal).unwrap();
+    }
+}
+
+#[test]
+fn a_journal_without_the_digest_that_is_asked_for_is_left_alone() {
+    let temp = TempDir::new();
+    let (source, _) = source(&temp, 24);
+    let (target, journal) = (temp.join("target"), temp.join("journal"));
+    let copy = |words: &[&str]| {
+        let all = ["copy", "-q", "--journal", text(&journal)];
+        ferry([&all, words, &[text(&source), text(&target)]].concat())
+    };
+    let wanted = ferry(["digest", "-f", "raw", text(&source)]).succeeded()[..64].to_owned();
+    copy(&[]).succeeded();
+    let before = fs::read(&journal).unwrap();
+    assert!(copy(&["--digest"]).failed().contains("its journal has no digests"));
+    assert!(fs::read(&journal).unwrap() == before);
+    fs::remove_file(&journal).unwrap();
+    assert_eq!(&copy(&["--digest", "--verify"]).succeeded()[..64], wanted);
+    let kept = fs::read_to_string(&journal).unwrap();
+    assert!(copy(&["--digest=sha1"]).failed().contains("has digests sha256/64K"));
+    // Without some of the lines, or torn: what they said is read again.
+    let lines: Vec<_> = kept.lines().filter(|line| !line.contains("done")).collect();
+    for keeps in 1..lines.len() {
+        for torn in ["", "{\"digested\":[4194304,41", "{\"digested\":[0,4194304,\"0\"]}\n"] {
+            let some = lines[..keeps].join("\n") + "\n" + torn;
+            fs::write(&journal, some).unwrap();
+            assert_eq!(&copy(&["--digest"]).succeeded()[..64], wanted, "{keeps}, {torn}");
+        }
+    }
+    let samples: Vec<_> = kept.lines().filter(|line| !line.contains("[8388608,")).collect();
+    fs::write(&journal, samples.join("\n") + "\n").unwrap();
+    let lacking = copy(&["--digest"]);
+    assert_eq!(lacking.status.code(), Some(1));
+    assert!(lacking.stderr.contains("its journal does not have it"), "{lacking:?}");
+}
+
+#[test]
 fn what_cannot_be_gone_on_with_says_so_and_changes_nothing() {
     let temp = TempDir::new();
     let (source, _) = source(&temp, 8);
@@ -177,7 +248,7 @@ fn what_cannot_be_gone_on_with_says_so_and_changes_nothing() {
     assert!(try_it(&stream).contains("its grains are compressed"));
     assert!(try_it(&["-O", "qcow2", "-c", from, to]).contains("from its beginning to its end"));
     assert!(try_it(&["--no-flush", from, to]).contains("--no-flush"));
-    assert!(try_it(&["--digest", from, to]).contains("--digest"));
+    assert!(try_it(&["--digest=sha256/512", from, to]).contains("4096 bytes at least"));
     // What is no journal is no place for one.
     let all = ["copy", "--journal", from, from, to];
     assert!(ferry(all).failed().contains("holds something else"));

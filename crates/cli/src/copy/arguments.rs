@@ -109,8 +109,7 @@ fn writing(command: Command) -> Command {
         )
         .arg(crate::force::argument())
         .arg(copying::journal().conflicts_with_all([
-            "no-flush", "no-clobber", "wipe", "blkhash", "digest", "manifest", "offset", "length",
-            "target-offset", "max-errors",
+            "no-flush", "no-clobber", "wipe", "offset", "length", "target-offset", "max-errors",
         ]))
         .arg(copying::verify())
         .arg(copying::changes())

@@ -138,12 +138,17 @@ fn prepare_and_copy(
         Ok((ReadyJob::Copy(planned), watch)) => {
             copy_and_show(work, *planned, watch, (display, notes))
         }
-        Ok((ReadyJob::Done, _)) => {
+        Ok((ReadyJob::Done { digest }, _)) => {
             display.note(&format!(
                 "{}: was copied before, and samples of it are as they were; nothing was done",
                 work.job.target
             ));
-            Ok(())
+            match notes.proof.zip(digest) {
+                Some((proof, digest)) => proof
+                    .say(digest, &work.job.target.to_string())
+                    .map_err(|e| (Display::new(Show::Nothing, Counting::Data), e, None)),
+                None => Ok(()),
+            }
         }
         Err(failure) => Err((display, failure, None)),
     };

@@ -18,7 +18,7 @@ class Error(OSError):
     failed, and `kind` is a word that never changes, such as "NotFound", "ReadOnly", "NoSpace", "Disconnected" or "NotFast".
 
     Like an OSError it is of the class that Python has for its number, too: FileNotFoundError, PermissionError, FileExistsError,
-    ConnectionRefusedError, ...
+    ConnectionRefusedError, ...; and a ValueError where an argument makes no sense (`kind` is "InvalidInput"), such as a digest that is not known.
     """
 
     __module__ = "diskferry"
@@ -26,7 +26,8 @@ class Error(OSError):
     kind: str
 
     def __new__(cls, errno: int, text: str, kind: str = "Io") -> "Error":
-        chosen = _CLASSES.get(type(OSError(errno, text)), cls) if cls is Error else cls
+        of_number = _InvalidInput if kind == "InvalidInput" else _CLASSES.get(type(OSError(errno, text)), cls)
+        chosen = of_number if cls is Error else cls
         return OSError.__new__(chosen, errno, text)
 
     def __init__(self, errno: int, text: str, kind: str = "Io") -> None:
@@ -74,6 +75,10 @@ class _ConnectionRefused(Error, ConnectionRefusedError):
 
 
 class _ConnectionReset(Error, ConnectionResetError):
+    pass
+
+
+class _InvalidInput(Error, ValueError):
     pass
 
 

@@ -17,7 +17,7 @@ use transfer::job::{
 };
 
 use super::naming::Handling;
-use super::{Long, Naming, number, raise, raise_number, raise_words, wrong};
+use super::{Long, Naming, number, raise, raise_number, raise_words};
 
 /// The options of a copy.
 #[derive(Debug, FromPyObject)]
@@ -83,14 +83,16 @@ fn failed(py: Python<'_>, e: &JobError) -> PyErr {
     raise_number(py, e.error.kind(), number(&e.error), &format!("{e}{cure}"))
 }
 
-/// Runs it to its end. `None`: by its journal it was done before.
-fn run(job: CopyJob) -> Result<Option<PublishedJob>, JobError> {
+/// Runs it to its end. By its journal it may have been done before.
+fn run(job: CopyJob) -> Result<PublishedJob, JobError> {
     let context = Context::default();
     let run = || {
         let source = job.prepare()?.open_source(&context, &Silent)?;
         match source.plan(&Silent)? {
-            ReadyJob::Copy(planned) => planned.start(())?.wait()?.publish().map(Some),
-            ReadyJob::Done => Ok(None),
+            ReadyJob::Copy(planned) => planned.start(())?.wait()?.publish(),
+            ReadyJob::Done { digest } => {
+                Ok(PublishedJob { report: Report::default(), digest, verified: false })
+            }
         }
     };
     let done = run();
@@ -125,7 +127,7 @@ pub(crate) fn copy_disk<'py>(
         connections: choices.connections,
         journal: choices.journal.clone(),
         keep_partial: choices.journal.is_some(),
-        digest: digest_of(&choices)?,
+        digest: digest_of(py, &choices)?,
         window: choices.window(),
         at: choices.at(),
         verifies: choices.verify,
@@ -143,12 +145,7 @@ pub(crate) fn copy_disk<'py>(
     };
     let done = Long::start(move || run(job))?.wait(py, tell, || stop.cancel())?;
     let account = PyDict::new(py);
-    let published = done.map_err(|e| failed(py, &e))?;
-    let verified = published.as_ref().is_some_and(|published| published.verified);
-    let (report, digest) = match published {
-        Some(PublishedJob { report, digest, .. }) => (report, digest),
-        None => (Report::default(), None),
-    };
+    let PublishedJob { report, digest, verified } = done.map_err(|e| failed(py, &e))?;
     if let Some(progress) = &progress {
         progress.call1((report.total, report.total))?;
     }
@@ -177,9 +174,9 @@ fn changes_of(py: Python<'_>, choices: &Choices) -> PyResult<Option<CopyChanges>
 }
 
 /// The digest that is asked for.
-fn digest_of(choices: &Choices) -> PyResult<Option<JobDigest>> {
+fn digest_of(py: Python<'_>, choices: &Choices) -> PyResult<Option<JobDigest>> {
     let Some(word) = &choices.digest else { return Ok(None) };
-    let kind = DigestKind::parse(word).map_err(|e| wrong(e.to_string()))?;
+    let kind = DigestKind::parse(word).map_err(|e| raise(py, &e))?;
     Ok(Some(JobDigest { kind, manifest: None }))
 }
 

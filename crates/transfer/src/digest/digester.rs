@@ -47,6 +47,10 @@ struct State {
     /// Blocks of which a part has come.
     partial: BTreeMap<u64, Partial>,
     stretches: Option<Stretches>,
+    /// The digests of all blocks that are folded, if they are kept.
+    blocks: Option<Vec<u8>>,
+    /// That of the last block, which is short, if it is known without its bytes.
+    tail: Option<ContentDigest>,
 }
 
 /// A block that is not complete.
@@ -69,8 +73,16 @@ impl Digester {
             zero: RangeSet::default(),
             partial: BTreeMap::new(),
             stretches: None,
+            blocks: None,
+            tail: None,
         };
         Self { kind, zeroes: Zeroes::new(kind), state: Mutex::new(state) }
+    }
+
+    /// Of which kind it is.
+    #[must_use]
+    pub fn kind(&self) -> DigestKind {
+        self.kind
     }
 
     /// The same that also computes a digest for each stretch of `length` bytes, and calls `each`
@@ -85,6 +97,32 @@ impl Digester {
         self
     }
 
+    /// The same that keeps the digests of all blocks: of a short disk.
+    #[must_use]
+    pub(crate) fn keeping_blocks(self) -> Self {
+        self.state.lock().blocks = Some(Vec::new());
+        self
+    }
+
+    /// The digests of all blocks, one after the other, once it is finished.
+    pub(crate) fn take_blocks(&self) -> Vec<u8> {
+        self.state.lock().blocks.take().unwrap_or_default()
+    }
+
+    /// What was kept of a range that begins with a block of a disk of `size` bytes, instead of the
+    /// bytes. What is no digest, or behind the end, is left out: it was not seen.
+    pub(crate) fn known(&self, start: u64, digests: &[u8], size: u64) {
+        let block = self.kind.block;
+        let digests = digests.chunks_exact(self.kind.algorithm.length()).map(ContentDigest::of);
+        let all = (start / block..).zip(digests);
+        let whole: Vec<_> = all.clone().filter(|(number, _)| *number < size / block).collect();
+        self.add(&whole);
+        let tail = all.into_iter().find(|(number, _)| *number == size / block);
+        if let Some((_, digest)) = tail.filter(|_| !size.is_multiple_of(block)) {
+            self.state.lock().tail = Some(digest);
+        }
+    }
+
     /// The digest of a disk of `size` bytes, all of which has been shown. Called once.
     ///
     /// # Errors
@@ -95,14 +133,13 @@ impl Digester {
         state.advance(&self.zeroes);
         let tail = match size % block {
             0 => None,
-            rest => Some(state.take_tail(size / block, rest).ok_or_else(unseen)?),
+            rest => Some(self.tail(&mut state, size / block, rest).ok_or_else(unseen)?),
         };
         if state.at != size / block {
             return Err(unseen());
         }
-        let tail = tail.map(|tail| (tail.digest(self.kind.algorithm), tail.is_zero()));
         if let Some((digest, _)) = &tail {
-            state.root.update(digest.bytes());
+            state.fold(digest);
         }
         if let Some(stretches) = &mut state.stretches {
             stretches.end(size, tail, &self.zeroes);
@@ -110,6 +147,17 @@ impl Digester {
         state.root.update(&size.to_le_bytes());
         let root = std::mem::replace(&mut state.root, Hash::new(self.kind.algorithm));
         Ok(root.finish())
+    }
+
+    /// The digest of the last block, which is short, and whether it is zero.
+    fn tail(&self, state: &mut State, number: u64, rest: u64) -> Option<(ContentDigest, bool)> {
+        let algorithm = self.kind.algorithm;
+        if let Some(known) = state.tail {
+            let zero = Hash::of(algorithm, &vec![0; usize::try_from(rest).ok()?]);
+            return Some((known, known == zero));
+        }
+        let tail = state.take_tail(number, rest)?;
+        Some((tail.digest(algorithm), tail.is_zero()))
     }
 
     /// A part of a block, from a byte of it on: `bytes`, or so many zeroes. Returns the block's
@@ -156,7 +204,10 @@ impl Digester {
         }
         let mut state = self.state.lock();
         let at = state.at;
-        state.ready.extend(blocks.iter().filter(|(number, _)| *number >= at).copied());
+        for (number, digest) in blocks.iter().filter(|(number, _)| *number >= at) {
+            // What was read first is what counts.
+            state.ready.entry(*number).or_insert(*digest);
+        }
         state.advance(&self.zeroes);
     }
 }
@@ -209,11 +260,19 @@ impl Witness for Digester {
 }
 
 impl State {
+    /// Folds the next block.
+    fn fold(&mut self, digest: &ContentDigest) {
+        self.root.update(digest.bytes());
+        if let Some(blocks) = &mut self.blocks {
+            blocks.extend(digest.bytes());
+        }
+    }
+
     /// Folds all blocks that come next.
     fn advance(&mut self, zeroes: &Zeroes) {
         loop {
             if let Some(digest) = self.ready.remove(&self.at) {
-                self.root.update(digest.bytes());
+                self.fold(&digest);
                 match &mut self.stretches {
                     Some(stretches) if digest == zeroes.one => stretches.zeroes(1, zeroes),
                     Some(stretches) => stretches.data(&digest, zeroes),
@@ -223,6 +282,9 @@ impl State {
             } else if let Some(run) = self.zero.covering(self.at) {
                 let n = run.end - self.at;
                 zeroes.add(&mut self.root, n);
+                if let Some(blocks) = &mut self.blocks {
+                    (0..n).for_each(|_| blocks.extend(zeroes.one.bytes()));
+                }
                 if let Some(stretches) = &mut self.stretches {
                     stretches.zeroes(n, zeroes);
                 }

@@ -25,6 +25,7 @@ use super::plan::FleetPlan;
 use super::share::ShardNumber;
 use crate::digest::{ContentDigest, DigestedRange};
 use crate::journal::is_cut;
+use crate::witness::DurableStretch;
 
 /// The version of the form.
 const VERSION: u64 = 1;
@@ -102,9 +103,10 @@ impl ShardJournal {
     }
 
     /// These stretches are durable.
-    pub(super) fn durable(&self, stretches: &[DigestedRange]) -> Result<()> {
+    pub(super) fn durable(&self, stretches: &[DurableStretch]) -> Result<()> {
         let at = now();
-        let line = |DigestedRange { range: Range { start, end }, digest }: &DigestedRange| {
+        let line = |DurableStretch { range, .. }: &DurableStretch| {
+            let DigestedRange { range: Range { start, end }, digest } = range;
             let mut line = json!({"start": start, "length": end - start});
             if let Some(digest) = digest {
                 line["digest"] = digest.to_string().into();
@@ -276,9 +278,10 @@ mod tests {
         plan
     }
 
-    fn stretch(n: u64) -> DigestedRange {
+    fn stretch(n: u64) -> DurableStretch {
         let digest = (n != 1).then(|| digest_of(DigestAlgorithm::Sha256, &n.to_le_bytes()));
-        DigestedRange { range: n * STRETCH..(n + 1) * STRETCH, digest }
+        let range = DigestedRange { range: n * STRETCH..(n + 1) * STRETCH, digest };
+        DurableStretch { range, blocks: Vec::new() }
     }
 
     #[test]
@@ -304,7 +307,7 @@ mod tests {
                 std::fs::write(&path, [&whole[..len], tail].concat()).unwrap();
                 let journal = ShardJournal::open(&plan, NUMBER).unwrap().unwrap();
                 let count = ends.iter().filter(|end| **end <= len as u64).count().max(1) as u64 - 1;
-                let held: RangeSet = (0..count).map(|n| stretch(n).range).collect();
+                let held: RangeSet = (0..count).map(|n| stretch(n).range.range).collect();
                 assert_eq!(journal.noted.held, held, "{len}");
                 assert_eq!(journal.noted.done, len == whole.len(), "{len}");
                 journal.durable(&[stretch(9)]).unwrap();
@@ -334,7 +337,7 @@ mod tests {
         drop(journal);
         let (noted, runs) = look(&plan, NUMBER).unwrap().unwrap();
         assert!(!runs && noted.failed.is_none());
-        assert_eq!(noted.held.iter().collect::<Vec<_>>(), [stretch(2).range]);
+        assert_eq!(noted.held.iter().collect::<Vec<_>>(), [stretch(2).range.range]);
         assert_eq!((noted.recent, noted.data), (STRETCH, STRETCH));
     }
 

@@ -24,7 +24,6 @@ mod run;
 mod share;
 mod state;
 mod status;
-mod witness;
 
 pub use finish::{FinishedDisk, FleetFinish, finish};
 pub use plan::{FleetDisk, FleetJob, FleetLimits, FleetPlan, FleetShard, WantedDisk};

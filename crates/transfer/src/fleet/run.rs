@@ -18,10 +18,10 @@ use super::journal::{ShardJournal, make};
 use super::plan::{FleetDisk, FleetPlan, FleetShard};
 use super::share::ShardNumber;
 use super::state::sync_directory;
-use super::witness::StretchWitness;
 use crate::changes::CopyChanges;
 use crate::job::{CopyJob, JobError, JobFront, JobSource, ReadyJob};
 use crate::journal::{DiskIdentity, sample_of_part};
+use crate::witness::StretchWitness;
 
 /// How long shards are waited for that other processes run.
 const WAIT: Duration = Duration::from_secs(30);

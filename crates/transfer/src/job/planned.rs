@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use copy::Options;
-use device::{Edge, Error, Info, format_size};
+use device::{Edge, Error, ErrorKind, Fault, Info, format_size};
 use disk::Holds;
 use runtime::Context;
 
-use super::resuming::{Remaining, Resuming};
+use super::resuming::{NotedDigests, Remaining, Resuming};
 use super::source::{self, Input, SourcedJob};
 use super::target::{self, Target};
 use super::verify::{Copied, verify};
 use super::{CopyJob, JobDigest, JobError, JobFront};
-use crate::digest::DigestKind;
+use crate::digest::{ContentDigest, DigestKind};
 use crate::proof::ContentProof;
 
 /// What there is to do.
@@ -21,7 +21,10 @@ pub enum ReadyJob {
     /// A copy.
     Copy(Box<PlannedJob>),
     /// Nothing: by the journal it was done before, and samples of it are as they were.
-    Done,
+    Done {
+        /// The digest of what was copied then, if there is to be one.
+        digest: Option<device::Result<ContentDigest>>,
+    },
 }
 
 /// A job that can run. Nothing of its target's bytes has been changed yet.
@@ -36,6 +39,8 @@ pub struct PlannedJob {
     pub(super) left: Option<Remaining>,
     pub(super) resuming: Option<Resuming>,
     pub(super) proof: Option<ContentProof>,
+    /// The digests that the journal keeps.
+    pub(super) noted: Option<NotedDigests>,
 }
 
 impl SourcedJob {
@@ -72,7 +77,7 @@ impl SourcedJob {
                             let copied = Copied { source: Some(source), size, digest: None };
                             verify(&job, &copied, &context)?;
                         }
-                        return Ok(ReadyJob::Done);
+                        return Ok(ReadyJob::Done { digest: done_before(&job, resuming, source)? });
                     }
                     found => found,
                 }
@@ -95,9 +100,17 @@ impl SourcedJob {
             anew: Some(source::anew(&job, &context)),
             ..for_target(target.holds, job.options.clone())
         };
+        let noted = match (&resuming, &proof) {
+            (Some(resuming), Some(proof)) => {
+                let of = (proof.digester().kind(), proof.digester());
+                Some(resuming.digests(of, source.size().unwrap_or(0))?)
+            }
+            _ => None,
+        };
         let options = match (&resuming, &left) {
             (Some(resuming), Some(left)) => {
-                resuming.options(options, source.size().unwrap_or(0), left)
+                let size = source.size().unwrap_or(0);
+                resuming.options(options, size, (left, noted.as_ref()))
             }
             _ => options,
         };
@@ -110,6 +123,7 @@ impl SourcedJob {
             left,
             resuming,
             proof,
+            noted,
         })))
     }
 }
@@ -120,6 +134,23 @@ pub(super) fn digest_of(job: &CopyJob) -> Option<JobDigest> {
     let is_whole = job.journal.is_none() && job.changes.is_none() && !job.is_overlay;
     let own = || JobDigest { kind: DigestKind::quick(), manifest: None };
     job.digest.clone().or_else(|| (job.verifies && is_whole).then(own))
+}
+
+/// The digest of a copy that was done before, by its journal; a manifest is written, too.
+fn done_before(
+    job: &CopyJob,
+    resuming: &Resuming,
+    source: &Edge,
+) -> Result<Option<device::Result<ContentDigest>>, JobError> {
+    let Some(digest) = &job.digest else { return Ok(None) };
+    let size = source.info().size;
+    let proof = ContentProof::begin(digest, Some(size))?;
+    resuming.digests((digest.kind, proof.digester()), size)?;
+    let found = proof.finish(size).map_err(|_| {
+        let action = "digest: its journal does not have it, since a run without it copied a part: `digest TARGET` computes it";
+        Error::new(ErrorKind::InvalidInput, Fault::User, action).on(job.target.to_string())
+    });
+    Ok(Some(found))
 }
 
 /// What was created stays, whatever happens.

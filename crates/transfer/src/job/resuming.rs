@@ -5,13 +5,15 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use copy::{CopyPlan, Durably, ListedRange, Options, RangeFate};
-use device::{Edge, text};
+use copy::{CopyPlan, Durably, ListedRange, Options, RangeFate, Watched, Witness as _};
+use device::{Edge, Result as DeviceResult, text};
 use runtime::RangeSet;
 
 use super::{CopyJob, JobError, placed, range};
 use crate::changes::in_blocks;
+use crate::digest::{DigestKind, DigestedRange, Digester};
 use crate::journal::{CopyJournal, DiskIdentity, Progressed};
+use crate::witness::{DurableStretch, StretchWitness};
 
 /// A flush comes after this part of the source, in bytes within these bounds: what a kill loses is
 /// that, and what is in flight.
@@ -20,8 +22,15 @@ const FLUSHES: RangeInclusive<u64> = 4 << 20..=64 << 20;
 /// Bytes in flight in each thread, of a small source.
 const QUEUE: u64 = 2 << 20;
 
+/// Bytes in a stretch whose digests are noted together, and in the shortest block: of shorter ones
+/// the digests would be no little part of what is copied.
+const STRETCH: u64 = 4 << 20;
+const BLOCK: u64 = 4 << 10;
+
 /// The end of the name of the file beside a target that says that it is not complete.
 pub(crate) const MARK: &str = ".incomplete";
+/// What it says, behind the name.
+pub(super) const UNFINISHED: &str = " is not complete.";
 
 /// The journal of a job.
 #[derive(Clone, Debug)]
@@ -54,6 +63,17 @@ impl Resuming {
                 job.target
             )));
         }
+        if let Some(digest) = job.digest.as_ref().filter(|digest| digest.kind.block < BLOCK) {
+            return Err(JobError::usage(format!(
+                "{}: a journal keeps the digests of blocks, of {BLOCK} bytes at least: with {BLOCK} it has about 2 % of the disk's size",
+                digest.kind
+            )));
+        }
+        if job.digest.is_some() && (job.changes.is_some() || job.is_overlay) {
+            return Err(JobError::usage(
+                "a digest is of all of the source, and a copy of changes sees a part of it: leave out the digest, or the changes",
+            ));
+        }
         let mark = mark_of(job);
         if let Some(mark) = &mark {
             placed::adopt(mark, &begins(job));
@@ -78,20 +98,59 @@ impl Resuming {
         let name = name.ok_or_else(|| JobError::usage("a journal is of one source"))?;
         let from = DiskIdentity::of_source(name, source, version)?;
         let to = DiskIdentity::of_target(&job.target);
-        Ok(match self.journal.relate((&from, source), (&to, target))? {
+        let kind = job.digest.as_ref().map(|digest| digest.kind);
+        let digested = kind.map(|kind| self.journal.digested(kind)).transpose()?;
+        Ok(match self.journal.relate((&from, source), (&to, target), kind)? {
             Progressed::Begun => Some(Remaining { begins: true, durable: RangeSet::default() }),
-            Progressed::Has(durable) => Some(Remaining { begins: false, durable }),
+            // What is durable and has no digest is read again.
+            Progressed::Has(durable) => {
+                let durable = digested.unwrap_or(durable);
+                Some(Remaining { begins: false, durable })
+            }
             Progressed::Done => None,
         })
     }
 
+    /// What keeps the digests of a copy of so many bytes in the journal, and tells `digester` of
+    /// them: first of those that are in the journal.
+    pub(super) fn digests(
+        &self,
+        (kind, digester): (DigestKind, &Arc<Digester>),
+        size: u64,
+    ) -> DeviceResult<NotedDigests> {
+        let held = self.journal.digested(kind)?;
+        let stretch = STRETCH.max(kind.block);
+        let witness = StretchWitness::new(kind, (stretch, 0..size), held)?;
+        let noted = NotedDigests { witness: Arc::new(witness), digester: digester.clone(), size };
+        self.journal.each_digested(|range, blocks| noted.tell(&range, blocks))?;
+        Ok(noted)
+    }
+
     /// The options of a copy that keeps it, of so many bytes.
-    pub(super) fn options(&self, options: Options, size: u64, left: &Remaining) -> Options {
+    pub(super) fn options(
+        &self,
+        options: Options,
+        size: u64,
+        (left, noted): (&Remaining, Option<&NotedDigests>),
+    ) -> Options {
         let journal = self.journal.clone();
+        let witness = noted.map(|noted| Watched(noted.witness.clone()));
+        let noted = noted.cloned();
+        let tell = move |ranges: &RangeSet| {
+            let stretches =
+                noted.as_ref().map(|noted| noted.witness.durable(ranges)).transpose()?;
+            let stretches = stretches.unwrap_or_default();
+            journal.durable_with(ranges, &stretches)?;
+            if let Some(noted) = &noted {
+                noted.take(&stretches);
+            }
+            Ok(())
+        };
         let every = (size / PART).clamp(*FLUSHES.start(), *FLUSHES.end());
         let small = every < *FLUSHES.end();
         Options {
-            durably: Some(Durably::new(every, move |ranges| journal.durable(ranges))),
+            durably: Some(Durably::new(every, tell)),
+            witness: witness.or(options.witness),
             // Zeroing in advance, by a process that was killed, must not overtake what the next one
             // writes.
             apart: false,
@@ -120,6 +179,45 @@ impl Resuming {
     }
 }
 
+/// The digests of a copy that are noted in its journal, as the digest of all is computed from them.
+#[derive(Clone, Debug)]
+pub(super) struct NotedDigests {
+    witness: Arc<StretchWitness>,
+    digester: Arc<Digester>,
+    size: u64,
+}
+
+impl NotedDigests {
+    /// Bytes of the disk.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Tells of a stretch that is durable.
+    fn tell(&self, range: &std::ops::Range<u64>, blocks: Option<&[u8]>) {
+        match blocks {
+            Some(blocks) => self.digester.known(range.start, blocks, self.size),
+            None => self.digester.zeroes(range.clone()),
+        }
+    }
+
+    fn take(&self, stretches: &[DurableStretch]) {
+        for DurableStretch { range: DigestedRange { range, digest }, blocks } in stretches {
+            self.tell(range, digest.map(|_| &**blocks));
+        }
+    }
+}
+
+impl Resuming {
+    /// Notes the rest, for the next run, which only checks.
+    pub(super) fn note_rest(&self, noted: &NotedDigests) -> DeviceResult<()> {
+        let rest = noted.witness.rest()?;
+        self.journal.durable_with(&RangeSet::default(), &rest)?;
+        noted.take(&rest);
+        Ok(())
+    }
+}
+
 /// The mark beside the target of a job with a journal, where that has a path.
 pub(super) fn mark_of(job: &CopyJob) -> Option<PathBuf> {
     let mut name =
@@ -130,7 +228,7 @@ pub(super) fn mark_of(job: &CopyJob) -> Option<PathBuf> {
 
 /// What a mark begins with.
 fn begins(job: &CopyJob) -> String {
-    format!("{} is not complete.", job.target)
+    format!("{}{UNFINISHED}", job.target)
 }
 
 /// What a journal leaves to do.

@@ -9,7 +9,7 @@ use runtime::Context;
 
 use super::made::MadeTarget;
 use super::planned::{PlannedJob, digest_of};
-use super::resuming::{Remaining, Resuming};
+use super::resuming::{NotedDigests, Remaining, Resuming};
 use super::source::Input;
 use super::target::Target;
 use super::verify::{Copied, verify};
@@ -39,6 +39,7 @@ struct Ending {
     flushes: bool,
     resuming: Option<Resuming>,
     proof: Option<ContentProof>,
+    noted: Option<NotedDigests>,
 }
 
 /// A job of which all bytes are in the target.
@@ -65,7 +66,7 @@ impl PlannedJob {
     /// # Errors
     /// There are no more threads; nothing was changed.
     pub fn start(self, over: impl Send + 'static) -> Result<RunningJob, JobError> {
-        let Self { job, context, mut source, target, options, left, resuming, proof } = self;
+        let Self { job, context, mut source, target, options, left, resuming, proof, noted } = self;
         let (progress, cancel) = (job.progress.clone(), job.cancel.clone());
         let stop = cancel.clone();
         context.control.when_stopped(move || stop.cancel());
@@ -94,7 +95,7 @@ impl PlannedJob {
         let thread = std::thread::Builder::new().name("job".into()).spawn(work);
         let thread = thread.map_err(|e| Error::os("start a thread", e))?;
         let ending =
-            Ending { job, source: disk, target, making, context, flushes, resuming, proof };
+            Ending { job, source: disk, target, making, context, flushes, resuming, proof, noted };
         Ok(RunningJob { thread, progress, cancel, ending })
     }
 }
@@ -198,7 +199,7 @@ impl SettledJob {
         let Self { ending, report } = self;
         let report = Box::new(report);
         let done = ending.publish();
-        let digest = ending.proof.as_ref().map(|proof| proof.finish(report.total));
+        let digest = ending.proof.as_ref().map(|proof| ending.digest(proof, &report));
         let done = done.and_then(|()| ending.verify(&report, digest.as_ref()));
         // Only now: the next run must not take for done what was seen to be wrong.
         let done = done.and_then(|verified| ending.note().map(|()| verified));
@@ -213,6 +214,15 @@ impl SettledJob {
 }
 
 impl Ending {
+    /// The digest of what was copied, now and by earlier runs.
+    fn digest(&self, proof: &ContentProof, report: &Report) -> device::Result<ContentDigest> {
+        let Some((resuming, noted)) = self.resuming.as_ref().zip(self.noted.as_ref()) else {
+            return proof.finish(report.total);
+        };
+        resuming.note_rest(noted)?;
+        proof.finish(noted.size())
+    }
+
     /// Reads back what was written, if that is wished for.
     fn verify(
         &self,

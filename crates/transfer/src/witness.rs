@@ -1,5 +1,5 @@
-//! Sees what is copied of a shard, and has the digest of each stretch when that is durable: so each
-//! byte of the source is read once.
+//! Sees what is copied of a disk or a shard of it, and has the digests of each stretch when that is
+//! durable: so each byte of the source is read once, whatever is killed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,12 +11,20 @@ use runtime::{Mutex, RangeSet};
 
 use crate::digest::{ContentDigest, DigestKind, DigestedRange, Digester};
 
+/// A stretch that is durable, or several adjoining ones that are zero.
+pub(crate) struct DurableStretch {
+    /// With its digest, as if it were a disk.
+    pub(crate) range: DigestedRange,
+    /// The digests of its blocks, one after the other; none of zeroes.
+    pub(crate) blocks: Vec<u8>,
+}
+
 /// The digests of the stretches of a shard that are being copied.
-pub(super) struct StretchWitness {
+pub(crate) struct StretchWitness {
     kind: DigestKind,
     /// Bytes in a stretch.
     stretch: u64,
-    /// The shard.
+    /// The shard, or all of a disk.
     range: Range<u64>,
     /// The digest of a stretch of zeroes.
     zero: ContentDigest,
@@ -39,7 +47,7 @@ struct State {
 
 impl StretchWitness {
     /// Of a shard, of which this much is noted already.
-    pub(super) fn new(
+    pub(crate) fn new(
         kind: DigestKind,
         (stretch, range): (u64, Range<u64>),
         noted: RangeSet,
@@ -61,13 +69,13 @@ impl StretchWitness {
         if state.noted.covering(stretch.start).is_some() {
             return None;
         }
-        let new = || Arc::new(Digester::new(self.kind));
+        let new = || Arc::new(Digester::new(self.kind).keeping_blocks());
         Some(state.open.entry(stretch.start).or_insert_with(new).clone())
     }
 
     /// These ranges have become durable: the stretches that now are as a whole, which are to be
     /// noted.
-    pub(super) fn durable(&self, ranges: &RangeSet) -> Result<Vec<DigestedRange>> {
+    pub(crate) fn durable(&self, ranges: &RangeSet) -> Result<Vec<DurableStretch>> {
         let mut state = self.state.lock();
         state.durable.add_all(ranges);
         let mut found = Vec::new();
@@ -82,7 +90,8 @@ impl StretchWitness {
             let digest = digester.finish(len)?;
             let digest = (digest != self.zero_of(len)?).then_some(digest);
             state.close(&stretch);
-            found.push(DigestedRange { range: stretch, digest });
+            let blocks = digest.map(|_| digester.take_blocks()).unwrap_or_default();
+            found.push(DurableStretch { range: DigestedRange { range: stretch, digest }, blocks });
         }
         let zero: Vec<_> = state.zero.iter().collect();
         for range in zero {
@@ -96,7 +105,8 @@ impl StretchWitness {
                 if start < end {
                     state.close(&(start..end));
                     state.zero.remove(start..end);
-                    found.push(DigestedRange { range: start..end, digest: None });
+                    let range = DigestedRange { range: start..end, digest: None };
+                    found.push(DurableStretch { range, blocks: Vec::new() });
                 }
             }
         }
@@ -104,12 +114,12 @@ impl StretchWitness {
     }
 
     /// All that was to be copied is durable.
-    pub(super) fn rest(&self) -> Result<Vec<DigestedRange>> {
+    pub(crate) fn rest(&self) -> Result<Vec<DurableStretch>> {
         self.durable(&std::iter::once(self.range.clone()).filter(|all| !all.is_empty()).collect())
     }
 
     /// Whether all is noted.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.state.lock().noted.gaps(self.range.clone()).next().is_none()
     }
 
@@ -211,17 +221,19 @@ mod tests {
         assert!(witness.durable(&set(&[STRETCH..2 * STRETCH - 1])).unwrap().is_empty());
         witness.data(STRETCH, &bytes[..half]);
         let found = witness.durable(&set(&[2 * STRETCH - 1..3 * STRETCH])).unwrap();
-        assert_eq!(found[0].range, STRETCH..2 * STRETCH);
-        assert_eq!(found[0].digest, Some(whole(&bytes)));
-        assert_eq!((&found[1].range, found[1].digest), (&(2 * STRETCH..3 * STRETCH), None));
+        assert_eq!(found[0].range.range, STRETCH..2 * STRETCH);
+        assert_eq!(found[0].range.digest, Some(whole(&bytes)));
+        assert_eq!(found[0].blocks.len(), 64 * 32);
+        let zero = DigestedRange { range: 2 * STRETCH..3 * STRETCH, digest: None };
+        assert_eq!(found[1].range, zero);
         assert!(!witness.is_whole());
         // What is shown once more changes nothing.
         witness.data(STRETCH, &[7; 512]);
         witness.data(5 * STRETCH + 10, &vec![9; usize::try_from(STRETCH - 110).unwrap()]);
         let found = witness.rest().unwrap();
-        let ranges: Vec<_> = found.iter().map(|found| found.range.clone()).collect();
+        let ranges: Vec<_> = found.iter().map(|found| found.range.range.clone()).collect();
         assert_eq!(ranges, [5 * STRETCH..range.end, 3 * STRETCH..5 * STRETCH]);
-        assert!(found[0].digest.is_some() && found[1].digest.is_none());
+        assert!(found[0].range.digest.is_some() && found[1].range.digest.is_none());
         assert!(witness.is_whole());
         assert!(witness.rest().unwrap().is_empty());
     }
