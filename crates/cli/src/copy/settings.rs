@@ -32,6 +32,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         }
     };
     source_image.check()?;
+    image::warn_of_unfinished(matches, &source);
     let promise = match image::word(matches, "target-format") {
         Some(_) => TargetPromise::Kept,
         None if source_image.format().is_some() => TargetPromise::OfImage,

@@ -7,6 +7,7 @@
 mod backing;
 mod objects;
 mod options;
+mod unfinished;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -22,6 +23,7 @@ use serde_json::Value;
 pub(crate) use backing::check as check_backing;
 pub(crate) use objects::{check_objects, credentials, object, resolve_secrets};
 pub(crate) use options::{asks_for_help, help, read as options};
+pub(crate) use unfinished::warn_of_unfinished;
 
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
@@ -96,6 +98,7 @@ impl Source {
         if !matches!(image.content, Content::Guess) {
             image.check()?;
         }
+        warn_of_unfinished(matches, &disk);
         // A node in JSON names its driver itself.
         let unsaid = matches!(image.content, Content::Guess);
         Ok(Self { disk, stack: stack.over_image(image), unsaid, read_only })

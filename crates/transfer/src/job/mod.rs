@@ -43,6 +43,7 @@ use runtime::Context;
 pub use self::create::NewDisk;
 pub use self::error::{Advice, JobError, TargetFate};
 use self::made::MadeTarget;
+pub use self::placed::unfinished;
 pub use self::planned::{PlannedJob, ReadyJob};
 use self::related::Related;
 pub use self::related::refuse_used;

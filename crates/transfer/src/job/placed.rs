@@ -12,6 +12,9 @@ use programs::names;
 use super::CopyJob;
 use super::made::MadeTarget;
 
+/// Bytes of a mark that are read.
+const MARKED: u64 = 64 << 10;
+
 /// A file that was made.
 #[derive(Debug)]
 struct PlacedFile {
@@ -74,6 +77,19 @@ pub(super) fn adopt(path: &Path, begins: &str) {
     if path.is_file() && is_ours().unwrap_or(false) {
         names::own(path);
     }
+}
+
+/// The mark beside a file, if that is the target of a copy with a journal which has not ended.
+#[must_use]
+pub fn unfinished(target: &Path) -> Option<PathBuf> {
+    let mut mark = target.as_os_str().to_owned();
+    mark.push(super::resuming::MARK);
+    // A pipe of that name would be waited for.
+    let mark = Some(PathBuf::from(mark)).filter(|mark| mark.is_file())?;
+    let mut text = String::new();
+    let file = std::fs::File::open(&mark).ok()?;
+    file.take(MARKED).read_to_string(&mut text).ok()?;
+    text.contains(super::resuming::UNFINISHED).then_some(mark)
 }
 
 /// Removes a file, if it is there.
