@@ -8,6 +8,7 @@
 pub mod changes;
 pub mod digest;
 pub mod fleet;
+mod identity;
 pub mod job;
 mod journal;
 mod manifest;
@@ -17,7 +18,8 @@ mod steps;
 mod witness;
 
 pub use digest::{ContentDigest, DigestKind, DigestedRange, Digester};
-pub use journal::{CopyJournal, DiskIdentity, Progressed};
+pub use identity::DiskIdentity;
+pub use journal::{CopyJournal, Progressed};
 pub use manifest::{Manifest, ManifestWriter, stretch_for};
 pub use proof::ContentProof;
 pub use steps::ManifestSteps;

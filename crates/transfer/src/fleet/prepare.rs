@@ -14,8 +14,8 @@ use super::check;
 use super::cut::{CutRange, cut, data_in_cells};
 use super::plan::{FleetDisk, FleetJob, FleetPlan, FleetShard, WantedDisk};
 use super::state::{mark_of, mark_text, sync_directory};
+use crate::identity::{DiskIdentity, sample_of_part};
 use crate::job::{JobError, NewDisk, placed, refuse_used};
-use crate::journal::{DiskIdentity, sample_of_part};
 use crate::manifest::stretch_for;
 
 /// The file that is locked while a plan is made.

@@ -19,8 +19,8 @@ use super::plan::{FleetDisk, FleetPlan, FleetShard};
 use super::share::ShardNumber;
 use super::state::sync_directory;
 use crate::changes::CopyChanges;
+use crate::identity::{DiskIdentity, sample_of_part};
 use crate::job::{CopyJob, JobError, JobFront, JobSource, ReadyJob};
-use crate::journal::{DiskIdentity, sample_of_part};
 use crate::witness::StretchWitness;
 
 /// How long shards are waited for that other processes run.

@@ -12,7 +12,8 @@ use runtime::RangeSet;
 use super::{CopyJob, JobError, placed, range};
 use crate::changes::in_blocks;
 use crate::digest::{DigestKind, DigestedRange, Digester};
-use crate::journal::{CopyJournal, DiskIdentity, Progressed};
+use crate::identity::DiskIdentity;
+use crate::journal::{CopyJournal, Progressed};
 use crate::witness::{DurableStretch, StretchWitness};
 
 /// A flush comes after this part of the source, in bytes within these bounds: what a kill loses is
