@@ -456,7 +456,6 @@ fn options_that_make_no_sense_are_refused_before_anything_is_made() {
         "pbkdf=argon2id",
         "label=a",
         "version=3",
-        "ivgen-hash-alg=sha256",
     ] {
         let path = place.path("none");
         assert!(create(&path, "luks", &[&ours, wrong], 4096).is_err(), "{wrong}");
