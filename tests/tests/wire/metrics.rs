@@ -42,8 +42,10 @@ fn scrape(place: &Path) -> Metrics {
     Metrics::parse(body)
 }
 
-/// A text whose form has been checked.
-struct Metrics(BTreeMap<String, f64>);
+const KINDS: [&str; 4] = ["gauge", "counter", "histogram", "info"];
+
+/// A text whose form has been checked: its samples, and its families.
+struct Metrics(BTreeMap<String, f64>, BTreeSet<String>);
 
 impl Metrics {
     fn parse(text: &str) -> Self {
@@ -54,7 +56,7 @@ impl Metrics {
         for line in lines {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').unwrap();
-                assert!(is_name(name) && ["gauge", "counter", "summary"].contains(&kind), "{line}");
+                assert!(is_name(name) && KINDS.contains(&kind), "{line}");
                 assert!(families.insert(name.to_owned()), "twice: {line}");
                 now = Some((name.to_owned(), kind.to_owned()));
                 continue;
@@ -68,15 +70,16 @@ impl Metrics {
             let suffix = name.strip_prefix(family.as_str()).unwrap_or_else(|| panic!("{line}"));
             let allowed: &[&str] = match kind.as_str() {
                 "counter" => &["_total"],
-                "summary" => &["", "_count", "_sum"],
+                "histogram" => &["_bucket", "_count", "_sum"],
+                "info" => &["_info"],
                 _ => &[""],
             };
             assert!(allowed.contains(&suffix), "{line}");
-            assert_eq!(kind == "summary" && suffix.is_empty(), labels.contains_key("quantile"));
+            assert_eq!(suffix == "_bucket", labels.contains_key("le"));
             let key = format!("{name}{labels:?}");
             assert!(samples.insert(key, value).is_none(), "twice: {line}");
         }
-        Self(samples)
+        Self(samples, families)
     }
 
     /// The sum of all samples of this name with these labels among theirs.
@@ -156,8 +159,8 @@ fn what_clients_did_is_counted_by_export_and_command() {
     is("diskferry_request_bytes_total", &reads, 51_200.0);
     is("diskferry_request_seconds_count", &reads, 100.0);
     assert!(metrics.sum("diskferry_request_seconds_sum", &reads) > 0.0);
-    let of_half = [reads[0], reads[1], ("quantile", "0.5")];
-    assert!(metrics.sum("diskferry_request_seconds", &of_half) > 0.0);
+    let all = [reads[0], reads[1], ("le", "+Inf")];
+    is("diskferry_request_seconds_bucket", &all, 100.0);
     let writes = [("export", "a \"b\\\nc"), ("command", "write")];
     is("diskferry_requests_total", &writes, 1.0);
     is("diskferry_request_bytes_total", &writes, 65_536.0);
@@ -193,6 +196,27 @@ fn replies_in_the_turn_of_a_disconnect_are_counted_for_their_own_export() {
 }
 
 #[test]
+fn the_rules_and_the_dashboard_ask_for_metrics_that_there_are() {
+    let temp = TempDir::new();
+    let (_server, place) = start(&temp, Serve::memory("1M"));
+    let Metrics(_, families) = scrape(&place);
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/monitoring");
+    for file in ["rules.yml", "dashboard.json"] {
+        let text = std::fs::read_to_string(examples.join(file)).unwrap();
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let names: BTreeSet<_> = words
+            .filter(|word| word.starts_with("diskferry_") || word.starts_with("process_"))
+            .collect();
+        assert!(names.len() > 4, "{file}: {names:?}");
+        for name in names {
+            let is_of = |suffix| name.strip_suffix(suffix).is_some_and(|it| families.contains(it));
+            let is_there = ["", "_total", "_bucket", "_info"].into_iter().any(is_of);
+            assert!(is_there, "{file}: {name}");
+        }
+    }
+}
+
+#[test]
 fn requests_that_wait_count_as_in_flight() {
     let temp = TempDir::new();
     let slow = Serve::device(["--filter=delay", "memory", "1M", "rdelay=3"]);
@@ -208,7 +232,8 @@ fn requests_that_wait_count_as_in_flight() {
     }
     let metrics = scrape(&place);
     assert!(metrics.sum("diskferry_requests_in_flight", &[]) < 0.5);
-    assert!(metrics.sum("diskferry_request_seconds", &[("quantile", "0.5")]) >= 3.0);
+    let within = |bound| metrics.sum("diskferry_request_seconds_bucket", &[("le", bound)]);
+    assert!(within("1.073741824") < 0.5 && within("+Inf") > 2.5);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Requests are counted where they are run ([`tally`]); everything else is collected on demand.
 
 pub mod endpoint;
+mod process;
 mod tally;
 mod text;
 
@@ -25,9 +26,6 @@ const OTHERS: &str = "(others)";
 /// Sets of counters over all exports: the more exports there are, the fewer threads have sets of
 /// their own. Clients may invent names, where names choose the disk, and each set takes 6 KiB.
 const SETS: usize = 1024;
-/// Parts of a hundred whose times are told.
-const PERCENTILES: [(u64, &str); 4] = [(50, "0.5"), (90, "0.9"), (99, "0.99"), (100, "1.0")];
-
 /// Why a connection was refused or closed by the server.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Reason {
@@ -108,6 +106,9 @@ impl Live {
             requests(&shared, &mut text);
             memory(&shared, &mut text);
         }
+        text.family("diskferry_build", "info", "The program");
+        text.sample("diskferry_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        process::tell(&mut text);
         for measure in more {
             text.family(measure.name, "gauge", measure.help);
             text.sample(measure.name, &[], measure.value);
@@ -211,11 +212,12 @@ fn requests(shared: &Shared, text: &mut Text) {
         text.sample("diskferry_requests_in_flight", &labels(export, command), under_way);
     }
     let name = "diskferry_request_seconds";
-    text.family(name, "summary", "From when a request was read until it was answered");
+    text.family(name, "histogram", "From when a request was read until it was answered");
     for (export, command, sum) in &all {
-        for (percent, quantile) in PERCENTILES {
-            let labels = [("export", *export), ("command", *command), ("quantile", quantile)];
-            text.sample(name, &labels, sum.percentile(percent));
+        let bounds = sum.histogram().map(|(bound, count)| (bound.to_string(), count));
+        for (bound, count) in bounds.chain([("+Inf".to_owned(), sum.answered)]) {
+            let labels = [("export", *export), ("command", *command), ("le", &*bound)];
+            text.sample("diskferry_request_seconds_bucket", &labels, count);
         }
         let labels = labels(export, command);
         text.sample("diskferry_request_seconds_count", &labels, sum.answered);

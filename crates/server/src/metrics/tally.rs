@@ -24,6 +24,10 @@ const COMMANDS: [(Command, &str); 7] = [
 /// minutes).
 const BUCKETS: TimeBuckets = TimeBuckets { first: 10, last: 38, bits: 2 };
 
+/// Bounds of the histogram that is told: from 2^12 ns (4 µs) to 2^36 ns (69 s), each four times
+/// the last. Some hundred for each command and export would be a burden to whatever keeps them.
+const BOUNDS: std::ops::RangeInclusive<u32> = 6..=18;
+
 /// The counters of one command.
 #[derive(Debug)]
 struct Count {
@@ -186,6 +190,16 @@ impl Sum {
         self
     }
 
+    /// How many were answered within each bound, in seconds, in order.
+    pub(crate) fn histogram(&self) -> impl Iterator<Item = (f64, u64)> {
+        BOUNDS.map(|quadruplings| {
+            let bound = 1 << (2 * quadruplings);
+            let ends = (0..self.times.len()).map(|place| BUCKETS.end_of(place));
+            let within = ends.zip(&self.times).filter(|(end, _)| *end <= bound);
+            (Duration::from_nanos(bound).as_secs_f64(), within.map(|(_, times)| times).sum())
+        })
+    }
+
     /// The time in which this part (0 to 100) of a hundred was answered, in seconds; an upper
     /// bound, a quarter too long at most. 0 if nothing was.
     pub(crate) fn percentile(&self, percent: u64) -> f64 {
@@ -225,6 +239,22 @@ mod tests {
         assert!((0.7..0.9).contains(&read.seconds), "{}", read.seconds);
         assert_eq!((sums[1].1.requests, sums[1].1.answered), (8, 0));
         assert_eq!(tally.errors(), [(ErrorCode::EIO, 8)]);
+    }
+
+    #[test]
+    fn a_histogram_counts_what_was_within_each_bound() {
+        let tally = Tally::new(1);
+        for (micros, number) in [(1, 5), (100, 3), (1_000_000, 2), (600_000_000, 1)] {
+            tally.answered(Some(Command::Read), number, Duration::from_micros(micros));
+        }
+        let told: Vec<_> = tally.sums()[0].1.histogram().collect();
+        assert_eq!(told.len(), 13);
+        assert_eq!(told.iter().map(|(_, count)| count).max(), Some(&10), "ten minutes are beyond");
+        for pair in told.windows(2) {
+            assert!(pair[0].0 * 3.9 < pair[1].0 && pair[0].1 <= pair[1].1, "{told:?}");
+        }
+        let within = |seconds: f64| told.iter().rfind(|(bound, _)| *bound <= seconds).unwrap().1;
+        assert_eq!((within(0.000_005), within(0.000_3), within(1.1)), (5, 8, 10));
     }
 
     #[test]
