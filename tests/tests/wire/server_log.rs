@@ -88,6 +88,12 @@ fn connects_and_disconnects_are_logged_only_when_asked_for() {
         server.session(Mode::Simple, "disk").disconnect();
         if verbose {
             assert_eq!(line(&log, "disconnected").1, "\"disk\": ended: the client disconnected");
+            let mut client = server.session(Mode::Structured, "disk");
+            client.write(0, &[7; 4096]);
+            assert_eq!(client.error_of(&Request::new(cmd::READ, 0, 8192)), 0);
+            client.disconnect();
+            let last = line(&log, "2 requests in ").1;
+            assert!(last.ends_with(" s, 8 KiB read, 4 KiB written, 0 failed"), "{last}");
             assert_eq!(line(&log, "opened"), ("info".into(), "\"disk\": opened".into()));
             assert_eq!(line(&log, "connected").1, "-: connected");
         }

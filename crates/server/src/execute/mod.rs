@@ -111,6 +111,7 @@ impl RequestRun<'_> {
     pub(crate) fn execute(&mut self, payload: Payload<'_>) -> bool {
         let r = self.request;
         self.served.tally.begun(r.kind(), r.length);
+        self.served.voice.asked(r.kind(), r.length);
         self.run(payload);
         self.ends
     }

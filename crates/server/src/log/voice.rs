@@ -4,8 +4,10 @@
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use device::Peer;
+use device::{Peer, format_size};
+use wire::Command;
 
 use super::{ServerLog, Severity};
 
@@ -21,12 +23,44 @@ pub(crate) struct Voice {
     peer: Option<String>,
     export: OnceLock<String>,
     failures: AtomicU64,
+    asked: Asked,
+}
+
+/// What a client has asked for so far. One thread counts at a time: the one that serves it.
+#[derive(Debug)]
+struct Asked {
+    since: Instant,
+    requests: AtomicU64,
+    /// Bytes.
+    read: AtomicU64,
+    written: AtomicU64,
+}
+
+impl Asked {
+    fn new() -> Self {
+        let [requests, read, written] = [0; 3].map(AtomicU64::new);
+        Self { since: Instant::now(), requests, read, written }
+    }
+
+    fn request(&self, command: Option<Command>, bytes: u64) {
+        let add = |count: &AtomicU64, more: u64| {
+            let sum = count.load(Ordering::Relaxed).saturating_add(more);
+            count.store(sum, Ordering::Relaxed);
+        };
+        add(&self.requests, 1);
+        match command {
+            Some(Command::Read) => add(&self.read, bytes),
+            Some(Command::Write) => add(&self.written, bytes),
+            _ => {}
+        }
+    }
 }
 
 impl Voice {
     pub(crate) fn new(log: ServerLog, peer: &Peer) -> Self {
         let peer = address(Some(peer));
-        Self { log, peer, export: OnceLock::new(), failures: AtomicU64::new(0) }
+        let (export, failures) = (OnceLock::new(), AtomicU64::new(0));
+        Self { log, peer, export, failures, asked: Asked::new() }
     }
 
     /// From now on lines name this export.
@@ -52,13 +86,31 @@ impl Voice {
         }
     }
 
-    /// Logs that the connection has ended, and why.
+    /// Counts a request, of so many bytes.
+    pub(crate) fn asked(&self, command: Option<Command>, bytes: u64) {
+        self.asked.request(command, bytes);
+    }
+
+    /// Logs that the connection has ended, and why; and, of one that asked for something, what.
     pub(crate) fn ended(&self, why: impl fmt::Display) {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures > FAILURES {
             self.event(Severity::Error, format_args!("{failures} requests have failed in all"));
         }
-        self.event(Severity::Info, format_args!("ended: {why}"));
+        let [requests, read, written] =
+            [&self.asked.requests, &self.asked.read, &self.asked.written]
+                .map(|count| count.load(Ordering::Relaxed));
+        if requests == 0 {
+            return self.event(Severity::Info, format_args!("ended: {why}"));
+        }
+        let seconds = self.asked.since.elapsed().as_secs_f64();
+        let (read, written) = (format_size(read), format_size(written));
+        self.event(
+            Severity::Info,
+            format_args!(
+                "ended: {why}; {requests} requests in {seconds:.1} s, {read} read, {written} written, {failures} failed"
+            ),
+        );
     }
 }
 
