@@ -4,17 +4,18 @@ mod digests;
 mod far;
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::Instant;
 
 use clap::{ArgMatches, Command};
 use compare::{Difference, Doing, FailedComparison, Options, Progress, Report, Side};
+use copy::CopyCounts;
 use device::Edge;
 
 use crate::arguments::{disk_as, flag, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, Source};
 use crate::output;
-use crate::progress::percent;
+use crate::progress::{Counting, Display, Show, percent};
 use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
@@ -82,32 +83,42 @@ fn run(matches: &ArgMatches) -> ExitResult {
     };
     let (first, second) = (open(&first)?, open(&second)?);
     let options = Options { strict: matches.get_flag("strict"), threads: None };
-    let shows = matches.get_flag("progress") && !quiet;
-    match watched((&first, &second), &options, shows) {
+    match watched((&first, &second), &options, Show::of_image(matches)) {
         Ok(report) => tell(&report, (&first, &second), quiet),
         Err(undone) => Err(explain(&undone, (&first, &second))),
     }
 }
 
-/// Compares in a thread of its own, while this one shows how far it is.
+/// Compares, while another thread shows how far it is.
 fn watched(
     ends: (&Edge, &Edge),
     options: &Options,
-    shows: bool,
+    show: Show,
 ) -> Result<Report, FailedComparison> {
     let progress = Progress::default();
-    if !shows {
+    let mut display = Display::new(show, Counting::All("compared"));
+    let Some(period) = display.period() else {
         return compare::run(ends.0, ends.1, options, &progress);
-    }
+    };
+    let began = Instant::now();
+    let counts = |(copied, total)| CopyCounts {
+        copied,
+        total,
+        elapsed: began.elapsed(),
+        ..CopyCounts::default()
+    };
     let (over, is_over) = channel::<()>();
+    let now = || counts(progress.now());
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let over = is_over;
-            while over.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
-                let (done, total) = progress.now();
-                percent(done, total, '\r');
+        let now = &now;
+        scope.spawn(move || {
+            while is_over.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                display.tick(&now());
             }
-            percent(1, 1, '\n');
+            if show == Show::Percent {
+                percent(1, 1, '\n');
+            }
+            display.end();
         });
         let result = compare::run(ends.0, ends.1, options, &progress);
         drop(over);

@@ -49,7 +49,6 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let quiet = matches.get_flag("quiet");
     let rate = image::word(matches, "rate-limit");
     let rate = rate.map(|text| copying::rate(text, "-r")).transpose()?;
-    let shown = if matches.get_flag("progress") { Show::Percent } else { Show::Nothing };
     let target = (target, target_stack);
     let journal = copying::journal_of(matches);
     let request = CopyRequest::new(matches, sources, target)?.with(|job| CopyJob {
@@ -66,7 +65,7 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     });
     Ok(CopyRequest {
         salvages: matches.get_flag("salvage").then_some(UnreadWish { most: None, mapfile: None }),
-        show: if quiet { Show::Nothing } else { shown },
+        show: Show::of_image(matches),
         warns: !quiet,
         ..request
     })

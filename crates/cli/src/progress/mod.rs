@@ -12,6 +12,7 @@ pub(crate) use show::{Display, percent, warning};
 pub(crate) use signals::{SignalEvent, Signals};
 
 use crate::arguments::{flag, value};
+use crate::failure::is_renamed;
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,6 +39,20 @@ impl Show {
             _ if terminal => Self::Bar,
             Some(_) => Self::Lines,
             None => Self::Nothing,
+        }
+    }
+}
+
+impl Show {
+    /// The same for verbs with qemu-img's words: with -p as there, for programs; else people at a
+    /// terminal see a bar, unless the program was called as qemu-img.
+    pub(crate) fn of_image(matches: &ArgMatches) -> Self {
+        let is_seen = || !is_renamed() && rustix::termios::isatty(std::io::stderr());
+        match (matches.get_flag("quiet"), matches.get_flag("progress")) {
+            (true, _) => Self::Nothing,
+            (false, true) => Self::Percent,
+            (false, false) if is_seen() => Self::Bar,
+            (false, false) => Self::Nothing,
         }
     }
 }

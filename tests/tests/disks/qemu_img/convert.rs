@@ -311,3 +311,27 @@ fn bitmaps_are_copied_as_by_qemu_img() {
         &["needs --bitmaps"],
     );
 }
+
+#[test]
+fn people_at_a_terminal_see_how_far_it_is_and_callers_of_qemu_img_see_nothing() {
+    let Some(script) = peer("script") else { return };
+    let temp = TempDir::new();
+    let from = temp.file("from", &pattern(0, 4 << 20));
+    let (ours, named) = (blackbox::peers::diskferry(), temp.join("qemu-img"));
+    std::os::unix::fs::symlink(ours.canonicalize().unwrap(), &named).unwrap();
+    let typed = |tool: &str, words: &str| {
+        let line = format!("{tool} {words}");
+        let mut command = program(&script, ["-q", "-e", "-c", &line, "/dev/null"]);
+        run(command.current_dir(temp.path()).stdin(std::process::Stdio::null()))
+            .succeeded()
+            .to_owned()
+    };
+    let words = format!("convert -f raw -O qcow2 {} to", text(&from));
+    let (ours, named) = (text(&ours), text(&named));
+    let seen = typed(ours, &words);
+    assert!(seen.contains("copied 4 MiB of data"), "{seen}");
+    assert_eq!(typed(ours, &words.replace("convert", "convert -q")), "");
+    assert_eq!(typed(named, &words), "");
+    let compared = typed(ours, &format!("compare -f raw -F qcow2 {} to", text(&from)));
+    assert!(compared.ends_with("Images are identical.\r\n"), "{compared}");
+}
