@@ -6,6 +6,7 @@
 //!   changes, and the long form begins anywhere.
 //! - `BLACKBOX_ROUNDS=N`: the long form of the random tests: this many rounds with a seed each,
 //!   and more operations in each of them.
+//! - `BLACKBOX_CASES=all`: all cases of long tables, of which the gate tries every third.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -71,6 +72,12 @@ pub fn seeds() -> impl Iterator<Item = u64> {
 /// Whether this is the long form.
 pub fn long_form() -> bool {
     number_in("BLACKBOX_ROUNDS").is_some()
+}
+
+/// The cases of a long table that are tried.
+pub fn tried<T>(table: &[T]) -> impl Iterator<Item = &T> {
+    let all = long_form() || std::env::var_os("BLACKBOX_CASES").is_some_and(|it| it == "all");
+    table.iter().step_by(if all { 1 } else { 3 })
 }
 
 fn number_in(name: &str) -> Option<u64> {

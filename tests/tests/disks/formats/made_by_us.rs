@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use blackbox::MIB;
+use blackbox::dice::tried;
 
 use super::disks::{differ, disk};
 use super::ground::{Ground, ferry, none_failed, sound, text, told};
@@ -117,7 +118,7 @@ fn make_all(recipes: &[Recipe]) {
         ground.clear();
         wrong.map(|e| format!("{}: {e}", recipe.name()))
     };
-    let failures: Vec<_> = recipes.iter().filter_map(make).collect();
+    let failures: Vec<_> = tried(recipes).filter_map(make).collect();
     none_failed(&failures);
 }
 
