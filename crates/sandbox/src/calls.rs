@@ -217,8 +217,8 @@ impl Sockets {
     }
 }
 
-/// Numbers from here on are refused. On x86_64 they are the x32 calls, which are other words for the
-/// same; elsewhere there are none.
+/// Numbers from here on are refused. On x86_64 they are the x32 calls, which are other words for
+/// the same; elsewhere there are none.
 const X32: i64 = 0x4000_0000;
 
 /// x32 calls with other numbers. Older kernels accept these without the bit, too.

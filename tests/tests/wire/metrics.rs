@@ -42,7 +42,7 @@ fn scrape(place: &Path) -> Metrics {
     Metrics::parse(body)
 }
 
-const KINDS: [&str; 4] = ["gauge", "counter", "histogram", "info"];
+const KINDS: [&str; 3] = ["gauge", "counter", "histogram"];
 
 /// A text whose form has been checked: its samples, and its families.
 struct Metrics(BTreeMap<String, f64>, BTreeSet<String>);
@@ -71,7 +71,6 @@ impl Metrics {
             let allowed: &[&str] = match kind.as_str() {
                 "counter" => &["_total"],
                 "histogram" => &["_bucket", "_count", "_sum"],
-                "info" => &["_info"],
                 _ => &[""],
             };
             assert!(allowed.contains(&suffix), "{line}");
@@ -210,7 +209,7 @@ fn the_rules_and_the_dashboard_ask_for_metrics_that_there_are() {
         assert!(names.len() > 4, "{file}: {names:?}");
         for name in names {
             let is_of = |suffix| name.strip_suffix(suffix).is_some_and(|it| families.contains(it));
-            let is_there = ["", "_total", "_bucket", "_info"].into_iter().any(is_of);
+            let is_there = ["", "_total", "_bucket"].into_iter().any(is_of);
             assert!(is_there, "{file}: {name}");
         }
     }

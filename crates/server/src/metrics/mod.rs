@@ -106,7 +106,8 @@ impl Live {
             requests(&shared, &mut text);
             memory(&shared, &mut text);
         }
-        text.family("diskferry_build", "info", "The program");
+        // A gauge, as others have it: readers of the older text format know no other word for it.
+        text.family("diskferry_build_info", "gauge", "The program");
         text.sample("diskferry_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
         process::tell(&mut text);
         for measure in more {

@@ -44,8 +44,8 @@ impl Told {
         Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
     }
 
-    /// Reads the fields behind the name, which may have any bytes in it. The first is the third of the
-    /// manual page.
+    /// Reads the fields behind the name, which may have any bytes in it. The first is the third of
+    /// the manual page.
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
         let number = |field: usize| fields.get(field - 3)?.trim().parse::<u64>().ok();
