@@ -10,7 +10,7 @@ use std::time::Duration;
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::{cflag, cmd};
 use blackbox::peers::{find, skip, skip_environment};
-use blackbox::run::runs;
+use blackbox::run::{ferry, runs, text};
 use blackbox::session::{Mode, Request, Session};
 use blackbox::storage::Mounted;
 use blackbox::wait_for;
@@ -179,5 +179,29 @@ fn a_stopped_server_behind_us_stops_no_other_client_and_no_stop() {
         end_at_once(&mut server);
         server.wait();
         kill_process(upstream.pid(), Signal::CONT).unwrap();
+    }
+}
+
+/// The first part stalls, and another thread goes on with the reactor, for which nothing comes: the
+/// client waits for the reply, and the end of the first part is none.
+#[test]
+fn a_write_of_two_parts_that_stalls_ends_without_another_request() {
+    let Some(mounted) = Mounted::new("ext4", 128 * MIB) else { return };
+    let image = mounted.join("image");
+    for _ in 0..3 {
+        let _ = std::fs::remove_file(&image);
+        ferry(["create", "-q", "-f", "qcow2", text(&image), "1M"]).succeeded();
+        let server = Serve::file(&image).option("--format").option("qcow2").start();
+        let mut session = server.session(Mode::Structured, "");
+        // The second cluster first, so that they are no neighbours in the file.
+        session.write(64 << 10, &[1; 64 << 10]);
+        session.write(0, &[1; 64 << 10]);
+        let Some(freeze) = Frozen::new(mounted.path()) else { return };
+        let cookie = session.send(&Request::write(32 << 10, &[2; 64 << 10]));
+        thread::sleep(Duration::from_millis(50));
+        drop(freeze);
+        assert_eq!(session.wait(cookie).error, 0, "after the thaw");
+        session.disconnect();
+        assert!(server.stop().success());
     }
 }

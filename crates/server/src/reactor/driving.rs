@@ -45,6 +45,10 @@ impl Driver {
 
     /// Until the server stops, or another thread drives the reactor.
     fn react(&mut self) {
+        // What the last thread had not come to when the reactor was taken from it. Nothing else
+        // may bring it up again: its client waits for the reply.
+        self.quick_work();
+        self.turns();
         while let Some(reactor) = &mut self.reactor {
             if !reactor.look() {
                 return;
@@ -67,6 +71,11 @@ impl Driver {
 
     fn turn(&mut self, due: Due) {
         self.reactor.iter_mut().for_each(|reactor| reactor.turn(due));
+        self.quick_work();
+    }
+
+    /// Does the quick work that came up, for as long as it has the reactor.
+    fn quick_work(&mut self) {
         let next = |me: &mut Self| me.reactor.as_mut()?.deferred.pop_front();
         while let Some(work) = next(self) {
             if !self.cover.is_watched() {
