@@ -1,4 +1,4 @@
-//! A disk that is the target of a copy which has not ended: whoever uses it is told.
+//! A disk that is the target of a copy which has not ended: the user is told.
 
 use clap::ArgMatches;
 use device::text;

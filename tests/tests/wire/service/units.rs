@@ -14,9 +14,9 @@ fn shipped(name: &str) -> PathBuf {
 }
 
 /// The units, with the binary under test in them and `config` as the configuration.
-fn units(temp: &TempDir, config: &Path) -> [PathBuf; 2] {
+fn units(temp: &TempDir, config: &Path) -> [PathBuf; 3] {
     let binary = diskferry().canonicalize().unwrap().display().to_string();
-    ["diskferry.service", "diskferry.socket"].map(|name| {
+    ["diskferry.service", "diskferry.socket", "diskferry-attach@.service"].map(|name| {
         let text = fs::read_to_string(shipped(name)).unwrap();
         let text = text.replace("/usr/bin/diskferry", &binary);
         let text = text.replace("/etc/diskferry/serve.toml", config.to_str().unwrap());
