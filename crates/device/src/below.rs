@@ -5,12 +5,21 @@
 
 #![expect(clippy::missing_errors_doc, reason = "what the disk below says")]
 
-use runtime::{Promised, each, promise};
+use runtime::{Promised, each, promise, spawn};
 
 use crate::{
-    Buffer, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Place, Result, Slice,
+    Buffer, Done, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Place, Result, Slice,
     ZeroFlags,
 };
+
+/// Completes an operation with the result of a task, which has let go of all that it held by then
+/// ([`Device::submit`](crate::Device::submit)).
+pub fn complete(done: Done, work: impl Future<Output = Result<Outcome>> + Send + 'static) {
+    spawn(async move {
+        let outcome = work.await;
+        done(outcome);
+    });
+}
 
 /// Submits an operation.
 pub fn submit(below: &Edge, operation: Operation) -> Promised<Result<Outcome>> {
@@ -133,4 +142,23 @@ pub async fn resolve_or_wait(
 pub fn confused() -> Error {
     let action = "the disk below gave an answer that makes no sense; this is a defect";
     Error::new(ErrorKind::Io, Fault::Us, action)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use super::*;
+
+    #[test]
+    fn what_a_task_held_is_let_go_before_its_operation_completes() {
+        let held = Arc::new(());
+        let (left, (tell, told)) = (Arc::downgrade(&held), mpsc::channel());
+        let done: Done = Box::new(move |_| tell.send(left.strong_count()).unwrap());
+        complete(done, async move {
+            drop(held.clone());
+            Ok(Outcome::Done)
+        });
+        assert_eq!(told.recv().unwrap(), 0);
+    }
 }

@@ -9,7 +9,7 @@ use device::{
     Abilities, BlockSizes, Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Fault,
     Info, Now, Operation, Outcome, PathsBelow, Result, Session, below,
 };
-use runtime::{Context, spawn, to_usize};
+use runtime::{Context, to_usize};
 
 /// A range of a disk, or zeroes.
 #[derive(Clone, Debug)]
@@ -170,11 +170,7 @@ impl Device for Concat {
                     }
                     _ => {
                         let spans = self.spans.clone();
-                        spawn(async move {
-                            let outcome = read(&spans, offset, buffer).await;
-                            drop(spans);
-                            done(outcome);
-                        });
+                        below::complete(done, async move { read(&spans, offset, buffer).await });
                     }
                 }
             }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use device::below::ask;
 use device::{
     Buffer, Device, Done, Edge, Error, ErrorKind, Extent, ExtentKind, Info, Operation, Outcome,
-    PathsBelow, Result, Session,
+    PathsBelow, Result, Session, below,
 };
-use runtime::{Context, Mutex, RangeSet, spawn, to_usize};
+use runtime::{Context, Mutex, RangeSet, to_usize};
 
 /// The smallest piece that is given up: a sector.
 const SECTOR: u64 = 512;
@@ -128,18 +128,13 @@ impl Device for Salvage {
         match operation {
             Operation::Read { offset, buffer } => {
                 let buffer = Buffer::zeroed(buffer.len());
-                spawn(async move {
-                    let outcome = read(&below, &gaps, offset, buffer).await;
-                    drop(below);
-                    done(outcome);
-                });
+                below::complete(done, async move { read(&below, &gaps, offset, buffer).await });
             }
             Operation::Resolve { offset, len, max } => {
-                spawn(async move {
-                    let outcome = resolve(&below, &gaps, (offset, len), max).await;
-                    drop(below);
-                    done(outcome);
-                });
+                below::complete(
+                    done,
+                    async move { resolve(&below, &gaps, (offset, len), max).await },
+                );
             }
             Operation::Prefetch { .. } | Operation::Flush => done(Ok(Outcome::Done)),
             other @ (Operation::Status { .. }

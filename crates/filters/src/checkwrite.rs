@@ -8,9 +8,9 @@ use device::{
     Abilities, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome, Over,
     Passes, Result,
 };
-use runtime::spawn;
 
 use crate::FilterKind;
+use crate::kit::below;
 use crate::kit::compare::{first_difference, first_nonzero};
 
 pub(crate) const KIND: FilterKind = FilterKind {
@@ -74,7 +74,7 @@ impl Filter for CheckWrite {
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             change if change.changes() => {
                 let below = over.below.clone();
-                spawn(async move { done(compare(below, change).await) });
+                below::complete(done, async move { compare(below, change).await });
             }
             other => over.below.submit(other, done),
         }

@@ -5,7 +5,7 @@
 //! once. A flush does nothing, and needs to do nothing: no part of the overlay is meant to outlive
 //! the program.
 
-use runtime::{WorkPool, spawn, to_usize};
+use runtime::{WorkPool, to_usize};
 use std::sync::Arc;
 
 use device::{
@@ -206,7 +206,7 @@ impl Filter for Cow {
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         let (settings, store) = (self.settings.clone(), self.store.clone());
         let me = Overlay { below: over.below.clone(), settings, store };
-        spawn(async move { done(me.run(operation).await) });
+        below::complete(done, async move { me.run(operation).await });
     }
 
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {

@@ -11,7 +11,7 @@ use device::{
     Buffer, Done, Edge, Error, Extent, Filter, Filtered, Operation, Outcome, Over, Params, Result,
     Slice, merge_extent, param, parse_size, repeated, values,
 };
-use runtime::{StepBudget, spawn, to_usize};
+use runtime::{StepBudget, to_usize};
 
 use crate::FilterKind;
 use crate::kit::below;
@@ -261,7 +261,7 @@ impl Filter for Mapped {
 
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         let me = Places { map: self.map.clone(), below: over.below.clone() };
-        spawn(async move { done(me.run(operation).await) });
+        below::complete(done, async move { me.run(operation).await });
     }
 }
 

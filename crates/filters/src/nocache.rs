@@ -6,7 +6,7 @@ use device::{
     Buffer, Done, Edge, Filter, Filtered, Operation, Outcome, Over, Params, Passes, Result, param,
     values,
 };
-use runtime::{spawn, to_usize};
+use runtime::to_usize;
 
 use crate::FilterKind;
 use crate::kit::below;
@@ -65,7 +65,7 @@ impl Filter for NoCache {
         match (operation, self.0) {
             (Operation::Prefetch { offset, len }, Mode::Emulate) => {
                 let below = over.below.clone();
-                spawn(async move { done(read_and_drop(below, offset, len).await) });
+                below::complete(done, async move { read_and_drop(below, offset, len).await });
             }
             (Operation::Prefetch { .. }, Mode::None | Mode::Nop) => done(Ok(Outcome::Done)),
             (other, _) => over.below.submit(other, done),

@@ -11,7 +11,7 @@ use device::{
     BlockSizes, Done, Edge, Error, ErrorKind, Fault, Filter, Filtered, Operation, Outcome, Over,
     Params, Passes, Result, repeated, values,
 };
-use runtime::{RangeSet, spawn};
+use runtime::RangeSet;
 
 use crate::FilterKind;
 use crate::kit::below;
@@ -138,7 +138,7 @@ impl Filter for Protect {
             other => {
                 let (below, range) = (over.below.clone(), offset..offset + len);
                 let free = self.0.0.gaps(range).collect();
-                spawn(async move { done(change(below, other, touched, free).await) });
+                below::complete(done, async move { change(below, other, touched, free).await });
             }
         }
     }

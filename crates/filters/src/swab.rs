@@ -8,7 +8,6 @@ use device::{
     BlockSizes, Done, Edge, Error, Extent, ExtentKind, Filter, Filtered, Operation, Outcome, Over,
     Params, Passes, Result, merge_extent, param, values,
 };
-use runtime::spawn;
 
 use crate::FilterKind;
 use crate::kit::{below, changed};
@@ -103,18 +102,21 @@ impl Filter for Swab {
             return below.submit(operation, done);
         }
         match operation {
-            Operation::Read { offset, buffer } => spawn(async move {
+            Operation::Read { offset, buffer } => below::complete(done, async move {
                 let change = |bytes: &mut [u8]| swap(bytes, word);
-                done(changed::read(below, offset, buffer, change).await);
+                changed::read(below, offset, buffer, change).await
             }),
-            Operation::Write { offset, data, fua } => spawn(async move {
+            Operation::Write { offset, data, fua } => below::complete(done, async move {
                 let change = |bytes: &mut [u8]| swap(bytes, word);
-                done(changed::write(below, offset, data, fua, change).await);
+                changed::write(below, offset, data, fua, change).await
             }),
             // The writes that replace it are swapped.
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             Operation::Resolve { offset, len, max } => {
-                spawn(async move { done(resolve(below, word, (offset, len), max).await) });
+                below::complete(
+                    done,
+                    async move { resolve(below, word, (offset, len), max).await },
+                );
             }
             Operation::Status { .. } => {
                 done(Err(Error::unsupported("status: bytes change places")));

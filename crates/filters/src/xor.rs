@@ -7,10 +7,10 @@ use device::{
     Abilities, Done, Error, Extent, ExtentKind, Filter, Filtered, Operation, Outcome, Over, Params,
     Result, param, values,
 };
-use runtime::{spawn, to_usize};
+use runtime::to_usize;
 
 use crate::FilterKind;
-use crate::kit::changed;
+use crate::kit::{below, changed};
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "xor",
@@ -73,13 +73,13 @@ impl Filter for Xor {
     fn run(&self, over: &Over, operation: Operation, done: Done) {
         let (below, key) = (over.below.clone(), self.0);
         match operation {
-            Operation::Read { offset, buffer } => spawn(async move {
+            Operation::Read { offset, buffer } => below::complete(done, async move {
                 let change = |bytes: &mut [u8]| key.mix(bytes, offset);
-                done(changed::read(below, offset, buffer, change).await);
+                changed::read(below, offset, buffer, change).await
             }),
-            Operation::Write { offset, data, fua } => spawn(async move {
+            Operation::Write { offset, data, fua } => below::complete(done, async move {
                 let change = |bytes: &mut [u8]| key.mix(bytes, offset);
-                done(changed::write(below, offset, data, fua, change).await);
+                changed::write(below, offset, data, fua, change).await
             }),
             Operation::Resolve { offset, len, max: _ } => {
                 let all = Extent::new(offset, len, ExtentKind::Data);

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use runtime::{Mutex, Pass, each, promise, spawn, to_usize};
+use runtime::{Mutex, Pass, each, promise, to_usize};
 
 use super::{Edge, confused};
 use crate::{
@@ -80,13 +80,9 @@ impl Edge {
         let edge = self.clone();
         let each = fua && self.needs_fua_each();
         let pieces = zero_pieces((offset, len), (self.block(), self.longest()), each);
-        spawn(async move {
-            let zeroed = match below::ask_all(&edge, pieces, ZEROING).await {
-                Ok(()) => plain(edge.after(fua && !each).await),
-                Err(e) => Err(e),
-            };
-            drop(edge);
-            done(zeroed);
+        below::complete(done, async move {
+            below::ask_all(&edge, pieces, ZEROING).await?;
+            plain(edge.after(fua && !each).await)
         });
     }
 }

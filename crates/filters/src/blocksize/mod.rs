@@ -11,7 +11,7 @@ use device::{
     Done, Edge, Extent, ExtentKind, Filter, Filtered, Info, Operation, Outcome, Over, Params,
     Passes, Result, StatusRun, ZeroFlags, param, values,
 };
-use runtime::{spawn, to_usize};
+use runtime::to_usize;
 
 use crate::FilterKind;
 use crate::kit::below;
@@ -241,7 +241,7 @@ impl Filter for BlockSize {
             | Operation::Trim { .. }
             | Operation::Zero { .. } => {
                 let sized = SizedRequests { below: over.below.clone(), settings: self.0 };
-                spawn(async move { done(sized.run(operation).await) });
+                below::complete(done, async move { sized.run(operation).await });
             }
         }
     }

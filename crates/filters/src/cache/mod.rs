@@ -290,7 +290,7 @@ impl Filter for Cache {
 
     fn run(&self, _: &Over, operation: Operation, done: Done) {
         let inner = self.inner.clone();
-        spawn(async move { done(inner.run(operation).await) });
+        below::complete(done, async move { inner.run(operation).await });
     }
 
     fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{
     Buffer, Device, Done, Edge, Error, Extent, ExtentKind, Info, Now, Operation, Outcome, Result,
-    Session,
+    Session, below,
 };
-use runtime::{promise, spawn};
+use runtime::promise;
 
 /// What no file is longer than.
 const LONGEST: u64 = i64::MAX.cast_unsigned();
@@ -126,7 +126,7 @@ impl Device for Container {
             operation if there == len => self.device().submit(operation, done),
             Operation::Read { offset, buffer } => {
                 let this = self.clone();
-                spawn(async move { done(this.read_end(offset, buffer).await) });
+                below::complete(done, async move { this.read_end(offset, buffer).await });
             }
             Operation::Resolve { offset, max, .. } if there > 0 => {
                 self.device().submit(Operation::Resolve { offset, len: there, max }, done);

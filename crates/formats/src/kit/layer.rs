@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use device::{
     Device, Done, Edge, Error, ErrorKind, Fault, Info, Now, Operation, Outcome, PathsBelow, Result,
-    Session,
+    Session, below,
 };
 use runtime::{spawn, wait_for};
 
@@ -108,7 +108,7 @@ impl<L: Layer> Device for Layered<L> {
 
     fn submit(&self, operation: Operation, done: Done) {
         let layer = self.layer.clone();
-        spawn(async move { done(layer.run(operation).await) });
+        below::complete(done, async move { layer.run(operation).await });
     }
 
     fn now(&self, now: Now<'_>) -> Result<bool> {

@@ -19,9 +19,9 @@ use std::sync::Arc;
 
 use device::{
     Buffer, Device, Done, Error, Extent, Info, Lane, Now, Operation, Outcome, Result, Session,
-    Simple, Slice, ZeroFlags, copy_overlap,
+    Simple, Slice, ZeroFlags, below, copy_overlap,
 };
-use runtime::{Context, Gate, promise, spawn, to_usize};
+use runtime::{Context, Gate, promise, to_usize};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::File;
@@ -318,11 +318,7 @@ impl Device for Direct {
                 inner.start(Bytes::In(buffer), offset, Box::new(then));
             }
             Operation::Flush => inner.below.submit(operation, done),
-            operation => spawn(async move {
-                let outcome = inner.run(operation).await;
-                drop(inner);
-                done(outcome);
-            }),
+            operation => below::complete(done, async move { inner.run(operation).await }),
         }
     }
 

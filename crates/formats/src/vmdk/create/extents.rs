@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use device::{
     Buffer, Device, Done, Edge, Error, Extent, Info, Now, Operation, Outcome, PathsBelow, Result,
-    Session, Slice, Window,
+    Session, Slice, Window, below,
 };
-use runtime::{spawn, to_usize};
+use runtime::to_usize;
 
 use super::text::Text;
 use super::{Making, Settings, Subformat, sparse};
@@ -217,11 +217,7 @@ impl Device for Extents {
             }
             _ => {
                 let (all, each) = (self.all.clone(), self.each);
-                spawn(async move {
-                    let outcome = run(&all, each, operation).await;
-                    drop(all);
-                    done(outcome);
-                });
+                below::complete(done, async move { run(&all, each, operation).await });
             }
         }
     }
