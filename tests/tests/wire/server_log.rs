@@ -91,9 +91,10 @@ fn connects_and_disconnects_are_logged_only_when_asked_for() {
             let mut client = server.session(Mode::Structured, "disk");
             client.write(0, &[7; 4096]);
             assert_eq!(client.error_of(&Request::new(cmd::READ, 0, 8192)), 0);
+            assert_ne!(client.error_of(&Request::new(cmd::READ, 2 << 20, 512)), 0);
             client.disconnect();
-            let last = line(&log, "2 requests in ").1;
-            assert!(last.ends_with(" s, 8 KiB read, 4 KiB written, 0 failed"), "{last}");
+            let last = line(&log, "3 requests in ").1;
+            assert!(last.ends_with(" s, 8 KiB read, 4 KiB written, 1 errors"), "{last}");
             assert_eq!(line(&log, "opened"), ("info".into(), "\"disk\": opened".into()));
             assert_eq!(line(&log, "connected").1, "-: connected");
         }

@@ -344,7 +344,8 @@ impl Connection {
                 self.finish(false);
                 return Some(end - at);
             }
-            served.tally.failed(refusal.error);
+            served.voice.asked(request.kind(), 0);
+            served.refused(refusal.error);
             self.spend(turn, &request);
             let mut reply = Vec::new();
             writer.refuse(&refusal, &mut reply);

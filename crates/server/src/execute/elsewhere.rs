@@ -146,7 +146,7 @@ impl Ending {
             Err(e) if is_drop(&e) => self.link.abandon(),
             Err(e) => {
                 self.served.tell(&self.request, &e);
-                self.served.tally.failed(error_code(&e));
+                self.served.refused(error_code(&e));
                 self.writer.error(error_code(&e), &e.without_names(), &mut head);
             }
         }

@@ -51,6 +51,12 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Counts a reply that is an error.
+    pub(crate) fn refused(&self, error: ErrorCode) {
+        self.tally.failed(error);
+        self.voice.refused();
+    }
+
     /// Logs for the operator what the client gets only as a number.
     fn tell(&self, request: &Request, e: &Error) {
         // A fast zero that would be slow is no failure.
@@ -147,7 +153,7 @@ impl RequestRun<'_> {
     }
 
     fn fail(&mut self, error: ErrorCode, message: &str) {
-        self.served.tally.failed(error);
+        self.served.refused(error);
         let writer = self.writer;
         self.gather.put(self.link, |out| writer.error(error, message, out));
     }

@@ -26,7 +26,7 @@ pub(crate) struct Voice {
     asked: Asked,
 }
 
-/// What a client has asked for so far. One thread counts at a time: the one that serves it.
+/// What a client has asked for so far. One thread counts requests at a time: that which serves it.
 #[derive(Debug)]
 struct Asked {
     since: Instant,
@@ -34,12 +34,14 @@ struct Asked {
     /// Bytes.
     read: AtomicU64,
     written: AtomicU64,
+    /// Replies that were errors. Any thread counts them.
+    errors: AtomicU64,
 }
 
 impl Asked {
     fn new() -> Self {
-        let [requests, read, written] = [0; 3].map(AtomicU64::new);
-        Self { since: Instant::now(), requests, read, written }
+        let [requests, read, written, errors] = [0; 4].map(AtomicU64::new);
+        Self { since: Instant::now(), requests, read, written, errors }
     }
 
     fn request(&self, command: Option<Command>, bytes: u64) {
@@ -91,24 +93,29 @@ impl Voice {
         self.asked.request(command, bytes);
     }
 
+    /// Counts a reply that is an error.
+    pub(crate) fn refused(&self) {
+        self.asked.errors.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Logs that the connection has ended, and why; and, of one that asked for something, what.
     pub(crate) fn ended(&self, why: impl fmt::Display) {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures > FAILURES {
             self.event(Severity::Error, format_args!("{failures} requests have failed in all"));
         }
-        let [requests, read, written] =
-            [&self.asked.requests, &self.asked.read, &self.asked.written]
-                .map(|count| count.load(Ordering::Relaxed));
-        if requests == 0 {
+        let Asked { since, requests, read, written, errors } = &self.asked;
+        let [requests, read, written, errors] =
+            [requests, read, written, errors].map(|count| count.load(Ordering::Relaxed));
+        if requests == 0 && errors == 0 {
             return self.event(Severity::Info, format_args!("ended: {why}"));
         }
-        let seconds = self.asked.since.elapsed().as_secs_f64();
+        let seconds = since.elapsed().as_secs_f64();
         let (read, written) = (format_size(read), format_size(written));
         self.event(
             Severity::Info,
             format_args!(
-                "ended: {why}; {requests} requests in {seconds:.1} s, {read} read, {written} written, {failures} failed"
+                "ended: {why}; {requests} requests in {seconds:.1} s, {read} read, {written} written, {errors} errors"
             ),
         );
     }

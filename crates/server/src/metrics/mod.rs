@@ -26,6 +26,7 @@ const OTHERS: &str = "(others)";
 /// Sets of counters over all exports: the more exports there are, the fewer threads have sets of
 /// their own. Clients may invent names, where names choose the disk, and each set takes 6 KiB.
 const SETS: usize = 1024;
+
 /// Why a connection was refused or closed by the server.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Reason {

@@ -8,7 +8,7 @@ use super::text::Text;
 
 /// Adds it.
 pub(super) fn tell(text: &mut Text) {
-    let Some(told) = Told::read() else { return };
+    let Some(told) = ProcessStat::read() else { return };
     text.family("process_cpu_seconds", "counter", "Processor time that was used");
     text.sample("process_cpu_seconds_total", &[], told.cpu);
     let gauges = [
@@ -28,7 +28,7 @@ pub(super) fn tell(text: &mut Text) {
 }
 
 /// Of `/proc/self/stat`.
-struct Told {
+struct ProcessStat {
     /// Seconds.
     cpu: f64,
     threads: u64,
@@ -39,7 +39,7 @@ struct Told {
     resident: u64,
 }
 
-impl Told {
+impl ProcessStat {
     fn read() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
     }
@@ -88,10 +88,10 @@ mod tests {
     fn the_name_of_a_program_does_not_shift_the_fields() {
         let numbers: Vec<String> = (4..52).map(|field| field.to_string()).collect();
         let stat = format!("1 (a) b) S {}\n", numbers.join(" "));
-        let told = Told::parse(&stat).unwrap();
+        let told = ProcessStat::parse(&stat).unwrap();
         assert_eq!((told.threads, told.start, told.addresses), (20, 22, 23));
-        assert!(Told::parse("1 (a) S 4").is_none());
-        assert!(Told::read().is_some_and(|told| told.threads > 0 && told.resident > 0));
+        assert!(ProcessStat::parse("1 (a) S 4").is_none());
+        assert!(ProcessStat::read().is_some_and(|told| told.threads > 0 && told.resident > 0));
         assert!(descriptors().is_some_and(|open| open < most_descriptors().unwrap()));
     }
 }
