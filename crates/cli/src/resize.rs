@@ -75,14 +75,15 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let mode = mode.unwrap_or(Allocation::Sparse);
     let length = length(image::word(matches, "size").unwrap_or_default())?;
     let wish = Resizing { length, shrink: matches.get_flag("shrink"), mode };
+    let seen = if source.unsaid { looks_like(&source)? } else { None };
     match source.changed()?.format() {
         Some(format) if format.upkeep.resize.is_some() => resize_image(&source, &wish, room)?,
-        None if is_guessed_image(&source)? => resize_image(&source, &wish, room)?,
+        None if names::is_qemu_img() && is_image(seen) => resize_image(&source, &wish, room)?,
         _ if room == "metadata" => {
             return Err(Failure::usage("--preallocation=metadata is for -f qcow2"));
         }
         _ => {
-            refuse_images(&source, length)?;
+            refuse_images(&source, seen, length)?;
             source.disk.resize(&wish, &OpenOptions::read_write())?;
         }
     }
@@ -108,14 +109,11 @@ fn resize_image(source: &Source, wish: &Resizing, room: &str) -> Result<(), Fail
     Ok(())
 }
 
-/// As qemu-img it takes an image whose format was not named as what it looks like. No file that it
-/// names is opened then.
-fn is_guessed_image(source: &Source) -> Result<bool, Failure> {
-    if !source.unsaid || !names::is_qemu_img() {
-        return Ok(false);
-    }
-    let format = looks_like(source)?.and_then(|word| disk::format(word).ok());
-    Ok(format.is_some_and(|format| format.upkeep.resize.is_some()))
+/// Whether a disk that looks like this is resized as an image. As qemu-img it is, without a format
+/// that is named; no file that the image names is opened then.
+fn is_image(seen: Option<&str>) -> bool {
+    let format = seen.and_then(|word| disk::format(word).ok());
+    format.is_some_and(|format| format.upkeep.resize.is_some())
 }
 
 /// The format of which its bytes look.
@@ -126,7 +124,11 @@ fn looks_like(source: &Source) -> Result<Option<&'static str>, Failure> {
 }
 
 /// Only of a raw disk a longer file is a longer disk.
-fn refuse_images(source: &Source, length: Length) -> Result<(), Failure> {
+fn refuse_images(
+    source: &Source,
+    seen: Option<&'static str>,
+    length: Length,
+) -> Result<(), Failure> {
     let disk = &source.disk;
     let size = match length {
         Length::Exactly(bytes) => bytes.to_string(),
@@ -146,10 +148,7 @@ fn refuse_images(source: &Source, length: Length) -> Result<(), Failure> {
     if let Some(format) = source.stack.image().format() {
         return Err(Failure::new(format!("{disk}: {}", cure(format))));
     }
-    if !source.unsaid {
-        return Ok(());
-    }
-    match looks_like(source)? {
+    match seen {
         Some(word) => {
             let known = formats::readable(word).and_then(|word| disk::format(word).ok());
             let cure = known.map_or_else(|| "such images are not resized".to_owned(), cure);

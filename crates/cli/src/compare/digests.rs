@@ -9,13 +9,14 @@ use device::Reach;
 use runtime::Context;
 use transfer::digest::{DigestStep, DiskSteps, StepForm, first_difference};
 
+use super::Watch;
 use super::far::{FarDigests, FarDisk};
 use super::{DIFFER, NOT_OPEN, NOT_READ};
 use crate::digest::{anew, options};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self, OpenImage, Source};
 use crate::output;
-use crate::progress::percent;
+use crate::progress::Show;
 use crate::sandbox::{self, Sandbox};
 
 /// One of the two.
@@ -52,15 +53,15 @@ pub(super) fn run(matches: &ArgMatches) -> ExitResult {
     let wish = sandbox::wish(matches);
     Sandbox::enter(wish, &reach)?.shut()?;
     let context = image::context(matches)?;
-    let shows = matches.get_flag("progress") && !matches.get_flag("quiet");
+    let show = Show::of_image(matches);
     let found = match (&first, &second) {
         (CompareEnd::Near(near), CompareEnd::Far(far)) => {
-            Near::open(matches, near, &context)?.compare(far, shows)?
+            Near::open(matches, near, &context)?.compare(far, show)?
         }
         (CompareEnd::Far(far), CompareEnd::Near(near)) => {
-            Near::open(matches, near, &context)?.compare(far, shows)?
+            Near::open(matches, near, &context)?.compare(far, show)?
         }
-        (CompareEnd::Far(first), CompareEnd::Far(second)) => far_from_far((first, second), shows)?,
+        (CompareEnd::Far(first), CompareEnd::Far(second)) => far_from_far((first, second), show)?,
         (CompareEnd::Near(_), CompareEnd::Near(_)) => {
             return Err(Failure::new("compare: neither disk is at ssh://; this is a defect"));
         }
@@ -105,7 +106,7 @@ impl<'a> Near<'a> {
         Ok(Self { opened, options, context })
     }
 
-    fn compare(&self, far: &FarDisk, shows: bool) -> Result<Found, Failure> {
+    fn compare(&self, far: &FarDisk, show: Show) -> Result<Found, Failure> {
         let size = self.opened.edge.info().size;
         let mut far = far.start(size)?;
         let sizes = (size, far.size);
@@ -121,14 +122,14 @@ impl<'a> Near<'a> {
         };
         let at = std::thread::scope(|scope| {
             scope.spawn(reads);
-            watched((next, || far.step()), all, shows)
+            watched((next, || far.step()), all, show)
         })?;
         Ok(Found { at, stretch, sizes })
     }
 }
 
 /// Compares two disks that are both elsewhere.
-fn far_from_far((first, second): (&FarDisk, &FarDisk), shows: bool) -> Result<Found, Failure> {
+fn far_from_far((first, second): (&FarDisk, &FarDisk), show: Show) -> Result<Found, Failure> {
     let mut a = first.start(0)?;
     let mut b = second.start(a.size)?;
     if b.size > a.size {
@@ -143,7 +144,7 @@ fn far_from_far((first, second): (&FarDisk, &FarDisk), shows: bool) -> Result<Fo
         );
     }
     let (sizes, stretch) = ((a.size, b.size), a.steps.stretch());
-    let at = watched((|| a.step(), || b.step()), sizes.0.max(sizes.1), shows)?;
+    let at = watched((|| a.step(), || b.step()), sizes.0.max(sizes.1), show)?;
     Ok(Found { at, stretch, sizes })
 }
 
@@ -154,17 +155,11 @@ fn watched(
         impl FnMut() -> Result<DigestStep, Failure>,
     ),
     size: u64,
-    shows: bool,
+    show: Show,
 ) -> Result<Option<u64>, Failure> {
-    let passed = |at| {
-        if shows {
-            percent(at, size, '\r');
-        }
-    };
-    let found = first_difference(first, second, passed);
-    if shows {
-        percent(1, 1, '\n');
-    }
+    let mut watch = Watch::new(show, size);
+    let found = first_difference(first, second, |at| watch.passed(at));
+    watch.end();
     found
 }
 

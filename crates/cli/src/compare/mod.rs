@@ -96,34 +96,59 @@ fn watched(
     show: Show,
 ) -> Result<Report, FailedComparison> {
     let progress = Progress::default();
-    let mut display = Display::new(show, Counting::All("compared"));
-    let Some(period) = display.period() else {
+    let mut watch = Watch::new(show, 0);
+    let Some(period) = watch.display.period() else {
         return compare::run(ends.0, ends.1, options, &progress);
     };
-    let began = Instant::now();
-    let counts = |(copied, total)| CopyCounts {
-        copied,
-        total,
-        elapsed: began.elapsed(),
-        ..CopyCounts::default()
-    };
     let (over, is_over) = channel::<()>();
-    let now = || counts(progress.now());
     std::thread::scope(|scope| {
-        let now = &now;
+        let progress = &progress;
         scope.spawn(move || {
             while is_over.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                display.tick(&now());
+                let (done, total) = progress.now();
+                watch.total = total;
+                watch.passed(done);
             }
-            if show == Show::Percent {
-                percent(1, 1, '\n');
-            }
-            display.end();
+            watch.end();
         });
-        let result = compare::run(ends.0, ends.1, options, &progress);
+        let result = compare::run(ends.0, ends.1, options, progress);
         drop(over);
         result
     })
+}
+
+/// Shows how far a comparison is.
+struct Watch {
+    show: Show,
+    display: Display,
+    began: Instant,
+    shown: Instant,
+    /// Bytes to compare.
+    total: u64,
+}
+
+impl Watch {
+    fn new(show: Show, total: u64) -> Self {
+        let (display, began) = (Display::new(show, Counting::All("compared")), Instant::now());
+        Self { show, display, began, shown: began, total }
+    }
+
+    /// So many bytes are compared. Shown ten times a second at most.
+    fn passed(&mut self, done: u64) {
+        if self.display.period().is_none_or(|period| self.shown.elapsed() < period) {
+            return;
+        }
+        self.shown = Instant::now();
+        let (total, elapsed) = (self.total, self.began.elapsed());
+        self.display.tick(&CopyCounts { copied: done, total, elapsed, ..CopyCounts::default() });
+    }
+
+    fn end(self) {
+        if self.show == Show::Percent {
+            percent(1, 1, '\n');
+        }
+        self.display.end();
+    }
 }
 
 fn tell(report: &Report, (first, second): (&Edge, &Edge), quiet: bool) -> ExitResult {
