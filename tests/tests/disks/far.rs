@@ -166,6 +166,8 @@ fn no_name_is_taken_for_a_command_or_an_option() {
     assert!(gone.stderr.contains("ended with status 1"), "{gone:?}");
     let gone = far.compare(&[here, "-f", "raw", "--remote-program", "/none", "ssh://host/disk"]);
     assert!(gone.stderr.contains("--remote-program"), "{gone:?}");
+    let near = ferry(["compare", "--remote-program", "/none", here, here]);
+    assert!(near.failed().contains("neither disk is named ssh://"), "{near:?}");
 }
 
 #[test]

@@ -68,6 +68,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
     if digests::are_needed(matches) {
         return digests::run(matches);
     }
+    if image::word(matches, "remote-program").is_some() {
+        return Err(Failure::usage("--remote-program: neither disk is named ssh://HOST/PATH"));
+    }
     let quiet = matches.get_flag("quiet");
     let named = |id: &str, format: &str| {
         Source::of(matches, image::word(matches, id).unwrap_or_default(), format)
