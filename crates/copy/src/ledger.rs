@@ -5,7 +5,8 @@
 //! written and is not durable; that counts as lost, and is copied once more: the source is still
 //! there. A flush every few GiB bounds how much that is, and a path that breaks sooner is flushed
 //! sooner. A caller may be told what has become durable, and wish for more flushes
-//! ([`Durably`]).
+//! ([`Durably`]). Then what was written and is not noted is bounded, too: while a flush takes its
+//! time, no more is begun than the next flush covers.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use device::{Edge, Result};
 
 use crate::options::Durably;
-use crate::progress::Moved;
-use runtime::{Mutex, RangeSet};
+use crate::progress::{LOOK, Moved};
+use runtime::{Condvar, Mutex, RangeSet};
 
 /// Bytes of data after which the target is made durable.
 const EVERY: u64 = 4 << 30;
@@ -27,6 +28,9 @@ pub(crate) struct Ledger {
     state: Mutex<State>,
     /// It is time for a flush.
     due: AtomicBool,
+    /// No more is to be begun for now. Set and cleared with the state locked.
+    full: AtomicBool,
+    noted: Condvar,
     durably: Option<Durably>,
 }
 
@@ -37,6 +41,8 @@ struct State {
     written: RangeSet,
     /// Written before the flush that is in flight began, and in which epoch.
     flushing: Option<(RangeSet, u64)>,
+    /// The caller notes what the last flush made durable.
+    noting: bool,
     /// Written in an earlier epoch.
     lost: RangeSet,
     /// The epoch has grown since the result of the last flush.
@@ -60,7 +66,8 @@ impl Ledger {
             state.every = state.every.min(durably.every.max(least));
         }
         let (state, durably) = (Mutex::new(state), durably.cloned());
-        Self { target: target.clone(), state, due: AtomicBool::new(false), durably }
+        let (due, full) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { target: target.clone(), state, due, full, noted: Condvar::new(), durably }
     }
 
     /// A range is right in the target, by a request that began in the epoch `began`.
@@ -70,8 +77,25 @@ impl Ledger {
             Moved::Zeroed => REQUEST,
             Moved::Skipped => 0,
         };
-        if self.state.lock().written(range, cost, began, self.target.device().epoch()) {
+        let mut state = self.state.lock();
+        if state.written(range, cost, began, self.target.device().epoch()) {
             self.due.store(true, Relaxed);
+        }
+        if self.durably.is_some() && state.is_full() {
+            self.full.store(true, Relaxed);
+        }
+    }
+
+    /// Whether no more should be begun until what a flush covers is noted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Relaxed)
+    }
+
+    /// Waits a moment until more may be begun.
+    pub(crate) fn wait(&self) {
+        let state = self.state.lock();
+        if self.is_full() {
+            drop(self.noted.wait_timeout(state, LOOK));
         }
     }
 
@@ -101,6 +125,11 @@ impl Ledger {
         if let Some(durably) = self.durably.as_ref().filter(|_| !durable.is_empty()) {
             durably.tell(&durable)?;
         }
+        let mut state = self.state.lock();
+        state.noting = false;
+        self.full.store(false, Relaxed);
+        drop(state);
+        self.noted.notify_all();
         if lost { Ok(()) } else { outcome }
     }
 
@@ -127,8 +156,20 @@ impl State {
         let none = RangeSet::default;
         let (every, least) = (EVERY.max(least), least.max(1));
         let (written, lost, flushing) = (none(), none(), None);
-        let (unflushed, carried, durable, grown) = (0, 0, 0, false);
-        Self { epoch, written, flushing, lost, grown, unflushed, carried, every, least, durable }
+        let (unflushed, carried, durable, grown, noting) = (0, 0, 0, false, false);
+        Self {
+            epoch,
+            written,
+            flushing,
+            noting,
+            lost,
+            grown,
+            unflushed,
+            carried,
+            every,
+            least,
+            durable,
+        }
     }
 
     /// The target is in the epoch `now`.
@@ -153,12 +194,22 @@ impl State {
         self.carried = self.carried.saturating_add(cost);
         self.unflushed = self.unflushed.saturating_add(cost);
         // After a loss at once: few writes should depend on a flush that fails because of it.
-        self.flushing.is_none() && (self.grown || self.unflushed >= self.every)
+        !self.is_busy() && (self.grown || self.unflushed >= self.every)
+    }
+
+    /// A flush is in flight, or what it made durable is being noted.
+    fn is_busy(&self) -> bool {
+        self.flushing.is_some() || self.noting
+    }
+
+    /// The next flush, which has to wait, has enough to cover.
+    fn is_full(&self) -> bool {
+        self.is_busy() && self.unflushed >= self.every
     }
 
     fn begin(&mut self, now: u64) -> bool {
         self.advance(now);
-        if self.flushing.is_some() {
+        if self.is_busy() {
             return false;
         }
         self.flushing = Some((std::mem::take(&mut self.written), self.epoch));
@@ -180,6 +231,7 @@ impl State {
         } else if vouched {
             self.durable = self.durable.saturating_add(flushed.len());
             durable = flushed;
+            self.noting = true;
         } else {
             self.written.add_all(&flushed);
         }
@@ -199,13 +251,20 @@ mod tests {
         std::mem::take(&mut state.lost).iter().map(|r| (r.start, r.end)).collect()
     }
 
+    /// A flush ended, and what it made durable is noted.
+    fn ended(state: &mut State, vouched: bool, now: u64) -> (bool, RangeSet) {
+        let ended = state.ended(vouched, now);
+        state.noting = false;
+        ended
+    }
+
     #[test]
     fn what_was_not_durable_when_the_epoch_grew_is_lost() {
         let mut state = State::new(3, 1);
         state.written(0..10, 10, 3, 3);
         assert!(state.begin(3) && !state.begin(3));
         state.written(10..20, 10, 3, 3);
-        assert!(!state.ended(true, 3).0);
+        assert!(!ended(&mut state, true, 3).0);
         state.written(20..30, 10, 3, 4);
         assert_eq!(lost(&mut state), [(10, 30)]);
         state.written(30..40, 10, 4, 4);
@@ -218,17 +277,17 @@ mod tests {
         let mut state = State::new(0, 1);
         state.written(0..10, 10, 0, 0);
         state.begin(0);
-        assert!(state.ended(true, 1).0);
+        assert!(ended(&mut state, true, 1).0);
         assert_eq!(lost(&mut state), [(0, 10)]);
         state.begin(1);
-        assert!(!state.ended(true, 1).0);
+        assert!(!ended(&mut state, true, 1).0);
         // A failed flush proves nothing, and one in another epoch proves nothing about any write.
         state.written(0..10, 10, 1, 1);
         state.begin(1);
-        assert!(!state.ended(false, 1).0);
+        assert!(!ended(&mut state, false, 1).0);
         state.begin(1);
         state.written(10..20, 10, 2, 2);
-        assert!(state.ended(false, 2).0);
+        assert!(ended(&mut state, false, 2).0);
         assert_eq!(lost(&mut state), [(0, 20)]);
     }
 
@@ -239,10 +298,10 @@ mod tests {
         state.advance(1);
         state.written(10..20, 10, 1, 1);
         state.begin(1);
-        assert!(state.ended(false, 1).0);
+        assert!(ended(&mut state, false, 1).0);
         assert_eq!(lost(&mut state), [(0, 20)]);
         state.begin(1);
-        assert!(!state.ended(false, 1).0);
+        assert!(!ended(&mut state, false, 1).0);
     }
 
     #[test]
@@ -254,14 +313,30 @@ mod tests {
         let told = |(_, durable): (bool, RangeSet)| {
             durable.iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
         };
-        assert_eq!(told(state.ended(true, 0)), [(0, 10)]);
+        assert_eq!(told(ended(&mut state, true, 0)), [(0, 10)]);
         assert!(state.begin(0));
-        assert_eq!(told(state.ended(false, 0)), []);
+        assert_eq!(told(ended(&mut state, false, 0)), []);
         assert!(state.begin(0));
-        assert_eq!(told(state.ended(true, 1)), [], "in an epoch that has ended");
+        assert_eq!(told(ended(&mut state, true, 1)), [], "in an epoch that has ended");
         state.written(20..30, 10, 1, 1);
         assert!(state.begin(1));
-        assert_eq!(told(state.ended(true, 1)), [(20, 30)]);
+        assert_eq!(told(ended(&mut state, true, 1)), [(20, 30)]);
+    }
+
+    #[test]
+    fn what_is_written_while_a_flush_is_noted_is_what_the_next_one_covers_at_most() {
+        let mut state = State::new(0, 1);
+        state.every = 10;
+        assert!(!state.written(0..5, 5, 0, 0) && state.written(5..10, 5, 0, 0));
+        assert!(!state.is_full(), "the flush can begin");
+        assert!(state.begin(0));
+        assert!(!state.written(10..15, 5, 0, 0) && !state.is_full());
+        assert!(!state.written(15..20, 5, 0, 0), "one flush at a time");
+        assert!(state.is_full());
+        assert!(!state.ended(true, 0).1.is_empty());
+        assert!(state.is_full() && !state.begin(0), "it is not noted yet");
+        state.noting = false;
+        assert!(!state.is_full() && state.begin(0));
     }
 
     #[test]
@@ -270,7 +345,7 @@ mod tests {
         assert!(!state.written(0..1 << 30, 1 << 30, 0, 0));
         assert!(state.written(0..1000, 1000, 1, 1), "at once after a loss");
         assert!(state.begin(1));
-        assert!(!state.ended(true, 1).0);
+        assert!(!ended(&mut state, true, 1).0);
         assert!(!state.written(0..1000, 1000, 1, 1));
         assert!(state.written(0..1 << 29, 1 << 29, 1, 1));
         state.advance(2);

@@ -249,6 +249,7 @@ fn what_cannot_be_gone_on_with_says_so_and_changes_nothing() {
     assert!(try_it(&["-O", "qcow2", "-c", from, to]).contains("from its beginning to its end"));
     assert!(try_it(&["--no-flush", from, to]).contains("--no-flush"));
     assert!(try_it(&["--digest=sha256/512", from, to]).contains("4096 bytes at least"));
+    assert!(!journal.exists());
     // What is no journal is no place for one.
     let all = ["copy", "--journal", from, from, to];
     assert!(ferry(all).failed().contains("holds something else"));

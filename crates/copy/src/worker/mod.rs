@@ -23,6 +23,7 @@ use crate::answer::{confused, read_outcome};
 use crate::depth::Lead;
 use crate::held::{Held, Load};
 use crate::job::Job;
+use crate::ledger::Ledger;
 use crate::progress::{LOOK, Moved};
 use crate::queue::Next;
 use crate::sums::SumPart;
@@ -131,6 +132,8 @@ impl Worker {
                 let reads = self.reads.under_way();
                 let for_source = reads > self.tickets.len().saturating_sub(reads);
                 self.job.account.progress.waited(for_source, time);
+            } else if let Some(ledger) = self.full() {
+                ledger.wait();
             } else if self.more {
                 self.next_unit(true);
             } else {
@@ -154,8 +157,14 @@ impl Worker {
         }
     }
 
+    /// The ledger, while no more may be begun.
+    fn full(&self) -> Option<&Ledger> {
+        self.job.account.ledger.as_deref().filter(|ledger| ledger.is_full())
+    }
+
     fn has_room(&self) -> bool {
         self.backlog.is_empty()
+            && self.full().is_none()
             && self.tickets.len() < self.job.pair.sizes.requests
             && self.reads.has_room()
             && self.writes.has_room()

@@ -1,6 +1,7 @@
 //! A caller that keeps a journal is told what is durable: after a flush, once, and in the end all.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use copy::{Durably, Options};
 use device::model::Model;
@@ -57,4 +58,25 @@ fn a_target_that_makes_nothing_durable_is_refused_untouched() {
     let durably = Durably::new(1 << 20, |_| Ok(()));
     let failed = run(&edge(source()), &edge(target), &options(durably)).unwrap_err();
     assert!(failed.error.is_unsupported() && !failed.report.touched, "{failed}");
+}
+
+#[test]
+fn no_more_is_written_than_two_flushes_cover_while_one_is_noted() {
+    const EVERY: u64 = 256 << 10;
+    let (source, target) = (source(), watched(Arc::new(Model::new(SIZE)), 0));
+    let noted = Arc::new(Mutex::new(0));
+    let (so_far, device) = (noted.clone(), target.clone());
+    let durably = Durably::new(EVERY, move |ranges| {
+        // Long enough for all the rest to be written.
+        std::thread::sleep(Duration::from_millis(20));
+        let written: u64 = device.seen_of(OperationKind::Write).iter().map(|it| it.len).sum();
+        let mut noted = so_far.lock().unwrap();
+        // What is in flight in two threads comes on top.
+        assert!(written <= *noted + 2 * EVERY + (1 << 20), "{written} written, {noted} noted");
+        *noted += ranges.len();
+        Ok(())
+    });
+    let options = Options { queue_size: Some(256 << 10), ..options(durably) };
+    run(&edge(source), &edge(target), &options).unwrap();
+    assert_eq!(*noted.lock().unwrap(), SIZE as u64);
 }

@@ -53,7 +53,6 @@ pub use self::source::SourcedJob;
 pub use self::target::backing_size;
 use crate::changes::CopyChanges;
 use crate::digest::DigestKind;
-use crate::journal::CopyJournal;
 
 /// What is to be copied, and how: everything that is decided before anything is opened.
 #[derive(Clone)]
@@ -216,8 +215,7 @@ impl CopyJob {
         if self.changes.is_some() && (self.window.is_some() || self.at.is_some()) {
             return Err(JobError::usage("changes are those of a whole disk, not of a range of it"));
         }
-        let journal = self.journal.as_deref().map(CopyJournal::open).transpose()?;
-        let resuming = journal.map(|journal| Resuming::of(journal, &self)).transpose()?;
+        let resuming = Resuming::of(&self)?;
         let related = Related::of(&self);
         let placed = match (&resuming, &related) {
             (Some(resuming), Ok(_)) if !resuming.goes_on() => placed::place(&self)?,

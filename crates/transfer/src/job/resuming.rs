@@ -42,44 +42,17 @@ pub(super) struct Resuming {
 }
 
 impl Resuming {
-    pub(super) fn of(journal: CopyJournal, job: &CopyJob) -> Result<Self, JobError> {
-        if job.sources.len() != 1 {
-            return Err(JobError::usage("a journal is of one source"));
-        }
-        let image = job.target_stack.image();
-        if let Some(format) = image.format()
-            && (format.write.is_none() || image.compress)
-        {
-            return Err(JobError::usage(format!(
-                "{}: a {} image like that is written once, from its beginning to its end, so that a copy \
-                 into it cannot go on: leave out the journal, or copy into an image that can be written \
-                 in any order, or a raw disk",
-                job.target, format.word
-            )));
-        }
-        if !job.is_there() && !disk::files_beside(&job.target, image).is_empty() {
-            return Err(JobError::usage(format!(
-                "{}: an image in several files is created as a whole, so that a copy into it cannot go on: leave \
-                 out the journal, or create the image first and copy into it (-n)",
-                job.target
-            )));
-        }
-        if let Some(digest) = job.digest.as_ref().filter(|digest| digest.kind.block < BLOCK) {
-            return Err(JobError::usage(format!(
-                "{}: a journal keeps the digests of blocks, of {BLOCK} bytes at least: with {BLOCK} it has about 2 % of the disk's size",
-                digest.kind
-            )));
-        }
-        if job.digest.is_some() && (job.changes.is_some() || job.is_overlay) {
-            return Err(JobError::usage(
-                "a digest is of all of the source, and a copy of changes sees a part of it: leave out the digest, or the changes",
-            ));
-        }
+    /// Opens the journal of a job, if it has one: of a job that can go on, so that one that is
+    /// refused leaves no journal behind.
+    pub(super) fn of(job: &CopyJob) -> Result<Option<Self>, JobError> {
+        let Some(journal) = &job.journal else { return Ok(None) };
+        can_go_on(job)?;
+        let journal = Arc::new(CopyJournal::open(journal)?);
         let mark = mark_of(job);
         if let Some(mark) = &mark {
             placed::adopt(mark, &begins(job));
         }
-        Ok(Self { journal: Arc::new(journal), mark })
+        Ok(Some(Self { journal, mark }))
     }
 
     /// Whether the copy has begun before.
@@ -178,6 +151,43 @@ impl Resuming {
         self.journal.done()?;
         self.mark.as_deref().map_or(Ok(()), placed::remove)
     }
+}
+
+/// Refuses a job that could not go on where it was stopped.
+fn can_go_on(job: &CopyJob) -> Result<(), JobError> {
+    if job.sources.len() != 1 {
+        return Err(JobError::usage("a journal is of one source"));
+    }
+    let image = job.target_stack.image();
+    if let Some(format) = image.format()
+        && (format.write.is_none() || image.compress)
+    {
+        return Err(JobError::usage(format!(
+            "{}: a {} image like that is written once, from its beginning to its end, so that a copy \
+             into it cannot go on: leave out the journal, or copy into an image that can be written \
+             in any order, or a raw disk",
+            job.target, format.word
+        )));
+    }
+    if !job.is_there() && !disk::files_beside(&job.target, image).is_empty() {
+        return Err(JobError::usage(format!(
+            "{}: an image in several files is created as a whole, so that a copy into it cannot go on: leave \
+             out the journal, or create the image first and copy into it (-n)",
+            job.target
+        )));
+    }
+    if let Some(digest) = job.digest.as_ref().filter(|digest| digest.kind.block < BLOCK) {
+        return Err(JobError::usage(format!(
+            "{}: a journal keeps the digests of blocks, of {BLOCK} bytes at least: with {BLOCK} it has about 2 % of the disk's size",
+            digest.kind
+        )));
+    }
+    if job.digest.is_some() && (job.changes.is_some() || job.is_overlay) {
+        return Err(JobError::usage(
+            "a digest is of all of the source, and a copy of changes sees a part of it: leave out the digest, or the changes",
+        ));
+    }
+    Ok(())
 }
 
 /// The digests of a copy that are noted in its journal, as the digest of all is computed from them.
