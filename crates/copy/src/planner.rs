@@ -2,7 +2,9 @@
 //!
 //! It asks the source for its map, many extents a request and ahead of the copying, and follows a
 //! list where there is one. Workers never see what it leaves out. A map that costs more than it
-//! saves is queried no more, or seldom: ranges that are not queried are read.
+//! saves is queried no more, or seldom: ranges that are not queried are read. So is a file in which
+//! holes of a few KiB lie between data: one long read costs less than many short ones, and the
+//! zeroes are found in what was read.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,6 +28,11 @@ const MANY: usize = 1024;
 const SAMPLE: u64 = 256 << 10;
 /// Most answers that are merged.
 const SHORT: usize = 8;
+/// Bytes of an extent, on average, up to which holes of a file are cheaper to read than to leave
+/// out: a read and two searches of the file are saved for each.
+const TOOTH: u64 = 8 << 10;
+/// Most bytes that are read without the map because of that: a long hole may begin there.
+const COMB: u64 = 16 << 20;
 
 /// Streams the units into the queue until the end or until the copy stops, and has the target
 /// zeroed in advance where that pays.
@@ -43,6 +50,33 @@ struct Planner<'scope, 'env> {
     first: bool,
     /// What the source's map costs.
     cost: MapCost,
+    comb: Comb,
+}
+
+/// A file whose last answers were of short extents.
+#[derive(Debug, Default)]
+struct Comb {
+    /// Bytes to be read before the map is asked again.
+    left: u64,
+    /// How many they were the last time.
+    last: u64,
+}
+
+impl Comb {
+    /// Of the next `len` bytes, how many are read without asking.
+    fn pass(&mut self, len: u64) -> u64 {
+        let passed = self.left.min(len);
+        self.left -= passed;
+        passed
+    }
+
+    /// The map said this. What it is trusted to go on like that doubles each time that it did.
+    fn told(&mut self, extents: &[Extent]) {
+        let bytes = extents.iter().map(|extent| extent.len).fold(0, u64::saturating_add);
+        let is_comb = extents.len() >= FIRST && bytes / extents.len() as u64 <= TOOTH;
+        self.last = if is_comb { self.last.saturating_mul(2).max(bytes).min(COMB) } else { 0 };
+        self.left = self.last;
+    }
 }
 
 impl<'scope, 'env> Planner<'scope, 'env> {
@@ -54,6 +88,7 @@ impl<'scope, 'env> Planner<'scope, 'env> {
             stretches: Vec::new(),
             first: true,
             cost: MapCost::default(),
+            comb: Comb::default(),
         })
     }
 
@@ -122,17 +157,17 @@ impl<'scope, 'env> Planner<'scope, 'env> {
     }
 
     /// The extents at the beginning of a range; true if the source was not asked.
-    fn look(&self, no_map: bool, range: Range<u64>, out: &mut Vec<Extent>) -> Result<bool> {
+    fn look(&mut self, no_map: bool, range: Range<u64>, out: &mut Vec<Extent>) -> Result<bool> {
         let (start, len) = (range.start, range.end - range.start);
         let source = &self.job.pair.source;
-        let unasked = if no_map { len } else { self.cost.pass(len) };
+        let unasked = if no_map { len } else { self.cost.pass(len).max(self.comb.pass(len)) };
         if unasked > 0 {
             let flat = source.info().flat.as_ref();
             let place = flat.map(|flat| flat.advanced(start));
             out.push(Extent::new(start, unasked, ExtentKind::Data).at(place));
             return Ok(true);
         }
-        let max = if self.first { FIRST } else { MANY };
+        let max = if self.first || self.comb.last > 0 { FIRST } else { MANY };
         let (began, epoch) = (Instant::now(), source.device().epoch());
         let mut extents: Vec<Extent> = Vec::new();
         let asked = source.resolve(start, len, max, &mut extents);
@@ -142,6 +177,9 @@ impl<'scope, 'env> Planner<'scope, 'env> {
             holes.for_each(|hole| sums.saw(hole.start..hole.end(), epoch, source.device().epoch()));
         }
         self.cost.told(began.elapsed(), &extents);
+        if self.finds_teeth() {
+            self.comb.told(&extents);
+        }
         if self.cost.wants_rate()
             && let Some(data) = extents.iter().find(|extent| !extent.kind.reads_zero())
         {
@@ -149,6 +187,13 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         }
         out.extend(extents);
         Ok(false)
+    }
+
+    /// Whether the source is a file, in which reading a hole costs no more than zeroing memory, and
+    /// holes that are read are found again. Elsewhere each byte that is read is moved.
+    fn finds_teeth(&self) -> bool {
+        let pair = &self.job.pair;
+        pair.source.info().flat.is_some() && pair.sizes.granularity.is_some_and(|g| g <= TOOTH)
     }
 
     /// Measures what reading costs, before a map is judged to cost more.

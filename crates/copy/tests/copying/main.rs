@@ -9,6 +9,7 @@
 
 mod breaking;
 mod bytes;
+mod combs;
 mod durable;
 mod failing;
 mod floors;
