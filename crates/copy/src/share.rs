@@ -44,7 +44,6 @@ pub(crate) fn all(
     if pair.size == 0 {
         return Ok(true);
     }
-    let map = kinds(pair)?;
     cancel.check()?;
     let touch = progress.touching();
     let taken = pair.target.take(0, pair.size, from, true)?;
@@ -52,7 +51,7 @@ pub(crate) fn all(
         touch.was_nothing();
     }
     if taken == pair.size {
-        for (how, len) in map {
+        for (how, len) in kinds(pair) {
             progress.add(how, len);
         }
         return Ok(true);
@@ -76,21 +75,23 @@ fn place(pair: &Pair, options: &Options) -> std::result::Result<Place, &'static 
     begins(source).ok_or("the source does not lie in a file as it is")
 }
 
-/// How many bytes are data and how many are not, by a few queries of the map; the rest counts as
-/// data.
-fn kinds(pair: &Pair) -> Result<[(Moved, u64); 2]> {
+/// How many bytes are data and how many are not, by a few queries of the map once all is shared:
+/// most file systems share nothing, and then the queries would be in vain. The rest, and what
+/// cannot be queried, counts as data.
+fn kinds(pair: &Pair) -> [(Moved, u64); 2] {
     let (mut at, mut holes) = (0, 0);
     for _ in 0..QUESTIONS {
         if at >= pair.size {
             break;
         }
         let mut extents: Vec<Extent> = Vec::new();
-        let asked = pair.source.resolve(at, pair.size - at, EXTENTS, &mut extents);
-        asked.map_err(|e| e.on(&pair.source.info().name))?;
+        if pair.source.resolve(at, pair.size - at, EXTENTS, &mut extents).is_err() {
+            break;
+        }
         for extent in &extents {
             holes += if extent.kind.reads_zero() { extent.len } else { 0 };
             at = extent.end();
         }
     }
-    Ok([(Moved::Copied, pair.size.saturating_sub(holes)), (Moved::Skipped, holes)])
+    [(Moved::Copied, pair.size.saturating_sub(holes)), (Moved::Skipped, holes)]
 }

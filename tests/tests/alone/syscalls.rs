@@ -5,13 +5,15 @@
 //! Requests are sent in batches, as a client with some depth sends them.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use blackbox::launch::{Serve, Server};
-use blackbox::nbd::cmd;
+use blackbox::nbd::{cmd, tflag};
 use blackbox::peers::{diskferry, peer};
+use blackbox::run::ferry;
 use blackbox::session::{Mode, Request, Session};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index};
@@ -23,15 +25,18 @@ const SIZE: u64 = 64 * MIB;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Read4K,
+    Read4KAlone,
     Read256K,
     ReadHole,
     Write4K,
+    Write4KAlone,
+    Write256K,
     Zero,
     Trim,
     Flush,
     Status,
 }
-use Kind::{Flush, Read4K, Read256K, ReadHole, Status, Trim, Write4K, Zero};
+use Kind::*;
 
 /// The calls for one request. What is not named is shared by a batch.
 type Costs = &'static [(Kind, &'static [(&'static str, u32)])];
@@ -72,6 +77,41 @@ const PROXY: Costs = &[
     (Status, &[]),
 ];
 
+/// By what these are reached, and what that costs. One request at a time is a batch of one: what
+/// moves it and its reply counts, too.
+const OTHERS: &[(&str, Costs)] = &[
+    ("file in tmpfs", ALONE),
+    ("file in tmpfs, `log`", LOGGED),
+    ("qcow2 in tmpfs", IN_IMAGE),
+    ("qcow2 in tmpfs, compressed", PACKED),
+];
+
+const ALONE: Costs = &[
+    (Read4KAlone, &[("pread64", 1), ("recvfrom", 1), ("sendto", 1)]),
+    (Write4KAlone, &[("pwrite64", 1), ("recvfrom", 1), ("sendto", 1)]),
+    // As many as the client's socket holds at a time.
+    (Write256K, &[("pwrite64", 1), ("recvfrom", 4)]),
+];
+
+/// The lines of many requests are one write.
+const LOGGED: Costs = &[(Read4K, &[("pread64", 1)]), (Write4K, &[("pwrite64", 1)])];
+
+/// All clusters are there.
+const IN_IMAGE: Costs = &[
+    (Read4K, &[("pread64", 1)]),
+    (Read256K, &[("getsockopt", 1), ("ioctl", 1), ("sendto", 1), ("sendfile", 1)]),
+    (Write4K, &[("pwrite64", 1)]),
+    (Write256K, &[("pwrite64", 1), ("recvfrom", 4)]),
+    (Status, &[]),
+];
+
+/// Four clusters of 64 KiB.
+const PACKED: Costs = &[(Read256K, &[("pread64", 4), ("sendto", 1)])];
+
+/// A copy of a file in which each second block of 4 KiB is a hole, and what each block of data
+/// costs.
+const TOOTH: &[(&str, u32)] = &[("pwrite64", 1)];
+
 /// A request's share of what a batch has in common, and a little room.
 const SHARE: f64 = 0.5;
 
@@ -108,9 +148,12 @@ impl Kind {
     fn text(self) -> &'static str {
         match self {
             Read4K => "4 KiB read",
+            Read4KAlone => "4 KiB read, one at a time",
             Read256K => "256 KiB read",
             ReadHole => "256 KiB read of a hole",
             Write4K => "4 KiB write",
+            Write4KAlone => "4 KiB write, one at a time",
+            Write256K => "256 KiB write",
             Zero => "4 KiB zero",
             Trim => "4 KiB trim",
             Flush => "flush",
@@ -121,10 +164,11 @@ impl Kind {
     fn request(self, n: u64) -> Request {
         let small = n * 7 % 256 * 64 * 1024;
         match self {
-            Read4K => Request::new(cmd::READ, small, 4096),
+            Read4K | Read4KAlone => Request::new(cmd::READ, small, 4096),
             Read256K => Request::new(cmd::READ, n * 5 % 64 * 256 * 1024, 256 * 1024),
             ReadHole => Request::new(cmd::READ, HALF + n * 5 % 64 * 256 * 1024, 256 * 1024),
-            Write4K => Request::write(small, &[7; 4096]),
+            Write4K | Write4KAlone => Request::write(small, &[7; 4096]),
+            Write256K => Request::write(n * 5 % 64 * 256 * 1024, &[7; 256 << 10]),
             Zero => Request::new(cmd::WRITE_ZEROES, HALF + small, 4096),
             Trim => Request::new(cmd::TRIM, HALF + small, 4096),
             Flush => Request::new(cmd::FLUSH, 0, 0),
@@ -134,7 +178,11 @@ impl Kind {
 
     /// How many are sent in one piece.
     fn batch(self) -> u64 {
-        if matches!(self, Read256K | ReadHole) { 8 } else { 32 }
+        match self {
+            Read4KAlone | Write4KAlone => 1,
+            Read256K | ReadHole | Write256K => 8,
+            _ => 32,
+        }
     }
 }
 
@@ -150,10 +198,12 @@ impl Traced {
         let log = temp.join("calls");
         let server = serve.traced_for(&log, "all").start();
         let mut session = server.session(Mode::Structured, "");
-        for at in (0..HALF).step_by(index(4 * MIB)) {
-            session.write(at, &pattern(at, index(4 * MIB)));
+        if !session.has(tflag::READ_ONLY) {
+            for at in (0..HALF).step_by(index(4 * MIB)) {
+                session.write(at, &pattern(at, index(4 * MIB)));
+            }
+            session.flush();
         }
-        session.flush();
         Self { server, session, log }
     }
 
@@ -185,20 +235,34 @@ impl Traced {
         self.ask(kind, 0, kind.batch());
         let before = self.logged();
         self.ask(kind, kind.batch(), REQUESTS.into());
-        let log = std::fs::read(&self.log).unwrap();
-        let mut calls = BTreeMap::new();
-        for line in String::from_utf8_lossy(&log[before..]).lines() {
-            // A call during which another thread's is logged has two lines; the second has no name
-            // in this place.
-            let call = line.split_whitespace().nth(1).and_then(|word| word.split_once('('));
-            if let Some((name, _)) = call {
-                // An strace that is older than the kernel knows only the number.
-                let name = if name == "syscall_0x1c3" { "cachestat" } else { name };
-                *calls.entry(name.to_owned()).or_insert(0.0) += 1.0 / f64::from(REQUESTS);
-            }
-        }
-        calls
+        counted(&std::fs::read(&self.log).unwrap()[before..], REQUESTS)
     }
+}
+
+/// How often each call was logged, for each of so many `pieces` of work.
+fn counted(log: &[u8], pieces: u32) -> BTreeMap<String, f64> {
+    let mut calls = BTreeMap::new();
+    for line in String::from_utf8_lossy(log).lines() {
+        // A call during which another thread's is logged has two lines; the second has no name
+        // in this place.
+        let call = line.split_whitespace().nth(1).and_then(|word| word.split_once('('));
+        if let Some((name, _)) = call {
+            // An strace that is older than the kernel knows only the number.
+            let name = if name == "syscall_0x1c3" { "cachestat" } else { name };
+            *calls.entry(name.to_owned()).or_insert(0.0) += 1.0 / f64::from(pieces);
+        }
+    }
+    calls
+}
+
+/// The calls of which there are more than are `named`.
+fn too_many(calls: BTreeMap<String, f64>, named: &[(&str, u32)], waits: bool) -> Vec<String> {
+    let too_many = calls.into_iter().filter(|(call, n)| {
+        let free = OF_THREADS.contains(&call.as_str()) || (waits && call == "futex");
+        let most = named.iter().find(|(name, _)| name == call).map_or(0, |(_, n)| *n);
+        !free && *n > f64::from(most) + SHARE
+    });
+    too_many.map(|(call, n)| format!("{call} {n:.2}")).collect()
 }
 
 /// Whether a server can be traced here.
@@ -230,13 +294,7 @@ impl Traced {
     fn wrong(&mut self, kind: Kind, named: &[(&str, u32)], waits: bool) -> Option<String> {
         let mut wrong = String::new();
         for _ in 0..LOOKS {
-            let calls = self.calls(kind).into_iter();
-            let too_many = calls.filter(|(call, n)| {
-                let free = OF_THREADS.contains(&call.as_str()) || (waits && call == "futex");
-                let most = named.iter().find(|(name, _)| name == call).map_or(0, |(_, n)| *n);
-                !free && *n > f64::from(most) + SHARE
-            });
-            let too_many: Vec<_> = too_many.map(|(call, n)| format!("{call} {n:.2}")).collect();
+            let too_many = too_many(self.calls(kind), named, waits);
             if too_many.is_empty() {
                 return None;
             }
@@ -288,6 +346,37 @@ fn a_transparent_filter_over_a_disk_costs_no_call() {
 }
 
 #[test]
+fn one_at_a_time_and_long_writes_cost_no_more_than_the_table_says() {
+    if can_trace() {
+        let temp = in_memory();
+        check(file(&temp), ALONE, false);
+    }
+}
+
+#[test]
+fn a_log_costs_a_fraction_of_a_call() {
+    if can_trace() {
+        let temp = in_memory();
+        let log = format!("--filter=log?logfile={}", temp.join("log").display());
+        check(file(&temp).option(log), LOGGED, true);
+    }
+}
+
+#[test]
+fn clusters_of_an_image_cost_no_more_than_the_table_says() {
+    if can_trace() {
+        let temp = in_memory();
+        let image = temp.join("image");
+        ferry(["create", "-q", "-f", "qcow2", image.to_str().unwrap(), "64M"]).succeeded();
+        check(Serve::file(&image).option("--format=qcow2"), IN_IMAGE, false);
+        let (raw, packed) = (temp.file("raw", &pattern(0, index(SIZE))), temp.join("packed"));
+        let words = ["convert", "-q", "-c", "-O", "qcow2"].map(std::ffi::OsStr::new);
+        ferry([&words[..], &[raw.as_os_str(), packed.as_os_str()]].concat()).succeeded();
+        check(Serve::file(&packed).option("--format=qcow2").option("-r"), PACKED, true);
+    }
+}
+
+#[test]
 fn a_proxy_sends_a_batch_as_a_batch_on_both_sides() {
     if can_trace() {
         let behind = Serve::memory("64M").start();
@@ -324,6 +413,35 @@ fn a_copy_between_files_on_a_disk_has_depth() {
     let calls = std::fs::read_to_string(&log).unwrap();
     let begun = |line: &&str| line.contains("pwrite64(") && line.contains("unfinished");
     assert!(calls.lines().any(|line| begun(&line)), "one after the other");
+}
+
+#[test]
+fn a_block_between_holes_of_a_file_costs_one_write() {
+    if !can_trace() {
+        return;
+    }
+    const TEETH: u32 = 4096;
+    let temp = in_memory();
+    let source = temp.sparse_file("source", u64::from(TEETH) * 8192);
+    let file = std::fs::File::options().write(true).open(&source).unwrap();
+    for n in 0..u64::from(TEETH) {
+        file.write_all_at(&pattern(n * 8192, 4096), n * 8192).unwrap();
+    }
+    let (target, log) = (temp.join("target"), temp.join("calls"));
+    let status = Command::new("strace")
+        .args(["-f", "-o"])
+        .args([log.clone(), diskferry()])
+        .args(["copy", "--quiet"])
+        .args([&source, &target])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(std::fs::read(&target).unwrap() == std::fs::read(&source).unwrap());
+    let blocks = |path| std::fs::metadata(path).unwrap().blocks();
+    assert_eq!(blocks(&target), blocks(&source));
+    let calls = counted(&std::fs::read(&log).unwrap(), TEETH);
+    let wrong = too_many(calls, TOOTH, true);
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 /// What a verb that only looks takes from its start to its end: calls of the system, and no thread.
@@ -368,14 +486,29 @@ fn a_verb_that_only_looks_starts_no_thread_and_takes_few_calls() {
 fn the_architecture_shows_these_tables() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/architecture/server.md");
     let text = std::fs::read_to_string(path).unwrap();
+    let cell = |calls: &[(&str, u32)]| {
+        let calls: Vec<_> = calls.iter().map(|(call, n)| format!("`{call}` {n}")).collect();
+        if calls.is_empty() { "–".to_owned() } else { calls.join(", ") }
+    };
+    let mut rows = Vec::new();
     for (i, (kind, _)) in IN_MEMORY.iter().enumerate() {
         let cells = [IN_MEMORY, ON_DISK, PROXY].map(|costs| {
             assert_eq!(costs[i].0, *kind);
-            let calls: Vec<_> =
-                costs[i].1.iter().map(|(call, n)| format!("`{call}` {n}")).collect();
-            if calls.is_empty() { "–".to_owned() } else { calls.join(", ") }
+            cell(costs[i].1)
         });
-        let row = format!("| {} | {} |", kind.text(), cells.join(" | "));
+        rows.push(format!("| {} | {} |", kind.text(), cells.join(" | ")));
+    }
+    for (over, costs) in OTHERS {
+        let row = |(kind, calls): &(Kind, &[(&str, u32)])| {
+            format!("| {over} | {} | {} |", kind.text(), cell(calls))
+        };
+        rows.extend(costs.iter().map(row));
+    }
+    rows.push(format!(
+        "| copy of a comb in tmpfs | 4 KiB of data and 4 KiB of hole | {} |",
+        cell(TOOTH)
+    ));
+    for row in rows {
         assert!(text.contains(&row), "missing: {row}");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Logging never makes a thread wait for a file or a script: events are queued, and one thread of
 //! the pool at a time makes lines of them and writes these. The operation after an event goes on at
-//! once, unless a script has to run first or the queue is too long.
+//! once, unless a script has to run first or the queue is too long. The thread stays a moment when
+//! all is written: so a busy disk does not wake it for each event.
 
 use runtime::{Condvar, Context, Mutex, OperatorLog, WorkPool};
 use std::collections::VecDeque;
@@ -21,6 +22,8 @@ const QUEUED: usize = 4 << 20;
 const TOGETHER: usize = 4096;
 /// The most events that are taken from the queue at a time.
 const BATCH: usize = 64;
+/// How long the thread that writes stays when there is nothing to write.
+const STAYS: Duration = Duration::from_millis(1);
 /// How long the end waits at most for a reader that does not read.
 const STUCK: Duration = Duration::from_secs(10);
 
@@ -103,6 +106,7 @@ impl Sink {
     pub(super) fn end(&self) {
         let mut state = self.0.state.lock();
         state.ended = true;
+        self.0.changed.notify_all();
         while state.writing {
             let before = state.taken;
             let woken = self.0.changed.wait_timeout(state, STUCK);
@@ -125,6 +129,9 @@ impl Shared {
         let (mut entries, mut text) = (Vec::new(), String::new());
         loop {
             let mut state = self.state.lock();
+            if state.queue.is_empty() && !state.ended && self.script.is_none() {
+                state = self.changed.wait_timeout(state, STAYS).0;
+            }
             if state.queue.is_empty() {
                 state.writing = false;
                 drop(state);
