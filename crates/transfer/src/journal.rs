@@ -16,6 +16,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, Write};
+use std::iter::once;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -92,6 +93,25 @@ impl CopyJournal {
         Ok(Self { name, file: Mutex::new(file), end, found })
     }
 
+    /// What a journal says is durable of a disk of `size` bytes, without a change of it; nothing
+    /// where there is none yet.
+    ///
+    /// # Errors
+    /// It cannot be read, or is a file that holds something else.
+    pub(crate) fn look(path: &Path, size: u64) -> Result<RangeSet> {
+        let on = |e: Error| e.on(path.display().to_string());
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(RangeSet::default()),
+            Err(e) => return Err(on(Error::os("open the journal", e))),
+        };
+        Ok(match read(&file).map_err(on)?.0 {
+            Some(Found { done: true, .. }) => once(0..size).filter(|all| !all.is_empty()).collect(),
+            Some(found) => found.durable,
+            None => RangeSet::default(),
+        })
+    }
+
     /// The stretches of which it has digests of this kind.
     ///
     /// # Errors
@@ -166,7 +186,7 @@ impl CopyJournal {
                 return Err(self.refuse(&format!("is of another {what}: {differs}")));
             }
         }
-        let all = std::iter::once(0..from.info().size).filter(|all| !all.is_empty()).collect();
+        let all = once(0..from.info().size).filter(|all| !all.is_empty()).collect();
         let durable = if found.done { &all } else { &found.durable };
         self.compare(from, to, durable)?;
         match found.done {

@@ -275,6 +275,7 @@ fn json_has_the_keys_of_the_reference_and_ours_the_number_of_its_form() {
             "progress",
             "diskferry copy --progress=json --source-filter='error?error-pread-rate=100%' pattern:1M null: 2>&1 || :",
         ),
+        ("plan", "diskferry copy --plan=json disk.raw null:"),
         ("zero-and-trim", "diskferry zero --json disk.raw"),
         ("zero-and-trim", "diskferry trim --json disk.raw"),
         ("prealloc", "diskferry prealloc --json --size 1M room.raw"),

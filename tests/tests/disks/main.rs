@@ -24,6 +24,7 @@ mod messages;
 mod model;
 mod nbd_names;
 mod page_cache;
+mod plan;
 mod prealloc;
 mod qemu_img;
 mod rates;

@@ -119,6 +119,19 @@ fn writing(command: Command) -> Command {
         .arg(
             flag("--synchronous", "One thread and one request at a time, whatever else is said"),
         )
+        .arg(
+            value("--plan FORM", "Copy nothing; print what would be done, as text or json")
+                .long_help(
+                    "Copy nothing, and make no target and no journal: print how much is data, in how many stretches, \
+                     what a journal or --changes leaves of it, whether the target is equal at places that are compared, \
+                     and how long the source takes to be read, by a few MiB of it",
+                )
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("text")
+                .value_parser(["text", "json"])
+                .conflicts_with_all(["max-errors", "manifest", "digest", "blkhash", "verify"]),
+        )
         .arg(flag("-v, --verbose", "Say what both ends are, and at the end what was done"))
 }
 

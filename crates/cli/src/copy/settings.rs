@@ -11,7 +11,7 @@ use transfer::DigestKind;
 use transfer::job::CopyJob;
 
 use crate::arguments::{filters, size};
-use crate::copying::{self, CopyRequest, ProofWish, TargetPromise};
+use crate::copying::{self, CopyRequest, PlanForm, ProofWish, TargetPromise};
 use crate::failure::{Failure, USAGE};
 use crate::image::{self, Source};
 use crate::output;
@@ -90,6 +90,10 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
         proof: proof(matches)?,
         salvages: copying::unread_wish(matches),
         is_verbose,
+        plans: image::word(matches, "plan").map(|form| match form {
+            "json" => PlanForm::Json,
+            _ => PlanForm::Text,
+        }),
         promise,
         warns: show != Show::Json,
         show,

@@ -3,6 +3,7 @@
 //! `dd` differ in their words, not in this.
 
 mod front;
+mod outline;
 mod promise;
 mod proof;
 mod rate;
@@ -24,6 +25,7 @@ use transfer::job::{
 };
 
 use self::front::Telling;
+pub(crate) use self::outline::PlanForm;
 pub(crate) use self::promise::TargetPromise;
 pub(crate) use self::proof::{ProofFiles, ProofWish};
 pub(crate) use self::rate::{rate, rate_of, rates};
@@ -48,6 +50,8 @@ pub(crate) struct CopyRequest {
     pub(crate) promise: TargetPromise,
     /// Says what both ends are.
     pub(crate) is_verbose: bool,
+    /// Only what would be done is printed.
+    pub(crate) plans: Option<PlanForm>,
     /// What is said of the contents at the end.
     pub(crate) proof: Option<ProofWish>,
     /// How long to wait for servers.
@@ -81,6 +85,7 @@ impl CopyRequest {
             salvages: None,
             promise: TargetPromise::Kept,
             is_verbose: false,
+            plans: None,
             proof: None,
             patience: patience::asked(matches)?,
             show: Show::Nothing,
@@ -98,6 +103,9 @@ impl CopyRequest {
 
 /// Copies.
 pub(crate) fn run(work: &CopyRequest) -> ExitResult {
+    if let Some(form) = work.plans {
+        return outline::show(work, form);
+    }
     let proof = work.proof.as_ref().map(ProofFiles::open).transpose()?;
     let digest = proof.as_ref().map(ProofFiles::of_job).transpose()?;
     let unread = work.salvages.as_ref().map(|wish| Unread::begin(wish, work)).transpose()?;

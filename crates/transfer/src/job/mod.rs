@@ -19,6 +19,7 @@
 mod create;
 mod error;
 mod made;
+mod outline;
 mod overlay;
 pub(crate) mod placed;
 mod planned;
@@ -43,6 +44,7 @@ use runtime::Context;
 pub use self::create::NewDisk;
 pub use self::error::{Advice, JobError, TargetFate};
 use self::made::MadeTarget;
+pub use self::outline::{CopyOutline, FoundTarget, OutlinedJob};
 pub use self::placed::unfinished;
 pub use self::planned::{PlannedJob, ReadyJob};
 use self::related::Related;

@@ -154,7 +154,7 @@ impl Resuming {
 }
 
 /// Refuses a job that could not go on where it was stopped.
-fn can_go_on(job: &CopyJob) -> Result<(), JobError> {
+pub(super) fn can_go_on(job: &CopyJob) -> Result<(), JobError> {
     if job.sources.len() != 1 {
         return Err(JobError::usage("a journal is of one source"));
     }

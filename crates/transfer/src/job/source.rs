@@ -83,7 +83,7 @@ impl PreparedJob {
 
 /// Opens the source as a stream, if it is one and a stream is enough for both ends. Nothing of the
 /// target is changed before the first byte has come, or the end.
-fn open_stream(job: &CopyJob) -> Result<Option<ByteStream>> {
+pub(super) fn open_stream(job: &CopyJob) -> Result<Option<ByteStream>> {
     let is_plain = job.sources.iter().all(|source| source.stack.is_plain())
         && job.target_stack.is_plain()
         && job.window.is_none()
@@ -104,13 +104,13 @@ fn open_stream(job: &CopyJob) -> Result<Option<ByteStream>> {
 
 /// What is known of the sources, once they are open.
 #[derive(Default)]
-struct OpenSources {
+pub(super) struct OpenSources {
     files: Vec<Storage>,
     versions: Vec<Option<Arc<str>>>,
 }
 
 /// Opens the sources as one disk.
-fn open_sources(
+pub(super) fn open_sources(
     job: &CopyJob,
     context: &Context,
     front: &dyn JobFront,
