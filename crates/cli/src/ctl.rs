@@ -1,17 +1,27 @@
 //! `diskferry ctl`: commands to a server that runs, at its control socket (`serve --control`).
+//!
+//! A file that is to be served is opened here, and sent along: the server's sandbox does not know
+//! its name, and it is the user of this command who must be allowed to open it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
-use device::{Error, ErrorKind, Fault};
+use device::{Error, ErrorKind, Fault, format_size, text};
+use disk::Named;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::{Value, json};
 
-use crate::arguments::{flag, json_flag, size, value};
+use crate::arguments::{filter_argument, flag, json_flag, size, value};
 use crate::failure::{ExitResult, Failure, USAGE};
+use crate::image;
 use crate::output;
 use crate::verb::Verb;
 
@@ -20,17 +30,25 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of a reply, at most.
 const REPLY: u64 = 64 << 20;
 const ACTIONS: [&str; 5] = ["add", "remove", "enable", "disable", "clear"];
+/// All commands.
+const KNOWN: &str = "list; clients; add NAME DISK; replace NAME DISK; remove NAME; kick CLIENT; \
+                     bitmap add|remove|enable|disable|clear NAME [EXPORT]";
 
 pub(crate) const VERB: Verb = Verb {
     name: "ctl",
-    summary: "List and change the bitmaps of a server that runs",
-    about: "The commands are `list`, which shows exports, clients and bitmaps, and `bitmap ACTION \
-            NAME [EXPORT]`, where ACTION is add, remove, enable, disable or clear. A bitmap records \
-            which blocks of a disk are written from then on, until the server ends; what is being \
+    summary: "Add and remove exports of a server that runs, and more",
+    about: "The commands are `list`, which shows exports and bitmaps; `clients`, which shows who is connected; `add NAME DISK`, `replace NAME \
+            DISK` and `remove NAME`, which change what is served; `kick CLIENT`, which ends one connection; and `bitmap ACTION \
+            NAME [EXPORT]`, where ACTION is add, remove, enable, disable or clear. Nobody is disconnected by an export that comes or \
+            goes: clients keep the disk that they have, and it is closed when the last of them has left; --now sends them away, with \
+            the replies that they are owed. A file is opened by this command and sent to the server, whose sandbox stays as it is. \
+            A bitmap records which blocks of a disk are written from then on, until the server ends; what is being \
             written when it is added is in it. Clients that connect from then on find it as the \
             status context qemu:dirty-bitmap:NAME.",
     example: "  diskferry serve --control vm.ctl memory:1G \\\n    \
-              --run 'diskferry ctl vm.ctl bitmap add monday && diskferry ctl vm.ctl list'",
+              --run 'diskferry ctl vm.ctl bitmap add monday && diskferry ctl vm.ctl list'\n  \
+              diskferry serve --control vm.ctl memory:1G \\\n    \
+              --run 'diskferry ctl vm.ctl add scratch memory:1M && diskferry list \"$uri\"'",
     status: "",
     usage: USAGE,
     arguments,
@@ -48,13 +66,13 @@ fn arguments(command: Command) -> Command {
                 .value_hint(ValueHint::FilePath)
                 .help("The control socket of a server (serve --control)"),
         )
-        .arg(
-            Arg::new("command")
-                .value_name("COMMAND")
-                .required(true)
-                .num_args(1..)
-                .help("list; or bitmap add|remove|enable|disable|clear NAME [EXPORT]"),
-        )
+        .arg(Arg::new("command").value_name("COMMAND").required(true).num_args(1..).help(KNOWN))
+        .arg(value("-f, --format FORMAT", "Format of the disk that is added (default raw)"))
+        .arg(filter_argument("filter", "Put a filter over it; may be repeated"))
+        .arg(flag("-r, --readonly", "Its clients may not change it"))
+        .arg(value("--description TEXT", "A sentence about it, for `list`"))
+        .arg(value("--allow RULES", "Which clients may use it, as after --allow NAME= of serve"))
+        .arg(flag("--now", "With remove and replace: send away the clients that have it"))
         .arg(value("--granularity SIZE", "What a bit stands for, a power of two (default 64K)"))
         .arg(flag("--disabled", "Add a bitmap that does not record yet"))
         .arg(json_flag())
@@ -62,6 +80,7 @@ fn arguments(command: Command) -> Command {
 
 fn run(matches: &ArgMatches) -> ExitResult {
     let request = request(matches)?;
+    let file = file_of(matches, &request)?;
     let path = matches.get_one::<PathBuf>("socket").cloned().unwrap_or_default();
     let place = path.display();
     let say = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
@@ -76,7 +95,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     stream.set_read_timeout(Some(WITHIN)).map_err(say)?;
     stream.set_write_timeout(Some(WITHIN)).map_err(say)?;
     // One that refuses us may have said why, and left.
-    let sent = stream.write_all(format!("{request}\n").as_bytes());
+    let sent = send(&mut stream, format!("{request}\n").as_bytes(), file.as_ref());
     let mut line = String::new();
     let got = BufReader::new(stream.take(REPLY)).read_line(&mut line);
     if line.is_empty() {
@@ -89,15 +108,54 @@ fn run(matches: &ArgMatches) -> ExitResult {
         let error = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
         return Err(Failure::new(format!("{place}: {error}")));
     }
-    let is_list = request.get("command").and_then(Value::as_str) == Some("list");
+    let command = request.get("command").and_then(Value::as_str);
     output::finish(|out| {
-        if matches.get_flag("json") {
-            writeln!(out, "{reply:#}")?;
-        } else if is_list {
-            list(&reply, out)?;
+        match command {
+            _ if matches.get_flag("json") => writeln!(out, "{reply:#}")?,
+            Some("list") => list(&reply, out)?,
+            Some("clients") => clients(&reply, out)?,
+            Some("remove" | "replace") => remain(&reply, &request, out)?,
+            _ => {}
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The file of a disk that is added, open; `None`: it is no file, and the server opens it.
+fn file_of(matches: &ArgMatches, request: &Value) -> Result<Option<OwnedFd>, Failure> {
+    let typed = matches.get_many::<String>("command").unwrap_or_default().nth(2);
+    let Some(disk) = typed.filter(|_| request.get("disk").is_some()) else { return Ok(None) };
+    let named = Named::parse(disk)?;
+    let Some(path) = named.path() else { return Ok(None) };
+    let is_read = request.get("read-only").and_then(Value::as_bool) == Some(true);
+    // A FIFO must not hold us up; the server refuses it.
+    let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let open = |flags| rustix::fs::open(&*text::path(path), flags, Mode::empty());
+    let opened = match is_read {
+        true => open(flags | OFlags::RDONLY),
+        false => open(flags | OFlags::RDWR),
+    };
+    opened.map(Some).map_err(|e| {
+        let error = Error::os("open", e).on(path);
+        let failure = Failure::because(&error, &error);
+        match e {
+            Errno::ACCESS | Errno::PERM | Errno::ROFS if !is_read => {
+                failure.and("; --readonly opens it to be read")
+            }
+            _ => failure,
+        }
+    })
+}
+
+/// Sends a request, and a file with it.
+fn send(stream: &mut UnixStream, bytes: &[u8], file: Option<&OwnedFd>) -> std::io::Result<()> {
+    let Some(file) = file else { return stream.write_all(bytes) };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files = [file.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    let sent = sendmsg(&*stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    stream.write_all(bytes.get(sent..).unwrap_or_default())
 }
 
 /// The server is not there, or has gone: another try may succeed.
@@ -111,12 +169,49 @@ fn request(matches: &ArgMatches) -> Result<Value, Failure> {
     let words = matches.get_many::<String>("command").unwrap_or_default();
     let words: Vec<&str> = words.map(String::as_str).collect();
     let (granularity, disabled) = (size(matches, "granularity")?, matches.get_flag("disabled"));
-    let is_add = words.get(1) == Some(&"add");
-    if !is_add && (granularity.is_some() || disabled) {
+    let (is_new, is_bitmap) = match words.first() {
+        Some(&"add" | &"replace") => (true, false),
+        Some(&"bitmap") => (false, words.get(1) == Some(&"add")),
+        _ => (false, false),
+    };
+    if !is_bitmap && (granularity.is_some() || disabled) {
         return Err(Failure::usage("--granularity and --disabled belong to `bitmap add`"));
     }
+    let word = |id| image::word(matches, id);
+    let filters: Vec<_> =
+        matches.get_many::<String>("filter").unwrap_or_default().map(String::as_str).collect();
+    let of_disk = ["format", "description", "allow"].into_iter().any(|id| word(id).is_some())
+        || matches.get_flag("readonly")
+        || !filters.is_empty();
+    if of_disk && !is_new {
+        return Err(Failure::usage(
+            "--format, --filter, --readonly, --description and --allow belong to `add` and `replace`",
+        ));
+    }
+    let now = matches.get_flag("now");
+    if now && !matches!(words.first(), Some(&"remove" | &"replace")) {
+        return Err(Failure::usage("--now belongs to `remove` and `replace`"));
+    }
     match *words.as_slice() {
-        ["list"] => Ok(json!({ "command": "list" })),
+        [command @ ("list" | "clients")] => Ok(json!({ "command": command })),
+        [command @ ("add" | "replace"), name, disk] => Ok(json!({
+            "command": command,
+            "name": name,
+            "disk": whole(disk),
+            "format": word("format"),
+            "filters": filters,
+            "description": word("description"),
+            "allow": word("allow"),
+            "read-only": matches.get_flag("readonly"),
+            "now": now,
+        })),
+        ["remove", name] => Ok(json!({ "command": "remove", "name": name, "now": now })),
+        ["kick", client] => match client.parse::<u64>() {
+            Ok(client) => Ok(json!({ "command": "kick", "client": client })),
+            Err(_) => Err(Failure::usage(format!(
+                "kick {client}: a client has a number; `clients` shows them"
+            ))),
+        },
         ["bitmap", action, name, ref rest @ ..] if ACTIONS.contains(&action) && rest.len() <= 1 => {
             Ok(json!({
                 "command": "bitmap",
@@ -127,10 +222,55 @@ fn request(matches: &ArgMatches) -> Result<Value, Failure> {
                 "disabled": disabled,
             }))
         }
-        _ => {
-            let known = "list; or bitmap add|remove|enable|disable|clear NAME [EXPORT]";
-            Err(Failure::usage(format!("ctl: no such command; there are: {known}")))
-        }
+        _ => Err(Failure::usage(format!("ctl: no such command; there are: {KNOWN}"))),
+    }
+}
+
+/// A disk by its name for a process with another working directory.
+fn whole(disk: &str) -> String {
+    let named = Named::parse(disk).ok();
+    let path = named.as_ref().and_then(Named::path).map(text::path);
+    let path = path.and_then(|path| std::path::absolute(path).ok());
+    path.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_else(|| disk.to_owned())
+}
+
+/// Who is connected, for people.
+fn clients(reply: &Value, out: &mut dyn Write) -> std::io::Result<()> {
+    let all = reply.get("clients").and_then(Value::as_array).cloned().unwrap_or_default();
+    for client in all {
+        let number = |key: &str| client.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let word = |key: &str, without: &str| {
+            let word = client.get(key).and_then(Value::as_str).unwrap_or(without);
+            text::shown(word).into_owned()
+        };
+        let export = match client.get("export").and_then(Value::as_str) {
+            Some(name) => format!("export \"{}\"", text::shown(name)),
+            None => "no export yet".to_owned(),
+        };
+        writeln!(
+            out,
+            "client {}: {}, {export}, {} s, {} requests, {} read, {} written, {} errors",
+            number("client"),
+            word("address", "unknown address"),
+            number("seconds"),
+            number("requests"),
+            format_size(number("bytes-read")),
+            format_size(number("bytes-written")),
+            number("errors"),
+        )?;
+    }
+    Ok(())
+}
+
+/// Who still has an export that went.
+fn remain(reply: &Value, request: &Value, out: &mut dyn Write) -> std::io::Result<()> {
+    let is_now = request.get("now").and_then(Value::as_bool) == Some(true);
+    match reply.get("clients").and_then(Value::as_u64).unwrap_or(0) {
+        0 => Ok(()),
+        1 if is_now => writeln!(out, "one client is sent away"),
+        n if is_now => writeln!(out, "{n} clients are sent away"),
+        1 => writeln!(out, "one client has it, and keeps it until it leaves"),
+        n => writeln!(out, "{n} clients have it, and keep it until they leave"),
     }
 }
 
@@ -139,19 +279,19 @@ fn list(reply: &Value, out: &mut dyn Write) -> std::io::Result<()> {
     let all = |value: &Value, key: &str| {
         value.get(key).and_then(Value::as_array).cloned().unwrap_or_default()
     };
-    let text = |value: &Value, key: &str| {
-        let text = value.get(key).and_then(Value::as_str).unwrap_or_default();
-        device::text::shown(text).into_owned()
+    let word = |value: &Value, key: &str| {
+        let word = value.get(key).and_then(Value::as_str).unwrap_or_default();
+        text::shown(word).into_owned()
     };
     let number = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
     let flag = |value: &Value, key: &str| value.get(key).and_then(Value::as_bool).unwrap_or(false);
     for export in all(reply, "exports") {
         let (size, clients) = (number(&export, "size"), number(&export, "clients"));
         let read_only = if flag(&export, "read-only") { ", read-only" } else { "" };
-        let (name, disk) = (text(&export, "name"), text(&export, "disk"));
+        let (name, disk) = (word(&export, "name"), word(&export, "disk"));
         writeln!(out, "export \"{name}\": {disk}, {size} bytes{read_only}, clients: {clients}")?;
         for bitmap in all(&export, "bitmaps") {
-            let name = text(&bitmap, "name");
+            let name = word(&bitmap, "name");
             if flag(&bitmap, "of-the-image") {
                 writeln!(out, "  bitmap \"{name}\": of the image")?;
                 continue;

@@ -139,6 +139,12 @@ impl Context {
         Self { debugging, ..self }
     }
 
+    /// The same for a part of the program that may end before the rest.
+    #[must_use]
+    pub fn part(&self) -> Self {
+        Self { control: self.control.part(), ..self.clone() }
+    }
+
     /// The same with a log.
     #[must_use]
     pub fn with_log(self, log: OperatorLog) -> Self {

@@ -9,6 +9,8 @@ use crate::sync::Mutex;
 #[derive(Clone, Default)]
 pub struct Control {
     hooks: Arc<Mutex<Hooks>>,
+    /// Held while what was opened ends: a second end waits for the first.
+    ending: Arc<Mutex<()>>,
     complaints: Complaints,
 }
 
@@ -55,11 +57,38 @@ struct Hooks {
     owed: Vec<Arc<dyn Fn() -> u64 + Send + Sync>>,
     stop: Option<Box<dyn Fn() + Send>>,
     stopped: bool,
+    /// Those of parts that may end before the program does.
+    parts: Vec<Control>,
 }
 
 crate::debug_as!(Control);
 
 impl Control {
+    /// A control for a part of the program that may end before the rest: what is opened with it is
+    /// told of everything that this is told of, and ends with it or with this, whichever comes
+    /// first.
+    #[must_use]
+    pub fn part(&self) -> Self {
+        let part = Self { complaints: self.complaints.clone(), ..Self::default() };
+        let whole = Arc::downgrade(&self.hooks);
+        part.when_stopped(move || {
+            if let Some(hooks) = whole.upgrade() {
+                Self::stop_all(&hooks);
+            }
+        });
+        self.hooks.lock().parts.push(part.clone());
+        part
+    }
+
+    /// A part that has ended, which this forgets.
+    pub fn forget(&self, part: &Self) {
+        self.hooks.lock().parts.retain(|other| !Arc::ptr_eq(&other.hooks, &part.hooks));
+    }
+
+    fn parts(&self) -> Vec<Self> {
+        self.hooks.lock().parts.clone()
+    }
+
     /// For what was opened: `report` is called when the user asks for a report (SIGUSR1).
     pub fn on_report(&self, report: impl FnMut() + Send + 'static) {
         self.hooks.lock().reports.push(Box::new(report));
@@ -77,6 +106,7 @@ impl Control {
         // Not under the lock: what is let go may call back.
         let all = self.hooks.lock().stopping.clone();
         all.iter().for_each(|stopping| stopping());
+        self.parts().iter().for_each(Self::stopping);
     }
 
     /// For what was opened: `end` is called once, when everything has been served or copied.
@@ -95,7 +125,8 @@ impl Control {
     #[must_use]
     pub fn owed(&self) -> u64 {
         let all = self.hooks.lock().owed.clone();
-        all.iter().fold(0, |sum, owed| sum.saturating_add(owed()))
+        let own = all.iter().fold(0, |sum: u64, owed| sum.saturating_add(owed()));
+        self.parts().iter().fold(own, |sum, part| sum.saturating_add(part.owed()))
     }
 
     /// For what was opened: adds a metric (see [`Gauge`]). `value` may be called at any time, and
@@ -113,20 +144,28 @@ impl Control {
     /// opened alive.
     pub fn measures(&self) -> impl Fn() -> Vec<Gauge> + Send + Sync + 'static {
         let hooks = Arc::downgrade(&self.hooks);
-        move || hooks.upgrade().map(|hooks| Self::measure(&hooks)).unwrap_or_default()
+        move || {
+            let mut all = Vec::new();
+            if let Some(hooks) = hooks.upgrade() {
+                Self::measure(&hooks, &mut all);
+            }
+            all
+        }
     }
 
-    fn measure(hooks: &Mutex<Hooks>) -> Vec<Gauge> {
+    fn measure(hooks: &Mutex<Hooks>, all: &mut Vec<Gauge>) {
         // Not under the lock: a callback may add one.
-        let measured = hooks.lock().measured.clone();
-        let mut all: Vec<Gauge> = Vec::new();
+        let (measured, parts) = {
+            let hooks = hooks.lock();
+            (hooks.measured.clone(), hooks.parts.clone())
+        };
         for (name, help, value) in measured {
             match all.iter_mut().find(|known| known.name == name) {
                 Some(known) => known.value = known.value.saturating_add(value()),
                 None => all.push(Gauge { name, help, value: value() }),
             }
         }
-        all
+        parts.iter().for_each(|part| Self::measure(&part.hooks, all));
     }
 
     /// For what was opened: reports what no client can be told any more. Callbacks of `on_end` may
@@ -145,7 +184,11 @@ impl Control {
 
     /// For what was opened: asks the program to stop, gracefully, as SIGTERM does.
     pub fn stop(&self) {
-        let mut hooks = self.hooks.lock();
+        Self::stop_all(&self.hooks);
+    }
+
+    fn stop_all(hooks: &Mutex<Hooks>) {
+        let mut hooks = hooks.lock();
         hooks.stopped = true;
         if let Some(stop) = &hooks.stop {
             stop();
@@ -158,11 +201,14 @@ impl Control {
         let mut reports = std::mem::take(&mut self.hooks.lock().reports);
         reports.iter_mut().for_each(|report| report());
         self.hooks.lock().reports.append(&mut reports);
+        self.parts().iter().for_each(Self::report);
     }
 
     /// For the program: everything has been served or copied. Call it before the devices go. What
     /// was opened last comes first: it passes on what it still holds to what is below.
     pub fn end(&self) {
+        self.parts().iter().rev().for_each(Self::end);
+        let _alone = self.ending.lock();
         let ends = std::mem::take(&mut self.hooks.lock().ends);
         ends.into_iter().rev().for_each(|end| end());
     }
@@ -175,5 +221,36 @@ impl Control {
             stop();
         }
         hooks.stop = Some(Box::new(stop));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    #[test]
+    fn a_part_ends_by_itself_or_with_the_whole_and_never_twice() {
+        let (whole, ended) = (Control::default(), Arc::new(AtomicUsize::new(0)));
+        let parts = [whole.part(), whole.part()];
+        for part in &parts {
+            let ended = ended.clone();
+            part.on_end(move || _ = ended.fetch_add(1, SeqCst));
+            part.on_owed(|| 5);
+        }
+        assert_eq!(whole.owed(), 10);
+        let [first, _] = &parts;
+        first.end();
+        whole.forget(first);
+        assert_eq!((ended.load(SeqCst), whole.owed()), (1, 5));
+        whole.end();
+        whole.end();
+        assert_eq!(ended.load(SeqCst), 2);
+        let stopped = Arc::new(AtomicUsize::new(0));
+        let told = stopped.clone();
+        whole.when_stopped(move || _ = told.fetch_add(1, SeqCst));
+        first.stop();
+        assert_eq!(stopped.load(SeqCst), 1);
     }
 }

@@ -1,10 +1,12 @@
 //! The exports of a server: names, devices, and what a handshake advertises of them.
 
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::access::Rules;
 use device::{Edge, Identity, Info, Peer};
-use runtime::RwLock;
+use runtime::{Mutex, RwLock};
 use wire::constants::BASE_ALLOCATION;
 use wire::{BlockConstraints, ExportOffer, TransmissionFlags};
 
@@ -80,11 +82,70 @@ pub(crate) enum Access {
     Hidden,
 }
 
-/// All exports of a server. The set is fixed while it runs.
+/// All exports of a server, which may come and go while it runs. All clones are one.
 #[derive(Clone, Debug, Default)]
-pub struct Exports {
-    list: Vec<Export>,
-    default: Option<usize>,
+pub struct Exports(Arc<RwLock<ExportSet>>);
+
+#[derive(Debug, Default)]
+struct ExportSet {
+    list: Vec<Arc<HeldExport>>,
+    default: Option<String>,
+}
+
+type AtEnd = Box<dyn FnOnce() + Send>;
+
+/// An export for as long as it is in the list, or a client has it.
+pub(crate) struct HeldExport {
+    export: Export,
+    /// What is done when the last client has left, once it is not in the list any more.
+    end: Mutex<Option<AtEnd>>,
+    /// Those that have it are dismissed, and so is one that gets it just now.
+    closed: AtomicBool,
+}
+
+runtime::debug_as!(HeldExport, |it| "HeldExport({:?})", it.export);
+
+impl Deref for HeldExport {
+    type Target = Export;
+
+    fn deref(&self) -> &Export {
+        &self.export
+    }
+}
+
+impl HeldExport {
+    fn of(export: Export) -> Arc<Self> {
+        Arc::new(Self { export, end: Mutex::default(), closed: AtomicBool::new(false) })
+    }
+
+    /// No client may have it any more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// It has left the list. The device stays until `end` is done.
+    fn withdrawn(&self, end: impl FnOnce() + Send + 'static) {
+        let edge = self.export.edge.clone();
+        *self.end.lock() = Some(Box::new(move || {
+            end();
+            drop(edge);
+        }));
+    }
+}
+
+impl Drop for HeldExport {
+    fn drop(&mut self) {
+        // Elsewhere: it may wait for a disk, and this may be a reactor.
+        if let Some(end) = self.end.lock().take() {
+            let thread = std::thread::Builder::new().name("export-end".into());
+            // Without a thread the end of the program does it.
+            let _ = thread.spawn(move || runtime::contained("the end of an export", end));
+        }
+    }
 }
 
 impl Exports {
@@ -94,40 +155,77 @@ impl Exports {
         Self::default()
     }
 
-    /// Adds an export. Returns false if the name is taken.
-    pub fn add(&mut self, export: Export) -> bool {
-        if self.list.iter().any(|e| e.name == export.name) {
+    /// Adds an export, for clients that ask for it from then on. Returns false if the name is
+    /// taken.
+    pub fn add(&self, export: Export) -> bool {
+        let mut set = self.0.write();
+        if set.list.iter().any(|other| other.name == export.name) {
             return false;
         }
-        self.list.push(export);
+        set.list.push(HeldExport::of(export));
         true
+    }
+
+    /// Takes an export out of the list, or puts `instead` in its place, which has the same name.
+    /// Clients that have it keep it, and `end` is called, in a thread of its own, when the last of
+    /// them has left. Returns it; `None`: there is none of that name.
+    pub(crate) fn withdraw(
+        &self,
+        name: &str,
+        instead: Option<Export>,
+        end: impl FnOnce() + Send + 'static,
+    ) -> Option<Arc<HeldExport>> {
+        let mut set = self.0.write();
+        let at = set.list.iter().position(|export| export.name == name)?;
+        let gone = match instead {
+            Some(export) => std::mem::replace(set.list.get_mut(at)?, HeldExport::of(export)),
+            None => set.list.remove(at),
+        };
+        gone.withdrawn(end);
+        Some(gone)
     }
 
     /// Names the export for clients that ask for the empty name. Returns false if there is none of
     /// that name.
-    pub fn set_default(&mut self, name: &str) -> bool {
-        self.default = self.list.iter().position(|e| e.name == name);
-        self.default.is_some()
+    pub fn set_default(&self, name: &str) -> bool {
+        let mut set = self.0.write();
+        let is_there = set.list.iter().any(|export| export.name == name);
+        if is_there {
+            set.default = Some(name.to_owned());
+        }
+        is_there
     }
 
-    pub(crate) fn list(&self) -> &[Export] {
-        &self.list
+    pub(crate) fn list(&self) -> Vec<Arc<HeldExport>> {
+        self.0.read().list.clone()
     }
 
     /// The export for a name; the default one for the empty name; for any other name, the one whose
     /// device has names of its own.
-    pub(crate) fn find(&self, name: &str) -> Option<&Export> {
-        self.list
-            .iter()
-            .find(|e| e.name == name)
-            .or_else(|| self.default.filter(|_| name.is_empty()).and_then(|i| self.list.get(i)))
-            .or_else(|| self.chosen_by_name())
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<HeldExport>> {
+        let set = self.0.read();
+        let found = set.named(name).or_else(|| set.default().filter(|_| name.is_empty()));
+        found.or_else(|| set.chosen_by_name()).cloned()
     }
 
     /// The export under which clients may choose a disk by any name, if there is one.
-    pub(crate) fn chosen_by_name(&self) -> Option<&Export> {
-        let default = self.default.and_then(|i| self.list.get(i)).into_iter();
-        default.chain(&self.list).find(|export| export.edge.device().is_chosen_by_name())
+    pub(crate) fn chosen_by_name(&self) -> Option<Arc<HeldExport>> {
+        self.0.read().chosen_by_name().cloned()
+    }
+}
+
+impl ExportSet {
+    fn named(&self, name: &str) -> Option<&Arc<HeldExport>> {
+        self.list.iter().find(|export| export.name == name)
+    }
+
+    fn default(&self) -> Option<&Arc<HeldExport>> {
+        self.named(self.default.as_deref()?)
+    }
+
+    fn chosen_by_name(&self) -> Option<&Arc<HeldExport>> {
+        let all = self.default().into_iter().chain(&self.list);
+        all.into_iter().find(|export| export.edge.device().is_chosen_by_name())
     }
 }
 

@@ -133,6 +133,7 @@ pub const LIMITS: &[ServerLimit] = &[
         "64 KiB, and 10 s, as for its reply",
         "the server closes the connection",
     ),
+    fixed("Exports, with those that `ctl` adds", "10 000", "more are refused"),
     fixed("Bitmaps that `ctl` adds to an export", "64, each of 64 MiB", "more are refused"),
     fixed("Stopping", "30 s", "the program ends with status 1"),
 ];

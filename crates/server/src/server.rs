@@ -17,6 +17,7 @@ use crate::connection::Common;
 use crate::exports::Exports;
 use crate::leavers::Leavers;
 use crate::metrics::{Live, Metrics};
+use crate::present::PresentClients;
 use crate::reactor::{Driver, Reactor, STOP};
 use crate::shared::Shared;
 use crate::terms::{Options, Terms};
@@ -67,6 +68,7 @@ impl Server {
             buffers: BufferPool::new(shelf(options.memory)),
             log: options.log.clone(),
             leavers: Leavers::default(),
+            present: PresentClients::default(),
             clients: AtomicU64::new(0),
         });
         let shared = Arc::new(Shared::new(common, reactors));

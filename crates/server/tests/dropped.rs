@@ -77,7 +77,7 @@ fn a_client_that_is_to_be_dropped_gets_no_answer_and_others_are_served() {
     ];
     for (way, edge) in edges.into_iter().enumerate() {
         let (name, description) = Default::default();
-        let mut exports = Exports::new();
+        let exports = Exports::new();
         assert!(exports.add(Export {
             name,
             description,

@@ -40,7 +40,7 @@ fn export(name: &str, edge: Edge, rules: Option<&str>) -> Export {
 }
 
 fn serve(exports: Vec<Export>) -> (Server, PathBuf) {
-    let mut all = Exports::new();
+    let all = Exports::new();
     exports.into_iter().for_each(|export| assert!(all.add(export)));
     let listener = Listener::private().unwrap();
     let ListenAddress::Unix(path) = listener.place().clone() else { panic!("not a Unix socket") };

@@ -12,6 +12,7 @@ mod filters_blocksize_policy;
 mod filters_noparallel;
 mod filters_traffic;
 mod frozen;
+mod hot_exports;
 mod http;
 mod limits;
 mod metrics;

@@ -3,7 +3,7 @@
 use device::Edge;
 use disk::{Named, OpenOptions, Opened, Stack};
 use runtime::Context;
-use server::control::ControlledExport;
+use server::control::{ControlledExport, ExportEnd};
 use server::{Allowed, Export, Exports, LiveBitmaps};
 
 use super::disks::Disk;
@@ -25,8 +25,9 @@ pub(super) struct OpenExport {
     pub(super) size: u64,
     pub(super) is_read_only: bool,
     pub(super) allow: Allowed,
-    /// Those that the control socket starts, if there is one.
-    bitmaps: Option<LiveBitmaps>,
+    /// The bitmaps that the control socket starts, and its end when that removes it, if there is
+    /// one.
+    live: Option<(LiveBitmaps, ExportEnd)>,
 }
 
 /// Opens every disk, with filters of its own over it. The first is also the default export, unless
@@ -35,13 +36,15 @@ pub(super) fn open(
     settings: &Settings,
     context: &Context,
 ) -> Result<(Exports, Vec<OpenExport>), Failure> {
-    let (mut exports, mut served) = (Exports::new(), Vec::new());
+    let (exports, mut served) = (Exports::new(), Vec::new());
     for disk in &settings.disks {
-        let mut export = open_one(settings, disk, context)?;
-        let layered = settings.control.as_ref().map(|_| LiveBitmaps::over(&export.edge));
-        let bitmaps = layered.map(|(edge, bitmaps)| {
+        // What can be removed ends by itself.
+        let part = settings.control.as_ref().map(|_| context.part());
+        let mut export = open_one(settings, disk, part.as_ref().unwrap_or(context))?;
+        let live = part.map(|part| {
+            let (edge, bitmaps) = LiveBitmaps::over(&export.edge);
             export.edge = edge;
-            bitmaps
+            (bitmaps, end_of(part, context))
         });
         served.push(OpenExport {
             name: disk.export.clone(),
@@ -50,7 +53,7 @@ pub(super) fn open(
             size: export.edge.info().size,
             is_read_only: export.is_read_only(),
             allow: export.allow.clone(),
-            bitmaps,
+            live,
         });
         if !exports.add(export) {
             return Err(Failure::usage(format!("two exports are named `{}`", disk.export)));
@@ -67,16 +70,30 @@ pub(super) fn open(
 /// What the control socket knows of them.
 pub(super) fn controlled(settings: &Settings, served: &[OpenExport]) -> Vec<ControlledExport> {
     let of = |export: &OpenExport| {
+        let (bitmaps, end) = export.live.clone()?;
+        let is_default = settings.default_name() == Some(&*export.name);
+        let is_this = |name: &str| name == export.name || name.is_empty() && is_default;
         Some(ControlledExport {
             name: export.name.clone(),
             disk: export.disk.clone(),
             size: export.size,
             is_read_only: export.is_read_only,
-            is_default: settings.default_name() == Some(&*export.name),
-            bitmaps: export.bitmaps.clone()?,
+            is_default,
+            is_attached: settings.points.iter().any(|point| is_this(&point.export)),
+            bitmaps,
+            end,
         })
     };
     served.iter().filter_map(of).collect()
+}
+
+/// What ends the part of a context that an export was opened with.
+pub(super) fn end_of(part: Context, whole: &Context) -> ExportEnd {
+    let whole = whole.control.clone();
+    ExportEnd::new(move || {
+        part.control.end();
+        whole.forget(&part.control);
+    })
 }
 
 fn open_one(settings: &Settings, disk: &Disk, context: &Context) -> Result<Export, Failure> {

@@ -11,6 +11,7 @@ mod disks;
 mod dump;
 mod encryption;
 mod exports;
+mod hot;
 mod identity;
 mod listening;
 mod notify;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use attach::{Attachment, ReadyPoint};
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use rustix::process::{Pid, getppid};
+use server::control::Controlled;
 use server::{ListenAddress, Listener, Server, Severity};
 
 use crate::failure::{ExitResult, Failure, USAGE};
@@ -48,6 +50,7 @@ use crate::words::Words;
 use captive::{CommandEnvironment, End, Event, wait_for_end};
 use daemon::Ready;
 use exports::OpenExport;
+use hot::HotDisks;
 use notify::Notify;
 use pidfile::PidFile;
 use points::ExportPoint;
@@ -255,8 +258,13 @@ impl ServeProcess<'_> {
         self.attach(beside.points, &server, &served, places.is_empty(), &context)?;
         tell_of(&server, beside.metrics, &context)?;
         if let Some(listener) = beside.control {
-            let exports = exports::controlled(settings, &served);
-            server::control::start(listener, exports, settings.options.log.clone())?;
+            let about = Controlled {
+                exports: exports::controlled(settings, &served),
+                live: server.live(),
+                opener: Box::new(HotDisks::new(settings, &context)),
+                log: settings.options.log.clone(),
+            };
+            server::control::start(listener, about)?;
         }
         let held = self.sandbox.shut()?;
         settings.options.log.event(Severity::Info, None, None, format_args!("sandbox: {held}"));

@@ -29,7 +29,7 @@ fn hangs_up(server: &Server) -> Arc<TestDevice> {
 /// Serves it, and answers with the socket.
 fn serve(disk: &Server) -> (server::Server, PathBuf) {
     let edge = hangs_up(disk).edge(&WorkPool::new(2));
-    let mut exports = server::Exports::new();
+    let exports = server::Exports::new();
     let (name, description, read_only) = (String::new(), String::new(), false);
     assert!(exports.add(server::Export {
         name,

@@ -79,7 +79,7 @@ impl DiskServer {
             let edge = disk::open(&named, &stack, &options, &context)?.edge;
             let listener = listen(unix.as_ref(), tcp)?;
             let uri = uri(listener.place(), &export);
-            let mut exports = Exports::new();
+            let exports = Exports::new();
             let description = edge.info().description.clone();
             let name = export.clone();
             exports.add(Export { name, description, edge, read_only, allow: Allowed::default() });

@@ -27,6 +27,7 @@ use crate::leavers::Leavers;
 use crate::link::{LINGER, Link, Out};
 use crate::log::{ServerLog, Severity, Voice};
 use crate::metrics::{Metrics, Reason, Tally};
+use crate::present::PresentClients;
 use crate::terms::{Options, Terms};
 use opener::ExportOpener;
 use pace::{Moved, Pace, Standstill};
@@ -59,6 +60,7 @@ pub(crate) struct Common {
     pub(crate) buffers: BufferPool,
     pub(crate) log: ServerLog,
     pub(crate) leavers: Leavers,
+    pub(crate) present: PresentClients,
     /// How many clients have connected.
     pub(crate) clients: AtomicU64,
 }
@@ -156,6 +158,7 @@ impl Connection {
     pub(crate) fn new(link: Arc<Link>, peer: &Peer, common: Arc<Common>) -> Self {
         let voice = Arc::new(Voice::new(common.log.clone(), peer));
         voice.event(Severity::Info, format_args!("connected"));
+        common.present.enter(&link, &voice);
         let opener = ExportOpener::new(common.clone(), link.clone(), voice.clone());
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
@@ -251,9 +254,14 @@ impl Connection {
         self.keeps.resize(if kept > 1024 { kept } else { 0 });
     }
 
-    /// The server stops: no more requests are taken.
+    /// It was dismissed, and does not end yet.
+    pub(crate) fn is_to_leave(&self) -> bool {
+        self.stops.is_none() && self.link.is_dismissed()
+    }
+
+    /// The server stops, or the client is dismissed: no more requests are taken.
     pub(crate) fn stop(&mut self, turn: &mut Turn) -> AfterTurn {
-        self.ends("the server stops");
+        self.ends(if self.link.is_dismissed() { "it was dismissed" } else { "the server stops" });
         self.was_idle = self.is_idle();
         self.stops = Some(Standstill::new(Instant::now()));
         match self.phase {
@@ -402,6 +410,7 @@ impl Connection {
 
     /// It has been closed.
     pub(crate) fn ended(&self) {
+        self.common.present.left(self.link.client());
         // Its account may live on, with what is in flight for it.
         self.link.account().is_complete();
         self.voice.ended(self.why.unwrap_or("the client has gone"));

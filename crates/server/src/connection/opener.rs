@@ -16,7 +16,7 @@ use wire::constants::reply::{ERR_POLICY, ERR_UNKNOWN};
 use wire::{BlockConstraints, ExportOffer, OptionRefusal};
 
 use super::Common;
-use crate::exports::{Access, Export, contexts, enforced};
+use crate::exports::{Access, Export, HeldExport, contexts, enforced};
 use crate::leavers::PATIENCE;
 use crate::link::Link;
 use crate::log::{Severity, Voice, quoted};
@@ -43,6 +43,7 @@ pub(super) struct ExportOpener {
 /// The export that was last asked for, and its device's answer.
 struct Chosen {
     name: String,
+    export: Arc<HeldExport>,
     since: Instant,
     answer: Awaited<Answer>,
 }
@@ -67,18 +68,22 @@ impl ExportOpener {
     }
 
     /// The device for the client, and the sizes that bind it, once `open` has succeeded.
-    pub(super) fn enter(&self, name: &str) -> Option<(Edge, BlockConstraints)> {
+    pub(super) fn enter(&self, name: &str) -> Option<(Arc<HeldExport>, Edge, BlockConstraints)> {
         let export = self.granted(name)?;
-        let edge = self.edge(export, name)?.ok()?;
+        let edge = self.edge(name)?.ok()?;
         *self.chosen.lock() = None;
         let sizes = enforced(edge.info());
-        Some((edge, sizes))
+        Some((export, edge, sizes))
     }
 
     /// The client is served from now on.
-    pub(super) fn entered(&self, name: &str) {
-        if let Some(export) = self.common.exports.find(name).filter(|e| !e.is_read_only()) {
+    pub(super) fn entered(&self, export: &Arc<HeldExport>) {
+        if !export.is_read_only() {
             self.common.leavers.enter(&export.name, &self.link);
+        }
+        self.common.present.chose(self.link.client(), export);
+        if export.is_closed() {
+            self.link.dismiss();
         }
     }
 
@@ -95,10 +100,17 @@ impl ExportOpener {
         export.allow.access(&stream.peer(), stream.identity().as_deref())
     }
 
+    /// The export for a name: the one that was asked for last, even if another has its name by now.
+    fn found(&self, name: &str) -> Option<Arc<HeldExport>> {
+        let chosen = self.chosen.lock();
+        let chosen = chosen.as_ref().filter(|chosen| chosen.name == name);
+        let chosen = chosen.map(|chosen| chosen.export.clone());
+        chosen.or_else(|| self.common.exports.find(name))
+    }
+
     /// The export for a name, if this client may use it.
-    fn granted(&self, name: &str) -> Option<&Export> {
-        let export = self.common.exports.find(name)?;
-        (self.access(export) == Access::Granted).then_some(export)
+    fn granted(&self, name: &str) -> Option<Arc<HeldExport>> {
+        self.found(name).filter(|export| self.access(export) == Access::Granted)
     }
 
     /// The answer for a name that does not exist for this client. It is the one for names that may
@@ -123,13 +135,13 @@ impl ExportOpener {
     }
 
     /// The device's answer, if it is there.
-    fn edge(&self, export: &Export, name: &str) -> Option<Result<Edge>> {
+    fn edge(&self, name: &str) -> Option<Result<Edge>> {
         let chosen = self.chosen.lock();
         let chosen = chosen.as_ref().filter(|c| c.name == name)?;
         let answer = chosen.answer.lock();
         Some(match answer.as_ref()? {
-            Ok(Some(device)) => Ok(export.edge.beside(device.clone())),
-            Ok(None) => Ok(export.edge.clone()),
+            Ok(Some(device)) => Ok(chosen.export.edge.beside(device.clone())),
+            Ok(None) => Ok(chosen.export.edge.clone()),
             Err(e) => Err(e.duplicate()),
         })
     }
@@ -153,17 +165,18 @@ impl ExportOpener {
     }
 
     /// The export whose device has names of its own, if this client may use it.
-    fn chosen_by_name(&self) -> Option<&Export> {
+    fn chosen_by_name(&self) -> Option<Arc<HeldExport>> {
         let export = self.common.exports.chosen_by_name()?;
-        (self.access(export) == Access::Granted).then_some(export)
+        (self.access(&export) == Access::Granted).then_some(export)
     }
 
     /// Asks the device; its answer may come at once or wake the connection later.
-    fn ask(&self, export: &Export, name: &str) {
+    fn ask(&self, export: &Arc<HeldExport>, name: &str) {
         let (answer, done) = self.awaited();
         let (name, since) = (name.to_owned(), Instant::now());
         let client = self.client(&name);
-        *self.chosen.lock() = Some(Chosen { name, since, answer });
+        let chosen = Chosen { name, export: export.clone(), since, answer };
+        *self.chosen.lock() = Some(chosen);
         export.edge.device().connect(&client, Box::new(done));
     }
 
@@ -191,7 +204,7 @@ impl wire::ExportCatalog for ExportOpener {
     fn list(&self) -> std::result::Result<Vec<(String, String)>, OptionRefusal> {
         let list = self.common.exports.list();
         let there = list.iter().filter(|export| self.access(export) == Access::Granted);
-        let named = |e: &Export| (e.name.clone(), e.described(e.edge.info()));
+        let named = |e: &Arc<HeldExport>| (e.name.clone(), e.described(e.edge.info()));
         let answer = self.listed.lock().take();
         let names = answer.and_then(|answer| answer.lock().take());
         let (Some(chosen), Some(names)) = (self.chosen_by_name(), names) else {
@@ -209,19 +222,24 @@ impl wire::ExportCatalog for ExportOpener {
         let Some(export) = self.chosen_by_name() else { return true };
         let asked = self.listed.lock().is_some();
         if !asked {
-            self.ask_for_names(export);
+            self.ask_for_names(&export);
         }
         self.listed.lock().as_ref().is_some_and(|answer| answer.lock().is_some())
     }
 
     fn is_ready(&self, name: &str) -> bool {
+        // Each option is about what has the name now.
+        let now = self.common.exports.find(name);
+        self.chosen
+            .lock()
+            .take_if(|chosen| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &chosen.export)));
         let Some(export) = self.granted(name) else { return true };
         let asked = self.chosen.lock().as_ref().is_some_and(|c| c.name == name);
         if !asked {
-            self.ask(export, name);
+            self.ask(&export, name);
         }
-        let is_there = self.edge(export, name).is_some();
-        let waits = is_there && self.must_wait(export);
+        let is_there = self.edge(name).is_some();
+        let waits = is_there && self.must_wait(&export);
         self.waits_for_leavers.store(waits, Ordering::Relaxed);
         is_there && !waits
     }
@@ -231,7 +249,7 @@ impl wire::ExportCatalog for ExportOpener {
             return Ok(vec![BASE_ALLOCATION.to_owned()]);
         };
         // A client's own device, if it has one already; `open` notices if another is needed.
-        let own = self.edge(export, name).and_then(Result::ok);
+        let own = self.edge(name).and_then(Result::ok);
         if let Some(own) = own {
             return Ok(contexts(own.info()));
         }
@@ -241,12 +259,12 @@ impl wire::ExportCatalog for ExportOpener {
     }
 
     fn open(&self, name: &str) -> std::result::Result<ExportOffer, OptionRefusal> {
-        let found = self.common.exports.find(name).map(|export| (export, self.access(export)));
+        let found = self.found(name).map(|export| (self.access(&export), export));
         let export = match found {
-            Some((export, Access::Granted)) => export,
-            Some((_, Access::NeedsTls)) => return Err(OptionRefusal::tls_required()),
+            Some((Access::Granted, export)) => export,
+            Some((Access::NeedsTls, _)) => return Err(OptionRefusal::tls_required()),
             // Clients that may not use it are not told that it exists.
-            Some((_, Access::Hidden)) => {
+            Some((Access::Hidden, _)) => {
                 let what = format_args!("the export {} is not for this client", quoted(name));
                 self.voice.event(Severity::Warning, what);
                 return Err(self.unknown());
@@ -257,7 +275,7 @@ impl wire::ExportCatalog for ExportOpener {
                 return Err(self.unknown());
             }
         };
-        match self.edge(export, name) {
+        match self.edge(name) {
             Some(Ok(edge)) => Ok(export.offer(name, &edge)),
             Some(Err(e)) => {
                 // The client may ask again, and the device may then accept it.

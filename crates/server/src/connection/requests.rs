@@ -290,20 +290,19 @@ impl Connection {
 
     fn transmit(&mut self, mut session: Negotiated) {
         match self.opener.enter(&session.export) {
-            Some((edge, enforced)) => {
+            Some((export, edge, enforced)) => {
                 // The sizes that are advertised and those that are enforced may differ.
                 session.blocks = enforced;
-                self.opener.entered(&session.export);
+                self.opener.entered(&export);
                 self.voice.chose(&session.export);
                 self.voice.event(Severity::Info, format_args!("opened"));
                 // By the export's own name, whatever name was asked for.
-                let export = self.common.exports.find(&session.export);
-                let name = export.map_or(session.export.as_str(), |export| &export.name);
-                let tally = self.common.metrics.of(name);
+                let tally = self.common.metrics.of(&export.name);
                 self.tally = Some(tally.clone());
                 self.phase = Phase::Transmission(Arc::new(Served {
                     session,
                     edge,
+                    _export: export,
                     account: self.link.account().clone(),
                     buffers: self.common.buffers.clone(),
                     voice: self.voice.clone(),
@@ -311,7 +310,7 @@ impl Connection {
                     known: Mutex::default(),
                 }));
             }
-            // The handshake has just found it; exports do not change while we run.
+            // The handshake has just found it, and has it still.
             None => self.finish(true),
         }
     }

@@ -24,6 +24,7 @@ use runtime::Mutex;
 use wire::{Command, CommandFlags, ErrorCode, Negotiated, ReplyWriter, Request};
 
 use crate::budget::{Account, Share};
+use crate::exports::HeldExport;
 use crate::gather::Gather;
 use crate::link::Link;
 use crate::log::Voice;
@@ -43,6 +44,8 @@ const FLOOR: u64 = 8 << 10;
 pub(crate) struct Served {
     pub(crate) session: Negotiated,
     pub(crate) edge: Edge,
+    /// The export ends when no client has it.
+    pub(crate) _export: Arc<HeldExport>,
     pub(crate) account: Arc<Account>,
     pub(crate) buffers: BufferPool,
     pub(crate) voice: Arc<Voice>,

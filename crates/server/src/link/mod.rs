@@ -59,6 +59,8 @@ pub(crate) struct Link {
     settled: AtomicBool,
     /// While it does not read, it wants to be called when the peer sends no more.
     hears_end: AtomicBool,
+    /// The client is to leave.
+    dismissed: AtomicBool,
 }
 
 runtime::debug_as!(Link, |it| "Link({:?})", it.stream);
@@ -88,6 +90,7 @@ impl Link {
             paused: AtomicBool::new(false),
             settled: AtomicBool::new(false),
             hears_end: AtomicBool::new(false),
+            dismissed: AtomicBool::new(false),
         }
     }
 
@@ -144,6 +147,16 @@ impl Link {
     /// No more requests will be taken, and the reactor does not check the inbox again.
     pub(crate) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
+    }
+
+    /// The client is to leave. Its reactor is called, and takes no more requests of it.
+    pub(crate) fn dismiss(&self) {
+        self.dismissed.store(true, Ordering::SeqCst);
+        self.bell.call(self.token);
+    }
+
+    pub(crate) fn is_dismissed(&self) -> bool {
+        self.dismissed.load(Ordering::SeqCst)
     }
 
     /// Whether no more requests will be taken, and all are done.

@@ -10,6 +10,7 @@ use device::{Peer, format_size};
 use wire::Command;
 
 use super::{ServerLog, Severity};
+use crate::present::ClientStatus;
 
 /// Failed requests of one client that are logged one by one; more are counted.
 const FAILURES: u64 = 10;
@@ -93,6 +94,16 @@ impl Voice {
         self.asked.request(command, bytes);
     }
 
+    /// Who the client is, and what it has asked for so far. Its number and export are not known
+    /// here.
+    pub(crate) fn status(&self) -> ClientStatus {
+        let Asked { since, requests, read, written, errors } = &self.asked;
+        let [requests, read, written, errors] =
+            [requests, read, written, errors].map(|count| count.load(Ordering::Relaxed));
+        let (address, age) = (self.peer.clone(), since.elapsed());
+        ClientStatus { number: 0, address, export: None, age, requests, errors, read, written }
+    }
+
     /// Counts a reply that is an error.
     pub(crate) fn refused(&self) {
         self.asked.errors.fetch_add(1, Ordering::Relaxed);
@@ -104,13 +115,11 @@ impl Voice {
         if failures > FAILURES {
             self.event(Severity::Error, format_args!("{failures} requests have failed in all"));
         }
-        let Asked { since, requests, read, written, errors } = &self.asked;
-        let [requests, read, written, errors] =
-            [requests, read, written, errors].map(|count| count.load(Ordering::Relaxed));
+        let ClientStatus { requests, errors, read, written, age, .. } = self.status();
         if requests == 0 && errors == 0 {
             return self.event(Severity::Info, format_args!("ended: {why}"));
         }
-        let seconds = since.elapsed().as_secs_f64();
+        let seconds = age.as_secs_f64();
         let (read, written) = (format_size(read), format_size(written));
         self.event(
             Severity::Info,

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use runtime::{Gauge, Mutex};
 
+use crate::exports::Export;
+use crate::present::ClientStatus;
 use crate::shared::Shared;
 use crate::terms::Options;
 pub(crate) use tally::{Answered, Tally};
@@ -125,6 +127,40 @@ impl Live {
         let Some(shared) = self.0.upgrade() else { return };
         shared.common.terms.change(options);
         shared.common.budget.set_limit(options.memory);
+    }
+
+    /// The clients that are connected.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientStatus> {
+        self.0.upgrade().map_or_else(Vec::new, |shared| shared.common.present.list())
+    }
+
+    /// Sends the client of this number away: it gets the replies that it is owed, and no more.
+    /// Returns false if it is not there.
+    #[must_use]
+    pub fn dismiss(&self, number: u64) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.common.present.dismiss(number))
+    }
+
+    /// Serves an export from now on. Returns false if the name is taken, or the server has ended.
+    #[must_use]
+    pub fn add(&self, export: Export) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.common.exports.add(export))
+    }
+
+    /// Serves an export no longer, or `instead`, which has the same name, in its place. New clients
+    /// do not find it; `now`: those that have it are dismissed, otherwise they keep it. `end` is
+    /// called, in a thread of its own, when the last of them has left. Returns how many clients
+    /// have it; `None`: there is none of that name.
+    pub fn withdraw(
+        &self,
+        name: &str,
+        (instead, now): (Option<Export>, bool),
+        end: impl FnOnce() + Send + 'static,
+    ) -> Option<usize> {
+        let common = &self.0.upgrade()?.common;
+        let gone = common.exports.withdraw(name, instead, end)?;
+        Some(if now { common.present.dismiss_all(&gone) } else { common.present.count(&gone) })
     }
 
     /// Whether it still works: each thread that serves clients completes a turn within `limit`.

@@ -257,6 +257,9 @@ impl Reactor {
 
     fn turn(&mut self, Due { token, readable, writable }: Due) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
+        if connection.is_to_leave() {
+            return self.stop_connection(token);
+        }
         let turn = &mut self.turn;
         let (after, deferred) =
             deferring(|| contained("a connection", || connection.turn(turn, readable, writable)));

@@ -21,7 +21,7 @@ pub(crate) fn disk(name: &str) -> Edge {
 
 /// Serves a disk as the default export, on the socket that is answered.
 pub(crate) fn serve(edge: Edge, options: Options) -> (Server, PathBuf) {
-    let mut exports = Exports::new();
+    let exports = Exports::new();
     let (name, description) = Default::default();
     let read_only = !edge.info().abilities.write;
     assert!(exports.add(Export { name, description, edge, read_only, allow: Allowed::default() }));

@@ -1,23 +1,35 @@
-//! The control socket: bitmaps of a running server are listed, started and stopped.
+//! The control socket: exports, clients and bitmaps of a running server are listed and changed.
 //!
 //! A client sends lines, each a JSON object, and gets a line for each: `{"error": …}`, or what it
-//! asked for. Only the user that the server runs as, and root, are answered (SO_PEERCRED; the
+//! asked for. With a request that adds a disk it may send the file, open (SCM_RIGHTS): then the
+//! server, which may be confined, opens nothing by name. Only the user that the server runs as, and root, are answered (SO_PEERCRED; the
 //! socket's file has mode 0600, too). A thread waits for clients, and each has a thread of its own;
 //! their number, the length of a line and the time for each are limited. None of this runs on a
 //! reactor, and no lock is held while a client is waited for, so a client that holds the socket up
 //! holds up no disk.
 
+mod bitmap;
+mod hot;
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use device::{Error, Peer, Result};
-use net::{Listener, Received, SocketRights, Stream, Until};
+use net::{Listener, SocketRights, Stream, Until};
+use runtime::RwLock;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::{Value, json};
 
-use crate::bitmaps::{BitmapAction, BitmapStatus, LiveBitmaps, USUAL_GRANULARITY};
-use crate::{ServerLog, Severity};
+use crate::bitmaps::{BitmapStatus, LiveBitmaps};
+use crate::metrics::Live;
+use crate::{Export, ServerLog};
+pub use hot::WantedExport;
 
 /// Clients at a time.
 const CLIENTS: usize = 8;
@@ -41,8 +53,80 @@ pub struct ControlledExport {
     pub is_read_only: bool,
     /// It is the one for clients that name none.
     pub is_default: bool,
+    /// It is attached in this machine, and stays.
+    pub is_attached: bool,
     /// Its bitmaps.
     pub bitmaps: LiveBitmaps,
+    /// What is done when it has gone.
+    pub end: ExportEnd,
+}
+
+/// Opens disks for exports that come while the server runs. Any thread may call it, several at
+/// once.
+pub trait DiskOpener: Send + Sync {
+    /// The export, open; `file` came with the request, and is the disk or the image that it lies
+    /// in.
+    ///
+    /// # Errors
+    /// It cannot be opened, or not by this server.
+    fn open(&self, wanted: &WantedExport, file: Option<OwnedFd>) -> Result<HotExport>;
+}
+
+/// An export that was opened while the server runs.
+#[derive(Debug)]
+pub struct HotExport {
+    /// For clients.
+    pub export: Export,
+    /// For the control socket.
+    pub controlled: ControlledExport,
+}
+
+type AtEnd = Arc<dyn Fn() + Send + Sync>;
+
+/// What ends with an export: what was opened for it, below its device.
+#[derive(Clone, Default)]
+pub struct ExportEnd(Option<AtEnd>);
+
+runtime::debug_as!(ExportEnd);
+
+impl ExportEnd {
+    /// `end` is called when no client has the export any more, before its device is closed. It may
+    /// wait for a disk.
+    #[must_use]
+    pub fn new(end: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(end)))
+    }
+
+    /// Calls it.
+    pub fn run(&self) {
+        if let Some(end) = &self.0 {
+            end();
+        }
+    }
+}
+
+/// What the control socket is about.
+pub struct Controlled {
+    /// The exports that there are.
+    pub exports: Vec<ControlledExport>,
+    /// The server.
+    pub live: Live,
+    /// Opens more disks.
+    pub opener: Box<dyn DiskOpener>,
+    /// What is changed is logged here.
+    pub log: ServerLog,
+}
+
+runtime::debug_as!(Controlled, |it| "Controlled({:?})", it.exports);
+
+/// The same while clients of the socket use it.
+struct State {
+    exports: RwLock<Vec<ControlledExport>>,
+    live: Live,
+    opener: Box<dyn DiskOpener>,
+    log: ServerLog,
+    /// Held while an export comes or goes.
+    changing: runtime::Mutex<()>,
 }
 
 /// Opens the socket at `path`, for `user` (`None`: ours) alone.
@@ -58,8 +142,11 @@ pub fn listen(path: &Path, user: Option<u32>) -> Result<Listener> {
 ///
 /// # Errors
 /// The system gives no thread.
-pub fn start(listener: Listener, exports: Vec<ControlledExport>, log: ServerLog) -> Result<()> {
-    let (exports, clients) = (Arc::<[_]>::from(exports), Arc::new(AtomicUsize::new(0)));
+pub fn start(listener: Listener, about: Controlled) -> Result<()> {
+    let Controlled { exports, live, opener, log } = about;
+    let (exports, changing) = (RwLock::new(exports), runtime::Mutex::default());
+    let state = Arc::new(State { exports, live, opener, log, changing });
+    let clients = Arc::new(AtomicUsize::new(0));
     let wait = move || {
         loop {
             let stream = match listener.accept() {
@@ -77,13 +164,13 @@ pub fn start(listener: Listener, exports: Vec<ControlledExport>, log: ServerLog)
                 let _ = stream.send(line(&json!({ "error": why })).as_bytes());
                 continue;
             }
-            let (exports, log) = (exports.clone(), log.clone());
+            let state = state.clone();
             let client = move || {
                 let _counted = counted;
                 // Panics have been logged.
                 let _ = runtime::contained("the control socket", || {
                     // A client that is too slow, or has gone, is left.
-                    let _ = serve(&stream, &exports, &log);
+                    let _ = serve(&stream, &state);
                 });
             };
             // Without a thread it is refused.
@@ -119,13 +206,13 @@ fn line(value: &Value) -> String {
 }
 
 /// Answers a client until it leaves, or takes too long.
-fn serve(stream: &Stream, exports: &[ControlledExport], log: &ServerLog) -> Result<()> {
+fn serve(stream: &Stream, state: &State) -> Result<()> {
     let (mut until, mut held) = (Until::within(WITHIN), Vec::new());
-    let mut piece = [0; 4096];
+    let (mut piece, mut file) = ([0; 4096], None);
     loop {
         if let Some(end) = held.iter().position(|byte| *byte == b'\n') {
             let request: Vec<u8> = held.drain(..=end).collect();
-            let reply = answer(&request, exports, log);
+            let reply = answer(&request, file.take(), state);
             send(stream, line(&reply).as_bytes())?;
             until = Until::within(WITHIN);
             continue;
@@ -134,14 +221,33 @@ fn serve(stream: &Stream, exports: &[ControlledExport], log: &ServerLog) -> Resu
             let why = format!("a line has more than {LINE} bytes");
             return send(stream, line(&json!({ "error": why })).as_bytes());
         }
-        match stream.receive(&mut piece).map_err(|e| stream.failure("receive", e))? {
-            Received::Bytes(n) => held.extend_from_slice(piece.get(..n).unwrap_or_default()),
-            Received::End => return Ok(()),
-            Received::Nothing => until.readable(stream)?,
+        match receive(stream, &mut piece, &mut file) {
+            Ok(0) => return Ok(()),
+            Ok(n) => held.extend_from_slice(piece.get(..n).unwrap_or_default()),
+            Err(Errno::AGAIN | Errno::INTR) => until.readable(stream)?,
+            Err(e) => return Err(stream.failure("receive", e)),
         }
         // Also of a client that sends a byte now and then.
         until.left()?;
     }
+}
+
+/// Receives bytes, and the file that came with them, if one did. Of several the last one stays.
+fn receive(
+    stream: &Stream,
+    piece: &mut [u8],
+    file: &mut Option<OwnedFd>,
+) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = recvmsg(stream, &mut [IoSliceMut::new(piece)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            *file = files.last().or(file.take());
+        }
+    }
+    Ok(got.bytes)
 }
 
 fn send(stream: &Stream, mut bytes: &[u8]) -> Result<()> {
@@ -156,19 +262,49 @@ fn send(stream: &Stream, mut bytes: &[u8]) -> Result<()> {
 }
 
 /// The reply to a line.
-fn answer(request: &[u8], exports: &[ControlledExport], log: &ServerLog) -> Value {
+fn answer(request: &[u8], file: Option<OwnedFd>, state: &State) -> Value {
     let done = serde_json::from_slice::<Value>(request)
         .map_err(|e| Error::invalid(format!("a request is a JSON object in a line: {e}")))
-        .and_then(|request| run(&request, exports, log));
+        .and_then(|request| run(&request, file, state));
     done.unwrap_or_else(|e| json!({ "error": e.to_string() }))
 }
 
-fn run(request: &Value, exports: &[ControlledExport], log: &ServerLog) -> Result<Value> {
+fn run(request: &Value, file: Option<OwnedFd>, state: &State) -> Result<Value> {
     match request.get("command").and_then(Value::as_str) {
-        Some("list") => Ok(json!({ "exports": exports.iter().map(described).collect::<Vec<_>>() })),
-        Some("bitmap") => bitmap(request, exports, log),
+        Some("list") => Ok(list(state)),
+        Some("bitmap") => bitmap::run(request, &state.exports.read(), &state.log),
+        Some("add") => hot::add(request, file, state),
+        Some("replace") => hot::replace(request, file, state),
+        Some("remove") => hot::remove(request, state),
+        Some("clients") => Ok(hot::clients(state)),
+        Some("kick") => hot::kick(request, state),
         Some(other) => Err(Error::invalid(format!("there is no command `{other}`"))),
-        None => Err(Error::invalid("a request has a `command`: list or bitmap")),
+        None => Err(Error::invalid(
+            "a request has a `command`: list, clients, add, replace, remove, kick or bitmap",
+        )),
+    }
+}
+
+fn list(state: &State) -> Value {
+    let exports = state.exports.read().clone();
+    json!({ "exports": exports.iter().map(described).collect::<Vec<_>>() })
+}
+
+/// A word of a request, if it is there.
+fn text<'a>(request: &'a Value, key: &str) -> Result<Option<&'a str>> {
+    match request.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.as_str())),
+        Some(_) => Err(Error::invalid(format!("`{key}` is a string"))),
+    }
+}
+
+/// Something that is so if a request says it.
+fn flag(request: &Value, key: &str) -> Result<bool> {
+    match request.get(key) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(_) => Err(Error::invalid(format!("`{key}` is true or false"))),
     }
 }
 
@@ -197,56 +333,4 @@ fn described(export: &ControlledExport) -> Value {
         "clients": export.bitmaps.clients(),
         "bitmaps": own.chain(live).collect::<Vec<_>>(),
     })
-}
-
-fn bitmap(request: &Value, exports: &[ControlledExport], log: &ServerLog) -> Result<Value> {
-    let text = |key: &str| match request.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.as_str())),
-        Some(_) => Err(Error::invalid(format!("`{key}` is a string"))),
-    };
-    let flag = |key: &str| match request.get(key) {
-        None | Some(Value::Null) => Ok(false),
-        Some(Value::Bool(value)) => Ok(*value),
-        Some(_) => Err(Error::invalid(format!("`{key}` is true or false"))),
-    };
-    let granularity = match request.get("granularity") {
-        None | Some(Value::Null) => USUAL_GRANULARITY,
-        Some(value) => {
-            value.as_u64().ok_or_else(|| Error::invalid("`granularity` is a number of bytes"))?
-        }
-    };
-    let action = match text("action")? {
-        Some("add") => BitmapAction::Add { granularity, records: !flag("disabled")? },
-        Some("clear") => BitmapAction::Clear,
-        Some("disable") => BitmapAction::Disable,
-        Some("enable") => BitmapAction::Enable,
-        Some("remove") => BitmapAction::Remove,
-        _ => {
-            let action = "`action` is add, remove, enable, disable or clear";
-            return Err(Error::invalid(action));
-        }
-    };
-    if flag("persistent")? {
-        let action = "a bitmap of a running server is in memory and ends with it; one that stays is \
-                      added to the image before it is served (`diskferry bitmap --add`)";
-        return Err(Error::unsupported(action));
-    }
-    let name = text("name")?.ok_or_else(|| Error::invalid("`name` is missing"))?;
-    let wanted = text("export")?.unwrap_or_default();
-    let by_name = exports.iter().find(|export| export.name == wanted);
-    let default = || exports.iter().find(|export| wanted.is_empty() && export.is_default);
-    let unknown = || Error::invalid(format!("no export is named `{wanted}`; `list` shows them"));
-    let export = by_name.or_else(default).ok_or_else(unknown)?;
-    if export.is_read_only && matches!(action, BitmapAction::Add { .. }) {
-        let name = match &*export.name {
-            "" => "the default export".to_owned(),
-            name => format!("the export `{name}`"),
-        };
-        return Err(Error::invalid(format!("{name} is read-only: nothing is written")));
-    }
-    export.bitmaps.act(name, action)?;
-    let what = format_args!("export `{}`: bitmap `{name}`: {action:?}", export.name);
-    log.event(Severity::Info, None, None, what);
-    Ok(json!({ "export": export.name, "name": name }))
 }
