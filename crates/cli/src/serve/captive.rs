@@ -12,9 +12,8 @@ use runtime::Context;
 use rustix::process::Signal;
 use server::{ListenAddress, Live, Severity};
 
-use super::exports::OpenExport;
 use super::notify::Notify;
-use super::reload::reload;
+use super::reload::{HotParts, reload};
 use super::settings::Settings;
 use super::surroundings::Descriptors;
 use crate::failure::Failure;
@@ -55,7 +54,7 @@ pub(super) struct CommandEnvironment<'a> {
     pub(super) places: &'a [ListenAddress],
     pub(super) uri: &'a str,
     pub(super) live: &'a Live,
-    pub(super) served: &'a [OpenExport],
+    pub(super) hot: &'a HotParts,
     pub(super) notify: &'a Notify,
     /// What the service manager shows.
     pub(super) status: &'a str,
@@ -106,7 +105,7 @@ pub(super) fn wait_for_end(
 impl CommandEnvironment<'_> {
     fn reload(&self) {
         self.notify.reloading();
-        match reload(self.settings, self.live, self.served) {
+        match reload(self.settings, self.live, self.hot) {
             Ok(()) => self.notify.ready(self.status),
             Err(failure) => {
                 let what = format!("not reloaded: {}", failure.line());

@@ -25,9 +25,10 @@ pub(super) struct OpenExport {
     pub(super) size: u64,
     pub(super) is_read_only: bool,
     pub(super) allow: Allowed,
-    /// The bitmaps that the control socket starts, and its end when that removes it, if there is
-    /// one.
-    live: Option<(LiveBitmaps, ExportEnd)>,
+    /// Those that the control socket starts, if there is one.
+    bitmaps: Option<LiveBitmaps>,
+    /// What is done when it is removed.
+    end: ExportEnd,
 }
 
 /// Opens every disk, with filters of its own over it. The first is also the default export, unless
@@ -39,13 +40,15 @@ pub(super) fn open(
     let (exports, mut served) = (Exports::new(), Vec::new());
     for disk in &settings.disks {
         // What can be removed ends by itself.
-        let part = settings.control.as_ref().map(|_| context.part());
+        let changes = settings.control.is_some() || settings.config.is_some();
+        let part = changes.then(|| context.part());
         let mut export = open_one(settings, disk, part.as_ref().unwrap_or(context))?;
-        let live = part.map(|part| {
-            let (edge, bitmaps) = LiveBitmaps::over(&export.edge);
+        let layered = settings.control.as_ref().map(|_| LiveBitmaps::over(&export.edge));
+        let bitmaps = layered.map(|(edge, bitmaps)| {
             export.edge = edge;
-            (bitmaps, end_of(part, context))
+            bitmaps
         });
+        let end = part.map(|part| end_of(part, context)).unwrap_or_default();
         served.push(OpenExport {
             name: disk.export.clone(),
             disk: disk.disk.to_string(),
@@ -53,7 +56,8 @@ pub(super) fn open(
             size: export.edge.info().size,
             is_read_only: export.is_read_only(),
             allow: export.allow.clone(),
-            live,
+            bitmaps,
+            end,
         });
         if !exports.add(export) {
             return Err(Failure::usage(format!("two exports are named `{}`", disk.export)));
@@ -70,21 +74,22 @@ pub(super) fn open(
 /// What the control socket knows of them.
 pub(super) fn controlled(settings: &Settings, served: &[OpenExport]) -> Vec<ControlledExport> {
     let of = |export: &OpenExport| {
-        let (bitmaps, end) = export.live.clone()?;
         let is_default = settings.default_name() == Some(&*export.name);
         let is_this = |name: &str| name == export.name || name.is_empty() && is_default;
-        Some(ControlledExport {
+        ControlledExport {
             name: export.name.clone(),
             disk: export.disk.clone(),
             size: export.size,
             is_read_only: export.is_read_only,
             is_default,
             is_attached: settings.points.iter().any(|point| is_this(&point.export)),
-            bitmaps,
-            end,
-        })
+            allow: export.allow.clone(),
+            is_typed: false,
+            bitmaps: export.bitmaps.clone(),
+            end: export.end.clone(),
+        }
     };
-    served.iter().filter_map(of).collect()
+    served.iter().map(of).collect()
 }
 
 /// What ends the part of a context that an export was opened with.

@@ -1,4 +1,4 @@
-//! Disks that the control socket adds to a server that runs.
+//! Disks that the control socket, or a reload, adds to a server that runs.
 //!
 //! They are opened as those of the start, but as a part of their own, which ends when the export
 //! goes. A file comes open from the client of the socket: the sandbox opens nothing by name that it
@@ -14,6 +14,7 @@ use server::control::{ControlledExport, DiskOpener, HotExport, WantedExport};
 use server::{Allowed, Export, LiveBitmaps};
 use wire::ServerTls;
 
+use super::disks::Disk;
 use super::exports::{end_of, open_disk};
 use super::settings::Settings;
 use crate::sandbox::Wish;
@@ -24,11 +25,12 @@ const HINT: &str = "; the server's sandbox allows what was named at its start, a
                     all)";
 
 /// Opens them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct HotDisks {
     context: Context,
     read_only: bool,
     has_tls: bool,
+    has_control: bool,
     sandbox: Wish,
 }
 
@@ -38,6 +40,7 @@ impl HotDisks {
             context: context.clone(),
             read_only: settings.read_only,
             sandbox: settings.sandbox,
+            has_control: settings.control.is_some(),
             has_tls: settings.options.policy.tls != ServerTls::Off,
         }
     }
@@ -65,9 +68,33 @@ impl DiskOpener for HotDisks {
             Some(file) => Named::parse(&format!("file:?fd={}", file.as_raw_fd()))?,
             None => Named::parse(&wanted.disk)?,
         };
-        let (part, read_only) = (self.context.part(), self.read_only || wanted.read_only);
+        let opened = self.opened((&named, &stack, wanted.read_only), wanted, rules)?;
+        let controlled = ControlledExport { is_typed: true, ..opened.controlled };
+        Ok(HotExport { controlled, ..opened })
+    }
+}
+
+impl HotDisks {
+    /// A disk of a configuration.
+    pub(super) fn open_disk(&self, disk: &Disk, rules: Option<Rules>) -> Result<HotExport> {
+        let wanted = WantedExport {
+            name: disk.export.clone(),
+            disk: disk.disk.to_string(),
+            description: disk.description.clone(),
+            ..WantedExport::default()
+        };
+        self.opened((&disk.disk, &disk.filters, disk.read_only), &wanted, rules)
+    }
+
+    fn opened(
+        &self,
+        (named, stack, read_only): (&Named, &Stack, bool),
+        wanted: &WantedExport,
+        rules: Option<Rules>,
+    ) -> Result<HotExport> {
+        let (part, read_only) = (self.context.part(), self.read_only || read_only);
         let end = end_of(part.clone(), &self.context);
-        let opened = open_disk(&named, &stack, &wanted.name, !read_only, &part);
+        let opened = open_disk(named, stack, &wanted.name, !read_only, &part);
         let edge = opened.map_err(|e| {
             end.run();
             let (line, off) = (e.line(), self.sandbox == Wish::Off);
@@ -75,13 +102,18 @@ impl DiskOpener for HotDisks {
             let hint = if is_refused && !off { HINT } else { "" };
             Error::invalid(format!("{}: {line}{hint}", wanted.disk))
         })?;
-        let (edge, bitmaps) = LiveBitmaps::over(&edge);
+        let layered = self.has_control.then(|| LiveBitmaps::over(&edge));
+        let (edge, bitmaps) = match layered {
+            Some((edge, bitmaps)) => (edge, Some(bitmaps)),
+            None => (edge, None),
+        };
+        let allow = Allowed::new(rules);
         let export = Export {
             name: wanted.name.clone(),
             description: wanted.description.clone().unwrap_or_default(),
             edge,
             read_only,
-            allow: Allowed::new(rules),
+            allow: allow.clone(),
         };
         let controlled = ControlledExport {
             name: wanted.name.clone(),
@@ -90,6 +122,8 @@ impl DiskOpener for HotDisks {
             is_read_only: export.is_read_only(),
             is_default: false,
             is_attached: false,
+            allow,
+            is_typed: false,
             bitmaps,
             end,
         };

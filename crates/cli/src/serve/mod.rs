@@ -39,7 +39,7 @@ use std::time::Duration;
 use attach::{Attachment, ReadyPoint};
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use rustix::process::{Pid, getppid};
-use server::control::Controlled;
+use server::control::{Controlled, LiveExports};
 use server::{ListenAddress, Listener, Server, Severity};
 
 use crate::failure::{ExitResult, Failure, USAGE};
@@ -54,6 +54,7 @@ use hot::HotDisks;
 use notify::Notify;
 use pidfile::PidFile;
 use points::ExportPoint;
+use reload::HotParts;
 use settings::Settings;
 use signals::Signals;
 use single::OnlyClient;
@@ -257,15 +258,17 @@ impl ServeProcess<'_> {
         let server = Server::start(exports, listeners, &settings.options)?;
         self.attach(beside.points, &server, &served, places.is_empty(), &context)?;
         tell_of(&server, beside.metrics, &context)?;
+        let disks = HotDisks::new(settings, &context);
+        let exports = LiveExports::new(Controlled {
+            exports: exports::controlled(settings, &served),
+            live: server.live(),
+            opener: Box::new(disks.clone()),
+            log: settings.options.log.clone(),
+        });
         if let Some(listener) = beside.control {
-            let about = Controlled {
-                exports: exports::controlled(settings, &served),
-                live: server.live(),
-                opener: Box::new(HotDisks::new(settings, &context)),
-                log: settings.options.log.clone(),
-            };
-            server::control::start(listener, about)?;
+            server::control::start(listener, &exports)?;
         }
+        let hot = HotParts { exports, disks };
         let held = self.sandbox.shut()?;
         settings.options.log.event(Severity::Info, None, None, format_args!("sandbox: {held}"));
         let is_single = client.is_some();
@@ -278,8 +281,13 @@ impl ServeProcess<'_> {
             let _ = stop.send(Event::Stop);
         });
         let mut server = Some(server);
-        let ready_now =
-            Announced { places: &places, uris: &uris, served: &served, points: &settings.points };
+        let ready_now = Announced {
+            places: &places,
+            uris: &uris,
+            served: &served,
+            points: &settings.points,
+            hot: &hot,
+        };
         let end = announce(self, &ready_now, ready)
             .and_then(|()| self.wait(&ready_now, &context, &mut server));
         // Also after a failure.
@@ -313,14 +321,14 @@ impl ServeProcess<'_> {
         let Self { settings, descriptors, notify, .. } = self;
         let Some(live) = server.as_ref().map(Server::live) else { return Ok(End::Asked) };
         let (status, uri) = (ready.status(), ready.uris.first().map_or("", String::as_str));
-        let Announced { places, served, .. } = *ready;
+        let Announced { places, hot, .. } = *ready;
         let beside = CommandEnvironment {
             settings,
             descriptors,
             places,
             uri,
             live: &live,
-            served,
+            hot,
             notify,
             status: &status,
         };
@@ -434,6 +442,7 @@ struct Announced<'a> {
     places: &'a [ListenAddress],
     uris: &'a [String],
     served: &'a [OpenExport],
+    hot: &'a HotParts,
     points: &'a [ExportPoint],
 }
 

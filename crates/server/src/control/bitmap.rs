@@ -46,7 +46,8 @@ pub(super) fn run(request: &Value, exports: &[ControlledExport], log: &ServerLog
         };
         return Err(Error::invalid(format!("{name} is read-only: nothing is written")));
     }
-    export.bitmaps.act(name, action)?;
+    let bitmaps = export.bitmaps.as_ref().ok_or_else(unknown)?;
+    bitmaps.act(name, action)?;
     let what = format_args!("export `{}`: bitmap `{name}`: {action:?}", export.name);
     log.event(Severity::Info, None, None, what);
     Ok(json!({ "export": export.name, "name": name }))

@@ -67,29 +67,37 @@ impl WantedExport {
 /// Serves one more disk.
 pub(super) fn add(request: &Value, file: Option<OwnedFd>, state: &State) -> Result<Value> {
     let wanted = WantedExport::of(request)?;
+    let size = add_opened(&wanted.name, || state.opener.open(&wanted, file), state)?;
+    Ok(json!({ "export": wanted.name, "size": size }))
+}
+
+/// Serves what `open` opens; its size, in bytes.
+pub(super) fn add_opened(
+    name: &str,
+    open: impl FnOnce() -> Result<HotExport>,
+    state: &State,
+) -> Result<u64> {
     let _alone = state.changing.lock();
-    let taken = || {
-        let action = format!("add `{}`: there is an export of that name; replace it", wanted.name);
-        Error::invalid(action)
-    };
+    let taken =
+        || Error::invalid(format!("add `{name}`: there is an export of that name; replace it"));
     {
         let exports = state.exports.read();
-        if exports.iter().any(|export| export.name == wanted.name) {
+        if exports.iter().any(|export| export.name == name) {
             return Err(taken());
         }
         if exports.len() >= EXPORTS {
             return Err(Error::invalid(format!("there are {EXPORTS} exports already")));
         }
     }
-    let HotExport { export, controlled } = state.opener.open(&wanted, file)?;
+    let HotExport { export, controlled } = open()?;
     if !state.live.add(export) {
         controlled.end.run();
         return Err(taken());
     }
-    log(state, &wanted.name, format_args!("added: {}", wanted.disk));
-    let reply = json!({ "export": wanted.name, "size": controlled.size });
+    log(state, name, format_args!("added: {}", controlled.disk));
+    let size = controlled.size;
     state.exports.write().push(controlled);
-    Ok(reply)
+    Ok(size)
 }
 
 /// Serves another disk under a name.
@@ -117,14 +125,19 @@ pub(super) fn replace(request: &Value, file: Option<OwnedFd>, state: &State) -> 
 /// Serves a disk no longer.
 pub(super) fn remove(request: &Value, state: &State) -> Result<Value> {
     let name = text(request, "name")?.ok_or_else(|| Error::invalid("`name` is missing"))?;
-    let now = flag(request, "now")?;
+    let clients = remove_named(name, flag(request, "now")?, state)?;
+    Ok(json!({ "export": name, "clients": clients }))
+}
+
+/// The same by its name; how many clients have it.
+pub(super) fn remove_named(name: &str, now: bool, state: &State) -> Result<usize> {
     let _alone = state.changing.lock();
     let old = found(name, state)?;
     let clients = state.live.withdraw(name, (None, now), ended(&old, state));
     let clients = clients.ok_or_else(|| unknown(name))?;
     log(state, name, format_args!("removed; {clients} clients have it"));
     state.exports.write().retain(|export| export.name != name);
-    Ok(json!({ "export": name, "clients": clients }))
+    Ok(clients)
 }
 
 /// All clients.

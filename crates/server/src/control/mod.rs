@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use crate::bitmaps::{BitmapStatus, LiveBitmaps};
 use crate::metrics::Live;
-use crate::{Export, ServerLog};
+use crate::{Allowed, Export, ServerLog};
 pub use hot::WantedExport;
 
 /// Clients at a time.
@@ -55,8 +55,12 @@ pub struct ControlledExport {
     pub is_default: bool,
     /// It is attached in this machine, and stays.
     pub is_attached: bool,
-    /// Its bitmaps.
-    pub bitmaps: LiveBitmaps,
+    /// Which clients may use it.
+    pub allow: Allowed,
+    /// It came at the control socket: a configuration does not know of it.
+    pub is_typed: bool,
+    /// Its bitmaps, where there is a control socket.
+    pub bitmaps: Option<LiveBitmaps>,
     /// What is done when it has gone.
     pub end: ExportEnd,
 }
@@ -119,7 +123,46 @@ pub struct Controlled {
 
 runtime::debug_as!(Controlled, |it| "Controlled({:?})", it.exports);
 
-/// The same while clients of the socket use it.
+/// The exports of a running server, as they come and go: at the control socket, and otherwise.
+/// Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct LiveExports(Arc<State>);
+
+runtime::debug_as!(LiveExports, |it| "LiveExports({:?})", it.0.exports);
+
+impl LiveExports {
+    /// Those that there are.
+    #[must_use]
+    pub fn new(about: Controlled) -> Self {
+        let Controlled { exports, live, opener, log } = about;
+        let (exports, changing) = (RwLock::new(exports), runtime::Mutex::default());
+        Self(Arc::new(State { exports, live, opener, log, changing }))
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn list(&self) -> Vec<ControlledExport> {
+        self.0.exports.read().clone()
+    }
+
+    /// Serves one more, which `open` opens.
+    ///
+    /// # Errors
+    /// The name is taken, there are too many, or it cannot be opened.
+    pub fn add(&self, name: &str, open: impl FnOnce() -> Result<HotExport>) -> Result<()> {
+        hot::add_opened(name, open, &self.0).map(drop)
+    }
+
+    /// Serves one no longer. Clients that have it keep it.
+    ///
+    /// # Errors
+    /// There is none of that name, or it is attached.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        hot::remove_named(name, false, &self.0).map(drop)
+    }
+}
+
+/// What is behind them.
 struct State {
     exports: RwLock<Vec<ControlledExport>>,
     live: Live,
@@ -142,10 +185,8 @@ pub fn listen(path: &Path, user: Option<u32>) -> Result<Listener> {
 ///
 /// # Errors
 /// The system gives no thread.
-pub fn start(listener: Listener, about: Controlled) -> Result<()> {
-    let Controlled { exports, live, opener, log } = about;
-    let (exports, changing) = (RwLock::new(exports), runtime::Mutex::default());
-    let state = Arc::new(State { exports, live, opener, log, changing });
+pub fn start(listener: Listener, exports: &LiveExports) -> Result<()> {
+    let state = exports.0.clone();
     let clients = Arc::new(AtomicUsize::new(0));
     let wait = move || {
         loop {
@@ -309,7 +350,8 @@ fn flag(request: &Value, key: &str) -> Result<bool> {
 }
 
 fn described(export: &ControlledExport) -> Value {
-    let live = export.bitmaps.list().into_iter().map(|bitmap| {
+    let bitmaps = export.bitmaps.as_ref();
+    let live = bitmaps.map(LiveBitmaps::list).unwrap_or_default().into_iter().map(|bitmap| {
         let BitmapStatus { name, context, granularity, records, dirty } = bitmap;
         json!({
             "name": name,
@@ -320,7 +362,7 @@ fn described(export: &ControlledExport) -> Value {
             "of-the-image": false,
         })
     });
-    let own = export.bitmaps.of_the_disk().into_iter();
+    let own = bitmaps.map(LiveBitmaps::of_the_disk).unwrap_or_default().into_iter();
     let own = own.map(|name| {
         let context = format!("qemu:dirty-bitmap:{name}");
         json!({ "name": name, "context": context, "of-the-image": true })
@@ -330,7 +372,7 @@ fn described(export: &ControlledExport) -> Value {
         "disk": export.disk,
         "size": export.size,
         "read-only": export.is_read_only,
-        "clients": export.bitmaps.clients(),
+        "clients": bitmaps.map(LiveBitmaps::clients).unwrap_or_default(),
         "bitmaps": own.chain(live).collect::<Vec<_>>(),
     })
 }

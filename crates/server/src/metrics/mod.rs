@@ -148,6 +148,12 @@ impl Live {
         self.0.upgrade().is_some_and(|shared| shared.common.exports.add(export))
     }
 
+    /// Names the export for clients that ask for the empty name. Returns false if there is none of
+    /// that name.
+    pub fn set_default(&self, name: &str) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.common.exports.set_default(name))
+    }
+
     /// Serves an export no longer, or `instead`, which has the same name, in its place. New clients
     /// do not find it; `now`: those that have it are dismissed, otherwise they keep it. `end` is
     /// called, in a thread of its own, when the last of them has left. Returns how many clients

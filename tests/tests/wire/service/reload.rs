@@ -4,7 +4,7 @@ use std::fs;
 
 use blackbox::eventually;
 use blackbox::run::{ours, run};
-use blackbox::session::Request;
+use blackbox::session::{Mode, Request};
 
 use super::Service;
 
@@ -95,6 +95,47 @@ fn what_takes_a_restart_is_named() {
     let line = service.reload("in force after a restart only");
     assert!(line.ends_with(": export `a`, export `c`, threads, unix"), "{line}");
     assert_eq!(service.names(), ["a", "b"]);
+    service.stop();
+}
+
+#[test]
+fn exports_come_and_go_by_a_reload_and_nobody_is_disconnected() {
+    let config = |exports: &[(&str, &str)]| {
+        let one =
+            |(name, disk): &(&str, &str)| format!("[[export]]\nname = '{name}'\ndisk = '{disk}'\n");
+        "unix = '%D/s'\n".to_owned() + &exports.iter().map(one).collect::<String>()
+    };
+    let (a, b, c) = (("a", "memory:1M"), ("b", "memory:1M"), ("c", "memory:2M"));
+    let service = Service::start(&config(&[a, b]), &[]);
+    let mut session = service.haggle().session(Mode::Structured, "");
+    session.write(0, &[7; 512]);
+    // The first one goes, with a client; the default is the first of those that stay.
+    service.configure(&config(&[b, c]));
+    service.reload("export `c`: added: memory:2M");
+    service.line("reloaded");
+    eventually("they are there", || (service.names() == ["b", "c"]).then_some(()));
+    assert_eq!(service.haggle().session(Mode::Structured, "").export.size, 1 << 20);
+    assert_eq!(session.read(0, 512).unwrap(), [7; 512]);
+    session.write(512, &[8; 512]);
+    // What is served as the file says does not wait.
+    let log = fs::read_to_string(service.temp.join("log")).unwrap();
+    assert!(!log.contains("after a restart only"), "{log}");
+    drop(session);
+    service.line("export `a`: closed");
+    // The sandbox does not know a file that was not there at the start.
+    let file = service.temp.sparse_file("later", 1 << 20);
+    let file = ("d", file.to_str().unwrap());
+    service.configure(&config(&[b, c, file]));
+    let line = service.reload("export `d`: not added");
+    assert!(line.contains("Permission denied") && line.contains("sandbox"), "{line}");
+    service.line("after a restart only: export `d`");
+    // With an option that waits nothing comes or goes: the file was written for another server.
+    service.configure(&config(&[b]).replace("%D/s'", "%D/t'"));
+    service.reload("after a restart only: export `c`, unix");
+    assert_eq!(service.names(), ["b", "c"]);
+    service.configure(&config(&[b]));
+    service.reload("export `c`: removed");
+    eventually("it is gone", || (service.names() == ["b"]).then_some(()));
     service.stop();
 }
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use device::nearest;
+use runtime::Mutex;
 use server::limits::LIMITS;
 use toml::de::{DeTable, DeValue};
 
@@ -65,6 +66,8 @@ pub(super) struct Config {
     path: PathBuf,
     options: Vec<Given>,
     pub(super) exports: Vec<ExportTable>,
+    /// What reloads have made of exports: their settings, or none where one is not served any more.
+    reloaded: Mutex<BTreeMap<String, Option<String>>>,
 }
 
 /// An option.
@@ -90,7 +93,8 @@ impl Config {
         let table = DeTable::parse(&text)
             .map_err(|e| lines.wrong(e.span().map_or(0, |span| span.start), e.message()))?;
         let command = command();
-        let mut config = Self { path: path.clone(), options: Vec::new(), exports: Vec::new() };
+        let (options, exports, reloaded) = (Vec::new(), Vec::new(), Mutex::default());
+        let mut config = Self { path: path.clone(), options, exports, reloaded };
         for (key, at) in entries(table.get_ref()) {
             if key == EXPORT {
                 config.exports = export::read(at, &lines)?;
@@ -155,7 +159,36 @@ impl Config {
             options.map(|given| (Item::Option(given.option.clone()), given.words.join(" ")));
         let exports = self.exports.iter().enumerate();
         let exports = exports.map(|(i, one)| (Item::Export(one.name.clone()), one.fixed(i)));
-        options.chain(exports).collect()
+        let mut all: BTreeMap<_, _> = options.chain(exports).collect();
+        for (name, fixed) in &*self.reloaded.lock() {
+            let item = Item::Export(name.clone());
+            match fixed {
+                Some(fixed) => all.insert(item, fixed.clone()),
+                None => all.remove(&item),
+            };
+        }
+        all
+    }
+
+    /// The first export of `new` is the default from now on.
+    pub(super) fn has_default_of(&self, new: &Self) {
+        let now = self.fixed();
+        for (number, export) in new.exports.iter().enumerate() {
+            let as_it_is = now.get(&Item::Export(export.name.clone()));
+            // With or without being the first one.
+            if [0, 1].iter().any(|number| as_it_is == Some(&export.fixed(*number))) {
+                let fixed = Some(export.fixed(number));
+                self.reloaded.lock().insert(export.name.clone(), fixed);
+            }
+        }
+    }
+
+    /// An export is served as `new` has it, from now on; or not at all, if it has none of that
+    /// name.
+    pub(super) fn serves(&self, name: &str, new: &Self) {
+        let found = new.exports.iter().enumerate().find(|(_, export)| export.name == name);
+        let fixed = found.map(|(number, export)| export.fixed(number));
+        self.reloaded.lock().insert(name.to_owned(), fixed);
     }
 }
 
@@ -178,6 +211,11 @@ impl Late {
             Item::Option(option) => option.clone(),
         };
         self.0.iter().map(word).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether more than exports waits.
+    pub(super) fn is_of_options(&self) -> bool {
+        self.0.iter().any(|item| matches!(item, Item::Option(_)))
     }
 
     /// Whether what clients of an export get is not what the file describes: the export is another,
