@@ -53,6 +53,7 @@ mod serve;
 mod shell;
 mod signals;
 mod snapshot;
+mod top;
 mod topics;
 mod trim;
 mod verb;

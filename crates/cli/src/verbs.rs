@@ -16,7 +16,7 @@ use crate::verb::Verb;
 use crate::{
     amend, attached, bitmap, bracket, cache, check, commit, compare, completions, convert, copy,
     create, ctl, dd, detach, digest, elsewhere, fleet, help, info, inspect, list, man, map,
-    measure, output, prealloc, rebase, resize, serve, shell, snapshot, trim, verify, zero,
+    measure, output, prealloc, rebase, resize, serve, shell, snapshot, top, trim, verify, zero,
 };
 
 /// All verbs, in the order in which help shows them.
@@ -33,6 +33,7 @@ pub(crate) static VERBS: &[Verb] = &[
     info::VERB,
     list::VERB,
     ctl::VERB,
+    top::VERB,
     serve::ATTACH,
     detach::VERB,
     attached::VERB,

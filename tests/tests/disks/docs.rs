@@ -291,6 +291,11 @@ fn json_has_the_keys_of_the_reference_and_ours_the_number_of_its_form() {
             "diskferry serve --filter=stats memory 1M statsfile=stats statsformat=json \
                    --run 'diskferry copy \"$uri\" null:' && cat stats",
         ),
+        (
+            "top",
+            "diskferry serve --control $PWD/c memory:1M \
+                   --run 'diskferry copy -q pattern:1M \"$uri\"; diskferry top --json -n 1 -d 0.1 c'",
+        ),
         ("info", "diskferry serve memory 1M --run 'diskferry info --json \"$uri\"'"),
         (
             "info",

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use blackbox::launch::{Serve, Server};
 use blackbox::nbd::cmd;
-use blackbox::run::{Outcome, ferry, json, text};
+use blackbox::peers::{diskferry, peer};
+use blackbox::run::{Outcome, ferry, json, program, run, text};
 use blackbox::session::{Mode, Request};
 use blackbox::temp::{TempDir, pattern};
 use blackbox::{MIB, index, wait_for};
@@ -155,6 +156,42 @@ fn a_client_that_is_sent_away_gets_its_replies_and_the_others_stay() {
     other.write(0, &[1; 512]);
     assert_eq!(other.read(0, 512).unwrap(), [1; 512]);
     assert!(refused(&place, &["kick", &first]).contains("no client has the number"));
+    assert!(server.stop().success());
+}
+
+#[test]
+fn a_look_shows_what_was_done_since_the_last_one_also_on_a_terminal() {
+    let temp = TempDir::new();
+    let (server, place) = start(&temp, Serve::exports(&[("a", "memory:1M"), ("b", "memory:1M")]));
+    let mut session = server.session(Mode::Structured, "b");
+    // Before the first look.
+    session.write(0, &[1; 512]);
+    std::thread::scope(|scope| {
+        let words = ["top", "--json", "-n", "1", "-d", "1", text(&place)];
+        let looks = scope.spawn(move || ferry(words));
+        let looked = || ctl(&place, &["clients"])["clients"].as_array().unwrap().len() == 1;
+        wait_for("the server answers", looked);
+        // In the second that is shown, or before it.
+        for n in 0..2000 {
+            session.write(n % 256 * 4096, &pattern(n, 4096));
+        }
+        let done = json(looks.join().unwrap().succeeded());
+        let exports = done["exports"].as_array().unwrap();
+        assert_eq!((exports.len(), &exports[0]["name"]), (1, &"b".into()), "{done}");
+        let written = exports[0]["bytes-written"].as_u64().unwrap();
+        assert!(written <= 2000 * 4096 && written.is_multiple_of(512), "{done}");
+    });
+    let Some(script) = peer("script") else { return };
+    let look =
+        format!("stty cols 80 rows 10; {} top -d 0.1 -n 2 {}", diskferry().display(), text(&place));
+    let shown = run(&mut program(&script, ["-qec", &look, "/dev/null"]));
+    let drawn: Vec<_> = shown.succeeded().split("\u{1b}[H").collect();
+    // Cleared once, and drawn twice.
+    assert_eq!(drawn.len(), 4, "{drawn:?}");
+    for picture in &drawn[2..] {
+        assert!(picture.contains("EXPORT") && picture.contains("\nb "), "{picture:?}");
+        assert!(picture.lines().all(|line| line.replace("\u{1b}[K", "").chars().count() <= 81));
+    }
     assert!(server.stop().success());
 }
 

@@ -319,9 +319,10 @@ fn run(request: &Value, file: Option<OwnedFd>, state: &State) -> Result<Value> {
         Some("remove") => hot::remove(request, state),
         Some("clients") => Ok(hot::clients(state)),
         Some("kick") => hot::kick(request, state),
+        Some("metrics") => Ok(json!({ "metrics": state.live.open_metrics(&[]) })),
         Some(other) => Err(Error::invalid(format!("there is no command `{other}`"))),
         None => Err(Error::invalid(
-            "a request has a `command`: list, clients, add, replace, remove, kick or bitmap",
+            "a request has a `command`: list, clients, metrics, add, replace, remove, kick or bitmap",
         )),
     }
 }

@@ -3,20 +3,18 @@
 //! A file that is to be served is opened here, and sent along: the server's sandbox does not know
 //! its name, and it is the user of this command who must be allowed to open it.
 
-use std::io::{BufRead, BufReader, IoSlice, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+pub(crate) mod socket;
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
-use device::{Error, ErrorKind, Fault, format_size, text};
+use device::{Error, format_size, text};
 use disk::Named;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::{Value, json};
 
 use crate::arguments::{filter_argument, flag, json_flag, size, value};
@@ -25,10 +23,6 @@ use crate::image;
 use crate::output;
 use crate::verb::Verb;
 
-/// How long the server may take.
-const WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of a reply, at most.
-const REPLY: u64 = 64 << 20;
 const ACTIONS: [&str; 5] = ["add", "remove", "enable", "disable", "clear"];
 /// All commands.
 const KNOWN: &str = "list; clients; add NAME DISK; replace NAME DISK; remove NAME; kick CLIENT; \
@@ -82,32 +76,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let request = request(matches)?;
     let file = file_of(matches, &request)?;
     let path = matches.get_one::<PathBuf>("socket").cloned().unwrap_or_default();
-    let place = path.display();
-    let say = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
-    let mut stream = UnixStream::connect(&path).map_err(|e| {
-        let cure = "is that the socket of `serve --control`, and does the server run?";
-        let line = format!("{place}: connect: {e}; {cure}");
-        match e.kind() {
-            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => gone(line),
-            _ => Failure::new(line),
-        }
-    })?;
-    stream.set_read_timeout(Some(WITHIN)).map_err(say)?;
-    stream.set_write_timeout(Some(WITHIN)).map_err(say)?;
-    // One that refuses us may have said why, and left.
-    let sent = send(&mut stream, format!("{request}\n").as_bytes(), file.as_ref());
-    let mut line = String::new();
-    let got = BufReader::new(stream.take(REPLY)).read_line(&mut line);
-    if line.is_empty() {
-        got.and(sent).map_err(say)?;
-        return Err(gone(format!("{place}: the server left without a reply")));
-    }
-    let reply: Value = serde_json::from_str(&line)
-        .map_err(|e| Failure::new(format!("{place}: the reply makes no sense: {e}")))?;
-    if let Some(error) = reply.get("error") {
-        let error = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
-        return Err(Failure::new(format!("{place}: {error}")));
-    }
+    let reply = socket::ask(&path, &request, file.as_ref())?;
     let command = request.get("command").and_then(Value::as_str);
     output::finish(|out| {
         match command {
@@ -145,23 +114,6 @@ fn file_of(matches: &ArgMatches, request: &Value) -> Result<Option<OwnedFd>, Fai
             _ => failure,
         }
     })
-}
-
-/// Sends a request, and a file with it.
-fn send(stream: &mut UnixStream, bytes: &[u8], file: Option<&OwnedFd>) -> std::io::Result<()> {
-    let Some(file) = file else { return stream.write_all(bytes) };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let files = [file.as_fd()];
-    control.push(SendAncillaryMessage::ScmRights(&files));
-    let sent = sendmsg(&*stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
-    stream.write_all(bytes.get(sent..).unwrap_or_default())
-}
-
-/// The server is not there, or has gone: another try may succeed.
-fn gone(line: String) -> Failure {
-    let error = Error::new(ErrorKind::Disconnected, Fault::Peer, line);
-    Failure::because(&error, &error)
 }
 
 /// The request for the words of the command.
