@@ -11,6 +11,7 @@ mod copy_safety;
 mod digests;
 mod disk_errors;
 mod docs;
+mod drawn;
 mod examples;
 mod far;
 mod filters;

@@ -1,6 +1,7 @@
 //! `diskferry compare`: whether two images hold the same disk.
 
 mod digests;
+mod drawn;
 mod far;
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -27,7 +28,8 @@ pub(crate) const VERB: Verb = Verb {
             `diskferry digest` there, and only digests are sent; then the offset is that of the stretch \
             of 4 MiB in which they first differ.",
     example: "  diskferry compare pattern:8M pattern:8M\n  \
-              diskferry compare memory:1M 'memory:2M' || echo they differ",
+              diskferry compare memory:1M 'memory:2M' || echo they differ\n  \
+              diskferry compare --picture pattern:8M memory:8M || true",
     status: "1: they differ. 2: an image cannot be opened. 3: the map of an image cannot be read. \
              4: an image cannot be read.",
     usage: 1,
@@ -51,6 +53,14 @@ fn arguments(command: Command) -> Command {
         )
         .arg(image::format_argument("-F, --second-format", "Format of SECOND").alias("b-format"))
         .arg(flag("-s, --strict", "The sizes, and which ranges are data, must be the same too"))
+        .arg(
+            flag("--picture", "Draw where they differ, all of it")
+                .conflicts_with_all(["strict", "progress", "quiet"]),
+        )
+        .arg(
+            flag("--svg", "Draw it as an SVG document")
+                .conflicts_with_all(["strict", "progress", "quiet", "picture"]),
+        )
         .arg(flag("-p, --progress", "Show how much is done on standard output"))
         .arg(flag("-q, --quiet", "Print errors only"))
         .arg(
@@ -65,7 +75,13 @@ fn arguments(command: Command) -> Command {
 
 fn run(matches: &ArgMatches) -> ExitResult {
     image::check_objects(matches)?;
+    let (picture, svg) = (matches.get_flag("picture"), matches.get_flag("svg"));
     if digests::are_needed(matches) {
+        if picture || svg {
+            return Err(Failure::usage(
+                "--picture, --svg: bytes are compared for that, and of a disk behind ssh there are digests only",
+            ));
+        }
         return digests::run(matches);
     }
     if image::word(matches, "remote-program").is_some() {
@@ -85,6 +101,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
         Ok(if quiet { opened } else { opened.tell() }.edge)
     };
     let (first, second) = (open(&first)?, open(&second)?);
+    if picture || svg {
+        return drawn::draw((&first, &second), svg);
+    }
     let options = Options { strict: matches.get_flag("strict"), threads: None };
     match watched((&first, &second), &options, Show::of_image(matches)) {
         Ok(report) => tell(&report, (&first, &second), quiet),

@@ -23,8 +23,7 @@ use crate::image::{self as images, OpenImage, Source};
 use crate::output;
 use crate::progress::has_blocks;
 use crate::verb::Verb;
-use picture::Picture;
-pub(crate) use picture::escaped;
+pub(crate) use picture::{Picture, escaped};
 
 pub(crate) const VERB: Verb = Verb {
     name: "map",

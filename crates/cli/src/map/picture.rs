@@ -1,4 +1,4 @@
-//! A map as a picture: a grid of cells, each of which is a part of the disk and shows how much of
+//! A map, or where two disks differ, as a picture: a grid of cells, each of which is a part of the disk and shows how much of
 //! it is data (or, in another status context, how much is marked). For a terminal as characters,
 //! for a page as SVG. It needs the memory of its cells, whatever the disk.
 
@@ -17,7 +17,7 @@ const ASCII: [char; 5] = ['.', ':', '+', '*', '#'];
 const CELL: usize = 12;
 
 /// How much of each part of a disk is marked.
-pub(super) struct Picture {
+pub(crate) struct Picture {
     /// First byte, and one after the last.
     range: (u64, u64),
     /// Marked bytes of each cell.
@@ -28,7 +28,7 @@ pub(super) struct Picture {
 
 impl Picture {
     /// Of bytes from `range.0` to before `range.1`.
-    pub(super) fn new(range: (u64, u64), words: (&'static str, &'static str)) -> Self {
+    pub(crate) fn new(range: (u64, u64), words: (&'static str, &'static str)) -> Self {
         let cells = usize::try_from(range.1 - range.0).unwrap_or(usize::MAX).min(ACROSS * ROWS);
         Self { range, cells: vec![0; cells], words }
     }
@@ -48,7 +48,7 @@ impl Picture {
     }
 
     /// Marks `len` bytes from `offset` on, which lie in the range.
-    pub(super) fn mark(&mut self, offset: u64, len: u64) {
+    pub(crate) fn mark(&mut self, offset: u64, len: u64) {
         let (mut at, end) = (offset - self.range.0, offset - self.range.0 + len);
         while at < end {
             let cell = self.cell(at);
@@ -88,7 +88,7 @@ impl Picture {
     }
 
     /// As lines of at most 80 columns.
-    pub(super) fn print(&self, blocks: bool, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn print(&self, blocks: bool, out: &mut dyn Write) -> io::Result<()> {
         let shades = if blocks { BLOCKS } else { ASCII };
         for (first, label) in self.rows() {
             let cells = first..(first + ACROSS).min(self.cells.len());
@@ -101,12 +101,12 @@ impl Picture {
     }
 
     /// As an SVG document, which has its colours from the page where it can.
-    pub(super) fn svg(&self, name: &str, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn svg(&self, name: &str, out: &mut dyn Write) -> io::Result<()> {
         let rows = self.cells.len().div_ceil(ACROSS).max(1);
         let (wide, high) = (ACROSS * CELL + 110, rows * CELL + 50);
         let mut text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {wide} {high}\" font-family=\"sans-serif\" font-size=\"11\" fill=\"currentColor\">\n\
-             <title>Map of {0}</title>\n<text x=\"100\" y=\"16\">{0}</text>\n",
+             <title>{0}</title>\n<text x=\"100\" y=\"16\">{0}</text>\n",
             escaped(name)
         );
         for (row, (first, label)) in self.rows().enumerate() {
