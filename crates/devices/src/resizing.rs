@@ -47,9 +47,11 @@ impl Resizing {
             Length::Less(bytes) => before.checked_sub(bytes),
         };
         let after = after.filter(|bytes| i64::try_from(*bytes).is_ok()).ok_or_else(|| {
-            Error::unfit(format!(
-                "resize: it has {before} bytes, and the result would be longer than any disk"
-            ))
+            let wrong = match self.length {
+                Length::Less(bytes) => format!("it cannot have {bytes} fewer"),
+                _ => "the result would be longer than any disk".to_owned(),
+            };
+            Error::unfit(format!("resize: it has {before} bytes, and {wrong}"))
         })?;
         if after < before && !self.shrink {
             let lost = before - after;

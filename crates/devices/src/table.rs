@@ -286,6 +286,7 @@ static KINDS: &[DeviceKind] = &[
                 "nbds+vsock",
             ],
             runs: Some(("command", "arg")),
+            shown: nbd::shown,
             ..KindNames::WORD
         },
         unopened: Unopened {

@@ -118,6 +118,14 @@ impl Uri {
         Self { transport, tls, export, user: None, params: Vec::new() }
     }
 
+    /// The same for people: NBD has no passwords, so what a user wrote as one behind their name is
+    /// for something else, and is shown to nobody.
+    #[must_use]
+    pub fn without_password(self) -> Self {
+        let name = |user: String| user.split(':').next().unwrap_or_default().to_owned();
+        Self { user: self.user.map(name), ..self }
+    }
+
     /// The scheme, which goes with the transport.
     fn scheme(&self) -> &'static str {
         match (&self.transport, self.tls) {

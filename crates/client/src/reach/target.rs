@@ -79,11 +79,13 @@ impl ExportSpec {
         }
     }
 
-    /// The name of an export of this server, as it can be typed: a URI, or parameters.
+    /// The name of an export of this server, as it can be typed: a URI, or parameters. Without a
+    /// password, which NBD has not.
     #[must_use]
     pub fn name_of(&self, export: &str) -> String {
         if let ServerSpec::Address(uri) = &self.server {
-            return Uri { export: export.to_owned(), ..uri.clone() }.to_string();
+            let uri = Uri { export: export.to_owned(), ..uri.clone() };
+            return uri.without_password().to_string();
         }
         let export = if export.is_empty() {
             String::new()
@@ -97,7 +99,7 @@ impl ExportSpec {
 impl fmt::Display for ServerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address(uri) => uri.fmt(f),
+            Self::Address(uri) => uri.clone().without_password().fmt(f),
             Self::Descriptor(number) => write!(f, "nbd:?socket-fd={number}"),
             Self::Command(words) => {
                 let mut key = "nbd:?command";

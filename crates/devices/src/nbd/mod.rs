@@ -17,6 +17,18 @@ pub(crate) use encryption::reaches;
 use params::NbdParams;
 pub(crate) use storage::storage;
 
+/// A URI, or what should be one, without what may be a password.
+pub(crate) fn shown(text: &str) -> String {
+    let is_hidden = || {
+        let (scheme, rest) = text.split_once("://")?;
+        let (authority, _) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (user, _) = authority.rsplit_once('@')?;
+        let (name, _) = user.split_once(':')?;
+        Some(format!("{scheme}://{name}{}", rest.get(user.len()..)?))
+    };
+    is_hidden().unwrap_or_else(|| text.to_owned())
+}
+
 /// Opens the export that `params` name: see the table for what they may be.
 ///
 /// # Errors

@@ -226,7 +226,7 @@ fn bad_uri(text: &str, e: &wire::UriError) -> Error {
         }
         _ => String::new(),
     };
-    Error::invalid(format!("{e}{hint}")).on(text)
+    Error::invalid(format!("{e}{hint}")).on(super::shown(text))
 }
 
 /// The value of a parameter as it was already decoded, made fit for a URI again, unless the user
