@@ -84,7 +84,8 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
     if matches.get_flag("verbose") {
         ours.push("--verbose".into());
     }
-    match text("shared").unwrap_or("1") {
+    // In one word with its option (`"-e 2"`, virtnbdbackup's) a number has a space before it.
+    match text("shared").unwrap_or("1").trim_start() {
         // As many as come.
         "0" => {}
         // The kernel opens several connections, and ends them together.

@@ -1,5 +1,6 @@
-//! nbdkit, nbdcopy and nbdinfo by their names: scripts of those that call them (callers.txt), run
-//! by a shell that finds the real tools, and by one that finds ours under those names.
+//! nbdkit, nbdcopy, nbdinfo and QEMU's tools by their names: scripts of those that call them
+//! (callers.txt), run by a shell that finds the real tools, and by one that finds ours under those
+//! names.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -9,7 +10,10 @@ use blackbox::run::{Outcome, run};
 use blackbox::temp::TempDir;
 
 const SCRIPTS: &str = include_str!("callers.txt");
-const TOOLS: [&str; 3] = ["nbdkit", "nbdcopy", "nbdinfo"];
+const OF_QEMU_IMG: &str = include_str!("../qemu_img/callers.txt");
+const TOOLS: [&str; 5] = ["nbdkit", "nbdcopy", "nbdinfo", "qemu-img", "qemu-nbd"];
+/// A web server, for scripts that need one.
+const RANGES: &str = include_str!("ranges.py");
 
 /// A script of the table.
 #[derive(Debug)]
@@ -40,7 +44,9 @@ struct Side {
 impl Side {
     fn real() -> Self {
         let usual = std::env::var("PATH").unwrap_or_default();
-        Self { temp: TempDir::new(), path: usual }
+        let temp = TempDir::new();
+        temp.file("ranges.py", RANGES.as_bytes());
+        Self { temp, path: usual }
     }
 
     fn ours() -> Self {
@@ -56,6 +62,7 @@ impl Side {
     fn shell(&self, script: &str) -> Outcome {
         let mut shell = Command::new("sh");
         shell.args(["-c", script]).env("PATH", &self.path).current_dir(self.temp.path());
+        shell.env("RANGES", self.temp.join("ranges.py"));
         run(&mut shell)
     }
 }
@@ -68,7 +75,7 @@ fn same(outcome: &Outcome) -> (Option<i32>, String, bool) {
 
 #[test]
 fn callers_get_what_they_get_of_the_real_tools() {
-    if TOOLS.iter().any(|tool| peer(tool).is_none()) {
+    if TOOLS.iter().chain(&["qemu-io", "python3"]).any(|tool| peer(tool).is_none()) {
         return;
     }
     let mut wrong = Vec::new();
@@ -76,7 +83,7 @@ fn callers_get_what_they_get_of_the_real_tools() {
         let (real, ours) = (Side::real(), Side::ours());
         for (word, line) in &script.lines {
             let here = format!("{}: {}: {line}", script.caller, script.name);
-            match *word {
+            match word.split('#').next().unwrap() {
                 "both" => {
                     let (theirs, own) = (real.shell(line), ours.shell(line));
                     if same(&theirs) != same(&own) {
@@ -95,4 +102,18 @@ fn callers_get_what_they_get_of_the_real_tools() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The lines that were counted first are all among the scripts, which other tests run.
+#[test]
+fn none_of_the_hundred_lines_is_missing() {
+    let lines = [SCRIPTS, OF_QEMU_IMG].into_iter().flat_map(str::lines);
+    let tags = lines.filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let word = line.split(' ').next()?;
+        word.split_once('#').map(|(_, numbers)| numbers)
+    });
+    let mut found: Vec<u32> =
+        tags.flat_map(|tag| tag.split(',')).map(|number| number.parse().unwrap()).collect();
+    found.sort_unstable();
+    assert_eq!(found, (1..=100).collect::<Vec<_>>());
 }
