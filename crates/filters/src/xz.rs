@@ -18,17 +18,17 @@ pub(crate) const KIND: FilterKind = FilterKind {
     ],
     example: "serve --filter=xz file disk.img.xz --run 'nbdinfo --size \"$uri\"'",
     open: |params, below, context| {
-        check(params)?;
+        check(params, "xz-max-block", "xz-max-depth")?;
         unpacked::open("xz", below, context)
     },
     ..FilterKind::PLAIN
 };
 
 /// What is accepted must make sense all the same.
-fn check(params: &Params) -> Result<()> {
-    values::size(params, "xz-max-block")?;
-    match values::number(params, "xz-max-depth")? {
-        Some(0) => Err(values::wrong("xz-max-depth", "it must be at least 1")),
+pub(crate) fn check(params: &Params, block: &str, depth: &str) -> Result<()> {
+    values::size(params, block)?;
+    match values::number(params, depth)? {
+        Some(0) => Err(values::wrong(depth, "it must be at least 1")),
         _ => Ok(()),
     }
 }
@@ -63,7 +63,13 @@ mod tests {
     #[test]
     fn what_was_packed_is_read_and_what_is_something_else_is_refused() {
         let bytes: Vec<u8> = (0..300_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
-        for (word, program) in [("gzip", "gzip"), ("xz", "xz"), ("bzip2", "bzip2")] {
+        for (word, program) in [
+            ("gzip", "gzip"),
+            ("indexed-gzip", "gzip"),
+            ("xz", "xz"),
+            ("lzip", "lzip"),
+            ("bzip2", "bzip2"),
+        ] {
             let plain = blank(4096);
             assert!(put(word, plain, &[]).is_err(), "{word}");
             let Some(packed) = packed(program, &bytes) else { continue };

@@ -20,6 +20,7 @@ static FORMATS: &[Format] = &[
     crate::dmg::FORMAT,
     crate::packed::GZ,
     crate::packed::XZ,
+    crate::packed::LZ,
     crate::packed::ZSTD,
     crate::packed::BZ2,
 ];

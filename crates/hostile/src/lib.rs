@@ -66,6 +66,7 @@ pub static TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "dmg", longest: 32 * KIB, run: |bytes| image::run("dmg", bytes) },
     FuzzTarget { name: "gz", longest: 8 * KIB, run: |bytes| image::run("gz", bytes) },
     FuzzTarget { name: "xz", longest: 8 * KIB, run: |bytes| image::run("xz", bytes) },
+    FuzzTarget { name: "lz", longest: 8 * KIB, run: |bytes| image::run("lz", bytes) },
     FuzzTarget { name: "zstd", longest: 8 * KIB, run: |bytes| image::run("zstd", bytes) },
     FuzzTarget { name: "bz2", longest: 8 * KIB, run: |bytes| image::run("bz2", bytes) },
 ];

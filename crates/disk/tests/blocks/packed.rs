@@ -14,6 +14,8 @@ const PACKERS: &[(&str, &[&str])] = &[
     ("gz", &["gzip", "-9", "-n"]),
     ("xz", &["xz", "-0", "--block-size=1MiB"]),
     ("xz", &["xz", "-0", "--check=crc32"]),
+    ("lz", &["lzip", "-0"]),
+    ("lz", &["lzip", "-1", "--member-size=100KiB"]),
     ("zstd", &["zstd", "-1"]),
     ("zstd", &["zstd", "-1", "--check", "--long=24"]),
     ("bz2", &["bzip2", "-1"]),

@@ -1,16 +1,17 @@
-//! Compressed streams: gz, xz, zstd, bz2. They contain a disk, or an image.
+//! Compressed streams: gz, xz, lzip, zstd, bz2. They contain a disk, or an image.
 //!
 //! A stream is read in *sections*, each of which can be decompressed by itself: blocks of xz by its
-//! index, frames of zstd by its seek table or by their headers. A stream that does not give its
-//! size is decompressed once when it is opened: that counts it, verifies its checksums, and notes
-//! points to resume from. `size` gives the size instead; it is checked at the end of the stream.
-//! Nothing is written to a temporary file; the cache has a bound.
+//! index, members of lzip by their trailers, frames of zstd by its seek table or by their headers.
+//! A stream that does not give its size is decompressed once when it is opened: that counts it,
+//! verifies its checksums, and notes points to resume from. `size` gives the size instead; it is
+//! checked at the end of the stream. Nothing is written to a temporary file; the cache has a bound.
 
 mod bz2;
 mod cursor;
 mod device;
 mod gz;
 mod index;
+mod lz;
 #[cfg(test)]
 mod tests;
 mod xz;
@@ -81,6 +82,14 @@ pub(crate) const XZ: Format = format(
     |head| head.has(0, &xz::MAGIC),
     |container, opening| open(&xz::KIND, container, opening),
     |container, _| describe(&xz::KIND, container),
+);
+
+pub(crate) const LZ: Format = format(
+    "lz",
+    "a stream packed by lzip",
+    |head| head.has(0, &lz::MAGIC),
+    |container, opening| open(&lz::KIND, container, opening),
+    |container, _| describe(&lz::KIND, container),
 );
 
 pub(crate) const ZSTD: Format = format(

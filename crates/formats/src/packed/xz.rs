@@ -14,27 +14,37 @@ pub(super) const MAGIC: [u8; 6] = [0xfd, b'7', b'z', b'X', b'Z', 0];
 const FOOTER_MAGIC: [u8; 2] = *b"YZ";
 const HEADER: u64 = 12;
 /// The memory limit of one decoder: twice the need of `xz -9`.
-const MEMORY: u64 = 160 << 20;
+pub(super) const MEMORY: u64 = 160 << 20;
 /// The longest index.
 const INDEX_MAX: u64 = 16 << 20;
 /// Streams in a file.
 const STREAMS_MAX: usize = 4096;
 
-pub(super) const KIND: Kind = Kind { start, index };
+pub(super) const KIND: Kind =
+    Kind { start: || unpack("xz", Stream::new_stream_decoder(MEMORY, 0), true), index };
 
-struct Xz {
+struct Lzma {
+    word: &'static str,
     decoder: Stream,
+    /// Whether the compressed bytes may end here.
+    ended: bool,
 }
 
-fn start() -> Result<Box<dyn Unpack>> {
-    let decoder = Stream::new_stream_decoder(MEMORY, 0);
+/// A decoder of the library, for streams of this name. `ended`: whether the bytes of a section may
+/// end before the stream does, as those of a block of xz, whose checksum is among them.
+pub(super) fn unpack(
+    word: &'static str,
+    decoder: std::result::Result<Stream, liblzma::stream::Error>,
+    ended: bool,
+) -> Result<Box<dyn Unpack>> {
     let decoder = decoder.map_err(|e| {
-        Error::new(ErrorKind::NoMemory, Fault::Us, "make an xz decoder").with_source(e)
+        let action = format!("make a decoder of {word}");
+        Error::new(ErrorKind::NoMemory, Fault::Us, action).with_source(e)
     })?;
-    Ok(Box::new(Xz { decoder }))
+    Ok(Box::new(Lzma { word, decoder, ended }))
 }
 
-impl Unpack for Xz {
+impl Unpack for Lzma {
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<Step> {
         let before = (self.decoder.total_in(), self.decoder.total_out());
         let status = self.decoder.process(input, output, Action::Run);
@@ -42,16 +52,18 @@ impl Unpack for Xz {
         let used = count(self.decoder.total_in(), before.0);
         let made = count(self.decoder.total_out(), before.1);
         match status {
-            // A block has ended when all its bytes are consumed: its checksum is among them.
-            Ok(Status::Ok | Status::MemNeeded | Status::StreamEnd | Status::GetCheck) => {
-                Ok(Step { used, made, ended: true })
+            Ok(status) => {
+                self.ended |= status == Status::StreamEnd;
+                Ok(Step { used, made, ended: self.ended })
             }
             Err(liblzma::stream::Error::MemLimit) => {
-                let action =
-                    format!("the xz stream needs more memory than {MEMORY} bytes to be unpacked");
+                let action = format!(
+                    "the {} stream needs more memory than {MEMORY} bytes to be unpacked",
+                    self.word
+                );
                 Err(Error::new(ErrorKind::Limit, Fault::File, action))
             }
-            Err(e) => Err(corrupt("the xz stream is broken").with_source(e)),
+            Err(e) => Err(corrupt(format!("the {} stream is broken", self.word)).with_source(e)),
         }
     }
 }
