@@ -18,6 +18,7 @@ mod evil;
 mod exitlast;
 mod exitwhen;
 mod exportname;
+mod ext2;
 mod extentlist;
 mod filter_kind;
 mod fua;

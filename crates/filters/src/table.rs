@@ -22,6 +22,7 @@ static KINDS: &[FilterKind] = &[
     crate::exitlast::KIND,
     crate::exitwhen::KIND,
     crate::exportname::KIND,
+    crate::ext2::KIND,
     crate::extentlist::KIND,
     crate::fua::KIND,
     crate::gzip::KIND,

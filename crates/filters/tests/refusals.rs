@@ -20,6 +20,7 @@ const WRONG: &[(&str, &str)] = &[
     ("error", "error-rate=101%|error-rate=-1|error-rate=1:0|error-rate=x|error-rate=nan"),
     ("error", "error-zero-rate=2|error=ENOENT|error-seed=x"),
     ("exitwhen", "exit-when-pipe-closed=x|exit-when-process-exits=0|exit-when-poll=0"),
+    ("ext2", "|ext2file=disk|ext2file=exportname"),
     ("indexed-gzip", "gzip-index-span=0"),
     ("ip", "deny=foo|deny=1.2.3.0/33|deny=::1/129|deny=1.2.3|deny=127.1|deny=,|deny=a,,b"),
     ("ip", "deny=uid:root|deny=pid:0|deny=uid:|deny=1.2.3.4-1.2.3.9|deny=dn:|deny=issuer-dn:"),

@@ -83,6 +83,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("bzip2", "there must be a stream"),
     ("checkwrite", "it accepts no writes that change anything"),
     ("ddrescue", "it accepts no writes"),
+    ("ext2", "there must be a file system"),
     ("extentlist", "it accepts no writes"),
     ("gzip", "there must be a stream"),
     ("indexed-gzip", "there must be a stream"),

@@ -39,3 +39,4 @@ pub use format::{
 pub use head::Head;
 pub use luks::PARAMS as LUKS_PARAMS;
 pub use table::{format, formats, recognise};
+pub use vhdx::crc32c;

@@ -12,6 +12,7 @@
 )]
 
 mod client;
+mod ext2;
 mod image;
 mod mended;
 mod partition;
@@ -45,6 +46,7 @@ pub static TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "netrc", longest: KIB, run: words::netrc },
     FuzzTarget { name: "partition", longest: 24 * KIB, run: partition::run },
     FuzzTarget { name: "tar", longest: 24 * KIB, run: tar::run },
+    FuzzTarget { name: "ext2", longest: 64 * KIB, run: ext2::run },
     FuzzTarget { name: "recognise", longest: 70 * KIB, run: image::recognise },
     FuzzTarget { name: "qcow2", longest: 128 * KIB, run: |bytes| image::run("qcow2", bytes) },
     FuzzTarget { name: "vmdk", longest: 64 * KIB, run: |bytes| image::run("vmdk", bytes) },

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use blackbox::peers::{find, peer};
-use blackbox::run::{Outcome, ours, run};
+use blackbox::run::{Outcome, ours, program, run};
 use blackbox::temp::{TempDir, pattern};
 
 /// Where the newest peers are.
@@ -173,6 +173,30 @@ fn packed_streams_are_what_nbdkit_unpacks_of_them() {
         let Some((mine, theirs)) = both(&["file", &plain, &word], "nbdinfo \"$uri\"") else {
             return;
         };
+        mine.failed();
+        assert!(!theirs.status.success());
+    }
+}
+
+#[test]
+fn a_file_in_a_file_system_is_what_nbdkit_shows_of_it() {
+    let Some(make) = peer("mke2fs") else { return };
+    let temp = TempDir::new();
+    fs::create_dir_all(temp.join("root/disks")).unwrap();
+    let bytes = [pattern(1, 300_000), vec![0; 500_000], pattern(2, 77_777)].concat();
+    fs::write(temp.join("root/disks/disk.raw"), &bytes).unwrap();
+    for kind in ["ext2", "ext3", "ext4"] {
+        let image = temp.join(kind).display().to_string();
+        let root = temp.join("root").display().to_string();
+        let words = ["-q", "-F", "-t", kind, "-b", "1024", "-d", &root, &image, "8M"];
+        run(&mut program(&make, words)).succeeded();
+        let script = "PYTHON -m nbd -u \"$uri\" -c 'import hashlib' \
+             -c 'print(h.get_size(), hashlib.sha1(h.pread(h.get_size(), 0)).hexdigest())' \
+             -c 'print(bytes(h.pread(16, 123457)).hex(), bytes(h.pread(16, 299990)).hex())'";
+        let words = ["--filter=ext2", "file", &image];
+        same(&[&words[..], &["ext2file=/disks/disk.raw"]].concat(), script);
+        let nothing = [&words[..], &["ext2file=/disks/nothing"]].concat();
+        let Some((mine, theirs)) = both(&nothing, "nbdinfo \"$uri\"") else { return };
         mine.failed();
         assert!(!theirs.status.success());
     }

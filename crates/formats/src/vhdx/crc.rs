@@ -1,4 +1,4 @@
-//! CRC-32C, the checksum of all VHDX structures.
+//! CRC-32C, the checksum of all VHDX structures, and of ext4's.
 
 /// The polynomial, with its lowest bit first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -26,15 +26,24 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// The sum of `bytes`, of which the four at `at` count as zeroes.
-pub(super) fn crc(bytes: &[u8], at: usize) -> u32 {
-    let own = at..at.saturating_add(4);
-    let step = |crc: u32, (i, byte): (usize, &u8)| {
-        let byte = if own.contains(&i) { 0 } else { *byte };
-        let [low, ..] = (crc ^ u32::from(byte)).to_le_bytes();
+/// The sum of what came before, and of `bytes` behind it; it begins with all bits set, and is not
+/// inverted at the end.
+#[must_use]
+pub fn crc32c(before: u32, bytes: &[u8]) -> u32 {
+    let step = |crc: u32, byte: &u8| {
+        let [low, ..] = (crc ^ u32::from(*byte)).to_le_bytes();
         crc >> 8 ^ TABLE.get(usize::from(low)).copied().unwrap_or(0)
     };
-    !bytes.iter().enumerate().fold(u32::MAX, step)
+    bytes.iter().fold(before, step)
+}
+
+/// The sum of `bytes`, of which the four at `at` count as zeroes.
+pub(super) fn crc(bytes: &[u8], at: usize) -> u32 {
+    let (front, rest) = bytes.split_at(at.min(bytes.len()));
+    let (own, back) = rest.split_at(rest.len().min(4));
+    let zeroes = [0; 4];
+    let sum = crc32c(u32::MAX, front);
+    !crc32c(crc32c(sum, zeroes.get(..own.len()).unwrap_or_default()), back)
 }
 
 #[cfg(test)]

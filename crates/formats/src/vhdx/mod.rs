@@ -29,6 +29,8 @@ use header::{Guid, Header, Regions};
 use map::Map;
 use metadata::Metadata;
 
+pub use crc::crc32c;
+
 pub(crate) const FORMAT: Format = Format {
     word: "vhdx",
     summary: "VHDX, the disk image of Hyper-V",
