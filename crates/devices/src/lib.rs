@@ -49,6 +49,12 @@ pub fn begin() {
     plugins::keep_low_descriptors();
 }
 
+/// For a program that starts: debug output (`verbose`) and flags, written `NAME.FLAG=N`, of the
+/// processes in which plugins will run. The first call counts.
+pub fn debug_processes(verbose: bool, flags: &[String]) {
+    plugin::isolated::debug(verbose, flags);
+}
+
 /// For a program that ends at once: ends the processes of devices that are still open.
 pub fn abandon() {
     plugins::end();

@@ -155,6 +155,8 @@ fn start(matches: &ArgMatches) -> ExitResult {
         None => None,
     };
     let points = attaching::prepare(&settings)?;
+    // The sandbox knows the command lines of these processes.
+    disk::debug_processes(settings.options.verbose, &settings.debug);
     settle(&settings, parent)?;
     // Other threads are started only from here on: they have the new user, and the sandbox.
     let sandbox = Sandbox::enter(settings.sandbox, &reach::reach(&settings))?.accepting();

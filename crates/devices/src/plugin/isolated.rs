@@ -7,8 +7,8 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ::device::{
     Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Lane, Listed, Operation,
@@ -23,6 +23,22 @@ use super::{PLUGIN, choice, own};
 use crate::OpenOptions;
 use crate::nbd;
 
+/// Options of all processes that are started, but for flags of other plugins: `-v`, and each flag,
+/// as `NAME.FLAG=N`.
+static DEBUGGING: OnceLock<(bool, Vec<String>)> = OnceLock::new();
+
+/// As [`crate::debug_processes`].
+pub(crate) fn debug(verbose: bool, flags: &[String]) {
+    let _ = DEBUGGING.set((verbose, flags.to_vec()));
+}
+
+/// What comes before the point in the flags of this plugin, which may be named by its path.
+fn flagged(named: &str) -> &str {
+    let file = named.rsplit('/').next().unwrap_or(named);
+    let bare = file.strip_prefix("nbdkit-").and_then(|name| name.strip_suffix("-plugin.so"));
+    bare.unwrap_or(file)
+}
+
 /// The command line of the process.
 fn words(params: &Params, write: bool) -> Vec<String> {
     let program = std::env::current_exe().unwrap_or_default();
@@ -30,9 +46,16 @@ fn words(params: &Params, write: bool) -> Vec<String> {
     // Its code may need anything; it cannot be confined.
     words.push("--sandbox=off".to_owned());
     words.extend((!write).then(|| "-r".to_owned()));
+    let named = params.get(PLUGIN).unwrap_or_default();
+    if let Some((verbose, flags)) = DEBUGGING.get() {
+        words.extend(verbose.then(|| "-v".to_owned()));
+        let is_own = |flag: &&String| {
+            flag.strip_prefix(flagged(named)).is_some_and(|it| it.starts_with('.'))
+        };
+        words.extend(flags.iter().filter(is_own).map(|flag| format!("--debug={flag}")));
+    }
     // What follows may look like an option.
     words.extend(["--", PLUGIN].map(str::to_owned));
-    let named = params.get(PLUGIN).unwrap_or_default();
     words.push(format!("{PLUGIN}={named}"));
     words.extend(own(params).iter().map(|(key, value)| match key {
         "" => value.to_owned(),
@@ -61,6 +84,8 @@ pub(super) fn open(
     context: &Context,
 ) -> Result<Arc<dyn Device>> {
     let name = params.get(PLUGIN).unwrap_or_default();
+    // Its process has them, and says which of them it does not know.
+    drop(context.debugging.take(flagged(name)));
     let way = Way {
         title: format!("{PLUGIN}:{name}"),
         words: words(params, options.write),

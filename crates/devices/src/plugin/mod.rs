@@ -1,7 +1,7 @@
 //! `plugin`: a plugin of nbdkit as a device. The crate `plugins` loads and calls plugins; here are
 //! the parameters that plugins do not get.
 
-mod isolated;
+pub(crate) mod isolated;
 
 use std::sync::Arc;
 

@@ -49,6 +49,24 @@ fn with_restart_the_next_client_gets_a_new_process() {
 }
 
 #[test]
+fn debug_flags_and_verbosity_reach_it_also_out_of_a_sandbox() {
+    let Some(temp) = scene(&[]) else { return };
+    for sandbox in ["", "--sandbox=require"] {
+        let words = format!("1M isolate=true -v -D witness.level=3 {sandbox}");
+        let told = beside(Host::Ours, &temp, &words, "nbdinfo --size \"$uri\"");
+        assert_eq!(told.outcome.succeeded(), "1048576\n");
+        let is_set = |line: &String| line == "config_complete level=3";
+        assert!(told.log.iter().any(is_set), "{:#?}", told.log);
+        assert!(
+            told.outcome.stderr.contains("a socket of the service manager"),
+            "{}",
+            told.outcome.stderr
+        );
+        assert!(!told.outcome.stderr.contains("-D"), "{}", told.outcome.stderr);
+    }
+}
+
+#[test]
 fn an_isolated_plugin_is_what_it_is_without() {
     let Some(temp) = scene(&[]) else { return };
     let look = "nbdinfo --json \"$uri\" | grep -v uri; nbdinfo --map \"$uri\"; nbdcopy \"$uri\" - | cksum; nbdinfo --list \"$uri\" | grep ^export";
