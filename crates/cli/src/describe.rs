@@ -80,7 +80,7 @@ fn write_disk(out: &mut impl Write, keys: &Keys) -> io::Result<()> {
         (Some(name), _) => writeln!(out, "export={name}:")?,
         (None, name) => writeln!(out, "disk={}:", name.unwrap_or(&Value::Null))?,
     }
-    let early = ["description", "export-size", "uri", "contexts"];
+    let early = ["description", "export-size", "content", "uri", "contexts"];
     for key in early {
         if let Some(value) = keys.get(key) {
             write_key(out, key, value, keys)?;

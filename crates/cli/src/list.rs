@@ -9,7 +9,7 @@ use runtime::Context;
 use crate::arguments::{disk, json_flag, named};
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::verb::Verb;
-use crate::{describe, output, patience};
+use crate::{colors, describe, output, patience};
 
 pub(crate) const VERB: Verb = Verb {
     name: "list",
@@ -39,7 +39,9 @@ pub(crate) fn show(matches: &ArgMatches, disk: &Named) -> ExitResult {
     let Some(found) = disk.inspect(Scope::All, &context)? else {
         return Err(Failure::usage("list: only NBD servers have exports; give the URI of one"));
     };
+    let json = matches.get_flag("json");
     output::finish(|out| {
-        describe::write(out, found, matches.get_flag("json")).map(|()| ExitCode::SUCCESS)
+        colors::print(colors::are_wanted(matches), out, |out| describe::write(out, found, json))
+            .map(|()| ExitCode::SUCCESS)
     })
 }

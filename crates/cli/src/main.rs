@@ -11,6 +11,7 @@ mod bitmap;
 mod bracket;
 mod cache;
 mod check;
+mod colors;
 mod commit;
 mod compare;
 mod completions;

@@ -9,7 +9,7 @@ mod question;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use device::{Info, Use};
+use device::{Edge, Info, Use};
 use disk::{Fact, Facts, Inspection, Scope};
 use runtime::Context;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use crate::arguments::{disk, flag, json_flag};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self as images, Source};
 use crate::verb::Verb;
-use crate::{describe, formats, list, map, output, sandbox};
+use crate::{colors, describe, formats, list, map, output, sandbox};
 
 pub(crate) use image::print_snapshots;
 use question::Question;
@@ -73,16 +73,31 @@ fn run(matches: &ArgMatches) -> ExitResult {
         || source.disk.path().is_some()
         || images::word(matches, "format").is_some()
         || matches.get_flag("backing-chain");
-    if as_image && !matches.get_flag("json") {
+    if as_image && !matches.get_flag("json") && !matches.get_flag("content") {
         return of_image(matches, &source, &facts, &context, output == Some("json"));
     }
-    let found = match source.disk.inspect(Scope::Disk, &context)? {
+    let mut found = match source.disk.inspect(Scope::Disk, &context)? {
         Some(found) => found,
         None => open_and_ask(matches, &source, facts, &context)?,
     };
+    if matches.get_flag("content")
+        && let Some(disk) = found.disks.first_mut()
+    {
+        disk.push(("content", content(&source, &context)?));
+    }
+    let json = matches.get_flag("json");
     output::finish(|out| {
-        describe::write(out, found, matches.get_flag("json")).map(|()| ExitCode::SUCCESS)
+        colors::print(colors::are_wanted(matches), out, |out| describe::write(out, found, json))
+            .map(|()| ExitCode::SUCCESS)
     })
+}
+
+/// What the disk holds by its beginning and end: the word of an image's format, or `data`.
+fn content(source: &Source, context: &Context) -> Result<Fact, Failure> {
+    let options = disk::OpenOptions { lock: false, ..disk::OpenOptions::read_only() };
+    let container = Edge::new(source.disk.open(&options, context)?, context.pool.clone());
+    let seen = disk::looks_like(&container)?;
+    Ok(Fact::Text(seen.first().map_or("data", |format| format.word).to_owned()))
 }
 
 /// Answers one question.

@@ -74,8 +74,11 @@ static ABILITIES: &[Ability] = &[
 pub(super) fn arguments(command: Command) -> Command {
     let map = Arg::new("map").long("map").value_name("CONTEXT");
     let map = map.num_args(0..=1).require_equals(true).default_missing_value("base:allocation");
-    let no_colors = flag("--color", "Ignored: there are no colours");
-    let no_colors = no_colors.aliases(["colour", "colors", "colours", "no-color", "no-colour"]);
+    let colors = flag("--color", "Print in colours");
+    let colors = colors.aliases(["colour", "colors", "colours"]).overrides_with("no-color");
+    let none =
+        flag("--no-color", "Print without colours, also at a terminal under the name nbdinfo");
+    let none = none.aliases(["no-colour", "no-colors", "no-colours"]);
     command
         .arg(flag("--size", "Print only the size in bytes"))
         .arg(flag("--uri", "Print only the URI of the export"))
@@ -102,9 +105,12 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(map.help("Print the map, as `map` does, or another status context"))
         .arg(flag("--totals", "With --map: one line for each type").alias("total").requires("map"))
         .arg(flag("-L, --list", "Describe all exports of the server, as `list` does"))
-        .arg(flag("--no-content", "Ignored: the content is never examined").conflicts_with("content"))
-        .arg(flag("--content", "Refused: the content is never examined").hide(true))
-        .arg(no_colors.hide(true).overrides_with("color"))
+        .arg(
+            flag("--content", "Say what the disk holds by its beginning: an image's format, or data")
+                .conflicts_with_all(["question", "output"]),
+        )
+        .arg(flag("--no-content", "The content is not looked at: the default").overrides_with("content"))
+        .args([colors, none])
         .group(ArgGroup::new("question").args(["size", "uri", "can", "cannot", "map", "list"]))
 }
 
@@ -119,12 +125,6 @@ fn known() -> String {
 
 /// The question, if there is exactly one.
 pub(super) fn asked(matches: &ArgMatches) -> Result<Option<Question<'_>>, Failure> {
-    if matches.get_flag("content") {
-        return Err(Failure::usage(
-            "--content: bytes of a disk are not given to file(1) here; `info -f FORMAT` and `inspect` \
-             look at images",
-        ));
-    }
     if let Some(context) = word(matches, "map") {
         return Ok(Some(Question::Map(context)));
     }

@@ -20,9 +20,9 @@ use runtime::Context;
 use crate::arguments::{disk, flag, json_flag, size as size_of, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self as images, OpenImage, Source};
-use crate::output;
 use crate::progress::has_blocks;
 use crate::verb::Verb;
+use crate::{colors, output};
 pub(crate) use picture::{Picture, escaped};
 
 pub(crate) const VERB: Verb = Verb {
@@ -100,7 +100,12 @@ pub(crate) fn show(matches: &ArgMatches, source: &Source, context: &str) -> Exit
     if picture || svg {
         return printing(&name, |out| map.draw(svg, out));
     }
-    printing(&name, |out| if totals { map.print_totals(json, out) } else { map.print(json, out) })
+    printing(&name, |out| {
+        colors::print(colors::are_wanted(matches), out, |out| match totals {
+            true => map.print_totals(json, out),
+            false => map.print(json, out),
+        })
+    })
 }
 
 /// First byte to be shown, and one after the last.

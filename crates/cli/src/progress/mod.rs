@@ -1,5 +1,6 @@
 //! How a verb that takes long shows its progress, and can be stopped.
 
+mod descriptor;
 mod line;
 mod mapped;
 mod show;
@@ -13,12 +14,15 @@ pub(crate) use signals::{SignalEvent, Signals};
 
 use crate::arguments::{flag, value};
 use crate::failure::is_renamed;
+use descriptor::WordOrNumber;
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Show {
     Bar,
     Json,
+    /// As nbdcopy does, into a descriptor.
+    Hundredths,
     /// A line of text now and then.
     Lines,
     /// As qemu-img does, on standard output.
@@ -36,6 +40,7 @@ impl Show {
         match asked {
             _ if matches.get_flag("quiet") => Self::Nothing,
             Some("json") => Self::Json,
+            Some(word) if descriptor::is_number(word) => Self::Hundredths,
             _ if terminal => Self::Bar,
             Some(_) => Self::Lines,
             None => Self::Nothing,
@@ -61,15 +66,16 @@ impl Show {
 pub(crate) fn arguments(command: Command) -> Command {
     command
         .arg(
-            value("-p, --progress FORM", "Show progress on standard error: bar, or json")
+            value("-p, --progress FORM", "Show progress on standard error: bar, or json; or into a descriptor")
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("bar")
-                .value_parser(["bar", "json"])
+                .value_parser(WordOrNumber(["bar", "json"]))
                 .long_help(
                     "Show progress on standard error. On a terminal that is the default: a bar, \
                      and a summary at the end. `bar` elsewhere writes a line a second; `json` \
-                     writes an object a line, see docs/copy.md. The percentage, the rate and the time to go \
+                     writes an object a line, see docs/copy.md. A number is that of a descriptor: \
+                     `42/100` is written to it, a line each, as nbdcopy does. The percentage, the rate and the time to go \
                      of a copy are those of data",
                 ),
         )

@@ -12,9 +12,9 @@ use copy::{CopyCounts, Report};
 use device::Edge;
 use serde_json::{Value, json};
 
-use super::Show;
 use super::line::{Counting, Line, Rate, share};
 use super::mapped::{MapWalk, Mapped};
+use super::{Show, descriptor};
 use crate::failure::{Failure, program};
 use crate::output::VERSION;
 
@@ -65,6 +65,11 @@ impl Display {
         if self.show == Show::Percent {
             let (done, total) = share(now, self.mapped());
             percent(done, total.max(1), '\r');
+            return;
+        }
+        if self.show == Show::Hundredths {
+            let (done, total) = share(now, self.mapped());
+            descriptor::tell(done, total.max(1));
             return;
         }
         if self.show == Show::Bar {
@@ -139,6 +144,7 @@ impl Display {
                 say(&json!({"version": VERSION, "type": "summary", "data": account(report)}));
             }
             Show::Percent => percent(1, 1, '\n'),
+            Show::Hundredths => descriptor::tell(1, 1),
             Show::Nothing => {}
         }
     }
