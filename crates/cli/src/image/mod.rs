@@ -261,11 +261,11 @@ pub(crate) fn check_target(image: &Image) -> Result<(), Failure> {
         None if image.compress => Err(Failure::usage("raw is not compressed; leave out -c")),
         Some(format) if format.create.is_none() => {
             let made = disk::formats().iter().filter(|format| format.create.is_some());
-            let made: Vec<_> = made.map(|format| format.word).collect();
+            let others = made.map(|format| format.word).filter(|word| *word != "qcow2");
             let what = format!(
-                "{} images can be read, but not created; these can: {}",
+                "{} images can be read, but not created: take qcow2, or one of {}",
                 format.word,
-                made.join(", ")
+                others.collect::<Vec<_>>().join(", ")
             );
             Err(Failure::usage(what))
         }
