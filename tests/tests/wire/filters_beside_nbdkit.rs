@@ -400,6 +400,27 @@ for at, n in ranges:
 }
 
 #[test]
+fn packed_streams_are_what_the_newest_nbdkit_unpacks_of_them() {
+    let temp = TempDir::new();
+    temp.file("disk", &[pattern(1, 300_000), vec![0; 500_000]].concat());
+    let index = format!("gzip-index-path={}", temp.join("index").display());
+    for (program, filter, extra) in
+        [("lzip", "lzip", None), ("gzip", "indexed-gzip", Some(&*index))]
+    {
+        let Some(program) = peer(program) else { return };
+        let packed = temp.join(filter);
+        let mut pack = Command::new(program);
+        pack.arg("-c").arg(temp.join("disk")).stdout(fs::File::create(&packed).unwrap());
+        assert!(pack.status().unwrap().success());
+        let (packed, word) = (packed.display().to_string(), format!("--filter={filter}"));
+        let words: Vec<_> = ["file", &packed, &word].into_iter().chain(extra).collect();
+        let script = "PYTHON -m nbd -u \"$uri\" -c 'import hashlib' \
+             -c 'print(h.get_size(), h.is_read_only(), hashlib.sha1(h.pread(h.get_size(), 0)).hexdigest())'";
+        same_as_newest(&words, script);
+    }
+}
+
+#[test]
 fn the_newest_filters_do_what_the_newest_nbdkit_does() {
     let rotational = "PYTHON -m nbd -u \"$uri\" -c 'print(h.is_rotational())'";
     // The distribution's libnbd may not know what that is.
