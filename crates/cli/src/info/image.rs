@@ -26,10 +26,17 @@ fn seen_from_here(image: &Described, name: &str) -> String {
     }
 }
 
-/// The file that the image lies in, as QEMU 8 and later tell of it: the kind of it, and its bytes.
+/// The file, server or other disk that the image lies in, as QEMU 8 and later tell of it: the kind
+/// of it, and its bytes.
 fn file_below(image: &Described) -> Option<(&'static str, u64)> {
-    let about = std::fs::metadata(text::path(image.disk.path()?)).ok()?;
-    let kind = if about.file_type().is_block_device() { "host_device" } else { "file" };
+    let kind = match image.disk.path() {
+        Some(path) => {
+            let about = std::fs::metadata(text::path(path)).ok()?;
+            if about.file_type().is_block_device() { "host_device" } else { "file" }
+        }
+        None if image.disk.to_string().starts_with("https:") => "https",
+        None => image.disk.kind().word,
+    };
     // In whole sectors, as QEMU counts.
     Some((kind, image.container.info().size.next_multiple_of(512)))
 }
@@ -53,8 +60,10 @@ pub(super) fn json(image: &Described) -> Value {
         if let Some(taken) = taken(image) {
             info["actual-size"] = json!(taken);
         }
-        info["format-specific"] = json!({ "type": "file", "data": {} });
-        info["dirty-flag"] = json!(false);
+        if image.disk.path().is_some() {
+            info["format-specific"] = json!({ "type": "file", "data": {} });
+            info["dirty-flag"] = json!(false);
+        }
         say("children", json!([{ "name": "file", "info": info }]));
     }
     if !said.snapshots.is_empty() {

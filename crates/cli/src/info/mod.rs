@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::arguments::{disk, flag, json_flag};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self as images, Source};
+use crate::names::is_qemu_img;
 use crate::verb::Verb;
 use crate::{colors, describe, formats, list, map, output, sandbox};
 
@@ -72,6 +73,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let as_image = output.is_some()
         || source.disk.path().is_some()
         || images::word(matches, "format").is_some()
+        || is_qemu_img()
         || matches.get_flag("backing-chain");
     if as_image && !matches.get_flag("json") && !matches.get_flag("content") {
         return of_image(matches, &source, &facts, &context, output == Some("json"));
