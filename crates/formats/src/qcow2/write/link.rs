@@ -256,7 +256,8 @@ impl Writer {
         let bits = self.geometry.cluster_bits;
         self.attempt(|state| {
             let (index, l1) = self.l1(map, at);
-            if l1 & COPIED != 0 {
+            // A flag without a table is a damage that costs nothing.
+            if l1 & COPIED != 0 && l2_offset(l1, self.geometry)?.is_some() {
                 // Another task was first.
                 return Ok(());
             }
