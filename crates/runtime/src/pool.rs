@@ -8,8 +8,8 @@
 //! lets queued work finish.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::behalf::{Behalf, client};
@@ -114,7 +114,10 @@ impl WorkPool {
     /// processors would only be in each other's way.
     #[must_use]
     pub fn for_computing(&self) -> Self {
-        self.at_most(std::thread::available_parallelism().map_or(1, usize::from))
+        // It reads the files of the control groups each time.
+        static PROCESSORS: OnceLock<usize> = OnceLock::new();
+        let known = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.at_most(*PROCESSORS.get_or_init(known))
     }
 
     /// The same threads, for work that is nearly always quick, which a thread that defers such work
