@@ -58,7 +58,7 @@ fn snapshots_are_changed_in_turns_with_qemu() {
     if !has_qemu() {
         return;
     }
-    let many: u64 = std::env::var("IMAGE_SCRIPTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let many = trial::scripts().map_or(1, |seeds| seeds.end - seeds.start);
     for (seed, options) in (1..).zip([
         "compat=1.1",
         "compat=0.10,cluster_size=4k",

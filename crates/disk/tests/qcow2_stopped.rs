@@ -423,11 +423,10 @@ fn script(set: (&[&str], bool), seed: u64, verbs: usize) -> (usize, usize) {
 
 #[test]
 fn whatever_stops_a_script_of_writes_and_verbs_the_image_is_as_before_or_after_each() {
-    let many = std::env::var("IMAGE_SCRIPTS").ok().and_then(|n| n.parse().ok());
-    let (many, verbs): (u64, _) = many.map_or((1, 2), |many| (many, 6));
+    let (seeds, verbs) = trial::scripts().map_or((0..1, 2), |seeds| (seeds, 6));
     let (mut done, mut stops) = (0, 0);
     for (n, set) in (0..).zip(SETS) {
-        for seed in 0..many {
+        for seed in seeds.clone() {
             let counts = script(*set, 100_000 * n + seed, verbs);
             (done, stops) = (done + counts.0, stops + counts.1);
         }

@@ -144,7 +144,7 @@ fn theirs(place: &Place, name: &str, model: &mut [u8], dice: &mut Dice) {
 }
 
 pub(crate) fn turns(place: &Place, name: &str, mut model: Vec<u8>, seed: u64) {
-    let many: u64 = std::env::var("IMAGE_SCRIPTS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let many = trial::scripts().map_or(1, |seeds| seeds.end - seeds.start);
     let mut dice = Dice::new(seed);
     for turn in 0..3 * many {
         ours(place, name, &mut model, &mut dice);

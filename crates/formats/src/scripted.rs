@@ -4,6 +4,7 @@
 //! `IMAGE_SCRIPTS=N` tries so many random scripts instead of a few.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Edge, ErrorKind, Params, ZeroFlags};
@@ -12,9 +13,9 @@ use trial::{PowerCut, TestDice};
 
 use crate::{Files, Findings, Format, Opening};
 
-/// Scripts of one test.
-pub(crate) fn scripts(usual: u64) -> u64 {
-    std::env::var("IMAGE_SCRIPTS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+/// Scripts of one test, by their seeds.
+pub(crate) fn scripts(usual: u64) -> Range<u64> {
+    trial::scripts().unwrap_or(0..usual)
 }
 
 /// Images of a format, of random kinds.
@@ -173,7 +174,7 @@ impl<S> ScriptedImage<S> {
 
 /// It reads as the model, and is closed without a leak.
 pub(crate) fn reads_as_the_model<S: Sample>(few: u64) {
-    for seed in 0..scripts(few) {
+    for seed in scripts(few) {
         let mut dice = TestDice(seed);
         let mut image = ScriptedImage::<S>::new(&mut dice);
         for step in 0..40 {
@@ -227,7 +228,7 @@ pub(crate) fn check_allowed(bytes: &[u8], allowed: &SectorVersions, what: &str) 
 
 /// Whenever the power is cut, it is sound and holds what was flushed.
 pub(crate) fn survives_power_cuts<S: Sample>(few: u64) {
-    for seed in 0..scripts(few) {
+    for seed in scripts(few) {
         let mut dice = TestDice(1000 + seed);
         let mut image = ScriptedImage::<S>::new(&mut dice);
         let mut history = vec![Since { step: 0, allowed: sectors(&image.bytes) }];
@@ -292,7 +293,7 @@ fn goes_on<S: Sample>(sample: &S, left: &PowerCut, dice: &mut TestDice, what: &s
 
 /// Whichever write fails, it is sound and holds what was flushed.
 pub(crate) fn survives_failures<S: Sample>(few: u64) {
-    for seed in 0..scripts(few) {
+    for seed in scripts(few) {
         let mut fails = 0;
         loop {
             let mut dice = TestDice(2000 + seed);

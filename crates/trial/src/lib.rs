@@ -10,6 +10,7 @@ mod scratch;
 mod test_device;
 
 use runtime::WorkPool;
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::model::{CHANGED, Model};
@@ -24,6 +25,15 @@ pub use test_device::{Fate, SeenOperation, TestDevice};
 
 /// Bytes of the disks on trial: not a whole number of blocks of 64 KiB.
 pub const SIZE: usize = 96 << 10;
+
+/// The random scripts that `IMAGE_SCRIPTS` asks for, by their seeds: `N` of them, or `FROM..TO`,
+/// so that a long run may be done in parts and by several processes.
+#[must_use]
+pub fn scripts() -> Option<Range<u64>> {
+    let asked = std::env::var("IMAGE_SCRIPTS").ok()?;
+    let (from, to) = asked.split_once("..").unwrap_or(("0", &asked));
+    Some(from.parse().unwrap()..to.parse().unwrap())
+}
 
 /// An operation. Offsets and lengths in bytes.
 #[derive(Clone, Debug)]

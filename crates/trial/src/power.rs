@@ -10,6 +10,8 @@ use runtime::{Mutex, WorkPool};
 
 /// What is written as a whole or not at all, in bytes.
 const SECTOR: usize = 512;
+/// Versions of the disk since it was flushed that may be mixed when the power is cut.
+const VERSIONS: usize = 64;
 
 /// The disk. It does everything at once, and knows what it held after each change. A clone is the
 /// same disk.
@@ -27,6 +29,8 @@ struct Inner {
 struct State {
     bytes: Vec<u8>,
     steps: Vec<Step>,
+    /// What was there after so many steps: who cuts at one after the other goes on from there.
+    durable: Option<(usize, Vec<u8>)>,
     /// Changes and flushes that still succeed before the first that fails, and how many fail.
     fails: Option<(usize, usize, ErrorKind)>,
 }
@@ -61,7 +65,7 @@ impl PowerCut {
         info.abilities.flush = true;
         info.abilities.trim = true;
         info.abilities.zero = true;
-        let state = State { bytes: bytes.clone(), steps: Vec::new(), fails: None };
+        let state = State { bytes: bytes.clone(), steps: Vec::new(), durable: None, fails: None };
         Self(Arc::new(Inner { info, grows, first: bytes, state: Mutex::new(state) }))
     }
 
@@ -92,38 +96,56 @@ impl PowerCut {
     /// was written since, any sectors.
     #[must_use]
     pub fn cut(&self, steps: usize, dice: &mut TestDice) -> Vec<u8> {
-        let state = self.0.state.lock();
+        let state = &mut *self.0.state.lock();
         let done = &state.steps[..steps];
         let flushed = done.iter().rposition(|step| matches!(step, Step::Flush)).unwrap_or(0);
-        let mut bytes = self.0.first.clone();
-        done[..flushed].iter().for_each(|step| step.apply(&mut bytes));
+        let (known, mut durable) = state
+            .durable
+            .take()
+            .filter(|(known, _)| *known <= flushed)
+            .unwrap_or_else(|| (0, self.0.first.clone()));
+        done[known..flushed].iter().for_each(|step| step.apply(&mut durable));
+        let mut written = durable.clone();
+        let mut bytes = durable.clone();
         let odds = [0, 1, 50, 99, 100][usize::try_from(dice.below(5)).unwrap()];
-        let (durable, mut written) = (bytes.clone(), bytes.clone());
-        let mut versions = vec![durable];
-        // Of each sector any version, not only the last.
-        for step in &done[flushed..] {
-            step.apply(&mut written);
-            if versions.len() < 64 {
-                versions.push(written.clone());
+        // Of each sector any version, not only the last: how long the disk is in each.
+        let since = &done[flushed..];
+        let mut lens = vec![bytes.len()];
+        for step in since {
+            let len = lens[lens.len() - 1].max(step.least_len());
+            if lens.len() == VERSIONS {
+                lens[VERSIONS - 1] = len;
+            } else {
+                lens.push(len);
             }
         }
-        *versions.last_mut().unwrap() = written;
-        let len = versions.iter().map(Vec::len).max().unwrap();
-        let longest = if dice.below(100) < odds { len } else { versions[0].len() };
+        let last = lens.len() - 1;
+        let len = lens[last];
+        let longest = if dice.below(100) < odds { len } else { lens[0] };
         bytes.resize(longest, 0);
+        let mut chosen = vec![Vec::new(); lens.len()];
         for start in (0..len).step_by(SECTOR) {
-            if dice.below(100) >= odds {
+            if dice.below(100) < odds {
+                let which = usize::try_from(dice.below(lens.len() as u64 + 2)).unwrap();
+                chosen[which.min(last)].push(start);
+            }
+        }
+        for n in 0..=since.len() {
+            if let Some(step) = n.checked_sub(1) {
+                since[step].apply(&mut written);
+            }
+            if n >= last && n < since.len() {
                 continue;
             }
-            let which = dice.below(versions.len() as u64 + 2);
-            let which = usize::try_from(which).unwrap().min(versions.len() - 1);
-            let version = &versions[which];
-            let end = (start + SECTOR).min(version.len());
-            if start < end {
-                bytes.resize(bytes.len().max(end), 0);
-                bytes[start..end].copy_from_slice(&version[start..end]);
+            for start in &chosen[n.min(last)] {
+                let end = (start + SECTOR).min(written.len());
+                if *start < end {
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[*start..end].copy_from_slice(&written[*start..end]);
+                }
             }
         }
+        state.durable = Some((flushed, durable));
         bytes
     }
 
@@ -154,6 +176,14 @@ impl PowerCut {
 }
 
 impl Step {
+    /// How long a disk is at least after it.
+    fn least_len(&self) -> usize {
+        match self {
+            Self::Write(start, data) => start + data.len(),
+            Self::Clear(..) | Self::Flush => 0,
+        }
+    }
+
     fn apply(&self, bytes: &mut Vec<u8>) {
         match self {
             Self::Write(start, data) => {

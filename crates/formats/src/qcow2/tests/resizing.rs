@@ -54,7 +54,7 @@ pub(super) fn any_image(dice: &mut TestDice) -> (Layout, PowerCut, Vec<u8>) {
 
 #[test]
 fn a_disk_keeps_its_bytes_and_grows_by_zeroes_however_often_its_size_changes() {
-    for seed in 0..scripts(60) {
+    for seed in scripts(60) {
         let mut dice = TestDice(6000 + seed);
         let (layout, mut disk, mut bytes) = any_image(&mut dice);
         for step in 0..4 {
@@ -75,7 +75,7 @@ fn a_disk_keeps_its_bytes_and_grows_by_zeroes_however_often_its_size_changes() {
 
 #[test]
 fn whenever_the_power_is_cut_a_disk_has_the_old_size_or_the_new_one() {
-    for seed in 0..scripts(20) {
+    for seed in scripts(20) {
         let mut dice = TestDice(7000 + seed);
         let (layout, disk, bytes) = any_image(&mut dice);
         let (size, room) = other_size(&mut dice, &layout);
@@ -97,7 +97,7 @@ fn whenever_the_power_is_cut_a_disk_has_the_old_size_or_the_new_one() {
 
 #[test]
 fn whichever_write_fails_a_disk_has_the_old_size_or_the_new_one() {
-    for seed in 0..scripts(4) {
+    for seed in scripts(4) {
         let mut fails = 0;
         loop {
             let mut dice = TestDice(8000 + seed);

@@ -161,7 +161,7 @@ impl Holding {
 
 #[test]
 fn snapshots_and_the_disk_hold_their_bytes_and_nothing_leaks() {
-    for seed in 0..scripts(12) {
+    for seed in scripts(12) {
         let mut dice = TestDice(6000 + seed);
         let mut image = Holding::new(&mut dice);
         for n in 0..14 {
@@ -186,7 +186,7 @@ fn snapshots_and_the_disk_hold_their_bytes_and_nothing_leaks() {
 
 #[test]
 fn whenever_the_power_is_cut_there_is_what_was_or_what_was_to_be() {
-    for seed in 0..scripts(3) {
+    for seed in scripts(3) {
         let mut dice = TestDice(7000 + seed);
         let mut image = Holding::new(&mut dice);
         for n in 0..7 {
@@ -210,7 +210,7 @@ fn whenever_the_power_is_cut_there_is_what_was_or_what_was_to_be() {
 
 #[test]
 fn whatever_fails_there_is_what_was_or_what_was_to_be() {
-    for seed in 0..scripts(2) {
+    for seed in scripts(2) {
         let mut dice = TestDice(8000 + seed);
         let mut image = Holding::new(&mut dice);
         for n in 0..5 {

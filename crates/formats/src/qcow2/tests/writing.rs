@@ -297,7 +297,7 @@ fn opened_apart(disk: &PowerCut, data: &PowerCut, write: bool) -> (Edge, Context
 
 #[test]
 fn a_data_file_is_durable_before_the_tables_and_one_that_is_a_disk_stays_one() {
-    for seed in 0..scripts(16) {
+    for seed in scripts(16) {
         let mut dice = TestDice(5000 + seed);
         let (extended, is_raw) = (seed % 2 == 1, seed % 4 >= 2);
         let layout = Layout {
@@ -351,7 +351,7 @@ fn a_data_file_is_durable_before_the_tables_and_one_that_is_a_disk_stays_one() {
 #[test]
 fn many_threads_write_into_the_same_clusters_and_each_finds_what_it_wrote() {
     const THREADS: usize = 4;
-    for seed in 0..scripts(6) {
+    for seed in scripts(6) {
         let mut dice = TestDice(3000 + seed);
         let layout = Layout { version: 3, ..any_layout(&mut dice) };
         let Laid { container: mut image, bytes } = layout.lay();
@@ -466,7 +466,7 @@ fn what_was_unpacked_is_not_read_after_other_bytes_were_written() {
 #[test]
 fn of_writes_that_overlap_each_sector_is_that_of_one_and_flushes_do_not_wait_for_the_last() {
     const THREADS: u64 = 4;
-    for seed in 0..scripts(4) {
+    for seed in scripts(4) {
         let mut dice = TestDice(4000 + seed);
         let layout = Layout { version: 3, ..any_layout(&mut dice) };
         let Laid { container: mut image, .. } = layout.lay();
