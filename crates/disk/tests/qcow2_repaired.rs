@@ -127,15 +127,30 @@ fn entries_that_lead_to_one_l2_table_get_one_each_and_the_image_is_written_again
         let opening = Opening { params: &params, files: &Closed, context: &context };
         let open = formats::format("qcow2").unwrap().write.unwrap();
         let edge = Edge::new(open(disk.edge(), &opening).unwrap(), context.pool.clone());
-        // A cluster that both tables refer to, by each of them: none is shared any more.
+        // Clusters that both tables referred to: by each of them, and by one alone.
         edge.write(&[7; 4096], 2 << 20, false).unwrap();
         edge.write(&[8; 4096], 0, false).unwrap();
+        edge.write(&[9; 4096], 8 << 10, false).unwrap();
+        edge.write(&[9; 4096], (2 << 20) + (16 << 10), false).unwrap();
         context.control.end();
         place.write("ours.qcow2", &disk.bytes());
         let found = report(&place, &["check", "--output=json", "ours.qcow2"]);
         assert_eq!((said(&found, "corruptions"), said(&found, "leaks")), (0, 0), "{found}");
-        let reads =
-            ["read -P 8 0 4k", "read -P 1 4k 252k", "read -P 7 2M 4k", "read -P 1 2052k 252k"];
+        let reads = [
+            "read -P 8 0 4k",
+            "read -P 1 4k 4k",
+            "read -P 9 8k 4k",
+            "read -P 1 12k 244k",
+            "read -P 7 2M 4k",
+            "read -P 1 2052k 12k",
+            "read -P 9 2064k 4k",
+            "read -P 1 2068k 236k",
+            // By QEMU, too.
+            "write -P 5 20k 4k",
+            "write -P 6 2072k 4k",
+        ];
         place.qemu_io("qcow2", "ours.qcow2", &reads.map(str::to_owned));
+        let found = report(&place, &["check", "--output=json", "ours.qcow2"]);
+        assert_eq!((said(&found, "corruptions"), said(&found, "leaks")), (0, 0), "{found}");
     }
 }

@@ -69,7 +69,8 @@ pub(super) fn examine<'a>(container: &'a Edge, header: &Header) -> Result<Check<
         is_blind: false,
         is_lost: false,
         has_bad_blocks: false,
-        shares_tables: false,
+        active: References::new(container.info().size, geometry.cluster_bits),
+        is_shared: false,
     };
     check.count_regions(header)?;
     check.count_l1(Region { offset: header.l1_offset, len: l1_len(header.l1_entries) }, true)?;
@@ -114,8 +115,10 @@ pub(super) struct Check<'a> {
     pub(super) is_lost: bool,
     /// A refcount block is not in the file, or is also something else.
     pub(super) has_bad_blocks: bool,
-    /// Several entries of the active L1 table lead to one L2 table.
-    pub(super) shares_tables: bool,
+    /// Of the active tables, to what others refer to as well.
+    active: References,
+    /// Several entries of the active tables lead to one L2 table, or to one cluster of data.
+    pub(super) is_shared: bool,
 }
 
 impl Check<'_> {
@@ -181,7 +184,7 @@ impl Check<'_> {
             if self.references.holds(Region { offset: l2, len }) {
                 let table = self.tables.entry(l2).or_default();
                 table.times = table.times.saturating_add(times);
-                self.shares_tables |= is_active && table.is_active;
+                self.is_shared |= is_active && table.is_active;
                 table.is_active |= is_active;
             } else {
                 self.is_blind = true;
@@ -321,9 +324,19 @@ impl Check<'_> {
         }
         if referred.is_active {
             self.check_copied("cluster", offset, entry)?;
+            self.count_active(offset, entry)?;
         }
         let region = Region { offset, len: self.geometry.cluster() };
         self.refer("a cluster of data", region, referred.times)
+    }
+
+    /// Notes whether several active entries lead to a cluster, as far as their flags are right.
+    fn count_active(&mut self, offset: u64, entry: u64) -> Result<()> {
+        if entry & COPIED == 0 {
+            self.is_shared |= self.active.of(offset >> self.geometry.cluster_bits) > 0;
+            self.active.add(Region { offset, len: 1 }, 1)?;
+        }
+        Ok(())
     }
 
     /// Whether an entry's flag for "no other reference" is right.

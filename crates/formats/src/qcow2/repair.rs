@@ -4,8 +4,8 @@
 //! order is such that an image whose repair was stopped is never worse than before: first refcounts
 //! are put right, each by itself where it is, or all in new blocks to which the header then refers
 //! at once; when that is durable, the flags that say that nothing else refers to a cluster; then
-//! the header says that the image is sound; and last, where several entries lead to one L2 table,
-//! each gets one of its own.
+//! the header says that the image is sound; and last, where several entries lead to one L2 table or
+//! one cluster of data, each gets one of its own.
 //!
 //! What a table that cannot be found refers to is not known, so then nothing is freed.
 
@@ -43,7 +43,7 @@ pub(super) fn repaired(below: &Edge, what: Repair, context: &Context) -> Result<
     let before = first.findings.clone();
     let is_unsound = header.has(UNSOUND);
     let is_right = (before.corruption_count, before.leaks) == (0, 0) && !is_unsound;
-    if is_right && !(first.shares_tables && what == Repair::All) {
+    if is_right && !(first.is_shared && what == Repair::All) {
         let now = before.clone();
         return Ok((Repaired { before, now, ..Repaired::default() }, below.clone()));
     }
@@ -69,7 +69,7 @@ pub(super) fn repaired(below: &Edge, what: Repair, context: &Context) -> Result<
     }
     drop(second);
     let last = examine(&middle, &header)?;
-    let is_shared = last.shares_tables;
+    let is_shared = last.is_shared;
     repaired.now = last.findings;
     if repaired.now.corruption_count > 0 {
         return Ok((repaired, middle));
@@ -83,7 +83,7 @@ pub(super) fn repaired(below: &Edge, what: Repair, context: &Context) -> Result<
     if !is_shared || what != Repair::All || header.has(incompatible::DATA_FILE) {
         return Ok((repaired, middle));
     }
-    write::part_tables(&middle, &read(&middle)?, context)?;
+    write::part(&middle, &read(&middle)?, context)?;
     let middle = container.as_it_is();
     let header = read(&middle)?;
     // What was behind the end, and counted all the same, is seen only now that the file is longer.

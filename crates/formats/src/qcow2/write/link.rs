@@ -300,7 +300,7 @@ impl Writer {
     }
 
     /// The L2 table at `table`, which nobody changes now.
-    async fn table_bytes(&self, table: u64) -> Result<Vec<u8>> {
+    pub(super) async fn table_bytes(&self, table: u64) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let step = usize::try_from(self.blocks.unit()).unwrap_or(usize::MAX);
         for block in (table..table + self.geometry.cluster()).step_by(step) {

@@ -44,7 +44,7 @@ use crate::kit::room::{Lease, Room};
 pub(super) use amend::{OPTIONS as AMENDED, amend};
 pub(super) use directory::change_bitmap;
 pub(super) use image::WrittenImage;
-pub(super) use offline::{empty, part_tables};
+pub(super) use offline::{empty, part};
 pub(super) use resize::resize;
 pub(super) use snapshots::change_snapshots;
 

@@ -1,15 +1,20 @@
 //! What verbs change of an image that nobody uses meanwhile: a writer without a disk.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use device::{Buffer, Edge, Error, Result, below};
 use runtime::{Context, RwLock, spawn, wait_for};
 
-use super::super::entry::{COPIED, l2_offset};
+use super::super::check::stored;
+use super::super::entry::{COPIED, Entry, Geometry, OFFSET, l2_offset};
 use super::super::header::{Encryption, Header};
 use super::super::open;
+use super::super::refcounts::References;
+use super::super::region::Region;
 use super::super::tables::{DataStore, Written};
+use super::link::words;
 use super::{Sharing, Writer, check, check_closed, check_container};
 use crate::Opening;
 use crate::kit::blocks::{Blocks, Rank};
@@ -65,54 +70,109 @@ pub(in super::super) fn empty(container: Edge, opening: &Opening<'_>) -> Result<
     })
 }
 
-/// Gives each entry of the L1 table an L2 table of its own, durably: where several lead to one, all
-/// but the first get copies of it. A check has found nothing wrong, so whatever the table refers to
-/// is counted once for each of them. Whenever this is stopped, the disk reads as before, and no
-/// refcount is too low.
+/// Gives each entry of the active tables what it leads to for itself, durably: an L2 table, and a
+/// cluster of data. Where several lead to one, all but the first get copies of it; otherwise, once
+/// one of them got something else, the last would not know that it is alone. Compressed clusters
+/// stay, as nobody asks that of them, and so do those of an encrypted image, which read as something
+/// else elsewhere. A check has found nothing wrong, so everything is counted once for each of them.
+/// Whenever this is stopped, the disk reads as before, and no refcount is too low.
 ///
 /// # Errors
 /// It cannot be written as it is, there is no room, or copying failed.
-pub(in super::super) fn part_tables(
-    container: &Edge,
-    header: &Header,
-    context: &Context,
-) -> Result<()> {
+pub(in super::super) fn part(container: &Edge, header: &Header, context: &Context) -> Result<()> {
     let writer = sharing_writer(container, header, context, Sharing::Ended)?;
-    let geometry = header.geometry();
-    let len = usize::try_from(geometry.cluster()).map_err(|_| confused())?;
+    let (geometry, bits) = (header.geometry(), header.cluster_bits);
     let mut l1 = vec![0; usize::try_from(header.l1_entries).unwrap_or(0) * 8];
     container.read(&mut l1, header.l1_offset)?;
-    let (mut seen, mut shared) = (HashSet::new(), Vec::new());
-    for (index, entry) in (0u64..).zip(l1.chunks_exact(8)) {
-        if let Some(table) = l2_offset(be64(entry, 0).unwrap_or(0), geometry)?
-            && !seen.insert(table)
-        {
-            shared.push((header.l1_offset + index * 8, table));
-        }
-    }
-    let container = container.clone();
+    let (mut tables, mut seen) = (HashSet::new(), References::new(container.info().size, bits));
+    let (first, copies) = (header.l1_offset, header.encryption == Encryption::None);
     done(async move {
-        for (place, table) in shared {
-            let bytes = below::read(&container, table, Buffer::zeroed(len)).await?;
-            let row = writer.add_row(&bytes).await?;
-            let offset = row.start << geometry.cluster_bits;
-            if let Err(e) = writer.flush().await {
-                return Err(writer.without([row], e).await);
+        for (place, entry) in (first..).step_by(8).zip(l1.chunks_exact(8)) {
+            let Some(table) = l2_offset(be64(entry, 0).unwrap_or(0), geometry)? else { continue };
+            let mut bytes = writer.table_bytes(table).await?;
+            let shared = if copies { shared_in(&bytes, geometry, &mut seen)? } else { Vec::new() };
+            if tables.insert(table) && shared.is_empty() {
+                continue;
             }
-            writer
-                .attempt(|_| {
-                    writer.block(place)?;
-                    let entry = (offset | COPIED).to_be_bytes();
-                    Ok(writer.blocks.change(place, Rank::Last, &entry)?)
-                })
-                .await?;
+            let mut rows = Vec::new();
+            let copied = match writer.copy_data(&mut bytes, &shared, &mut rows).await {
+                Ok(()) => writer.add_row(&bytes).await,
+                Err(e) => Err(e),
+            };
+            let flushed = match copied {
+                Ok(row) => {
+                    rows.push(row.clone());
+                    writer.flush().await.map(|()| row.start << bits)
+                }
+                Err(e) => Err(e),
+            };
+            let new = match flushed {
+                Ok(new) => new,
+                Err(e) => return Err(writer.without(rows, e).await),
+            };
+            writer.change_last(place, &(new | COPIED).to_be_bytes()).await?;
             writer.flush().await?;
-            let unit = table >> geometry.cluster_bits;
-            let old = unit..unit + 1;
-            writer.release(vec![old], false).await;
+            let old = shared.iter().map(|(_, offset)| *offset).chain([table]);
+            let old = old.map(|offset| offset >> bits..(offset >> bits) + 1).collect();
+            writer.release(old, false).await;
         }
         writer.close().await
     })
+}
+
+/// The entries of a table, by where they are in it, whose clusters were seen before, and those
+/// clusters. Only what has several references is looked at, as the flags of a sound image say.
+fn shared_in(table: &[u8], geometry: Geometry, seen: &mut References) -> Result<Vec<(usize, u64)>> {
+    let mut shared = Vec::new();
+    for n in 0..geometry.l2_entries() {
+        let (entry, parts) = words(table, n, geometry).ok_or_else(confused)?;
+        let Some(offset) = stored(Entry::decode(entry, parts, geometry)?) else { continue };
+        if entry & COPIED != 0 {
+            continue;
+        }
+        if seen.of(offset >> geometry.cluster_bits) > 0 {
+            let at = usize::try_from(n * geometry.entry_len()).map_err(|_| confused())?;
+            shared.push((at, offset));
+        }
+        seen.add(Region { offset, len: 1 }, 1)?;
+    }
+    Ok(shared)
+}
+
+impl Writer {
+    /// Copies clusters of data, and lets entries of a table that is not there yet lead to the
+    /// copies.
+    async fn copy_data(
+        &self,
+        table: &mut [u8],
+        entries: &[(usize, u64)],
+        rows: &mut Vec<Range<u64>>,
+    ) -> Result<()> {
+        let (bits, DataStore { container, edge }) = (self.geometry.cluster_bits, &self.container);
+        for (at, old) in entries {
+            let there = container.length().saturating_sub(*old).min(self.geometry.cluster());
+            let len = usize::try_from(there).map_err(|_| confused())?;
+            let bytes = below::read(edge, *old, Buffer::zeroed(len)).await?;
+            let unit = self.attempt(|state| self.take(state, 1)).await?;
+            let new = unit.start << bits;
+            rows.push(unit);
+            below::write(edge, new, bytes.into(), false).await?;
+            let entry = table.get_mut(*at..).and_then(|rest| rest.first_chunk_mut::<8>());
+            let entry = entry.ok_or_else(confused)?;
+            *entry = (u64::from_be_bytes(*entry) & !OFFSET | new | COPIED).to_be_bytes();
+            self.save_much().await?;
+        }
+        Ok(())
+    }
+
+    /// Changes bytes of what refers to all else.
+    async fn change_last(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.attempt(|_| {
+            self.block(at)?;
+            Ok(self.blocks.change(at, Rank::Last, bytes)?)
+        })
+        .await
+    }
 }
 
 /// Waits for what changes the tables.
