@@ -3,9 +3,11 @@
 //!
 //! `IMAGE_SCRIPTS=N` makes N times as many turns.
 
-use device::Result;
+use device::{Params, Result};
 use disk::{BitmapChange, Image, Named, OpenOptions, SnapshotChange};
+use formats::{Closed, NewRoom, Opening};
 use runtime::{Context, to_usize};
+use trial::{PowerCut, TestDice};
 
 use crate::support::{Dice, Place, has_qemu, when_unlocked};
 
@@ -177,4 +179,44 @@ fn bitmaps_are_changed_as_qemu_changes_them() {
         }
         assert!(bytes_of(&place, "")[1 << 20..(1 << 20) + 512] == [3; 512], "{options}");
     }
+}
+
+#[test]
+fn qemu_finds_the_bitmaps_of_a_long_header_whenever_a_resize_is_stopped() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    place.qemu_img("create -q -f qcow2 -o cluster_size=4k image 1M");
+    place.qemu_img("bitmap --add -g 512 image x");
+    let mut image = place.read("image");
+    let length = |image: &[u8]| {
+        let field = image[100..104].try_into().unwrap();
+        to_usize(u32::from_be_bytes(field).into())
+    };
+    // Before its extensions is one that nobody knows.
+    let at = length(&image);
+    image.copy_within(at..at + 1024, at + 512);
+    image[at..at + 512].fill(0xe5);
+    image[at..at + 8].copy_from_slice(&[0x12, 0x34, 0x56, 0x78, 0, 0, 1, 248]);
+    let disk = PowerCut::new(image, true);
+    let (context, params) = (Context::default(), Params::default());
+    let opening = Opening { params: &params, files: &Closed, context: &context };
+    let resize = formats::format("qcow2").unwrap().upkeep.resize.unwrap();
+    resize(disk.edge(), &opening, &|_| Ok(64 << 20), NewRoom::None).unwrap();
+    let (mut dice, mut lengths) = (TestDice(1), Vec::new());
+    for step in 0..=disk.steps() {
+        let left = disk.cut(step, &mut dice);
+        lengths.push(length(&left));
+        place.write("image", &left);
+        let told = place.output("qemu-img", &["info", "--output=json", "image"]).stdout;
+        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        let bitmaps = &told["format-specific"]["data"]["bitmaps"];
+        assert_eq!(bitmaps[0]["name"], "x", "after step {step}: {told}");
+        // With the disk it loads them, of the size that they have to be.
+        place.qemu_io("qcow2", "image", &["read -P 0 0 64k".to_owned()]);
+        let found = place.output("qemu-img", &["check", "image"]);
+        assert!([Some(0), Some(3)].contains(&found.status.code()), "after step {step}: {found:?}");
+    }
+    assert!(lengths.iter().any(|length| *length > at) && lengths.last() == Some(&at));
 }

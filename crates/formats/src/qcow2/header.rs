@@ -21,11 +21,13 @@ pub(super) const LENGTH_V2: u32 = 72;
 pub(super) const LENGTH_V3: u32 = 104;
 /// The offset of the compression type, in headers that are longer than that.
 pub(super) const COMPRESSION_AT: usize = 104;
-/// Where the header has the bytes of the disk; the refcount table's offset and clusters; features.
+/// Where the header has the bytes of the disk; the refcount table's offset and clusters; features;
+/// its length.
 pub(super) const SIZE_AT: u64 = 24;
 pub(super) const REFCOUNT_TABLE_AT: u64 = 48;
 pub(super) const INCOMPATIBLE_AT: u64 = 72;
 pub(super) const AUTOCLEAR_AT: u64 = 88;
+pub(super) const LENGTH_AT: u64 = 100;
 /// 2^order bits are a refcount; without a field (version 2) it is 4.
 pub(super) const REFCOUNT_ORDER_V2: u32 = 4;
 pub(super) const REFCOUNT_ORDER_MAX: u32 = 6;

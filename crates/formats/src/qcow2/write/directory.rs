@@ -15,24 +15,15 @@ use super::super::bitmap::{
 use super::super::check;
 use super::super::dirty::ONES;
 use super::super::entry::OFFSET;
-use super::super::header::{
-    AUTOCLEAR_AT, BITMAP_DIRECTORY_MAX, BITMAPS_MAX, Header, SIZE_AT, autoclear, extension,
-};
+use super::super::header::{BITMAP_DIRECTORY_MAX, BITMAPS_MAX, Header};
 use super::super::open;
 use super::super::region::Region;
-use super::amend::HeaderChange;
+use super::heading::Heading;
 use super::offline::{done, writer};
 use super::{Writer, clear_features};
 use crate::kit::confused;
-use crate::kit::numbers::{be32, be64};
+use crate::kit::numbers::be64;
 use crate::{BitmapChange, Opening};
-
-/// What is written as a whole.
-const SECTOR: u64 = 512;
-/// Bytes of the extension of the header, with its beginning.
-const EXTENSION: u64 = 32;
-/// Where the header has the offset of the name of the backing image.
-const BACKING_AT: u64 = 8;
 
 /// A bitmap as it is to be.
 #[derive(Clone)]
@@ -48,17 +39,6 @@ struct NewBitmap {
 /// What is set in a bitmap: its clusters that have something set, by number.
 #[derive(Clone, Default)]
 struct Bits(BTreeMap<u64, Vec<u8>>);
-
-/// Where the header says where the directory is.
-struct Heading {
-    /// The extension begins there, or could.
-    at: u64,
-    is_there: bool,
-    /// Nothing is behind it.
-    is_last: bool,
-    /// The name of the backing image, and where it is.
-    name: (u64, Vec<u8>),
-}
 
 /// Changes the bitmap `name` of the image in `container`.
 ///
@@ -161,9 +141,21 @@ impl ResizedBitmaps {
             }
             entries.push(entry(container, &wanted)?);
         }
+        if tables.is_empty() {
+            return Ok(None);
+        }
         let heading = Heading::read(container, header)?;
-        let changed = Self { heading, entries, tables, before, dropped };
-        Ok((!changed.tables.is_empty()).then_some(changed))
+        heading.check_moves(header)?;
+        Ok(Some(Self { heading, entries, tables, before, dropped }))
+    }
+
+    pub(super) fn heading(&self) -> &Heading {
+        &self.heading
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.entries.len()
     }
 
     /// Where the directory was.
@@ -429,89 +421,10 @@ fn entry(container: &Edge, wanted: &NewBitmap) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn put(bytes: &mut [u8], at: usize, value: &[u8]) -> Result<()> {
+pub(super) fn put(bytes: &mut [u8], at: usize, value: &[u8]) -> Result<()> {
     let room = bytes.get_mut(at..).and_then(|rest| rest.get_mut(..value.len()));
     room.ok_or_else(confused)?.copy_from_slice(value);
     Ok(())
-}
-
-/// What the extension of the header says of bitmaps.
-fn directory_field(count: usize, directory: Region) -> Result<Vec<u8>> {
-    let mut field = u32::try_from(count).map_err(|_| confused())?.to_be_bytes().to_vec();
-    field.extend([0; 4]);
-    field.extend(directory.len.to_be_bytes());
-    field.extend(directory.offset.to_be_bytes());
-    Ok(field)
-}
-
-impl Heading {
-    fn read(container: &Edge, header: &Header) -> Result<Self> {
-        let mut first = vec![0; usize::try_from(header.geometry().slice()).unwrap_or(0)];
-        let there = usize::try_from(container.info().size).unwrap_or(usize::MAX).min(first.len());
-        container.read(first.get_mut(..there).unwrap_or_default(), 0)?;
-        let (offset, len) =
-            (be64(&first, 8).ok_or_else(confused)?, be32(&first, 16).ok_or_else(confused)?);
-        let name = usize::try_from(offset).ok().and_then(|at| first.get(at..));
-        let name = name.and_then(|rest| rest.get(..usize::try_from(len).ok()?)).unwrap_or_default();
-        let end = if offset == 0 { first.len() as u64 } else { offset };
-        let mut found = Self {
-            at: u64::from(header.length),
-            is_there: false,
-            is_last: true,
-            name: (offset, name.to_vec()),
-        };
-        let mut at = found.at;
-        while at + 8 <= end {
-            let here = usize::try_from(at).map_err(|_| confused())?;
-            let (kind, len) = (be32(&first, here).unwrap_or(0), be32(&first, here + 4));
-            if kind == extension::END {
-                break;
-            }
-            found.is_last = !found.is_there;
-            if kind == extension::BITMAPS {
-                (found.at, found.is_there) = (at, true);
-            }
-            at = at.saturating_add(8 + u64::from(len.unwrap_or(0)).next_multiple_of(8));
-        }
-        if !found.is_there {
-            found.at = at;
-        }
-        Ok(found)
-    }
-
-    /// Refuses what cannot be done in this header.
-    fn check(&self, header: &Header, has_any: bool) -> Result<()> {
-        let full = |what| Error::new(ErrorKind::Limit, Fault::File, what);
-        if !has_any && self.is_there && !self.is_last {
-            return Err(Error::unsupported(
-                "the header has extensions behind that of the bitmaps, which are not moved",
-            ));
-        }
-        let most = header.geometry().slice();
-        if self.is_there && self.at + EXTENSION > most {
-            return Err(full("the extension of the bitmaps is too far back in the header"));
-        }
-        let end = self.moved_name().checked_add(self.name.1.len() as u64);
-        if has_any && !self.is_there && end.is_none_or(|end| end > most) {
-            return Err(full("there is no room in the header for bitmaps"));
-        }
-        Ok(())
-    }
-
-    /// The end of a new extension, with that of all of them.
-    fn end(&self) -> u64 {
-        self.at + EXTENSION + 8
-    }
-
-    /// Where the name of the backing image is, if it makes room for a new extension and is not
-    /// written over itself.
-    fn moved_name(&self) -> u64 {
-        let (offset, name) = &self.name;
-        if *offset == 0 || *offset >= self.end() {
-            return self.end().max(*offset);
-        }
-        self.end().max(offset + name.len() as u64).next_multiple_of(8)
-    }
 }
 
 impl Writer {
@@ -576,94 +489,5 @@ impl Writer {
         let row = self.add_row(&directory).await?;
         rows.push(row.clone());
         Ok(Region { offset: row.start << bits, len: directory.len() as u64 })
-    }
-
-    /// Lets the header say how large the disk is, and where the directory of its bitmaps is then:
-    /// at once, unless the header is too long to be said in one sector.
-    pub(super) async fn say_size(
-        &self,
-        header: &Header,
-        size: u64,
-        bitmaps: Option<(&ResizedBitmaps, Region)>,
-    ) -> Result<()> {
-        let size = size.to_be_bytes();
-        let Some((ResizedBitmaps { heading, entries, .. }, directory)) = bitmaps else {
-            return self.change_header(&[(SIZE_AT, &size)]).await;
-        };
-        let field = directory_field(entries.len(), directory)?;
-        self.move_directory(header, heading, &field, &[(SIZE_AT, &size)]).await
-    }
-
-    /// Lets the header, which has a directory, say where it is now, and other fields of its first
-    /// sector with that.
-    async fn move_directory(
-        &self,
-        header: &Header,
-        heading: &Heading,
-        field: &[u8],
-        more: &[(u64, &[u8])],
-    ) -> Result<()> {
-        let features = header.autoclear & autoclear::DATA_FILE_RAW;
-        let without = features.to_be_bytes();
-        let with = (features | autoclear::BITMAPS).to_be_bytes();
-        let fields = [&[(AUTOCLEAR_AT, &with[..])], more].concat();
-        if heading.at + EXTENSION <= SECTOR {
-            let there = (heading.at + 8, field);
-            return self.change_header(&[&fields, &[there][..]].concat()).await;
-        }
-        let change = HeaderChange { bitmaps: Some(field), fields: &fields, data_file: None };
-        match self.rewrite(header, header.version, change).await {
-            Err(e) if e.is_unsupported() => {}
-            rewritten => return rewritten,
-        }
-        // For a moment none of them is valid.
-        self.change_header(&[&[(AUTOCLEAR_AT, &without[..])], more].concat()).await?;
-        self.change_header(&[(heading.at + 8, field)]).await?;
-        self.change_header(&[(AUTOCLEAR_AT, &with)]).await
-    }
-
-    /// Lets the header say where the directory is.
-    async fn say_bitmaps(
-        &self,
-        header: &Header,
-        heading: &Heading,
-        count: usize,
-        directory: Region,
-    ) -> Result<()> {
-        let features = header.autoclear & autoclear::DATA_FILE_RAW;
-        let without = features.to_be_bytes();
-        let with = (features | autoclear::BITMAPS).to_be_bytes();
-        let is_together = heading.at + EXTENSION <= SECTOR;
-        if count == 0 {
-            if heading.is_there {
-                if !is_together {
-                    self.change_header(&[(AUTOCLEAR_AT, &without)]).await?;
-                }
-                // The end of all extensions.
-                self.change_header(&[(AUTOCLEAR_AT, &without), (heading.at, &[0; 8])]).await?;
-            }
-            return Ok(());
-        }
-        let field = directory_field(count, directory)?;
-        if heading.is_there {
-            return self.move_directory(header, heading, &field, &[]).await;
-        }
-        let mut field =
-            [&extension::BITMAPS.to_be_bytes()[..], &24u32.to_be_bytes(), &field].concat();
-        let (offset, name) = &heading.name;
-        if *offset != 0 && *offset < heading.end() {
-            let place = heading.moved_name();
-            self.change_header(&[(place, name)]).await?;
-            self.change_header(&[(BACKING_AT, &place.to_be_bytes())]).await?;
-        }
-        // What is behind the end of the extensions is not seen.
-        field.extend([0; 8]);
-        let here = usize::try_from(SECTOR - heading.at % SECTOR).unwrap_or(field.len());
-        let (head, tail) = field.split_at(here.min(field.len()));
-        if !tail.is_empty() {
-            self.change_header(&[(heading.at + head.len() as u64, tail)]).await?;
-        }
-        self.change_header(&[(heading.at, head)]).await?;
-        self.change_header(&[(AUTOCLEAR_AT, &with)]).await
     }
 }

@@ -9,9 +9,11 @@
 //! as corrupt, as QEMU does.
 
 mod amend;
+mod anew;
 mod bitmaps;
 mod data;
 mod directory;
+mod heading;
 mod image;
 mod link;
 mod offline;

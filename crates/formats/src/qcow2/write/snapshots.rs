@@ -334,12 +334,23 @@ impl Writer {
         self.change_header(&[(at, bytes)]).await
     }
 
-    /// Changes several fields in a sector of the header, durably.
+    /// Changes fields of the header, durably: those in one sector at once.
     pub(super) async fn change_header(&self, fields: &[(u64, &[u8])]) -> Result<()> {
+        let mut pieces = Vec::new();
+        for (mut at, mut rest) in fields.iter().copied() {
+            while !rest.is_empty() {
+                let room = usize::try_from(self.blocks.start(at) + self.blocks.unit() - at);
+                let (piece, after) = rest.split_at(room.map_err(|_| confused())?.min(rest.len()));
+                pieces.push((at, piece));
+                (at, rest) = (at + piece.len() as u64, after);
+            }
+        }
         self.attempt(|_| {
-            self.block(0)?;
-            for (at, bytes) in fields {
-                self.blocks.change(*at, Rank::Second, bytes)?;
+            for (at, _) in &pieces {
+                self.block(*at)?;
+            }
+            for (at, piece) in &pieces {
+                self.blocks.change(*at, Rank::Second, piece)?;
             }
             Ok(())
         })
