@@ -146,6 +146,40 @@ fn a_long_l1_table_gets_its_place_where_clusters_are_small_and_refcounts_wide() 
     assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0));
 }
 
+#[test]
+fn a_disk_that_finds_no_room_to_shrink_has_its_size_and_its_bytes() {
+    // What is behind the new end is zero, so a compressed cluster gets a place of its own, and so
+    // does a table that a snapshot has, too.
+    for (kind, size, is_shared) in
+        [(Kind::Packed, (1 << 12) + 512, false), (Kind::Plain, 1 << 12, true)]
+    {
+        let layout = Layout {
+            version: 3,
+            cluster_bits: 12,
+            extended: false,
+            zstd: false,
+            refcount_order: 4,
+            size: 4 << 12,
+            clusters: vec![kind; 4],
+            mix: 0,
+            backing: None,
+        };
+        let Laid { container: mut image, bytes } = layout.lay();
+        if is_shared {
+            snapshot(&mut image, &layout);
+        }
+        let full = PowerCut::new(image.clone(), false);
+        let refused = resize(&full, &layout, size, NewRoom::None).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert!(bytes_of(&full, &layout) == bytes);
+        assert_eq!((checked(&full).corruption_count, checked(&full).leaks), (0, 0));
+        image.resize(image.len() + (4 << 12), 0x5a);
+        let disk = PowerCut::new(image, false);
+        resize(&disk, &layout, size, NewRoom::None).unwrap();
+        assert!(bytes_of(&disk, &layout) == bytes[..usize::try_from(size).unwrap()]);
+    }
+}
+
 /// A header that says where the bitmaps are.
 #[derive(Clone, Copy, Debug)]
 struct Form {

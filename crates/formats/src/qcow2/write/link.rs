@@ -251,6 +251,14 @@ impl Writer {
         self.table_bytes(table).await.map(|bytes| Some(Some(bytes)))
     }
 
+    /// Lets the table for `at`, if there is one, be the image's own.
+    pub(super) async fn own_table(&self, map: &Map, at: u64) -> Result<()> {
+        match self.table_to_copy(map, at).await? {
+            Some(Some(bytes)) => self.add_table(map, at, &bytes).await,
+            _ => Ok(()),
+        }
+    }
+
     /// A table of these bytes for `at`, instead of none or of one that others refer to.
     async fn add_table(&self, map: &Map, at: u64, bytes: &[u8]) -> Result<()> {
         let bits = self.geometry.cluster_bits;

@@ -112,7 +112,15 @@ impl WrittenImage {
         };
         let directories = bitmaps.as_ref().map(|bitmaps| (bitmaps, directory));
         if change.to < change.from {
-            writer.flush().await?;
+            let ready = match self.prepare_to_shrink(change).await {
+                Ok(()) => writer.flush().await,
+                Err(e) => Err(e),
+            };
+            if let Err(e) = ready {
+                let why = writer.without(rows, e).await;
+                let _ = writer.close().await;
+                return Err(why);
+            }
             writer.say_size(header, change.to, directories).await?;
             self.shrink(change).await?;
         } else {
@@ -185,6 +193,23 @@ impl WrittenImage {
             below::write(&writer.data.edge, to - 512, zeroes, false).await?;
         }
         writer.flush().await
+    }
+
+    /// Takes all the room that [`shrink`](Self::shrink) needs, while nothing of the disk has
+    /// changed: for a table that a snapshot has as well, and for what of the last cluster is behind
+    /// the new end, which is written as it is.
+    async fn prepare_to_shrink(self: &Arc<Self>, Change { from, to, .. }: Change) -> Result<()> {
+        let (writer, cluster) = (&self.writer, self.writer.geometry.cluster());
+        if !to.is_multiple_of(writer.geometry.l2_covers()) {
+            writer.own_table(&self.disk.atlas, to).await?;
+        }
+        let end = to.next_multiple_of(cluster).min(from);
+        if to < end && !self.is_zero((to, end)).await? {
+            let bytes = Buffer::zeroed(usize::try_from(end - to).map_err(|_| confused())?);
+            let bytes = self.disk.clone().read(to, bytes).await?;
+            self.clone().write(to, bytes.into()).await?;
+        }
+        Ok(())
     }
 
     /// Gives up what is behind the end that the header says.
