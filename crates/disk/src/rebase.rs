@@ -6,14 +6,16 @@
 
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use device::{
-    Buffer, BufferPool, Edge, Error, Extent, Operation, Outcome, Place, Result, ZeroFlags, is_zero,
+    BufferPool, Edge, Error, Extent, Operation, Outcome, Place, Result, Slice, ZeroFlags, is_zero,
 };
 use devices::{Named, OpenOptions};
 use formats::{BackingName, Files as _, ImageOpener, Opening, Reference, Role};
-use runtime::{Context, to_usize};
+use runtime::{Context, Mutex, having_time, to_usize};
 
 use crate::gate::ImageGate;
 use crate::upkeep::{check_snapshots, keep_closed};
@@ -21,8 +23,13 @@ use crate::{ConcatPart, Image, concat, keep};
 
 /// Extents asked for at a time.
 const MANY: usize = 1024;
-/// The most bytes that are compared at a time, unless a cluster is larger.
-const AT_ONCE: u64 = 2 << 20;
+/// The most bytes that are compared at a time, unless a cluster is larger: those of both disks stay
+/// in the cache of a processor until they have been compared.
+const AT_ONCE: u64 = 256 << 10;
+/// Of these a thread gets so many at a time.
+const MANY_AT_ONCE: u64 = 16;
+/// The most threads that read, compare and write.
+const THREADS_MAX: usize = 8;
 const UNMAP: ZeroFlags =
     ZeroFlags { may_unmap: true, fast_only: false, written: false, fua: false };
 
@@ -101,37 +108,130 @@ fn as_long(disk: Option<Edge>, size: u64, context: &Context) -> Result<Edge> {
     concat(vec![ConcatPart { disk, start: 0, len: there }, rest], context)
 }
 
-/// Writes into an overlay what it reads from below and would no longer.
+/// Writes into an overlay what it reads from below and would no longer: this thread walks the maps,
+/// and several read both disks at the same time.
 fn keep_bytes(old: &Edge, new: &Edge, cluster: u64, tell: &mut dyn FnMut(u64, u64)) -> Result<()> {
-    let (size, mut at, mut beneath) = (old.info().size, 0, None::<Range<u64>>);
-    let (mut extents, buffers) = (Vec::new(), BufferPool::new(to_usize(4 * AT_ONCE)));
-    while at < size {
-        tell(at, size);
-        old.resolve(at, size - at, MANY, &mut extents)?;
-        for extent in extents.drain(..) {
-            at = extent.end();
-            if extent.depth == 0 && extent.present {
-                continue;
-            }
-            for range in suspects(&extent, new)? {
-                // Whole clusters, as far as the overlay has nothing of them itself.
-                let start = range.start / cluster * cluster;
-                let end = range.end.next_multiple_of(cluster).min(size);
-                match &mut beneath {
-                    Some(known) if start <= known.end => known.end = known.end.max(end),
-                    known => {
-                        let known = known.replace(start..end);
-                        known.map_or(Ok(()), |known| {
-                            keep_range((old, new), &buffers, known, cluster)
-                        })?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = processors.clamp(1, THREADS_MAX);
+    let step = AT_ONCE.max(cluster) / cluster * cluster;
+    let keep = 2 * threads * to_usize(step);
+    let both = Both { old, new, cluster, step, buffers: BufferPool::new(keep) };
+    let (give, ranges) = sync_channel(2 * threads);
+    let (ranges, has_failed) = (Arc::new(Mutex::new(ranges)), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                let (ranges, both, has_failed) = (ranges.clone(), &both, &has_failed);
+                scope.spawn(move || having_time(|| both.keep_all(&ranges, has_failed)))
+            })
+            .collect();
+        // When none of them is left, nobody takes a range.
+        drop(ranges);
+        let walked = both.walk(&mut |range, size| {
+            tell(range.start, size);
+            !has_failed.load(Ordering::Relaxed) && give.send(range).is_ok()
+        });
+        drop(give);
+        let kept = workers.into_iter().map(|worker| {
+            worker.join().unwrap_or_else(|_| Err(Error::unanswered().on(&old.info().name)))
+        });
+        kept.fold(walked, Result::and)
+    })?;
+    tell(old.info().size, old.info().size);
+    Ok(())
+}
+
+/// An overlay as it is, and what it is to lie over.
+struct Both<'a> {
+    old: &'a Edge,
+    new: &'a Edge,
+    /// Bytes that the overlay has of its own or not.
+    cluster: u64,
+    /// The most bytes that are compared at a time: whole clusters.
+    step: u64,
+    buffers: BufferPool,
+}
+
+impl Both<'_> {
+    /// Gives ranges that may differ, of whole clusters as far as the disk goes, and the size of the
+    /// disk with each, until `take` wants no more.
+    fn walk(&self, take: &mut dyn FnMut(Range<u64>, u64) -> bool) -> Result<()> {
+        let (size, mut at, mut beneath) = (self.old.info().size, 0, None::<Range<u64>>);
+        let mut extents = Vec::new();
+        while at < size {
+            self.old.resolve(at, size - at, MANY, &mut extents)?;
+            for extent in extents.drain(..) {
+                at = extent.end();
+                if extent.depth == 0 && extent.present {
+                    continue;
+                }
+                for range in suspects(&extent, self.new)? {
+                    // Whole clusters, as far as the overlay has nothing of them itself.
+                    let start = range.start / self.cluster * self.cluster;
+                    let end = range.end.next_multiple_of(self.cluster).min(size);
+                    match &mut beneath {
+                        Some(known) if start <= known.end => known.end = known.end.max(end),
+                        known => {
+                            let known = known.replace(start..end);
+                            if !known.is_none_or(|known| self.give(known, take)) {
+                                return Ok(());
+                            }
+                        }
                     }
                 }
             }
         }
+        beneath.map(|range| self.give(range, take));
+        Ok(())
     }
-    beneath.map_or(Ok(()), |range| keep_range((old, new), &buffers, range, cluster))?;
-    tell(size, size);
-    Ok(())
+
+    /// Gives a range in pieces of many steps; false: no more is wanted.
+    fn give(&self, range: Range<u64>, take: &mut dyn FnMut(Range<u64>, u64) -> bool) -> bool {
+        let size = self.old.info().size;
+        pieces(range, self.step * MANY_AT_ONCE).all(|piece| take(piece, size))
+    }
+
+    /// Takes ranges until there are no more, or something failed.
+    fn keep_all(
+        &self,
+        ranges: &Mutex<Receiver<Range<u64>>>,
+        has_failed: &AtomicBool,
+    ) -> Result<()> {
+        while !has_failed.load(Ordering::Relaxed) {
+            let Ok(range) = ranges.lock().recv() else { break };
+            pieces(range, self.step)
+                .try_for_each(|piece| self.keep(piece))
+                .inspect_err(|_| has_failed.store(true, Ordering::Relaxed))?;
+        }
+        Ok(())
+    }
+
+    /// Reads a range of both, and writes what differs into the overlay, by clusters.
+    fn keep(&self, range: Range<u64>) -> Result<()> {
+        let (at, len) = (range.start, to_usize(range.end - range.start));
+        let read = |edge: &Edge| {
+            let buffer = self.buffers.take(len);
+            match edge.run(Operation::Read { offset: at, buffer })? {
+                Outcome::Read(buffer) => Ok(buffer),
+                _ => Err(Error::unanswered().on(&edge.info().name).at(at)),
+            }
+        };
+        let (was, will) = (read(self.old)?, read(self.new)?);
+        let runs = different(&was, &will, at, self.cluster);
+        let mut was = Slice::from(was);
+        for (run, is_zero) in runs {
+            let (offset, len) = (run.start, run.end - run.start);
+            if is_zero {
+                self.old.zero(offset, len, UNMAP)?;
+                continue;
+            }
+            // What was read is written, without another copy.
+            let data = was.share(to_usize(offset - at), to_usize(len));
+            let data = data.ok_or_else(|| Error::unanswered().on(&self.old.info().name))?;
+            self.old.run(Operation::Write { offset, data, fua: false })?;
+        }
+        Ok(())
+    }
 }
 
 /// The parts of an extent that may differ in the new chain, by both maps.
@@ -161,49 +261,14 @@ fn is_same(one: &Place, other: &Place) -> bool {
     one.offset() == other.offset() && file(one).is_some_and(|found| file(other) == Some(found))
 }
 
-/// Reads a range of both, and writes what differs into the overlay, by clusters.
-fn keep_range(
-    (old, new): (&Edge, &Edge),
-    buffers: &BufferPool,
-    range: Range<u64>,
-    cluster: u64,
-) -> Result<()> {
-    let step = AT_ONCE.max(cluster) / cluster * cluster;
+/// The parts of a range that end at multiples of `step`.
+fn pieces(range: Range<u64>, step: u64) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
-    while at < range.end {
-        let end = range.end.min(at - at % step + step);
-        let buffer = || buffers.take(to_usize(end - at));
-        let (was, will) = read_both((old, buffer()), (new, buffer()), at)?;
-        for (run, is_zero) in different(&was, &will, at, cluster) {
-            let bytes = was.get(to_usize(run.start - at)..to_usize(run.end - at));
-            match bytes.filter(|_| !is_zero) {
-                Some(bytes) => old.write(bytes, run.start, false)?,
-                None => old.zero(run.start, run.end - run.start, UNMAP)?,
-            }
-        }
-        at = end;
-    }
-    Ok(())
-}
-
-/// Reads both disks at the same time, from the same offset on.
-fn read_both(
-    (old, was): (&Edge, Buffer),
-    (new, will): (&Edge, Buffer),
-    offset: u64,
-) -> Result<(Buffer, Buffer)> {
-    let filled = |edge: &Edge, outcome| match outcome {
-        Outcome::Read(buffer) => Ok(buffer),
-        _ => Err(Error::unanswered().on(&edge.info().name).at(offset)),
-    };
-    let (promise, answer) = channel();
-    let done = Box::new(move |result| drop(promise.send(result)));
-    let (edge, read) = (new.clone(), Operation::Read { offset, buffer: will });
-    // This thread waits for its own read, and would do the other one itself, too.
-    new.pool().run(move || edge.submit(read, done));
-    let was = old.run(Operation::Read { offset, buffer: was });
-    let will = answer.recv().unwrap_or_else(|_| Err(Error::unanswered()));
-    Ok((filled(old, was?)?, filled(new, will?)?))
+    std::iter::from_fn(move || {
+        let piece = at..range.end.min(at - at % step + step);
+        at = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// The clusters from `at` on in which two disks differ, in runs, each with whether the first one is
