@@ -132,9 +132,8 @@ impl Image {
 
     /// The same with what a disk holds now, and nothing to forget.
     fn settled(&self) -> Self {
-        let files =
-            Named { data: PowerCut::new(self.files.data.bytes(), true), ..self.files.clone() };
-        Self { disk: PowerCut::new(self.disk.bytes(), true), files, ..self.clone() }
+        let files = Named { data: self.files.data.again(true), ..self.files.clone() };
+        Self { disk: self.disk.again(true), files, ..self.clone() }
     }
 
     /// What is left when the power is cut after so many changes of the container. Of a data file
@@ -233,7 +232,7 @@ impl Image {
     /// none does where it was counted once too often: whoever is stopped leaves those.
     fn corruptions(&self) -> (Vec<String>, u64) {
         let context = Context::new(WorkPool::new(1));
-        let container = PowerCut::new(self.disk.bytes(), true).edge();
+        let container = self.disk.again(true).edge();
         let found = (qcow2().check.unwrap())(&container, &context).unwrap();
         let is_flag = |line: &String| {
             line.contains("other entries refer") || line.contains("no other entry refers")
@@ -243,7 +242,7 @@ impl Image {
 
     fn holds(&self, wanted: &Holding) -> bool {
         let context = Context::new(WorkPool::new(1));
-        let container = PowerCut::new(self.disk.bytes(), true).edge();
+        let container = self.disk.again(true).edge();
         let told = (qcow2().describe)(&container, &context).unwrap();
         let names: Vec<_> = told.snapshots.iter().map(|known| known.name.clone()).collect();
         if !names.iter().eq(wanted.snapshots.iter().map(|(name, _)| name))

@@ -55,7 +55,7 @@ pub(crate) trait Sample: Debug + Sized {
 
     /// What a check finds in what is on a disk now, if the format has one.
     fn checked(&self, disk: &PowerCut) -> Findings {
-        let now = PowerCut::new(disk.bytes(), true);
+        let now = disk.again(true);
         let check = Self::FORMAT.check;
         check.map(|check| check(&now.edge(), &Context::default()).unwrap()).unwrap_or_default()
     }
@@ -198,7 +198,7 @@ pub(crate) fn reads_as_the_model<S: Sample>(few: u64) {
         }
         image.close();
         image.sample.check_closed(&image.disk, &format!("seed {seed}"));
-        let (edge, _) = image.sample.opened(&PowerCut::new(image.disk.bytes(), false), false);
+        let (edge, _) = image.sample.opened(&image.disk.again(false), false);
         assert!(all(&edge) == image.bytes, "seed {seed}: not what was closed");
     }
 }
@@ -275,7 +275,7 @@ pub(crate) fn survives_power_cuts<S: Sample>(few: u64) {
 
 /// What the power left behind is written again, and is then as sound as any.
 fn goes_on<S: Sample>(sample: &S, left: &PowerCut, dice: &mut TestDice, what: &str) {
-    let disk = PowerCut::new(left.bytes(), true);
+    let disk = left.again(true);
     let bytes = all(&sample.opened(&disk, false).0);
     let (edge, context) = sample.opened(&disk, true);
     let mut image = ScriptedImage { sample, disk, edge, context, bytes };
@@ -287,7 +287,7 @@ fn goes_on<S: Sample>(sample: &S, left: &PowerCut, dice: &mut TestDice, what: &s
     }
     image.close();
     assert_eq!(sample.checked(&image.disk).corruptions, [""; 0], "{what}, then closed");
-    let closed = PowerCut::new(image.disk.bytes(), false);
+    let closed = image.disk.again(false);
     assert!(all(&sample.opened(&closed, false).0) == image.bytes, "{what}, then closed");
 }
 
@@ -336,7 +336,7 @@ pub(crate) fn survives_failures<S: Sample>(few: u64) {
             image.disk.fail(0, 0, kind);
             image.context.control.end();
             assert_eq!(image.sample.checked(&image.disk).corruptions, [""; 0], "{what}");
-            let now = all(&image.sample.opened(&PowerCut::new(image.disk.bytes(), true), false).0);
+            let now = all(&image.sample.opened(&image.disk.again(true), false).0);
             assert!(now == image.bytes, "{what}: closed");
             if fails > image.disk.steps() {
                 break;

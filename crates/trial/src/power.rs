@@ -21,13 +21,13 @@ pub struct PowerCut(Arc<Inner>);
 struct Inner {
     info: Info,
     grows: bool,
-    /// What was there at first.
-    first: Vec<u8>,
+    /// What was there at first: the same bytes, until they are changed.
+    first: Arc<Vec<u8>>,
     state: Mutex<State>,
 }
 
 struct State {
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     steps: Vec<Step>,
     /// What was there after so many steps: who cuts at one after the other goes on from there.
     durable: Option<(usize, Vec<u8>)>,
@@ -60,13 +60,24 @@ impl PowerCut {
     /// A disk that holds these bytes, and grows like a file or not.
     #[must_use]
     pub fn new(bytes: Vec<u8>, grows: bool) -> Self {
-        let mut info = Info::new("power-cut", bytes.len() as u64);
+        Self::of(Arc::new(bytes), grows)
+    }
+
+    /// One that holds what is there now, and has nothing to forget.
+    #[must_use]
+    pub fn again(&self, grows: bool) -> Self {
+        let bytes = self.0.state.lock().bytes.clone();
+        Self::of(bytes, grows)
+    }
+
+    fn of(first: Arc<Vec<u8>>, grows: bool) -> Self {
+        let mut info = Info::new("power-cut", first.len() as u64);
         info.abilities.write = true;
         info.abilities.flush = true;
         info.abilities.trim = true;
         info.abilities.zero = true;
-        let state = State { bytes: bytes.clone(), steps: Vec::new(), durable: None, fails: None };
-        Self(Arc::new(Inner { info, grows, first: bytes, state: Mutex::new(state) }))
+        let state = State { bytes: first.clone(), steps: Vec::new(), durable: None, fails: None };
+        Self(Arc::new(Inner { info, grows, first, state: Mutex::new(state) }))
     }
 
     /// With an edge in front.
@@ -78,7 +89,7 @@ impl PowerCut {
     /// The bytes that are there now, whether they are durable or not.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        self.0.state.lock().bytes.clone()
+        self.0.state.lock().bytes.to_vec()
     }
 
     /// How many changes and flushes there were.
@@ -103,7 +114,7 @@ impl PowerCut {
             .durable
             .take()
             .filter(|(known, _)| *known <= flushed)
-            .unwrap_or_else(|| (0, self.0.first.clone()));
+            .unwrap_or_else(|| (0, self.0.first.to_vec()));
         done[known..flushed].iter().for_each(|step| step.apply(&mut durable));
         let mut written = durable.clone();
         let mut bytes = durable.clone();
@@ -159,7 +170,7 @@ impl PowerCut {
                 return Err(Error::new(*kind, Fault::File, "fail as this test wants it"));
             }
         }
-        step.apply(&mut state.bytes);
+        step.apply(Arc::make_mut(&mut state.bytes));
         state.steps.push(step);
         Ok(Outcome::Done)
     }

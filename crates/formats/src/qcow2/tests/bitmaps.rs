@@ -105,7 +105,7 @@ fn whatever_stops_a_change_of_bitmaps_they_are_as_before_or_after() {
             let disk = PowerCut::new(image.clone(), true);
             let what = format!("seed {seed}, {n}: {name} {changes:?}");
             change(&disk, &name, &changes).unwrap_or_else(|e| panic!("{what}: {e}"));
-            let after = seen(&PowerCut::new(disk.bytes(), true), &layout);
+            let after = seen(&disk.again(true), &layout);
             let found = checked(&disk);
             assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "{what}");
             let check = |left: &PowerCut, what: &str| {

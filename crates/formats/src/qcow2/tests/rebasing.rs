@@ -56,7 +56,7 @@ fn has_unknown(container: &[u8]) -> bool {
 type Named = Option<(String, String)>;
 
 fn named(disk: &PowerCut) -> Named {
-    let header = Header::read(&PowerCut::new(disk.bytes(), true).edge()).unwrap();
+    let header = Header::read(&disk.again(true).edge()).unwrap();
     header.backing.map(|name| (name, header.backing_format.unwrap()))
 }
 
@@ -194,14 +194,14 @@ fn where_clusters_are_compressed_as_they_are_written_each_is_counted_and_reads_a
             }
             if step % 3 == 0 {
                 edge.flush().unwrap();
-                let found = check(&PowerCut::new(disk.bytes(), true).edge(), &context).unwrap();
+                let found = check(&disk.again(true).edge(), &context).unwrap();
                 assert_eq!(found.corruptions, [""; 0], "{what}");
                 most = most.max(found.compressed_clusters);
                 assert!(all(&edge) == model, "{what}: other bytes");
             }
         }
         edge.device().finish().unwrap();
-        let found = check(&PowerCut::new(disk.bytes(), true).edge(), &context).unwrap();
+        let found = check(&disk.again(true).edge(), &context).unwrap();
         assert_eq!((found.leaks, found.corruptions), (0, Vec::new()), "2^{bits}");
         assert!(most > 4, "2^{bits}: {most} were compressed");
     }

@@ -65,7 +65,7 @@ fn a_disk_keeps_its_bytes_and_grows_by_zeroes_however_often_its_size_changes() {
             }
             let what = format!("seed {seed}, step {step}: {size} {room:?} {layout:?}");
             // Nobody has it open.
-            disk = PowerCut::new(disk.bytes(), true);
+            disk = disk.again(true);
             assert!(bytes_of(&disk, &layout) == bytes, "{what}");
             let found = checked(&disk);
             assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "{what}");
@@ -140,7 +140,7 @@ fn a_long_l1_table_gets_its_place_where_clusters_are_small_and_refcounts_wide() 
     let disk = PowerCut::new(container, true);
     resize(&disk, &layout, 256 << 20, NewRoom::None).unwrap();
     bytes.resize(256 << 20, 0);
-    let disk = PowerCut::new(disk.bytes(), true);
+    let disk = disk.again(true);
     assert!(bytes_of(&disk, &layout) == bytes);
     let found = checked(&disk);
     assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0));
@@ -263,7 +263,7 @@ fn whatever_stops_it_bitmaps_are_those_of_the_old_size_or_of_the_new_one() {
             let disk = PowerCut::new(image.clone(), true);
             let old = seen(&disk, &layout);
             resize(&disk, &layout, size, NewRoom::None).unwrap();
-            let new = seen(&PowerCut::new(disk.bytes(), true), &layout);
+            let new = seen(&disk.again(true), &layout);
             let what = format!("{form:?}, to {size}");
             let found = checked(&disk);
             assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "{what}");
@@ -326,10 +326,10 @@ fn a_disk_whose_header_cannot_say_two_things_at_once_keeps_its_size_and_its_bitm
     assert_eq!(disk.steps(), 0);
     // Where their tables stay as long as they are, nothing else changes.
     resize(&disk, &layout, 41 << 10, NewRoom::None).unwrap();
-    let disk = PowerCut::new(disk.bytes(), true);
+    let disk = disk.again(true);
     assert_eq!(seen(&disk, &layout).len(), 2);
     change(&disk, "a", &[BitmapChange::Clear]).unwrap();
-    assert_eq!(seen(&PowerCut::new(disk.bytes(), true), &layout).len(), 2);
+    assert_eq!(seen(&disk.again(true), &layout).len(), 2);
 }
 
 /// Bytes that bitmaps speak of.

@@ -178,7 +178,7 @@ fn snapshots_and_the_disk_hold_their_bytes_and_nothing_leaks() {
             let found = checked(&disk);
             assert_eq!((&found.corruptions[..], found.leaks), (&[][..], 0), "{what}");
             image.image = disk.bytes();
-            assert!(image.is_in(&PowerCut::new(disk.bytes(), true)), "{what}");
+            assert!(image.is_in(&disk.again(true)), "{what}");
             image.write(&mut dice);
         }
     }
@@ -224,7 +224,7 @@ fn whatever_fails_there_is_what_was_or_what_was_to_be() {
                 let result = image.run(&step, &disk);
                 disk.fail(0, 0, kind);
                 let what = format!("seed {seed}, {step:?} ({n}), fails {fails}: {result:?}");
-                let now = PowerCut::new(disk.bytes(), true);
+                let now = disk.again(true);
                 let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
                 Holding::check_left(&now, [&image, &after], &mut dice, &what);
                 Holding::check_left(&left, [&image, &after], &mut dice, &what);
@@ -295,7 +295,7 @@ fn what_is_not_there_or_broken_is_refused_before_anything_is_changed() {
         assert!(disk.steps() == 0);
     }
     change(&disk, SnapshotChange::Create(&"n".repeat(255))).unwrap();
-    change(&PowerCut::new(disk.bytes(), true), SnapshotChange::Delete("1")).unwrap_err();
+    change(&disk.again(true), SnapshotChange::Delete("1")).unwrap_err();
     // A cluster that nobody counts.
     let mut broken = image.image;
     let table = usize::try_from(super::writing::number(&broken, 48)).unwrap();

@@ -142,7 +142,7 @@ pub(super) fn snapshot(image: &mut Vec<u8>, layout: &Layout) {
 
 /// What a check finds in what is on the disk now.
 pub(super) fn checked(disk: &PowerCut) -> Findings {
-    let now = PowerCut::new(disk.bytes(), true);
+    let now = disk.again(true);
     (super::super::FORMAT.check.unwrap())(&now.edge(), &Context::default()).unwrap()
 }
 

@@ -169,7 +169,7 @@ impl Sample for Small {
 
     /// A log is replayed first, in place: the disk is what it was when it was replayed in memory.
     fn checked(&self, disk: &PowerCut) -> Findings {
-        let now = PowerCut::new(disk.bytes(), true);
+        let now = disk.again(true);
         if is_dirty(&now) {
             let before = all(&self.opened(&now, false).0);
             let (edge, context) = self.opened(&now, true);
@@ -182,7 +182,7 @@ impl Sample for Small {
 }
 
 fn is_dirty(disk: &PowerCut) -> bool {
-    let now = PowerCut::new(disk.bytes(), true);
+    let now = disk.again(true);
     Header::read(&now.edge()).unwrap().log_id.is_some()
 }
 
