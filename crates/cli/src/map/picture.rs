@@ -1,6 +1,6 @@
-//! A map, or where two disks differ, as a picture: a grid of cells, each of which is a part of the disk and shows how much of
-//! it is data (or, in another status context, how much is marked). For a terminal as characters,
-//! for a page as SVG. It needs the memory of its cells, whatever the disk.
+//! A map, or where two disks differ, as a picture: a grid of cells, each of which is a part of the
+//! disk and shows how much of it is data (or, in another status context, how much is marked). For a
+//! terminal as characters, for a page as SVG. It needs the memory of its cells, whatever the disk.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

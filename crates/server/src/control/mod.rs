@@ -2,11 +2,11 @@
 //!
 //! A client sends lines, each a JSON object, and gets a line for each: `{"error": …}`, or what it
 //! asked for. With a request that adds a disk it may send the file, open (SCM_RIGHTS): then the
-//! server, which may be confined, opens nothing by name. Only the user that the server runs as, and root, are answered (SO_PEERCRED; the
-//! socket's file has mode 0600, too). A thread waits for clients, and each has a thread of its own;
-//! their number, the length of a line and the time for each are limited. None of this runs on a
-//! reactor, and no lock is held while a client is waited for, so a client that holds the socket up
-//! holds up no disk.
+//! server, which may be confined, opens nothing by name. Only the user that the server runs as, and
+//! root, are answered (SO_PEERCRED; the socket's file has mode 0600, too). A thread waits for
+//! clients, and each has a thread of its own; their number, the length of a line and the time for
+//! each are limited. None of this runs on a reactor, and no lock is held while a client is waited
+//! for, so a client that holds the socket up holds up no disk.
 
 mod bitmap;
 mod hot;
