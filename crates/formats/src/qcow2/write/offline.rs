@@ -74,7 +74,8 @@ pub(in super::super) fn empty(container: Edge, opening: &Opening<'_>) -> Result<
 /// cluster of data. Where several lead to one, all but the first get copies of it; otherwise, once
 /// one of them got something else, the last would not know that it is alone. Compressed clusters
 /// stay, as nobody asks that of them, and so do those of an encrypted image, which read as
-/// something else elsewhere. A check has found nothing wrong, so everything is counted once for each of them.
+/// something else elsewhere. A check has found nothing wrong, so everything is counted once for
+/// each of them.
 /// Whenever this is stopped, the disk reads as before, and no refcount is too low.
 ///
 /// # Errors
