@@ -80,7 +80,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
         let now = look(&path)?;
         let seconds = looked.elapsed().as_secs_f64();
         looked = Instant::now();
-        let done = Done::between(&before, &now, seconds);
+        let done = Interval::between(&before, &now, seconds);
         let printed = output::finish(|out| {
             match is_json {
                 true => writeln!(out, "{}", done.value())?,
@@ -106,14 +106,14 @@ fn look(path: &Path) -> Result<ServerSample, Failure> {
 
 /// What was done between two looks.
 #[derive(Debug)]
-struct Done {
+struct Interval {
     exports: Vec<(String, ExportSample)>,
     seconds: f64,
     clients: u64,
     memory: (u64, u64),
 }
 
-impl Done {
+impl Interval {
     /// The busiest first.
     fn between(before: &ServerSample, now: &ServerSample, seconds: f64) -> Self {
         let none = ExportSample::default();
@@ -163,7 +163,7 @@ impl Done {
 }
 
 /// Draws the picture.
-fn show(done: &Done, path: &Path, is_first: bool, out: &mut dyn Write) -> std::io::Result<()> {
+fn show(done: &Interval, path: &Path, is_first: bool, out: &mut dyn Write) -> std::io::Result<()> {
     let is_terminal = std::io::stdout().is_terminal();
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok().filter(|_| is_terminal);
     let columns = size.map_or(COLUMNS, |size| usize::from(size.ws_col)).max(FIGURES + 8);
@@ -185,7 +185,7 @@ fn show(done: &Done, path: &Path, is_first: bool, out: &mut dyn Write) -> std::i
     out.flush()
 }
 
-fn picture(done: &Done, place: &str, columns: usize, rows: usize) -> Vec<String> {
+fn picture(done: &Interval, place: &str, columns: usize, rows: usize) -> Vec<String> {
     let name = columns - FIGURES;
     let (used, most) = done.memory;
     let clients = match done.clients {
@@ -277,7 +277,7 @@ mod tests {
         };
         let names = ["", "a", "an export with a name that is longer than the column", "\u{1b}[31m"];
         let exports: Vec<_> = names.iter().map(|name| ((*name).to_owned(), busy.clone())).collect();
-        let done = Done { exports, seconds: 1.0, clients: 3, memory: (1 << 20, 1 << 30) };
+        let done = Interval { exports, seconds: 1.0, clients: 3, memory: (1 << 20, 1 << 30) };
         let lines = picture(&done, "/run/vm.ctl", 80, 24);
         assert_eq!(lines.len(), 6);
         assert!(lines[0].starts_with("/run/vm.ctl: 3 clients, 1 MiB of 1 GiB"), "{lines:?}");
@@ -286,7 +286,7 @@ mod tests {
         }
         let small = picture(&done, "x", 80, 6);
         assert_eq!((small.len(), small.last().unwrap().as_str()), (5, "and 2 more"));
-        let idle = Done { exports: Vec::new(), seconds: 1.0, clients: 0, memory: (0, 1) };
+        let idle = Interval { exports: Vec::new(), seconds: 1.0, clients: 0, memory: (0, 1) };
         assert_eq!(picture(&idle, "x", 80, 24).last().unwrap(), "no requests yet");
     }
 }

@@ -33,7 +33,10 @@ impl Zeroes {
     pub(crate) fn new(pair: &Pair, options: &Options) -> Self {
         Self {
             policy: Policy::new(pair.target.info(), options, pair.sizes.request),
-            waiting: Coalescer::default(),
+            waiting: match options.durably {
+                Some(_) => Coalescer::of_few(),
+                None => Coalescer::default(),
+            },
             epoch: pair.target_epoch(),
             block: u64::from(pair.target.info().blocks.minimum),
             longest: pair.sizes.request,

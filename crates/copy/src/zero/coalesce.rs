@@ -10,12 +10,24 @@ use runtime::{Mutex, RangeSet};
 
 /// Most ranges that may wait for their neighbours.
 const MOST: usize = 16;
+/// The same where a caller notes what has become durable: a stretch of which some zeroes wait is
+/// not, and is copied once more after a kill.
+const FEW: usize = 2;
 /// A range this long gains nothing from growing: it is as much as most servers take at once.
 const LONG: u64 = 4 << 30;
 
 /// Shared by the workers.
-#[derive(Debug, Default)]
-pub(crate) struct Coalescer(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Coalescer {
+    state: Mutex<State>,
+    most: usize,
+}
+
+impl Default for Coalescer {
+    fn default() -> Self {
+        Self { state: Mutex::default(), most: MOST }
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -27,14 +39,19 @@ struct State {
 }
 
 impl Coalescer {
+    /// One in which few ranges wait.
+    pub(crate) fn of_few() -> Self {
+        Self { most: FEW, ..Self::default() }
+    }
+
     /// One more worker looks for zeroes.
     pub(crate) fn enter(&self) {
-        self.0.lock().finders += 1;
+        self.state.lock().finders += 1;
     }
 
     /// A worker will add no more. The last one gets all ranges that wait.
     pub(crate) fn leave(&self) -> Vec<Range<u64>> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.finders = state.finders.saturating_sub(1);
         if state.finders > 0 {
             return Vec::new();
@@ -47,14 +64,14 @@ impl Coalescer {
     /// Adds a range that touches none that waits; it is joined to those that it adjoins. Returns
     /// one that is to wait no longer.
     pub(crate) fn add(&self, range: Range<u64>) -> Option<Range<u64>> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let joined = state.waiting.add(range);
         if joined.end - joined.start >= LONG {
             state.left += 1;
             state.waiting.remove(joined.clone());
             return Some(joined);
         }
-        if state.waiting.count() <= MOST {
+        if state.waiting.count() <= self.most {
             return None;
         }
         state.left += 1;
@@ -63,7 +80,7 @@ impl Coalescer {
 
     /// How many ranges there were so far that did not touch.
     pub(crate) fn found(&self) -> usize {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.left + state.waiting.count()
     }
 }

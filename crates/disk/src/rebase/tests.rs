@@ -110,7 +110,9 @@ fn packed_in(disk: &PowerCut, opening: &Opening<'_>) -> u64 {
 
 #[test]
 fn whenever_a_rebase_loses_its_power_or_fails_the_overlay_reads_as_before() {
-    let mut dice = TestDice(2);
+    // How many steps there are depends on threads: disks must not.
+    let (mut dice, mut cuts) = (TestDice(2), TestDice(3));
+    let mut packed_in_all = 0;
     for (options, compress) in [
         (&["cluster_size=512"][..], false),
         (&["cluster_size=2k"], false),
@@ -131,14 +133,17 @@ fn whenever_a_rebase_loses_its_power_or_fails_the_overlay_reads_as_before() {
             let expected = bytes_of(container.clone(), &opening, "before");
             let disk = PowerCut::new(container.clone(), true);
             rebase(&disk, &opening, to, compress).unwrap();
-            assert_eq!(packed_in(&disk, &opening) > 3, compress, "{options:?} over {to:?}");
+            let packed = packed_in(&disk, &opening);
+            // How many fit beside one another depends on threads.
+            packed_in_all += packed;
+            assert!(compress || packed == 0, "{packed}: {options:?} over {to:?}");
             assert!(bytes_of(disk.bytes(), &opening, "after") == expected, "{options:?}");
             for step in 0..=disk.steps() {
                 let what = format!(
                     "{options:?}, {compress}, over {to:?}, step {step} of {}",
                     disk.steps()
                 );
-                let left = bytes_of(disk.cut(step, &mut dice), &opening, &what);
+                let left = bytes_of(disk.cut(step, &mut cuts), &opening, &what);
                 assert!(left == expected, "{what}");
             }
             for step in 0..disk.steps() {
@@ -153,4 +158,5 @@ fn whenever_a_rebase_loses_its_power_or_fails_the_overlay_reads_as_before() {
             }
         }
     }
+    assert!(packed_in_all > 20, "{packed_in_all}");
 }

@@ -22,8 +22,10 @@ const QUEUED: usize = 4 << 20;
 const TOGETHER: usize = 4096;
 /// The most events that are taken from the queue at a time.
 const BATCH: usize = 64;
-/// How long the thread that writes stays when there is nothing to write.
-const STAYS: Duration = Duration::from_millis(1);
+/// How long the thread that writes stays when there is nothing to write, and how often it looks
+/// meanwhile whether other work waits for it.
+const STAYS: Duration = Duration::from_micros(100);
+const LOOKS: usize = 10;
 /// How long the end waits at most for a reader that does not read.
 const STUCK: Duration = Duration::from_secs(10);
 
@@ -129,7 +131,11 @@ impl Shared {
         let (mut entries, mut text) = (Vec::new(), String::new());
         loop {
             let mut state = self.state.lock();
-            if state.queue.is_empty() && !state.ended && self.script.is_none() {
+            for _ in 0..LOOKS {
+                let is_over = state.ended || self.script.is_some() || self.pool.queued() > 0;
+                if is_over || !state.queue.is_empty() {
+                    break;
+                }
                 state = self.changed.wait_timeout(state, STAYS).0;
             }
             if state.queue.is_empty() {
