@@ -2,8 +2,8 @@
 //!
 //! Logging never makes a thread wait for a file or a script: events are queued, and one thread of
 //! the pool at a time makes lines of them and writes these. The operation after an event goes on at
-//! once, unless a script has to run first or the queue is too long. The thread stays a moment when
-//! all is written: so a busy disk does not wake it for each event.
+//! once, unless a script has to run first or the queue is too long. The thread gathers
+//! events for a millisecond at most: so a busy disk neither wakes it nor has it write for each.
 
 use runtime::{Condvar, Context, Mutex, OperatorLog, WorkPool};
 use std::collections::VecDeque;
@@ -22,8 +22,8 @@ const QUEUED: usize = 4 << 20;
 const TOGETHER: usize = 4096;
 /// The most events that are taken from the queue at a time.
 const BATCH: usize = 64;
-/// How long the thread that writes stays when there is nothing to write, and how often it looks
-/// meanwhile whether other work waits for it.
+/// How long the thread that writes gathers events once it has written all, and how often it looks
+/// meanwhile whether there are enough for a write, or other work waits for it.
 const STAYS: Duration = Duration::from_micros(100);
 const LOOKS: usize = 10;
 /// How long the end waits at most for a reader that does not read.
@@ -133,7 +133,7 @@ impl Shared {
             let mut state = self.state.lock();
             for _ in 0..LOOKS {
                 let is_over = state.ended || self.script.is_some() || self.pool.queued() > 0;
-                if is_over || !state.queue.is_empty() {
+                if is_over || state.bytes >= TOGETHER {
                     break;
                 }
                 state = self.changed.wait_timeout(state, STAYS).0;
