@@ -9,7 +9,7 @@ use runtime::{Promised, each, promise, spawn};
 
 use crate::{
     Buffer, Done, Edge, Error, ErrorKind, Extent, Fault, Operation, Outcome, Place, Result, Slice,
-    ZeroFlags,
+    ZeroFlags, merge_extent,
 };
 
 /// Completes an operation with the result of a task, which has let go of all that it held by then
@@ -101,6 +101,29 @@ pub async fn resolve(below: &Edge, offset: u64, len: u64, max: usize) -> Result<
         Outcome::Extents(extents) if !extents.is_empty() => Ok(extents),
         _ => Err(confused()),
     }
+}
+
+/// Adds to `found` what `len` bytes at `place` hold, as what lies at `at`; false: there are more
+/// than `max` extents by now, and the rest is cut off.
+pub async fn resolve_as(
+    below: &Edge,
+    at: u64,
+    (place, len): (u64, u64),
+    max: usize,
+    found: &mut Vec<Extent>,
+) -> Result<bool> {
+    let (mut from, end) = (place, place + len);
+    while from < end {
+        for extent in resolve(below, from, end - from, max).await? {
+            from = extent.end();
+            merge_extent(found, Extent { start: at + (extent.start - place), ..extent });
+        }
+        if found.len() > max {
+            found.truncate(max);
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Reads bytes; `None` if that would have to wait and `may_wait` is false.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use device::{
     Buffer, Done, Edge, Error, Extent, Filter, Filtered, Operation, Outcome, Over, Params, Result,
-    Slice, merge_extent, param, parse_size, repeated, values,
+    Slice, param, parse_size, repeated, values,
 };
 use runtime::{StepBudget, to_usize};
 
@@ -229,16 +229,8 @@ impl Places {
         let mut budget = StepBudget::default();
         for (at, to, len) in self.pieces(offset, len) {
             budget.spend(self.below.pool()).await;
-            let (mut from, end) = (to, to + len);
-            while from < end {
-                for extent in below::resolve(&self.below, from, end - from, max).await? {
-                    from = extent.end();
-                    merge_extent(&mut found, Extent { start: at + (extent.start - to), ..extent });
-                }
-                if found.len() > max {
-                    found.truncate(max);
-                    return Ok(found);
-                }
+            if !below::resolve_as(&self.below, at, (to, len), max, &mut found).await? {
+                break;
             }
         }
         Ok(found)

@@ -73,6 +73,17 @@ fn what_a_copy_would_refuse_its_plan_refuses() {
     let plan = |target: &str| ferry(["copy", "--plan", text(&disk), target]).failed().to_owned();
     assert!(plan(&server.uri("")).contains("too small"));
     assert!(plan(text(&disk)).contains("source itself"));
+    // An image that would become raw bytes is warned of, and what is to be left alone refused.
+    let image = temp.join("image.qcow2");
+    ferry(["create", "-q", "-f", "qcow2", text(&image), "4M"]).succeeded();
+    let warned = ferry(["copy", "--plan", text(&disk), text(&image)]);
+    warned.succeeded();
+    let copied = ferry(["copy", text(&disk), text(&image)]);
+    assert!(warned.stderr.contains("becomes a raw disk") && warned.stderr == copied.stderr);
+    let clobbers = ["--no-clobber", text(&disk), text(&image)];
+    let refusals = [&["copy"][..], &["copy", "--plan"]]
+        .map(|verb| ferry([verb, &clobbers].concat()).failed().to_owned());
+    assert_eq!(refusals[0], refusals[1]);
     assert!(plan("/nonexistent/copy").contains("No such file"));
     assert!(plan("nbd+unix:///?socket=/nonexistent").contains("No such file"));
     let words = ["copy", "--plan", "--journal", "j", "--digest=sha256/512", text(&disk), "x"];

@@ -181,6 +181,9 @@ fn a_look_shows_what_was_done_since_the_last_one_also_on_a_terminal() {
         let written = exports[0]["bytes-written"].as_u64().unwrap();
         assert!(written <= 2000 * 4096 && written.is_multiple_of(512), "{done}");
     });
+    // A reader that has had enough ends it.
+    let look = format!("{} top -d 0.1 {} | head -1", diskferry().display(), text(&place));
+    run(&mut program(&"/bin/sh".into(), ["-c", &look])).succeeded();
     let Some(script) = peer("script") else { return };
     let look =
         format!("stty cols 80 rows 10; {} top -d 0.1 -n 2 {}", diskferry().display(), text(&place));

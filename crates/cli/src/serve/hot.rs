@@ -29,6 +29,8 @@ const HINT: &str = "; the server's sandbox allows what was named at its start, a
 pub(super) struct HotDisks {
     context: Context,
     read_only: bool,
+    /// Of disks without one.
+    description: String,
     has_tls: bool,
     has_control: bool,
     sandbox: Wish,
@@ -39,6 +41,7 @@ impl HotDisks {
         Self {
             context: context.clone(),
             read_only: settings.read_only,
+            description: settings.description.clone(),
             sandbox: settings.sandbox,
             has_control: settings.control.is_some(),
             has_tls: settings.options.policy.tls != ServerTls::Off,
@@ -110,7 +113,7 @@ impl HotDisks {
         let allow = Allowed::new(rules);
         let export = Export {
             name: wanted.name.clone(),
-            description: wanted.description.clone().unwrap_or_default(),
+            description: wanted.description.as_ref().unwrap_or(&self.description).clone(),
             edge,
             read_only,
             allow: allow.clone(),

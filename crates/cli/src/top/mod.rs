@@ -81,15 +81,19 @@ fn run(matches: &ArgMatches) -> ExitResult {
         let seconds = looked.elapsed().as_secs_f64();
         looked = Instant::now();
         let done = Interval::between(&before, &now, seconds);
-        let printed = output::finish(|out| {
+        let mut is_read = false;
+        output::finish(|out| {
             match is_json {
                 true => writeln!(out, "{}", done.value())?,
                 false => show(&done, &path, shown == 0, out)?,
             }
+            out.flush()?;
+            is_read = true;
             Ok(ExitCode::SUCCESS)
         })?;
-        if printed != ExitCode::SUCCESS {
-            return Ok(printed);
+        if !is_read {
+            // The reader has had enough.
+            break;
         }
         before = now;
         shown += 1;
@@ -181,8 +185,7 @@ fn show(done: &Interval, path: &Path, is_first: bool, out: &mut dyn Write) -> st
     for line in &lines {
         writeln!(out, "{line}{clear}")?;
     }
-    write!(out, "{rest}")?;
-    out.flush()
+    write!(out, "{rest}")
 }
 
 fn picture(done: &Interval, place: &str, columns: usize, rows: usize) -> Vec<String> {

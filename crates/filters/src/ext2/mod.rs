@@ -136,19 +136,8 @@ impl Places {
                 merge_extent(&mut found, Extent::new(at, len, ExtentKind::Hole));
                 continue;
             };
-            let (mut from, end) = (place, place + len);
-            while from < end {
-                for extent in below::resolve(&self.below, from, end - from, max).await? {
-                    from = extent.end();
-                    merge_extent(
-                        &mut found,
-                        Extent { start: at + (extent.start - place), ..extent },
-                    );
-                }
-                if found.len() > max {
-                    found.truncate(max);
-                    return Ok(found);
-                }
+            if !below::resolve_as(&self.below, at, (place, len), max, &mut found).await? {
+                break;
             }
         }
         Ok(found)

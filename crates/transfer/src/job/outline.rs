@@ -102,7 +102,15 @@ impl CopyJob {
             (Some(journal), Some(size)) => CopyJournal::look(journal, size)?,
             _ => RangeSet::default(),
         };
-        let (found, target) = (self.find_target()?, self.open_target(context)?);
+        let found = self.find_target()?;
+        if self.is_new && found != FoundTarget::Nothing {
+            let text = format!("{}: is there already; nothing was changed", self.target);
+            return Err(JobError::refused(ErrorKind::Denied, text));
+        }
+        if !self.is_new {
+            front.meets(source.disk(), context)?;
+        }
+        let target = self.open_target(found, context)?;
         if let (Some(size), Some(target)) = (source.size(), &target) {
             let end = range::end(self.at.unwrap_or(0), size)?;
             let grows = self.target.path().is_some_and(|path| text::path(path).is_file());
@@ -145,9 +153,9 @@ impl CopyJob {
     }
 
     /// The target, to be read: not one that is made anew as an image.
-    fn open_target(&self, context: &Context) -> Result<Option<Edge>> {
+    fn open_target(&self, found: FoundTarget, context: &Context) -> Result<Option<Edge>> {
         let is_kept = self.is_there() || self.target_stack.image().format().is_none();
-        let is_disk = matches!(self.find_target()?, FoundTarget::Disk | FoundTarget::Elsewhere);
+        let is_disk = matches!(found, FoundTarget::Disk | FoundTarget::Elsewhere);
         let is_new = matches!(self.target.storage(), Storage::Own);
         if !is_kept || !is_disk || is_new {
             return Ok(None);
