@@ -1,5 +1,5 @@
 //! Disks attached to this machine, where programs work that speak no NBD: a disk as a file (FUSE),
-//! or as a block device (the kernel's NBD client).
+//! as a block device (the kernel's NBD client), or as one of a virtual machine (vhost-user-blk).
 //!
 //! An attachment is a client of an [`Edge`], as a connection of a server is, so a disk can be
 //! attached and served at the same time. It begins in two steps, because a sandbox shuts between
@@ -9,10 +9,12 @@
 //! What the kernel asks is believed no more than what a peer asks: ranges, lengths and the number
 //! of bytes in flight are limited.
 
+mod client;
 mod fuse;
 mod kernel;
 mod mounts;
 mod point;
+mod vhost;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -25,6 +27,7 @@ pub use fuse::{AttachedFile, FuseMount};
 pub use kernel::{AttachedDevice, KernelDevice};
 pub use mounts::{AttachedDisk, attached};
 pub use point::{Point, PointKind, PointOptions};
+pub use vhost::{AttachedSocket, VhostSocket};
 
 /// A point that is made ready, where no disk is attached yet. Dropped, it is as it was before.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub enum ReadyPoint {
     File(FuseMount),
     /// A block device.
     Device(KernelDevice),
+    /// A socket of virtual machines.
+    Socket(VhostSocket),
 }
 
 /// What is attached, and by whom.
@@ -62,10 +67,13 @@ pub enum Attachment {
     File(AttachedFile),
     /// As a block device.
     Device(AttachedDevice),
+    /// As a disk of virtual machines.
+    Socket(AttachedSocket),
 }
 
 impl ReadyPoint {
-    /// Makes `point` ready for a disk of this name for people: a file is mounted, a device opened.
+    /// Makes `point` ready for a disk of this name for people: a file is mounted, a device opened,
+    /// a socket made.
     /// Starts processes, and needs rights that a sandbox takes away.
     ///
     /// # Errors
@@ -77,11 +85,14 @@ impl ReadyPoint {
                 FuseMount::mount(&point.path, options, disk, is_read_only).map(Self::File)
             }
             PointKind::Device => KernelDevice::open(&point.path).map(Self::Device),
+            PointKind::Socket { is_unsealed } => {
+                VhostSocket::listen(&point.path, is_unsealed, is_read_only).map(Self::Socket)
+            }
         }
     }
 
     /// Attaches a disk. `detached` is called once when something else has detached it; of a device,
-    /// the end of its connections tells that.
+    /// the end of its connections tells that. A socket is only ended by its process.
     ///
     /// # Errors
     /// The disk refuses this client, or the system has no room.
@@ -98,6 +109,10 @@ impl ReadyPoint {
             Self::Device(device) => {
                 device.attach(export.name, export.disk, export.connect).map(Attachment::Device)
             }
+            Self::Socket(socket) => {
+                let attached = socket.attach(export.edge, export.name, export.number, log);
+                attached.map(Attachment::Socket)
+            }
         }
     }
 }
@@ -111,14 +126,16 @@ impl Attachment {
         match self {
             Self::File(file) => file.end(),
             Self::Device(device) => device.end(),
+            Self::Socket(socket) => socket.end(),
         }
     }
 
     /// Counts its requests, if they are counted here and not by the server.
-    pub fn counter(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
+    pub fn counter(&self) -> Option<Box<dyn Fn() -> u64 + Send + Sync>> {
         match self {
-            Self::File(file) => Some(file.counter()),
+            Self::File(file) => Some(Box::new(file.counter())),
             Self::Device(_) => None,
+            Self::Socket(socket) => Some(Box::new(socket.counter())),
         }
     }
 }

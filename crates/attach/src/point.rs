@@ -1,5 +1,5 @@
-//! Where a disk is to be attached, as users write it: `FILE`, `fuse:FILE?key=value`, `/dev/nbd0`
-//! or `nbd:/dev/nbd0`.
+//! Where a disk is to be attached, as users write it: `FILE`, `fuse:FILE?key=value`, `/dev/nbd0`,
+//! `nbd:/dev/nbd0`, or `vhost-user:SOCKET?key=value`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use device::{Error, Name, Result, values};
 /// Where a disk is to be attached.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Point {
-    /// The file or device that the disk appears as. Absolute.
+    /// The file, device or socket that the disk appears as. Absolute.
     pub path: PathBuf,
     /// As what.
     pub kind: PointKind,
@@ -21,6 +21,11 @@ pub enum PointKind {
     File(PointOptions),
     /// A block device of the kernel's NBD client.
     Device,
+    /// A socket of vhost-user-blk, which virtual machines open.
+    Socket {
+        /// Memory of theirs is taken, too, that its owner can shorten.
+        is_unsealed: bool,
+    },
 }
 
 /// How a disk appears as a file.
@@ -35,8 +40,10 @@ pub struct PointOptions {
 /// What a name begins with that says as what.
 const OF_FILES: &str = "fuse";
 const OF_DEVICES: &str = "nbd";
+const OF_SOCKETS: &str = "vhost-user";
 
 const KEYS: [&str; 2] = ["cache", "allow-other"];
+const UNSEALED: &str = "unsealed";
 
 impl Point {
     /// Reads a point.
@@ -55,11 +62,19 @@ impl Point {
                 params.check_once(&[])?;
                 let flag = |key| values::flag(&params, key).map(|flag| flag == Some(true));
                 let options = PointOptions { cached: flag(KEYS[0])?, allow_other: flag(KEYS[1])? };
-                (arg, Some(options))
+                (arg, Some(PointKind::File(options)))
+            }
+            Name::Device { kind, arg, params } if kind == OF_SOCKETS => {
+                params.check(&[UNSEALED])?;
+                params.check_once(&[])?;
+                let is_unsealed = values::flag(&params, UNSEALED)? == Some(true);
+                (arg, Some(PointKind::Socket { is_unsealed }))
             }
             Name::Device { kind, .. } => {
-                let what =
-                    format!("attach: there is no `{kind}:`; write a file, fuse:FILE or /dev/nbd0");
+                let what = format!(
+                    "attach: there is no `{kind}:`; write a file, fuse:FILE, /dev/nbd0 or \
+                     vhost-user:SOCKET"
+                );
                 return Err(Error::invalid(what));
             }
             Name::Uri { .. } => {
@@ -78,8 +93,12 @@ impl Point {
         }
         let kind = match options {
             None if is_device => PointKind::Device,
+            Some(kind @ PointKind::Socket { .. }) => kind,
             given => {
-                let mut options = given.unwrap_or_default();
+                let mut options = match given {
+                    Some(PointKind::File(options)) => options,
+                    _ => PointOptions::default(),
+                };
                 // Root may let others in; it is the mode of the file that keeps them out.
                 options.allow_other |= rustix::process::geteuid().is_root();
                 PointKind::File(options)
@@ -102,8 +121,13 @@ mod tests {
         for device in ["/dev/nbd7", "nbd:/dev/nbd0"] {
             assert_eq!(Point::parse(device).unwrap().kind, PointKind::Device);
         }
+        let socket = Point::parse("vhost-user:vm.sock?unsealed=true").unwrap();
+        assert_eq!(socket.kind, PointKind::Socket { is_unsealed: true });
+        assert!(socket.path.is_absolute());
         for wrong in [
             "",
+            "vhost-user:",
+            "vhost-user:/x?sealed=1",
             "fuse:",
             "ublk:0",
             "nbd://host",

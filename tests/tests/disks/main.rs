@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod attach;
+mod attach_vhost;
 mod changes;
 mod cli_errors;
 mod completions;

@@ -12,7 +12,8 @@ use super::abi::{
     SET_OWNERSHIP, SET_SIZE, falloc, init, op, opened,
 };
 use super::calls::{ReceivedRequest, reply};
-use super::session::{FuseSession, PendingRequest};
+use super::session::FuseSession;
+use crate::client::PendingRequest;
 
 /// Requests that the kernel hands out at a time of those that no program waits for, at most.
 const BACKGROUND: u16 = 64;
@@ -54,7 +55,7 @@ pub(super) fn run(
         return ask.fail(Errno::IO);
     }
     let args = Fields(head.get(HEADER..).unwrap_or_default());
-    if header.opcode != op::INIT && session.is_stopping() {
+    if header.opcode != op::INIT && session.client.is_stopping() {
         return ask.fail(Errno::NOTCONN);
     }
     let done = match header.opcode {
@@ -64,7 +65,7 @@ pub(super) fn run(
             Some(())
         }
         // The kernel refuses them before, on a mount that is read-only.
-        op::WRITE | op::FALLOCATE if session.is_read_only => {
+        op::WRITE | op::FALLOCATE if session.client.is_read_only => {
             ask.fail(Errno::ROFS);
             Some(())
         }
@@ -102,7 +103,7 @@ impl Ask<'_> {
     }
 
     fn failed(&self, e: &Error) {
-        self.session.complain(e);
+        self.session.client.complain(e);
         reply(self.connection, self.unique, number(e), &[]);
     }
 
@@ -153,8 +154,8 @@ impl Ask<'_> {
 
     /// `fuse_attr`.
     fn described(&self, out: Reply) -> Reply {
-        let (session, info) = (self.session, self.session.edge.info());
-        let mode = 0o100_000 | if session.is_read_only { 0o400 } else { 0o600 };
+        let (session, info) = (self.session, self.session.client.edge.info());
+        let mode = 0o100_000 | if session.client.is_read_only { 0o400 } else { 0o600 };
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         let out = out.u64(ROOT).u64(info.size).u64(info.size / 512);
         let out = out.u64(session.since).u64(session.since).u64(session.since).zeroes(12);
@@ -171,7 +172,7 @@ impl Ask<'_> {
     fn set_attributes(&self, mut args: Fields<'_>) -> Option<()> {
         let (valid, _, _) = (args.u32()?, args.u32()?, args.u64()?);
         let size = args.u64()?;
-        let is_other_size = valid & SET_SIZE != 0 && size != self.session.edge.info().size;
+        let is_other_size = valid & SET_SIZE != 0 && size != self.session.client.edge.info().size;
         if is_other_size || valid & SET_OWNERSHIP != 0 {
             self.fail(Errno::PERM);
         } else {
@@ -184,7 +185,7 @@ impl Ask<'_> {
         let flags = args.u32()?;
         let session = self.session;
         // O_ACCMODE: whatever is not for reading only.
-        if session.is_read_only && flags & 0o3 != 0 {
+        if session.client.is_read_only && flags & 0o3 != 0 {
             self.fail(Errno::ROFS);
             return Some(());
         }
@@ -200,15 +201,15 @@ impl Ask<'_> {
 
     fn read(&self, mut args: Fields<'_>) -> Option<()> {
         let (_, offset, len) = (args.u64()?, args.u64()?, args.u32()?);
-        let left = self.session.edge.info().size.saturating_sub(offset);
+        let left = self.session.client.edge.info().size.saturating_sub(offset);
         // What is beyond the end is not there.
         let len = usize::try_from(u64::from(len).min(left)).ok()?.min(MOST);
         if len == 0 {
             self.done(&[]);
             return Some(());
         }
-        let mut buffer = self.session.buffers.take(len);
-        match self.session.edge.read_now(&mut buffer, offset) {
+        let mut buffer = self.session.client.buffers.take(len);
+        match self.session.client.edge.read_now(&mut buffer, offset) {
             Ok(true) => self.done(&buffer),
             Ok(false) => self.submit(Operation::Read { offset, buffer }, len),
             Err(e) => self.failed(&e),
@@ -224,7 +225,7 @@ impl Ask<'_> {
             self.fail(Errno::INVAL);
             return Some(());
         }
-        let size = self.session.edge.info().size;
+        let size = self.session.client.edge.info().size;
         if offset > size || u64::try_from(len).ok()? > size - offset {
             // As a block device: a disk does not grow.
             self.fail(Errno::NOSPC);
@@ -232,7 +233,7 @@ impl Ask<'_> {
         }
         let fua = flags & DSYNC != 0;
         let wrote = Reply::default().u32(u32::try_from(len).ok()?).u32(0).0;
-        match self.session.edge.write_now(payload.get(..len)?, offset, fua) {
+        match self.session.client.edge.write_now(payload.get(..len)?, offset, fua) {
             Ok(true) => self.done(&wrote),
             Ok(false) => {
                 let data = self.owned(payload, len);
@@ -247,11 +248,11 @@ impl Ask<'_> {
     /// The data of a write in a buffer of its own.
     fn owned(&self, payload: &mut Buffer, len: usize) -> Buffer {
         if len <= COPIED {
-            let mut own = self.session.buffers.take(len);
+            let mut own = self.session.client.buffers.take(len);
             own.copy_from_slice(payload.get(..len).unwrap_or_default());
             return own;
         }
-        let mut own = std::mem::replace(payload, self.session.buffers.take(MOST));
+        let mut own = std::mem::replace(payload, self.session.client.buffers.take(MOST));
         own.truncate(len);
         own
     }
@@ -264,7 +265,7 @@ impl Ask<'_> {
             self.fail(Errno::OPNOTSUPP);
             return Some(());
         }
-        let size = self.session.edge.info().size;
+        let size = self.session.client.edge.info().size;
         if !may_unmap && mode & falloc::KEEP_SIZE == 0 && (offset > size || len > size - offset) {
             self.fail(Errno::NOSPC);
             return Some(());
@@ -290,12 +291,12 @@ impl Ask<'_> {
                 return Some(());
             }
         };
-        let size = self.session.edge.info().size;
+        let size = self.session.client.edge.info().size;
         if offset >= size {
             self.fail(Errno::NXIO);
             return Some(());
         }
-        let _flight = self.session.begin(0);
+        let _flight = self.session.client.begin(0);
         match self.next(offset, size, wants_data) {
             Ok(Some(at)) => self.done(&Reply::default().u64(at).0),
             Ok(None) => self.fail(Errno::NXIO),
@@ -310,7 +311,7 @@ impl Ask<'_> {
         let mut extents = Vec::new();
         while at < size {
             extents.clear();
-            self.session.edge.resolve(at, size - at, EXTENTS, &mut extents)?;
+            self.session.client.edge.resolve(at, size - at, EXTENTS, &mut extents)?;
             let is_it = |kind: ExtentKind| (kind == ExtentKind::Data) == wants_data;
             if let Some(found) = extents.iter().find(|extent| is_it(extent.kind)) {
                 return Ok(Some(found.start));
@@ -321,7 +322,7 @@ impl Ask<'_> {
     }
 
     fn statfs(&self) {
-        let blocks = self.session.edge.info().size / 4096;
+        let blocks = self.session.client.edge.info().size / 4096;
         let out = Reply::default().u64(blocks).u64(0).u64(0).u64(1).u64(0);
         self.done(&out.u32(4096).u32(255).u32(4096).zeroes(4 + 24).0);
     }
@@ -332,10 +333,13 @@ impl Ask<'_> {
 
     /// Starts an operation; the reply follows when it ends: what was read, or `done`.
     fn submit_with(&self, operation: Operation, bytes: usize, done: Vec<u8>) {
-        let flight = Some(self.session.begin(bytes));
+        let flight = Some(self.session.client.begin(bytes));
         let (connection, session) = (self.connection.clone(), self.session.clone());
         let ending = Ending { connection, session, unique: self.unique, flight };
-        self.session.edge.submit(operation, Box::new(move |result| ending.finish(result, &done)));
+        self.session
+            .client
+            .edge
+            .submit(operation, Box::new(move |result| ending.finish(result, &done)));
     }
 }
 
@@ -349,7 +353,7 @@ impl Ending {
             Ok(Outcome::Read(data)) => reply(&self.connection, self.unique, 0, &data),
             Ok(_) => reply(&self.connection, self.unique, 0, done),
             Err(e) => {
-                self.session.complain(&e);
+                self.session.client.complain(&e);
                 reply(&self.connection, self.unique, number(&e), &[]);
             }
         }

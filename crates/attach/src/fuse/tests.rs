@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::abi::{HEADER, Reply, op};
 use super::session::FuseSession;
+use crate::client::AttachedClient;
 
 const SIZE: u64 = 100_000;
 
@@ -32,8 +33,8 @@ impl Kernel {
         let edge = Simple::shared_edge(model.clone(), &WorkPool::new(2));
         let theirs = Arc::new(theirs);
         let first = Arc::downgrade(&theirs);
-        let session =
-            FuseSession::new(edge, (is_read_only, false), first, 1, OperatorLog::default(), || {});
+        let client = AttachedClient::connect(&edge, 1, is_read_only, OperatorLog::default());
+        let session = FuseSession::new(client.unwrap(), false, first, || {});
         let served = Some(std::thread::spawn(move || Arc::new(session).serve(&theirs)));
         Self { socket, model, served }
     }

@@ -18,6 +18,11 @@ impl ExportPoint {
     pub(super) fn is_device(&self) -> bool {
         self.point.kind == PointKind::Device
     }
+
+    /// It is a socket of virtual machines.
+    pub(super) fn is_socket(&self) -> bool {
+        matches!(self.point.kind, PointKind::Socket { .. })
+    }
 }
 
 /// The points of the command line: `POINT` shows the default export, `EXPORT=POINT` another.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use device::{Reach, Use};
 
+use super::points::ExportPoint;
 use super::settings::Settings;
 use super::{captive, pidfile};
 
@@ -18,6 +19,9 @@ pub(super) fn reach(settings: &Settings) -> Reach {
     let captive = settings.run.is_some();
     let pidfile = settings.pidfile.iter().flat_map(|path| [path.clone(), pidfile::new_name(path)]);
     let config = settings.config.as_ref().map(|config| config.path().to_owned());
+    let points = |are: fn(&ExportPoint) -> bool| {
+        settings.points.iter().filter(move |one| are(one)).map(|one| one.point.path.clone())
+    };
     let own = Reach {
         // Editors and clients of ACME replace a file by a new one.
         rereads: config.into_iter().chain(settings.encryption.files()).collect(),
@@ -27,15 +31,11 @@ pub(super) fn reach(settings: &Settings) -> Reach {
             .into_iter()
             .chain(settings.metrics_socket())
             .chain(settings.control.clone())
+            .chain(points(ExportPoint::is_socket))
             .collect(),
         privates: settings.listening.privates(captive),
         // A device is flushed at the end.
-        reads: settings
-            .points
-            .iter()
-            .filter(|one| one.is_device())
-            .map(|one| one.point.path.clone())
-            .collect(),
+        reads: points(ExportPoint::is_device).collect(),
         writes: settings.listening.label_file().map(Path::to_owned).into_iter().collect(),
         makes: pidfile.chain(settings.log_file()).collect(),
         programs: settings.run.as_deref().map(captive::program).into_iter().collect(),

@@ -1,0 +1,260 @@
+//! The memory of a guest, as its front end shares it: files that are mapped, and where they lie.
+//!
+//! All `unsafe` of vhost-user is here: mapping, and touching what is mapped. No reference to its
+//! bytes ever exists, since the guest may change them at any time: they are copied, or read and
+//! written as atomic numbers. Each access is checked against its mapping. A file that its owner
+//! may shorten is refused, because what is then touched behind its end ends the process.
+#![expect(unsafe_code, reason = "see above")]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use device::{Error, Result};
+use runtime::to_usize;
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+
+use super::protocol;
+
+/// Regions of a guest, at most.
+pub(super) const REGIONS: usize = 128;
+
+/// A file that is mapped from its beginning, for reading and writing.
+#[derive(Debug)]
+struct SharedMapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to no thread and is unmapped once, by the last owner.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above; nothing refers to its bytes, which are copied or are atomic numbers.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Maps the first `len` (> 0) bytes of `file`.
+    fn new(file: &OwnedFd, len: usize) -> std::io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let fd = file.as_raw_fd();
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast());
+        let start = start.ok_or_else(|| std::io::Error::other("mapped at 0"))?;
+        Ok(Self { start, len })
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `new` made, and its last owner has gone.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A range of bytes that is shared with the front end. Offsets are inside it; what does not lie in
+/// it whole is not touched.
+#[derive(Clone, Debug)]
+pub(super) struct SharedBytes {
+    mapping: Arc<SharedMapping>,
+    offset: usize,
+    len: usize,
+}
+
+impl SharedBytes {
+    /// Maps `len` bytes from `offset` of a file, which `is_sealed` says must be one that nobody can
+    /// shorten.
+    ///
+    /// # Errors
+    /// It is shorter, may become so, or cannot be mapped.
+    pub(super) fn map(file: &OwnedFd, offset: u64, len: u64, is_sealed: bool) -> Result<Self> {
+        let what = "attach: map the memory of the guest";
+        let length = fstat(file).map_err(|e| Error::os(what, e))?.st_size;
+        let length = u64::try_from(length).unwrap_or(0);
+        if len == 0 || offset > length || len > length - offset {
+            return Err(protocol(format!("{what}: its file is shorter")));
+        }
+        let sealed = || fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        if is_sealed && !sealed() {
+            let cure =
+                "use a memfd that is sealed, as QEMU's memory-backend-memfd, or unsealed=true";
+            return Err(protocol(format!("{what}: its file can become shorter; {cure}")));
+        }
+        let mapping = SharedMapping::new(file, to_usize(offset + len));
+        let mapping = Arc::new(mapping.map_err(|e| Error::os(what, e))?);
+        Ok(Self { mapping, offset: to_usize(offset), len: to_usize(len) })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A part of it.
+    pub(super) fn part(&self, at: usize, len: usize) -> Option<Self> {
+        self.place(at, len)?;
+        Some(Self { mapping: self.mapping.clone(), offset: self.offset + at, len })
+    }
+
+    /// The address of `len` bytes from `at`, all of which lie in it.
+    fn place(&self, at: usize, len: usize) -> Option<*mut u8> {
+        if at > self.len || len > self.len - at {
+            return None;
+        }
+        // SAFETY: `offset + self.len` lies inside the mapping, as `map` and `part` have checked,
+        // and `at` is at most `self.len`.
+        Some(unsafe { self.mapping.start.as_ptr().add(self.offset + at) })
+    }
+
+    /// Copies bytes from `at` on out of it.
+    pub(super) fn read(&self, at: usize, to: &mut [u8]) -> Option<()> {
+        let from = self.place(at, to.len())?;
+        // SAFETY: `place` has checked the range, which is mapped while `self` lives; `to` is memory
+        // of ours, so they do not overlap. The guest may write at the same time: then the bytes are
+        // a mixture, of which nothing is believed.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        Some(())
+    }
+
+    /// Copies bytes to `at` and on in it.
+    pub(super) fn write(&self, at: usize, from: &[u8]) -> Option<()> {
+        let to = self.place(at, from.len())?;
+        // SAFETY: as in `read`, the other way round.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        Some(())
+    }
+
+    fn number(&self, at: usize) -> Option<&AtomicU16> {
+        let place = self.place(at, size_of::<u16>())?.cast::<u16>();
+        // SAFETY: `place` has checked the range, which is mapped while `self`, and so the
+        // reference, lives; that it is aligned is checked here. All accesses of ours are atomic.
+        place.is_aligned().then(|| unsafe { AtomicU16::from_ptr(place) })
+    }
+
+    /// A number of two bytes that the guest writes; what it wrote before is seen, too.
+    pub(super) fn load(&self, at: usize) -> Option<u16> {
+        self.number(at).map(|number| u16::from_le(number.load(Ordering::Acquire)))
+    }
+
+    /// Tells the guest a number of two bytes, and with it all that was written before.
+    pub(super) fn store(&self, at: usize, value: u16) -> Option<()> {
+        self.number(at).map(|number| number.store(value.to_le(), Ordering::Release))
+    }
+}
+
+/// A part of the guest's memory, `struct vhost_user_mem_region`.
+#[derive(Clone, Debug)]
+pub(super) struct GuestRegion {
+    /// Its first byte, as the guest counts.
+    pub(super) guest: u64,
+    /// Its first byte, as the front end counts.
+    pub(super) user: u64,
+    pub(super) bytes: SharedBytes,
+}
+
+/// All of a guest's memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GuestMemory(pub(super) Vec<GuestRegion>);
+
+impl GuestRegion {
+    /// Whether they are at the same place.
+    pub(super) fn is_at(&self, (guest, len, user): (u64, u64, u64)) -> bool {
+        (self.guest, self.bytes.len() as u64, self.user) == (guest, len, user)
+    }
+}
+
+impl GuestMemory {
+    /// Bytes at an address of the front end, where a ring lies, which must be in one region.
+    pub(super) fn ring(&self, user: u64, len: usize) -> Option<SharedBytes> {
+        self.0.iter().find_map(|region| {
+            let at = user.checked_sub(region.user)?;
+            region.bytes.part(usize::try_from(at).ok()?, len)
+        })
+    }
+
+    /// The bytes from an address of the guest on that lie in one region: their region, where they
+    /// begin in it, and how many of `len` there are.
+    fn run(&self, guest: u64, len: usize) -> Option<(&SharedBytes, usize, usize)> {
+        self.0.iter().find_map(|region| {
+            let at = usize::try_from(guest.checked_sub(region.guest)?).ok()?;
+            let left = region.bytes.len().checked_sub(at).filter(|left| *left > 0)?;
+            Some((&region.bytes, at, left.min(len)))
+        })
+    }
+
+    /// Copies bytes from an address of the guest.
+    pub(super) fn read(&self, guest: u64, to: &mut [u8]) -> Option<()> {
+        let mut done = 0;
+        while let Some(rest) = to.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let (bytes, at, len) = self.run(guest.checked_add(done as u64)?, rest.len())?;
+            bytes.read(at, rest.get_mut(..len)?)?;
+            done += len;
+        }
+        Some(())
+    }
+
+    /// Copies bytes to an address of the guest.
+    pub(super) fn write(&self, guest: u64, from: &[u8]) -> Option<()> {
+        let mut done = 0;
+        while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
+            let (bytes, at, len) = self.run(guest.checked_add(done as u64)?, rest.len())?;
+            bytes.write(at, rest.get(..len)?)?;
+            done += len;
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    fn file(len: u64, is_sealed: bool) -> OwnedFd {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, len).unwrap();
+        if is_sealed {
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        }
+        file
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_touched_and_regions_join() {
+        let files = [file(8192, true), file(4096, true)];
+        let map = |n: usize, offset, len| SharedBytes::map(&files[n], offset, len, true).unwrap();
+        let memory = GuestMemory(vec![
+            GuestRegion { guest: 0, user: 1 << 20, bytes: map(0, 4096, 4096) },
+            GuestRegion { guest: 4096, user: 1 << 30, bytes: map(1, 0, 4096) },
+        ]);
+        memory.write(4090, b"over the edge").unwrap();
+        let mut back = [0; 13];
+        memory.read(4090, &mut back).unwrap();
+        assert_eq!(&back, b"over the edge");
+        for (address, len) in [(8190, 3), (8192, 1), (u64::MAX, 2), (u64::MAX - 5, 6)] {
+            assert!(memory.read(address, &mut vec![0; len]).is_none(), "{address}");
+            assert!(memory.write(address, &vec![0; len]).is_none(), "{address}");
+        }
+        assert!(memory.ring((1 << 20) + 4000, 96).is_some());
+        for (address, len) in [((1 << 20) + 4000, 97), (0, 1), ((1 << 20) - 1, 1), (u64::MAX, 1)] {
+            assert!(memory.ring(address, len).is_none(), "{address}");
+        }
+        let ring = memory.ring(1 << 20, 16).unwrap();
+        assert!(ring.store(14, 7).is_some() && ring.load(14) == Some(7));
+        for odd in [1, 15, 16, usize::MAX] {
+            assert!(ring.load(odd).is_none() && ring.store(odd, 0).is_none(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_or_may_become_too_short_is_refused() {
+        for (offset, len) in [(0, 4097), (4096, 1), (1, u64::MAX), (u64::MAX, 1), (0, 0)] {
+            assert!(SharedBytes::map(&file(4096, true), offset, len, true).is_err());
+        }
+        assert!(SharedBytes::map(&file(4096, false), 0, 4096, true).is_err());
+        SharedBytes::map(&file(4096, false), 0, 4096, false).unwrap();
+    }
+}

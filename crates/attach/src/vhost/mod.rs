@@ -1,0 +1,170 @@
+//! A disk for virtual machines: the device side of vhost-user-blk, over a Unix socket. A front end
+//! (QEMU, Cloud Hypervisor, libblkio) shares the memory of its guest, whose requests are done
+//! without it.
+//!
+//! One front end at a time is served; another one may follow. What was in flight when this process
+//! was stopped is done by the next one at the same socket, if the front end keeps track of it.
+//! A guest can do no more than its disk allows, whatever its memory holds; a front end is believed
+//! to be of the user who may open the socket, and its memory must be sealed against becoming
+//! shorter.
+
+mod block;
+mod front_end;
+mod memory;
+mod messages;
+mod queue;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use device::{Edge, Error, ErrorKind, Fault, Result};
+use net::{Listener, SocketRights};
+use runtime::{Bell, OperatorLog};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use crate::client::AttachedClient;
+use front_end::FrontEnd;
+use session::VhostSession;
+
+/// How long nothing is accepted after a failure.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A socket that no disk is attached at yet. Front ends that connect wait.
+#[derive(Debug)]
+pub struct VhostSocket {
+    listener: Listener,
+    is_unsealed: bool,
+    is_read_only: bool,
+}
+
+/// A disk that is attached at a socket. The socket is removed when this is dropped.
+#[derive(Debug)]
+pub struct AttachedSocket {
+    session: Arc<VhostSession>,
+    stop: Arc<(AtomicBool, Bell)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VhostSocket {
+    /// Listens at `path`, which only this user can open. `is_unsealed`: memory of guests may be
+    /// such that its owner can shorten it, and end this process by that.
+    ///
+    /// # Errors
+    /// It is in use, is something else, or cannot be made.
+    pub fn listen(path: &Path, is_unsealed: bool, is_read_only: bool) -> Result<Self> {
+        let rights = SocketRights { mode: Some(0o600), ..SocketRights::default() };
+        let listener = Listener::unix_with(path, &rights)?;
+        listener.set_nonblocking().map_err(|e| Error::os("listen", e).on(path.display()))?;
+        Ok(Self { listener, is_unsealed, is_read_only })
+    }
+
+    /// Attaches the disk of `edge`, which guests know by `name`, as the client `number` of this
+    /// process.
+    ///
+    /// # Errors
+    /// It is not made of sectors of 512 bytes, refuses this client, or the system gives no thread.
+    pub fn attach(
+        self,
+        edge: &Edge,
+        name: &str,
+        number: u64,
+        log: OperatorLog,
+    ) -> Result<AttachedSocket> {
+        if !edge.info().size.is_multiple_of(block::SECTOR) {
+            let what = "attach: a virtual machine takes sectors of 512 bytes, and the size of the \
+                        disk is no multiple of that; `--filter 'truncate round-up=512'` adds zeroes";
+            return Err(Error::invalid(what));
+        }
+        let client = AttachedClient::connect(edge, number, self.is_read_only, log)?;
+        let name = if name.is_empty() { "diskferry" } else { name }.to_owned();
+        let (is_unsealed, features) = (self.is_unsealed, AtomicU64::new(0));
+        let session = Arc::new(VhostSession { client, name, is_unsealed, features });
+        let bell = Bell::new().map_err(|e| Error::os("make an eventfd", e))?;
+        let stop = Arc::new((AtomicBool::new(false), bell));
+        let (own, stopped) = (session.clone(), stop.clone());
+        let work = move || serve(&own, &self.listener, &stopped);
+        let thread = std::thread::Builder::new().name("vhost".into()).spawn(work);
+        let thread = Some(thread.map_err(|e| Error::os("start a thread", e))?);
+        Ok(AttachedSocket { session, stop, thread })
+    }
+}
+
+impl AttachedSocket {
+    /// Counts the requests.
+    pub fn counter(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
+        self.session.client.counter()
+    }
+
+    /// Ends it: takes no more requests, waits for those in flight, flushes, and removes the socket.
+    ///
+    /// # Errors
+    /// The flush failed: writes may be lost.
+    pub fn end(mut self) -> Result<()> {
+        self.stop();
+        self.session.client.finish()
+    }
+
+    fn stop(&mut self) {
+        let (is_over, bell) = &*self.stop;
+        self.session.client.stop();
+        is_over.store(true, Ordering::SeqCst);
+        bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // A panic of it is counted.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for AttachedSocket {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The front end, or its guest, does what it must not.
+fn protocol(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Protocol, Fault::Peer, what)
+}
+
+/// Serves one front end after the other.
+fn serve(session: &Arc<VhostSession>, listener: &Listener, stop: &(AtomicBool, Bell)) {
+    let (is_over, bell) = stop;
+    while !is_over.load(Ordering::SeqCst) {
+        let mut wanted = [
+            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN),
+        ];
+        let waited = match poll(&mut wanted, None) {
+            Ok(_) | Err(Errno::INTR) => listener.accept(),
+            Err(e) => Err(e),
+        };
+        let served = match waited {
+            Ok(None) => continue,
+            Ok(Some(stream)) => {
+                let socket = stream.as_fd().try_clone_to_owned();
+                let socket = socket.map_err(|e| Error::os("duplicate a socket", e));
+                let run = |socket| {
+                    let run = || FrontEnd::new(session, socket).run(bell, is_over);
+                    // A panic has ended its connection, and stopped its queues.
+                    runtime::contained("a front end of an attached disk", run).unwrap_or(Ok(()))
+                };
+                socket.and_then(run)
+            }
+            Err(e) => Err(Error::os("accept a front end", e)),
+        };
+        if let Err(e) = served {
+            session.client.complain(&e);
+            // There are no descriptors, perhaps, and the front end waits on.
+            std::thread::sleep(PAUSE);
+        }
+    }
+}

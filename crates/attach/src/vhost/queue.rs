@@ -1,0 +1,384 @@
+//! A queue of a guest (virtio 1.2, 2.7 "Split Virtqueues"): requests that it makes available, and
+//! those that are done.
+//!
+//! Nothing in a ring is believed: a chain of descriptors has a length at most, what lies outside of
+//! the guest's memory is not touched, and an index that jumps ends the queue. What is in flight is
+//! written to a region that outlives this process where the front end gives one ("Inflight I/O
+//! tracking"), so that the next process does what this one was stopped at.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use device::{Error, Result};
+use runtime::{Condvar, Mutex};
+
+use super::memory::{GuestMemory, SharedBytes};
+use super::protocol;
+
+/// Descriptors of a request, at most, where the queue itself is shorter.
+const CHAIN: usize = 256;
+/// Bytes of a descriptor.
+const DESCRIPTOR: usize = 16;
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+/// `avail->flags`: the guest wants no notification.
+const NO_INTERRUPT: u16 = 1;
+/// Bytes before the rings in `struct vring_avail` and `vring_used`: flags and index.
+const RING: usize = 4;
+const INDEX: usize = 2;
+
+/// The flight of a request, in the region of its queue: `struct DescStateSplit`.
+const STATE: usize = 16;
+/// Before those: `features`, `version`, `desc_num`, `last_batch_head` and `used_idx`.
+const STATES: usize = 16;
+const VERSION_AT: usize = 8;
+const NUMBER_AT: usize = 10;
+const LAST_HEAD_AT: usize = 12;
+const USED_AT: usize = 14;
+
+/// Bytes that the region of a queue of `size` descriptors takes.
+pub(super) fn region_len(size: u16) -> usize {
+    (STATES + usize::from(size) * STATE).next_multiple_of(64)
+}
+
+/// Where the rings of a queue lie, in addresses of the front end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RingAddresses {
+    pub(super) descriptors: u64,
+    pub(super) used: u64,
+    pub(super) available: u64,
+}
+
+/// A part of a request in the guest's memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct GuestRange {
+    pub(super) address: u64,
+    pub(super) len: u32,
+}
+
+/// A request: what we read, and what we write.
+#[derive(Debug, Default)]
+pub(super) struct DescriptorChain {
+    pub(super) head: u16,
+    pub(super) readable: Vec<GuestRange>,
+    pub(super) writable: Vec<GuestRange>,
+}
+
+/// A queue that runs.
+#[derive(Debug)]
+pub(super) struct Virtqueue {
+    size: u16,
+    descriptors: SharedBytes,
+    available: SharedBytes,
+    used: SharedBytes,
+    /// Both sides say by an index when they want to be notified (`VIRTIO_F_RING_EVENT_IDX`).
+    has_events: bool,
+    pub(super) memory: Arc<GuestMemory>,
+    inflight: Option<SharedBytes>,
+    call: Mutex<Option<OwnedFd>>,
+    state: Mutex<QueueState>,
+    less: Condvar,
+}
+
+#[derive(Debug)]
+struct QueueState {
+    /// The next entry of the ring of available requests.
+    next: u16,
+    /// The next entry of the ring of used ones.
+    used: u16,
+    /// Requests in flight.
+    pending: u16,
+    /// Numbers requests, so that they are done again in their order.
+    counter: u64,
+    /// Heads that the process before this one was stopped at.
+    again: VecDeque<u16>,
+}
+
+/// What a queue is made of.
+pub(super) struct QueueParts {
+    pub(super) size: u16,
+    pub(super) rings: RingAddresses,
+    /// Where the ring of available requests goes on.
+    pub(super) base: u16,
+    pub(super) has_events: bool,
+    pub(super) memory: Arc<GuestMemory>,
+    pub(super) inflight: Option<SharedBytes>,
+    pub(super) call: Option<OwnedFd>,
+}
+
+fn broken(what: &str) -> Error {
+    protocol(format!("the guest's queue: {what}"))
+}
+
+impl Virtqueue {
+    pub(super) fn new(parts: QueueParts) -> Result<Self> {
+        let QueueParts { size, rings, base, has_events, memory, inflight, call } = parts;
+        let n = usize::from(size);
+        let event = if has_events { 2 } else { 0 };
+        let ring = |address, len| memory.ring(address, len).ok_or_else(|| broken("lies nowhere"));
+        let descriptors = ring(rings.descriptors, n * DESCRIPTOR)?;
+        let available = ring(rings.available, RING + n * 2 + event)?;
+        let used = ring(rings.used, RING + n * 8 + event)?;
+        let index = used.load(INDEX).ok_or_else(|| broken("is not aligned"))?;
+        let mut state =
+            QueueState { next: base, used: index, pending: 0, counter: 0, again: VecDeque::new() };
+        if let Some(region) = &inflight {
+            resume(region, size, &mut state).ok_or_else(|| broken("its region is too short"))?;
+        }
+        let (state, call, less) = (Mutex::new(state), Mutex::new(call), Condvar::new());
+        let it = Self {
+            size,
+            descriptors,
+            available,
+            used,
+            has_events,
+            memory,
+            inflight,
+            call,
+            state,
+            less,
+        };
+        it.available.load(INDEX).ok_or_else(|| broken("is not aligned"))?;
+        Ok(it)
+    }
+
+    /// The next request, which is in flight from now on until [`complete`](Self::complete).
+    ///
+    /// # Errors
+    /// The ring makes no sense: the queue is of no use any more.
+    pub(super) fn pop(&self) -> Result<Option<DescriptorChain>> {
+        let mut state = self.state.lock();
+        if let Some(head) = state.again.pop_front() {
+            state.pending += 1;
+            drop(state);
+            return self.taken(head);
+        }
+        let index = self.available.load(INDEX).ok_or_else(|| broken("has no index"))?;
+        let waiting = index.wrapping_sub(state.next);
+        if waiting == 0 {
+            return Ok(None);
+        }
+        if waiting > self.size {
+            return Err(broken("its index jumps"));
+        }
+        let at = RING + usize::from(state.next % self.size) * 2;
+        let head = self.available.load(at).filter(|head| *head < self.size);
+        let head = head.ok_or_else(|| broken("a request has no descriptor"))?;
+        if state.pending >= self.size {
+            return Err(broken("more is in flight than there are descriptors"));
+        }
+        self.begun(head, &mut state);
+        state.next = state.next.wrapping_add(1);
+        state.pending += 1;
+        drop(state);
+        self.taken(head)
+    }
+
+    /// A request that is in flight now.
+    fn taken(&self, head: u16) -> Result<Option<DescriptorChain>> {
+        let chain = self.chain(head);
+        if chain.is_err() {
+            self.landed(&mut self.state.lock());
+        }
+        chain.map(Some)
+    }
+
+    /// A request is not in flight any more.
+    fn landed(&self, state: &mut QueueState) {
+        state.pending -= 1;
+        if state.pending == 0 {
+            self.less.notify_all();
+        }
+    }
+
+    /// Asks to be notified of the next request; whether there is one already.
+    pub(super) fn listen(&self) -> bool {
+        let state = self.state.lock();
+        if !state.again.is_empty() {
+            return true;
+        }
+        if self.has_events {
+            self.used.store(RING + usize::from(self.size) * 8, state.next);
+            fence(Ordering::SeqCst);
+        }
+        self.available.load(INDEX).is_some_and(|index| index != state.next)
+    }
+
+    /// The request with this head is done; `written` bytes of it are new in the guest's memory.
+    pub(super) fn complete(&self, head: u16, written: u32) {
+        let mut state = self.state.lock();
+        self.ending(head);
+        let at = RING + usize::from(state.used % self.size) * 8;
+        let entry = [u32::from(head).to_le_bytes(), written.to_le_bytes()];
+        self.used.write(at, entry.as_flattened());
+        let before = state.used;
+        state.used = before.wrapping_add(1);
+        self.used.store(INDEX, state.used);
+        self.ended(head, state.used);
+        fence(Ordering::SeqCst);
+        if self.is_awaited(before) {
+            self.notify();
+        }
+        self.landed(&mut state);
+    }
+
+    fn notify(&self) {
+        if let Some(call) = &*self.call.lock() {
+            // It does not wait; a counter that is full is a notification, too.
+            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Notifies the guest by another descriptor from now on, and once: of what the last one was
+    /// too late for.
+    pub(super) fn call_by(&self, call: Option<OwnedFd>) {
+        *self.call.lock() = call;
+        self.notify();
+    }
+
+    /// Whether the guest wants to hear of the entry that was written at `before`.
+    fn is_awaited(&self, before: u16) -> bool {
+        match self.has_events {
+            true => {
+                let event = self.available.load(RING + usize::from(self.size) * 2);
+                event.is_none_or(|event| event == before)
+            }
+            false => self.available.load(0).is_none_or(|flags| flags & NO_INTERRUPT == 0),
+        }
+    }
+
+    /// Waits until nothing is in flight; where the ring of available requests goes on.
+    pub(super) fn drain(&self) -> u16 {
+        let mut state = self.state.lock();
+        while state.pending > 0 {
+            state = self.less.wait(state);
+        }
+        state.next
+    }
+
+    /// The descriptors of a request.
+    fn chain(&self, head: u16) -> Result<DescriptorChain> {
+        let mut chain = DescriptorChain { head, ..DescriptorChain::default() };
+        let mut table = None;
+        let mut at = head;
+        // One more may lead to a table.
+        for _ in 0..=CHAIN.max(usize::from(self.size)) {
+            let one =
+                self.descriptor(table, at).ok_or_else(|| broken("a descriptor is missing"))?;
+            let Descriptor { address, len, flags, next } = one;
+            if flags & INDIRECT != 0 {
+                let count = usize::try_from(len).unwrap_or(usize::MAX) / DESCRIPTOR;
+                let is_first = table.is_none() && flags & NEXT == 0;
+                if !is_first || count == 0 || !len.is_multiple_of(16) {
+                    return Err(broken("an indirect table is out of place"));
+                }
+                table = Some((address, count));
+                at = 0;
+                continue;
+            }
+            let ranges = match flags & WRITE != 0 {
+                true => &mut chain.writable,
+                false if !chain.writable.is_empty() => {
+                    return Err(broken("a request is read behind what is written"));
+                }
+                false => &mut chain.readable,
+            };
+            ranges.push(GuestRange { address, len });
+            if flags & NEXT == 0 {
+                return Ok(chain);
+            }
+            at = next;
+        }
+        Err(broken("a chain of descriptors is too long"))
+    }
+
+    /// The descriptor with this number, of the queue or of an indirect table.
+    fn descriptor(&self, table: Option<(u64, usize)>, number: u16) -> Option<Descriptor> {
+        let mut bytes = [0; DESCRIPTOR];
+        let number = usize::from(number);
+        match table {
+            None => self.descriptors.read(number * DESCRIPTOR, &mut bytes)?,
+            Some((address, count)) if number < count => {
+                let place = address.checked_add((number * DESCRIPTOR) as u64)?;
+                self.memory.read(place, &mut bytes)?;
+            }
+            Some(_) => return None,
+        }
+        let (address, rest) = bytes.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (flags, next) = rest.split_first_chunk()?;
+        Some(Descriptor {
+            address: u64::from_le_bytes(*address),
+            len: u32::from_le_bytes(*len),
+            flags: u16::from_le_bytes(*flags),
+            next: u16::from_le_bytes(*next.first_chunk()?),
+        })
+    }
+
+    /// In the region: a request has begun.
+    fn begun(&self, head: u16, state: &mut QueueState) {
+        let Some(region) = &self.inflight else { return };
+        let at = STATES + usize::from(head) * STATE;
+        region.write(at + 8, &state.counter.to_ne_bytes());
+        state.counter = state.counter.wrapping_add(1);
+        region.store(at, 1);
+    }
+
+    /// In the region: a request is about to be told to the guest.
+    fn ending(&self, head: u16) {
+        let Some(region) = &self.inflight else { return };
+        region.store(LAST_HEAD_AT, head);
+    }
+
+    /// In the region: it is told to the guest.
+    fn ended(&self, head: u16, used: u16) {
+        let Some(region) = &self.inflight else { return };
+        region.store(STATES + usize::from(head) * STATE, 0);
+        region.store(USED_AT, used);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Descriptor {
+    address: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+/// Takes up what a region says; one that is new says nothing.
+fn resume(region: &SharedBytes, size: u16, state: &mut QueueState) -> Option<()> {
+    if region.load(VERSION_AT)? == 0 {
+        region.store(NUMBER_AT, size)?;
+        region.store(USED_AT, state.used)?;
+        return region.store(VERSION_AT, 1);
+    }
+    if region.load(NUMBER_AT)? != size {
+        return None;
+    }
+    if region.load(USED_AT)? != state.used {
+        // Stopped between telling the guest and writing that down.
+        let last = usize::from(region.load(LAST_HEAD_AT)?);
+        region.store(STATES + last * STATE, 0)?;
+        region.store(USED_AT, state.used)?;
+    }
+    let mut heads = Vec::new();
+    for head in 0..size {
+        let at = STATES + usize::from(head) * STATE;
+        if region.load(at)? & 0xff != 0 {
+            let mut counter = [0; 8];
+            region.read(at + 8, &mut counter)?;
+            heads.push((u64::from_ne_bytes(counter), head));
+        }
+    }
+    heads.sort_unstable();
+    state.counter = heads.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+    // All that was taken and not told to the guest is done again, and nothing else.
+    let taken = u16::try_from(heads.len()).ok()?;
+    state.next = state.used.wrapping_add(taken);
+    state.again = heads.into_iter().map(|(_, head)| head).collect();
+    Some(())
+}
