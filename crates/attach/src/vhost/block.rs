@@ -101,6 +101,8 @@ struct GuestRequest {
     chain: DescriptorChain,
     /// Where its status is written.
     status: u64,
+    /// Bytes of its data.
+    bytes: u64,
     in_flight: Option<PendingRequest>,
 }
 
@@ -142,12 +144,12 @@ impl GuestRequest {
             last.address.checked_add(u64::from(last.len))
         });
         let Some(status) = found else {
-            queue.complete(head, 0);
+            queue.complete(head, 0, 0);
             return None;
         };
         let bytes = (total(&chain.readable) + total(&chain.writable)).min(MOST);
         let in_flight = Some(session.client.begin(to_usize(bytes)));
-        Some((Self { queue: queue.clone(), chain, status, in_flight }, header))
+        Some((Self { queue: queue.clone(), chain, status, bytes, in_flight }, header))
     }
 
     fn begin(mut self, session: &Arc<VhostSession>, kind: u32, sector: u64) {
@@ -296,7 +298,7 @@ impl GuestRequest {
             let _ = self.queue.memory.write(self.status, &[status as u8]);
             // First: what waits for an idle queue goes on when that is.
             drop(in_flight);
-            self.queue.complete(self.chain.head, written.saturating_add(1));
+            self.queue.complete(self.chain.head, self.bytes, written.saturating_add(1));
         }
     }
 }

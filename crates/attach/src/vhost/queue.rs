@@ -19,6 +19,9 @@ use super::protocol;
 
 /// Descriptors of a request, at most, where the queue itself is shorter.
 const CHAIN: usize = 256;
+/// Bytes of requests that a guest is told of together, at most, and what each counts at least.
+const GATHERED: u64 = 64 << 10;
+const FLOOR: u64 = 4 << 10;
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 16;
 const NEXT: u16 = 1;
@@ -91,6 +94,14 @@ struct QueueState {
     used: u16,
     /// Requests in flight.
     pending: u16,
+    /// Somebody waits for their end.
+    is_awaited: bool,
+    /// What the guest has been told of the ring of used requests.
+    told: u16,
+    /// Bytes of requests that it has not been told of.
+    untold: u64,
+    /// The thread of the queue is busy, and tells the guest before it rests.
+    gathers: bool,
     /// Numbers requests, so that they are done again in their order.
     counter: u64,
     /// Heads that the process before this one was stopped at.
@@ -123,8 +134,17 @@ impl Virtqueue {
         let available = ring(rings.available, RING + n * 2 + event)?;
         let used = ring(rings.used, RING + n * 8 + event)?;
         let index = used.load(INDEX).ok_or_else(|| broken("is not aligned"))?;
-        let mut state =
-            QueueState { next: base, used: index, pending: 0, counter: 0, again: VecDeque::new() };
+        let mut state = QueueState {
+            next: base,
+            used: index,
+            pending: 0,
+            is_awaited: false,
+            told: index,
+            untold: 0,
+            gathers: false,
+            counter: 0,
+            again: VecDeque::new(),
+        };
         if let Some(region) = &inflight {
             resume(region, size, &mut state).ok_or_else(|| broken("its region is too short"))?;
         }
@@ -189,14 +209,23 @@ impl Virtqueue {
     /// A request is not in flight any more.
     fn landed(&self, state: &mut QueueState) {
         state.pending -= 1;
-        if state.pending == 0 {
+        if state.pending == 0 && state.is_awaited {
+            // A system call.
             self.less.notify_all();
         }
     }
 
-    /// Asks to be notified of the next request; whether there is one already.
-    pub(super) fn listen(&self) -> bool {
-        let state = self.state.lock();
+    /// The thread of the queue is busy from now on.
+    pub(super) fn gather(&self) {
+        self.state.lock().gathers = true;
+    }
+
+    /// The thread of the queue is about to rest: tells the guest what it does not know, and asks to
+    /// be notified of the next request; whether there is one already.
+    pub(super) fn rest(&self) -> bool {
+        let mut state = self.state.lock();
+        state.gathers = false;
+        self.tell(&mut state);
         if !state.again.is_empty() {
             return true;
         }
@@ -207,20 +236,20 @@ impl Virtqueue {
         self.available.load(INDEX).is_some_and(|index| index != state.next)
     }
 
-    /// The request with this head is done; `written` bytes of it are new in the guest's memory.
-    pub(super) fn complete(&self, head: u16, written: u32) {
+    /// The request with this head, of so many bytes, is done; `written` bytes of it are new in the
+    /// guest's memory. The guest is told at once, or of several together.
+    pub(super) fn complete(&self, head: u16, bytes: u64, written: u32) {
         let mut state = self.state.lock();
         self.ending(head);
         let at = RING + usize::from(state.used % self.size) * 8;
         let entry = [u32::from(head).to_le_bytes(), written.to_le_bytes()];
         self.used.write(at, entry.as_flattened());
-        let before = state.used;
-        state.used = before.wrapping_add(1);
+        state.used = state.used.wrapping_add(1);
         self.used.store(INDEX, state.used);
         self.ended(head, state.used);
-        fence(Ordering::SeqCst);
-        if self.is_awaited(before) {
-            self.notify();
+        state.untold += bytes.max(FLOOR);
+        if !state.gathers || state.untold >= GATHERED {
+            self.tell(&mut state);
         }
         self.landed(&mut state);
     }
@@ -239,20 +268,32 @@ impl Virtqueue {
         self.notify();
     }
 
-    /// Whether the guest wants to hear of the entry that was written at `before`.
-    fn is_awaited(&self, before: u16) -> bool {
-        match self.has_events {
+    /// Notifies the guest of what it has not been told of, if it wants to hear of that.
+    fn tell(&self, state: &mut QueueState) {
+        let (before, now) = (state.told, state.used);
+        (state.told, state.untold) = (now, 0);
+        if before == now {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let wants = match self.has_events {
             true => {
                 let event = self.available.load(RING + usize::from(self.size) * 2);
-                event.is_none_or(|event| event == before)
+                // `vring_need_event`: it is one of the entries that are new.
+                let since = |event: u16| now.wrapping_sub(event).wrapping_sub(1);
+                event.is_none_or(|event| since(event) < now.wrapping_sub(before))
             }
             false => self.available.load(0).is_none_or(|flags| flags & NO_INTERRUPT == 0),
+        };
+        if wants {
+            self.notify();
         }
     }
 
     /// Waits until nothing is in flight; where the ring of available requests goes on.
     pub(super) fn drain(&self) -> u16 {
         let mut state = self.state.lock();
+        state.is_awaited = true;
         while state.pending > 0 {
             state = self.less.wait(state);
         }

@@ -57,7 +57,10 @@ impl RunningQueue {
         let queue = Arc::new(queue);
         let (own, stopped, session) = (queue.clone(), stop.clone(), session.clone());
         let work = move || {
-            if let Err(e) = serve(&session, &own, &kick, &stopped) {
+            let served = serve(&session, &own, &kick, &stopped);
+            // Also of a queue that is of no use any more.
+            own.rest();
+            if let Err(e) = served {
                 session.client.complain(&e);
                 if let Some(broken) = broken {
                     let _ = rustix::io::write(&broken, &1_u64.to_ne_bytes());
@@ -90,6 +93,7 @@ fn serve(
 ) -> Result<()> {
     let (is_over, bell) = stop;
     loop {
+        queue.gather();
         while !is_over.load(Ordering::SeqCst) {
             let Some(chain) = queue.pop()? else { break };
             let mut done = Ok(());
@@ -100,7 +104,7 @@ fn serve(
         if is_over.load(Ordering::SeqCst) {
             return Ok(());
         }
-        if queue.listen() {
+        if queue.rest() {
             continue;
         }
         let mut wanted = [
