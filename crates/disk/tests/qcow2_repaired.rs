@@ -1,10 +1,10 @@
 //! Damaged images, repaired by us and by qemu-img: the same is found, repaired and left.
 
-use device::{Edge, Params};
+use device::{Edge, ErrorKind, Params, Result};
 use disk::{Repair, Repaired};
-use formats::{Closed, Opening};
-use runtime::Context;
-use trial::PowerCut;
+use formats::{Closed, Format, Making, Opening};
+use runtime::{Context, to_usize};
+use trial::{PowerCut, TestDice};
 
 use crate::support::{Place, has_qemu};
 
@@ -16,14 +16,55 @@ fn at(image: &[u8], offset: u64) -> u64 {
     u64::from_be_bytes(image[at..at + 8].try_into().unwrap()) & !COPIED
 }
 
+fn qcow2() -> &'static Format {
+    formats::format("qcow2").unwrap()
+}
+
 fn repaired(image: Vec<u8>, what: Repair) -> Option<(Repaired, Vec<u8>)> {
-    let (context, params) = (Context::default(), Params::default());
     let disk = PowerCut::new(image, true);
-    let format = formats::format("qcow2").unwrap();
-    let opening = Opening { params: &params, files: &Closed, context: &context };
-    let container: Edge = disk.edge();
-    let found = (format.upkeep.repair.unwrap())(container, &opening, what).ok()?;
+    let found = repair(&disk, what, &Params::default()).ok()?;
     Some((found, disk.bytes()))
+}
+
+fn repair(disk: &PowerCut, what: Repair, params: &Params) -> Result<Repaired> {
+    let context = Context::default();
+    let opening = Opening { params, files: &Closed, context: &context };
+    (qcow2().upkeep.repair.unwrap())(disk.edge(), &opening, what)
+}
+
+/// The disk of an image, open to be written or not.
+fn opened(disk: &PowerCut, params: &Params, write: bool) -> (Edge, Context) {
+    let context = Context::default();
+    let opening = Opening { params, files: &Closed, context: &context };
+    let open = if write { qcow2().write.unwrap() } else { qcow2().open };
+    (Edge::new(open(disk.edge(), &opening).unwrap(), context.pool.clone()), context)
+}
+
+fn all(disk: &PowerCut, params: &Params) -> Vec<u8> {
+    let (edge, _context) = opened(disk, params, false);
+    let mut bytes = vec![0xaa; to_usize(edge.info().size)];
+    edge.read(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// A new image of 4 MiB.
+fn made(options: &Params) -> PowerCut {
+    let (context, disk) = (Context::default(), PowerCut::new(vec![0; 4 << 20], true));
+    let making = Making {
+        size: 4 << 20,
+        options,
+        compress: false,
+        zeroed: true,
+        durable: true,
+        files: &Closed,
+        context: &context,
+    };
+    let create = qcow2().create.as_ref().unwrap().open;
+    create(disk.edge(), &making, &mut std::iter::empty()).unwrap().finish().unwrap();
+    let mut bytes = disk.bytes();
+    let found = (qcow2().check.unwrap())(&disk.edge(), &context).unwrap();
+    bytes.truncate(to_usize(found.image_end));
+    PowerCut::new(bytes, true)
 }
 
 /// What qemu-img prints, whatever it finds.
@@ -122,11 +163,8 @@ fn entries_that_lead_to_one_l2_table_get_one_each_and_the_image_is_written_again
         let found = report(&place, &["check", "--output=json", "ours.qcow2"]);
         assert_eq!((said(&found, "corruptions"), said(&found, "leaks")), (0, 0), "{found}");
         place.qemu_img("compare -q -f qcow2 -F qcow2 ours.qcow2 theirs.qcow2");
-        let (context, params) = (Context::default(), Params::default());
         let disk = PowerCut::new(bytes, true);
-        let opening = Opening { params: &params, files: &Closed, context: &context };
-        let open = formats::format("qcow2").unwrap().write.unwrap();
-        let edge = Edge::new(open(disk.edge(), &opening).unwrap(), context.pool.clone());
+        let (edge, context) = opened(&disk, &Params::default(), true);
         // Clusters that both tables referred to: by each of them, and by one alone.
         edge.write(&[7; 4096], 2 << 20, false).unwrap();
         edge.write(&[8; 4096], 0, false).unwrap();
@@ -153,4 +191,82 @@ fn entries_that_lead_to_one_l2_table_get_one_each_and_the_image_is_written_again
         let found = report(&place, &["check", "--output=json", "ours.qcow2"]);
         assert_eq!((said(&found, "corruptions"), said(&found, "leaks")), (0, 0), "{found}");
     }
+}
+
+/// What lies elsewhere is encrypted otherwise.
+#[test]
+fn clusters_that_entries_of_an_encrypted_image_share_are_parted_with_its_key_and_stay_without() {
+    let place = Place::new();
+    let key = format!("key-file={}", place.write("key", b"open"));
+    let wrong = format!("key-file={}", place.write("wrong", b"shut"));
+    let [key, wrong] = [key, wrong].map(|key| Params::parse([&*key]).unwrap());
+    let own = format!("encrypt.key-file={}", place.path("key"));
+    let options = ["cluster_size=4k", "encrypt.format=luks", "encrypt.iter-time=1", &own];
+    let disk = made(&Params::parse(options).unwrap());
+    let (edge, context) = opened(&disk, &key, true);
+    for n in 0..6 {
+        edge.write(&[n + 1; 4096], u64::from(n) * CLUSTER, false).unwrap();
+    }
+    context.control.end();
+    let image = disk.bytes();
+    let l1 = at(&image, 40);
+    let l2 = at(&image, l1);
+    // Which cluster of the disk gets the place of the first, and which entry says so.
+    for (other, entries) in [(1, [l2, l2 + 8]), (512, [l1, l1 + 8])] {
+        let mut damaged = image.clone();
+        let [from, to] = entries.map(to_usize);
+        damaged.copy_within(from..from + 8, to);
+        let damaged = PowerCut::new(damaged, true);
+        let expected = all(&damaged, &key);
+        let (clusters, shared) = expected.split_at(2 << 20);
+        assert!(if other > 1 { clusters == shared } else { clusters[4096] == 1 });
+        for (params, parts) in [(&key, true), (&Params::default(), false), (&wrong, false)] {
+            let (disk, what) = (damaged.again(true), format!("{other}, {params:?}"));
+            let ended = repair(&disk, Repair::All, params);
+            if params.get("key-file") == wrong.get("key-file") {
+                assert_eq!(ended.unwrap_err().kind(), ErrorKind::NeedsKey, "{what}");
+            } else {
+                let now = ended.unwrap().now;
+                assert_eq!((now.corruption_count, now.leaks), (0, 0), "{what}: {now:?}");
+            }
+            let bytes = disk.bytes();
+            let is_parted = place_of(&bytes, 0) != place_of(&bytes, other);
+            assert_eq!(is_parted, parts, "{what}");
+            let mut dice = TestDice(other);
+            for step in 0..=disk.steps() {
+                let left = PowerCut::new(disk.cut(step, &mut dice), true);
+                assert!(all(&left, &key) == expected, "{what}, after step {step}");
+            }
+            assert!(all(&disk.again(true), &key) == expected, "{what}");
+            if parts {
+                check_parted(&place, &disk.again(true), &key, expected.clone());
+            }
+        }
+    }
+}
+
+/// Where a cluster of the disk lies.
+fn place_of(image: &[u8], cluster: u64) -> u64 {
+    let table = at(image, at(image, 40) + cluster / 512 * 8);
+    at(image, table + cluster % 512 * 8)
+}
+
+/// Each of two entries is written without the other, and QEMU finds nothing wrong.
+fn check_parted(place: &Place, disk: &PowerCut, key: &Params, mut expected: Vec<u8>) {
+    let (edge, context) = opened(disk, key, true);
+    for (offset, byte) in [(0, 0x71), (CLUSTER, 0x72), ((2 << 20) + CLUSTER, 0x73)] {
+        edge.write(&[byte; 512], offset, false).unwrap();
+        expected[to_usize(offset)..][..512].fill(byte);
+    }
+    context.control.end();
+    assert!(all(&disk.again(true), key) == expected);
+    if !has_qemu() {
+        return;
+    }
+    let path = place.write("parted.qcow2", &disk.bytes());
+    let secret = format!("secret,id=s,file={}", place.path("key"));
+    let source = format!("driver=qcow2,encrypt.key-secret=s,file.filename={path}");
+    place.qemu_img(&format!("check -q --object {secret} --image-opts {source}"));
+    place.qemu_img(&format!("convert --object {secret} --image-opts {source} -O raw parted.raw"));
+    assert!(place.read("parted.raw") == expected, "QEMU reads other bytes");
 }

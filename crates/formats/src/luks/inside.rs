@@ -16,6 +16,11 @@ use crate::kit::{Layered, clear_now};
 /// The parameters that name the key, for the table entry of the other format.
 pub(crate) const PARAMS: [Param; 5] = secret::PARAMS;
 
+/// Whether parameters name a key, which may be a wrong one.
+pub(crate) fn is_key_named(params: &Params) -> bool {
+    secret::check_named(params).is_ok()
+}
+
 /// All of `file` decrypted, with the key in the header in the `len` bytes at `start` of
 /// `container`. It reads as noise where nothing was written.
 ///

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use device::{Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Result};
-use runtime::{Context, RwLock};
+use runtime::RwLock;
 
 use super::bitmap::Bitmap;
 use super::corrupt;
@@ -116,13 +116,13 @@ pub(super) fn to_change(container: &Edge, opening: &Opening<'_>) -> Result<(Head
     if !header.has(incompatible::DIRTY) {
         return Ok((header, container.clone()));
     }
-    let container = closed(container, opening.context)?;
+    let container = closed(container, opening)?;
     Ok((self::header(&container)?, container))
 }
 
 /// The container of an image that was not closed, with its refcounts put right.
-fn closed(container: &Edge, context: &Context) -> Result<Edge> {
-    let (repaired, container) = repair::repaired(container, Repair::All, context)?;
+fn closed(container: &Edge, opening: &Opening<'_>) -> Result<Edge> {
+    let (repaired, container) = repair::repaired(container, Repair::All, opening)?;
     if repaired.now.corruption_count == 0 {
         return Ok(container);
     }
@@ -183,7 +183,12 @@ fn disk(
 
 /// The file of the clusters without its encryption: as QEMU has it, a sector is encrypted by its
 /// place in the file.
-fn decrypted(data: Edge, container: &Edge, header: &Header, opening: &Opening<'_>) -> Result<Edge> {
+pub(super) fn decrypted(
+    data: Edge,
+    container: &Edge,
+    header: &Header,
+    opening: &Opening<'_>,
+) -> Result<Edge> {
     match header.encryption {
         Encryption::None => Ok(data),
         Encryption::Aes => {

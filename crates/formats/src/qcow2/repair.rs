@@ -13,7 +13,6 @@ use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
 use device::{Edge, Error, ErrorKind, Fault, Result};
-use runtime::Context;
 
 use super::check::{Check, examine, stored};
 use super::entry::{COMPRESSED, COPIED, Entry, OFFSET};
@@ -29,14 +28,18 @@ const UNSOUND: u64 = incompatible::DIRTY | incompatible::CORRUPT;
 
 /// Repairs the image in a container that may be written.
 pub(super) fn repair(container: Edge, opening: &Opening<'_>, what: Repair) -> Result<Repaired> {
-    Ok(repaired(&container, what, opening.context)?.0)
+    Ok(repaired(&container, what, opening)?.0)
 }
 
 /// The same, and the container as it is then, which may be longer.
 ///
 /// # Errors
 /// It cannot be read or written, or its refcounts cannot be put right. It is not worse than before.
-pub(super) fn repaired(below: &Edge, what: Repair, context: &Context) -> Result<(Repaired, Edge)> {
+pub(super) fn repaired(
+    below: &Edge,
+    what: Repair,
+    opening: &Opening<'_>,
+) -> Result<(Repaired, Edge)> {
     let (container, edge) = Container::open(below.clone());
     let header = read(below)?;
     let mut first = examine(below, &header)?;
@@ -83,7 +86,7 @@ pub(super) fn repaired(below: &Edge, what: Repair, context: &Context) -> Result<
     if !is_shared || what != Repair::All || header.has(incompatible::DATA_FILE) {
         return Ok((repaired, middle));
     }
-    write::part(&middle, &read(&middle)?, context)?;
+    write::part(&middle, &read(&middle)?, opening)?;
     let middle = container.as_it_is();
     let header = read(&middle)?;
     // What was behind the end, and counted all the same, is seen only now that the file is longer.

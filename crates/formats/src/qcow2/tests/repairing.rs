@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use device::{Edge, ErrorKind, Result};
+use device::{Edge, ErrorKind, Params, Result};
 use runtime::{Context, WorkPool};
 use trial::{PowerCut, TestDice};
 
@@ -14,7 +14,7 @@ use super::super::repair::repaired;
 use super::laid::{Kind, Laid, Layout};
 use super::writing::{checked, number, opened, snapshot};
 use crate::scripted::all;
-use crate::{Repair, Repaired};
+use crate::{Opening, Repair, Repaired};
 
 const CLUSTER: usize = 4096;
 const ORDER: u32 = 4;
@@ -132,7 +132,9 @@ fn damaged(damage: Damage, shared: bool) -> Damaged {
 }
 
 fn run(disk: &PowerCut, what: Repair) -> Result<Repaired> {
-    Ok(repaired(&disk.edge(), what, &Context::new(WorkPool::new(1)))?.0)
+    let (context, params) = (Context::new(WorkPool::new(1)), Params::default());
+    let opening = Opening { params: &params, files: &crate::Closed, context: &context };
+    Ok(repaired(&disk.edge(), what, &opening)?.0)
 }
 
 /// What each cluster of the disk reads as, if it can be read.

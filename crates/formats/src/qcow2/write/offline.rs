@@ -22,6 +22,7 @@ use crate::kit::cache::Cache;
 use crate::kit::confused;
 use crate::kit::container::Container;
 use crate::kit::numbers::be64;
+use crate::luks::inside;
 
 /// What changes the tables of an image in `container`, and neither reads nor writes its disk. Its
 /// bitmaps stay as they are.
@@ -29,16 +30,18 @@ use crate::kit::numbers::be64;
 /// # Errors
 /// It cannot be written as it is.
 pub(super) fn writer(container: &Edge, header: &Header, context: &Context) -> Result<Arc<Writer>> {
-    sharing_writer(container, header, context, Sharing::Refused)
+    sharing_writer(container, header, context, Sharing::Refused, Ok)
 }
 
+/// `decrypted` is given the file with the clusters of data.
 fn sharing_writer(
     container: &Edge,
     header: &Header,
     context: &Context,
     sharing: Sharing,
+    decrypted: impl FnOnce(Edge) -> Result<Edge>,
 ) -> Result<Arc<Writer>> {
-    // What is encrypted is not looked at.
+    // Whether it is encrypted does not matter.
     check(&Header { encryption: Encryption::None, ..header.clone() }, None)?;
     check_closed(header)?;
     check_container(container)?;
@@ -46,7 +49,7 @@ fn sharing_writer(
     let (growing, edge) = Container::open(container.clone());
     let shelf = Cache::of(context).shelf();
     let blocks = Arc::new(Blocks::new(edge.clone(), header.geometry().slice(), shelf));
-    let data = DataStore { container: growing.clone(), edge: edge.clone() };
+    let data = DataStore { container: growing.clone(), edge: decrypted(edge.clone())? };
     let written = Written { container: growing, edge, blocks, data, tracked: Vec::new() };
     Writer::open(container, header, written, taken, sharing).map(Arc::new)
 }
@@ -73,20 +76,35 @@ pub(in super::super) fn empty(container: Edge, opening: &Opening<'_>) -> Result<
 /// Gives each entry of the active tables what it leads to for itself, durably: an L2 table, and a
 /// cluster of data. Where several lead to one, all but the first get copies of it; otherwise, once
 /// one of them got something else, the last would not know that it is alone. Compressed clusters
-/// stay, as nobody asks that of them, and so do those of an encrypted image, which read as
-/// something else elsewhere. A check has found nothing wrong, so everything is counted once for
-/// each of them.
+/// stay, as nobody asks that of them. Those of an encrypted image read as something else elsewhere:
+/// they are encrypted anew for their new place, or stay where no key is named. A check has found
+/// nothing wrong, so everything is counted once for each of them.
 /// Whenever this is stopped, the disk reads as before, and no refcount is too low.
 ///
 /// # Errors
-/// It cannot be written as it is, there is no room, or copying failed.
-pub(in super::super) fn part(container: &Edge, header: &Header, context: &Context) -> Result<()> {
-    let writer = sharing_writer(container, header, context, Sharing::Ended)?;
+/// It cannot be written as it is, there is no room, the key that is named does not open it, or
+/// copying failed.
+pub(in super::super) fn part(
+    container: &Edge,
+    header: &Header,
+    opening: &Opening<'_>,
+) -> Result<()> {
+    let copies = match header.encryption {
+        Encryption::None => true,
+        Encryption::Luks => inside::is_key_named(opening.params),
+        Encryption::Aes => false,
+    };
+    let decrypted = |edge: Edge| match copies {
+        true => open::decrypted(edge, container, header, opening),
+        false => Ok(edge),
+    };
+    let (context, sharing) = (opening.context, Sharing::Ended);
+    let writer = sharing_writer(container, header, context, sharing, decrypted)?;
     let (geometry, bits) = (header.geometry(), header.cluster_bits);
     let mut l1 = vec![0; usize::try_from(header.l1_entries).unwrap_or(0) * 8];
     container.read(&mut l1, header.l1_offset)?;
     let (mut tables, mut seen) = (HashSet::new(), References::new(container.info().size, bits));
-    let (first, copies) = (header.l1_offset, header.encryption == Encryption::None);
+    let first = header.l1_offset;
     done(async move {
         for (place, entry) in (first..).step_by(8).zip(l1.chunks_exact(8)) {
             let Some(table) = l2_offset(be64(entry, 0).unwrap_or(0), geometry)? else { continue };
@@ -149,9 +167,13 @@ impl Writer {
         entries: &[(usize, u64)],
         rows: &mut Vec<Range<u64>>,
     ) -> Result<()> {
-        let (bits, DataStore { container, edge }) = (self.geometry.cluster_bits, &self.container);
+        let (bits, DataStore { container, edge }) = (self.geometry.cluster_bits, &self.data);
         for (at, old) in entries {
-            let there = container.length().saturating_sub(*old).min(self.geometry.cluster());
+            let mut there = container.length().saturating_sub(*old).min(self.geometry.cluster());
+            if self.is_encrypted {
+                // What is behind the end is what zeroes are when they are decrypted there.
+                there = self.geometry.cluster();
+            }
             let len = usize::try_from(there).map_err(|_| confused())?;
             let bytes = below::read(edge, *old, Buffer::zeroed(len)).await?;
             let unit = self.attempt(|state| self.take(state, 1)).await?;
