@@ -234,7 +234,7 @@ fn clusters_that_entries_of_an_encrypted_image_share_are_parted_with_its_key_and
             assert_eq!(is_parted, parts, "{what}");
             let mut dice = TestDice(other);
             for step in 0..=disk.steps() {
-                let left = PowerCut::new(disk.cut(step, &mut dice), true);
+                let left = disk.after_cut(step, &mut dice);
                 assert!(all(&left, &key) == expected, "{what}, after step {step}");
             }
             assert!(all(&disk.again(true), &key) == expected, "{what}");

@@ -141,7 +141,7 @@ impl Image {
     fn cut(&self, steps: usize, dice: &mut TestDice) -> Self {
         let data = self.files.data.cut(self.files.data.steps(), dice);
         let files = Named { data: PowerCut::new(data, true), ..self.files.clone() };
-        let disk = PowerCut::new(self.disk.cut(steps, dice), true);
+        let disk = self.disk.after_cut(steps, dice);
         Self { disk, files, ..self.clone() }
     }
 

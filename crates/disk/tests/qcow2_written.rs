@@ -578,7 +578,7 @@ fn whenever_the_power_is_cut_a_bitmap_is_in_use_or_has_all_that_was_written() {
     context.control.end();
     let (mut trusted, mut dice) = (0, TestDice(8));
     for step in 0..=disk.steps() {
-        let left = PowerCut::new(disk.cut(step, &mut dice), true);
+        let left = disk.after_cut(step, &mut dice);
         trusted += usize::from(check_trusted(&left, &format!("after step {step}")));
     }
     assert!(trusted > 3 && trusted < disk.steps(), "{trusted} of {}", disk.steps());
@@ -608,7 +608,7 @@ fn a_bitmap_that_may_not_be_in_use_any_more_is_marked_again_before_the_next_writ
         edge.write(&[3; 512], 200 * SECTOR, false).unwrap();
         for step in first..=disk.steps() {
             for _ in 0..8 {
-                let left = PowerCut::new(disk.cut(step, &mut dice), true);
+                let left = disk.after_cut(step, &mut dice);
                 check_trusted(&left, &format!("fails {fails}, after step {step}"));
             }
         }

@@ -114,6 +114,10 @@ impl<S: Sample> ScriptedImage<S> {
     fn new(dice: &mut TestDice) -> Self {
         let (sample, disk, bytes) = S::any(dice);
         sample.check_closed(&disk, "made");
+        Self::of(sample, disk, bytes)
+    }
+
+    fn of(sample: S, disk: PowerCut, bytes: Vec<u8>) -> Self {
         let (edge, context) = sample.opened(&disk, true);
         assert!(all(&edge) == bytes, "{sample:?}");
         Self { sample, disk, edge, context, bytes }
@@ -260,7 +264,7 @@ pub(crate) fn survives_power_cuts<S: Sample>(few: u64) {
             let known = history.iter().rev().find(|since| since.step <= step).unwrap();
             let what = format!("seed {seed}, after step {step} of {}", image.disk.steps());
             for _ in 0..2 {
-                let left = PowerCut::new(image.disk.cut(step, &mut dice), true);
+                let left = image.disk.after_cut(step, &mut dice);
                 let found = image.sample.checked(&left);
                 assert_eq!(found.corruptions, [""; 0], "{what}: {:?}", image.sample);
                 let (edge, _) = image.sample.opened(&left, false);
@@ -292,12 +296,15 @@ fn goes_on<S: Sample>(sample: &S, left: &PowerCut, dice: &mut TestDice, what: &s
 }
 
 /// Whichever write fails, it is sound and holds what was flushed.
-pub(crate) fn survives_failures<S: Sample>(few: u64) {
+pub(crate) fn survives_failures<S: Sample + Clone>(few: u64) {
     for seed in scripts(few) {
-        let mut fails = 0;
+        let mut dice = TestDice(2000 + seed);
+        let (sample, disk, bytes) = S::any(&mut dice);
+        sample.check_closed(&disk, "made");
+        let (dice, mut fails) = (dice.0, 0);
         loop {
-            let mut dice = TestDice(2000 + seed);
-            let mut image = ScriptedImage::<S>::new(&mut dice);
+            let mut dice = TestDice(dice);
+            let mut image = ScriptedImage::of(sample.clone(), disk.settled(), bytes.clone());
             let kind = if fails % 2 == 0 { ErrorKind::Io } else { ErrorKind::NoSpace };
             let count = if fails % 3 == 0 { usize::MAX } else { 1 };
             image.disk.fail(fails, count, kind);
@@ -324,7 +331,7 @@ pub(crate) fn survives_failures<S: Sample>(few: u64) {
                 }
             }
             let what = format!("seed {seed}, fails {fails}");
-            let left = PowerCut::new(image.disk.cut(image.disk.steps(), &mut dice), true);
+            let left = image.disk.after_cut(image.disk.steps(), &mut dice);
             assert_eq!(
                 image.sample.checked(&left).corruptions,
                 [""; 0],

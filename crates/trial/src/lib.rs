@@ -7,6 +7,7 @@
 mod direct;
 mod power;
 mod scratch;
+mod shared_bytes;
 mod test_device;
 
 use runtime::WorkPool;

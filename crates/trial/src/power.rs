@@ -8,6 +8,8 @@ use device::{
 };
 use runtime::{Mutex, WorkPool};
 
+use crate::shared_bytes::SharedBytes;
+
 /// What is written as a whole or not at all, in bytes.
 const SECTOR: usize = 512;
 /// Versions of the disk since it was flushed that may be mixed when the power is cut.
@@ -22,15 +24,15 @@ struct Inner {
     info: Info,
     grows: bool,
     /// What was there at first: the same bytes, until they are changed.
-    first: Arc<Vec<u8>>,
+    first: SharedBytes,
     state: Mutex<State>,
 }
 
 struct State {
-    bytes: Arc<Vec<u8>>,
+    bytes: SharedBytes,
     steps: Vec<Step>,
     /// What was there after so many steps: who cuts at one after the other goes on from there.
-    durable: Option<(usize, Vec<u8>)>,
+    durable: Option<(usize, SharedBytes)>,
     /// Changes and flushes that still succeed before the first that fails, and how many fail.
     fails: Option<(usize, usize, ErrorKind)>,
 }
@@ -60,7 +62,7 @@ impl PowerCut {
     /// A disk that holds these bytes, and grows like a file or not.
     #[must_use]
     pub fn new(bytes: Vec<u8>, grows: bool) -> Self {
-        Self::of(Arc::new(bytes), grows)
+        Self::of(SharedBytes::of(&bytes), grows)
     }
 
     /// One that holds what is there now, and has nothing to forget.
@@ -70,7 +72,13 @@ impl PowerCut {
         Self::of(bytes, grows)
     }
 
-    fn of(first: Arc<Vec<u8>>, grows: bool) -> Self {
+    /// The same, which grows as this one does.
+    #[must_use]
+    pub fn settled(&self) -> Self {
+        self.again(self.0.grows)
+    }
+
+    fn of(first: SharedBytes, grows: bool) -> Self {
         let mut info = Info::new("power-cut", first.len() as u64);
         info.abilities.write = true;
         info.abilities.flush = true;
@@ -107,6 +115,16 @@ impl PowerCut {
     /// was written since, any sectors.
     #[must_use]
     pub fn cut(&self, steps: usize, dice: &mut TestDice) -> Vec<u8> {
+        self.left(steps, dice).to_vec()
+    }
+
+    /// The same as a disk that grows like a file.
+    #[must_use]
+    pub fn after_cut(&self, steps: usize, dice: &mut TestDice) -> Self {
+        Self::of(self.left(steps, dice), true)
+    }
+
+    fn left(&self, steps: usize, dice: &mut TestDice) -> SharedBytes {
         let state = &mut *self.0.state.lock();
         let done = &state.steps[..steps];
         let flushed = done.iter().rposition(|step| matches!(step, Step::Flush)).unwrap_or(0);
@@ -114,7 +132,7 @@ impl PowerCut {
             .durable
             .take()
             .filter(|(known, _)| *known <= flushed)
-            .unwrap_or_else(|| (0, self.0.first.to_vec()));
+            .unwrap_or_else(|| (0, self.0.first.clone()));
         done[known..flushed].iter().for_each(|step| step.apply(&mut durable));
         let mut written = durable.clone();
         let mut bytes = durable.clone();
@@ -133,7 +151,7 @@ impl PowerCut {
         let last = lens.len() - 1;
         let len = lens[last];
         let longest = if dice.below(100) < odds { len } else { lens[0] };
-        bytes.resize(longest, 0);
+        bytes.grow(longest);
         let mut chosen = vec![Vec::new(); lens.len()];
         for start in (0..len).step_by(SECTOR) {
             if dice.below(100) < odds {
@@ -151,8 +169,7 @@ impl PowerCut {
             for start in &chosen[n.min(last)] {
                 let end = (start + SECTOR).min(written.len());
                 if *start < end {
-                    bytes.resize(bytes.len().max(end), 0);
-                    bytes[*start..end].copy_from_slice(&written[*start..end]);
+                    bytes.take(&written, *start, end - start);
                 }
             }
         }
@@ -170,7 +187,7 @@ impl PowerCut {
                 return Err(Error::new(*kind, Fault::File, "fail as this test wants it"));
             }
         }
-        step.apply(Arc::make_mut(&mut state.bytes));
+        step.apply(&mut state.bytes);
         state.steps.push(step);
         Ok(Outcome::Done)
     }
@@ -178,10 +195,11 @@ impl PowerCut {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let state = self.0.state.lock();
         let start = usize::try_from(offset).unwrap();
-        let found = state.bytes.get(start..start + buffer.len());
-        let action = "read beyond the end";
-        let found = found.ok_or_else(|| Error::new(ErrorKind::Io, Fault::Us, action).at(offset))?;
-        buffer.copy_from_slice(found);
+        if buffer.len() > state.bytes.len().saturating_sub(start) {
+            let action = "read beyond the end";
+            return Err(Error::new(ErrorKind::Io, Fault::Us, action).at(offset));
+        }
+        state.bytes.read(start, buffer);
         Ok(())
     }
 }
@@ -195,17 +213,10 @@ impl Step {
         }
     }
 
-    fn apply(&self, bytes: &mut Vec<u8>) {
+    fn apply(&self, bytes: &mut SharedBytes) {
         match self {
-            Self::Write(start, data) => {
-                let end = start + data.len();
-                bytes.resize(bytes.len().max(end), 0);
-                bytes[*start..end].copy_from_slice(data);
-            }
-            Self::Clear(start, len) => {
-                let end = (start + len).min(bytes.len());
-                bytes[(*start).min(end)..end].fill(0);
-            }
+            Self::Write(start, data) => bytes.write(*start, data),
+            Self::Clear(start, len) => bytes.clear(*start, *len),
             Self::Flush => {}
         }
     }

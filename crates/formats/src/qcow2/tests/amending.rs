@@ -51,7 +51,7 @@ fn whenever_it_is_stopped_an_image_that_gets_other_options_opens_and_holds_what_
         assert!(amended.is_err() || version.is_none_or(|v| disk.bytes()[7] == v));
         for step in 0..=disk.steps() {
             let what = format!("seed {seed}, after step {step} of {}: {options:?}", disk.steps());
-            let left = PowerCut::new(disk.cut(step, &mut dice), true);
+            let left = disk.after_cut(step, &mut dice);
             let now = bytes_of(&left, &layout);
             let (old, new) = now.split_at(bytes.len());
             assert!(old == bytes && new.iter().all(|byte| *byte == 0), "{what} {layout:?}");

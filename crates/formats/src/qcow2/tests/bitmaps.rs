@@ -116,7 +116,7 @@ fn whatever_stops_a_change_of_bitmaps_they_are_as_before_or_after() {
                 now == after
             };
             for steps in 0..=disk.steps() {
-                let left = PowerCut::new(disk.cut(steps, &mut dice), true);
+                let left = disk.after_cut(steps, &mut dice);
                 check(&left, &format!("{what}, {steps} of {}", disk.steps()));
             }
             for fails in 0..disk.steps() {
@@ -125,7 +125,7 @@ fn whatever_stops_a_change_of_bitmaps_they_are_as_before_or_after() {
                 broken.fail(fails, 1 + fails % 3, kind);
                 let result = change(&broken, &name, &changes);
                 broken.fail(0, 0, kind);
-                let left = PowerCut::new(broken.cut(broken.steps(), &mut dice), true);
+                let left = broken.after_cut(broken.steps(), &mut dice);
                 let is_done = check(&left, &format!("{what}, fails {fails}: {result:?}"));
                 assert!(is_done || result.is_err() || before == after, "{what}, fails {fails}");
             }

@@ -90,7 +90,7 @@ fn whenever_the_power_is_cut_the_name_of_the_backing_image_is_the_old_one_or_the
                 continue;
             }
             for step in 0..=disk.steps() {
-                let left = PowerCut::new(disk.cut(step, &mut dice), true);
+                let left = disk.after_cut(step, &mut dice);
                 let found = named(&left);
                 assert!(found == now || found == new, "{what}: {found:?}");
                 assert!(has_unknown(&left.bytes()), "{what}: an extension is lost");
@@ -141,7 +141,7 @@ fn an_image_that_is_emptied_reads_as_what_is_below_and_may_lose_its_power_meanwh
         let mut expected = layout.backing.clone().unwrap();
         expected.resize(size, 0);
         for step in 0..=disk.steps() {
-            let left = PowerCut::new(disk.cut(step, &mut dice), true);
+            let left = disk.after_cut(step, &mut dice);
             let found = (format.check.unwrap())(&left.edge(), &context).unwrap();
             assert_eq!(found.corruptions, [""; 0], "2^{bits}, step {step}");
             let edge =

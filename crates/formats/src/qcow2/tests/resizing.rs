@@ -84,7 +84,7 @@ fn whenever_the_power_is_cut_a_disk_has_the_old_size_or_the_new_one() {
         let done = resize(&disk, &layout, size, room);
         for step in 0..=disk.steps() {
             let what = format!("seed {seed}, after step {step} of {}: {size}", disk.steps());
-            let left = PowerCut::new(disk.cut(step, &mut dice), true);
+            let left = disk.after_cut(step, &mut dice);
             let now = bytes_of(&left, &layout);
             assert!(now == bytes || now == new, "{what} {room:?} {layout:?}");
             assert_eq!(checked(&left).corruptions, [""; 0], "{what}: {layout:?}");
@@ -281,7 +281,7 @@ fn whatever_stops_it_bitmaps_are_those_of_the_old_size_or_of_the_new_one() {
                 assert_eq!(unknown_of(left), unknown_of(&disk), "{what}");
             };
             for step in 0..=disk.steps() {
-                let left = PowerCut::new(disk.cut(step, &mut dice), true);
+                let left = disk.after_cut(step, &mut dice);
                 check(&left, &format!("{what}, {step} of {}", disk.steps()));
             }
             for fails in 0..disk.steps() {
@@ -290,7 +290,7 @@ fn whatever_stops_it_bitmaps_are_those_of_the_old_size_or_of_the_new_one() {
                 broken.fail(fails, 1 + fails % 3, kind);
                 let ended = resize(&broken, &layout, size, NewRoom::None);
                 broken.fail(0, 0, kind);
-                let left = PowerCut::new(broken.cut(broken.steps(), &mut dice), true);
+                let left = broken.after_cut(broken.steps(), &mut dice);
                 check(&left, &format!("{what}, fails {fails}: {ended:?}"));
             }
             image = disk.bytes();

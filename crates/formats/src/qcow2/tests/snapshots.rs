@@ -196,10 +196,10 @@ fn whenever_the_power_is_cut_there_is_what_was_or_what_was_to_be() {
             let after = image.after(&step);
             for steps in 0..=disk.steps() {
                 let what = format!("seed {seed}, {step:?} ({n}), {steps} of {}", disk.steps());
-                let left = PowerCut::new(disk.cut(steps, &mut dice), true);
+                let left = disk.after_cut(steps, &mut dice);
                 Holding::check_left(&left, [&image, &after], &mut dice, &what);
             }
-            let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
+            let left = disk.after_cut(disk.steps(), &mut dice);
             assert!(after.is_in(&left), "seed {seed}, {step:?} ({n}): it was done");
             image = after;
             image.image = disk.bytes();
@@ -225,7 +225,7 @@ fn whatever_fails_there_is_what_was_or_what_was_to_be() {
                 disk.fail(0, 0, kind);
                 let what = format!("seed {seed}, {step:?} ({n}), fails {fails}: {result:?}");
                 let now = disk.again(true);
-                let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
+                let left = disk.after_cut(disk.steps(), &mut dice);
                 Holding::check_left(&now, [&image, &after], &mut dice, &what);
                 Holding::check_left(&left, [&image, &after], &mut dice, &what);
                 if result.is_ok() {

@@ -226,7 +226,7 @@ fn what_was_written_in_its_place_is_durable_when_the_image_is_closed() {
     bytes[..512].fill(0x77);
     let mut dice = TestDice(1);
     for _ in 0..20 {
-        let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
+        let left = disk.after_cut(disk.steps(), &mut dice);
         assert!(all(&opened(&left, &layout, false).0) == bytes);
     }
 }
@@ -249,10 +249,10 @@ fn outgrow(layout: &Layout, grows: bool) {
             let before = disk.steps();
             edge.flush().unwrap();
             for step in (before..=disk.steps()).step_by(if byte == 30 { 1 } else { 9 }) {
-                let left = PowerCut::new(disk.cut(step, &mut dice), true);
+                let left = disk.after_cut(step, &mut dice);
                 assert_eq!(checked(&left).corruptions, [""; 0], "after step {step} of {byte}");
             }
-            let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
+            let left = disk.after_cut(disk.steps(), &mut dice);
             assert!(all(&opened(&left, layout, false).0) == bytes, "after {byte}");
         }
     }
@@ -335,9 +335,7 @@ fn a_data_file_is_durable_before_the_tables_and_one_that_is_a_disk_stays_one() {
                 }
             }
             assert!(all(&image.edge) == image.bytes, "seed {seed}, step {step}: {op:?}");
-            let cut = |disk: &PowerCut, dice: &mut TestDice| {
-                PowerCut::new(disk.cut(disk.steps(), dice), true)
-            };
+            let cut = |disk: &PowerCut, dice: &mut TestDice| disk.after_cut(disk.steps(), dice);
             let (left, data) = (cut(&image.disk, &mut dice), cut(&data, &mut dice));
             let (edge, _) = opened_apart(&left, &data, false);
             check_allowed(&all(&edge), &allowed, &format!("seed {seed}, step {step}: {op:?}"));

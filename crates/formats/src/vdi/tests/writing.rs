@@ -9,7 +9,7 @@ use crate::scripted::{self, Sample};
 use crate::{Closed, Files, Format};
 
 /// An image with small blocks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Small {
     #[expect(dead_code, reason = "it is shown when a test fails")]
     header: Header,

@@ -18,15 +18,15 @@ struct Small {
     #[expect(dead_code, reason = "it is shown when a test fails")]
     options: String,
     /// The disk of its parent, and an image with the identifier of that.
-    parent: Option<(Vec<u8>, Vec<u8>)>,
+    parent: Option<(PowerCut, PowerCut)>,
 }
 
 impl Files for Small {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
-        let (disk, image) = self.parent.clone().unwrap();
+        let (disk, image) = self.parent.as_ref().unwrap();
         assert_eq!(reference.name, "p");
-        let bytes = if matches!(reference.role, Role::Backing) { disk } else { image };
-        Ok(PowerCut::new(bytes, false).edge())
+        let named = if matches!(reference.role, Role::Backing) { disk } else { image };
+        Ok(named.again(false).edge())
     }
 
     fn create(&self, name: &str) -> Result<Edge> {
@@ -141,8 +141,8 @@ impl Sample for Small {
         let parent = has_parent.then(|| {
             let disk: Vec<u8> =
                 (0..bytes.len()).map(|at| u8::try_from(at / 700 % 255).unwrap() | 1).collect();
-            let parent = made("block_size=1M", &[0; 512]);
-            let id = Header::read(&PowerCut::new(parent.clone(), false).edge()).unwrap().data;
+            let parent = PowerCut::new(made("block_size=1M", &[0; 512]), false);
+            let id = Header::read(&parent.edge()).unwrap().data;
             let mut there = vec![None; bytes.len().div_ceil(0x10_0000)];
             for (n, there) in there.iter_mut().enumerate() {
                 *there = (image[BAT + 8 * n] & 7 == 6).then_some(false);
@@ -154,7 +154,7 @@ impl Sample for Small {
                     sector.copy_from_slice(&disk[n * 512..n * 512 + sector.len()]);
                 }
             }
-            (disk, parent)
+            (PowerCut::new(disk, false), parent)
         });
         let grows = dice.below(4) != 0;
         if !grows {
@@ -244,7 +244,7 @@ fn the_power_may_be_cut_while_a_log_is_replayed() {
     edge.write(&[4; 4096], 2 << 20, false).unwrap();
     edge.flush().unwrap();
     let (mut dice, expected) = (TestDice(3), all(&edge));
-    let left = PowerCut::new(disk.cut(disk.steps(), &mut dice), true);
+    let left = disk.after_cut(disk.steps(), &mut dice);
     assert!(is_dirty(&left));
     let (replayed, context) = sample.opened(&left, true);
     assert!(all(&replayed) == expected);
@@ -252,7 +252,7 @@ fn the_power_may_be_cut_while_a_log_is_replayed() {
     assert!(left.steps() > 2);
     for step in 0..=left.steps() {
         for _ in 0..4 {
-            let again = PowerCut::new(left.cut(step, &mut dice), true);
+            let again = left.after_cut(step, &mut dice);
             assert!(all(&sample.opened(&again, false).0) == expected, "after step {step}");
             assert_eq!(sample.checked(&again).corruptions, [""; 0], "after step {step}");
         }

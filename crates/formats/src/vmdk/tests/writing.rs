@@ -17,7 +17,7 @@ struct Small {
     /// Where the directories are, and the first grain can be.
     directories: [usize; 2],
     first: usize,
-    parent: Option<Vec<u8>>,
+    parent: Option<PowerCut>,
 }
 
 const PARENT: &str =
@@ -26,10 +26,10 @@ const PARENT: &str =
 impl Files for Small {
     fn open(&self, reference: &Reference<'_>) -> Result<Edge> {
         let disk = match reference.role {
-            Role::Part => PARENT.as_bytes().to_vec(),
-            _ => self.parent.clone().unwrap(),
+            Role::Part => PowerCut::new(PARENT.as_bytes().to_vec(), false),
+            _ => self.parent.as_ref().unwrap().again(false),
         };
-        Ok(PowerCut::new(disk, false).edge())
+        Ok(disk.edge())
     }
 
     fn create(&self, name: &str) -> Result<Edge> {
@@ -55,7 +55,8 @@ impl Small {
         let other = 2048 + directory + gts;
         let first = (other + directory + gts).next_multiple_of(narrow(grain));
         let parent = (dice.below(2) == 0).then(|| {
-            (0..size).map(|at| u8::try_from(at / 3 % 255).unwrap() | 1).collect::<Vec<_>>()
+            let bytes = (0..size).map(|at| u8::try_from(at / 3 % 255).unwrap() | 1);
+            PowerCut::new(bytes.collect(), false)
         });
         Self { size, grain, entries, directories: [2048, other], first, parent }
     }
@@ -101,7 +102,8 @@ impl Small {
                 put(&mut image, directory + narrow(table) * 4, &sector);
             }
         }
-        let mut bytes = self.parent.clone().unwrap_or_else(|| vec![0; narrow(self.size)]);
+        let below = self.parent.as_ref().map(PowerCut::bytes);
+        let mut bytes = below.unwrap_or_else(|| vec![0; narrow(self.size)]);
         bytes.resize(narrow(self.count() * self.grain), 0);
         for grain in (0..self.count()).rev() {
             if dice.below(3) > 0 {
