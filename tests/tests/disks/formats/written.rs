@@ -8,7 +8,7 @@ use blackbox::nbd::{cmd, err, tflag};
 use blackbox::peers::peer;
 use blackbox::run::{ferry, json, program, run, text};
 use blackbox::session::{Mode, Request};
-use blackbox::storage::Mounted;
+use blackbox::storage::{Loop, Mounted};
 use blackbox::temp::{TempDir, pattern};
 
 /// The options of an image of which each is served.
@@ -130,9 +130,25 @@ fn a_full_disk_is_an_error_for_the_client_and_the_image_stays_sound_and_served()
         return;
     }
     let Some(fs) = Mounted::new("ext4", 16 << 20) else { return };
-    let image = fs.join("image");
-    qemu_img(&["create", "-q", "-f", "qcow2", text(&image), "64M"]);
-    let server = Serve::file(&image).option("--format").option("qcow2").start();
+    is_filled(&fs.join("image"));
+}
+
+#[test]
+fn an_image_on_a_block_device_grows_in_it_and_a_full_one_is_an_error_for_the_client() {
+    if peer("qemu-img").is_none() {
+        return;
+    }
+    let temp = TempDir::new();
+    // What was there before is not in the disk.
+    let old = temp.file("device", &pattern(1, 16 << 20));
+    let Some(device) = Loop::over(&old, &[]) else { return };
+    is_filled(device.path());
+}
+
+/// Writes into a new image of a larger disk than there is room for.
+fn is_filled(image: &Path) {
+    qemu_img(&["create", "-q", "-f", "qcow2", text(image), "64M"]);
+    let server = Serve::file(image).option("--format").option("qcow2").start();
     let mut session = server.session(Mode::Structured, "");
     let (mut model, mut refused) = (vec![0; 64 << 20], Vec::new());
     for n in 0..128_u8 {
@@ -159,5 +175,5 @@ fn a_full_disk_is_an_error_for_the_client_and_the_image_stays_sound_and_served()
     assert!(server.stop().success());
     let temp = TempDir::new();
     let raw = temp.file("raw", &model);
-    is_disk(&image, &raw);
+    is_disk(image, &raw);
 }
