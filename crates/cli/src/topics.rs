@@ -112,6 +112,15 @@ pub(crate) static TOPICS: &[Topic] = &[
     },
     Topic {
         title: ENVIRONMENT,
+        concerns: |_, command| has(command, "allow-external"),
+        entries: &[(
+            "DISKFERRY_ALLOW_EXTERNAL",
+            "Under the names qemu-img and qemu-nbd: what --allow-external is where it is not given, in place of \
+             beside. For callers whose command lines cannot be changed.",
+        )],
+    },
+    Topic {
+        title: ENVIRONMENT,
         concerns: |_, command| has(command, "remote-program"),
         entries: &[(
             "DISKFERRY_SSH",

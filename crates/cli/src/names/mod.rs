@@ -87,6 +87,16 @@ impl ToolName {
     }
 }
 
+/// Which files images may name under QEMU's names, for callers whose words cannot be changed.
+const ALLOW_EXTERNAL: &str = "DISKFERRY_ALLOW_EXTERNAL";
+
+/// The option for the files that images name: those that the environment allows, or those beside
+/// an image whose format was named.
+fn external() -> String {
+    let said = std::env::var(ALLOW_EXTERNAL).ok().filter(|word| !word.is_empty());
+    format!("--allow-external={}", said.as_deref().unwrap_or("beside"))
+}
+
 /// A verb with these words.
 fn verb<W: Into<OsString>>(name: &str, words: impl IntoIterator<Item = W>) -> Called {
     let ours = ["diskferry", name].map(OsString::from).into_iter();

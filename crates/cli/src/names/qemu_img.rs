@@ -57,7 +57,7 @@ pub(super) fn becomes(words: &[OsString]) -> Result<Called, Failure> {
         ours.push(OsString::from("--output=human"));
     }
     if *opens && !rest.iter().any(|word| is(word, "--allow-external")) {
-        ours.push("--allow-external=beside".into());
+        ours.push(super::external().into());
     }
     Ok(verb(&name, ours.into_iter().chain(rest)))
 }

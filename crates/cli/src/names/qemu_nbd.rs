@@ -107,7 +107,7 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
     if text("cache") == Some("writethrough") {
         ours.push("--filter=fua?fuamode=force".into());
     }
-    ours.push("--allow-external=beside".into());
+    ours.push(super::external());
     if let Some(id) = text("tls-creds") {
         ours.extend(image::credentials(matches, id, true)?.of_server());
     }

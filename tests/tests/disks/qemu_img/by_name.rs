@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::process::Command;
 
 use blackbox::peers::{diskferry, peer};
 use blackbox::run::{Job, Outcome, pid_in, program, run, text};
@@ -191,4 +192,13 @@ fn under_the_name_of_qemu_img_a_guess_opens_nothing_that_the_image_names() {
     run(program(&qemu_img, words).current_dir(names.0.path())).succeeded();
     let outside = names.run("qemu-img", &["convert", "-f", "qcow2", "below/image", "out"]);
     assert_eq!(outside.status.code(), Some(1), "{outside:?}");
+    // For a caller whose words are what they are, its environment says what may be opened.
+    let allowed = |directory: &str| {
+        let mut program = Command::new(names.path("qemu-img"));
+        program.args(["convert", "below/image", "out"]).current_dir(names.0.path());
+        run(program.env("DISKFERRY_ALLOW_EXTERNAL", directory))
+    };
+    assert_eq!(allowed("below").status.code(), Some(1));
+    assert_eq!(allowed("").status.code(), Some(1));
+    allowed(names.0.path().to_str().unwrap()).succeeded();
 }
