@@ -89,6 +89,10 @@ fn of_keys(keys: &Keys, objects: &NodeObjects, unnamed: Unnamed) -> Result<Named
     let driver = keys.get("driver").unwrap_or_default();
     let read_only = matches!(keys.get("read-only"), Some("on" | "true" | "yes"));
     let node = match driver {
+        // Of QEMU's formats qcow2 alone has these: the user says what it is.
+        "" if keys.own().iter().any(|(key, _)| key.starts_with("encrypt.")) => {
+            image("qcow2", keys, objects)?
+        }
         "" => of_no_driver(keys, objects, unnamed)?,
         "raw" => window(keys, objects)?,
         "throttle" => throttled(keys, objects)?,

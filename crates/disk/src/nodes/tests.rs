@@ -45,6 +45,7 @@ fn what_qemu_would_open_is_named_as_here() {
         ("driver=null-co,size=1M,read-zeroes=on", "null:1M raw"),
         ("driver=qcow2,file.filename=x,l2-cache-size=1M,discard-no-unref=on", "x qcow2"),
         ("driver=qcow2,file.filename=x,backing=", "x qcow2"),
+        ("file.filename=x,encrypt.format=luks,encrypt.key-secret=s", "x qcow2"),
         ("driver=raw,offset=512,size=1M,file.filename=x", "x raw offset"),
         ("driver=qcow2,file.driver=raw,file.offset=512,file.file.filename=x", "x qcow2 offset"),
         ("driver=raw,size=1M,file.driver=qcow2,file.file.filename=x", "x qcow2 offset"),
