@@ -74,6 +74,9 @@ impl Source {
 
     /// The same where another option names the format.
     pub(crate) fn of(matches: &ArgMatches, text: &str, option: &str) -> Result<Self, Failure> {
+        // QEMU's `file:PATH` is the path, and is guessed as one.
+        let path = text.strip_prefix("file:").filter(|path| !path.contains([':', '?']));
+        let text = path.filter(|_| names::is_qemu_img()).unwrap_or(text);
         let format = word(matches, option);
         let has_options = is_given(matches, "image-opts");
         if has_options && format.is_some() {

@@ -10,11 +10,19 @@ use serde_json::{Map, Value, json};
 
 use crate::describe::keys;
 use crate::image::size_for_people;
+use crate::names::is_qemu_img;
 
 /// Bytes that the file of an image takes on its disk.
 fn taken(image: &Described) -> Option<u64> {
     let found = std::fs::metadata(text::path(image.disk.path()?)).ok()?;
     Some(found.blocks().saturating_mul(512))
+}
+
+/// The size of the disk, under qemu-img's name of raw bytes in whole sectors, as it counts them.
+fn size_of(image: &Described) -> u64 {
+    let size = image.description.virtual_size;
+    let in_sectors = is_qemu_img() && image.format.is_plain;
+    if in_sectors { size.checked_next_multiple_of(512).unwrap_or(size) } else { size }
 }
 
 /// A backing image's name as seen from here: beside the image, unless it begins at the root.
@@ -73,7 +81,7 @@ pub(super) fn json(image: &Described) -> Value {
     if let Some(format) = backing.and_then(|backing| backing.format.as_ref()) {
         say("backing-filename-format", json!(format));
     }
-    say("virtual-size", json!(said.virtual_size));
+    say("virtual-size", json!(size_of(image)));
     say("filename", json!(shown(&image.disk.to_string())));
     if let Some(size) = said.cluster_size {
         say("cluster-size", json!(size));
@@ -121,7 +129,7 @@ pub(super) fn print(image: &Described, out: &mut dyn Write) -> io::Result<()> {
     let said = &image.description;
     writeln!(out, "image: {}", clean(&image.disk.to_string()))?;
     writeln!(out, "file format: {}", image.format.word)?;
-    let size = said.virtual_size;
+    let size = size_of(image);
     writeln!(out, "virtual size: {} ({size} bytes)", size_for_people(size))?;
     let taken = taken(image).map_or_else(|| "unavailable".to_owned(), size_for_people);
     writeln!(out, "disk size: {taken}")?;

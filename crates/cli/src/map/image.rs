@@ -17,6 +17,8 @@ pub(super) struct Shown<'a> {
     pub(super) disk: &'a Edge,
     /// Whether its bytes are those of the file.
     pub(super) is_plain: bool,
+    /// Whether the disk ends with a whole sector, as qemu-img counts.
+    pub(super) in_sectors: bool,
     /// Whether it counts as an image without a backing image.
     pub(super) is_lone: bool,
     /// The file's name, and those of its backing images.
@@ -87,7 +89,24 @@ impl Shown<'_> {
                 }
             }
         }
+        let rest = self.rest_of_sector().filter(|_| end == self.disk.info().size);
+        if let Some(rest) = rest
+            && !now.as_mut().is_some_and(|now| now.joins(&rest))
+            && let Some(done) = now.replace(rest)
+        {
+            tell(&done)?;
+        }
         now.map_or(Ok(()), |last| tell(&last))
+    }
+
+    /// What is beyond the end in the last sector.
+    fn rest_of_sector(&self) -> Option<Entry> {
+        let start = self.disk.info().size;
+        let len = start.checked_next_multiple_of(512)? - start;
+        let kind = ExtentKind::Hole;
+        let (offset, present) = (Some(start), true);
+        let rest = Entry { start, len, kind, depth: 0, present, compressed: false, offset };
+        (self.in_sectors && len > 0).then_some(rest)
     }
 
     /// As a list in JSON.

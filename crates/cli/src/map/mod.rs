@@ -20,6 +20,7 @@ use runtime::Context;
 use crate::arguments::{disk, flag, json_flag, size as size_of, value};
 use crate::failure::{ExitResult, Failure};
 use crate::image::{self as images, OpenImage, Source};
+use crate::names::is_qemu_img;
 use crate::progress::has_blocks;
 use crate::verb::Verb;
 use crate::{colors, output};
@@ -135,6 +136,7 @@ fn of_image(
     let shown = image::Shown {
         disk: &opened.edge,
         is_plain: opened.format.is_none() && source.stack.is_empty(),
+        in_sectors: is_qemu_img() && opened.format.is_none() && source.stack.is_empty(),
         is_lone: image.ignore_backing,
         names,
         range,
