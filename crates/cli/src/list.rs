@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
-use disk::{Named, Scope};
+use disk::{Fact, Named, Scope};
 use runtime::Context;
 
 use crate::arguments::{disk, json_flag, named};
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::verb::Verb;
-use crate::{colors, describe, output, patience};
+use crate::{colors, describe, info, output, patience};
 
 pub(crate) const VERB: Verb = Verb {
     name: "list",
@@ -30,15 +30,25 @@ fn arguments(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> ExitResult {
-    show(matches, &named(matches)?)
+    show(matches, &named(matches)?, false)
 }
 
-/// Describes all exports of the server of `disk`.
-pub(crate) fn show(matches: &ArgMatches, disk: &Named) -> ExitResult {
+/// Describes all exports of the server of `disk`; if asked, with what each that can be read holds.
+pub(crate) fn show(matches: &ArgMatches, disk: &Named, with_content: bool) -> ExitResult {
     let context = Context::default().with_patience(patience::asked(matches)?);
-    let Some(found) = disk.inspect(Scope::All, &context)? else {
+    let Some(mut found) = disk.inspect(Scope::All, &context)? else {
         return Err(Failure::usage("list: only NBD servers have exports; give the URI of one"));
     };
+    for export in found.disks.iter_mut().filter(|_| with_content) {
+        let uri = export.iter().find_map(|(key, fact)| match fact {
+            Fact::Text(uri) if *key == "uri" => Some(uri.clone()),
+            _ => None,
+        });
+        let named = uri.and_then(|uri| Named::parse(&uri).ok());
+        if let Some(Ok(content)) = named.map(|named| info::content(&named, &context)) {
+            export.push(("content", content));
+        }
+    }
     let json = matches.get_flag("json");
     output::finish(|out| {
         colors::print(colors::are_wanted(matches), out, |out| describe::write(out, found, json))

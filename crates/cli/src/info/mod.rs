@@ -10,12 +10,12 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use device::{Edge, Info, Use};
-use disk::{Fact, Facts, Inspection, Scope};
+use disk::{Fact, Facts, Inspection, Named, Scope};
 use runtime::Context;
 use serde_json::Value;
 
 use crate::arguments::{disk, flag, json_flag};
-use crate::failure::{ExitResult, Failure};
+use crate::failure::{self, ExitResult, Failure};
 use crate::image::{self as images, Source};
 use crate::names::is_qemu_img;
 use crate::verb::Verb;
@@ -61,7 +61,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let source = Source::read(matches, images::word(matches, "disk").unwrap_or_default())?;
     match asked {
         Some(Question::Map(context)) => return map::show(matches, &source, context),
-        Some(Question::List) => return list::show(matches, &source.disk),
+        Some(Question::List) => {
+            return list::show(matches, &source.disk, matches.get_flag("content"));
+        }
         Some(question) => return answer(matches, &source, &question),
         None => {}
     }
@@ -82,10 +84,15 @@ fn run(matches: &ArgMatches) -> ExitResult {
         Some(found) => found,
         None => open_and_ask(matches, &source, facts, &context)?,
     };
-    if matches.get_flag("content")
-        && let Some(disk) = found.disks.first_mut()
-    {
-        disk.push(("content", content(&source, &context)?));
+    let is_asked = matches.get_flag("content");
+    // As nbdinfo does, but where the server has no second connection for it.
+    let is_usual = failure::program() == "nbdinfo" && !matches.get_flag("no-content");
+    if let Some(disk) = found.disks.first_mut().filter(|_| is_asked || is_usual) {
+        match content(&source.disk, &context) {
+            Ok(content) => disk.push(("content", content)),
+            Err(e) if is_asked => return Err(e),
+            Err(_) => {}
+        }
     }
     let json = matches.get_flag("json");
     output::finish(|out| {
@@ -95,9 +102,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
 }
 
 /// What the disk holds by its beginning and end: the word of an image's format, or `data`.
-fn content(source: &Source, context: &Context) -> Result<Fact, Failure> {
+pub(crate) fn content(disk: &Named, context: &Context) -> Result<Fact, Failure> {
     let options = disk::OpenOptions { lock: false, ..disk::OpenOptions::read_only() };
-    let container = Edge::new(source.disk.open(&options, context)?, context.pool.clone());
+    let container = Edge::new(disk.open(&options, context)?, context.pool.clone());
     let seen = disk::looks_like(&container)?;
     Ok(Fact::Text(seen.first().map_or("data", |format| format.word).to_owned()))
 }
@@ -112,7 +119,7 @@ fn answer(matches: &ArgMatches, source: &Source, question: &Question<'_>) -> Exi
         Some(found) => found,
         None => abilities(matches, source, &context)?,
     };
-    question.answer(&source.disk.to_string(), &found)
+    question.answer(&source.disk.to_string(), &found, matches.get_flag("json"))
 }
 
 /// What a disk that is not an export can do when it is used; it is not locked for that.

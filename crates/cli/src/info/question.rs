@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command};
 use disk::{Fact, Facts, Inspection};
+use serde_json::Value;
 
 use crate::arguments::{flag, value};
 use crate::failure::{ExitResult, Failure};
@@ -98,7 +99,7 @@ pub(super) fn arguments(command: Command) -> Command {
             value("--cannot ABILITY", "The opposite: 0 if it cannot, and 2 if it can")
                 .action(ArgAction::Append)
                 .visible_aliases(["isnt", "hasnt"])
-                .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent"])
+                .aliases(["can-not", "cant", "isnot", "is-not", "hasnot", "has-not", "havent", "havenot", "have-not"])
                 .value_parser(Words::Known(|| ability_words().map(Into::into).collect()))
                 .hide_possible_values(true),
         )
@@ -107,9 +108,12 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(flag("-L, --list", "Describe all exports of the server, as `list` does"))
         .arg(
             flag("--content", "Say what the disk holds by its beginning: an image's format, or data")
-                .conflicts_with_all(["question", "output"]),
+                .conflicts_with("output"),
         )
-        .arg(flag("--no-content", "The content is not looked at: the default").overrides_with("content"))
+        .arg(
+            flag("--no-content", "The content is not looked at: the default, but under the name nbdinfo")
+                .overrides_with("content"),
+        )
         .args([colors, none])
         .group(ArgGroup::new("question").args(["size", "uri", "can", "cannot", "map", "list"]))
 }
@@ -147,8 +151,8 @@ fn ability(word: &str) -> Result<&'static Ability, Failure> {
 }
 
 impl Question<'_> {
-    /// Answers it from what was found.
-    pub(super) fn answer(&self, name: &str, found: &Inspection) -> ExitResult {
+    /// Answers it from what was found; a URI as a string of JSON, if that is asked for.
+    pub(super) fn answer(&self, name: &str, found: &Inspection, json: bool) -> ExitResult {
         let none = Facts::new();
         let disk = found.disks.first().unwrap_or(&none);
         let fact = |key: &str| disk.iter().chain(&found.place).find(|(k, _)| *k == key);
@@ -159,6 +163,7 @@ impl Question<'_> {
                 _ => Err(Failure::new(format!("{name}: its size is not known"))),
             },
             Self::Uri => match fact("uri") {
+                Some((_, Fact::Text(uri))) if json => line(Value::from(uri.as_str()).to_string()),
                 Some((_, Fact::Text(uri))) => line(device::text::shown(uri).into_owned()),
                 _ => Err(Failure::new(format!(
                     "{name}: is not an export of an NBD server, and has no URI"

@@ -32,8 +32,12 @@ fn of_libnbd(name: &str, ours: &str, words: &[OsString]) -> Called {
         [one, ..] if one == "-V" || one == "--version" => {
             Called::Says(version(name, LIBNBD) + &format!("libnbd {LIBNBD}\n"))
         }
-        [one, ..] if one == "--short-options" => Called::Says(verbs::options(ours, short_names)),
-        [one, ..] if one == "--long-options" => Called::Says(verbs::options(ours, long_names)),
+        [one, ..] if one == "--short-options" => {
+            Called::Says(verbs::options(ours, short_names) + "-V\n")
+        }
+        [one, ..] if one == "--long-options" => {
+            Called::Says(verbs::options(ours, long_names) + "--help\n--version\n")
+        }
         _ => verb(ours, words),
     }
 }

@@ -272,9 +272,20 @@ fn process(command: Command) -> Command {
                 .value_parser(["text", "json"])
                 .hide_possible_values(true),
         )
+        .arg(value("--name NAME", "A name for this server, in the messages of its log"))
         .arg(flag("-v, --verbose", "Log also which clients connect, and why connections end"))
         .arg(
             value("-D, --debug PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")
+                .value_parser(debug_flag)
                 .action(ArgAction::Append),
         )
+}
+
+/// A flag as nbdkit writes it.
+fn debug_flag(word: &str) -> Result<String, &'static str> {
+    let named = word.split_once('=').is_some_and(|(flag, number)| {
+        flag.split_once('.').is_some_and(|(plugin, flag)| !plugin.is_empty() && !flag.is_empty())
+            && number.parse::<i32>().is_ok()
+    });
+    if named { Ok(word.to_owned()) } else { Err("it is not PLUGIN.FLAG=N") }
 }

@@ -24,6 +24,9 @@ pub(super) fn arguments(command: Command) -> Command {
         )
         .arg(path("--tls-certificates DIR", "Show a certificate: server-cert.pem, server-key.pem, ca-cert.pem in DIR",
         ))
+        .arg(value("--tls-priority WORD", "Taken for nbdkit: NORMAL or SECURE128, which all ciphers here are; there is no other choice")
+            .value_parser(["NORMAL", "SECURE128"])
+            .hide_possible_values(true))
         .arg(flag("--tls-verify-peer", "Clients need a certificate signed by ca-cert.pem; those with a key (--tls-psk) need none"))
         .arg(
             path("--tls-psk FILE", "Clients need a key that is in FILE, or in a variable (-env:NAME): lines USER:HEXADECIMAL")

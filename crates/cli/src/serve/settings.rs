@@ -64,6 +64,8 @@ pub(super) struct Settings {
     pub(super) config: Option<Arc<Config>>,
     log: Option<String>,
     log_format: LogFormat,
+    /// What tells this server from others in its messages.
+    name: Option<String>,
 }
 
 impl Settings {
@@ -123,6 +125,7 @@ impl Settings {
             control: matches.get_one::<PathBuf>("control").map(absolute).transpose()?,
             config,
             log: log.map(|log| check_log(&log).map(|()| log)).transpose()?,
+            name: matches.get_one("name").cloned(),
             log_format: match matches.get_one::<String>("log-format").map(String::as_str) {
                 Some("json") => LogFormat::Json,
                 _ => LogFormat::Text,
@@ -179,7 +182,11 @@ impl Settings {
             _ if self.daemon => ServerLog::syslog().unwrap_or_else(|_| ServerLog::nowhere()),
             _ => ServerLog::stderr(),
         };
-        Ok(log.in_format(self.log_format).in_name(program()))
+        let called = match &self.name {
+            Some(name) => format!("{}[{name}]", program()),
+            None => program().to_owned(),
+        };
+        Ok(log.in_format(self.log_format).in_name(called))
     }
 }
 

@@ -95,7 +95,7 @@ struct Writer {
     outlet: Outlet,
     format: LogFormat,
     /// The program's name.
-    name: &'static str,
+    name: String,
 }
 
 #[derive(Debug, Default)]
@@ -152,7 +152,11 @@ impl ServerLog {
             state: Mutex::default(),
             work: Condvar::new(),
             idle: Condvar::new(),
-            writer: Mutex::new(Writer { outlet, format: LogFormat::default(), name: "diskferry" }),
+            writer: Mutex::new(Writer {
+                outlet,
+                format: LogFormat::default(),
+                name: "diskferry".into(),
+            }),
         }))))
     }
 
@@ -165,8 +169,8 @@ impl ServerLog {
 
     /// The same of a program of another name. Call it before anything is logged.
     #[must_use]
-    pub fn in_name(self, name: &'static str) -> Self {
-        self.shared().writer.lock().name = name;
+    pub fn in_name(self, name: impl Into<String>) -> Self {
+        self.shared().writer.lock().name = name.into();
         self
     }
 
