@@ -42,9 +42,19 @@ fn arguments(command: Command) -> Command {
     let merge = value("--merge BITMAP", "Set in it what is set in another one, too");
     let command = command
         .arg(disk_as("disk", "FILE", "A path, or file:PATH"))
-        .arg(clap::Arg::new("bitmap").value_name("BITMAP").required(true).help("Its name"))
+        .arg(
+            clap::Arg::new("bitmap")
+                .value_name("BITMAP")
+                .required_unless_present("remove-all")
+                .help("Its name"),
+        )
         .arg(flag("--add", "Make it; it is enabled"))
         .arg(flag("--remove", "Remove it"))
+        .arg(
+            flag("--remove-all", "Remove all that there are, one after the other")
+                .conflicts_with_all(["bitmap", "merge"])
+                .conflicts_with_all(ACTIONS.map(|(action, _)| action)),
+        )
         .arg(flag("--clear", "Let nothing in it be set"))
         .arg(flag("--enable", "Keep it true from now on"))
         .arg(flag("--disable", "Let it stay as it is from now on"))
@@ -89,7 +99,7 @@ fn changes<'a>(
     found.sort_by_key(|(at, _)| *at);
     if found.is_empty() {
         return Err(Failure::usage(
-            "what is to be done? --add, --remove, --clear, --enable, --disable or --merge",
+            "what is to be done? --add, --remove, --remove-all, --clear, --enable, --disable or --merge",
         ));
     }
     Ok(found.into_iter().map(|(_, change)| change).collect())
@@ -117,14 +127,31 @@ fn run(matches: &ArgMatches) -> ExitResult {
     }
     let context = image::context(matches)?;
     let other = other(matches, &context)?;
-    let changes = changes(matches, other.as_ref())?;
+    let all = matches.get_flag("remove-all");
+    let changes = if all { vec![BitmapChange::Remove] } else { changes(matches, other.as_ref())? };
     let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
     let options = image::reading(matches);
-    let kept = disk::keep(&source.disk, source.changed()?, &options, &context)?;
-    let name = image::word(matches, "bitmap").unwrap_or_default();
-    let none = "images of this format have no bitmaps";
-    kept.change(none, kept.format.upkeep.bitmap, |run, container, opening| {
-        run(container, opening, name, &changes)
-    })?;
+    let image = source.changed()?;
+    let keep = || disk::keep(&source.disk, image, &options, &context);
+    let change = |name: &str| -> device::Result<()> {
+        // An open container has the length with which it was opened: each time anew.
+        let kept = keep()?;
+        let none = "images of this format have no bitmaps";
+        kept.change(none, kept.format.upkeep.bitmap, |run, container, opening| {
+            run(container, opening, name, &changes)
+        })
+    };
+    if all {
+        let kept = keep()?;
+        let found = (kept.format.describe)(&kept.container, &context)?.bitmaps;
+        drop(kept);
+        match found {
+            Some(all) => all.iter().try_for_each(|bitmap| change(&bitmap.name))?,
+            // Which says that there can be none.
+            None => change("")?,
+        }
+    } else {
+        change(image::word(matches, "bitmap").unwrap_or_default())?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -47,6 +47,7 @@ fn arguments(command: Command) -> Command {
         .arg(flag("-q, --quiet", "Print errors only"))
         .arg(
             value("-t, --target-cache MODE", "Ignored: the result is durable in the end")
+                .alias("cache")
                 .value_parser(image::CACHES)
                 .hide_possible_values(true),
         )

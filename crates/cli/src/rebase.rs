@@ -54,8 +54,11 @@ fn arguments(command: Command) -> Command {
         ))
         .arg(flag("-p, --progress", "Show how much is done on standard output"))
         .arg(flag("-q, --quiet", "Print errors only"))
-        .arg(cache("-t, --target-cache MODE", "Ignored: the result is durable in the end"))
-        .arg(cache("-T, --source-cache MODE", "Ignored"))
+        .arg(
+            cache("-t, --target-cache MODE", "Ignored: the result is durable in the end")
+                .alias("cache"),
+        )
+        .arg(cache("-T, --source-cache MODE", "Ignored").alias("backing-cache"))
         .arg(image::image_opts())
         .arg(image::external_argument())
         .arg(image::object())

@@ -39,6 +39,7 @@ fn arguments(command: Command) -> Command {
         .arg(value("-c, --create NAME", "Make a snapshot of this name"))
         .arg(value("-a, --apply SNAPSHOT", "Make the disk what it was: an ID, or else a name"))
         .arg(value("-d, --delete NAME", "Delete the first snapshot of this name"))
+        .arg(image::format_argument("-f, --format", "Format of FILE [default: a guess]"))
         .arg(flag("-q, --quiet", "Print errors only"));
     let command = ACTIONS.iter().fold(command, |command, action| {
         let others = ACTIONS.iter().filter(|other| *other != action);

@@ -14,7 +14,7 @@ use disk::{Fact, Facts, Inspection, Named, Scope};
 use runtime::Context;
 use serde_json::Value;
 
-use crate::arguments::{disk, flag, json_flag};
+use crate::arguments::{disk, flag, json_flag, value};
 use crate::failure::{self, ExitResult, Failure};
 use crate::image::{self as images, Source};
 use crate::names::is_qemu_img;
@@ -48,6 +48,12 @@ fn arguments(command: Command) -> Command {
         .arg(json_flag().help("Print JSON as nbdinfo does").conflicts_with("output"))
         .arg(images::output_argument())
         .arg(images::format_argument("-f, --format", "Format [default: a guess]"))
+        .arg(
+            value("-t, --cache MODE", "Ignored")
+                .value_parser(images::CACHES)
+                .hide_possible_values(true)
+                .hide(true),
+        )
         .arg(
             flag("--backing-chain", "Show the images that it lies over, too")
                 .conflicts_with("json"),
