@@ -71,26 +71,29 @@ pub(crate) fn of_container(
 }
 
 /// Describes the image that was named, and then each backing image, as far as the image may name
-/// them ([`Image::external`]).
+/// them ([`Image::external`]); and why the next one was not opened, where the chain
+/// goes on.
 ///
 /// # Errors
-/// As [`describe`], of any of them; the chain has no end.
+/// As [`describe`], of the first.
 pub fn describe_chain(
     disk: &Named,
     image: &Image,
     options: &OpenOptions,
     context: &Context,
-) -> Result<Vec<Described>> {
+) -> Result<(Vec<Described>, Option<Error>)> {
     let mut chain = vec![describe(disk, image, options, context)?];
     let mut gate = ImageGate::of(disk, image, options, context);
     while let Some(last) = chain.last()
         && let Some(backing) = last.description.backing.clone()
     {
         let named = |e: Error| e.on(last.container.info().name.clone());
-        let below = of_backing(&mut gate, &backing, context, named)?;
-        chain.push(below);
+        match of_backing(&mut gate, &backing, context, named) {
+            Ok(below) => chain.push(below),
+            Err(e) => return Ok((chain, Some(e))),
+        }
     }
-    Ok(chain)
+    Ok((chain, None))
 }
 
 /// Describes a backing image. The gate becomes the one for what that image names.

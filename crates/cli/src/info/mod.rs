@@ -171,10 +171,10 @@ fn of_image(
 ) -> ExitResult {
     let (disk, image, options) = (&source.disk, source.image()?, images::reading(matches));
     let with_chain = matches.get_flag("backing-chain");
-    let chain = if with_chain {
+    let (chain, closed) = if with_chain {
         disk::describe_chain(disk, image, &options, context)?
     } else {
-        vec![disk::describe(disk, image, &options, context)?]
+        (vec![disk::describe(disk, image, &options, context)?], None)
     };
     let chain = chain.into_iter().map(disk::Described::refuse_unknown);
     let chain = chain.collect::<device::Result<Vec<_>>>()?;
@@ -203,7 +203,9 @@ fn of_image(
             }
         }
         Ok(ExitCode::SUCCESS)
-    })
+    })?;
+    // The layers that can be seen were shown; this names the one below them.
+    closed.map_or(Ok(ExitCode::SUCCESS), |e| Err(e.into()))
 }
 
 /// The facts of a device. Those that depend on being opened for writing are left out: this must not

@@ -131,7 +131,7 @@ fn of_image(
         let names = |chain: Vec<disk::Described>| {
             chain.iter().map(|image| image.container.info().name.clone()).collect()
         };
-        chain.map_or_else(|_| vec![opened.container.info().name.clone()], names)
+        chain.map_or_else(|_| vec![opened.container.info().name.clone()], |(seen, _)| names(seen))
     };
     let shown = image::Shown {
         disk: &opened.edge,

@@ -55,6 +55,8 @@ fn info_says_what_qemu_img_says() {
     // The chain is followed only where that is allowed.
     let over = text(&over);
     ends_saying(1, &["info", "--backing-chain", over], &["plain.qcow2", "--allow-external"]);
+    let seen = ferry(["info", "--backing-chain", "--output=json", over]);
+    assert_eq!(json(&seen.stdout).as_array().map(Vec::len), Some(1), "{seen:?}");
     let wanted =
         json(theirs(&qemu_img, &["info", "--backing-chain", "--output=json", over]).succeeded());
     for allowed in ["chain", text(temp.path())] {
