@@ -31,9 +31,6 @@ pub(crate) const VERB: Verb = Verb {
     run,
 };
 
-/// Options of QEMU for the file below, which change no byte: taken, and not followed.
-const TUNING: [&str; 2] = ["extent_size_hint", "nocow"];
-
 fn arguments(command: Command) -> Command {
     command
         .arg(disk_as("disk", "FILE", "A path, or DEVICE:ARG?key=value").required(false))
@@ -73,9 +70,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let context = Context::default().with_log(log);
     let mut image = Image::of(word)?;
     image.options = image::options(image::words(matches, "options"))?;
-    for key in TUNING {
-        let _ = image.options.take(key);
-    }
+    let taken = formatting::OF_THE_FILE.map(|(key, _)| (key, image.options.take(key)));
     let size = match (image::word(matches, "size"), image.options.take("size")) {
         (Some(_), Some(_)) => return Err(Failure::usage("the size is given twice")),
         (Some(text), None) => Some(text.to_owned()),
@@ -103,7 +98,12 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let size = if is_whole { size } else { size.next_multiple_of(512) };
     if !matches.get_flag("quiet") && !output::is_named(name) {
         let options = match is_renamed() {
-            true => formatting::options(word, &image.options, size),
+            true => {
+                let mut given = image.options.clone();
+                let taken = taken.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+                taken.for_each(|(key, value)| given.add(key, value));
+                formatting::options(word, &given, size)
+            }
             false => options_of(&image, size),
         };
         output::text(&format!("Formatting '{name}', fmt={word}{options}\n"))?;

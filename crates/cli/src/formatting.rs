@@ -44,6 +44,9 @@ const VMDK: &[Printed] = &[
     ("zeroed_grain", None),
 ];
 
+/// Options of QEMU for the file below, which change no byte: taken, and not followed.
+pub(crate) const OF_THE_FILE: [Printed; 2] = [("nocow", None), ("extent_size_hint", None)];
+
 /// The formats whose options have an order of their own, or defaults.
 const FORMATS: &[(&str, &[Printed])] = &[
     ("qcow2", QCOW2),
@@ -56,14 +59,14 @@ const FORMATS: &[(&str, &[Printed])] = &[
 ];
 
 /// Options that are numbers of bytes.
-const BYTES: [&str; 3] = ["block_size", "cluster_size", "log_size"];
+const BYTES: [&str; 4] = ["block_size", "cluster_size", "extent_size_hint", "log_size"];
 
 /// The options, each behind a space. Those that QEMU does not have are not shown.
 pub(crate) fn options(format: &str, given: &Params, size: u64) -> String {
     let known = FORMATS.iter().find(|(word, _)| *word == format).map(|(_, known)| *known);
     let own: Vec<_> = given.iter().map(|(key, _)| (key, None)).collect();
     let known: Vec<_> = match known {
-        Some(known) => known.to_vec(),
+        Some(known) => [known, &OF_THE_FILE].concat(),
         None => [SIZE].into_iter().chain(own).collect(),
     };
     let shown = |(key, default): (&str, Option<&str>)| {
