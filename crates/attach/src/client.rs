@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use device::{BufferPool, Client, Edge, Error, Identity, Peer, Result};
-use runtime::{Behalf, Condvar, Mutex, OperatorLog};
+use runtime::{Behalf, Condvar, Mutex, MutexGuard, OperatorLog};
 
 /// Bytes of requests in flight, at most: each counts its data, and [`FLOOR`].
 const IN_FLIGHT: u64 = 64 << 20;
@@ -90,8 +90,7 @@ impl AttachedClient {
     pub(crate) fn run(self: &Arc<Self>, request: impl FnOnce()) -> bool {
         self.requests.fetch_add(1, Ordering::Relaxed);
         // Also what is answered at once is in flight: the end waits for it.
-        self.wait_until(|load| load.bytes < IN_FLIGHT);
-        let _running = self.begin(0);
+        let _running = self.counted(FLOOR, |load| load.bytes < IN_FLIGHT);
         let run = || self.behalf.clone().run(request);
         runtime::contained("a request of an attached disk", run).is_ok()
     }
@@ -114,27 +113,39 @@ impl AttachedClient {
         if self.is_read_only { Ok(()) } else { self.drain().edge.flush() }
     }
 
+    /// Counts a request that is in flight, until the result is dropped, once there is room for its
+    /// bytes: for no more than half of what may be in flight.
+    pub(crate) fn admit(self: &Arc<Self>, bytes: u64) -> PendingRequest {
+        let bytes = bytes.clamp(FLOOR, IN_FLIGHT / 2);
+        self.counted(bytes, |load| load.bytes <= IN_FLIGHT - bytes)
+    }
+
     /// Counts a request that is in flight, until the result is dropped.
     pub(crate) fn begin(self: &Arc<Self>, bytes: usize) -> PendingRequest {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).max(FLOOR);
-        let mut load = self.load.lock();
+        self.counted(bytes, |_| true)
+    }
+
+    fn counted(self: &Arc<Self>, bytes: u64, has_room: impl Fn(&Load) -> bool) -> PendingRequest {
+        let mut load = self.wait_until(has_room);
         load.requests += 1;
         load.bytes += bytes;
         PendingRequest { client: self.clone(), bytes }
     }
 
-    fn wait_until(&self, is_so: impl Fn(&Load) -> bool) {
+    fn wait_until(&self, is_so: impl Fn(&Load) -> bool) -> MutexGuard<'_, Load> {
         let mut load = self.load.lock();
         while !is_so(&load) {
             load.waiting += 1;
             load = self.less.wait(load);
             load.waiting -= 1;
         }
+        load
     }
 
     /// Waits until nothing is in flight.
     pub(crate) fn drain(&self) -> &Self {
-        self.wait_until(|load| load.requests == 0);
+        drop(self.wait_until(|load| load.requests == 0));
         self
     }
 

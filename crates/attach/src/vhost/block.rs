@@ -148,7 +148,7 @@ impl GuestRequest {
             return None;
         };
         let bytes = (total(&chain.readable) + total(&chain.writable)).min(MOST);
-        let in_flight = Some(session.client.begin(to_usize(bytes)));
+        let in_flight = Some(session.client.admit(bytes));
         Some((Self { queue: queue.clone(), chain, status, bytes, in_flight }, header))
     }
 
