@@ -16,6 +16,7 @@ use super::line::{Counting, Line, Rate, share};
 use super::mapped::{MapWalk, Mapped};
 use super::{Show, descriptor};
 use crate::failure::{Failure, program};
+use crate::names::is_qemu_img;
 use crate::output::VERSION;
 
 /// To the beginning of the line, which is emptied.
@@ -94,6 +95,10 @@ impl Display {
         self.rate.add(now);
         if self.show == Show::Json {
             self.print(&self.rate.json(now, self.counting, self.mapped()));
+        } else if is_qemu_img() {
+            // Incus asks it so, and reads that.
+            let (done, total) = share(now, self.mapped());
+            self.print(&Percentage(done, total));
         } else {
             self.print(&format_args!("{}: {}", program(), self.text(now).in_full()));
         }
@@ -173,14 +178,24 @@ pub(crate) fn warning(message: &str) {
     say(&json!({"version": VERSION, "type": "warning", "data": {"message": message}}));
 }
 
-/// The percentage, as qemu-img prints it on standard output for programs to parse. Below 100 as
-/// long as something is left to do.
-#[expect(clippy::cast_precision_loss, reason = "a percentage needs no more than 52 bits")]
+/// So much of so much, as qemu-img prints it for programs to parse. Below 100 as long as something
+/// is left to do.
+struct Percentage(u64, u64);
+
+impl std::fmt::Display for Percentage {
+    #[expect(clippy::cast_precision_loss, reason = "a percentage needs no more than 52 bits")]
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(done, total) = *self;
+        let part = 100.0 * done as f64 / total.max(1) as f64;
+        let part = if done < total { part.min(99.99) } else { 100.0 };
+        write!(f, "    ({part:.2}/100%)")
+    }
+}
+
+/// The percentage on standard output, as qemu-img prints it.
 pub(crate) fn percent(done: u64, total: u64, end: char) {
-    let part = 100.0 * done as f64 / total.max(1) as f64;
-    let part = if done < total { part.min(99.99) } else { 100.0 };
     let mut out = std::io::stdout().lock();
-    let _ = write!(out, "    ({part:.2}/100%){end}").and_then(|()| out.flush());
+    let _ = write!(out, "{}{end}", Percentage(done, total)).and_then(|()| out.flush());
 }
 
 /// One line on standard error.
