@@ -168,9 +168,10 @@ fn sigusr1_as_qemu_img_prints_its_line() {
     let log = temp.join("log");
     let Some(server) = slow_to_read("24M", 20, &log) else { return };
     let target = temp.join("disk");
-    let mut command = ours(["as", "qemu-img", "convert", "-O", "raw", &server.uri("")]);
+    let mut command =
+        ours(["as", "qemu-img", "convert", "-f", "raw", "-O", "raw", &server.uri("")]);
     let job = Job::start(command.arg(&target));
-    wait_for_lines(&log, READ, 4);
+    wait_for_lines(&log, READ, 6);
     job.signal(Signal::USR1);
     let is_line = |said: &str| said.starts_with("    (") && said.ends_with("/100%)\n");
     wait_for("qemu-img's line", || is_line(&job.said()));
