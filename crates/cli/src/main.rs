@@ -70,7 +70,12 @@ fn main() -> ExitCode {
     signals::outlive_file_size_limit();
     signals::hear_how_programs_end();
     let run = |called| match called {
-        names::Called::Verb(words) => verbs::dispatch(words),
+        names::Called::Verb(words) => {
+            if names::is_qemu_img() {
+                signals::outlive_questions();
+            }
+            verbs::dispatch(words)
+        }
         names::Called::Says(text) => output::text(&text),
     };
     let code = match names::called(std::env::args_os().collect()).and_then(run) {

@@ -163,18 +163,20 @@ fn sigusr1_prints_a_line_and_the_copy_goes_on() {
 }
 
 #[test]
-fn sigusr1_as_qemu_img_prints_its_line() {
+fn sigusr1_as_qemu_img_prints_its_line_and_never_ends_it() {
     let temp = TempDir::new();
     let log = temp.join("log");
     let Some(server) = slow_to_read("24M", 20, &log) else { return };
     let target = temp.join("disk");
-    let mut command =
-        ours(["as", "qemu-img", "convert", "-f", "raw", "-O", "raw", &server.uri("")]);
+    let mut command = ours(["as", "qemu-img", "convert", "-O", "raw", &server.uri("")]);
     let job = Job::start(command.arg(&target));
-    wait_for_lines(&log, READ, 6);
-    job.signal(Signal::USR1);
-    let is_line = |said: &str| said.starts_with("    (") && said.ends_with("/100%)\n");
-    wait_for("qemu-img's line", || is_line(&job.said()));
+    // While it guesses the format there is nothing to tell.
+    wait_for_lines(&log, READ, 1);
+    wait_for("qemu-img's line", || {
+        job.signal(Signal::USR1);
+        let said = job.said();
+        said.starts_with("    (") && said.ends_with("/100%)\n")
+    });
     let said = job.wait().succeeded().to_owned();
     assert!(said.is_empty(), "{said}");
     assert!(fs::read(&target).unwrap().len() == index(24 * MIB));
