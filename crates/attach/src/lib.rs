@@ -10,6 +10,7 @@
 //! of bytes in flight are limited.
 
 mod client;
+mod fields;
 mod fuse;
 mod kernel;
 mod mounts;

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use clap::ArgMatches;
 
-use crate::failure::program;
+use crate::names::is_nbdinfo;
 
 /// Whether lines are to have colours.
 pub(crate) fn are_wanted(matches: &ArgMatches) -> bool {
@@ -14,7 +14,7 @@ pub(crate) fn are_wanted(matches: &ArgMatches) -> bool {
     if asked("json") || asked("no-color") {
         return false;
     }
-    let is_seen = || program() == "nbdinfo" && io::stdout().is_terminal();
+    let is_seen = || is_nbdinfo() && io::stdout().is_terminal();
     asked("color") || is_seen() && std::env::var_os("NO_COLOR").is_none()
 }
 

@@ -8,12 +8,13 @@ use device::{Buffer, Error, ErrorKind, ExtentKind, Operation, Outcome, Result, Z
 use rustix::io::Errno;
 
 use super::abi::{
-    self, DSYNC, Fields, HEAD, HEADER, Header, MAJOR, MINOR, MOST, OLDEST, ROOT, Reply,
-    SET_OWNERSHIP, SET_SIZE, falloc, init, op, opened,
+    self, DSYNC, HEAD, HEADER, Header, MAJOR, MINOR, MOST, OLDEST, ROOT, Reply, SET_OWNERSHIP,
+    SET_SIZE, falloc, init, op, opened,
 };
 use super::calls::{ReceivedRequest, reply};
 use super::session::FuseSession;
 use crate::client::PendingRequest;
+use crate::fields::Fields;
 
 /// Requests that the kernel hands out at a time of those that no program waits for, at most.
 const BACKGROUND: u16 = 64;

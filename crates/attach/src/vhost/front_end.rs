@@ -12,11 +12,12 @@ use rustix::fs::{
 };
 
 use super::block;
-use super::memory::{GuestMemory, GuestRegion, REGIONS, SharedBytes};
-use super::messages::{FILES, PAYLOAD, PayloadFields, VhostMessage, request};
+use super::memory::{GuestBytes, GuestMemory, GuestRegion, REGIONS};
+use super::messages::{FILES, PAYLOAD, VhostMessage, request};
 use super::protocol;
 use super::queue::{QueueParts, RingAddresses, Virtqueue, region_len};
 use super::session::{RunningQueue, VhostSession};
+use crate::fields::Fields;
 
 /// Queues of a guest, at most.
 pub(super) const QUEUES: u16 = 16;
@@ -60,7 +61,7 @@ struct QueueSlot {
 /// The region of requests in flight.
 #[derive(Debug)]
 struct InflightRegion {
-    bytes: SharedBytes,
+    bytes: GuestBytes,
     queues: u16,
     size: u16,
 }
@@ -107,12 +108,12 @@ impl<'a> FrontEnd<'a> {
         let is_over = || is_over.load(Ordering::SeqCst);
         while let Some(message) = VhostMessage::receive(&self.socket, bell.as_fd(), is_over)? {
             let waits = message.needs_reply && self.protocol & ANSWERS != 0;
-            let (kind, socket) = (message.request, self.socket.as_fd().try_clone_to_owned());
-            let socket = socket.map_err(|e| Error::os("duplicate a socket", e))?;
+            let kind = message.request;
+            let handled = self.handle(message);
             let answer = |payload: &[u8], file: Option<&OwnedFd>| {
-                VhostMessage::reply(kind, &socket, payload, file.map(AsFd::as_fd))
+                VhostMessage::reply(kind, &self.socket, payload, file.map(AsFd::as_fd))
             };
-            match self.handle(message) {
+            match handled {
                 Ok(Answer::Status) if waits => answer(&0_u64.to_ne_bytes(), None)?,
                 Ok(Answer::Status) => {}
                 Ok(Answer::Bytes(bytes)) => answer(&bytes, None)?,
@@ -183,7 +184,7 @@ impl<'a> FrontEnd<'a> {
     }
 
     /// `struct vhost_user_memory`: a file a region.
-    fn set_memory(&mut self, mut fields: PayloadFields<'_>, files: Vec<OwnedFd>) -> Result<Answer> {
+    fn set_memory(&mut self, mut fields: Fields<'_>, files: Vec<OwnedFd>) -> Result<Answer> {
         let (count, _) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
         if usize::try_from(count).ok() != Some(files.len()) || files.len() > FILES {
             return Err(wrong("has other regions than files"));
@@ -196,14 +197,14 @@ impl<'a> FrontEnd<'a> {
     }
 
     /// `struct vhost_user_mem_region`.
-    fn region(&self, fields: &mut PayloadFields<'_>, file: &OwnedFd) -> Result<GuestRegion> {
+    fn region(&self, fields: &mut Fields<'_>, file: &OwnedFd) -> Result<GuestRegion> {
         let ((guest, len, user), offset) = place(fields)?;
-        let bytes = SharedBytes::map(file, offset, len, !self.session.is_unsealed)?;
+        let bytes = GuestBytes::map(file, offset, len, !self.session.is_unsealed)?;
         Ok(GuestRegion { guest, user, bytes })
     }
 
     /// `struct vhost_user_single_mem_region`: one more.
-    fn add_memory(&mut self, mut fields: PayloadFields<'_>, files: Vec<OwnedFd>) -> Result<Answer> {
+    fn add_memory(&mut self, mut fields: Fields<'_>, files: Vec<OwnedFd>) -> Result<Answer> {
         fields.u64().ok_or_else(cut)?;
         let file = files.first().ok_or_else(|| wrong("has no file"))?;
         if self.memory.0.len() >= REGIONS {
@@ -215,7 +216,7 @@ impl<'a> FrontEnd<'a> {
         self.replace_memory(memory)
     }
 
-    fn remove_memory(&mut self, mut fields: PayloadFields<'_>) -> Result<Answer> {
+    fn remove_memory(&mut self, mut fields: Fields<'_>) -> Result<Answer> {
         fields.u64().ok_or_else(cut)?;
         let (region, _) = place(&mut fields)?;
         let mut memory = GuestMemory::clone(&self.memory);
@@ -235,7 +236,7 @@ impl<'a> FrontEnd<'a> {
     }
 
     /// `struct vhost_user_config`: an offset, a length, flags and the bytes.
-    fn configuration(&self, mut fields: PayloadFields<'_>) -> Result<Answer> {
+    fn configuration(&self, mut fields: Fields<'_>) -> Result<Answer> {
         let (offset, len) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
         let flags = fields.u32().ok_or_else(cut)?;
         let config = block::configuration(self.session.client.edge.info(), QUEUES);
@@ -252,18 +253,14 @@ impl<'a> FrontEnd<'a> {
     }
 
     /// `struct vhost_user_inflight`, of what [`inflight`] has made, here or in a process before.
-    fn set_inflight(
-        &mut self,
-        mut fields: PayloadFields<'_>,
-        files: Vec<OwnedFd>,
-    ) -> Result<Answer> {
+    fn set_inflight(&mut self, mut fields: Fields<'_>, files: Vec<OwnedFd>) -> Result<Answer> {
         let (len, offset) = fields.u64().zip(fields.u64()).ok_or_else(cut)?;
         let (queues, size) = fields.u16().zip(fields.u16()).ok_or_else(cut)?;
         let file = files.first().ok_or_else(|| wrong("has no file"))?;
         if queues > QUEUES || len < needed(queues, size) || !offset.is_multiple_of(64) {
             return Err(wrong("has a region for requests in flight that is too short"));
         }
-        let bytes = SharedBytes::map(file, offset, len, !self.session.is_unsealed)?;
+        let bytes = GuestBytes::map(file, offset, len, !self.session.is_unsealed)?;
         self.stop_all();
         self.inflight = Some(InflightRegion { bytes, queues, size });
         self.start_all()
@@ -273,7 +270,7 @@ impl<'a> FrontEnd<'a> {
     fn set_descriptor(
         &mut self,
         kind: u32,
-        mut fields: PayloadFields<'_>,
+        mut fields: Fields<'_>,
         files: Vec<OwnedFd>,
     ) -> Result<Answer> {
         let value = fields.u64().ok_or_else(cut)?;
@@ -301,7 +298,7 @@ impl<'a> FrontEnd<'a> {
         Ok(Answer::Status)
     }
 
-    fn ring(&mut self, kind: u32, mut fields: PayloadFields<'_>) -> Result<Answer> {
+    fn ring(&mut self, kind: u32, mut fields: Fields<'_>) -> Result<Answer> {
         let (index, value) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
         let slot = self.slot(index.into())?;
         let short = u16::try_from(value).map_err(|_| wrong("has a number that is too high"));
@@ -397,7 +394,7 @@ impl QueueSlot {
 
 impl InflightRegion {
     /// The part of a queue.
-    fn of(&self, number: usize, size: u16) -> Result<SharedBytes> {
+    fn of(&self, number: usize, size: u16) -> Result<GuestBytes> {
         let len = region_len(self.size);
         let part = (size <= self.size && number < usize::from(self.queues))
             .then(|| self.bytes.part(number * len, region_len(size)));
@@ -406,7 +403,7 @@ impl InflightRegion {
 }
 
 /// Where a region lies, as guest and front end count and how long it is, and where in its file.
-fn place(fields: &mut PayloadFields<'_>) -> Result<((u64, u64, u64), u64)> {
+fn place(fields: &mut Fields<'_>) -> Result<((u64, u64, u64), u64)> {
     let mut next = || fields.u64().ok_or_else(cut);
     let (guest, len, user, offset) = (next()?, next()?, next()?, next()?);
     Ok(((guest, len, user), offset))
@@ -423,7 +420,7 @@ fn needed(queues: u16, size: u16) -> u64 {
 }
 
 /// Makes a region for requests in flight, which the front end keeps.
-fn inflight(mut fields: PayloadFields<'_>) -> Result<Answer> {
+fn inflight(mut fields: Fields<'_>) -> Result<Answer> {
     fields.u64().zip(fields.u64()).ok_or_else(cut)?;
     let (queues, size) = fields.u16().zip(fields.u16()).ok_or_else(cut)?;
     if queues == 0 || queues > QUEUES || size == 0 || size > LONGEST {

@@ -59,13 +59,13 @@ impl Drop for SharedMapping {
 /// A range of bytes that is shared with the front end. Offsets are inside it; what does not lie in
 /// it whole is not touched.
 #[derive(Clone, Debug)]
-pub(super) struct SharedBytes {
+pub(super) struct GuestBytes {
     mapping: Arc<SharedMapping>,
     offset: usize,
     len: usize,
 }
 
-impl SharedBytes {
+impl GuestBytes {
     /// Maps `len` bytes from `offset` of a file, which `is_sealed` says must be one that nobody can
     /// shorten.
     ///
@@ -152,7 +152,7 @@ pub(super) struct GuestRegion {
     pub(super) guest: u64,
     /// Its first byte, as the front end counts.
     pub(super) user: u64,
-    pub(super) bytes: SharedBytes,
+    pub(super) bytes: GuestBytes,
 }
 
 /// All of a guest's memory.
@@ -168,7 +168,7 @@ impl GuestRegion {
 
 impl GuestMemory {
     /// Bytes at an address of the front end, where a ring lies, which must be in one region.
-    pub(super) fn ring(&self, user: u64, len: usize) -> Option<SharedBytes> {
+    pub(super) fn ring(&self, user: u64, len: usize) -> Option<GuestBytes> {
         self.0.iter().find_map(|region| {
             let at = user.checked_sub(region.user)?;
             region.bytes.part(usize::try_from(at).ok()?, len)
@@ -177,7 +177,7 @@ impl GuestMemory {
 
     /// The bytes from an address of the guest on that lie in one region: their region, where they
     /// begin in it, and how many of `len` there are.
-    fn run(&self, guest: u64, len: usize) -> Option<(&SharedBytes, usize, usize)> {
+    fn run(&self, guest: u64, len: usize) -> Option<(&GuestBytes, usize, usize)> {
         self.0.iter().find_map(|region| {
             let at = usize::try_from(guest.checked_sub(region.guest)?).ok()?;
             let left = region.bytes.len().checked_sub(at).filter(|left| *left > 0)?;
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_not_touched_and_regions_join() {
         let files = [file(8192, true), file(4096, true)];
-        let map = |n: usize, offset, len| SharedBytes::map(&files[n], offset, len, true).unwrap();
+        let map = |n: usize, offset, len| GuestBytes::map(&files[n], offset, len, true).unwrap();
         let memory = GuestMemory(vec![
             GuestRegion { guest: 0, user: 1 << 20, bytes: map(0, 4096, 4096) },
             GuestRegion { guest: 4096, user: 1 << 30, bytes: map(1, 0, 4096) },
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn a_file_that_is_or_may_become_too_short_is_refused() {
         for (offset, len) in [(0, 4097), (4096, 1), (1, u64::MAX), (u64::MAX, 1), (0, 0)] {
-            assert!(SharedBytes::map(&file(4096, true), offset, len, true).is_err());
+            assert!(GuestBytes::map(&file(4096, true), offset, len, true).is_err());
         }
-        assert!(SharedBytes::map(&file(4096, false), 0, 4096, true).is_err());
-        SharedBytes::map(&file(4096, false), 0, 4096, false).unwrap();
+        assert!(GuestBytes::map(&file(4096, false), 0, 4096, true).is_err());
+        GuestBytes::map(&file(4096, false), 0, 4096, false).unwrap();
     }
 }

@@ -13,6 +13,7 @@ use rustix::net::{
 };
 
 use super::protocol;
+use crate::fields::Fields;
 
 /// Requests of the front end.
 pub(super) mod request {
@@ -63,37 +64,9 @@ pub(super) struct VhostMessage {
     pub(super) files: Vec<OwnedFd>,
 }
 
-/// What is left of a payload.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PayloadFields<'a>(pub(super) &'a [u8]);
-
-impl<'a> PayloadFields<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    pub(super) fn u16(&mut self) -> Option<u16> {
-        self.take().map(u16::from_ne_bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_ne_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_ne_bytes)
-    }
-
-    pub(super) fn rest(self) -> &'a [u8] {
-        self.0
-    }
-}
-
 impl VhostMessage {
-    pub(super) fn fields(&self) -> PayloadFields<'_> {
-        PayloadFields(&self.payload)
+    pub(super) fn fields(&self) -> Fields<'_> {
+        Fields(&self.payload)
     }
 
     /// Receives the next one. `None` when the front end has gone, or `is_over` says so when `bell`
@@ -133,7 +106,7 @@ impl VhostMessage {
         if !receive(&mut header)? {
             return Ok(None);
         }
-        let mut fields = PayloadFields(&header);
+        let mut fields = Fields(&header);
         let (Some(request), Some(flags), Some(size)) = (fields.u32(), fields.u32(), fields.u32())
         else {
             return Ok(None);

@@ -114,7 +114,6 @@ impl AttachedSocket {
 
     fn stop(&mut self) {
         let (is_over, bell) = &*self.stop;
-        self.session.client.stop();
         is_over.store(true, Ordering::SeqCst);
         bell.ring();
         if let Some(thread) = self.thread.take() {

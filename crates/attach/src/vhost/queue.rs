@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 use device::{Error, Result};
 use runtime::{Condvar, Mutex};
 
-use super::memory::{GuestMemory, SharedBytes};
+use super::memory::{GuestBytes, GuestMemory};
 use super::protocol;
 
 /// Descriptors of a request, at most, where the queue itself is shorter.
@@ -74,13 +74,13 @@ pub(super) struct DescriptorChain {
 #[derive(Debug)]
 pub(super) struct Virtqueue {
     size: u16,
-    descriptors: SharedBytes,
-    available: SharedBytes,
-    used: SharedBytes,
+    descriptors: GuestBytes,
+    available: GuestBytes,
+    used: GuestBytes,
     /// Both sides say by an index when they want to be notified (`VIRTIO_F_RING_EVENT_IDX`).
     has_events: bool,
     pub(super) memory: Arc<GuestMemory>,
-    inflight: Option<SharedBytes>,
+    inflight: Option<GuestBytes>,
     call: Mutex<Option<OwnedFd>>,
     state: Mutex<QueueState>,
     less: Condvar,
@@ -116,7 +116,7 @@ pub(super) struct QueueParts {
     pub(super) base: u16,
     pub(super) has_events: bool,
     pub(super) memory: Arc<GuestMemory>,
-    pub(super) inflight: Option<SharedBytes>,
+    pub(super) inflight: Option<GuestBytes>,
     pub(super) call: Option<OwnedFd>,
 }
 
@@ -391,14 +391,12 @@ struct Descriptor {
 }
 
 /// Takes up what a region says; one that is new says nothing.
-fn resume(region: &SharedBytes, size: u16, state: &mut QueueState) -> Option<()> {
+fn resume(region: &GuestBytes, size: u16, state: &mut QueueState) -> Option<()> {
+    // A machine that starts anew has another driver by now, whose queue may have another length.
+    region.store(NUMBER_AT, size)?;
     if region.load(VERSION_AT)? == 0 {
-        region.store(NUMBER_AT, size)?;
         region.store(USED_AT, state.used)?;
         return region.store(VERSION_AT, 1);
-    }
-    if region.load(NUMBER_AT)? != size {
-        return None;
     }
     if region.load(USED_AT)? != state.used {
         // Stopped between telling the guest and writing that down.

@@ -15,9 +15,9 @@ use runtime::Context;
 use serde_json::Value;
 
 use crate::arguments::{disk, flag, json_flag, value};
-use crate::failure::{self, ExitResult, Failure};
+use crate::failure::{ExitResult, Failure};
 use crate::image::{self as images, Source};
-use crate::names::is_qemu_img;
+use crate::names::{is_nbdinfo, is_qemu_img};
 use crate::verb::Verb;
 use crate::{colors, describe, formats, list, map, output, sandbox};
 
@@ -92,7 +92,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     };
     let is_asked = matches.get_flag("content");
     // As nbdinfo does, but where the server has no second connection for it.
-    let is_usual = failure::program() == "nbdinfo" && !matches.get_flag("no-content");
+    let is_usual = is_nbdinfo() && !matches.get_flag("no-content");
     if let Some(disk) = found.disks.first_mut().filter(|_| is_asked || is_usual) {
         match content(&source.disk, &context) {
             Ok(content) => disk.push(("content", content)),

@@ -50,6 +50,11 @@ pub(crate) fn is_qemu_img() -> bool {
     failure::program() == "qemu-img"
 }
 
+/// Whether the program was called as nbdinfo.
+pub(crate) fn is_nbdinfo() -> bool {
+    failure::program() == "nbdinfo"
+}
+
 /// Whether the program was called as nbdkit: what a command line leaves open is then as there.
 pub(crate) fn is_nbdkit() -> bool {
     failure::program() == "nbdkit"
