@@ -52,7 +52,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let source = Source::read(matches, image::word(matches, "disk").unwrap_or_default())?;
     let repair = image::word(matches, "repair");
     match repair {
-        Some(_) => image::confine_to_change(matches, &source)?,
+        Some(_) => image::confine_to_change(matches, &source.disk, &source.stack)?,
         None => image::confine(matches, [&source])?,
     }
     let (image, context) = (source.image()?, image::context(matches)?);

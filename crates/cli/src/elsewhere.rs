@@ -1,39 +1,28 @@
 //! Words of other tools that are not here, and what to use for each of them. A word that means
 //! something here is in none of these tables.
 
-use crate::failure::{Failure, USAGE};
+use crate::failure::Failure;
 
-/// qemu-img ends with this where its command line is wrong.
-const OF_QEMU_IMG: u8 = 1;
-
-/// First words that are no verbs: the exit status, and what to do.
-const VERBS: &[(&[&str], u8, &str)] = &[
-    (&["bench"], OF_QEMU_IMG, "use `qemu-img bench`"),
+/// First words that are no verbs, and what to do.
+const VERBS: &[(&[&str], &str)] = &[
     (
         &["connect", "mount", "nbdfuse"],
-        USAGE,
         "`diskferry attach DISK FILE` makes a disk a file, and `diskferry attach DISK /dev/nbd0` a block device",
     ),
     (
         &["disconnect", "umount", "unmount"],
-        USAGE,
         "`diskferry detach FILE` does it, or `diskferry detach /dev/nbd0`",
     ),
-    (&["diff", "cmp"], USAGE, "`diskferry compare FIRST SECOND` does it"),
+    (&["diff", "cmp"], "`diskferry compare FIRST SECOND` does it"),
     (
         &["hash", "blksum", "checksum", "md5sum", "sha1sum", "sha256sum", "sha512sum"],
-        USAGE,
         "`diskferry digest DISK` does it",
     ),
-    (&["cp", "nbdcopy"], USAGE, "`diskferry copy SOURCE TARGET` does it"),
-    (
-        &["nbdinfo"],
-        USAGE,
-        "`diskferry info DISK`, `diskferry list URI` and `diskferry map DISK` do it",
-    ),
-    (&["nbdkit", "nbd-server", "qemu-nbd"], USAGE, "`diskferry serve DISK` does it"),
-    (&["nbdsh"], USAGE, "`diskferry shell` does it"),
-    (&["qemu-img"], USAGE, "its words are verbs here: `diskferry convert`, `diskferry info`"),
+    (&["cp", "nbdcopy"], "`diskferry copy SOURCE TARGET` does it"),
+    (&["nbdinfo"], "`diskferry info DISK`, `diskferry list URI` and `diskferry map DISK` do it"),
+    (&["nbdkit", "nbd-server", "qemu-nbd"], "`diskferry serve DISK` does it"),
+    (&["nbdsh"], "`diskferry shell` does it"),
+    (&["qemu-img"], "its words are verbs here: `diskferry convert`, `diskferry info`"),
 ];
 
 /// Options of other tools that a verb lacks: the verb, the options, and what to do.
@@ -69,14 +58,9 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
 
 /// The failure for a first word that is a verb elsewhere.
 pub(crate) fn verb(word: &str) -> Option<Failure> {
-    let (_, code, cure) = VERBS.iter().find(|(words, ..)| words.contains(&word))?;
-    let what = match *code {
-        OF_QEMU_IMG => {
-            format!("`{word}` of qemu-img is not here yet: {cure} (see docs/qemu-img.md)")
-        }
-        _ => format!("there is no verb '{word}': {cure} (see `diskferry --help`)"),
-    };
-    Some(Failure::usage(what).with_code(*code))
+    let (_, cure) = VERBS.iter().find(|(words, _)| words.contains(&word))?;
+    let what = format!("there is no verb '{word}': {cure} (see `diskferry --help`)");
+    Some(Failure::usage(what))
 }
 
 /// What to do about an `option` that `verb` lacks and another tool has.
@@ -95,7 +79,7 @@ mod tests {
     fn what_is_here_is_not_said_to_be_elsewhere() {
         let mut all = command();
         all.build();
-        for word in VERBS.iter().flat_map(|(words, ..)| *words) {
+        for word in VERBS.iter().flat_map(|(words, _)| *words) {
             assert!(all.find_subcommand(word).is_none(), "{word}");
         }
         for (name, options, _) in OPTIONS {

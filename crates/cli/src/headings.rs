@@ -30,7 +30,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("Safety", "force-share allow-external sandbox"),
     (
         "Ignored, for command lines of qemu-img",
-        "parallel oob-writes copy-range-offloading target-cache source-cache",
+        "parallel oob-writes copy-range-offloading target-cache source-cache aio native",
     ),
 ];
 

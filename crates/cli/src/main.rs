@@ -7,6 +7,7 @@ mod amend;
 mod archive;
 mod arguments;
 mod attached;
+mod bench;
 mod bitmap;
 mod bracket;
 mod cache;

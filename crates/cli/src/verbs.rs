@@ -14,8 +14,8 @@ use crate::misread::{reason, unknown_option, what_is_wrong};
 use crate::page::wrap;
 use crate::verb::Verb;
 use crate::{
-    amend, attached, bitmap, bracket, cache, check, commit, compare, completions, convert, copy,
-    create, ctl, dd, detach, digest, elsewhere, fleet, help, info, inspect, list, man, map,
+    amend, attached, bench, bitmap, bracket, cache, check, commit, compare, completions, convert,
+    copy, create, ctl, dd, detach, digest, elsewhere, fleet, help, info, inspect, list, man, map,
     measure, output, prealloc, rebase, resize, serve, shell, snapshot, top, trim, verify, zero,
 };
 
@@ -41,6 +41,7 @@ pub(crate) static VERBS: &[Verb] = &[
     compare::VERB,
     digest::VERB,
     verify::VERB,
+    bench::VERB,
     measure::VERB,
     check::VERB,
     snapshot::VERB,

@@ -246,7 +246,7 @@ fn keys_in(value: &Value) -> BTreeSet<String> {
             ("data", Value::Object(data)) => {
                 found.extend(data.keys().map(|key| format!("data.{key}")))
             }
-            ("exports", Value::Array(exports)) => {
+            ("exports" | "works", Value::Array(exports)) => {
                 found.insert(key.clone());
                 exports.iter().for_each(|export| found.extend(keys_in(export)));
             }
@@ -296,6 +296,7 @@ fn json_has_the_keys_of_the_reference_and_ours_the_number_of_its_form() {
             "diskferry serve --control $PWD/c memory:1M \
                    --run 'diskferry copy -q pattern:1M \"$uri\"; diskferry top --json -n 1 -d 0.1 c'",
         ),
+        ("bench", "diskferry bench --json --seconds 0.02 memory:1M"),
         ("info", "diskferry serve memory 1M --run 'diskferry info --json \"$uri\"'"),
         (
             "info",

@@ -4,6 +4,7 @@
 
 mod attach;
 mod attach_vhost;
+mod bench;
 mod changes;
 mod cli_errors;
 mod completions;

@@ -474,8 +474,12 @@ pub(crate) fn confine<'a>(
 }
 
 /// Confines this process, which is about to change an image where it lies.
-pub(crate) fn confine_to_change(matches: &ArgMatches, image: &Source) -> Result<(), Failure> {
-    let reach = disk::reach(&image.disk, &image.stack, Use::Write);
+pub(crate) fn confine_to_change(
+    matches: &ArgMatches,
+    disk: &Named,
+    stack: &Stack,
+) -> Result<(), Failure> {
+    let reach = disk::reach(disk, stack, Use::Write);
     sandbox::Sandbox::enter(sandbox::wish(matches), &reach)?.shut().map(drop)
 }
 

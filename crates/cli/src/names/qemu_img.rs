@@ -10,8 +10,9 @@ use crate::failure::Failure;
 const VERSION: &str = "version 11.0.0";
 
 /// The verbs, and whether each opens what an image names.
-const VERBS: [(&str, bool); 14] = [
+const VERBS: [(&str, bool); 15] = [
     ("amend", true),
+    ("bench", true),
     ("bitmap", true),
     ("check", true),
     ("commit", true),
