@@ -1,7 +1,7 @@
 //! Load: requests that are kept in flight on each of some connections, and how long each took.
 //!
-//! Each connection has a thread and a lane of its own; nothing is shared while it measures. The
-//! first failure ends all of it.
+//! Each connection has a lane of its own, each processor a thread; nothing is shared while it
+//! measures. The first failure ends all of it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -50,6 +50,13 @@ pub(super) struct Load {
     pub(super) amount: Amount,
 }
 
+impl Load {
+    /// Whether the request with this number is a read.
+    fn reads(&self, number: u64) -> bool {
+        spread_bits(number.wrapping_mul(SPREAD_STEP)) % 100 < self.reads
+    }
+}
+
 /// What was measured.
 #[derive(Debug)]
 pub(super) struct LoadResult {
@@ -90,12 +97,19 @@ pub(super) fn measure(edge: &Edge, load: &Load, connections: usize) -> Result<Lo
     let (load, stop) = (Arc::new(load.clone()), Arc::new(AtomicBool::new(false)));
     let (told, results) = mpsc::channel();
     let connections = lanes.len();
+    let mut workers: Vec<_> = (0..processors().min(connections)).map(|_| Vec::new()).collect();
+    let count = workers.len();
+    for (number, lane) in lanes.into_iter().enumerate() {
+        let line = Line::new(lane, (number as u64, connections as u64), &load);
+        if let Some(lines) = workers.get_mut(number % count) {
+            lines.push(line);
+        }
+    }
     let began = Instant::now();
-    for (first, lane) in lanes.into_iter().enumerate() {
+    for lines in workers {
         let (load, stop, told) = (load.clone(), stop.clone(), told.clone());
-        let worker = Worker::new(lane, (first as u64, connections as u64), load, began);
         std::thread::spawn(move || {
-            let _ = told.send(worker.run(&stop));
+            let _ = told.send(Worker::new(lines, load, began).run(&stop));
         });
     }
     drop(told);
@@ -152,25 +166,45 @@ fn lanes(edge: &Edge, connections: usize) -> Result<Vec<EdgeLane>, Error> {
     Ok(lanes)
 }
 
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// What one worker has counted.
 struct Tally {
     requests: u64,
     times: Vec<u64>,
     longest: Duration,
-    /// The number of the first request of its own that it did not send.
+    /// The lowest number of a request of its own that it did not send.
     next: u64,
 }
 
 /// A connection with its requests.
-struct Worker {
+struct Line {
     lane: EdgeLane,
-    load: Arc<Load>,
-    /// The number of its next request, and how many numbers are left out for the other workers.
+    /// The number of its next request, and how many numbers are left out for the other lines.
     next: (u64, u64),
-    began: Instant,
     /// When each slot's request was sent.
     sent: Vec<Instant>,
     free: Vec<usize>,
+}
+
+impl Line {
+    fn new(lane: EdgeLane, next: (u64, u64), load: &Load) -> Self {
+        let depth = to_usize(load.depth);
+        Self { lane, next, sent: vec![Instant::now(); depth], free: (0..depth).rev().collect() }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.sent.len()
+    }
+}
+
+/// A thread with some connections.
+struct Worker {
+    load: Arc<Load>,
+    began: Instant,
+    lines: Vec<Line>,
     buffers: BufferPool,
     /// What is written, unless that depends on the place.
     data: Slice,
@@ -178,20 +212,19 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(lane: EdgeLane, next: (u64, u64), load: Arc<Load>, began: Instant) -> Self {
+    fn new(lines: Vec<Line>, load: Arc<Load>, began: Instant) -> Self {
         let (depth, size) = (to_usize(load.depth), to_usize(load.size));
         let mut data = Buffer::zeroed(if load.reads < 100 { size } else { 0 });
         match load.bytes {
             Bytes::All(byte) => data.fill(byte),
-            Bytes::Random | Bytes::OfPlace => fill(&mut data, next.0 << 40),
+            Bytes::Random | Bytes::OfPlace => fill(&mut data, 0),
         }
+        let kept = lines.len() * depth * size.next_power_of_two().max(4096);
         Self {
-            lane,
-            next,
+            load,
             began,
-            sent: vec![began; depth],
-            free: (0..depth).rev().collect(),
-            buffers: BufferPool::new(depth * size.next_power_of_two().max(4096)),
+            lines,
+            buffers: BufferPool::new(kept),
             data: data.into(),
             tally: Tally {
                 requests: 0,
@@ -199,61 +232,62 @@ impl Worker {
                 longest: Duration::ZERO,
                 next: 0,
             },
-            load,
         }
     }
 
     fn run(mut self, stop: &AtomicBool) -> Result<Tally, Error> {
-        let mut ended = Vec::new();
-        let mut idle = 0;
-        loop {
-            while !self.is_over(stop)
-                && let Some(slot) = self.free.pop()
-            {
-                self.send(slot);
-            }
-            if self.free.len() == self.sent.len() {
-                self.tally.next = self.next.0;
-                return Ok(self.tally);
-            }
-            let moved = self.lane.turn(&mut ended);
-            for completed in ended.drain(..) {
-                self.take(completed)?;
+        let mut lines = std::mem::take(&mut self.lines);
+        let (mut ended, mut idle) = (Vec::new(), 0);
+        while !lines.iter().all(|line| line.is_idle() && self.is_over(line, stop)) {
+            let mut moved = false;
+            for line in &mut lines {
+                while !self.is_over(line, stop)
+                    && let Some(slot) = line.free.pop()
+                {
+                    self.send(line, slot);
+                }
+                if !line.is_idle() {
+                    moved |= line.lane.turn(&mut ended);
+                    for completed in ended.drain(..) {
+                        self.take(line, completed)?;
+                    }
+                }
             }
             idle = if moved { 0 } else { idle + 1 };
             if idle > LOOKS {
                 idle = 0;
-                self.wait()?;
+                wait(&lines)?;
             } else if idle > 0 {
                 std::thread::yield_now();
             }
         }
+        self.tally.next = lines.iter().map(|line| line.next.0).min().unwrap_or(0);
+        Ok(self.tally)
     }
 
-    /// Whether nothing more is to be sent.
-    fn is_over(&self, stop: &AtomicBool) -> bool {
+    /// Whether nothing more is to be sent on a connection.
+    fn is_over(&self, line: &Line, stop: &AtomicBool) -> bool {
         stop.load(Relaxed)
             || match self.load.amount {
                 Amount::Time(time) => self.began.elapsed() >= time,
-                Amount::Requests(count) => self.next.0 >= count,
+                Amount::Requests(count) => line.next.0 >= count,
             }
     }
 
-    fn send(&mut self, slot: usize) {
-        let (number, others) = self.next;
-        self.next.0 = number.saturating_add(others);
+    fn send(&mut self, line: &mut Line, slot: usize) {
+        let (number, others) = line.next;
+        line.next.0 = number.saturating_add(others);
         let offset = self.load.order.place(number);
         let size = to_usize(self.load.size);
-        let reads = spread_bits(number.wrapping_mul(SPREAD_STEP)) % 100 < self.load.reads;
-        let operation = if reads {
+        let operation = if self.load.reads(number) {
             Operation::Read { offset, buffer: self.buffers.take(size) }
         } else {
             Operation::Write { offset, data: self.data(offset, size), fua: false }
         };
-        if let Some(sent) = self.sent.get_mut(slot) {
+        if let Some(sent) = line.sent.get_mut(slot) {
             *sent = Instant::now();
         }
-        self.lane.start(slot as u64, operation);
+        line.lane.start(slot as u64, operation);
     }
 
     fn data(&mut self, offset: u64, size: usize) -> Slice {
@@ -267,34 +301,34 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, completed: Completed) -> Result<(), Error> {
+    fn take(&mut self, line: &mut Line, completed: Completed) -> Result<(), Error> {
         completed.outcome?;
         let slot = to_usize(completed.ticket);
-        let took = self.sent.get(slot).map(Instant::elapsed).unwrap_or_default();
+        let took = line.sent.get(slot).map(Instant::elapsed).unwrap_or_default();
         self.tally.requests += 1;
         self.tally.longest = self.tally.longest.max(took);
         if let Some(count) = self.tally.times.get_mut(TIMES.place(nanos(took))) {
             *count += 1;
         }
-        self.free.push(slot);
+        line.free.push(slot);
         Ok(())
     }
+}
 
-    /// Sleeps until the lane can go on.
-    fn wait(&self) -> Result<(), Error> {
-        let ends = self.lane.waits_on();
-        let mut fds: Vec<_> = ends
-            .map(|(fd, interest)| {
-                let mut flags = PollFlags::empty();
-                flags.set(PollFlags::IN, interest.read);
-                flags.set(PollFlags::OUT, interest.write);
-                PollFd::from_borrowed_fd(fd, flags)
-            })
-            .collect();
-        match poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(e) => Err(Error::os("wait for the disk", e)),
-        }
+/// Sleeps until one of the connections can go on.
+fn wait(lines: &[Line]) -> Result<(), Error> {
+    let ends = lines.iter().flat_map(|line| line.lane.waits_on());
+    let mut fds: Vec<_> = ends
+        .map(|(fd, interest)| {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, interest.read);
+            flags.set(PollFlags::OUT, interest.write);
+            PollFd::from_borrowed_fd(fd, flags)
+        })
+        .collect();
+    match poll(&mut fds, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(Error::os("wait for the disk", e)),
     }
 }
 
@@ -322,9 +356,8 @@ fn fill(bytes: &mut [u8], offset: u64) {
 pub(super) fn verify(edge: &Edge, load: &Load, requests: u64) -> Result<u64, Error> {
     let size = to_usize(load.size);
     let (mut found, mut right) = (vec![0; size], vec![0; size]);
-    let writes = |n: &u64| spread_bits(n.wrapping_mul(SPREAD_STEP)) % 100 >= load.reads;
     let mut bytes = 0;
-    for number in (0..requests.min(load.order.places())).filter(writes) {
+    for number in (0..requests.min(load.order.places())).filter(|number| !load.reads(*number)) {
         let at = load.order.place(number);
         edge.read(&mut found, at)?;
         fill(&mut right, at);

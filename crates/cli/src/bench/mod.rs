@@ -77,11 +77,8 @@ fn arguments(command: Command) -> Command {
         .arg(value("-S, --step-size SIZE", "Go on by SIZE from request to request, not at random"))
         .arg(value("-o, --offset SIZE", "The first byte that is used [default: 0]"))
         .arg(
-            value(
-                "-C, --connections N",
-                "Connections to a server, each with a thread [default: 1]",
-            )
-            .value_parser(value_parser!(u16).range(1..=64)),
+            value("-C, --connections N", "Connections to a server [default: 1]")
+                .value_parser(value_parser!(u16).range(1..=64)),
         )
         .arg(value("--seconds SECONDS", "How long to measure each [default: 2]"))
         .arg(
