@@ -3,6 +3,7 @@
 //! this binary, and its tests run one after the other (`scripts/test`, `.config/nextest.toml`).
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod costs;
 mod crowd;
 mod fairness;
 mod fast_zero;
