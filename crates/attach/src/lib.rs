@@ -27,7 +27,7 @@ use runtime::OperatorLog;
 pub use fuse::{AttachedFile, FuseMount};
 pub use kernel::{AttachedDevice, KernelDevice};
 pub use mounts::{AttachedDisk, attached};
-pub use point::{Point, PointKind, PointOptions};
+pub use point::{Point, PointKind, PointOptions, SocketOptions};
 pub use vhost::{AttachedSocket, VhostSocket};
 
 /// A point that is made ready, where no disk is attached yet. Dropped, it is as it was before.
@@ -81,13 +81,13 @@ impl ReadyPoint {
     /// It is something else or in use, the kernel lacks what it takes, or the right to it is
     /// lacking.
     pub fn make(point: &Point, disk: &str, is_read_only: bool) -> Result<Self> {
-        match point.kind {
+        match &point.kind {
             PointKind::File(options) => {
-                FuseMount::mount(&point.path, options, disk, is_read_only).map(Self::File)
+                FuseMount::mount(&point.path, *options, disk, is_read_only).map(Self::File)
             }
             PointKind::Device => KernelDevice::open(&point.path).map(Self::Device),
-            PointKind::Socket { is_unsealed } => {
-                VhostSocket::listen(&point.path, is_unsealed, is_read_only).map(Self::Socket)
+            PointKind::Socket(options) => {
+                VhostSocket::listen(&point.path, options, is_read_only).map(Self::Socket)
             }
         }
     }

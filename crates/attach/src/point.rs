@@ -15,18 +15,27 @@ pub struct Point {
 }
 
 /// What a disk appears as.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PointKind {
     /// A file.
     File(PointOptions),
     /// A block device of the kernel's NBD client.
     Device,
     /// A socket of vhost-user-blk, which virtual machines open.
-    Socket {
-        /// Memory of theirs is taken, too, that its owner can shorten.
-        is_unsealed: bool,
-    },
+    Socket(SocketOptions),
 }
+
+/// How a disk appears at a socket.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct SocketOptions {
+    /// Memory of machines is taken, too, that its owner can shorten.
+    pub is_unsealed: bool,
+    /// The serial number that machines see, at most [`SERIAL`] bytes; empty: the name of the export.
+    pub serial: String,
+}
+
+/// Bytes that a serial number may have (virtio 1.2, 5.2.6: `VIRTIO_BLK_T_GET_ID`).
+pub(crate) const SERIAL: usize = 20;
 
 /// How a disk appears as a file.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -43,7 +52,7 @@ const OF_DEVICES: &str = "nbd";
 const OF_SOCKETS: &str = "vhost-user";
 
 const KEYS: [&str; 2] = ["cache", "allow-other"];
-const UNSEALED: &str = "unsealed";
+const OF_SOCKET: [&str; 2] = ["unsealed", "serial"];
 
 impl Point {
     /// Reads a point.
@@ -65,10 +74,15 @@ impl Point {
                 (arg, Some(PointKind::File(options)))
             }
             Name::Device { kind, arg, params } if kind == OF_SOCKETS => {
-                params.check(&[UNSEALED])?;
+                params.check(&OF_SOCKET)?;
                 params.check_once(&[])?;
-                let is_unsealed = values::flag(&params, UNSEALED)? == Some(true);
-                (arg, Some(PointKind::Socket { is_unsealed }))
+                let is_unsealed = values::flag(&params, OF_SOCKET[0])? == Some(true);
+                let serial = params.get(OF_SOCKET[1]).unwrap_or_default().to_owned();
+                if serial.len() > SERIAL || !serial.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    let what = format!("attach: serial: at most {SERIAL} letters and digits");
+                    return Err(Error::invalid(what));
+                }
+                (arg, Some(PointKind::Socket(SocketOptions { is_unsealed, serial })))
             }
             Name::Device { kind, .. } => {
                 let what = format!(
@@ -93,7 +107,7 @@ impl Point {
         }
         let kind = match options {
             None if is_device => PointKind::Device,
-            Some(kind @ PointKind::Socket { .. }) => kind,
+            Some(kind @ PointKind::Socket(_)) => kind,
             given => {
                 let mut options = match given {
                     Some(PointKind::File(options)) => options,
@@ -121,13 +135,16 @@ mod tests {
         for device in ["/dev/nbd7", "nbd:/dev/nbd0"] {
             assert_eq!(Point::parse(device).unwrap().kind, PointKind::Device);
         }
-        let socket = Point::parse("vhost-user:vm.sock?unsealed=true").unwrap();
-        assert_eq!(socket.kind, PointKind::Socket { is_unsealed: true });
+        let socket = Point::parse("vhost-user:vm.sock?unsealed=true&serial=disk-7").unwrap();
+        let options = SocketOptions { is_unsealed: true, serial: "disk-7".into() };
+        assert_eq!(socket.kind, PointKind::Socket(options));
         assert!(socket.path.is_absolute());
         for wrong in [
             "",
             "vhost-user:",
             "vhost-user:/x?sealed=1",
+            "vhost-user:/x?serial=012345678901234567890",
+            "vhost-user:/x?serial=a b",
             "fuse:",
             "ublk:0",
             "nbd://host",

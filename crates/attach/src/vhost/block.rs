@@ -9,6 +9,7 @@ use super::protocol;
 use super::queue::{DescriptorChain, GuestRange, Virtqueue};
 use super::session::VhostSession;
 use crate::client::PendingRequest;
+use crate::point::SERIAL;
 
 /// Bytes of a sector, by which a guest counts whatever the disk's blocks are.
 pub(super) const SECTOR: u64 = 512;
@@ -19,8 +20,6 @@ const MOST: u64 = 32 << 20;
 const SEGMENTS: u32 = 126;
 /// Bytes of a request's header: its type, a reserved word and the sector.
 const HEADER: usize = 16;
-/// Bytes that tell a disk from others (`VIRTIO_BLK_ID_BYTES`).
-const IDENTITY: usize = 20;
 /// Sectors of a discard or a zero, at most.
 const LONG: u32 = 1 << 22;
 
@@ -161,8 +160,8 @@ impl GuestRequest {
             kind::FLUSH => Ok(Some(Operation::Flush)),
             kind::DISCARD | kind::ZEROES => self.range(session, kind).map(Some),
             kind::IDENTITY => {
-                let mut name = [0; IDENTITY];
-                name.iter_mut().zip(session.name.bytes()).for_each(|(to, from)| *to = from);
+                let mut name = [0; SERIAL];
+                name.iter_mut().zip(session.serial.bytes()).for_each(|(to, from)| *to = from);
                 let written = self.scatter(&name);
                 self.end(RequestStatus::Done, written);
                 Ok(None)

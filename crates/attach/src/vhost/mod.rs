@@ -31,6 +31,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::client::AttachedClient;
+use crate::point::SocketOptions;
 use front_end::FrontEnd;
 use session::VhostSession;
 
@@ -41,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct VhostSocket {
     listener: Listener,
-    is_unsealed: bool,
+    options: SocketOptions,
     is_read_only: bool,
 }
 
@@ -54,19 +55,18 @@ pub struct AttachedSocket {
 }
 
 impl VhostSocket {
-    /// Listens at `path`, which only this user can open. `is_unsealed`: memory of guests may be
-    /// such that its owner can shorten it, and end this process by that.
+    /// Listens at `path`, which only this user can open.
     ///
     /// # Errors
     /// It is in use, is something else, or cannot be made.
-    pub fn listen(path: &Path, is_unsealed: bool, is_read_only: bool) -> Result<Self> {
+    pub fn listen(path: &Path, options: &SocketOptions, is_read_only: bool) -> Result<Self> {
         let rights = SocketRights { mode: Some(0o600), ..SocketRights::default() };
         let listener = Listener::unix_with(path, &rights)?;
         listener.set_nonblocking().map_err(|e| Error::os("listen", e).on(path.display()))?;
-        Ok(Self { listener, is_unsealed, is_read_only })
+        Ok(Self { listener, options: options.clone(), is_read_only })
     }
 
-    /// Attaches the disk of `edge`, which guests know by `name`, as the client `number` of this
+    /// Attaches the disk of `edge`, whose export is called `name`, as the client `number` of this
     /// process.
     ///
     /// # Errors
@@ -84,9 +84,11 @@ impl VhostSocket {
             return Err(Error::invalid(what));
         }
         let client = AttachedClient::connect(edge, number, self.is_read_only, log)?;
-        let name = if name.is_empty() { "diskferry" } else { name }.to_owned();
-        let (is_unsealed, features) = (self.is_unsealed, AtomicU64::new(0));
-        let session = Arc::new(VhostSession { client, name, is_unsealed, features });
+        let SocketOptions { is_unsealed, serial } = self.options;
+        let names = [serial.as_str(), name, "diskferry"];
+        let serial = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default().to_owned();
+        let features = AtomicU64::new(0);
+        let session = Arc::new(VhostSession { client, serial, is_unsealed, features });
         let bell = Bell::new().map_err(|e| Error::os("make an eventfd", e))?;
         let stop = Arc::new((AtomicBool::new(false), bell));
         let (own, stopped) = (session.clone(), stop.clone());

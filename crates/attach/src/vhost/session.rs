@@ -21,7 +21,7 @@ use crate::client::AttachedClient;
 pub(super) struct VhostSession {
     pub(super) client: Arc<AttachedClient>,
     /// What guests know the disk by.
-    pub(super) name: String,
+    pub(super) serial: String,
     /// Memory of guests need not be sealed.
     pub(super) is_unsealed: bool,
     /// What the front end has agreed to.

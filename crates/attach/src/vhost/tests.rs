@@ -52,7 +52,7 @@ impl Back {
         let client = AttachedClient::connect(edge, 1, is_read_only, OperatorLog::default());
         let session = VhostSession {
             client: client.unwrap(),
-            name: "a-disk".into(),
+            serial: "a-disk".into(),
             is_unsealed: false,
             features: AtomicU64::new(0),
         };
