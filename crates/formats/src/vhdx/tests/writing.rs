@@ -42,13 +42,27 @@ impl Files for Small {
 const METADATA: usize = 2 << 20;
 const BAT: usize = 3 << 20;
 
+/// A bit for each sector of a block: stretches, and between them single ones. Each change from one
+/// to the next is a write of its own, and a test that stops at every write is as slow as there are.
+fn any_bits(dice: &mut TestDice) -> Vec<u8> {
+    let mut bits = Vec::new();
+    while bits.len() < 256 {
+        let len = usize::try_from(dice.below(64)).unwrap();
+        let end = bits.len() + len;
+        bits.resize(end, if dice.below(2) == 0 { 0 } else { 0xff });
+        bits.push(u8::try_from(dice.below(256)).unwrap());
+    }
+    bits.truncate(256);
+    bits
+}
+
 /// Makes an image one over a parent with this identifier. Of the blocks that are there some have
-/// only some of their sectors: those of even numbers are theirs.
+/// only some of their sectors, of which `is_partly` is told.
 fn over_parent(
     image: &mut Vec<u8>,
     id: Guid,
     dice: &mut TestDice,
-    mut is_partly: impl FnMut(usize),
+    mut is_partly: impl FnMut(usize, Vec<u8>),
 ) {
     image[METADATA + 0x1_0004] |= 2;
     put(image, METADATA + 10, &6_u16.to_le_bytes());
@@ -86,8 +100,9 @@ fn over_parent(
     for n in 0..4 {
         if image[BAT + 8 * n] & 7 == 6 && dice.below(2) == 0 {
             image[BAT + 8 * n] |= 7;
-            image[bitmap + n * 256..bitmap + (n + 1) * 256].fill(0x55);
-            is_partly(n);
+            let bits = any_bits(dice);
+            put(image, bitmap + n * 256, &bits);
+            is_partly(n, bits);
         }
     }
 }
@@ -145,11 +160,12 @@ impl Sample for Small {
             let id = Header::read(&parent.edge()).unwrap().data;
             let mut there = vec![None; bytes.len().div_ceil(0x10_0000)];
             for (n, there) in there.iter_mut().enumerate() {
-                *there = (image[BAT + 8 * n] & 7 == 6).then_some(false);
+                *there = (image[BAT + 8 * n] & 7 == 6).then(|| vec![0xff; 256]);
             }
-            over_parent(&mut image, id, dice, |n| there[n] = Some(true));
+            over_parent(&mut image, id, dice, |n, bits| there[n] = Some(bits));
             for (n, sector) in bytes.chunks_mut(512).enumerate() {
-                let is_below = there[n / 2048].is_none_or(|is_partly| is_partly && n % 2 == 1);
+                let bits = there[n / 2048].as_ref();
+                let is_below = bits.is_none_or(|bits| bits[n % 2048 / 8] >> (n % 8) & 1 == 0);
                 if is_below {
                     sector.copy_from_slice(&disk[n * 512..n * 512 + sector.len()]);
                 }
