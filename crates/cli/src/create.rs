@@ -70,7 +70,8 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let context = Context::default().with_log(log);
     let mut image = Image::of(word)?;
     image.options = image::options(image::words(matches, "options"))?;
-    let taken = formatting::OF_THE_FILE.map(|(key, _)| (key, image.options.take(key)));
+    let taken = formatting::take_of_the_file(&mut image.options)
+        .map_err(|e| Failure::usage(format!("-o: {e}")))?;
     let size = match (image::word(matches, "size"), image.options.take("size")) {
         (Some(_), Some(_)) => return Err(Failure::usage("the size is given twice")),
         (Some(text), None) => Some(text.to_owned()),
@@ -100,8 +101,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
         let options = match is_renamed() {
             true => {
                 let mut given = image.options.clone();
-                let taken = taken.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
-                taken.for_each(|(key, value)| given.add(key, value));
+                taken.iter().for_each(|(key, value)| given.add(key, value));
                 formatting::options(word, &given, size)
             }
             false => options_of(&image, size),

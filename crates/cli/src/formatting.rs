@@ -1,7 +1,7 @@
 //! The line that `qemu-img create` prints: all options of a format in its order, those that have a
 //! default whether they are given or not.
 
-use device::{Params, parse_size};
+use device::{Params, parse_size, values};
 
 /// An option, and its default.
 type Printed = (&'static str, Option<&'static str>);
@@ -45,7 +45,21 @@ const VMDK: &[Printed] = &[
 ];
 
 /// Options of QEMU for the file below, which change no byte: taken, and not followed.
-pub(crate) const OF_THE_FILE: [Printed; 2] = [("nocow", None), ("extent_size_hint", None)];
+const OF_THE_FILE: [Printed; 2] = [("nocow", None), ("extent_size_hint", None)];
+
+/// Takes them out of what was given.
+///
+/// # Errors
+/// One has a value that is none.
+pub(crate) fn take_of_the_file(options: &mut Params) -> device::Result<Params> {
+    values::on_off(options, "nocow")?;
+    values::size(options, "extent_size_hint")?;
+    let mut taken = Params::default();
+    for (key, _) in OF_THE_FILE {
+        options.take(key).iter().for_each(|value| taken.add(key, value));
+    }
+    Ok(taken)
+}
 
 /// The formats whose options have an order of their own, or defaults.
 const FORMATS: &[(&str, &[Printed])] = &[

@@ -47,6 +47,22 @@ pub fn flag(params: &Params, key: &str) -> Result<Option<bool>> {
         .transpose()
 }
 
+/// The value of `key` as on or off, in the words of QEMU's options and no others.
+///
+/// # Errors
+/// It is neither.
+pub fn on_off(params: &Params, key: &str) -> Result<Option<bool>> {
+    let read = |text: &str| match text {
+        "on" | "yes" | "true" | "y" => Some(true),
+        "off" | "no" | "false" | "n" => Some(false),
+        _ => None,
+    };
+    params
+        .get(key)
+        .map(|text| read(text).ok_or_else(|| not_a(key, text, "`on` or `off`")))
+        .transpose()
+}
+
 /// The value of `key` as one of `words`: its index.
 ///
 /// # Errors
@@ -124,6 +140,17 @@ fn parse_number(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_on_or_off_is_said_in_the_words_of_qemu_and_in_no_others() {
+        let read = |text: &str| {
+            let params = Params::parse([format!("t={text}").as_str()]).unwrap();
+            on_off(&params, "t").ok().flatten()
+        };
+        assert_eq!(["on", "yes", "true", "y"].map(read), [Some(true); 4]);
+        assert_eq!(["off", "no", "false", "n"].map(read), [Some(false); 4]);
+        assert_eq!(["", "maybe", "1", "0", "t", "f", "ON", "True", "on "].map(read), [None; 9]);
+    }
 
     #[test]
     fn times_are_read_in_all_their_units_and_invalid_ones_are_refused() {

@@ -15,7 +15,7 @@ const ALIGN: u64 = 1 << 20;
 
 /// The header of an empty image.
 fn plan(making: &Making<'_>) -> Result<Header> {
-    let fixed = values::flag(making.options, "static")?.unwrap_or(false);
+    let fixed = values::on_off(making.options, "static")?.unwrap_or(false);
     let kind = if fixed { Kind::Static } else { Kind::Dynamic };
     let size = making.size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
     let blocks = size.div_ceil(BLOCK);

@@ -52,7 +52,7 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
         given if given.is_multiple_of(MIB) && given <= 64 * MIB => given,
         _ => return Err(Error::invalid("log_size: must be whole MiB, at most 64M")),
     };
-    let zero = values::flag(options, "block_state_zero")?.unwrap_or(true);
+    let zero = values::on_off(options, "block_state_zero")?.unwrap_or(true);
     let metadata = Metadata { size, block, sector: 512, fixed, parent: None };
     let log = Region { offset: MIB, len: log };
     let table = Region { offset: log.offset + log.len, len: MIB };

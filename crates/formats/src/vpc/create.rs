@@ -32,7 +32,7 @@ fn plan(making: &Making<'_>) -> Result<Plan> {
     }
     let kinds = ["dynamic", "fixed"];
     let fixed = values::choice(making.options, "subformat", &kinds)? == Some(1);
-    let force = values::flag(making.options, "force_size")?.unwrap_or(false);
+    let force = values::on_off(making.options, "force_size")?.unwrap_or(false);
     let wanted = making.size.div_ceil(SECTOR);
     if wanted > SECTORS_MAX {
         let (most, size) = (SECTORS_MAX * SECTOR, making.size);

@@ -85,7 +85,7 @@ impl CreateOptions {
     /// # Errors
     /// A value is invalid, or two conflict.
     pub(super) fn read(params: &Params, compress: bool) -> Result<Self> {
-        if !values::flag(params, "encryption").is_ok_and(|on| !on.unwrap_or_default()) {
+        if values::on_off(params, "encryption")?.unwrap_or_default() {
             let action = "encryption: make an image that is encrypted in the old way; encrypt.format=luks is made";
             return Err(Error::unsupported(action));
         }
@@ -104,7 +104,7 @@ impl CreateOptions {
             None | Some(0) => Compression::Zlib,
             Some(_) => Compression::Zstd,
         };
-        let flag = |key| values::flag(params, key).map(Option::unwrap_or_default);
+        let flag = |key| values::on_off(params, key).map(Option::unwrap_or_default);
         let text = |key| params.get(key).filter(|s| !s.is_empty()).map(str::to_owned);
         let data_file_raw = flag("data_file_raw")?;
         if data_file_raw && preallocation == Qcow2Preallocation::Off {

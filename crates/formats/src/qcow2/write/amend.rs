@@ -117,9 +117,9 @@ fn read(options: &Params, header: &Header) -> Result<Wish> {
     }
     Ok(Wish {
         version,
-        lazy: values::flag(options, "lazy_refcounts")?,
+        lazy: values::on_off(options, "lazy_refcounts")?,
         data_file: options.get("data_file").map(str::to_owned),
-        is_raw: values::flag(options, "data_file_raw")?.unwrap_or(header.is_data_file_raw()),
+        is_raw: values::on_off(options, "data_file_raw")?.unwrap_or(header.is_data_file_raw()),
         size: values::size(options, "size")?.unwrap_or(header.size),
     })
 }

@@ -121,7 +121,7 @@ impl Settings {
         let kind = Subformat::of(options)?;
         let adapters = ["ide", "buslogic", "lsilogic", "legacyESX"];
         let adapter = values::choice(options, "adapter_type", &adapters)?.unwrap_or(0);
-        let zeroed_grain = values::flag(options, "zeroed_grain")?.unwrap_or(false);
+        let zeroed_grain = values::on_off(options, "zeroed_grain")?.unwrap_or(false);
         let level = values::number(options, "compression_level")?;
         let settings = Self {
             kind,
@@ -171,7 +171,7 @@ impl Settings {
 }
 
 fn hardware(options: &Params) -> Result<String> {
-    let compat6 = values::flag(options, "compat6")?.unwrap_or(false);
+    let compat6 = values::on_off(options, "compat6")?.unwrap_or(false);
     if compat6 && options.get("hwversion").is_some() {
         return Err(Error::invalid("compat6 says which hwversion: give one of them"));
     }
