@@ -270,3 +270,30 @@ fn check_parted(place: &Place, disk: &PowerCut, key: &Params, mut expected: Vec<
     place.qemu_img(&format!("convert --object {secret} --image-opts {source} -O raw parted.raw"));
     assert!(place.read("parted.raw") == expected, "QEMU reads other bytes");
 }
+
+#[test]
+fn a_shared_cluster_with_which_the_file_ends_has_no_old_bytes_behind_it_when_it_is_parted() {
+    if !has_qemu() {
+        return;
+    }
+    let place = Place::new();
+    place.qemu_img("create -q -f qcow2 -o cluster_size=4k a.qcow2 1M");
+    place.qemu_io("qcow2", "a.qcow2", &["write -P 7 0 32k".to_owned()]);
+    let mut image = place.read("a.qcow2");
+    let (l2, block) = (at(&image, at(&image, 40)), at(&image, at(&image, 48)));
+    let [first, last] = [l2, l2 + 7 * 8].map(|entry| at(&image, entry));
+    // The first is free now, and is what it was; the second one shares the last, which is cut off.
+    let put = |image: &mut [u8], at: u64, number: u64| {
+        image[to_usize(at)..][..8].copy_from_slice(&number.to_be_bytes());
+    };
+    put(&mut image, l2, 0);
+    image[to_usize(block + first / CLUSTER * 2)..][..2].fill(0);
+    put(&mut image, l2 + 8, last | COPIED);
+    image.truncate(to_usize(last) + 512);
+    let damaged = PowerCut::new(image, true);
+    let expected = all(&damaged.again(true), &Params::default());
+    let (found, bytes) = repaired(damaged.bytes(), Repair::All).unwrap();
+    assert_eq!((found.now.corruption_count, found.now.leaks), (0, 0));
+    assert!(place_of(&bytes, 1) != place_of(&bytes, 7), "they are not parted");
+    assert!(all(&PowerCut::new(bytes, true), &Params::default()) == expected);
+}

@@ -167,14 +167,10 @@ impl Writer {
         entries: &[(usize, u64)],
         rows: &mut Vec<Range<u64>>,
     ) -> Result<()> {
-        let (bits, DataStore { container, edge }) = (self.geometry.cluster_bits, &self.data);
+        let (bits, edge) = (self.geometry.cluster_bits, &self.data.edge);
+        let len = usize::try_from(self.geometry.cluster()).map_err(|_| confused())?;
         for (at, old) in entries {
-            let mut there = container.length().saturating_sub(*old).min(self.geometry.cluster());
-            if self.is_encrypted {
-                // What is behind the end is what zeroes are when they are decrypted there.
-                there = self.geometry.cluster();
-            }
-            let len = usize::try_from(there).map_err(|_| confused())?;
+            // What is behind the end of the file, too, which is zero: the room may have been used.
             let bytes = below::read(edge, *old, Buffer::zeroed(len)).await?;
             let unit = self.attempt(|state| self.take(state, 1)).await?;
             let new = unit.start << bits;
