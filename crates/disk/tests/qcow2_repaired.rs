@@ -271,6 +271,66 @@ fn check_parted(place: &Place, disk: &PowerCut, key: &Params, mut expected: Vec<
     assert!(place.read("parted.raw") == expected, "QEMU reads other bytes");
 }
 
+/// There a sector is encrypted by where it is on the disk, so its clusters lie anywhere.
+#[test]
+fn clusters_that_entries_share_under_the_old_encryption_are_parted_without_its_key() {
+    if !has_qemu() {
+        return;
+    }
+    let (place, none) = (Place::new(), Params::default());
+    let (object, secret) = ("--object", "secret,id=s,data=open");
+    let source = |name: &str| format!("driver=qcow2,encrypt.key-secret=s,file.filename={name}");
+    let options = "cluster_size=4k,encrypt.format=aes,encrypt.key-secret=s";
+    place.run(
+        "qemu-img",
+        &["create", "-q", "-f", "qcow2", object, secret, "-o", options, "aes", "4M"],
+    );
+    let run = |name: &str, commands: &[String]| {
+        let (opts, mut given) = (source(name), vec![object, secret]);
+        commands.iter().for_each(|command| given.extend(["-c", command]));
+        place.run("qemu-io", &[&given[..], &["--image-opts", &opts]].concat());
+    };
+    let writes = (0..6).map(|n| format!("write -P {} {} 4k", n + 1, n * CLUSTER));
+    run("aes", &writes.collect::<Vec<_>>());
+    let bytes_of = |name: &str| {
+        let opts = source(name);
+        let words = ["convert", object, secret, "--image-opts", &opts, "-O", "raw", "aes.raw"];
+        place.run("qemu-img", &words);
+        place.read("aes.raw")
+    };
+    let image = place.read("aes");
+    let l1 = at(&image, 40);
+    let l2 = at(&image, l1);
+    for (other, entries) in [(1, [l2, l2 + 8]), (512, [l1, l1 + 8])] {
+        let mut damaged = image.clone();
+        let [from, to] = entries.map(to_usize);
+        damaged.copy_within(from..from + 8, to);
+        let name = place.write("damaged", &damaged);
+        let mut expected = bytes_of(&name);
+        assert!(expected[..4096] == [1; 4096], "only the first of them reads as it was");
+        let disk = PowerCut::new(damaged, true);
+        let now = repair(&disk, Repair::All, &none).unwrap().now;
+        assert_eq!((now.corruption_count, now.leaks), (0, 0), "{other}: {now:?}");
+        let bytes = disk.bytes();
+        assert!(place_of(&bytes, 0) != place_of(&bytes, other), "{other}: they are not parted");
+        let mut dice = TestDice(other);
+        for step in 0..=disk.steps() {
+            let name = place.write("left", &disk.cut(step, &mut dice));
+            assert!(bytes_of(&name) == expected, "{other}, after step {step}");
+        }
+        let name = place.write("parted", &bytes);
+        assert!(bytes_of(&name) == expected, "{other}");
+        let second = to_usize(other * CLUSTER);
+        let writes = [(0, 0x71), (second, 0x72)].map(|(offset, byte)| {
+            expected[offset..][..512].fill(byte);
+            format!("write -P {byte} {offset} 512")
+        });
+        run(&name, &writes);
+        assert!(bytes_of(&name) == expected, "{other}: one is written with the other");
+        place.run("qemu-img", &["check", "-q", object, secret, "--image-opts", &source(&name)]);
+    }
+}
+
 #[test]
 fn a_shared_cluster_with_which_the_file_ends_has_no_old_bytes_behind_it_when_it_is_parted() {
     if !has_qemu() {

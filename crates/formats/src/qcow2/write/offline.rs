@@ -76,9 +76,10 @@ pub(in super::super) fn empty(container: Edge, opening: &Opening<'_>) -> Result<
 /// Gives each entry of the active tables what it leads to for itself, durably: an L2 table, and a
 /// cluster of data. Where several lead to one, all but the first get copies of it; otherwise, once
 /// one of them got something else, the last would not know that it is alone. Compressed clusters
-/// stay, as nobody asks that of them. Those of an encrypted image read as something else elsewhere:
-/// they are encrypted anew for their new place, or stay where no key is named. A check has found
-/// nothing wrong, so everything is counted once for each of them.
+/// stay, as nobody asks that of them. Those that LUKS encrypts read as something else elsewhere:
+/// they are encrypted anew for their new place, or stay where no key is named. The old AES goes by
+/// where a sector is on the disk, so its clusters are copied as they are. A check has found nothing
+/// wrong, so everything is counted once for each of them.
 /// Whenever this is stopped, the disk reads as before, and no refcount is too low.
 ///
 /// # Errors
@@ -89,12 +90,9 @@ pub(in super::super) fn part(
     header: &Header,
     opening: &Opening<'_>,
 ) -> Result<()> {
-    let copies = match header.encryption {
-        Encryption::None => true,
-        Encryption::Luks => inside::is_key_named(opening.params),
-        Encryption::Aes => false,
-    };
-    let decrypted = |edge: Edge| match copies {
+    let is_luks = header.encryption == Encryption::Luks;
+    let copies = !is_luks || inside::is_key_named(opening.params);
+    let decrypted = |edge: Edge| match is_luks && copies {
         true => open::decrypted(edge, container, header, opening),
         false => Ok(edge),
     };
