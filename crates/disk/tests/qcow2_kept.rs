@@ -9,6 +9,7 @@ use formats::{Closed, NewRoom, Opening};
 use runtime::{Context, to_usize};
 use trial::{PowerCut, TestDice};
 
+use crate::qcow2_written::{self as written, Op, UNMAP, Written, any_op, check_bitmap, range};
 use crate::support::{Dice, Place, has_qemu, when_unlocked};
 
 /// Bytes of the disks.
@@ -130,6 +131,20 @@ fn a_snapshot_of_another_size_is_applied_and_one_below_bitmaps_is_not() {
     check(&place, "with a bitmap");
 }
 
+fn change_bitmap(
+    place: &Place,
+    image: &str,
+    name: &str,
+    changes: &[BitmapChange<'_>],
+) -> Result<()> {
+    let (context, disk) = (Context::default(), Named::parse(&place.path(image)).unwrap());
+    let (image, options) = (Image::of("qcow2").unwrap(), OpenOptions::default());
+    let kept = when_unlocked(|| disk::keep(&disk, &image, &options, &context))?;
+    kept.change("bitmaps", kept.format.upkeep.bitmap, |run, container, opening| {
+        run(container, opening, name, changes)
+    })
+}
+
 /// What `qemu-img info` says of the bitmaps.
 fn bitmaps(place: &Place, name: &str) -> String {
     let text = place.qemu_img(&format!("info --output=json {name}"));
@@ -161,15 +176,8 @@ fn bitmaps_are_changed_as_qemu_changes_them() {
             ("b", "--remove", &[BitmapChange::Remove]),
         ] {
             let what = format!("{options}: {words} {name}");
-            let (context, image) = (Context::default(), Image::of("qcow2").unwrap());
-            let disk = Named::parse(&place.path("image")).unwrap();
-            let options = OpenOptions::default();
-            let kept = when_unlocked(|| disk::keep(&disk, &image, &options, &context)).unwrap();
-            let run = kept.change("bitmaps", kept.format.upkeep.bitmap, |run, at, opening| {
-                run(at, opening, name, changes)
-            });
-            run.unwrap_or_else(|e| panic!("{what}: {e}"));
-            drop(kept);
+            let changed = change_bitmap(&place, "image", name, changes);
+            changed.unwrap_or_else(|e| panic!("{what}: {e}"));
             place.qemu_img(&format!("bitmap {words} theirs {name}"));
             assert_eq!(bitmaps(&place, "image"), bitmaps(&place, "theirs"), "{what}");
             check(&place, &what);
@@ -178,6 +186,232 @@ fn bitmaps_are_changed_as_qemu_changes_them() {
             }
         }
         assert!(bytes_of(&place, "")[1 << 20..(1 << 20) + 512] == [3; 512], "{options}");
+    }
+}
+
+/// A bitmap as it should be.
+struct Tracking {
+    name: &'static str,
+    granule: u64,
+    enabled: bool,
+    set: Vec<bool>,
+}
+
+/// An image with bitmaps, changed by a random script.
+struct Tracked {
+    place: Place,
+    dice: Dice,
+    cluster: u64,
+    bytes: Vec<u8>,
+    bitmaps: Vec<Tracking>,
+    /// What was done, as the words of a message.
+    done: String,
+}
+
+const TRACKED: &str = "image.qcow2";
+
+impl Tracking {
+    fn new(name: &'static str, granule: u64) -> Self {
+        let set = vec![false; to_usize(written::SIZE.div_ceil(granule))];
+        Self { name, granule, enabled: true, set }
+    }
+
+    fn mark(&mut self, at: u64, len: u64) {
+        let end = (at + len).min(written::SIZE).div_ceil(self.granule);
+        self.set[to_usize(at / self.granule)..to_usize(end)].fill(true);
+    }
+
+    /// What is set in it, as offsets and lengths.
+    fn marked(&self) -> Vec<(u64, u64)> {
+        let places = (0..).step_by(to_usize(self.granule)).zip(&self.set);
+        places.filter(|(_, set)| **set).map(|(at, _)| (at, self.granule)).collect()
+    }
+}
+
+impl Tracked {
+    fn change(&mut self) {
+        let name = ["a", "b", "c", "d", "a name that is longer"][self.dice.below(5)];
+        let at = self.bitmaps.iter().position(|bitmap| bitmap.name == name);
+        let is_ours = self.dice.below(2) == 0;
+        let (mut changes, mut words) = (Vec::new(), Vec::new());
+        if at.is_none() {
+            let granule = [None, Some(512), Some(4096), Some(1 << 20)][self.dice.below(4)];
+            changes.push(BitmapChange::Add(granule));
+            words.push("--add".to_owned());
+            words.extend(granule.iter().flat_map(|bytes| ["-g".to_owned(), bytes.to_string()]));
+            let usual = self.cluster.clamp(4096, 1 << 16);
+            self.bitmaps.push(Tracking::new(name, granule.unwrap_or(usual)));
+        }
+        let at = at.unwrap_or(self.bitmaps.len() - 1);
+        // A new one is often changed in the same breath, and another one always.
+        let (from, kind) = (self.dice.below(self.bitmaps.len()), self.dice.below(7));
+        match kind {
+            0 | 1 if from != at => {
+                let Tracking { name: source, .. } = self.bitmaps[from];
+                changes.push(BitmapChange::Merge(source, None));
+                words.extend(["--merge".to_owned(), source.to_owned()]);
+                for (start, len) in self.bitmaps[from].marked() {
+                    self.bitmaps[at].mark(start, len);
+                }
+            }
+            2 => {
+                changes.push(BitmapChange::Clear);
+                words.push("--clear".to_owned());
+                self.bitmaps[at].set.fill(false);
+            }
+            3 if changes.is_empty() => {
+                changes.push(BitmapChange::Remove);
+                words.push("--remove".to_owned());
+                self.bitmaps.remove(at);
+            }
+            _ => {
+                let enabled = self.dice.below(3) != 0;
+                let (change, word) = match enabled {
+                    true => (BitmapChange::Enable, "--enable"),
+                    false => (BitmapChange::Disable, "--disable"),
+                };
+                changes.push(change);
+                words.push(word.to_owned());
+                self.bitmaps[at].enabled = enabled;
+            }
+        }
+        self.done = format!("ours: {is_ours}, {words:?} {name}");
+        if is_ours {
+            change_bitmap(&self.place, TRACKED, name, &changes).unwrap();
+        } else {
+            let words = words.iter().map(|word| &**word).chain([TRACKED, name]);
+            self.place.run("qemu-img", &[&["bitmap"], &*words.collect::<Vec<_>>()].concat());
+        }
+    }
+
+    fn write(&mut self) {
+        let is_ours = self.dice.below(2) == 0;
+        let image = is_ours.then(|| self.open(true));
+        let (mut commands, mut marks) = (Vec::new(), Vec::new());
+        for _ in 0..=self.dice.below(4) {
+            let op = any_op(&mut self.dice);
+            let Op { kind, at, len, byte } = op;
+            let bytes = &mut self.bytes[range(&op)];
+            let is_zero = (6..9).contains(&kind);
+            match (&image, kind) {
+                (Some(image), 0..6) => {
+                    image.edge.write(&vec![byte; to_usize(len)], at, byte < 20).unwrap();
+                }
+                (Some(image), 6..9) => image.edge.zero(at, len, UNMAP).unwrap(),
+                (Some(image), _) => image.edge.flush().unwrap(),
+                (None, 0..6) => commands.push(format!("write -P {byte} {at} {len}")),
+                (None, 6..9) => commands.push(format!("write -z -u {at} {len}")),
+                (None, _) => commands.push("flush".to_owned()),
+            }
+            if kind < 9 {
+                bytes.fill(if is_zero { 0 } else { byte });
+                marks.push((at, len));
+            }
+        }
+        match image {
+            Some(image) => image.close(),
+            None => self.place.qemu_io("qcow2", TRACKED, &commands),
+        }
+        self.done = format!("ours: {is_ours}, {marks:?} written");
+        for bitmap in self.bitmaps.iter_mut().filter(|bitmap| bitmap.enabled) {
+            marks.iter().for_each(|(at, len)| bitmap.mark(*at, *len));
+        }
+    }
+
+    /// A server of QEMU may be about to end.
+    fn open(&self, write: bool) -> Written {
+        let image = || Image::of("qcow2").unwrap();
+        when_unlocked(|| Written::open_as(&self.place, TRACKED, image(), write)).unwrap()
+    }
+
+    /// As we see it.
+    fn check_ours(&self, what: &str) {
+        let image = self.open(false);
+        // QEMU does not offer bitmaps that it may not trust, and nor do we.
+        assert_eq!(image.edge.info().contexts.len(), 1 + self.bitmaps.len(), "{what}");
+        for Tracking { name, set, granule, .. } in &self.bitmaps {
+            check_bitmap(&image.edge, name, set, *granule, what);
+        }
+        let mut bytes = vec![0xaa; self.bytes.len()];
+        image.edge.read(&mut bytes, 0).unwrap();
+        assert!(bytes == self.bytes, "{what}: other bytes");
+        image.close();
+    }
+
+    /// As QEMU sees it: sound, with these bytes, bitmaps and flags, and what is set in one of them.
+    fn check_theirs(&mut self, what: &str) {
+        self.place.qemu_img(&format!("check -q {TRACKED}"));
+        self.place.qemu_img(&format!("convert -f qcow2 -O raw {TRACKED} expected.raw"));
+        assert!(self.place.read("expected.raw") == self.bytes, "{what}: QEMU reads other bytes");
+        let told = self.place.qemu_img(&format!("info --output=json {TRACKED}"));
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        let none = Vec::new();
+        let told = told["format-specific"]["data"]["bitmaps"].as_array().unwrap_or(&none);
+        assert_eq!(told.len(), self.bitmaps.len(), "{what}: {told:?}");
+        for bitmap in &self.bitmaps {
+            let found = told.iter().find(|found| found["name"] == bitmap.name).unwrap();
+            let flags: &[&str] = if bitmap.enabled { &["auto"] } else { &[] };
+            assert_eq!(found["flags"], serde_json::json!(flags), "{what}: {found}");
+            assert_eq!(found["granularity"], bitmap.granule, "{what}: {found}");
+        }
+        if self.bitmaps.is_empty() {
+            return;
+        }
+        let which = self.dice.below(self.bitmaps.len());
+        let (Tracking { name, granule, set, .. }, socket) =
+            (&self.bitmaps[which], self.place.path("socket"));
+        let words = ["--fork", "-r", "-f", "qcow2", "-k", &socket, "-B", name, TRACKED];
+        self.place.run("qemu-nbd", &words);
+        let node = format!(
+            "driver=nbd,server.type=unix,server.path={socket},x-dirty-bitmap=qemu:dirty-bitmap:{name}"
+        );
+        let map = self.place.run("qemu-img", &["map", "--output=json", "--image-opts", &node]);
+        let map: serde_json::Value = serde_json::from_str(&map).unwrap();
+        let mut found = vec![false; set.len()];
+        // What is dirty is told as what is no data.
+        for run in map.as_array().unwrap().iter().filter(|run| run["data"] == false) {
+            let [start, len] = ["start", "length"].map(|key| run[key].as_u64().unwrap());
+            found[to_usize(start / granule)..to_usize((start + len).div_ceil(*granule))].fill(true);
+        }
+        assert!(found == *set, "{what}: {name}, as QEMU has it");
+    }
+}
+
+/// Each step is one of this program or of QEMU, and every tenth one is looked at by QEMU.
+#[test]
+fn bitmaps_that_are_changed_and_written_in_turns_with_qemu_hold_what_was_written() {
+    if !has_qemu() {
+        return;
+    }
+    for seed in trial::scripts().unwrap_or(0..1) {
+        for (options, cluster) in [
+            ("compat=1.1", 1 << 16),
+            ("cluster_size=512,refcount_bits=8", 512),
+            ("extended_l2=on", 1 << 16),
+            ("cluster_size=4k,lazy_refcounts=on", 4096),
+        ] {
+            let (place, size) = (Place::new(), written::SIZE);
+            place.qemu_img(&format!("create -q -f qcow2 -o {options} {TRACKED} {size}"));
+            let mut image = Tracked {
+                place,
+                dice: Dice::new(700 + seed),
+                cluster,
+                bytes: vec![0; to_usize(size)],
+                bitmaps: Vec::new(),
+                done: String::new(),
+            };
+            for step in 1..=40 {
+                match image.dice.below(2) {
+                    0 => image.change(),
+                    _ => image.write(),
+                }
+                let what = format!("{options}, seed {seed}, step {step}: {}", image.done);
+                image.check_ours(&what);
+                if step % 10 == 0 {
+                    image.check_theirs(&what);
+                }
+            }
+        }
     }
 }
 

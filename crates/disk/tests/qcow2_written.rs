@@ -19,12 +19,12 @@ use crate::support::{Dice, Place, has_qemu};
 /// Bytes of the disks.
 pub(crate) const SIZE: u64 = 5 << 20;
 const SECTOR: u64 = 512;
-const UNMAP: ZeroFlags =
+pub(crate) const UNMAP: ZeroFlags =
     ZeroFlags { may_unmap: true, written: false, fast_only: false, fua: false };
 
 /// An image, open to be written.
 pub(crate) struct Written {
-    edge: Edge,
+    pub(crate) edge: Edge,
     context: Context,
 }
 
@@ -33,7 +33,7 @@ impl Written {
         Self::open_as(place, name, Image::of(format_of(name)).unwrap(), true)
     }
 
-    fn open_as(place: &Place, name: &str, image: Image, write: bool) -> Result<Self> {
+    pub(crate) fn open_as(place: &Place, name: &str, image: Image, write: bool) -> Result<Self> {
         let context = Context::default();
         let image = Image { external: External::Chain, ..image };
         let options = OpenOptions { write, ..OpenOptions::default() };
@@ -73,21 +73,21 @@ fn check(place: &Place, name: &str, what: &str) {
     assert!(out.status.success(), "{what}: {text} {errors}");
 }
 
-struct Op {
-    kind: u64,
-    at: u64,
-    len: u64,
-    byte: u8,
+pub(crate) struct Op {
+    pub(crate) kind: u64,
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    pub(crate) byte: u8,
 }
 
-fn any_op(dice: &mut Dice) -> Op {
+pub(crate) fn any_op(dice: &mut Dice) -> Op {
     let at = dice.below_u64(SIZE / SECTOR) * SECTOR;
     let most = [8, 200, 1500][dice.below(3)];
     let len = ((1 + dice.below_u64(most)) * SECTOR).min(SIZE - at);
     Op { kind: dice.below_u64(10), at, len, byte: u8::try_from(1 + dice.below(255)).unwrap() }
 }
 
-fn range(op: &Op) -> std::ops::Range<usize> {
+pub(crate) fn range(op: &Op) -> std::ops::Range<usize> {
     to_usize(op.at)..to_usize(op.at + op.len)
 }
 
@@ -440,7 +440,7 @@ fn what_a_reader_still_has_a_place_of_when_the_image_is_closed_is_no_leak() {
 }
 
 /// What a bitmap of an image should say of each granule, and what it says.
-fn check_bitmap(edge: &Edge, name: &str, expected: &[bool], granule: u64, what: &str) {
+pub(crate) fn check_bitmap(edge: &Edge, name: &str, expected: &[bool], granule: u64, what: &str) {
     let (mut at, mut found) = (0, Vec::new());
     let context = format!("qemu:dirty-bitmap:{name}");
     while at < SIZE {
