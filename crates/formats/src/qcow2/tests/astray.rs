@@ -102,3 +102,32 @@ fn what_an_entry_calls_data_and_is_none_is_neither_written_over_nor_given_up() {
         }
     }
 }
+
+/// More clusters in a row than there are tables, of which the tables are looked for among them.
+#[test]
+fn free_clusters_in_a_row_of_which_one_is_a_table_are_not_taken() {
+    let mut image = layout().lay().container;
+    snapshot(&mut image, &layout());
+    let disk = PowerCut::new(image, true);
+    let (edge, context) = opened(&disk, &layout(), true);
+    edge.write(&[1; 512], 5 * CLUSTER, false).unwrap();
+    // Behind its own table there are data now.
+    edge.write(&[2; 5 * 4096], 9 * CLUSTER, false).unwrap();
+    context.control.end();
+    let mut image = disk.bytes();
+    let l2 = at(&image, at(&image, 40)) & OFFSET;
+    let block = usize::try_from(at(&image, at(&image, 48))).unwrap();
+    for n in 0..6 {
+        let count = block + usize::try_from((l2 / CLUSTER + n) * 2).unwrap();
+        image[count..count + 2].fill(0);
+        let entry = usize::try_from(l2 + (9 + n) * 8).unwrap();
+        image[entry..entry + 8].fill(0);
+    }
+    let disk = PowerCut::new(image.clone(), true);
+    let (edge, context) = opened(&disk, &layout(), true);
+    let said = edge.write(&[7; 5 * 4096], 9 * CLUSTER, false).unwrap_err();
+    assert_eq!(said.kind(), ErrorKind::Corrupt, "{said}");
+    context.control.end();
+    let table = usize::try_from(l2).unwrap()..usize::try_from(l2 + CLUSTER).unwrap();
+    assert!(disk.bytes()[table.clone()] == image[table], "the table is written over");
+}

@@ -355,8 +355,19 @@ impl Writer {
     /// The clusters of the container to which an entry no longer refers. Refuses to give up what is
     /// no data.
     pub(super) fn dropped(&self, old: EntryWords, new: EntryWords) -> Result<Option<Range<u64>>> {
+        let Some(units) = self.counted(old)? else { return Ok(None) };
+        let is_one = (old.0 | new.0) & COMPRESSED == 0;
+        if is_one && new.0 & OFFSET == units.start << self.geometry.cluster_bits {
+            return Ok(None);
+        }
+        self.check_units_of_data(&units)?;
+        Ok(Some(units))
+    }
+
+    /// The clusters of the container that an entry refers to, whatever they are.
+    pub(super) fn counted(&self, entry: EntryWords) -> Result<Option<Range<u64>>> {
         let bits = self.geometry.cluster_bits;
-        let (start, len) = match Entry::decode(old.0, old.1, self.geometry)? {
+        let (start, len) = match Entry::decode(entry.0, entry.1, self.geometry)? {
             // Those of a data file are not counted.
             _ if self.geometry.data_file => return Ok(None),
             Entry::Plain(offset)
@@ -365,10 +376,13 @@ impl Writer {
             Entry::Packed { offset, len } => (offset, len),
             Entry::Absent | Entry::Zero | Entry::Parts(_) => return Ok(None),
         };
-        if len == 1 && new.0 & COMPRESSED == 0 && new.0 & OFFSET == start {
-            return Ok(None);
-        }
-        self.check_data(Region { offset: start, len })?;
         Ok(Some(start >> bits..((start + len - 1) >> bits) + 1))
+    }
+
+    /// Refuses clusters that are no data.
+    pub(super) fn check_units_of_data(&self, units: &Range<u64>) -> Result<()> {
+        let bits = self.geometry.cluster_bits;
+        let (offset, len) = (units.start << bits, (units.end - units.start) << bits);
+        self.check_data(Region { offset, len })
     }
 }

@@ -374,7 +374,13 @@ impl Writer {
         let tables = self.tables.read();
         let bits = self.geometry.cluster_bits;
         let last = region.offset + region.len.saturating_sub(1);
-        match (region.offset >> bits..=last >> bits).find(|unit| tables.contains(unit)) {
+        let units = region.offset >> bits..(last >> bits) + 1;
+        // Many clusters may be looked for among few tables, and few among many.
+        let met = match units.end - units.start > tables.len() as u64 {
+            true => tables.iter().copied().find(|unit| units.contains(unit)),
+            false => units.into_iter().find(|unit| tables.contains(unit)),
+        };
+        match met {
             Some(unit) => Err(corrupt("data would lie over a table").at(unit << bits)),
             None => Ok(()),
         }

@@ -1,6 +1,7 @@
 //! The refcounts of an image that is written: clusters are taken, and given up.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use device::{Error, ErrorKind, Fault, Result};
 
@@ -27,6 +28,25 @@ struct Row {
     missing: Vec<u64>,
     /// Entries that the refcount table has to have.
     entries: u64,
+}
+
+/// The refcounts in a block, as an attempt finds them.
+pub(super) struct Counts {
+    block: Arc<[u8]>,
+    /// Of which clusters.
+    units: Range<u64>,
+    order: u32,
+}
+
+impl Counts {
+    pub(super) fn has(&self, unit: u64) -> bool {
+        self.units.contains(&unit)
+    }
+
+    /// That of a cluster, which it has.
+    pub(super) fn of(&self, unit: u64) -> u64 {
+        refcount(&self.block, unit - self.units.start, self.order)
+    }
 }
 
 impl Writer {
@@ -325,9 +345,15 @@ impl Writer {
 
     /// How many refer to a cluster.
     pub(super) fn count_of(&self, state: &State, unit: u64) -> Attempt<u64> {
-        let Some(home) = self.home(state, unit) else { return Ok(0) };
-        let block = self.block(home)?;
-        Ok(refcount(&block, unit % self.in_block(), self.refcount_order))
+        Ok(self.counts(state, unit)?.map_or(0, |counts| counts.of(unit)))
+    }
+
+    /// The refcounts that are in one block with that of a cluster; `None`: it has no block.
+    pub(super) fn counts(&self, state: &State, unit: u64) -> Attempt<Option<Counts>> {
+        let Some(home) = self.home(state, unit) else { return Ok(None) };
+        let (block, first) = (self.block(home)?, unit - unit % self.in_block());
+        let units = first..first + self.in_block();
+        Ok(Some(Counts { block, units, order: self.refcount_order }))
     }
 
     /// Lets so many refer to a cluster that is counted.

@@ -21,6 +21,7 @@ use super::super::snapshot::{self, SnapshotEntry, TABLE_MAX};
 use super::super::{bitmap, check, corrupt, open};
 use super::link::{EntryWords, words};
 use super::offline::{done, writer};
+use super::refcounts::Counts;
 use super::{Attempt, State, Writer, clear_features};
 use crate::kit::blocks::Rank;
 use crate::kit::confused;
@@ -384,8 +385,10 @@ impl Writer {
     /// The clusters that the entries in a block of a table refer to.
     fn referred(&self, block: &[u8]) -> Result<Vec<Range<u64>>> {
         let entries = self.words_of(block).filter(|entry| *entry != (0, 0));
-        let units = entries.map(|entry| self.dropped(entry, (0, 0)));
-        units.filter_map(Result::transpose).collect::<Result<_>>().map(joined)
+        let units = entries.map(|entry| self.counted(entry));
+        let units = joined(units.filter_map(Result::transpose).collect::<Result<_>>()?);
+        units.iter().try_for_each(|units| self.check_units_of_data(units))?;
+        Ok(units)
     }
 
     /// Refuses another reference to all that L1 entries lead to, where it could not be counted.
@@ -425,7 +428,7 @@ impl Writer {
                 for units in self.referred(&block)? {
                     self.count_up(units).await?;
                 }
-                self.flag_block(at, |_, _| Ok(false)).await?;
+                self.flag_block(at, false).await?;
             }
             self.save_much().await?;
         }
@@ -449,21 +452,17 @@ impl Writer {
         Ok(())
     }
 
-    /// Sets the flag of all references in a block of a table that are the only ones, as `is_alone`
-    /// says of a cluster, and clears that of the others.
-    async fn flag_block(
-        &self,
-        at: u64,
-        is_alone: impl Fn(&State, u64) -> Attempt<bool>,
-    ) -> Result<()> {
+    /// Sets the flag of all references in a block of a table that are the only ones, where they may
+    /// have it, and clears that of the others.
+    async fn flag_block(&self, at: u64, is_owned: bool) -> Result<()> {
         let step = self.geometry.entry_len();
         self.attempt(|state| {
-            let block = self.block(at)?;
+            let (block, mut counts) = (self.block(at)?, None);
             let mut new = block.to_vec();
             for (n, entry) in (0u64..).zip(self.words_of(&block)) {
-                let units = if entry == (0, 0) { None } else { self.dropped(entry, (0, 0))? };
+                let units = if entry == (0, 0) { None } else { self.counted(entry)? };
                 let Some(units) = units.filter(|_| entry.0 & COMPRESSED == 0) else { continue };
-                let flag = if is_alone(state, units.start)? { COPIED } else { 0 };
+                let flag = self.flag(state, units.start, is_owned, &mut counts)?;
                 put(&mut new, n * step, entry.0 & !COPIED | flag)?;
             }
             if new[..] != block[..] {
@@ -474,21 +473,39 @@ impl Writer {
         .await
     }
 
+    /// The flag of a reference to a cluster. `counts` are those that were looked at last in this
+    /// attempt.
+    fn flag(
+        &self,
+        state: &State,
+        unit: u64,
+        is_owned: bool,
+        counts: &mut Option<Counts>,
+    ) -> Attempt<u64> {
+        if !is_owned {
+            return Ok(0);
+        }
+        if counts.as_ref().is_none_or(|counts| !counts.has(unit)) {
+            *counts = self.counts(state, unit)?;
+        }
+        let count = counts.as_ref().map_or(0, |counts| counts.of(unit));
+        Ok(if count == 1 { COPIED } else { 0 })
+    }
+
     /// Clears the flags of an L1 table.
     async fn disown(&self, l1: &L1Table) -> Result<()> {
-        self.flag_l1(l1, |_, _| Ok(false)).await
+        self.flag_l1(l1, false).await
     }
 
     /// Sets the flags of an L1 table, and of all that it leads to, which are the only references.
     async fn own(&self, l1: &L1Table) -> Result<()> {
-        self.flag_l1(l1, |state, unit| Ok(self.count_of(state, unit)? == 1)).await?;
+        self.flag_l1(l1, true).await?;
         for table in self.tables_of(&l1.entries)? {
             let unit = table >> self.geometry.cluster_bits;
             // What a table refers to that has others has others, too.
             if self.attempt(|state| self.count_of(state, unit)).await? == 1 {
                 for at in self.blocks_of(table) {
-                    let is_alone = |state: &State, unit| Ok(self.count_of(state, unit)? == 1);
-                    self.flag_block(at, is_alone).await?;
+                    self.flag_block(at, true).await?;
                 }
                 self.save_much().await?;
             }
@@ -496,16 +513,12 @@ impl Writer {
         Ok(())
     }
 
-    async fn flag_l1(
-        &self,
-        l1: &L1Table,
-        is_alone: impl Fn(&State, u64) -> Attempt<bool>,
-    ) -> Result<()> {
+    async fn flag_l1(&self, l1: &L1Table, is_owned: bool) -> Result<()> {
         let bits = self.geometry.cluster_bits;
         for (entry, at) in l1.entries.iter().zip((l1.offset..).step_by(8)) {
             let Some(table) = l2_offset(*entry, self.geometry)? else { continue };
             self.attempt(|state| {
-                let flag = if is_alone(state, table >> bits)? { COPIED } else { 0 };
+                let flag = self.flag(state, table >> bits, is_owned, &mut None)?;
                 let new = entry & !COPIED | flag;
                 if new != *entry {
                     self.block(at)?;
