@@ -209,12 +209,12 @@ fn an_image_that_is_written_reads_as_the_model_and_has_no_log_when_it_is_closed(
 
 #[test]
 fn whenever_the_power_is_cut_the_image_is_sound_and_holds_what_was_flushed() {
-    scripted::survives_power_cuts::<Small>(2);
+    scripted::survives_power_cuts::<Small>(8);
 }
 
 #[test]
 fn whichever_write_fails_the_image_is_sound_and_holds_what_was_flushed() {
-    scripted::survives_failures::<Small>(1);
+    scripted::survives_failures::<Small>(6);
 }
 
 #[test]
