@@ -85,15 +85,19 @@ pub(crate) fn refuse(disk: &Named, container: &Edge) -> Answered<()> {
             "{disk}: looks like a {format} image, but cannot be read as one; with -f raw its \
              bytes are taken as they are"
         ),
-        None => match archive::look(container)? {
-            Some(found) => format!(
-                "{disk}: is {}, not a disk; {}; with -f raw its bytes are taken as they are",
-                found.words(),
-                found.cure(&disk.to_string())
-            ),
-            None => return Ok(()),
-        },
+        None => return refuse_archive(disk, container),
     };
+    Err(Error::new(ErrorKind::Unsupported, Fault::User, text))
+}
+
+/// Refuses to guess that an archive is a disk, or that a file in it is meant.
+pub(crate) fn refuse_archive(disk: &Named, container: &Edge) -> Answered<()> {
+    let Some(found) = archive::look(container)? else { return Ok(()) };
+    let text = format!(
+        "{disk}: is {}, not a disk; {}; with -f raw its bytes are taken as they are",
+        found.words(),
+        found.cure(&disk.to_string())
+    );
     Err(Error::new(ErrorKind::Unsupported, Fault::User, text))
 }
 

@@ -190,7 +190,7 @@ fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verd
     if words.len() > 1 {
         verdict.reasons.push(format!("it looks like several formats: {}", words.join(", ")));
     }
-    if words.is_empty()
+    if looks.iter().all(|format| format.packing == Some(disk::PackingKind::Archive))
         && declared != Some(first)
         && let Err(failure) = formats::refuse(&source.disk, &container)
     {

@@ -29,6 +29,7 @@ mod operation;
 #[cfg(all(test, shuttle))]
 mod orders;
 mod param;
+mod part;
 mod paths;
 mod reach;
 pub mod residency;
@@ -61,6 +62,7 @@ pub use operation::{
     Again, Done, Operation, OperationKind, Outcome, StatusRun, ZeroFlags, merge_run,
 };
 pub use param::{Param, param, repeated};
+pub use part::part;
 pub use paths::PathsBelow;
 pub use reach::{Endpoint, Reach, Use};
 pub use samples::samples;

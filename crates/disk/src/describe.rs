@@ -2,7 +2,7 @@
 
 use device::{Edge, Error, Result};
 use devices::{Named, OpenOptions};
-use formats::{Description, Format, NamedFile, Reference, Role};
+use formats::{Description, Format, NamedFile, PackingKind, Reference, Role};
 use runtime::Context;
 
 use crate::Image;
@@ -19,6 +19,8 @@ pub struct Described {
     pub format: &'static Format,
     /// Its description.
     pub description: Description,
+    /// The archive that it lies in.
+    pub archive: Option<Edge>,
 }
 
 impl Described {
@@ -65,9 +67,18 @@ pub(crate) fn of_container(
         Some(format) => format,
         None => formats::format("raw")?,
     };
+    let (archive, container, format) = match format.packing {
+        Some(PackingKind::Archive) => {
+            let inside = image.open_archive(format, container.clone(), context)?;
+            let found =
+                image.inside(format, &inside)?.map_or_else(|| formats::format("raw"), Ok)?;
+            (Some(container), inside, found)
+        }
+        _ => (None, container, format),
+    };
     let name = container.info().name.clone();
     let description = (format.describe)(&container, context).map_err(|e| e.on(name))?;
-    Ok(Described { disk, container, format, description })
+    Ok(Described { disk, container, format, description, archive })
 }
 
 /// Describes the image that was named, and then each backing image, as far as the image may name

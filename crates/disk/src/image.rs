@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use device::{Edge, Error, Params, Result, text};
-use formats::{Format, Head};
+use formats::{Format, Head, PackingKind};
 use runtime::Context;
 
 use crate::gate::{External, ImageGate};
@@ -145,19 +145,37 @@ impl Image {
         packing: &Format,
         unpacked: &Edge,
     ) -> Result<Option<&'static Format>> {
-        let found = match (self.content, self.params.get("inside")) {
-            _ if !packing.is_packing => None,
-            (Content::Guess, _) => {
-                let found = formats::recognise(&Head::beginning(unpacked)?);
-                found.filter(|found| !found.is_packing)
-            }
-            (_, Some(word)) => Some(formats::format(word)?),
-            (_, None) => None,
+        let Some(outer) = packing.packing else { return Ok(None) };
+        let fits = |found: &Format| match found.packing {
+            Some(inner) => (outer, inner) == (PackingKind::Stream, PackingKind::Archive),
+            None => true,
         };
-        if found.is_some_and(|found| found.is_packing) {
+        let found = match (self.content, self.params.get("inside")) {
+            (Content::Guess, _) => {
+                formats::recognise(&Head::beginning(unpacked)?).filter(|found| fits(found))
+            }
+            (Content::Format(told), Some(word)) if told.word == packing.word => {
+                Some(formats::format(word)?)
+            }
+            _ => None,
+        };
+        if found.is_some_and(|found| !fits(found)) {
             return Err(Error::invalid("inside: only one packing is taken off"));
         }
         Ok(found.filter(|found| !found.is_plain))
+    }
+
+    /// What is in an archive, which names no other file.
+    pub(crate) fn open_archive(
+        &self,
+        format: &Format,
+        archive: Edge,
+        context: &Context,
+    ) -> Result<Edge> {
+        let name = archive.info().name.clone();
+        let opening = formats::Opening { params: &self.params, files: &formats::Closed, context };
+        let disk = (format.open)(archive, &opening).map_err(|e| e.on(&name))?;
+        Ok(Edge::new(disk, context.pool.clone()))
     }
 
     /// The disk in an image that was packed.

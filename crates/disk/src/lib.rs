@@ -34,10 +34,10 @@ pub use devices::{
 };
 pub use devices::{DeviceKind, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};
-pub use filters::{FilterKind, HOLDS_BACK, kind as filter, tar_member};
+pub use filters::{FilterKind, HOLDS_BACK, kind as filter};
 pub use formats::{
-    BitmapChange, Description, Findings, Format, Measure, NewRoom, Repair, Repaired, Snapshot,
-    SnapshotChange, Upkeep, format, formats,
+    BitmapChange, Description, Findings, Format, Measure, NewRoom, PackingKind, Repair, Repaired,
+    Snapshot, SnapshotChange, Upkeep, format, formats, tar_member,
 };
 pub use gate::{External, check_apart, open_backing, relate, relate_all};
 pub use image::{Content, Image};

@@ -20,6 +20,8 @@ pub struct Opened {
     pub edge: Edge,
     /// The format of the image; `None`: the bytes are the disk.
     pub format: Option<&'static Format>,
+    /// What was named, and its format, where that only holds the image or the disk.
+    pub packed: Option<(Edge, &'static Format)>,
     /// Where the bytes are of all other files that were opened because images name them.
     pub reached: Vec<Storage>,
 }
@@ -73,19 +75,17 @@ fn open_as(
         Some(format) => image.open(format, container.clone(), &gate, context)?,
         None => container.clone(),
     };
-    let inside = match format {
-        Some(format) => image.inside(format, &below)?,
-        None => None,
-    };
-    let (container, below, format) = match inside {
-        Some(inside) => {
-            let disk = image.open_inside(inside, below.clone(), &gate, context)?;
-            (below, disk, Some(inside))
-        }
-        None => (container, below, format),
-    };
+    let packing = format.filter(|format| format.packing.is_some());
+    let packed = packing.map(|packing| (container.clone(), packing));
+    let (mut container, mut below, mut format) = (container, below, format);
+    while let Some(outer) = format
+        && let Some(inside) = image.inside(outer, &below)?
+    {
+        let disk = image.open_inside(inside, below.clone(), &gate, context)?;
+        (container, below, format) = (below, disk, Some(inside));
+    }
     let edge = filters.over(below.clone(), context)?;
-    Ok(Opened { container, below, edge, format, reached: gate.reached() })
+    Ok(Opened { container, below, edge, format, packed, reached: gate.reached() })
 }
 
 /// Opens the disk that was named as the target of a copy, with filters over it; creates it, if it

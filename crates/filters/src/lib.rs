@@ -64,4 +64,3 @@ mod xz;
 pub use filter_kind::FilterKind;
 pub use rate::HOLDS_BACK;
 pub use table::{kind, kinds, open};
-pub use tar::member as tar_member;

@@ -3,7 +3,6 @@
 use device::{param, values};
 
 use crate::FilterKind;
-use crate::kit::part;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "offset",
@@ -17,7 +16,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
         let start = values::size(params, "offset")?.unwrap_or(0);
         let rest = below.info().size.saturating_sub(start);
         let len = values::size(params, "range")?.unwrap_or(rest);
-        part::open(below, start, len)
+        device::part(below, start, len)
     },
     ..FilterKind::PLAIN
 };

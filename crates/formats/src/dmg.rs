@@ -9,7 +9,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "dmg",
     summary: "Apple's disk image: not read, only recognised",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: &[],
     recognises: |head: &Head| {
         trailer(head).is_some_and(|trailer| trailer.starts_with(b"koly\0\0\0\x04"))

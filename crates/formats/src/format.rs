@@ -32,6 +32,15 @@ pub type Repairer = fn(Edge, &Opening<'_>, Repair) -> Result<Repaired>;
 /// nothing.
 pub type BitmapKeeper = fn(Edge, &Opening<'_>, &str, &[BitmapChange<'_>]) -> Result<()>;
 
+/// What only holds a disk or an image. An archive may be in a stream; nothing else is in another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PackingKind {
+    /// A compressed stream.
+    Stream,
+    /// Files, of which one is the disk.
+    Archive,
+}
+
 /// A kind of image.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
@@ -41,8 +50,8 @@ pub struct Format {
     pub summary: &'static str,
     /// Whether the bytes of the container are the disk itself.
     pub is_plain: bool,
-    /// Whether the disk in it may be an image again: it is a compressed stream.
-    pub is_packing: bool,
+    /// The disk in it may be an image again.
+    pub packing: Option<PackingKind>,
     /// The parameters for opening it, for example `snapshot`.
     pub params: &'static [Param],
     /// Whether these are the first and last bytes of one. This is a guess, for reading only, and is

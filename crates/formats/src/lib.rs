@@ -24,6 +24,7 @@ mod raw;
 #[cfg(test)]
 mod scripted;
 pub mod table;
+mod tar;
 mod vdi;
 mod vhdx;
 mod vmdk;
@@ -33,10 +34,11 @@ pub use description::{Description, NamedFile, Snapshot, StoredBitmap, unknown_fe
 pub use files::{Closed, Files, Reference, Role, refusal, refusal_of_guessed};
 pub use format::{
     BackingName, BitmapChange, BitmapKeeper, Creator, DiskMap, Findings, Format, ImageAmender,
-    ImageOpener, ImageResizer, Making, Measure, NewRoom, NewSize, Opening, Rebase, Repair,
-    Repaired, Repairer, SnapshotChange, SnapshotKeeper, Upkeep,
+    ImageOpener, ImageResizer, Making, Measure, NewRoom, NewSize, Opening, PackingKind, Rebase,
+    Repair, Repaired, Repairer, SnapshotChange, SnapshotKeeper, Upkeep,
 };
 pub use head::Head;
 pub use luks::PARAMS as LUKS_PARAMS;
 pub use table::{format, formats, recognise};
+pub use tar::{TarSearch, find_in_tar, member as tar_member};
 pub use vhdx::crc32c;

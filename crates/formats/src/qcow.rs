@@ -23,7 +23,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "qcow",
     summary: "the first version of qcow; read-only",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: &[],
     recognises: |head| head.has(0, MAGIC) && head.has(4, &[0, 0, 0, 1]),
     open,

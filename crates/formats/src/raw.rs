@@ -9,7 +9,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "raw",
     summary: "the bytes of the disk as they are",
     is_plain: true,
-    is_packing: false,
+    packing: None,
     params: &[],
     // Anything may be raw; nothing looks like it.
     recognises: |_| false,

@@ -81,12 +81,12 @@ pub(crate) fn recognise(bytes: &[u8]) {
     let (container, _, context) = container(bytes);
     let Some(format) = formats::recognise(&Head::of(&container).unwrap()) else { return };
     exercise(format, bytes);
-    if !format.is_packing {
+    if format.packing.is_none() {
         return;
     }
     let Some(unpacked) = open(format, container, &context) else { return };
     let Some(head) = said(Head::beginning(&unpacked)) else { return };
-    if let Some(inside) = formats::recognise(&head).filter(|inside| !inside.is_packing)
+    if let Some(inside) = formats::recognise(&head).filter(|inside| inside.packing.is_none())
         && let Some(disk) = open(inside, unpacked, &context)
     {
         read(&disk);

@@ -2,6 +2,7 @@
 //! and documentation about them.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod archives;
 mod attach;
 mod attach_vhost;
 mod bench;

@@ -10,6 +10,7 @@ use disk::{Allocation, Image, Named};
 use transfer::DigestKind;
 use transfer::job::CopyJob;
 
+use crate::archive;
 use crate::arguments::{filters, size};
 use crate::copying::{self, CopyRequest, PlanForm, ProofWish, TargetPromise};
 use crate::failure::{Failure, USAGE};
@@ -24,14 +25,11 @@ const SOURCE: &str = "source";
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     let mut source_image = image::image(matches, "source-format")?;
+    let text = matches.get_one::<String>(SOURCE).map_or("", String::as_str);
     let source = match source_image.format() {
-        None => named(matches, SOURCE)?,
-        Some(_) => {
-            let text = matches.get_one::<String>(SOURCE).map_or("", String::as_str);
-            image::with_params(text, &mut source_image)?
-        }
+        None if archive::entry(text).is_none() => named(matches, SOURCE)?,
+        _ => image::with_params(text, &mut source_image)?,
     };
-    source_image.check()?;
     image::warn_of_unfinished(matches, &source);
     let promise = match image::word(matches, "target-format") {
         Some(_) => TargetPromise::Kept,
@@ -40,6 +38,9 @@ pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
     };
     let target = named(matches, "target")?;
     promise.check_name(&target)?;
+    let params = std::mem::take(&mut source_image.params);
+    let source_image = image::told(source_image, params)?;
+    source_image.check()?;
     let options = options(matches)?;
     let connections = matches.get_one::<u16>("connections").map_or(8, |n| usize::from(*n));
     let format = image::word(matches, "source-format");

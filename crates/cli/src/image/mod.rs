@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use device::{Edge, Error, ErrorKind, Fault, Name, Params, Reach, Use};
-use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack};
+use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, PackingKind, Stack};
 use runtime::Context;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ pub(crate) use unfinished::warn_of_unfinished;
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
 use crate::words::{Words, to_read};
-use crate::{names, patience, sandbox};
+use crate::{archive, names, patience, sandbox};
 
 /// The word that asks for a list.
 const HELP: &str = "help";
@@ -91,7 +91,7 @@ impl Source {
         };
         let mut image = stack.image().clone();
         if let Some(format) = format {
-            let told = Image { params: image.params, ..of_word(format)? };
+            let told = told(of_word(format)?, image.params)?;
             image = Image { ignore_backing: image.ignore_backing, ..told };
         }
         image.external = external(matches);
@@ -172,14 +172,20 @@ impl Source {
         let (image, container) = (self.stack.image(), &opened.container);
         if !matches!(image.content, Content::Guess) {
             let warning = || crate::formats::warning(&self.disk, container, "-f");
-            return Ok(self.unsaid.then(warning).flatten());
+            let is_plain = self.unsaid && opened.packed.is_none();
+            return Ok(is_plain.then(warning).flatten());
         }
         let Some(format) = opened.format else {
             refuse_unknown(&image.params, disk::format("raw")?)?;
             crate::formats::refuse(&self.disk, container)?;
             return Ok(None);
         };
-        refuse_unknown(&image.params, format)?;
+        let packed = opened.packed.as_ref();
+        refuse_unknown(&image.params, packed.map_or(format, |(_, packing)| packing))?;
+        // Nobody who calls qemu-img means a file of an archive.
+        if let Some((archive, _)) = packed.filter(|_| names::is_qemu_img()) {
+            crate::formats::refuse_archive(&self.disk, archive)?;
+        }
         if crate::failure::is_renamed() {
             return Ok(None);
         }
@@ -191,9 +197,15 @@ impl Source {
 }
 
 /// A disk that is named to be read. Parameters that its device does not have, but formats have, are
-/// the image's: `file:disk.luks?passphrase=+FILE`.
+/// the image's: `file:disk.luks?passphrase=+FILE`, and `vm.ova?entry=disk.vmdk`.
 pub(crate) fn with_params(text: &str, image: &mut Image) -> Result<Named, Failure> {
     let mut name = Name::parse(to_read(text))?;
+    if let Name::Path(path) = &name
+        && let Some((path, entry)) = archive::entry(path)
+    {
+        image.params.set("entry", entry)?;
+        return Ok(Named::of(&Name::Path(path.to_owned()))?);
+    }
     let named = Named::of(&name);
     let Name::Device { params, .. } = &mut name else { return Ok(named?) };
     if named.is_ok() {
@@ -207,6 +219,19 @@ pub(crate) fn with_params(text: &str, image: &mut Image) -> Result<Named, Failur
     // Where it is wrong all the same, this is the error with the user's words.
     let rest = Named::of(&name);
     if rest.is_err() { Ok(named?) } else { Ok(rest?) }
+}
+
+/// With parameters that the disk's name has. Where one names a file in an archive, it is the format
+/// of that file that was named.
+pub(crate) fn told(image: Image, params: Params) -> device::Result<Image> {
+    let format = image.format();
+    let is_archive = format.is_some_and(|known| known.packing == Some(PackingKind::Archive));
+    let mut image = Image { params, ..image };
+    if image.params.contains("entry") && !is_archive {
+        image.params.set("inside", format.map_or("raw", |format| format.word))?;
+        image.content = Image::of("tar")?.content;
+    }
+    Ok(image)
 }
 
 /// Parameters that a format which was guessed does not have.

@@ -178,8 +178,12 @@ fn of_image(
     };
     let chain = chain.into_iter().map(disk::Described::refuse_unknown);
     let chain = chain.collect::<device::Result<Vec<_>>>()?;
-    if let Some(first) = chain.first().filter(|first| source.unsaid && first.format.is_plain) {
-        formats::refuse(disk, &first.container)?;
+    if let Some(first) = chain.first().filter(|_| source.unsaid) {
+        match &first.archive {
+            Some(archive) if is_qemu_img() => formats::refuse_archive(disk, archive)?,
+            None if first.format.is_plain => formats::refuse(disk, &first.container)?,
+            _ => {}
+        }
     }
     output::finish(|out| {
         if json {

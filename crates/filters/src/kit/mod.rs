@@ -7,7 +7,6 @@ pub(crate) mod kind;
 pub(crate) mod listing;
 pub(crate) mod outlet;
 pub(crate) mod params;
-pub(crate) mod part;
 pub(crate) mod store;
 #[cfg(test)]
 pub(crate) mod tested;

@@ -13,7 +13,6 @@ use std::ops::Range;
 use device::{Edge, Error, Params, Result, param, values};
 
 use crate::FilterKind;
-use crate::kit::part;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "partition",
@@ -29,7 +28,7 @@ pub(crate) const KIND: FilterKind = FilterKind {
     example: "serve --filter=partition file disk.img partition=1 --run 'nbdinfo \"$uri\"'",
     open: |params, below, _| {
         let (start, len) = find(params, &below)?;
-        part::open(below, start, len)
+        device::part(below, start, len)
     },
     ..FilterKind::PLAIN
 };

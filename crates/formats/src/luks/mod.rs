@@ -50,7 +50,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "luks",
     summary: "an encrypted disk, LUKS1 or LUKS2",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: PARAMS,
     recognises: |head: &Head| head.has(0, MAGIC),
     open,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use ::device::{Device, Edge, Error, Param, Result, param, values};
 use runtime::Context;
 
-use crate::{Description, Format, Head, Opening, Upkeep};
+use crate::{Description, Format, Head, Opening, PackingKind, Upkeep};
 
 use cursor::Unpack;
 use index::Index;
@@ -56,7 +56,7 @@ const fn format(
         word,
         summary,
         is_plain: false,
-        is_packing: true,
+        packing: Some(PackingKind::Stream),
         params: PARAMS,
         recognises,
         open,

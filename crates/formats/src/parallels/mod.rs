@@ -20,7 +20,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "parallels",
     summary: "Parallels' expanding disk; read-only",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: &[],
     recognises: |head| head.has(0, OLD) || head.has(0, NEW),
     open,

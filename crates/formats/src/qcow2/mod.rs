@@ -41,7 +41,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "qcow2",
     summary: "QEMU's own: clusters, backing images, snapshots, compression",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: PARAMS,
     recognises: |head| header::begins(head.first()),
     open: |container, opening| open::open(container, opening),

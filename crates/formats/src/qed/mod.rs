@@ -20,7 +20,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "qed",
     summary: "QED; read-only",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: &[],
     recognises: |head| head.has(0, MAGIC),
     open,

@@ -27,7 +27,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "vdi",
     summary: "VirtualBox's disk image",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: &[],
     recognises: |head: &Head| head.has(header::SIGNATURE_AT, &header::SIGNATURE),
     open,

@@ -35,7 +35,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "vhdx",
     summary: "VHDX, the disk image of Hyper-V",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: &[],
     recognises: |head| head.has(0, header::COOKIE),
     open,

@@ -26,7 +26,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "vmdk",
     summary: "VMware's format: sparse, flat, split, streamOptimized",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: &[],
     recognises,
     open: open::open,

@@ -28,7 +28,7 @@ pub(crate) const FORMAT: Format = Format {
     word: "vpc",
     summary: "VHD, the disk image of Virtual PC, Hyper-V and Azure",
     is_plain: false,
-    is_packing: false,
+    packing: None,
     params: &[],
     recognises: header::recognises,
     open,

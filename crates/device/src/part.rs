@@ -1,11 +1,11 @@
-//! A part of a disk as a disk: for the filters that show one.
+//! A part of a disk as a disk: for filters and formats that show one.
 //!
 //! Adds the part's start to every offset on the way down, and subtracts it from maps and places on
 //! the way back. Nothing outside the part is ever reached.
 
 use std::sync::Arc;
 
-use device::{
+use crate::{
     Device, Done, Edge, Error, Filter, Filtered, Operation, Outcome, Over, Passes, Result,
 };
 
@@ -20,7 +20,7 @@ struct Part {
 ///
 /// # Errors
 /// They do not all lie in the disk below.
-pub(crate) fn open(below: Edge, start: u64, len: u64) -> Result<Arc<dyn Device>> {
+pub fn part(below: Edge, start: u64, len: u64) -> Result<Arc<dyn Device>> {
     let size = below.info().size;
     if start > size || len > size - start {
         let action = format!("range {start}+{len} is beyond the end of the disk ({size} bytes)");

@@ -1,0 +1,109 @@
+//! Disks in archives: an OVA, a tar, and a layer of a container image with a disk (containerDisk).
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use blackbox::run::{ferry, ours, run, text};
+use blackbox::temp::TempDir;
+
+/// `disk.raw`, and images of it: `one.vmdk`, as an OVA has it, and `two.qcow2`.
+fn images(temp: &TempDir) -> impl Fn(&str) -> String + use<> {
+    let directory = temp.path().to_owned();
+    let path = move |name: &str| text(&directory.join(name)).to_owned();
+    let raw = path("disk.raw");
+    ferry(["copy", "-q", "sparse-random:9M?seed=4&percent=60&runlength=100K", &raw]).succeeded();
+    let stream = ["convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=streamOptimized", &raw];
+    ferry([&stream[..], &[&path("one.vmdk")]].concat()).succeeded();
+    ferry(["convert", "-f", "raw", "-O", "qcow2", &raw, &path("two.qcow2")]).succeeded();
+    fs::write(path("vm.ovf"), "a machine").unwrap();
+    path
+}
+
+/// Packs files of the directory.
+fn pack(temp: &TempDir, archive: &str, options: &[&str], files: &[&str]) {
+    let mut tar = Command::new("tar");
+    run(tar.current_dir(temp.path()).args(options).args(["-cf", archive]).args(files)).succeeded();
+}
+
+fn are_same(a: &str, b: &str) -> bool {
+    fs::read(Path::new(a)).unwrap() == fs::read(Path::new(b)).unwrap()
+}
+
+#[test]
+fn the_disk_in_an_archive_is_found_by_itself_or_by_its_name() {
+    let temp = TempDir::new();
+    let path = images(&temp);
+    pack(&temp, "vm.ova", &["--format=ustar"], &["vm.ovf", "one.vmdk"]);
+    pack(&temp, "two.ova", &[], &["vm.ovf", "one.vmdk", "two.qcow2"]);
+    let out = path("out.raw");
+    let chosen = path("two.ova?entry=two.qcow2");
+    let by_device = format!("file:{}", path("two.ova?entry=one.vmdk"));
+    let one: &[&[&str]] = &[
+        &["convert", &path("vm.ova")],
+        &["convert", &chosen],
+        &["convert", "-f", "qcow2", &chosen],
+        &["convert", &by_device],
+        &["copy", "-q", "-f", "qcow2", &chosen],
+    ];
+    for words in one {
+        ferry([*words, &[&out]].concat()).succeeded();
+        assert!(are_same(&out, &path("disk.raw")), "{words:?}");
+        fs::remove_file(&out).unwrap();
+    }
+    // Without a format it is copied as it is in there.
+    ferry(["copy", "-q", &chosen, &out]).succeeded();
+    assert!(are_same(&out, &path("two.qcow2")));
+    let shown = ferry(["info", &chosen]);
+    let shown = shown.succeeded();
+    assert!(shown.contains("file format: qcow2") && shown.contains("9 MiB"), "{shown}");
+}
+
+#[test]
+fn what_is_not_one_disk_of_an_archive_is_refused_and_nothing_is_made() {
+    let temp = TempDir::new();
+    let path = images(&temp);
+    pack(&temp, "vm.ova", &[], &["vm.ovf", "one.vmdk"]);
+    pack(&temp, "two.ova", &[], &["vm.ovf", "one.vmdk", "two.qcow2"]);
+    pack(&temp, "none.tar", &[], &["vm.ovf"]);
+    let cut = fs::read(path("vm.ova")).unwrap();
+    fs::write(path("cut.ova"), &cut[..cut.len() / 2]).unwrap();
+    let out = path("out.raw");
+    for (name, words, said) in [
+        ("two.ova", &["convert"][..], "names one of `one.vmdk`, `two.qcow2`"),
+        ("none.tar", &["convert"], "no file that is a disk"),
+        ("vm.ova?entry=three.vmdk", &["convert"], "no file `three.vmdk`"),
+        ("vm.ova?entry=vm.ovf", &["convert", "-f", "qcow2"], "vm.ova"),
+        ("cut.ova", &["convert"], "the tar archive has a file of"),
+        ("two.qcow2", &["convert", "-f", "tar"], "the tar archive"),
+    ] {
+        let name = path(name);
+        let failed = ferry([words, &[&name, &out]].concat());
+        let failed = failed.failed();
+        assert!(failed.contains(said), "{name}: {failed}");
+        assert!(!Path::new(&out).exists(), "{name}");
+    }
+    // What qemu-img's callers mean is never a file in an archive.
+    for words in [&["convert", &path("vm.ova"), &out][..], &["info", &path("vm.ova")]] {
+        let refused = run(ours(["as", "qemu-img"]).args(words));
+        assert!(refused.stderr.contains("is an OVA"), "{refused:?}");
+        assert!(!refused.status.success() && !Path::new(&out).exists());
+    }
+}
+
+#[test]
+fn the_disk_of_a_container_image_is_found_in_its_layer() {
+    let temp = TempDir::new();
+    let path = images(&temp);
+    fs::create_dir(path("disk")).unwrap();
+    fs::rename(path("two.qcow2"), path("disk/downloaded")).unwrap();
+    // With and without an entry for the directory.
+    pack(&temp, "layer.tar", &[], &["disk"]);
+    pack(&temp, "packed.tar.gz", &["-z"], &["./disk/downloaded"]);
+    for name in ["layer.tar", "packed.tar.gz"] {
+        let out = path("out.raw");
+        ferry(["convert", &path(name), &out]).succeeded();
+        assert!(are_same(&out, &path("disk.raw")), "{name}");
+        fs::remove_file(&out).unwrap();
+    }
+}
