@@ -11,9 +11,11 @@ use std::process::{Child, Command, Stdio};
 
 use blackbox::eventually;
 use blackbox::peers::{find, peer, skip_environment};
-use blackbox::run::{Job, ours, program, run};
+use blackbox::run::{Job, measured, ours, program, run};
 use blackbox::temp::{TempDir, pattern};
 use rustix::process::Signal;
+
+use crate::http::nginx::Nginx;
 
 const ID: &str = "AKIDOFATEST";
 const SECRET: &str = "0b5ec7e75ec2e75ec2e75ec2e75ec2ea";
@@ -119,6 +121,35 @@ fn images_go_up_in_one_pass_where_their_form_allows_it() {
         let words = ["compare", "-f", "raw", "-F", format, source];
         run(program(&qemu_img, words).arg(store.object(key))).succeeded();
     }
+}
+
+/// The bytes of the image do not fit into the memory that is allowed, and in a sandbox no file can be
+/// written.
+#[test]
+fn an_image_goes_from_https_into_another_form_in_the_store_in_one_pass() {
+    const MOST: u64 = 200 << 20;
+    let Some(store) = Gateway::start() else { return };
+    let tls = "ssl_certificate %TEMP%/cert.pem; ssl_certificate_key %TEMP%/key.pem;";
+    let Some(web) = Nginx::start_with("ssl", tls, "") else { return };
+    let (raw, image) = (store.temp.join("disk"), web.file("vm.qcow2", b""));
+    let (raw, image) = (raw.to_str().unwrap(), image.to_str().unwrap());
+    let disk = "sparse-random:400M?seed=7&percent=75&random-content=true";
+    run(&mut ours(["copy", "-q", disk, raw])).succeeded();
+    run(&mut ours(["convert", "-f", "raw", "-O", "qcow2", raw, image])).succeeded();
+    assert!(fs::metadata(image).unwrap().len() > MOST);
+    let ca = web.temp().join("cert.pem");
+    let url = format!("https://127.0.0.1:{}/vm.qcow2", web.port());
+    let source = format!("http:?cainfo={}&url={url}", ca.display());
+    let words = ["convert", "--sandbox=require", "-f", "qcow2", "-O", "vmdk"];
+    let mut up = store.ours(words);
+    up.args(["-o", "subformat=streamOptimized", &source, "s3://disks/vm.vmdk"]);
+    measured(up.env("TMPDIR", "/nonexistent")).fits_in(MOST).succeeded();
+    assert_eq!(store.unfinished(), 0);
+    let compared = ["compare", "-f", "raw", "-F", "vmdk", raw, "s3://disks/vm.vmdk"];
+    run(&mut store.ours(compared)).succeeded();
+    let Some(qemu_img) = peer("qemu-img") else { return };
+    let words = ["compare", "-f", "raw", "-F", "vmdk", raw];
+    run(program(&qemu_img, words).arg(store.object("vm.vmdk"))).succeeded();
 }
 
 #[test]

@@ -4,5 +4,5 @@ mod habits;
 mod hostile;
 mod letting_in;
 mod memory;
-mod nginx;
+pub(crate) mod nginx;
 mod verbs;
