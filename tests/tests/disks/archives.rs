@@ -91,6 +91,33 @@ fn what_is_not_one_disk_of_an_archive_is_refused_and_nothing_is_made() {
     }
 }
 
+/// The archive is not taken for the file in it, whose name a verb that writes was given.
+#[test]
+fn no_verb_changes_an_archive_whose_file_is_named() {
+    let temp = TempDir::new();
+    let path = images(&temp);
+    pack(&temp, "two.ova", &[], &["disk.raw", "two.qcow2"]);
+    let before = fs::read(path("two.ova")).unwrap();
+    let (raw, image) = (path("two.ova?entry=disk.raw"), path("two.ova?entry=two.qcow2"));
+    let words: &[&[&str]] = &[
+        &["resize", &raw, "1G"],
+        &["resize", "--shrink", &raw, "1M"],
+        &["resize", "-f", "raw", &raw, "1G"],
+        &["resize", "-f", "qcow2", &image, "1G"],
+        &["check", "-r", "all", &image],
+        &["bitmap", "--add", &image, "b"],
+        &["snapshot", "-c", "s", &image],
+        &["amend", "-f", "qcow2", "-o", "lazy_refcounts=on", &image],
+        &["commit", "-f", "qcow2", &image],
+        &["rebase", "-f", "qcow2", "-b", "", &image],
+        &["convert", "-n", "-O", "raw", &path("disk.raw"), &raw],
+    ];
+    for words in words {
+        assert!(!run(&mut ours(*words)).status.success(), "{words:?}");
+        assert!(fs::read(path("two.ova")).unwrap() == before, "{words:?}");
+    }
+}
+
 #[test]
 fn the_disk_of_a_container_image_is_found_in_its_layer() {
     let temp = TempDir::new();

@@ -122,6 +122,12 @@ impl Source {
         if self.read_only {
             return Err(Failure::new(format!("{}: read-only=on: it is not changed", self.disk)));
         }
+        let image = self.stack.image();
+        // Whatever it is: the archive itself is not meant.
+        if image.params.contains("entry") {
+            let what = "a file in an archive is not changed where it lies; copy it out of there";
+            return Err(Failure::new(format!("{}: {what}", self.disk)));
+        }
         self.image()
     }
 
