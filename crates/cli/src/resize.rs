@@ -116,10 +116,11 @@ fn is_image(seen: Option<&str>) -> bool {
     format.is_some_and(|format| format.upkeep.resize.is_some())
 }
 
-/// The format of which its bytes look.
+/// The format of which its bytes look. An archive is no disk that has a length.
 fn looks_like(source: &Source) -> Result<Option<&'static str>, Failure> {
     let options = OpenOptions { lock: false, ..OpenOptions::read_only() };
     let opened = disk::open(&source.disk, &Stack::default(), &options, &Context::default())?;
+    formats::refuse_archive(&source.disk, &opened.edge)?;
     Ok(formats::known(&opened.edge)?)
 }
 

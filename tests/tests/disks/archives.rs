@@ -103,6 +103,7 @@ fn no_verb_changes_an_archive_whose_file_is_named() {
         &["resize", &raw, "1G"],
         &["resize", "--shrink", &raw, "1M"],
         &["resize", "-f", "raw", &raw, "1G"],
+        &["resize", &path("two.ova"), "1G"],
         &["resize", "-f", "qcow2", &image, "1G"],
         &["check", "-r", "all", &image],
         &["bitmap", "--add", &image, "b"],
