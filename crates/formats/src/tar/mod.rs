@@ -1,10 +1,10 @@
-//! Archives of tar: a file in one is the disk, or an image of it. An OVA is one, and so is a layer of
-//! a container image with a disk (KubeVirt's containerDisk).
+//! Archives of tar: a file in one is the disk, or an image of it. An OVA is one, and so is a layer
+//! of a container image with a disk (KubeVirt's containerDisk).
 //!
 //! Opening walks the archive from header to header, and takes the first file of the name that is
 //! asked for; without a name the only one that is a disk, by its ending or because it lies in
-//! `/disk`. It checks a header before using it: its checksum, its numbers, and that the file lies in
-//! the archive. It refuses compressed archives and files that are stored sparse.
+//! `/disk`. It checks a header before using it: its checksum, its numbers, and that the file lies
+//! in the archive. It refuses compressed archives and files that are stored sparse.
 
 mod header;
 
