@@ -30,7 +30,7 @@ pub enum PointKind {
 pub struct SocketOptions {
     /// Memory of machines is taken, too, that its owner can shorten.
     pub is_unsealed: bool,
-    /// The serial number that machines see, at most [`SERIAL`] bytes; empty: the name of the export.
+    /// The serial number that machines see, at most 20 bytes; empty: the name of the export.
     pub serial: String,
 }
 

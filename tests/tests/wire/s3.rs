@@ -123,8 +123,8 @@ fn images_go_up_in_one_pass_where_their_form_allows_it() {
     }
 }
 
-/// The bytes of the image do not fit into the memory that is allowed, and in a sandbox no file can be
-/// written.
+/// The bytes of the image do not fit into the memory that is allowed, and in a sandbox no file
+/// can be written.
 #[test]
 fn an_image_goes_from_https_into_another_form_in_the_store_in_one_pass() {
     const MOST: u64 = 200 << 20;
