@@ -26,5 +26,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<disks::DiskServer>()?;
     module.add_function(wrap_pyfunction!(disks::copy_disk, module)?)?;
     module.add_function(wrap_pyfunction!(disks::compare_disks, module)?)?;
+    module.add_function(wrap_pyfunction!(disks::info, module)?)?;
+    module.add_function(wrap_pyfunction!(disks::measure, module)?)?;
+    module.add_function(wrap_pyfunction!(disks::check, module)?)?;
+    module.add_function(wrap_pyfunction!(disks::create, module)?)?;
+    module.add_function(wrap_pyfunction!(disks::resize, module)?)?;
+    module.add_function(wrap_pyfunction!(disks::bitmap, module)?)?;
+    module.add_function(wrap_pyfunction!(disks::digest_disk, module)?)?;
     Ok(())
 }

@@ -15,6 +15,7 @@
 
 from . import nbd
 from ._disks import Comparison, Disk, Error, Extent, compare, convert, copy, open, serve
+from ._images import Measure, bitmap, check, create, digest, info, measure, resize
 from ._native import __version__
 from .aio import Connection, connect
 
@@ -24,12 +25,20 @@ __all__ = [
     "Disk",
     "Error",
     "Extent",
+    "Measure",
     "__version__",
+    "bitmap",
+    "check",
     "compare",
     "connect",
     "convert",
     "copy",
+    "create",
+    "digest",
+    "info",
+    "measure",
     "nbd",
     "open",
+    "resize",
     "serve",
 ]

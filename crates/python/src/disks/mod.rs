@@ -1,13 +1,15 @@
 //! Disks by name: anything that the command line can name, opened by the crate `disk`.
 //!
 //! - `naming.rs`: which disk, and how its bytes are understood. `open.rs`: one that is open.
-//! - `copying.rs`, `comparing.rs`: two of them. `serving.rs`: one over NBD.
+//! - `copying.rs`, `comparing.rs`: two of them. `images.rs`: what verbs do with one. `serving.rs`:
+//!   one over NBD.
 //!
 //! Nothing is guessed for writing. Waiting calls release the interpreter, and an exception from
 //! `progress`, or Ctrl-C, stops a long operation.
 
 mod comparing;
 mod copying;
+mod images;
 mod naming;
 mod open;
 mod serving;
@@ -22,6 +24,7 @@ use rustix::io::Errno;
 
 pub(crate) use comparing::compare_disks;
 pub(crate) use copying::copy_disk;
+pub(crate) use images::{bitmap, check, create, digest_disk, info, measure, resize};
 pub(crate) use naming::Naming;
 pub(crate) use open::{Disk, Extents};
 pub(crate) use serving::DiskServer;
