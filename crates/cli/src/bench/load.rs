@@ -11,7 +11,7 @@ use device::{
     Buffer, BufferPool, Completed, Edge, EdgeLane, Error, ErrorKind, Fault, Operation, Slice,
 };
 use runtime::{SPREAD_STEP, TimeBuckets, spread_bits, to_usize};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::order::PlaceOrder;
 
@@ -19,6 +19,8 @@ use super::order::PlaceOrder;
 pub(super) const TIMES: TimeBuckets = TimeBuckets { first: 10, last: 38, bits: 4 };
 /// How often a lane is asked before its thread sleeps: a sleep and a wake-up cost more.
 const LOOKS: u32 = 64;
+/// How long it sleeps at most, before it looks whether another one has failed.
+const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -238,10 +240,12 @@ impl Worker {
     fn run(mut self, stop: &AtomicBool) -> Result<Tally, Error> {
         let mut lines = std::mem::take(&mut self.lines);
         let (mut ended, mut idle) = (Vec::new(), 0);
-        while !lines.iter().all(|line| line.is_idle() && self.is_over(line, stop)) {
+        // After a failure of another one nothing in flight is waited for.
+        while !stop.load(Relaxed) && !lines.iter().all(|line| line.is_idle() && self.is_over(line))
+        {
             let mut moved = false;
             for line in &mut lines {
-                while !self.is_over(line, stop)
+                while !self.is_over(line)
                     && let Some(slot) = line.free.pop()
                 {
                     self.send(line, slot);
@@ -266,12 +270,11 @@ impl Worker {
     }
 
     /// Whether nothing more is to be sent on a connection.
-    fn is_over(&self, line: &Line, stop: &AtomicBool) -> bool {
-        stop.load(Relaxed)
-            || match self.load.amount {
-                Amount::Time(time) => self.began.elapsed() >= time,
-                Amount::Requests(count) => line.next.0 >= count,
-            }
+    fn is_over(&self, line: &Line) -> bool {
+        match self.load.amount {
+            Amount::Time(time) => self.began.elapsed() >= time,
+            Amount::Requests(count) => line.next.0 >= count,
+        }
     }
 
     fn send(&mut self, line: &mut Line, slot: usize) {
@@ -315,7 +318,7 @@ impl Worker {
     }
 }
 
-/// Sleeps until one of the connections can go on.
+/// Sleeps until one of the connections can go on, or for a while.
 fn wait(lines: &[Line]) -> Result<(), Error> {
     let ends = lines.iter().flat_map(|line| line.lane.waits_on());
     let mut fds: Vec<_> = ends
@@ -326,7 +329,7 @@ fn wait(lines: &[Line]) -> Result<(), Error> {
             PollFd::from_borrowed_fd(fd, flags)
         })
         .collect();
-    match poll(&mut fds, None) {
+    match poll(&mut fds, Some(&SLEEP)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(Error::os("wait for the disk", e)),
     }

@@ -62,7 +62,8 @@ fn arguments(command: Command) -> Command {
         )
         .arg(
             value("--pattern BYTE", "With --write: write this byte [default: random bytes]")
-                .value_parser(value_parser!(u8)),
+                .value_parser(value_parser!(u8))
+                .requires("write"),
         )
         .arg(
             value("-d, --depth N,...", "Requests in flight on each connection [default: 1,32]")
