@@ -8,7 +8,7 @@ use std::sync::Arc;
 use device::{Buffer, ErrorKind, Fault, Operation, Outcome, ZeroFlags};
 use script::{Server, data, finish, offer, plain, read, several, simple, structured};
 use trial::BlockingCalls;
-use wire::{Command, CommandFlags, ServerPolicy, TransmissionFlags};
+use wire::{Command, CommandFlags, ReplyWriter, ServerPolicy, StatusExtent, TransmissionFlags};
 
 const SIZE: u64 = 1 << 20;
 
@@ -73,6 +73,40 @@ fn check_40_nothing_is_sent_that_was_not_offered() {
     }
     assert_eq!(device.info().lanes.map_or(0, std::num::NonZeroUsize::get), 1);
     assert!(log.lock().unwrap().is_empty(), "{:?}", log.lock().unwrap());
+}
+
+#[test]
+fn a_server_that_sends_all_extents_of_a_range_is_asked_for_those_that_are_used() {
+    const DISK: u64 = 64 << 20;
+    let sent = Arc::new(std::sync::Mutex::new((0, 0)));
+    let count = sent.clone();
+    let server = Server::start(offer(DISK), structured(), move |mut client| {
+        while let Some((request, _)) = client.request() {
+            let (first, last) = (request.offset >> 12, (request.offset + request.length) >> 12);
+            let teeth = (first..last).map(|at| StatusExtent { length: 4096, flags: at % 2 * 3 });
+            let mut sent = count.lock().unwrap();
+            (sent.0, sent.1) = (sent.0 + 1, sent.1 + (last - first));
+            let mut out = Vec::new();
+            let context = client.session.contexts[0].0;
+            let writer = ReplyWriter::new(client.session.mode, &request);
+            writer.block_status(context, teeth, usize::MAX, true, &mut out);
+            client.send(&out);
+        }
+    });
+    let device = server.open();
+    let (mut at, mut extents) = (0, Vec::new());
+    while at < DISK {
+        let mut more = Vec::new();
+        device.resolve(at, DISK - at, 64, &mut more).unwrap();
+        at = more.last().unwrap().end();
+        extents.extend(more);
+    }
+    assert_eq!(extents.len(), 16384);
+    assert!(extents.iter().zip(0..).all(|(extent, n)| {
+        (extent.start, extent.len, extent.kind.reads_zero()) == (n << 12, 4096, n % 2 == 1)
+    }));
+    let (requests, told) = *sent.lock().unwrap();
+    assert!(requests <= 260 && told <= 3 * 16384, "{requests} requests, {told} extents");
 }
 
 #[test]

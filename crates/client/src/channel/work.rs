@@ -263,7 +263,7 @@ impl Work {
             }
             Self::Status { context, offset, end, max, .. } => {
                 let (start, end) = outward(offset, end - offset, session);
-                let length = (end - start).min(habits.effect(session).max(block(session)));
+                let length = (end - start).min(habits.status(max, session));
                 let flags = if max == 1 { CommandFlags::REQ_ONE } else { none };
                 let one = session.contexts.len() > 1 && takes_contexts(session);
                 let context = one.then_some(context);
@@ -343,12 +343,18 @@ impl Work {
         habits: &mut Habits,
     ) -> Step {
         match answer {
-            Ok(statuses) => self.succeeded(ask, &statuses, session),
+            Ok(statuses) => self.succeeded(ask, &statuses, session, habits),
             Err(e) => self.refused(ask, e, session, habits),
         }
     }
 
-    fn succeeded(mut self, ask: &Ask, statuses: &[ContextStatus], session: &Negotiated) -> Step {
+    fn succeeded(
+        mut self,
+        ask: &Ask,
+        statuses: &[ContextStatus],
+        session: &Negotiated,
+        habits: &mut Habits,
+    ) -> Step {
         match self {
             Self::Flush | Self::Write { .. } => DONE,
             Self::Read { buffer, .. } => Step::Ended(Ok(Outcome::Read(buffer))),
@@ -362,6 +368,7 @@ impl Work {
                     // `PendingReply` has checked that no context is missing.
                     return failed(odd("block status without its context").at(offset));
                 };
+                habits.told(&status.extents, max);
                 let said = (ask.offset, &*status.extents);
                 let range = (offset, end);
                 Step::Ended(if is_map {
