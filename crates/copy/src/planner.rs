@@ -2,9 +2,9 @@
 //!
 //! It asks the source for its map, many extents a request and ahead of the copying, and follows a
 //! list where there is one. Workers never see what it leaves out. A map that costs more than it
-//! saves is queried no more, or seldom: ranges that are not queried are read. So is a file in which
-//! holes of a few KiB lie between data: one long read costs less than many short ones, and the
-//! zeroes are found in what was read.
+//! saves is queried no more, or seldom: ranges that are not queried are read. So is a file, also
+//! one that this machine serves, in which holes of a few KiB lie between data: one long read costs
+//! less than many short ones, and the zeroes are found in what was read.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -189,11 +189,12 @@ impl<'scope, 'env> Planner<'scope, 'env> {
         Ok(false)
     }
 
-    /// Whether the source is a file, in which reading a hole costs no more than zeroing memory, and
-    /// holes that are read are found again. Elsewhere each byte that is read is moved.
+    /// Whether the source is a file, in which reading a hole costs no more than zeroing memory, or
+    /// near, and holes that are read are found again. Elsewhere each byte that is read is moved.
     fn finds_teeth(&self) -> bool {
-        let pair = &self.job.pair;
-        pair.source.info().flat.is_some() && pair.sizes.granularity.is_some_and(|g| g <= TOOTH)
+        let (pair, source) = (&self.job.pair, self.job.pair.source.info());
+        let is_cheap = source.flat.is_some() || source.abilities.near;
+        is_cheap && pair.sizes.granularity.is_some_and(|g| g <= TOOTH)
     }
 
     /// Measures what reading costs, before a map is judged to cost more.

@@ -66,6 +66,9 @@ pub struct Abilities {
     /// them, or because it is a plugin, whose map may cost more than the read: callers must not
     /// look up the map on their own before they read.
     pub observed: bool,
+    /// Some KiB more in a read cost less than another read: nothing lies between but a socket of
+    /// this machine.
+    pub near: bool,
 }
 
 impl Abilities {
@@ -88,6 +91,7 @@ impl Abilities {
         hides_fua: false,
         whole_blocks: false,
         observed: false,
+        near: false,
     };
 
     /// Reading and flushing, and, if `write`, all that changes a disk: each at once and by the

@@ -260,8 +260,9 @@ impl Info {
         let info = below.info().clone();
         // It may hold operations back, or let one pass at a time.
         let order = if info.order == Order::Any { Order::Any } else { Order::OneByOne };
-        // It may store or change what passes: zeroes that are to be written go through it as data.
-        let abilities = Abilities { written_zero: false, ..info.abilities };
+        // It may store or change what passes, or let it pass slowly: zeroes that are to be written
+        // go through it as data, and bytes may have a cost.
+        let abilities = Abilities { written_zero: false, near: false, ..info.abilities };
         // It has no lanes of its own, so their number is not limited.
         Self { lanes: None, order, abilities, ..info }
     }

@@ -36,6 +36,12 @@ impl ReadyConnection {
     pub fn session(&self) -> &Negotiated {
         &self.session
     }
+
+    /// Whether the server is on this machine.
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        matches!(self.stream.peer(), device::Peer::Unix { .. })
+    }
 }
 
 /// Connects to the export that `target` names, for use; within `limit`, if that is shorter than the

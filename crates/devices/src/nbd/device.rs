@@ -67,7 +67,8 @@ impl NbdDevice {
         wishes: Wishes,
         apart: bool,
     ) -> Result<Self> {
-        let info = info(first.session(), upstream.name(), wishes);
+        let mut info = info(first.session(), upstream.name(), wishes);
+        info.abilities.near = first.is_near();
         let reads = !info.abilities.write;
         let connections = Arc::new(Connections::new(upstream.clone(), first, reads)?);
         let longest_effect = connections.longest_effect();
