@@ -1,5 +1,6 @@
 //! Which pages of a file lie in the page cache: how many of a range, and in what state, by
-//! cachestat(2) (Linux 6.5); which of them, and how many where cachestat is missing, by mincore(2).
+//! cachestat(2) (Linux 6.5); which of them where that does not show it, and how many where
+//! cachestat is missing, by mincore(2).
 //!
 //! The system tells only the owner of a file, and users who may write it; for all other files this
 //! returns an error, never a guess. Nothing is read, so nothing comes into the cache. Uses `unsafe`
@@ -20,6 +21,9 @@ use rustix::param::page_size;
 const CACHESTAT: libc::c_long = 451;
 /// Bytes that are mapped at a time.
 const MAPPED: u64 = 1 << 30;
+/// Bytes of which cachestat says whether all or none are in memory: in a file with holes most are
+/// alike, and a mapping costs as much as many such calls.
+const ALIKE: u64 = 256 << 10;
 
 /// Whether the system has no cachestat: before Linux 6.5, and under seccomp.
 static MISSING: AtomicBool = AtomicBool::new(false);
@@ -91,7 +95,25 @@ pub fn count(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Pages> {
 /// As for [`count`].
 pub fn which(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Vec<bool>> {
     let mut pages = Vec::new();
-    each_page(fd, offset, len, |_, resident| pages.push(resident))?;
+    let end = offset.saturating_add(len);
+    let mut at = offset;
+    while at < end {
+        let rest = end - at;
+        let n = (ALIKE - at % ALIKE).min(rest);
+        let all = touched(at, n);
+        match cachestat(fd, at, n) {
+            Ok(Counts { cached, .. }) if cached == 0 || cached >= all => {
+                let all = usize::try_from(all).unwrap_or(usize::MAX);
+                pages.resize(pages.len().saturating_add(all), cached > 0);
+                at += n;
+            }
+            told => {
+                let n = if told.is_ok() { n } else { rest };
+                each_page(fd, at, n, |_, resident| pages.push(resident))?;
+                at += n;
+            }
+        }
+    }
     Ok(pages)
 }
 
@@ -212,6 +234,19 @@ mod tests {
             assert!(states.dirty <= 8);
         }
         assert_eq!(count(file.as_fd(), page - 1, 2).unwrap().cached, 2);
+    }
+
+    #[test]
+    fn what_is_known_of_a_whole_piece_is_what_mincore_says_of_its_pages() {
+        let file = file(70);
+        let size = 4 * ALIKE;
+        rustix::fs::ftruncate(&file, size).unwrap();
+        rustix::io::pwrite(&file, &vec![1; 1 << 18], 3 * ALIKE).unwrap();
+        for (offset, len) in [(0, size), (1, size), (ALIKE - 1, ALIKE + 2), (5000, 2 * ALIKE)] {
+            let mut pages = Vec::new();
+            each_page(file.as_fd(), offset, len, |_, resident| pages.push(resident)).unwrap();
+            assert_eq!(which(file.as_fd(), offset, len).unwrap(), pages, "{offset} {len}");
+        }
     }
 
     #[test]
