@@ -132,6 +132,33 @@ fn through(mounted: &Mounted, filters: &[&str], is_proxy: bool) {
 }
 
 #[test]
+fn a_frozen_overlay_stops_only_those_who_write() {
+    let Some(mounted) = Mounted::new("ext4", 128 * MIB) else { return };
+    let serve = Serve::exports(&[("slow", "memory:8M"), ("mem", "memory:1M")]);
+    let server = serve.option("--filter=cow").environment("TMPDIR", mounted.path()).start();
+    let mut readers: Vec<_> =
+        (0..others()).map(|_| server.session(Mode::Structured, "mem")).collect();
+    let mut writer = server.session(Mode::Structured, "slow");
+    // The overlay has the block already.
+    writer.write(0, &[1; 64 << 10]);
+    let Some(freeze) = Frozen::new(mounted.path()) else { return };
+    let writes: Vec<_> =
+        (0..8).map(|at| writer.send(&Request::write(at * 4096, &[2; 4096]))).collect();
+    thread::sleep(Duration::from_millis(50));
+    for reader in &mut readers {
+        assert_eq!(reader.read(0, 100_000).map(|bytes| bytes.len()), Ok(100_000));
+    }
+    server.session(Mode::Structured, "mem").disconnect();
+    drop(freeze);
+    for cookie in writes {
+        assert_eq!(writer.wait(cookie).error, 0, "after the thaw");
+    }
+    assert_eq!(writer.read(0, 64 << 10).map(|bytes| bytes[..32 << 10] == [2; 32 << 10]), Ok(true));
+    readers.into_iter().chain([writer]).for_each(Session::disconnect);
+    assert!(server.stop().success());
+}
+
+#[test]
 fn a_stop_ends_the_program_while_a_disk_is_frozen() {
     let Some(mounted) = Mounted::new("ext4", 128 * MIB) else { return };
     let disk = mounted.join("disk");

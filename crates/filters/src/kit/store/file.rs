@@ -19,6 +19,9 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 /// The longest read that is done on the spot if it is in the page cache, in bytes.
 const AT_ONCE: usize = 64 << 10;
 
+/// The longest write that is nearly always quick, in bytes.
+const QUICK: usize = 1 << 20;
+
 /// The file.
 #[derive(Clone)]
 pub(crate) struct TempFile(Arc<Inner>);
@@ -27,6 +30,8 @@ struct Inner {
     folder: PathBuf,
     file: OnceLock<File>,
     pool: WorkPool,
+    /// For writes into the page cache: a reactor does them after its turn.
+    writers: WorkPool,
     /// Whether the last write found no room.
     full: AtomicBool,
 }
@@ -45,7 +50,9 @@ impl TempFile {
     /// A file in `folder`.
     pub(crate) fn within(folder: PathBuf, pool: &WorkPool) -> Self {
         let (file, full) = (OnceLock::new(), AtomicBool::new(false));
-        Self(Arc::new(Inner { folder, file, pool: pool.clone(), full }))
+        // Writes of one file exclude each other in the kernel.
+        let (pool, writers) = (pool.clone(), pool.at_most(1).for_quick_work());
+        Self(Arc::new(Inner { folder, file, pool, writers, full }))
     }
 
     /// Creates the file, if there is none yet. May block.
@@ -83,7 +90,8 @@ impl TempFile {
     pub(crate) async fn write(&self, offset: u64, data: Slice) -> Result<()> {
         let (owed, answer) = promise();
         let inner = self.0.clone();
-        self.0.pool.run(move || {
+        let pool = if data.len() <= QUICK { &self.0.writers } else { &self.0.pool };
+        pool.run(move || {
             let written = inner.write(&data, offset);
             drop(data);
             let no_room = matches!(&written, Err(e) if e.kind() == ErrorKind::NoSpace);
