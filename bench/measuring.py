@@ -273,6 +273,31 @@ class Lab:
                     file.write(os.urandom(4 << 10))
         return path
 
+    def teeth(self, name: str, size: int, count: int) -> str:
+        """A file with so many extents of 4 KiB, apart from each other; made once."""
+        path = self.path(name)
+        if not os.path.exists(path):
+            self.sparse_file(name, size)
+            with open(path, "rb+") as file:
+                for place in range(count):
+                    file.seek(place * (size // count) // 8192 * 8192)
+                    file.write(b"x" * 4096)
+        return path
+
+    def sparse_on_disk(self, name: str, size: int) -> str:
+        """64 KiB of random bytes in each MiB, on a real disk, its pages cached; made once."""
+        assert self.disk is not None
+        path = os.path.join(self.disk, name)
+        if not os.path.exists(path):
+            with open(path, "wb") as file:
+                file.truncate(size)
+                for offset in range(0, size, MIB):
+                    file.seek(offset)
+                    file.write(os.urandom(64 << 10))
+                file.flush()
+                os.fsync(file.fileno())
+        return path
+
     def on_disk(self, path: str) -> str:
         """A copy on a real disk, written back, its pages cached; made once."""
         assert self.disk is not None

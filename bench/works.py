@@ -176,7 +176,22 @@ def verify_server(lab: Lab, names: dict[str, str]) -> None:
         raise Failed("the server does not hold what was sent")
 
 
+def verify_kept(lab: Lab, names: dict[str, str]) -> None:
+    verify_target(lab, {**names, "target": names["kept"]})
+
+
 # Copies
+
+
+def plain_copies(source: str, target: str) -> list[Contender]:
+    """A file to a new file, without a server. nbdcopy makes none of itself."""
+    return [
+        Contender(None, ours_copy(source, target)),
+        Contender(None, Client("nbdcopy", "nbdkit", ["sh", "-c", f"truncate -s {{size}} {target} && nbdcopy {source} {target}"])),
+        Contender(None, qemu_img("-f", "raw", "-O", "raw", source, target)),
+        Contender(None, Client("qemu-img -W", "qemu", ["qemu-img", "convert", "-W", "-f", "raw", "-O", "raw", source, target])),
+    ]
+
 
 COPIES = [
     Work(
@@ -264,11 +279,7 @@ COPIES = [
     Work(
         "comb",
         "256 MiB of 4 KiB of data and 4 KiB of hole in turn, from a file in tmpfs to a new one",
-        [
-            Contender(None, ours_copy("{disk}", "{target}")),
-            Contender(None, Client("nbdcopy", "nbdkit", ["sh", "-c", f"truncate -s {COMB_SIZE} {{target}} && nbdcopy {{disk}} {{target}}"])),
-            Contender(None, qemu_img("-f", "raw", "-O", "raw", "{disk}", "{target}")),
-        ],
+        plain_copies("{disk}", "{target}"),
         lambda lab: lab.comb("comb", COMB_SIZE // lab.scale),
         COMB_SIZE,
         memory=COMB_SIZE,
@@ -286,6 +297,32 @@ COPIES = [
         COMB_SIZE,
         memory=COMB_SIZE,
         verify=verify_server,
+    ),
+    Work(
+        "teeth-served",
+        "1 GiB with 100,000 extents of 4 KiB in tmpfs, served and copied to a new file there",
+        [
+            Contender(OURS_FILE, ours_copy("{uri}", "{target}")),
+            Contender(NBDKIT_FILE, nbdcopy("{uri}", "{target}")),
+            Contender(NBDKIT_FILE, qemu_img("-f", "raw", "-O", "raw", "{uri}", "{target}")),
+            Contender(QEMU_FILE, nbdcopy("{uri}", "{target}")),
+            Contender(QEMU_FILE, qemu_img("-f", "raw", "-O", "raw", "{uri}", "{target}")),
+            Contender(OURS_FILE, nbdcopy("{uri}", "{target}"), aside=True),
+            Contender(NBDKIT_FILE, ours_copy("{uri}", "{target}"), aside=True),
+        ],
+        lambda lab: lab.teeth("teeth", GIB // lab.scale, 100_000 // lab.scale),
+        GIB,
+        memory=GIB,
+        verify=verify_target,
+    ),
+    Work(
+        "raw-to-raw",
+        "2 GiB of random bytes, from a file in tmpfs to a new one",
+        plain_copies("{disk}", "{target}"),
+        lambda lab: lab.random_file(COPY_SIZE // lab.scale),
+        COPY_SIZE,
+        memory=COPY_SIZE,
+        verify=verify_target,
     ),
     Work(
         "null-to-null",
@@ -415,6 +452,12 @@ def filtered(maker: Callable[..., Server], label: str, *filters: str) -> Server:
     return dataclasses.replace(server, name=f"{server.name.split()[0]} {label}")
 
 
+def filtered_memory(maker: Callable[..., Server], name: str) -> Server:
+    """Memory behind a filter, by ours or by nbdkit."""
+    server = maker("memory", str(FIO_SIZE), f"--filter={name}")
+    return dataclasses.replace(server, name=f"{server.name.split()[0]} {name}")
+
+
 FIO_WORKS = [
     fio("read-256k", "random reads of 256 KiB, depth 8", "randread", 256 << 10, 8, 1, 48_000),
     fio("write-256k", "random writes of 256 KiB, depth 8", "randwrite", 256 << 10, 8, 1, 24_000),
@@ -434,8 +477,10 @@ LIMIT_SERVERS = [
     OURS_FILE,
     filtered(ours, "limit", "--filter=limit", "limit=9"),
     filtered(ours, "log", "--filter=log", "logfile=/dev/null"),
+    filtered(ours, "stats", "--filter=stats", "statsfile=/dev/null"),
     filtered(nbdkit, "limit", "--filter=limit", "limit=9"),
     filtered(nbdkit, "log", "--filter=log", "logfile=/dev/null"),
+    filtered(nbdkit, "stats", "--filter=stats", "statsfile=/dev/null"),
 ]
 PROXIES = [
     Server("ours nbd", "ours", ["{ours}", "serve", "--unix", "{socket}", "nbd", "{upstream}"]),
@@ -458,6 +503,32 @@ DISK_WORKS = [
     fio_on_disk("proxy-4k", "random reads of 4 KiB, depth 32, through a proxy of nbdkit's file", 4 << 10, 32, 100_000, PROXIES),
     fio_on_disk("proxy-256k", "random reads of 256 KiB, depth 8, through a proxy of nbdkit's file", 256 << 10, 8, 12_000, PROXIES),
     Work(
+        "cow-4k",
+        "random writes of 4 KiB, depth 32, through cow over memory, by fio",
+        [
+            Contender(filtered_memory(maker, "cow"), fio_client("randwrite", 4 << 10, 32, 1))
+            for maker in (ours, nbdkit)
+        ],
+        size=200_000 * (4 << 10),
+        is_fio=True,
+    ),
+    Work(
+        "raw-to-raw-disk",
+        "2 GiB of random bytes, from a cached file on a disk to a new one there",
+        plain_copies("{disk}", "{kept}"),
+        lambda lab: lab.on_disk(lab.random_file(COPY_SIZE // lab.scale)),
+        COPY_SIZE,
+        verify=verify_kept,
+    ),
+    Work(
+        "sparse-raw",
+        "a cached file of 2 GiB on a disk, 64 KiB of data in each MiB, to a new one in tmpfs",
+        plain_copies("{disk}", "{target}"),
+        lambda lab: lab.sparse_on_disk("sparse-raw", COPY_SIZE // lab.scale),
+        COPY_SIZE,
+        verify=verify_target,
+    ),
+    Work(
         "disk-to-disk",
         "2 GiB of random bytes, from a file on a disk that is not cached to a new one there, made durable",
         [
@@ -472,7 +543,7 @@ DISK_WORKS = [
         ],
         lambda lab: lab.on_disk(lab.random_file(COPY_SIZE // lab.scale)),
         COPY_SIZE,
-        verify=lambda lab, names: verify_target(lab, {**names, "target": names["kept"]}),
+        verify=verify_kept,
         cold=True,
     ),
 ]
