@@ -16,10 +16,11 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "amend",
-    summary: "Change options of an image that exists",
-    about: "The options are those of `qemu-img amend`, for qcow2: compat (1.1 or 0.10), lazy_refcounts, data_file, \
-            data_file_raw=off and size; `-o help` lists them. Whenever it is stopped, the image is what it was or what it was to \
-            be, one option after the other. Without -f the format is guessed.",
+    summary: "Change options of an existing image",
+    about: "The options are those of `qemu-img amend`, for qcow2: compat (1.1 or 0.10), \
+            lazy_refcounts, data_file, data_file_raw=off and size; `-o help` lists them. If it is \
+            interrupted, each option has either its old or its new value. Without -f the format \
+            is guessed.",
     example: "  diskferry create -q -f qcow2 -o compat=0.10 disk.qcow2 1G\n  \
               diskferry amend -o compat=1.1,lazy_refcounts=on disk.qcow2",
     status: "",

@@ -12,7 +12,7 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "attached",
-    summary: "List the disks that are attached",
+    summary: "List attached disks",
     about: "A line each: where, and what. They are those that any process of this program attached, as far as the mounts of this process \
             show them.",
     example: "  diskferry attach memory:1G disk.img --run 'diskferry attached'",

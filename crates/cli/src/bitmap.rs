@@ -15,9 +15,11 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "bitmap",
     summary: "Add, remove or change a dirty bitmap of an image",
-    about: "The options are those of `qemu-img bitmap`: one or more actions, which are done in their order, all or none. A bitmap \
-            says what of the disk was written since it was made (qcow2); `diskferry info` lists them. One that was in use when its \
-            image was left can only be removed. What is changed is durable when the command ends, and nobody else may use the image meanwhile.",
+    about: "The options are those of `qemu-img bitmap`: one or more actions, which are done in \
+            their order, all or none. A bitmap records which parts of the disk were written since \
+            its creation (qcow2); `diskferry info` lists bitmaps. A bitmap left in use by a crash \
+            can only be removed. Changes are durable when the command ends. The image must not be \
+            in use.",
     example: "  diskferry create -q -f qcow2 disk.qcow2 1G\n  \
               diskferry bitmap --add disk.qcow2 since-monday\n  \
               diskferry bitmap --add --disable -g 4k disk.qcow2 all\n  \
@@ -39,7 +41,7 @@ const ACTIONS: [(&str, BitmapChange<'_>); 5] = [
 ];
 
 fn arguments(command: Command) -> Command {
-    let merge = value("--merge BITMAP", "Set in it what is set in another one, too");
+    let merge = value("--merge BITMAP", "Also set the bits that are set in another bitmap");
     let command = command
         .arg(disk_as("disk", "FILE", "A path, or file:PATH"))
         .arg(
@@ -48,16 +50,16 @@ fn arguments(command: Command) -> Command {
                 .required_unless_present("remove-all")
                 .help("Its name"),
         )
-        .arg(flag("--add", "Make it; it is enabled"))
+        .arg(flag("--add", "Add it, enabled"))
         .arg(flag("--remove", "Remove it"))
         .arg(
-            flag("--remove-all", "Remove all that there are, one after the other")
+            flag("--remove-all", "Remove all bitmaps, one after the other")
                 .conflicts_with_all(["bitmap", "merge"])
                 .conflicts_with_all(ACTIONS.map(|(action, _)| action)),
         )
-        .arg(flag("--clear", "Let nothing in it be set"))
-        .arg(flag("--enable", "Keep it true from now on"))
-        .arg(flag("--disable", "Let it stay as it is from now on"))
+        .arg(flag("--clear", "Clear all of its bits"))
+        .arg(flag("--enable", "Start recording writes"))
+        .arg(flag("--disable", "Stop recording writes"))
         .arg(merge.action(ArgAction::Append))
         .arg(
             value("-b, --source-file FILE", "The image with the bitmaps to merge")

@@ -26,9 +26,13 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "cache",
-    summary: "Show, drop or fill what the page cache holds of files",
-    about: "`stat` counts the pages of each file that are in memory, and says how many of them are dirty \
-            or being written back, and how many the system reclaimed (recently, or at all), with Linux 6.5 or newer. `evict` drops them: dirty pages are made durable first. Pages that a program has mapped stay. `warm` reads what is not there, except holes. Files are taken as they are, byte for byte. The system tells only the owner of a file, and users who may write it.",
+    summary: "Show, evict or load files in the page cache",
+    about: "`stat` counts the pages of each file that are in memory, and says how many of them \
+            are dirty or being written back, and how many the system reclaimed (recently, or at \
+            all), with Linux 6.5 or newer. `evict` drops them, after writing back dirty pages. \
+            Pages mapped by a program stay. `warm` reads uncached data, except holes. Files are \
+            treated as raw bytes. The system gives this information only to the owner of a file \
+            and users with write permission.",
     example: "  diskferry copy pattern:8M disk.raw\n  \
               diskferry cache warm disk.raw\n  \
               diskferry cache stat --offset 1M --length 2M disk.raw\n  \

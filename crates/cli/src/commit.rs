@@ -17,7 +17,7 @@ use crate::{copying, image, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "commit",
-    summary: "Put what an overlay holds into its backing image",
+    summary: "Merge an overlay into its backing image",
     about: "The options are those of `qemu-img commit`. The bytes are durable in the backing image before the \
             overlay is emptied; with -d it stays as it is, and with -b, which puts what the overlay and the images \
             between hold into one further down in the chain: those between then read otherwise. A backing image \

@@ -19,10 +19,10 @@ use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "create",
-    summary: "Make an empty image",
-    about: "The options are those of `qemu-img create`. An existing file becomes the image; a \
-            new one gets its name only when it is complete. It is durable when the command ends. Over a \
-            backing image (-b) its format must be named (-F), and the size may be left out.",
+    summary: "Create an empty image",
+    about: "The options are those of `qemu-img create`. An existing file becomes the image; a new \
+            one gets its name only when it is complete. It is durable when the command ends. A \
+            backing image (-b) requires its format (-F), and makes the size optional.",
     example: "  diskferry create -f raw disk.raw 10G\n  \
               diskferry create -o help",
     status: "",

@@ -13,10 +13,10 @@ use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "dd",
-    summary: "Copy a part of an image to an image",
-    about: "The operands are if=, of=, bs= (512 without it), count= and skip=: count blocks behind the \
-            first skip blocks of the source, to the beginning of the target, which is created. Without \
-            -f the format of the source is guessed; without -O the target is raw.",
+    summary: "Copy part of an image to a new image",
+    about: "The operands are if=, of=, bs= (512 without it), count= and skip=: count blocks after \
+            the first skip blocks of the source are copied to the start of the target, which is \
+            created. Without -f the format of the source is guessed; without -O the target is raw.",
     example: "  diskferry dd if=pattern:8M of=disk.raw bs=1M count=2 skip=1",
     status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
     usage: 1,

@@ -16,9 +16,9 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "detach",
-    summary: "Detach disks that are attached",
-    about: "What was written is made durable first. A disk that a program has open stays, with an error, unless --force \
-            takes it away from that program.",
+    summary: "Detach attached disks",
+    about: "Written data is flushed first. Detaching a disk that a program has open is an error, \
+            unless --force takes it away from the program.",
     example: "  diskferry attach memory:1G disk.img --run 'diskferry detach disk.img'",
     status: "",
     usage: USAGE,

@@ -24,7 +24,7 @@ use crate::{formats, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "inspect",
-    summary: "Tell whether an untrusted image is safe to use",
+    summary: "Check whether an untrusted image is safe to use",
     about: "It prints a verdict as JSON: the format that the image has by its header, the size of the \
             disk in it, what it names, and whether it is safe: it is of one known format, the one that -f names; it refers to no other file; it has no unknown feature; its metadata make sense. It opens nothing else, and needs no more than 64 MiB and a second for \
             any input.",

@@ -14,8 +14,8 @@ use crate::{colors, describe, info, output, patience};
 pub(crate) const VERB: Verb = Verb {
     name: "list",
     summary: "List the exports of an NBD server",
-    about: "Each export is described as `info` does. The name of an export in the URI is ignored. \
-            Not every server lists its exports.",
+    about: "Each export is described as by `info`. An export name in the URI is ignored. Not all \
+            servers list their exports.",
     example: "  diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
               --run 'diskferry list \"$uri\"'",
     status: "",

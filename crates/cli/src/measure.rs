@@ -14,7 +14,7 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "measure",
-    summary: "Tell how large an image would be",
+    summary: "Estimate the size of an image",
     about: "The options are those of `qemu-img measure`: of a new image of --size bytes, or of one that \
             SOURCE is converted to, and of one with data everywhere.",
     example: "  diskferry measure --size 10G\n  \

@@ -24,12 +24,12 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "prealloc",
-    summary: "Allocate the space of a file or block device in advance",
-    about: "What the disk reads as never changes: only holes, and ranges that were allocated and never written, \
-            are changed. `written` writes zeroes there, by the best way there is, so that later writes \
-            change no map of the file system; `unwritten` allocates, as fallocate(1) does; `sparse` gives the \
-            length. It reports how that was done. It is durable when the command ends, and a run that was \
-            stopped or killed is completed by a second one. See docs/prealloc.md.",
+    summary: "Preallocate a file or block device",
+    about: "The contents never change: only holes and unwritten extents are touched. `written` \
+            writes zeroes by the best available method, so that later writes do not change the \
+            file system's metadata; `unwritten` allocates, like fallocate(1); `sparse` sets the \
+            length. The method is reported. The result is durable when the command ends, and \
+            running it again completes an interrupted run. See docs/prealloc.md.",
     example: "  diskferry prealloc --size 64M disk.raw\n  \
               diskferry prealloc --size 1G --mode unwritten --json other.raw",
     status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",

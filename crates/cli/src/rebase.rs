@@ -15,12 +15,12 @@ use crate::words::Words;
 
 pub(crate) const VERB: Verb = Verb {
     name: "rebase",
-    summary: "Put an overlay over another backing image",
-    about: "The options are those of `qemu-img rebase`. The disk stays as it is: what differs between the old backing \
-            image and the new one is written into the overlay, and is durable before its header changes. \
-            With -u only the header changes. -b '' leaves the overlay without a backing image. The format of \
-            the overlay (-f) and that of the backing image (-F) are never guessed. The old chain is opened only \
-            with --allow-external.",
+    summary: "Change the backing image of an overlay",
+    about: "The options are those of `qemu-img rebase`. The disk's contents stay the same: \
+            differences between the old and the new backing image are written to the overlay, and \
+            are durable before its header changes. With -u only the header changes. -b '' removes \
+            the backing image. The formats of the overlay (-f) and the backing image (-F) are \
+            never guessed. The old chain is opened only with --allow-external.",
     example: "  diskferry create -q -f raw base.raw 1M\n  \
               diskferry create -q -f qcow2 -b base.raw -F raw over.qcow2\n  \
               diskferry rebase -f qcow2 --allow-external chain -b '' over.qcow2",
@@ -44,10 +44,7 @@ fn arguments(command: Command) -> Command {
             image::format_argument("-F, --backing-format", "Format of the new backing image")
                 .short_alias('B'),
         )
-        .arg(flag(
-            "-u, --backing-unsafe",
-            "Change only the header: the disk may become another one",
-        ))
+        .arg(flag("-u, --backing-unsafe", "Change only the header; the disk's contents may change"))
         .arg(flag(
             "-c, --compress",
             "Compress what is written into the overlay, where that makes it shorter",

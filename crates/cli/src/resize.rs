@@ -15,11 +15,12 @@ use crate::{formats, image, names, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "resize",
-    summary: "Give a raw file or a qcow2 image another size",
-    about: "The options are those of `qemu-img resize`: +SIZE is that much more than now, and -SIZE that much \
-            less, for which --shrink is needed. New bytes read as zeroes, and the others stay as they are. The \
-            result is durable when the command ends. Raw files are resized, not block devices, and with -f qcow2 \
-            the disks in such images, whatever those lie in; without -f a file that looks like an image is refused.",
+    summary: "Resize a raw file or a qcow2 image",
+    about: "The options are those of `qemu-img resize`: +SIZE and -SIZE are relative to the \
+            current size; shrinking needs --shrink. New bytes read as zeroes, and existing data \
+            is preserved. The result is durable when the command ends. It resizes raw files, but \
+            not block devices, and with -f qcow2 the disk in an image on any container; without \
+            -f, a file that looks like an image is refused.",
     example: "  diskferry create disk.raw 1G\n  \
               diskferry resize disk.raw +512M\n  \
               diskferry resize --shrink disk.raw 1G",
@@ -40,7 +41,7 @@ fn arguments(command: Command) -> Command {
                 .help("The new length in bytes, or how much more or less than now"),
         )
         .arg(image::format_argument("-f, --format", "Format: raw or qcow2"))
-        .arg(flag("--shrink", "Cut off what lies behind the new end"))
+        .arg(flag("--shrink", "Allow the disk to shrink, discarding data past the new end"))
         .arg(
             value(
                 "--preallocation MODE",

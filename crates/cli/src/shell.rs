@@ -14,11 +14,10 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "shell",
-    summary: "Talk NBD to a server, in Python",
-    about: "The options and the prompt are those of nbdsh: `h` is a handle of the module `nbd`, \
-            which is libnbd's in names and meaning; `diskferry` is there too. It needs Python 3.11 \
-            and the package in crates/python. With -c there is no prompt; options take effect in \
-            their order.",
+    summary: "Interactive NBD shell (Python)",
+    about: "Options and prompt are nbdsh's: `h` is a handle of the module `nbd`, a drop-in for \
+            libnbd's; the module `diskferry` is imported too. It needs Python 3.11 and the \
+            package in crates/python. With -c there is no prompt; options take effect in order.",
     example: "  diskferry serve memory 1M \\\n    \
               --run 'diskferry shell -u \"$uri\" -c \"print(h.get_size())\"'",
     status: "1: a statement failed.",

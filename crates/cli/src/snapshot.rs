@@ -13,11 +13,13 @@ use crate::{info, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "snapshot",
-    summary: "List, make, apply or delete the snapshots in an image",
-    about: "The options are those of `qemu-img snapshot`. A snapshot is what the disk was when it was made, kept in \
-            the image itself (qcow2). Without an action they are listed. Applying one gives up \
-            what the disk holds; make another before, where that is to be kept. What is changed is durable when the command ends, and whenever it is stopped the image is what it was or what it was to be. Nobody else may use the \
-            image meanwhile.",
+    summary: "List, create, apply or delete snapshots in an image",
+    about: "The options are those of `qemu-img snapshot`. A snapshot preserves the disk's \
+            contents at the time of its creation, inside the image (qcow2). Without an action, \
+            snapshots are listed. Applying one discards the current contents; to keep them, \
+            create another snapshot first. Changes are durable when the command ends; if it is \
+            interrupted, the image has either its old or its new state. The image must not be in \
+            use.",
     example: "  diskferry create -q -f qcow2 disk.qcow2 1G\n  \
               diskferry snapshot -c before disk.qcow2\n  \
               diskferry snapshot -l disk.qcow2\n  \
@@ -37,7 +39,7 @@ fn arguments(command: Command) -> Command {
         .arg(disk_as("disk", "FILE", "A path, or file:PATH"))
         .arg(flag("-l, --list", "List all snapshots"))
         .arg(value("-c, --create NAME", "Make a snapshot of this name"))
-        .arg(value("-a, --apply SNAPSHOT", "Make the disk what it was: an ID, or else a name"))
+        .arg(value("-a, --apply SNAPSHOT", "Revert the disk to a snapshot, given by ID or name"))
         .arg(value("-d, --delete NAME", "Delete the first snapshot of this name"))
         .arg(image::format_argument("-f, --format", "Format of FILE [default: a guess]"))
         .arg(flag("-q, --quiet", "Print errors only"));

@@ -27,19 +27,21 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "SIGTERM, SIGINT, SIGQUIT",
-                "End gracefully: the sockets' names are removed, requests that were received are answered, \
-                 clients that read nothing more are closed (--stop-timeout), filters write back. With \
-                 --run the first one goes to the command. A second one, half a second later or more, \
-                 ends at once, with exit status 1; so does a stop in which nothing moves for 30 seconds.",
+                "Shut down gracefully: sockets are removed, received requests are completed, \
+                 clients that stop reading are disconnected (--stop-timeout), and filters write \
+                 back. With --run, the first signal goes to the command. A second signal, at \
+                 least half a second later, ends the server at once with exit status 1; so does a \
+                 shutdown without progress for 30 seconds.",
             ),
             (
                 "SIGHUP",
-                "As SIGTERM, unless it was ignored at the start (nohup). A server with --config or --daemon, or with a \
-                 service manager, reloads instead: it opens its --log file again, and reads TLS files and --config again.",
+                "Like SIGTERM, unless ignored at startup (nohup). A server with --config or \
+                 --daemon, or under a service manager, reloads instead: it reopens its --log \
+                 file, and re-reads TLS files and --config.",
             ),
             (
                 "SIGUSR1",
-                "Writes a report to the log: clients, limits, requests. Filters report, too.",
+                "Writes a report to the log: clients, limits, requests. Filters report as well.",
             ),
             ("SIGXFSZ", "Ignored: a write beyond the limit of a file's size fails."),
         ],
@@ -50,9 +52,9 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "SIGINT, SIGTERM, SIGHUP",
-                "Stop the work; files that were created for it are removed, and the exit status is 130, 143 or 129. A \
-                 second one does not wait for devices that do not answer. SIGHUP stays ignored where it was \
-                 ignored at the start (nohup).",
+                "Stop the work; files created for it are removed, and the exit status is 130, 143 \
+                 or 129. A second signal does not wait for unresponsive devices. SIGHUP stays \
+                 ignored if it was ignored at startup (nohup).",
             ),
             ("SIGUSR1", "Shows the progress at once, on standard error."),
             ("SIGXFSZ", "Ignored: a write beyond the limit of a file's size fails."),
@@ -64,13 +66,13 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "LISTEN_FDS, LISTEN_PID",
-                "Sockets from systemd, or another service manager: the server listens on these and no \
-                 others.",
+                "Sockets from systemd or another service manager: the server listens only on \
+                 these.",
             ),
             (
                 "NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID",
-                "The server tells the service manager when clients can connect, of reloads and of the stop, and \
-                 regularly that it is well, if the manager wants that.",
+                "The server notifies the service manager when clients can connect, of reloads and \
+                 of its shutdown, and feeds the watchdog if requested.",
             ),
             (
                 "JOURNAL_STREAM",
@@ -88,10 +90,10 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "TMPDIR",
-                "Where temporary files without a name are made (the overlay of cow and cache, an image on \
-                 its way into a pipe), and the directory of a private socket. /var/tmp or /tmp without it.",
+                "Directory for unlinked temporary files (overlays of cow and cache, images on \
+                 their way to a pipe) and for a private socket. Default: /var/tmp or /tmp.",
             ),
-            ("HOME", "Where certificates, keys and .netrc are looked for: see FILES."),
+            ("HOME", "Where to look for certificates, keys and .netrc: see FILES."),
             ("USER", "The user whose key is taken from a file of keys, where the URI names none."),
             (
                 "http_proxy, https_proxy, all_proxy, no_proxy",

@@ -10,8 +10,8 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "trim",
     summary: "Discard a range of a disk",
-    about: "What it reads as afterwards is not defined; see `zero` for zeroes. The disk is taken \
-            as it is, byte for byte, whatever a file may hold. Only whole blocks are given back.",
+    about: "The range's contents are undefined afterwards; to get zeroes, use `zero`. The disk is \
+            treated as raw bytes, even if the file is an image. Only whole blocks are freed.",
     example: "  diskferry serve memory 64M \\\n    \
               --run 'diskferry trim --offset 1M --length 2M \"$uri\"'",
     status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",

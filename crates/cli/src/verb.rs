@@ -26,13 +26,14 @@ pub(crate) struct Verb {
 
 /// What the exit status of each verb means.
 pub(crate) const STATUS: &str = "0: all was done. 1: something failed when it was tried. 2: the \
-    command line is wrong (an unknown option, device, filter or parameter, an invalid value, size or \
-    URI, or something missing). 75: a server is \
-    not there (no socket, no answer, no such host) or was lost; another try may succeed.";
+    command line is wrong (an unknown option, device, filter or parameter, an invalid value, size \
+    or URI, or something missing). 75: a server was unreachable (no socket, no answer, no such \
+    host) or lost; a retry may succeed.";
 
 /// The same for verbs that have qemu-img's statuses.
-pub(crate) const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command line is wrong. 75: a \
-    server is not there (no socket, no answer, no such host) or was lost; another try may succeed.";
+pub(crate) const STATUS_OF_IMAGES: &str = "0: all was done. 1: something failed, or the command \
+    line is wrong. 75: a server was unreachable (no socket, no answer, no such host) or lost; a \
+    retry may succeed.";
 
 impl Verb {
     /// The text on the exit status.

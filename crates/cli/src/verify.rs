@@ -22,10 +22,10 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "verify",
-    summary: "Tell whether a disk holds what a manifest says",
-    about: "The manifest comes from `digest --manifest` or `copy --manifest`. Each stretch that differs is named. \
-            With - the manifest comes from standard input. The disk may be in any format and place. Without -f the format \
-            is guessed.",
+    summary: "Verify a disk against a manifest",
+    about: "The manifest comes from `digest --manifest` or `copy --manifest`. Every differing \
+            stretch is listed. - reads the manifest from standard input. The disk can have any \
+            format and location. Without -f the format is guessed.",
     example: "  diskferry digest --manifest disk.manifest pattern:8M\n  \
               diskferry verify disk.manifest pattern:8M",
     status: "1 also where the disk differs.",

@@ -10,9 +10,9 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "zero",
-    summary: "Make a range of a disk read as zeroes",
-    about: "The disk is taken as it is, byte for byte, whatever a file may hold. Where it cannot zero, \
-            zeroes are written. The range may become a hole. It is durable when the \
+    summary: "Zero a range of a disk",
+    about: "The disk is treated as raw bytes, even if the file is an image. If it cannot zero, \
+            zeroes are written. The range may become a hole. The result is durable when the \
             command ends. -z, -Z, -k, -o and -l are those of fallocate(1).",
     example: "  diskferry copy pattern:8M disk.raw\n  \
               diskferry zero --offset 1M --length 2M disk.raw",

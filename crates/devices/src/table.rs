@@ -200,7 +200,7 @@ static KINDS: &[DeviceKind] = &[
     },
     DeviceKind {
         word: "null",
-        summary: "reads as zeroes and forgets what is written",
+        summary: "reads as zeroes and discards writes",
         example: "null:1T",
         target: Some(KindTarget {
             create: |params, creation, context| {
@@ -214,14 +214,14 @@ static KINDS: &[DeviceKind] = &[
     },
     DeviceKind {
         word: "zero",
-        summary: "a disk of no bytes, or of zeroes that forgets what is written",
+        summary: "an empty disk, or one of zeroes that discards writes",
         example: "zero:",
         open: |params, options, context| simple(null::open("zero", params, options), context),
         ..OWN
     },
     DeviceKind {
         word: "ones",
-        summary: "reads as one byte repeated and forgets what is written",
+        summary: "reads as one repeated byte and discards writes",
         params: &[SIZE, param("byte", "N", "the byte (default 0xff)")],
         example: "ones:1G?byte=0x55",
         open: |params, options, context| simple(null::open_ones(params, options), context),
@@ -229,7 +229,7 @@ static KINDS: &[DeviceKind] = &[
     },
     DeviceKind {
         word: "full",
-        summary: "a full disk: reads as zeroes, and no write finds room",
+        summary: "a full disk: reads as zeroes, writes fail with ENOSPC",
         example: "full:1G",
         open: |params, options, context| simple(full::open(params, options), context),
         ..OWN
@@ -259,7 +259,7 @@ static KINDS: &[DeviceKind] = &[
     },
     DeviceKind {
         word: "data",
-        summary: "a small disk written out on the command line; writes go to memory",
+        summary: "a small disk defined on the command line; writes go to memory",
         magic: Some("data"),
         params: DATA,
         any_param: true,
@@ -315,7 +315,7 @@ static KINDS: &[DeviceKind] = &[
     },
     DeviceKind {
         word: "s3",
-        summary: "an object in S3, or in a store that speaks its protocol; written as a whole",
+        summary: "an object in S3 or a compatible store; written as a whole",
         magic: Some("uri"),
         params: http::s3::S3,
         example: "s3://bucket/disk.img?endpoint=https://store.example.com",
@@ -331,7 +331,7 @@ static KINDS: &[DeviceKind] = &[
     },
     DeviceKind {
         word: "plugin",
-        summary: "a plugin of nbdkit, in this process or in one of its own",
+        summary: "an nbdkit plugin, in this process or a separate one",
         magic: Some("plugin"),
         params: PLUGIN,
         any_param: true,

@@ -15,7 +15,7 @@ const POLICIES: &str = "allow|error|strict-error";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "blocksize-policy",
-    summary: "which block sizes are advertised, and what happens to requests that ignore them",
+    summary: "sets the advertised block sizes, and the handling of requests that ignore them",
     keeps_disk: false,
     params: &[
         param("blocksize-minimum", "SIZE", "a power of two up to 64K (default the device's)"),

@@ -8,7 +8,7 @@ use crate::kit::unpacked;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "bzip2",
-    summary: "unpacks what bzip2 packed; read-only",
+    summary: "decompresses a bzip2 stream; read-only",
     reads_only: true,
     example: "serve --filter=bzip2 file disk.img.bz2 --run 'nbdinfo --size \"$uri\"'",
     open: |_, below, context| unpacked::open("bz2", below, context),

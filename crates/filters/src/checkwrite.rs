@@ -15,7 +15,7 @@ use crate::kit::compare::{first_difference, first_nonzero};
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "checkwrite",
-    summary: "accepts only writes of what is there already; writes nothing",
+    summary: "accepts only writes that match the existing data; writes nothing",
     reads_only: true,
     keeps_disk: false,
     example: "serve --filter=checkwrite random 10M seed=1 \

@@ -19,8 +19,7 @@ use crate::kit::store::{BlockAccess, BlockState, OnRead, Store, TempFile, block_
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "cow",
-    summary: "makes a disk writable without changing it: writes go to an overlay, which is gone \
-              at the end",
+    summary: "makes a disk writable without changing it: writes go to a temporary overlay",
     reads_only: true,
     params: &[
         param("cow-block-size", "SIZE", "block of the overlay, a power of two (default 64K)"),

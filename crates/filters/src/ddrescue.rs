@@ -17,7 +17,7 @@ const KEY: &str = "ddrescue-mapfile";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "ddrescue",
-    summary: "fails reads of what GNU ddrescue's mapfile does not mark as rescued",
+    summary: "fails reads of areas not marked as rescued in GNU ddrescue's mapfile",
     reads_only: true,
     params: &[param(KEY, "FILE", "the mapfile that ddrescue wrote")],
     reaches: |params| device::Reach::named(params, &[KEY], device::Use::Read),

@@ -20,7 +20,7 @@ const TIME: &str = "TIME";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "delay",
-    summary: "makes operations take longer, each kind by a time of its own",
+    summary: "delays operations, with a separate delay for each kind",
     keeps_disk: false,
     params: &[
         param("rdelay", TIME, "delay of reads: 1.5 (seconds), 100ms, 20us"),

@@ -21,7 +21,7 @@ const CODE: &str = "EPERM|EIO|ENOMEM|EINVAL|ENOSPC|ESHUTDOWN";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "error",
-    summary: "makes operations fail, each kind at a rate of its own",
+    summary: "injects errors, at a separate rate for each kind of operation",
     keeps_disk: false,
     params: &[
         param("error", CODE, "the error (default EIO)"),

@@ -20,7 +20,7 @@ const MODES: &str = "stuck-bits|cosmic-rays|stuck-wires";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "evil",
-    summary: "corrupts what is read, silently: bits that are stuck, or flip now and then",
+    summary: "silently corrupts reads: stuck bits, or random bit flips",
     keeps_disk: false,
     params: &[
         param("evil", MODES, "what is broken (default stuck-bits)"),

@@ -17,7 +17,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitlast",
-    summary: "the server stops when the last client has gone",
+    summary: "stops the server when the last client has left",
     keeps_disk: false,
     example: "serve --filter=exitlast memory 1M --run 'nbdcopy \"$uri\" null:; sleep 0.2'",
     open: |params, below, context| {

@@ -28,7 +28,7 @@ use crate::kit::params::absolute;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "exitwhen",
-    summary: "the server stops when a file, a pipe, a process or a script says so",
+    summary: "stops the server on an event: a file, a pipe, a process or a script",
     keeps_disk: false,
     params: &[
         repeated("exit-when-file-created", "FILE", "when there is such a file"),

@@ -21,7 +21,7 @@ const LIST: &str = "keep|error|empty|defaultonly|explicit";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "exportname",
-    summary: "decides which export names there are, and what each of them means",
+    summary: "sets the export names that clients see, and the disk behind each",
     keeps_disk: false,
     params: &[
         param("default-export", "NAME", "the export of clients that ask for the empty name"),

@@ -16,7 +16,7 @@ const KEY: &str = "extentlist";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "extentlist",
-    summary: "shows the map that a file lists; read-only",
+    summary: "replaces the disk's map with one from a file; read-only",
     reads_only: true,
     params: &[param(
         KEY,

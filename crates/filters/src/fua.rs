@@ -17,7 +17,7 @@ const MODES: &str = "none|emulate|native|force|pass|discard";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "fua",
-    summary: "how FUA (a write that must be durable at once) appears: hidden, by flush, always",
+    summary: "controls FUA (durable writes): hidden, emulated by flush, or forced",
     keeps_disk: false,
     params: &[
         param("fuamode", MODES, "what to do (default none: FUA is not offered)"),

@@ -8,7 +8,7 @@ use crate::kit::unpacked;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "gzip",
-    summary: "unpacks what gzip packed; read-only",
+    summary: "decompresses a gzip stream; read-only",
     reads_only: true,
     example: "serve --filter=gzip file disk.img.gz --run 'nbdinfo --size \"$uri\"'",
     open: |_, below, context| unpacked::open("gz", below, context),

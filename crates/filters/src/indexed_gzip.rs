@@ -10,7 +10,7 @@ use crate::kit::unpacked;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "indexed-gzip",
-    summary: "unpacks what gzip packed, as `gzip` does; read-only",
+    summary: "decompresses a gzip stream, as `gzip` does; read-only",
     reads_only: true,
     params: &[
         device::param("gzip-index-path", "PATH", "accepted; no file is read or written"),

@@ -9,7 +9,7 @@ use crate::xz::check;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "lzip",
-    summary: "unpacks what lzip packed; read-only",
+    summary: "decompresses an lzip file; read-only",
     reads_only: true,
     params: &[
         device::param(

@@ -21,7 +21,7 @@ const MOST: usize = 4096;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "map",
-    summary: "moves ranges of the disk elsewhere",
+    summary: "remaps ranges of the disk",
     params: &[
         repeated(
             "map",

@@ -20,7 +20,7 @@ const MODES: &str = "none|emulate|nop";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "nocache",
-    summary: "how requests to prefetch appear: not at all, done by reading, or ignored",
+    summary: "controls prefetch requests: hidden, emulated by reading, or ignored",
     keeps_disk: false,
     params: &[
         param("cachemode", MODES, "what to do (default none: not offered)"),

@@ -12,7 +12,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "noextents",
-    summary: "hides the map of the disk: all of it is reported as data",
+    summary: "hides the disk's map: all of it is reported as data",
     keeps_disk: false,
     example: "serve --filter=noextents memory 1M --run 'diskferry map \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(NoExtents, below)),

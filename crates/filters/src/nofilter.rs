@@ -6,7 +6,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "nofilter",
-    summary: "lets everything pass as it is",
+    summary: "passes everything through unchanged",
     keeps_disk: false,
     example: "serve --filter=nofilter memory 1M --run 'nbdinfo --size \"$uri\"'",
     open: |_, below, _| Ok(Filtered::device(NoFilter, below)),

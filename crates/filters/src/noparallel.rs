@@ -17,7 +17,7 @@ use crate::kit::outlet::left;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "noparallel",
-    summary: "runs one request at a time, or serves one client at a time",
+    summary: "serializes requests, or clients",
     keeps_disk: false,
     params: &[param(
         "serialize",

@@ -15,7 +15,7 @@ const FAST_MODES: &str = "none|slow|ignore|default";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "nozero",
-    summary: "how zero requests appear: not at all, written as data, never trimmed, never fast",
+    summary: "controls zero requests: hidden, written as data, never trimmed, never fast",
     keeps_disk: false,
     params: &[
         param("zeromode", MODES, "how to zero (default none: not offered)"),

@@ -6,7 +6,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "offset",
-    summary: "shows a range of the disk as a disk",
+    summary: "exposes a range of the disk as a disk",
     params: &[
         param("offset", "SIZE", "where it starts (default 0)"),
         param("range", "SIZE", "how long it is (default up to the end)"),

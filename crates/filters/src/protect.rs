@@ -24,7 +24,7 @@ const TRIMS: usize = 4;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "protect",
-    summary: "refuses changes to ranges of the disk, unless they change nothing there",
+    summary: "refuses writes that would change protected ranges of the disk",
     keeps_disk: false,
     params: &[repeated(
         KEY,

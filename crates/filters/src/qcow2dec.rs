@@ -8,7 +8,7 @@ use crate::kit::unpacked;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "qcow2dec",
-    summary: "shows the disk in a qcow2 image; read-only",
+    summary: "decodes a qcow2 image; read-only",
     reads_only: true,
     example: "serve --filter=qcow2dec file disk.qcow2 --run 'nbdinfo --size \"$uri\"'",
     open: |_, below, context| unpacked::open("qcow2", below, context),

@@ -14,7 +14,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "readahead",
-    summary: "prefetches what a client that reads forward will ask for next",
+    summary: "prefetches for sequential readers",
     keeps_disk: false,
     example: "serve --filter=readahead --filter=cache random 10M \
               --run 'nbdcopy \"$uri\" null:'",

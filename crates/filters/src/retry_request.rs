@@ -17,7 +17,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "retry-request",
-    summary: "tries single requests again when they fail",
+    summary: "retries failed requests",
     keeps_disk: false,
     params: &[
         param("retry-request-retries", "N", "how often to try again, up to 1000 (default 2)"),

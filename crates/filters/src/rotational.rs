@@ -7,7 +7,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "rotational",
-    summary: "tells clients that the disk spins, or that it does not",
+    summary: "advertises the disk as rotational or not",
     keeps_disk: false,
     params: &[param("rotational", "true|false", "whether seeking costs time (default true)")],
     example: "serve --filter=rotational memory 1M --run 'nbdinfo --is rotational \"$uri\"'",

@@ -19,7 +19,7 @@ const TIME: &str = "TIME";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "spinning",
-    summary: "makes seeking take as long as on a spinning disk, and longer",
+    summary: "simulates the seek times of a spinning disk",
     keeps_disk: false,
     params: &[
         param(

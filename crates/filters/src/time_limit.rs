@@ -16,7 +16,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "time-limit",
-    summary: "closes connections that have lasted too long",
+    summary: "limits how long each client is served",
     keeps_disk: false,
     params: &[param(
         "time-limit",

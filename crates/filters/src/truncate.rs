@@ -15,7 +15,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "truncate",
-    summary: "shows the disk shorter or longer than it is",
+    summary: "makes the disk appear shorter or longer",
     params: &[
         param("truncate", "SIZE", "the size to show (default the disk's own)"),
         param("round-up", "SIZE", "round the size up to a multiple of this"),

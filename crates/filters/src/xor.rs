@@ -14,7 +14,7 @@ use crate::kit::{below, changed};
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "xor",
-    summary: "mixes a key into every byte, and out of it again; no encryption",
+    summary: "XORs all data with a repeating key; not encryption",
     keeps_disk: false,
     params: &[
         param("xor", "VALUE", "the key, a number: 0xDEADBEEF"),

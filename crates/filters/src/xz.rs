@@ -10,7 +10,7 @@ use crate::kit::unpacked;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "xz",
-    summary: "unpacks what xz packed; read-only",
+    summary: "decompresses an xz stream; read-only",
     reads_only: true,
     params: &[
         device::param("xz-max-block", "SIZE", "accepted; blocks of any size are read, in pieces"),

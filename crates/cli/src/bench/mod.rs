@@ -24,7 +24,7 @@ use crate::{force, names};
 
 pub(crate) const VERB: Verb = Verb {
     name: "bench",
-    summary: "Measure how fast a disk or a server answers",
+    summary: "Benchmark a disk or a server",
     about: "Reads at random places, by 4 KiB and 256 KiB, one request at a time and 32, for two seconds each; prints \
             requests and bytes a second, and within which time half of them, 99 of 100 and 999 of 1000 were \
             answered. The server's time and this program's are not told apart. --write destroys what the disk holds.",
@@ -75,7 +75,11 @@ fn arguments(command: Command) -> Command {
                 .alias("buffer-size")
                 .value_delimiter(','),
         )
-        .arg(value("-S, --step-size SIZE", "Go on by SIZE from request to request, not at random"))
+        .arg(value(
+            "-S, --step-size SIZE",
+            "Advance by SIZE from request to request, instead of \
+            at random",
+        ))
         .arg(value("-o, --offset SIZE", "The first byte that is used [default: 0]"))
         .arg(
             value("-C, --connections N", "Connections to a server [default: 1]")
@@ -83,7 +87,7 @@ fn arguments(command: Command) -> Command {
         )
         .arg(value("--seconds SECONDS", "How long to measure each [default: 2]"))
         .arg(
-            value("-c, --count N", "So many requests instead")
+            value("-c, --count N", "Send N requests instead")
                 .value_parser(value_parser!(u64).range(1..))
                 .conflicts_with("seconds"),
         )

@@ -21,12 +21,12 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "compare",
-    summary: "Tell whether two images hold the same disk",
-    about: "The options are those of `qemu-img compare`. What is empty in both maps is not read. Where \
-            one of them is longer, the rest of it must read as zeroes. Without -f and -F the formats \
-            are guessed. A disk named ssh://[USER@]HOST[:PORT]/PATH stays on its machine: `ssh` starts \
-            `diskferry digest` there, and only digests are sent; then the offset is that of the stretch \
-            of 4 MiB in which they first differ.",
+    summary: "Compare the contents of two disks",
+    about: "The options are those of `qemu-img compare`. Ranges that are empty in both maps are \
+            not read. If one disk is longer, its remainder must read as zeroes. Without -f and -F \
+            the formats are guessed. A disk named ssh://[USER@]HOST[:PORT]/PATH stays on its \
+            machine: `ssh` starts `diskferry digest` there, and only digests are sent; then the \
+            offset is that of the stretch of 4 MiB in which they first differ.",
     example: "  diskferry compare pattern:8M pattern:8M\n  \
               diskferry compare memory:1M 'memory:2M' || echo they differ\n  \
               diskferry compare --picture pattern:8M memory:8M || true",

@@ -51,10 +51,10 @@ fn writing(command: Command) -> Command {
                 .default_value("4k"),
         )
         .arg(value("-l, --snapshot SNAPSHOT", "Copy an internal snapshot of the source"))
-        .arg(flag("--bitmaps", "Copy the dirty bitmaps of the source, too; without a sandbox"))
+        .arg(flag("--bitmaps", "Also copy the source's dirty bitmaps; runs without a sandbox"))
         .arg(flag("--skip-broken-bitmaps", "Leave out those that were in use; with --bitmaps"))
         .arg(value("-r, --rate-limit BYTES", "Write at most this many bytes a second"))
-        .arg(flag("--salvage", "Zeroes replace what cannot be read; each gap is reported"))
+        .arg(flag("--salvage", "Replace unreadable data with zeroes and report each gap"))
         .arg(copying::verify())
         .arg(copying::journal().conflicts_with_all(["no-flush", "compress", "bitmaps"]))
         .arg(flag("--no-flush", "Do not make the target durable (for benchmarks)"))

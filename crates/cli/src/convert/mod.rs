@@ -14,12 +14,12 @@ use crate::{copying, failure, image, output};
 
 pub(crate) const VERB: Verb = Verb {
     name: "convert",
-    summary: "Copy an image to an image of another format",
-    about: "The options are those of `qemu-img convert`; docs/qemu-img.md says what each does here. \
-            Several sources become one disk, one behind the other. Without -f the format of a \
-            source is guessed, with a note; without -O the target is raw. The target is created, \
-            and a new file gets its name only when it is complete. It is durable when the command ends. \
-            Files that an image names (a backing image, say) are opened only with --allow-external.",
+    summary: "Convert an image to another format",
+    about: "The options are those of `qemu-img convert`; docs/qemu-img.md says what each does \
+            here. Several sources are concatenated. Without -f the format of a source is guessed, \
+            with a note; without -O the target is raw. The target is created, and a new file gets \
+            its name only when it is complete. It is durable when the command ends. Files that an \
+            image names (a backing image, say) are opened only with --allow-external.",
     example: "  diskferry convert -f raw -O raw pattern:8M disk.raw\n  \
               diskferry convert -p -n --target-is-zero -O raw disk.raw null:8M",
     status: "130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",

@@ -20,9 +20,10 @@ fn ends(command: Command) -> Command {
         .arg(disk_as("source", "SOURCE", "A path, URI, DEVICE:ARG?key=value or [ CMD ARGS ]; -: standard input"))
         .arg(disk_as("target", "TARGET", "The same; -: standard output; null: discards everything"))
         .arg(
-            filter_argument("source-filter", "Put a filter over the source; may be repeated, the first is nearest the copier"),
+            filter_argument("source-filter", "Apply a filter to the source; may be repeated, the \
+                first is nearest the copier"),
         )
-        .arg(filter_argument("target-filter", "The same over the target"))
+        .arg(filter_argument("target-filter", "Apply a filter to the target"))
         .arg(
             format_argument("-f, --source-format", "Format of the source [default: raw]")
                 .long_help(
@@ -76,7 +77,7 @@ fn writing(command: Command) -> Command {
             value("-S, --sparse SIZE", "Zeroes of this length become holes; 0: never look")
                 .default_value("4K"),
         )
-        .arg(flag("--allocated", "Make no holes in the target"))
+        .arg(flag("--allocated", "Create no holes in the target"))
         .arg(
             crate::prealloc::mode_argument("preallocate")
                 .help("Allocate all of the target: sparse, unwritten or written"),

@@ -11,14 +11,15 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "copy",
-    summary: "Copy a disk to a disk",
-    about: "A missing file is created; an existing one is written over, and is as long as the source in \
-            the end. Any other target must be at least as large as the source, and what lies beyond is left alone. Holes are not read and zeroes become holes. With \
-            --target-filter an existing file keeps its length: the filter may show only a \
-            part of it. What was copied is durable when the command ends, if the target can \
-            flush. `-` is standard input or output; a failure of a pipe's producer goes unnoticed (set \
-            -o pipefail). SIGUSR1 shows the progress at once. When a copy fails, a file that it created is \
-            removed.",
+    summary: "Copy a disk to another",
+    about: "A missing file is created; an existing one is overwritten, and truncated or extended \
+            to the source's length. Any other target must be at least as large as the source, and \
+            its remainder is left alone. Holes are not read, and zeroes become holes. With \
+            --target-filter an existing file keeps its length: the filter may show only part of \
+            it. The copy is durable when the command ends, if the target can flush. `-` is \
+            standard input or output; a failed producer in a pipe goes unnoticed (set -o \
+            pipefail). SIGUSR1 shows the progress at once. If a copy fails, it removes a file \
+            that it created.",
     example: "  diskferry copy sparse-random:1G disk.raw\n  \
               diskferry serve memory 1G --run 'diskferry copy disk.raw \"$uri\"'\n  \
               diskferry copy --source-filter='rate?rate=8G' disk.raw copy.raw\n  \

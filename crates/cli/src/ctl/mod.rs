@@ -30,7 +30,7 @@ const KNOWN: &str = "list; clients; add NAME DISK; replace NAME DISK; remove NAM
 
 pub(crate) const VERB: Verb = Verb {
     name: "ctl",
-    summary: "Add and remove exports of a server that runs, and more",
+    summary: "Control a running server: add and remove exports, and more",
     about: "The commands are `list`, which shows exports and bitmaps; `clients`, which shows who is connected; `add NAME DISK`, `replace NAME \
             DISK` and `remove NAME`, which change what is served; `kick CLIENT`, which ends one connection; and `bitmap ACTION \
             NAME [EXPORT]`, where ACTION is add, remove, enable, disable or clear. Nobody is disconnected by an export that comes or \
@@ -62,7 +62,7 @@ fn arguments(command: Command) -> Command {
         )
         .arg(Arg::new("command").value_name("COMMAND").required(true).num_args(1..).help(KNOWN))
         .arg(value("-f, --format FORMAT", "Format of the disk that is added (default raw)"))
-        .arg(filter_argument("filter", "Put a filter over it; may be repeated"))
+        .arg(filter_argument("filter", "Apply a filter to it; may be repeated"))
         .arg(flag("-r, --readonly", "Its clients may not change it"))
         .arg(value("--description TEXT", "A sentence about it, for `list`"))
         .arg(value("--allow RULES", "Which clients may use it, as after --allow NAME= of serve"))

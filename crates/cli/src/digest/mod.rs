@@ -27,9 +27,10 @@ pub(crate) use self::reading::{anew, options, read};
 
 pub(crate) const VERB: Verb = Verb {
     name: "digest",
-    summary: "Print the digest of what a disk holds",
-    about: "The digest is that of `nbdcopy --blkhash`, which is the same for one disk in all formats, with holes or \
-            without, from a file or a server; zeroes cost nothing. Without -f the formats are guessed.",
+    summary: "Print the digest of a disk's contents",
+    about: "It equals the digest of `nbdcopy --blkhash`: the same contents have the same digest \
+            in every format, with or without holes, from a file or a server; zeroes cost nothing. \
+            Without -f the formats are guessed.",
     example: "  diskferry digest pattern:8M memory:1G\n  \
               diskferry digest pattern:8M > digests && diskferry digest --check digests\n  \
               diskferry digest --manifest disk.manifest pattern:8M",

@@ -15,7 +15,7 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "finish",
-    summary: "Prove and complete the disks of a plan",
+    summary: "Verify and complete the disks of a plan",
     about: "Where a shard is missing it names it, and changes nothing. Otherwise each target is read and compared with the \
             digests of what was read from its source, made durable, and is complete from then on: the mark beside it and its \
             journals are removed, and no `run` of the plan writes to it any more. The digests are printed, for `digest --check`.",

@@ -18,9 +18,10 @@ use crate::verb::Verb;
 pub(crate) const VERB: Verb = Verb {
     name: "plan",
     summary: "Plan the copies of many disks",
-    about: "JOB is a file (TOML) that names disks and limits. Every source is opened once and cut by its map into shards of about \
-            equal work; every target is made, with its full size, and marked as not complete. `run` copies shards of the plan, \
-            anywhere and any number of times, `finish` proves that all is there, `status` tells how far it is. See \
+    about: "JOB is a file (TOML) that names disks and limits. Every source is opened once and cut \
+            by its map into shards of about equal work; every target is made, with its full size, \
+            and marked as not complete. `run` copies shards of the plan, anywhere and any number \
+            of times, `finish` verifies the result, `status` shows the progress. See \
             docs/fleet.md.",
     example: "  printf '[[disk]]\\nsource=\"%s\"\\ntarget=\"%s\"\\n' \\\n    pattern:8M copy.raw > job.toml\n  \
               diskferry plan job.toml -o plan.json\n  \

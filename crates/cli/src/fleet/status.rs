@@ -18,9 +18,9 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "status",
-    summary: "Tell how far a plan is",
-    about: "It reads the journals of the plan, and asks no process. The rate is that of the last minute. Bytes are those of data, \
-            by the maps of the sources.",
+    summary: "Show the progress of a plan",
+    about: "It reads the plan's journals, without contacting any process. The rate covers the \
+            last minute. Byte counts include only data, according to the sources' maps.",
     example: "  printf '[[disk]]\\nsource=\"pattern:8M\"\\ntarget=\"copy.raw\"\\n' > job.toml\n  \
               diskferry plan -q job.toml -o plan.json\n  \
               diskferry status plan.json\n  \

@@ -26,12 +26,12 @@ use question::Question;
 
 pub(crate) const VERB: Verb = Verb {
     name: "info",
-    summary: "Show size, format, abilities and block sizes of a disk",
-    about: "For an NBD export it shows what nbdinfo shows, in the same words, and for a file what `qemu-img \
-            info` shows; --json and --output choose one of the two for any disk. \
-            With --size, --uri, --can and the like it answers one question, as nbdinfo does. \
-            Without -f the format of an image is guessed. Files that an image names are opened only with \
-            --backing-chain, and only where --allow-external allows it.",
+    summary: "Show the size, format, capabilities and block sizes of a disk",
+    about: "For an NBD export it prints nbdinfo's output, and for a file the output of `qemu-img \
+            info`; --json and --output select either for any disk. --size, --uri, --can and the \
+            like print a single property, as in nbdinfo. Without -f the format of an image is \
+            guessed. Files that an image names are opened only with --backing-chain, and only \
+            where --allow-external allows it.",
     example: "  diskferry serve memory 1G --run 'diskferry info \"$uri\"'\n  \
               diskferry info --output=json memory:1G\n  \
               diskferry info --size [ diskferry serve memory 1G ]\n  \
@@ -55,7 +55,7 @@ fn arguments(command: Command) -> Command {
                 .hide(true),
         )
         .arg(
-            flag("--backing-chain", "Show the images that it lies over, too")
+            flag("--backing-chain", "Also show the images in its backing chain")
                 .conflicts_with("json"),
         );
     images::arguments(question::arguments(command))

@@ -107,11 +107,12 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(flag("--totals", "With --map: one line for each type").alias("total").requires("map"))
         .arg(flag("-L, --list", "Describe all exports of the server, as `list` does"))
         .arg(
-            flag("--content", "Say what the disk holds by its beginning: an image's format, or data")
+            flag("--content", "Detect what the disk contains: an image format, or data")
                 .conflicts_with("output"),
         )
         .arg(
-            flag("--no-content", "The content is not looked at: the default, but under the name nbdinfo")
+            flag("--no-content", "Do not detect the content: the default, except under the name \
+                nbdinfo")
                 .overrides_with("content"),
         )
         .args([colors, none])

@@ -16,7 +16,7 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "man",
-    summary: "Write the man pages into a directory",
+    summary: "Write the man pages to a directory",
     about: "One page for diskferry and one for each verb, device, filter and format; the directory is \
             created if it is missing. With --markdown it writes the reference of the documentation \
             instead: verbs, devices, filters, formats, exit statuses, signals, environment, files, \

@@ -28,11 +28,11 @@ pub(crate) use picture::{Picture, escaped};
 
 pub(crate) const VERB: Verb = Verb {
     name: "map",
-    summary: "Show where a disk has data and where it is empty",
-    about: "A line for each extent: first byte, bytes, type (bit 0: hole, bit 1: reads as zeroes), \
-            and the type in words. What is not known to be empty counts as data. With --context the \
-            type is that of the status context. With --output it prints what \
-            `qemu-img map` prints. Without -f the format of an image is guessed.",
+    summary: "Show where a disk has data and holes",
+    about: "A line for each extent: first byte, bytes, type (bit 0: hole, bit 1: reads as \
+            zeroes), and the type in words. Ranges not known to be empty count as data. --context \
+            prints another metadata context, with its types. --output prints what `qemu-img map` \
+            prints. Without -f the format of an image is guessed.",
     example: "  diskferry map 'sparse-random:1G?seed=7'",
     status: "",
     usage: 1,

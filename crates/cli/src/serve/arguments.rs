@@ -62,7 +62,7 @@ fn disks(command: Command) -> Command {
         .arg(sandbox::argument())
         .arg(filter_argument(
             "filter",
-            "Put a filter before each disk; may be repeated, the first is nearest the client",
+            "Apply a filter to each disk; may be repeated, the first is nearest the client",
         ))
         .arg(flag("-r, --readonly", "Refuse writes").alias("read-only"))
         .arg(
@@ -84,7 +84,7 @@ fn about(command: Command) -> Command {
             Arg::new("brief-help")
                 .short('h')
                 .action(ArgAction::SetTrue)
-                .help("The same, without what is rarely needed"),
+                .help("The same, without rarely needed options"),
         )
         .arg(flag("-V, --version", "Print the version"))
         .arg(flag("--dump-config", "Print what this program can do, as key=value lines"))

@@ -64,12 +64,13 @@ use surroundings::Descriptors;
 pub(crate) const VERB: Verb = Verb {
     name: "serve",
     summary: "Serve disks over NBD",
-    about: "One disk is named as for all verbs, or in nbdkit's words: DEVICE ARG key=value. Several \
-            are named with --export, or in a file (--config). Without -U, -p, -s, --vsock or a socket of \
-            the service manager it listens on TCP port 10809, or, with --run, on a private Unix socket. \
-            Parameters go to the filters that know them, and the rest to the device: see \
-            --help DEVICE and --filter=FILTER --help. SIGUSR1 makes the server and its filters report; SIGHUP makes a \
-            server reload that has a --config, is a --daemon or has a service manager, and ends any other.",
+    about: "Name a single disk as for all verbs, or as in nbdkit: DEVICE ARG key=value. For \
+            several disks use --export or a file (--config). Without -U, -p, -s, --vsock or \
+            socket activation, it listens on TCP port 10809, or with --run on a private Unix \
+            socket. Parameters go to the filters that know them, and the rest to the device: see \
+            --help DEVICE and --filter=FILTER --help. On SIGUSR1 the server and its filters write \
+            a report; SIGHUP reloads a server with --config or --daemon or under a service \
+            manager, and ends any other.",
     example: "  diskferry serve memory 1G --run 'nbdinfo \"$uri\"'\n  \
               diskferry serve --filter=cow pattern 1M --run 'nbdinfo --size \"$uri\"'\n  \
               diskferry serve --export a=memory:1G --export b=null:1T \\\n    \
@@ -82,7 +83,7 @@ pub(crate) const VERB: Verb = Verb {
 
 pub(crate) const ATTACH: Verb = Verb {
     name: "attach",
-    summary: "Attach a disk as a file, block device or disk of a machine",
+    summary: "Attach a disk as a file, block device or virtual machine disk",
     about: "POINT is an empty file, or one to be made, or a free /dev/nbd0; there, programs read and write the disk as it is in \
             its image or at its server. fsync makes durable what they wrote. Options are those of `serve`; with -U, -p or \
             --vsock the disk is served at the same time. It ends by `detach POINT`, a signal, or with the command of --run, and \

@@ -24,7 +24,7 @@ use crate::verb::Verb;
 
 pub(crate) const VERB: Verb = Verb {
     name: "top",
-    summary: "Watch the exports of a server that runs",
+    summary: "Watch the exports of a running server",
     about: "Shows, every second, what clients read and write of each export, how many requests are answered in a second, within which \
             time half of them and 99 of 100 are, how many are in flight, and how many failed. The busiest export comes first. Ctrl-C \
             ends it. The server needs --control. Times are upper bounds, of steps that double.",
@@ -57,9 +57,9 @@ fn arguments(command: Command) -> Command {
                 .value_hint(ValueHint::FilePath)
                 .help("The control socket of a server (serve --control)"),
         )
-        .arg(value("-d, --delay SECONDS", "Time between two looks").default_value("1"))
+        .arg(value("-d, --delay SECONDS", "Seconds between updates").default_value("1"))
         .arg(
-            value("-n, --number N", "End after N pictures [default: never]")
+            value("-n, --number N", "Exit after N updates [default: never]")
                 .value_parser(value_parser!(u64).range(1..)),
         )
         .arg(json_flag())

@@ -31,7 +31,7 @@ const MODES: &str = "writeback|writethrough|unsafe";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "cache",
-    summary: "keeps blocks of a slow disk in a temporary file: what is written, prefetched or read",
+    summary: "caches blocks of a slow disk in a temporary file: written, prefetched or read data",
     params: &[
         param("cache", MODES, "when to write below (default writeback)"),
         param("cache-min-block-size", "SIZE", "block of the cache, a power of two (default 64K)"),

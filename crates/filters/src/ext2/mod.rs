@@ -26,7 +26,7 @@ use volume::Volume;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "ext2",
-    summary: "shows one file of an ext2, ext3 or ext4 file system as a disk; read-only",
+    summary: "exposes a file in an ext2, ext3 or ext4 file system as a disk; read-only",
     reads_only: true,
     params: &[param("ext2file", "PATH", "the file, by its whole path in the file system")],
     example: "serve --filter=ext2 file fs.img ext2file=/disks/disk.raw --run 'nbdinfo \"$uri\"'",

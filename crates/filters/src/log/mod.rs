@@ -22,7 +22,7 @@ use sink::Sink;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "log",
-    summary: "writes a line for each request and each answer",
+    summary: "logs every request and its result",
     keeps_disk: false,
     params: &[
         param("logfile", "FILE", "where to write: a file, /dev/stderr, a pipe"),

@@ -27,7 +27,7 @@ const TRACKS: &str = "connection|conn|fast|off";
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "multi-conn",
-    summary: "lets clients use several connections: a flush on one covers all",
+    summary: "makes several connections safe: a flush on one covers all",
     keeps_disk: false,
     params: &[
         param("multi-conn-mode", MODES, "what is advertised, and how it is kept (default auto)"),

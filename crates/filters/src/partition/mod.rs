@@ -16,7 +16,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "partition",
-    summary: "shows one partition of the disk (MBR or GPT) as a disk",
+    summary: "exposes one partition of the disk (MBR or GPT) as a disk",
     params: &[
         param("partition", "N", "which partition, from 1; logical ones of an MBR from 5"),
         param(

@@ -25,7 +25,7 @@ use control::ControlSocket;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "pause",
-    summary: "holds requests back while a control socket says so",
+    summary: "pauses requests on command through a control socket",
     keeps_disk: false,
     params: &[param("pause-control", "SOCKET", "a Unix socket to create, which takes `p` and `r`")],
     reaches,

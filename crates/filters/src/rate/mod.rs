@@ -28,7 +28,7 @@ pub const HOLDS_BACK: (&str, &str) =
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "rate",
-    summary: "limits the bits per second that are read and written",
+    summary: "limits bandwidth, in bits per second",
     keeps_disk: false,
     params: &[
         param("rate", BITS, "for all clients together: 1M (1024·1024 bits a second)"),

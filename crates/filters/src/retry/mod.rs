@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "retry",
-    summary: "reopens the device and tries again when an operation fails",
+    summary: "reopens the device and retries when an operation fails",
     keeps_disk: false,
     params: &[
         param("retries", "N", "how often to try again (default 5)"),

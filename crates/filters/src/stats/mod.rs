@@ -19,7 +19,7 @@ use runtime::{Context, OperatorLog};
 
 pub(crate) const KIND: crate::FilterKind = crate::FilterKind {
     word: "stats",
-    summary: "counts operations, their sizes and their times, and reports at the end",
+    summary: "records the number, sizes and latencies of operations, and reports at the end",
     keeps_disk: false,
     params: &[
         param("statsfile", "FILE", "where to write the report: a file, /dev/stderr, a pipe"),

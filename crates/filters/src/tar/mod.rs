@@ -10,7 +10,7 @@ use crate::FilterKind;
 
 pub(crate) const KIND: FilterKind = FilterKind {
     word: "tar",
-    summary: "shows one file of a tar archive as a disk",
+    summary: "exposes one file in a tar archive as a disk",
     params: &[
         param(
             "tar-entry",
