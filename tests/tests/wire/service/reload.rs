@@ -1,12 +1,17 @@
 //! SIGHUP: what is reloaded is in force, what is not is named, and a mistake changes nothing.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use blackbox::eventually;
 use blackbox::run::{ours, run};
 use blackbox::session::{Mode, Request};
+use blackbox::temp::pattern;
+use blackbox::{eventually, wait_for};
 
 use super::Service;
+
+/// Reloads of the long form, as for changes by `ctl`.
+const ROUNDS: &str = "HOT_ROUNDS";
 
 const BEFORE: &str = "unix = '%D/s'\n\
     [[export]]\nname = 'a'\ndisk = 'memory:1M'\n\
@@ -136,6 +141,53 @@ fn exports_come_and_go_by_a_reload_and_nobody_is_disconnected() {
     service.configure(&config(&[b]));
     service.reload("export `c`: removed");
     eventually("it is gone", || (service.names() == ["b"]).then_some(()));
+    service.stop();
+}
+
+#[test]
+fn clients_read_and_write_what_they_have_while_reloads_change_what_is_served() {
+    let rounds = std::env::var(ROUNDS).ok().and_then(|n| n.parse().ok()).unwrap_or(20u64);
+    let config = |name: &str| {
+        format!(
+            "unix = '%D/s'\n[[export]]\nname = 'stays'\ndisk = 'memory:1M'\n\
+             [[export]]\nname = '{name}'\ndisk = 'memory:1M'\n"
+        )
+    };
+    let service = Service::start(&config("hot 0"), &[]);
+    let (is_over, requests) = (AtomicBool::new(false), AtomicU64::new(0));
+    // Each has a block of its own, whose bytes say when they were written.
+    let verify = |export: &str, block: u64| {
+        let mut session = service.haggle().session(Mode::Structured, export);
+        let mut n = 0;
+        while !is_over.load(SeqCst) {
+            n += 1;
+            let wanted = pattern(n * 4096, 4096);
+            session.write(block * 4096, &wanted);
+            assert!(session.read(block * 4096, 4096).unwrap() == wanted, "{export} {n}");
+            requests.fetch_add(2, SeqCst);
+        }
+    };
+    std::thread::scope(|scope| {
+        for block in 0..2 {
+            scope.spawn(move || verify("stays", block));
+        }
+        let mut hot = service.haggle().session(Mode::Structured, "hot 0");
+        for round in 1..=rounds {
+            let before = requests.load(SeqCst);
+            hot.write(0, &pattern(round * 512, 512));
+            let name = format!("hot {round}");
+            service.configure(&config(&name));
+            service.job.signal(rustix::process::Signal::HUP);
+            wait_for("the new one is there", || service.names() == ["stays", name.as_str()]);
+            // The one that is gone is there for the client that has it.
+            assert_eq!(hot.read(0, 512).unwrap(), pattern(round * 512, 512));
+            hot = service.haggle().session(Mode::Structured, &name);
+            wait_for("the others go on", || requests.load(SeqCst) > before + 10);
+        }
+        is_over.store(true, SeqCst);
+    });
+    let log = fs::read_to_string(service.temp.join("log")).unwrap();
+    assert!(!log.contains(" error "), "{log}");
     service.stop();
 }
 
