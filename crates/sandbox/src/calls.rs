@@ -47,7 +47,7 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
-    libc::SYS_kexec_file_load,
+    KEXEC_FILE_LOAD,
     libc::SYS_reboot,
     libc::SYS_swapon,
     libc::SYS_swapoff,
@@ -102,6 +102,12 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_ioprio_set,
     libc::SYS_inotify_init1,
 ];
+
+/// libc does not name it for musl on aarch64.
+#[cfg(target_arch = "aarch64")]
+const KEXEC_FILE_LOAD: libc::c_long = 294;
+#[cfg(not(target_arch = "aarch64"))]
+const KEXEC_FILE_LOAD: libc::c_long = libc::SYS_kexec_file_load;
 
 /// Numbers of newer calls, on all machines.
 const FCHMODAT2: libc::c_long = 452;
