@@ -92,8 +92,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     } else {
         backing_size(&target, &image, &context)?
     };
-    let size =
-        size.or(below).ok_or_else(|| Failure::usage("how large? give a size, for example 10G"))?;
+    let size = size.or(below).ok_or_else(|| Failure::usage("missing size; for example 10G"))?;
     // Raw disks of QEMU have whole sectors.
     let is_whole = !is_renamed() || image.format().is_some();
     let size = if is_whole { size } else { size.next_multiple_of(512) };

@@ -77,7 +77,7 @@ fn named(matches: &ArgMatches) -> Result<(Vec<Source>, &str), Failure> {
     let named: Vec<_> = image::words(matches, "source").collect();
     let (target, sources) = match named.split_last() {
         Some((target, sources)) if !sources.is_empty() => (target, sources),
-        _ => return Err(Failure::usage("from what to what? name a source and a target")),
+        _ => return Err(Failure::usage("missing operands: name a source and a target")),
     };
     let sources = sources
         .iter()

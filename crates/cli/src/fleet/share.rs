@@ -43,7 +43,7 @@ pub(super) fn by_environment(
         return Ok(FleetShare::of(index, count)?);
     }
     Err(Failure::usage(
-        "which shards? add --all, or --shard I/N, or run it as a task of an array job of Slurm or a pod of an Indexed Job",
+        "no shards selected: add --all, or --shard I/N, or run it as a task of a Slurm array job or a pod of an Indexed Job",
     ))
 }
 

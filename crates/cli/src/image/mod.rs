@@ -195,10 +195,7 @@ impl Source {
         if crate::failure::is_renamed() {
             return Ok(None);
         }
-        Ok(Some(format!(
-            "{}: no format was named, and it looks like {}: it is read as that (-f names one)",
-            self.disk, format.word
-        )))
+        Ok(Some(format!("{}: detected format {}; use -f to set it", self.disk, format.word)))
     }
 }
 

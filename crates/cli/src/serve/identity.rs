@@ -27,7 +27,9 @@ impl RunAs {
     pub(super) fn resolve(user: Option<&str>, group: Option<&str>) -> Result<Self, Failure> {
         let find = |option, name: &str, table| {
             look_up(name, Path::new(table)).map(|id| (name.to_owned(), id)).ok_or_else(|| {
-                Failure::usage(format!("{option}: `{name}` is not in {table}; a number will do"))
+                Failure::usage(format!(
+                    "{option}: `{name}` is not in {table}; numbers are accepted too"
+                ))
             })
         };
         let user = user.map(|name| find("--user", name, PASSWD)).transpose()?;
@@ -111,7 +113,7 @@ pub(super) fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), Failure> {
         return Err(wrong("must be USER, USER:GROUP or :GROUP".to_owned()));
     }
     let find = |name: &str, table: &str| {
-        let unknown = || wrong(format!("`{name}` is not in {table}; a number will do"));
+        let unknown = || wrong(format!("`{name}` is not in {table}; numbers are accepted too"));
         look_up(name, Path::new(table)).ok_or_else(unknown)
     };
     let user = Some(user).filter(|user| !user.is_empty());

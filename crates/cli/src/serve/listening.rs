@@ -277,7 +277,7 @@ fn rights(matches: &ArgMatches, has_name: bool) -> Result<SocketRights, Failure>
         text("socket-owner").map(|text| owner(text)).transpose()?.unwrap_or_default();
     let rights = SocketRights { mode, user, group };
     if rights != SocketRights::default() && !has_name {
-        let what = "--socket-mode and --socket-owner are those of a Unix socket: add -U PATH";
+        let what = "--socket-mode and --socket-owner apply to Unix sockets: add -U PATH";
         return Err(Failure::usage(what));
     }
     Ok(rights)

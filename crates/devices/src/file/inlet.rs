@@ -112,7 +112,7 @@ impl Inlet {
         let (file, folder) = pipe::nameless()?;
         let name = self.name.clone();
         context.log.say(format_args!(
-            "{name}: is not read in one go here: all of it goes into a nameless temporary file in {} first",
+            "{name}: must be read out of order here; saving it to a nameless temporary file in {} first",
             folder.display()
         ));
         let length = self.pour(&file)?;

@@ -174,7 +174,7 @@ pub(crate) fn create_named(
 }
 
 fn there_already() -> Error {
-    Error::unfit("is there already; nothing was changed")
+    Error::unfit("already exists; nothing was changed")
 }
 
 /// A container that grows as it is written. An existing file is emptied now: until the new image is

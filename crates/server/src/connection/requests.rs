@@ -281,7 +281,7 @@ impl Connection {
             }
             ServerStep::StartTls => self.start_tls(),
             ServerStep::Close(_) => {
-                self.ends("the client only asked");
+                self.ends("the client opened no export");
                 self.finish(true);
             }
         }

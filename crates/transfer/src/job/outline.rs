@@ -104,7 +104,7 @@ impl CopyJob {
         };
         let found = self.find_target()?;
         if self.is_new && found != FoundTarget::Nothing {
-            let text = format!("{}: is there already; nothing was changed", self.target);
+            let text = format!("{}: already exists; nothing was changed", self.target);
             return Err(JobError::refused(ErrorKind::Denied, text));
         }
         if !self.is_new {

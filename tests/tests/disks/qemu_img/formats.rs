@@ -31,7 +31,7 @@ fn there_and_back_is_the_same_disk() {
         // Without -f it is guessed, with a note.
         let guessed = ferry(["convert", text(&image), text(&back)]);
         guessed.succeeded();
-        assert!(guessed.stderr.contains(&format!("looks like {format}")), "{guessed:#?}");
+        assert!(guessed.stderr.contains(&format!("detected format {format}")), "{guessed:#?}");
         assert!(std::fs::read(&back).unwrap() == std::fs::read(&raw).unwrap(), "{words:?}");
         assert_eq!(ferry(["convert", "-q", text(&image), text(&back)]).stderr, "");
         // A copy never guesses.

@@ -136,7 +136,7 @@ impl Work<'_> {
     fn plan(&self, old: u64, is_new: bool) -> Result<(Range<u64>, u64)> {
         let Preallocation { size, offset, length, keep_size, mode, .. } = *self.wish;
         if is_new && size.is_none() && length.is_none() {
-            return Err(Error::invalid("how large? give --size, or --length"));
+            return Err(Error::invalid("missing size: give --size, or --length"));
         }
         let end = match length {
             Some(length) => offset.checked_add(length).filter(|end| *end <= descriptor::LONGEST),
