@@ -39,7 +39,7 @@ fn arguments(command: Command) -> Command {
         .arg(image::format_argument("-f, --format", "Format of FILE"))
         .arg(value(
             "-b, --base BASE",
-            "Put it into this image of the chain, named as seen from the image over it",
+            "Merge into this image of the chain, named as in the overlay above it",
         ))
         .arg(flag("-d, --keep", "Do not empty FILE afterwards").alias("drop"))
         .arg(value("-r, --rate-limit BYTES", "Write at most this many bytes a second"))

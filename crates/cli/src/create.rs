@@ -40,7 +40,7 @@ fn arguments(command: Command) -> Command {
         .arg(
             value(
                 "-b, --backing FILE",
-                "The backing image: what is not in the new image is read from it",
+                "The backing image: data missing from the new image is read from it",
             )
             .value_parser(Words::Disk),
         )

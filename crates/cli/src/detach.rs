@@ -38,7 +38,7 @@ fn arguments(command: Command) -> Command {
                 .value_hint(ValueHint::FilePath)
                 .help("Where a disk is attached"),
         )
-        .arg(flag("--force", "Also while programs have it open, which lose it"))
+        .arg(flag("--force", "Detach even from programs that have it open"))
         .arg(flag("--when-closed", "Wait for the end of standard input").hide(true))
         .arg(flag("--remove", "Remove the empty file that is left").hide(true))
 }

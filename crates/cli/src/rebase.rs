@@ -47,7 +47,7 @@ fn arguments(command: Command) -> Command {
         .arg(flag("-u, --backing-unsafe", "Change only the header; the disk's contents may change"))
         .arg(flag(
             "-c, --compress",
-            "Compress what is written into the overlay, where that makes it shorter",
+            "Compress data written to the overlay, if that makes it smaller",
         ))
         .arg(flag("-p, --progress", "Show how much is done on standard output"))
         .arg(flag("-q, --quiet", "Print errors only"))

@@ -45,7 +45,10 @@ const FOREIGN: &str = "a plugin that runs in this process may need anything, so 
 
 /// `--sandbox`.
 pub(crate) fn argument() -> Arg {
-    value("--sandbox auto|require|off", "Open no other file and start no other program than those named here, and make no connection that is not named",
+    value(
+        "--sandbox auto|require|off",
+        "Restrict the process to the files, programs and \
+        connections named here",
     )
     .value_parser(["auto", "require", "off"])
     .hide_possible_values(true)

@@ -44,8 +44,8 @@ fn arguments(command: Command) -> Command {
                 .alias("write-zeroes")
                 .conflicts_with_all(["no-hole", "fast", "keep-size"])
                 .long_help(
-                    "Write the zeroes, by the best way there is, so that later writes change no map of a file \
-                     system. As with -z, a file is created or becomes longer",
+                    "Write the zeroes by the best available method, so that later writes do not \
+                     change file system metadata. As with -z, a file is created or extended",
                 ),
         )
         .arg(

@@ -51,7 +51,7 @@ fn arguments(command: Command) -> Command {
         .arg(image::format_argument("-f, --format", "Format of the disk [default: a guess]"))
         .arg(flag("-w, --write", "Write instead, which destroys what the disk holds"))
         .arg(
-            value("--mix PERCENT", "With --write: so many of 100 requests are reads")
+            value("--mix PERCENT", "With --write: the percentage of reads")
                 .value_parser(value_parser!(u64).range(0..=99))
                 .requires("write"),
         )

@@ -42,7 +42,7 @@ fn writing(command: Command) -> Command {
         .arg(
             flag(
                 "--target-is-zero",
-                "Trust that the target reads as zeroes, but for samples; with -n",
+                "Assume that the target reads as zeroes, after checking samples; with -n",
             )
             .requires("no-create"),
         )

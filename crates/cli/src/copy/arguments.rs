@@ -56,11 +56,8 @@ fn load(command: Command) -> Command {
                 .default_value("8"),
         )
         .arg(
-            value(
-                "-R, --requests N",
-                "Requests in flight in each thread [default: as many as help]",
-            )
-            .value_parser(value_parser!(u32).range(1..=65536)),
+            value("-R, --requests N", "Requests in flight per thread [default: adaptive]")
+                .value_parser(value_parser!(u32).range(1..=65536)),
         )
         .arg(value("--request-size SIZE", "Bytes in a request").default_value("256K"))
         .arg(
@@ -85,20 +82,24 @@ fn writing(command: Command) -> Command {
         .arg(
             flag("--target-is-zero", "Trust that the target reads as zeroes throughout")
                 .long_help(
-                    "Trust that the target reads as zeroes throughout: only data is written. Samples \
-                     of it are read first; if one is not zero, the copy fails",
+                    "Assume that the whole target reads as zeroes: write only data. Samples are \
+                     read first; if one is not zero, the copy fails",
                 )
                 .visible_alias("destination-is-zero"),
         )
         .arg(
-            flag("--wipe", "Write every byte as data, zeroes too, whatever the target holds")
-                .conflicts_with("target-is-zero"),
+            flag(
+                "--wipe",
+                "Write every byte as data, including zeroes, whatever the target \
+                contains",
+            )
+            .conflicts_with("target-is-zero"),
         )
         .arg(
             value("--reflink WHEN", "Share blocks between files instead of copying them")
                 .long_help(
-                    "Share blocks between files of one file system instead of copying them: where possible \
-                     (auto), all of them or fail (always), or never",
+                    "Share blocks between files on one file system instead of copying them: if \
+                     possible (auto), all of them or fail (always), or never",
                 )
                 .value_parser(["auto", "always", "never"])
                 .default_value("auto"),
@@ -106,26 +107,32 @@ fn writing(command: Command) -> Command {
         .arg(flag("--no-extents", "Read everything; do not ask where the data is"))
         .arg(flag("--flush", "Fail if the target cannot be made durable"))
         .arg(
-            flag("--no-flush", "Do not make the target durable (for benchmarks)").conflicts_with("flush"),
+            flag("--no-flush", "Do not make the target durable (for benchmarks)")
+                .conflicts_with("flush"),
         )
         .arg(crate::force::argument())
         .arg(copying::journal().conflicts_with_all([
-            "no-flush", "no-clobber", "wipe", "offset", "length", "target-offset", "max-errors",
+            "no-flush",
+            "no-clobber",
+            "wipe",
+            "offset",
+            "length",
+            "target-offset",
+            "max-errors",
         ]))
         .arg(copying::verify())
         .arg(copying::changes())
         .args(copying::unread())
         .arg(flag("--no-clobber", "Fail if the target exists already"))
         .arg(flag("--keep-partial", "Keep a file that the copy created when it fails"))
-        .arg(
-            flag("--synchronous", "One thread and one request at a time, whatever else is said"),
-        )
+        .arg(flag("--synchronous", "One thread and one request at a time, whatever else is said"))
         .arg(
             value("--plan FORM", "Copy nothing; print what would be done, as text or json")
                 .long_help(
-                    "Copy nothing, and make no target and no journal: print how much is data, in how many stretches, \
-                     what a journal or --changes leaves of it, whether the target is equal at places that are compared, \
-                     and how long the source takes to be read, by a few MiB of it",
+                    "Dry run: create neither target nor journal, and print the amount of data, \
+                     the number of stretches, how much remains with a journal or --changes, \
+                     whether the target matches at sampled places, and the estimated time to read \
+                     the source, from a sample of a few MiB",
                 )
                 .num_args(0..=1)
                 .require_equals(true)

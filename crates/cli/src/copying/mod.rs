@@ -273,10 +273,11 @@ fn copy_and_show(
 pub(crate) fn journal() -> Arg {
     file("--journal FILE", "Note in FILE what is durable: the same command goes on from there")
         .long_help(
-            "Note in FILE what has become durable. When the copy is stopped, killed or fails, the target stays, and the \
-             same command goes on; until it is complete, TARGET.incomplete lies beside it. If the source or the target is \
-             another one by then, it says so and does nothing. With the journal of a copy that is complete samples are \
-             compared, and nothing is written",
+            "Record in FILE what is durable. If the copy is interrupted, killed or fails, the \
+             target stays, and the same command resumes the copy; until it is complete, there is \
+             a file TARGET.incomplete. If the source or target has changed by then, the command \
+             says so and does nothing. With the journal of a complete copy, it compares samples \
+             and writes nothing",
         )
 }
 
@@ -288,22 +289,26 @@ pub(crate) fn journal_of(matches: &ArgMatches) -> Option<PathBuf> {
 /// `--verify`.
 pub(crate) fn verify() -> Arg {
     flag("--verify", "Read back what was written, and compare it with what was copied").long_help(
-        "When the copy is complete and durable, read back what was written, past the page cache where the system allows \
-         that, and compare it with the digest of what was copied. A copy that goes on by a journal, and one of a part, \
-         reads its source once more for that",
+        "When the copy is complete and durable, read the data back, bypassing the page cache \
+         where the system allows it, and compare it with the digest of the copied data. A copy \
+         resumed from a journal, or of a range, reads its source again for this",
     )
 }
 
 /// `--changes`.
 pub(crate) fn changes() -> Arg {
-    value("--changes FROM", "Copy only what changed: bitmap:NAME of the source, or a file that lists it")
-        .long_help(
-            "Copy only what changed since the target held the source; it exists, and nothing else in it is touched. FROM is \
-             bitmap:NAME, a dirty bitmap of the source (its context is qemu:dirty-bitmap:NAME); or a file: a manifest of the \
-             last copy (--manifest), JSON of `map --context`, `qemu-img map`, `rbd diff` or VMware, the output of \
-             thin_delta, or a mapfile of ddrescue (what is not finished)",
-        )
-        .conflicts_with_all(["no-clobber", "wipe", "offset", "length", "target-offset"])
+    value(
+        "--changes FROM",
+        "Copy only what changed: bitmap:NAME of the source, or a file that lists it",
+    )
+    .long_help(
+        "Copy only what changed since the target last matched the source; nothing else in the \
+             existing target is touched. FROM is bitmap:NAME, a dirty bitmap of the source (its \
+             context is qemu:dirty-bitmap:NAME); or a file: a manifest of the last copy \
+             (--manifest), JSON of `map --context`, `qemu-img map`, `rbd diff` or VMware, the \
+             output of thin_delta, or a mapfile of ddrescue (what is not finished)",
+    )
+    .conflicts_with_all(["no-clobber", "wipe", "offset", "length", "target-offset"])
 }
 
 /// What it says. Reads the file.

@@ -32,14 +32,15 @@ pub(crate) fn rates() -> [Arg; 3] {
     [
         rate,
         file.long_help(
-            "Write at most as many bytes a second as FILE says: 100M, 100M/s, or off. It is read once a second. It has to be \
-             there; when it is removed later, the last rate stays. Where it is empty, --rate stands, or no limit",
+            "Limit the write rate to the value in FILE: 100M, 100M/s, or off. The file is read \
+             once per second and must exist at the start; if it is removed later, the last rate \
+             stays. If it is empty, --rate applies, or no limit",
         ),
         table
             .long_help(
-                "Write at most as many bytes a second as the time of the day says, in the words of rclone's --bwlimit: \
-                 \"08:00,512K 12:00,10M 13:00,512K 23:00,off\". Times are local, each lasts until the next, and one may be \
-                 of a day: Sat-08:00,off",
+                "Limit the write rate by the time of day, in the format of rclone's --bwlimit: \
+                 \"08:00,512K 12:00,10M 13:00,512K 23:00,off\". Times are local, each lasts until \
+                 the next, and one may be of a day: Sat-08:00,off",
             )
             .conflicts_with_all(["rate", "rate-file"]),
     ]

@@ -39,14 +39,14 @@ pub(crate) fn arguments() -> [Arg; 2] {
     let map = file("--mapfile FILE", "Write what could not be read to FILE, as GNU ddrescue does");
     [
         most.value_parser(value_parser!(u64).range(1..=MOST)).long_help(
-            "Copy up to N places of the source that cannot be read as zeroes, and say where each is; with more, the copy \
-             fails. A place is 512 bytes, or the smallest block that the source can read. If there was one the exit \
-             status is 1, although all else was copied and the target is complete",
+            "Copy up to N unreadable places of the source as zeroes, and report their offsets; \
+             with more, the copy fails. A place is 512 bytes, or the source's smallest readable \
+             block. If there was any, the exit status is 1, although the target is complete",
         ),
         map.requires("max-errors").long_help(
-            "Write to FILE which parts of the source were copied (+), could not be read (-), or were not tried (?), in \
-             the form of GNU ddrescue's mapfiles. `--changes FILE` copies what is not marked with +; both may name the \
-             same file",
+            "Record in FILE which parts of the source were copied (+), unreadable (-), or not \
+             tried (?), in GNU ddrescue's mapfile format. `--changes FILE` copies everything not \
+             marked with +; both may name the same file",
         ),
     ]
 }

@@ -31,7 +31,7 @@ pub(crate) const VERB: Verb = Verb {
 fn arguments(command: Command) -> Command {
     let command = command
         .arg(plan_file())
-        .arg(flag("--verify", "Read what was written from the disk, and not from the page cache"))
+        .arg(flag("--verify", "Read the data from the disk, not from the page cache"))
         .arg(flag("-q, --quiet", "Print errors only"));
 
     patience::arguments(command)

@@ -136,7 +136,8 @@ fn listening(command: Command) -> Command {
         .arg(
             value(
                 "--attach POINT",
-                "Attach the disk as a file, as `attach` does, instead of listening or beside it; EXPORT=POINT attaches another export; may be repeated",
+                "Attach the disk as a file, as `attach` does, instead of or in addition to \
+                    listening; EXPORT=POINT attaches another export; may be repeated",
             )
             .value_parser(Words::Disk)
             .action(ArgAction::Append)
@@ -181,8 +182,11 @@ fn upstream(command: Command) -> Command {
 
 fn access(command: Command) -> Command {
     command.arg(
-        value("--allow NAME=RULES", "Only these clients get the export NAME, and see it in a list: RULES are those of \
-             --filter=ip, as tls, psk-user:USER, dn:PATTERN, uid:1000 or 10.0.0.0/8; may be repeated",
+        value(
+            "--allow NAME=RULES",
+            "Restrict the export NAME to these clients, in lists too: \
+             RULES are those of --filter=ip, as tls, psk-user:USER, dn:PATTERN, uid:1000 or \
+             10.0.0.0/8; may be repeated",
         )
         .action(ArgAction::Append),
     )
@@ -230,7 +234,7 @@ fn process(command: Command) -> Command {
             value("-e, --exportname NAME", "The name in $exportname and $uri of --run")
                 .alias("export-name"),
         )
-        .arg(value("--run CMD", "Run a shell command beside the server; end when it ends"))
+        .arg(value("--run CMD", "Run a shell command alongside the server; exit when it exits"))
         .arg(flag("--print-uri", "Print the URI on standard output when ready").aliases([
             "print-url",
             "show-uri",
@@ -256,7 +260,7 @@ fn process(command: Command) -> Command {
         .arg(flag("--swap", "Lock the program in memory, so that it can serve swap space"))
         .arg(value(
             "--metrics WHERE",
-            "Tell OpenMetrics over HTTP on a Unix socket (/PATH) or a loopback PORT",
+            "Serve OpenMetrics over HTTP on a Unix socket (/PATH) or a loopback PORT",
         ))
         .arg(
             value(
@@ -272,7 +276,7 @@ fn process(command: Command) -> Command {
                 .value_parser(["text", "json"])
                 .hide_possible_values(true),
         )
-        .arg(value("--name NAME", "A name for this server, in the messages of its log"))
+        .arg(value("--name NAME", "A name for this server in its log messages"))
         .arg(flag("-v, --verbose", "Log also which clients connect, and why connections end"))
         .arg(
             value("-D, --debug PLUGIN.FLAG=N", "Set a debug flag of a plugin; may be repeated")
