@@ -80,7 +80,7 @@ impl Failure {
 
     /// Says it in one line.
     pub(crate) fn report(self) -> ExitCode {
-        if server::stderr_is_journal() {
+        if serving::stderr_is_journal() {
             // The journal takes the number for the priority, an error.
             let _ = write!(std::io::stderr(), "<3>");
         }

@@ -10,8 +10,7 @@ use net::Stream;
 use runtime::{Bell, Mutex, at_end_of_batch};
 use rustix::event::epoll;
 use rustix::io::Errno;
-
-use crate::budget::Account;
+use serving::Account;
 
 /// The token of the wake-up in a reactor's epoll instance.
 pub(crate) const WAKE: u64 = 0;

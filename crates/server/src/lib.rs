@@ -1,4 +1,4 @@
-//! The NBD server engine: listeners, connections, exports.
+//! The NBD server engine: listeners and connections.
 //!
 //! A few reactor threads (one a core) share the connections. Each turns an epoll instance of its
 //! own: it reads as many requests as a socket holds, runs those that will not wait to completion
@@ -14,29 +14,18 @@
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod bell;
-mod bitmaps;
-mod budget;
 mod connection;
-pub mod control;
 mod execute;
-mod exports;
 mod gather;
 mod leavers;
 pub mod limits;
 mod link;
-mod log;
-mod metrics;
-mod present;
+mod offer;
 mod reactor;
 mod server;
 mod shared;
 mod terms;
 
-pub use bitmaps::{BitmapAction, BitmapStatus, LiveBitmaps, USUAL_GRANULARITY};
-pub use exports::{Allowed, Export, Exports};
-pub use log::{LogFormat, ServerLog, Severity, stderr_is_journal};
-pub use metrics::{Live, endpoint};
 pub use net::{Family, ListenAddress, Listener, SocketName, SocketRights, look_up, tls};
-pub use present::ClientStatus;
-pub use server::{Idle, Server};
+pub use server::{Idle, Server, ServerHandle};
 pub use terms::Options;

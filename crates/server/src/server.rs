@@ -1,8 +1,8 @@
 //! The server: its reactors, what they share, and its end.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,15 +12,12 @@ use runtime::{Cover, WorkPool};
 use rustix::io::Errno;
 
 use crate::bell::ReactorBell;
-use crate::budget::Budget;
 use crate::connection::Common;
-use crate::exports::Exports;
 use crate::leavers::Leavers;
-use crate::metrics::{Live, Metrics};
-use crate::present::PresentClients;
 use crate::reactor::{Driver, Reactor, STOP};
 use crate::shared::Shared;
 use crate::terms::{Options, Terms};
+use serving::{Exports, Hub, Live};
 
 /// How long a stopping server waits for its threads, after its connections.
 const GRACE: Duration = Duration::from_secs(3);
@@ -47,6 +44,39 @@ impl Idle {
     }
 }
 
+/// A handle on a running server. It keeps nothing of it alive.
+#[derive(Clone, Debug)]
+pub struct ServerHandle {
+    shared: Weak<Shared>,
+    live: Live,
+}
+
+impl ServerHandle {
+    /// What it shares with other front ends.
+    #[must_use]
+    pub fn live(&self) -> &Live {
+        &self.live
+    }
+
+    /// Replaces the limits, for all clients, and, for new ones, the TLS settings by those of
+    /// `options`; without TLS in it, those stay as they are. Its other fields change nothing, and a
+    /// lower limit of connections closes none.
+    pub fn change(&self, options: &Options) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let Common { terms, hub, .. } = &*shared.common;
+        terms.change(options);
+        hub.tell_limits(options.limits());
+        hub.budget.set_limit(options.memory);
+    }
+
+    /// Whether it still works: each thread that serves clients completes a turn within `limit`.
+    /// Takes that long at most. A thread that stops, or has ended, need not.
+    #[must_use]
+    pub fn is_well(&self, limit: Duration) -> bool {
+        self.shared.upgrade().is_none_or(|shared| shared.answers(limit))
+    }
+}
+
 impl Server {
     /// Serves `exports` to clients that connect to `listeners`.
     ///
@@ -60,17 +90,13 @@ impl Server {
         let pool = exports.list().first().map(|export| export.edge.pool().clone());
         let common = Arc::new(Common {
             computing: pool.unwrap_or_else(|| WorkPool::new(1)).for_computing(),
-            exports,
+            hub: Arc::new(Hub::new(exports, options.log.clone(), options.memory, count)),
             policy: options.policy.clone(),
             terms: Terms::new(options.clone()),
-            metrics: Metrics::new(count),
-            budget: Arc::new(Budget::new(options.memory)),
             buffers: BufferPool::new(shelf(options.memory)),
-            log: options.log.clone(),
             leavers: Leavers::default(),
-            present: PresentClients::default(),
-            clients: AtomicU64::new(0),
         });
+        common.hub.tell_limits(options.limits());
         let shared = Arc::new(Shared::new(common, reactors));
         let names = listeners.iter().filter_map(Listener::name).cloned().collect();
         let mut server = Self { shared: shared.clone(), threads: Vec::new(), names };
@@ -105,10 +131,16 @@ impl Server {
         Idle(self.shared.clone())
     }
 
+    /// What it shares with other front ends.
+    #[must_use]
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.shared.common.hub
+    }
+
     /// A handle on it while it runs.
     #[must_use]
-    pub fn live(&self) -> Live {
-        Live(Arc::downgrade(&self.shared))
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { shared: Arc::downgrade(&self.shared), live: Live::of(self.hub()) }
     }
 
     /// How many clients are connected.

@@ -9,8 +9,7 @@ use runtime::{Condvar, Mutex};
 
 use crate::bell::{Accepted, ReactorBell};
 use crate::connection::Common;
-use crate::log::Severity;
-use crate::metrics::Reason;
+use serving::{Reason, Severity};
 
 /// Beyond this many connections, socket buffers are not enlarged: a Unix socket's buffer is the
 /// system's memory, outside of our limits.
@@ -120,14 +119,14 @@ impl Shared {
         let refuse = |reason, open, whose, option| {
             let what =
                 format_args!("refused: {open} connections{whose} are open already ({option})");
-            self.common.log.event(Severity::Warning, Some(&peer), None, what);
-            self.common.metrics.closed(reason);
+            self.common.hub.log.event(Severity::Warning, Some(&peer), None, what);
+            self.common.hub.metrics.closed(reason);
             false
         };
         if open >= terms.max_connections {
             return refuse(Reason::Full, open, "", "--max-connections");
         }
-        let account = self.common.budget.account(&peer);
+        let account = self.common.hub.budget.account(&peer);
         let of_address = account.connections();
         if terms.max_of_address.is_some_and(|most| of_address > most) {
             let option = "--max-connections-per-address";

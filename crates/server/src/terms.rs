@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runtime::RwLock;
-
-use crate::log::ServerLog;
+use serving::ServerLog;
 
 /// How a server behaves.
 #[derive(Clone, Debug)]

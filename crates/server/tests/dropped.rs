@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use device::{Abilities, ErrorKind, Info, Simple};
-use server::{Allowed, Export, Exports, ListenAddress, Listener, Options, Server};
+use server::{ListenAddress, Listener, Options, Server};
+use serving::{Allowed, Export, Exports};
 use trial::{Fate, TestDevice};
 
 const SIZE: u64 = 1 << 20;

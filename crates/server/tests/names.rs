@@ -15,7 +15,8 @@ use device::{
     Abilities, Client, Connected, Edge, Error, ErrorKind, Fault, Info, Listed, Operation, Session,
 };
 use runtime::WorkPool;
-use server::{Allowed, Export, Exports, ListenAddress, Listener, Options, Server};
+use server::{ListenAddress, Listener, Options, Server};
+use serving::{Allowed, Export, Exports};
 use trial::{Fate, TestDevice};
 
 const LIST: u32 = 3;

@@ -10,7 +10,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use programs::{Program, Running, StandardStreams};
 use runtime::Context;
 use rustix::process::Signal;
-use server::{ListenAddress, Live, Severity};
+use server::{ListenAddress, ServerHandle};
+use serving::Severity;
 
 use super::notify::Notify;
 use super::reload::{HotParts, reload};
@@ -53,7 +54,7 @@ pub(super) struct CommandEnvironment<'a> {
     pub(super) descriptors: &'a Descriptors,
     pub(super) places: &'a [ListenAddress],
     pub(super) uri: &'a str,
-    pub(super) live: &'a Live,
+    pub(super) server: &'a ServerHandle,
     pub(super) hot: &'a HotParts,
     pub(super) notify: &'a Notify,
     /// What the service manager shows.
@@ -78,7 +79,7 @@ pub(super) fn wait_for_end(
         // This function holds a sender, so this ends only with an event.
         match next.recv() {
             Ok(Event::Report) => {
-                for line in beside.live.lines(&context.control.measures()()) {
+                for line in beside.server.live().lines(&context.control.measures()()) {
                     settings.options.log.say(format_args!("{line}"));
                 }
                 context.control.report();
@@ -105,7 +106,7 @@ pub(super) fn wait_for_end(
 impl CommandEnvironment<'_> {
     fn reload(&self) {
         self.notify.reloading();
-        match reload(self.settings, self.live, self.hot) {
+        match reload(self.settings, self.server, self.hot) {
             Ok(()) => self.notify.ready(self.status),
             Err(failure) => {
                 let what = format!("not reloaded: {}", failure.line());

@@ -3,8 +3,8 @@
 use device::Edge;
 use disk::{Named, OpenOptions, Opened, Stack};
 use runtime::Context;
-use server::control::{ControlledExport, ExportEnd};
-use server::{Allowed, Export, Exports, LiveBitmaps};
+use serving::control::{ControlledExport, ExportEnd};
+use serving::{Allowed, Export, Exports, LiveBitmaps};
 
 use super::disks::Disk;
 use super::settings::Settings;

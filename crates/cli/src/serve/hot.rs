@@ -10,8 +10,8 @@ use device::access::Rules;
 use device::{Error, Result};
 use disk::{Image, Named, Stack};
 use runtime::Context;
-use server::control::{ControlledExport, DiskOpener, HotExport, WantedExport};
-use server::{Allowed, Export, LiveBitmaps};
+use serving::control::{ControlledExport, DiskOpener, HotExport, WantedExport};
+use serving::{Allowed, Export, LiveBitmaps};
 use wire::ServerTls;
 
 use super::disks::Disk;

@@ -39,8 +39,9 @@ use std::time::Duration;
 use attach::{Attachment, ReadyPoint};
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use rustix::process::{Pid, getppid};
-use server::control::{Controlled, LiveExports};
-use server::{ListenAddress, Listener, Server, Severity};
+use server::{ListenAddress, Listener, Server};
+use serving::control::{Controlled, LiveExports};
+use serving::{Live, Severity};
 
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::names;
@@ -154,11 +155,11 @@ fn start(matches: &ArgMatches) -> ExitResult {
         listeners = listen(&settings)?;
     }
     let metrics = match &settings.metrics {
-        Some(place) => server::endpoint::listen(place)?,
+        Some(place) => serving::endpoint::listen(place)?,
         None => Vec::new(),
     };
     let control = match &settings.control {
-        Some(path) => Some(server::control::listen(path, settings.identity.user())?),
+        Some(path) => Some(serving::control::listen(path, settings.identity.user())?),
         None => None,
     };
     let points = attaching::prepare(&settings)?;
@@ -270,12 +271,12 @@ impl ServeProcess<'_> {
         let disks = HotDisks::new(settings, &context);
         let exports = LiveExports::new(Controlled {
             exports: exports::controlled(settings, &served),
-            live: server.live(),
+            live: Live::of(server.hub()),
             opener: Box::new(disks.clone()),
             log: settings.options.log.clone(),
         });
         if let Some(listener) = beside.control {
-            server::control::start(listener, &exports)?;
+            serving::control::start(listener, &exports)?;
         }
         let hot = HotParts { exports, disks };
         let held = self.sandbox.shut()?;
@@ -328,7 +329,7 @@ impl ServeProcess<'_> {
         server: &mut Option<Server>,
     ) -> Result<End, Failure> {
         let Self { settings, descriptors, notify, .. } = self;
-        let Some(live) = server.as_ref().map(Server::live) else { return Ok(End::Asked) };
+        let Some(handle) = server.as_ref().map(Server::handle) else { return Ok(End::Asked) };
         let (status, uri) = (ready.status(), ready.uris.first().map_or("", String::as_str));
         let Announced { places, hot, .. } = *ready;
         let beside = CommandEnvironment {
@@ -336,13 +337,13 @@ impl ServeProcess<'_> {
             descriptors,
             places,
             uri,
-            live: &live,
+            server: &handle,
             hot,
             notify,
             status: &status,
         };
         notify.ready(&status);
-        notify.watch(live.clone())?;
+        notify.watch(handle.clone())?;
         let mut stop = || {
             self.stop(server);
             // The command may take as long as it likes.
@@ -425,8 +426,8 @@ fn tell_of(server: &Server, metrics: Vec<Listener>, context: &Context) -> Result
     let help = "Threads that work";
     control.on_measured("diskferry_threads_working", help, move || count(pool.working()));
     for listener in metrics {
-        let (live, measures) = (server.live(), control.measures());
-        server::endpoint::start(listener, move || live.open_metrics(&measures()))?;
+        let (live, measures) = (Live::of(server.hub()), control.measures());
+        serving::endpoint::start(listener, move || live.open_metrics(&measures()))?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use server::Live;
+use server::ServerHandle;
 
 use crate::failure::Failure;
 
@@ -90,14 +90,14 @@ impl Notify {
     }
 
     /// From now on feeds the watchdog, as often as the manager wants, while the server is well.
-    pub(super) fn watch(&self, live: Live) -> Result<(), Failure> {
+    pub(super) fn watch(&self, server: ServerHandle) -> Result<(), Failure> {
         let Some(interval) = self.interval() else { return Ok(()) };
         // Waiting for the answer and for the next time takes less than half of it.
         let (me, pause) = (self.clone(), interval / 4);
         let thread = std::thread::Builder::new().name("watchdog".into());
         let watched = thread.spawn(move || {
             loop {
-                if live.is_well(pause) {
+                if server.is_well(pause) {
                     me.say("WATCHDOG=1");
                 }
                 std::thread::sleep(pause);

@@ -9,8 +9,9 @@
 //! for what is served then, so until then they only narrow those of before. A mistake in the file
 //! changes nothing.
 
-use server::control::LiveExports;
-use server::{Live, Options, Severity};
+use server::{Options, ServerHandle};
+use serving::Severity;
+use serving::control::LiveExports;
 
 use super::config::Config;
 use super::hot::HotDisks;
@@ -21,11 +22,15 @@ use crate::failure::Failure;
 ///
 /// # Errors
 /// The error in the configuration, which is left as it was.
-pub(super) fn reload(settings: &Settings, live: &Live, hot: &HotParts) -> Result<(), Failure> {
+pub(super) fn reload(
+    settings: &Settings,
+    server: &ServerHandle,
+    hot: &HotParts,
+) -> Result<(), Failure> {
     let log = &settings.options.log;
     log.reopen();
     let options = match &settings.config {
-        Some(config) => configured(settings, config, (live, hot))?,
+        Some(config) => configured(settings, config, (server.live(), hot))?,
         None => settings.options.clone(),
     };
     let tls = settings.encryption.acceptor().unwrap_or_else(|e| {
@@ -33,7 +38,7 @@ pub(super) fn reload(settings: &Settings, live: &Live, hot: &HotParts) -> Result
         log.event(Severity::Error, None, None, format_args!("TLS stays as it was: {}", e.line()));
         None
     });
-    live.change(&Options { tls, ..options });
+    server.change(&Options { tls, ..options });
     log.event(Severity::Info, None, None, format_args!("reloaded"));
     Ok(())
 }
@@ -50,7 +55,7 @@ pub(super) struct HotParts {
 fn configured(
     settings: &Settings,
     config: &Config,
-    (live, hot): (&Live, &HotParts),
+    (live, hot): (&serving::Live, &HotParts),
 ) -> Result<Options, Failure> {
     let log = &settings.options.log;
     let fresh = Settings::read(config.path())?;

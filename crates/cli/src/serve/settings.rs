@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::ArgMatches;
 use device::{Params, values};
 use runtime::Patience;
-use server::{ListenAddress, LogFormat, Options, ServerLog};
+use server::{ListenAddress, Options};
+use serving::{LogFormat, ServerLog};
 
 use super::access::Access;
 use super::config::Config;

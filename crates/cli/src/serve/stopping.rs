@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use runtime::{Control, Mutex};
-use server::{ServerLog, Severity};
+use serving::{ServerLog, Severity};
 
 use super::notify::Notify;
 

@@ -29,14 +29,14 @@ fn hangs_up(server: &Server) -> Arc<TestDevice> {
 /// Serves it, and answers with the socket.
 fn serve(disk: &Server) -> (server::Server, PathBuf) {
     let edge = hangs_up(disk).edge(&WorkPool::new(2));
-    let exports = server::Exports::new();
+    let exports = serving::Exports::new();
     let (name, description, read_only) = (String::new(), String::new(), false);
-    assert!(exports.add(server::Export {
+    assert!(exports.add(serving::Export {
         name,
         description,
         edge,
         read_only,
-        allow: server::Allowed::default()
+        allow: serving::Allowed::default()
     }));
     let listener = server::Listener::private().unwrap();
     let server::ListenAddress::Unix(path) = listener.place().clone() else {

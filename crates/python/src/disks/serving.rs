@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use disk::{Content, OpenOptions};
 use pyo3::prelude::*;
 use runtime::{Context, Mutex, WorkPool};
-use server::{Allowed, Export, Exports, Family, ListenAddress, Listener, Options, ServerLog};
+use server::{Family, ListenAddress, Listener, Options};
+use serving::{Allowed, Export, Exports, ServerLog};
 use wire::{Transport, Uri};
 
 use super::naming::Handling;

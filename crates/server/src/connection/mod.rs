@@ -12,22 +12,17 @@ mod requests;
 mod securing;
 mod turn;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use device::{BufferPool, Peer};
 use runtime::{Behalf, WorkPool, batch};
+use serving::{Hub, Reason, Severity, Share, Tally, Voice};
 use wire::{ServerHandshake, ServerPolicy};
 
-use crate::budget::{Budget, Share};
 use crate::execute::Served;
-use crate::exports::Exports;
 use crate::leavers::Leavers;
 use crate::link::{LINGER, Link, Out};
-use crate::log::{ServerLog, Severity, Voice};
-use crate::metrics::{Metrics, Reason, Tally};
-use crate::present::PresentClients;
 use crate::terms::{Options, Terms};
 use opener::ExportOpener;
 use pace::{Moved, Pace, Standstill};
@@ -50,19 +45,13 @@ const LINGER_BYTES: usize = 1 << 20;
 /// What all connections of a server share.
 #[derive(Debug)]
 pub(crate) struct Common {
-    pub(crate) exports: Exports,
+    pub(crate) hub: Arc<Hub>,
     pub(crate) policy: ServerPolicy,
     pub(crate) terms: Terms,
     /// For work that keeps a processor busy.
     pub(crate) computing: WorkPool,
-    pub(crate) metrics: Metrics,
-    pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: BufferPool,
-    pub(crate) log: ServerLog,
     pub(crate) leavers: Leavers,
-    pub(crate) present: PresentClients,
-    /// How many clients have connected.
-    pub(crate) clients: AtomicU64,
 }
 
 /// What to do with a connection after its turn.
@@ -156,9 +145,10 @@ enum Phase {
 impl Connection {
     /// A new connection; the greeting is sent at once.
     pub(crate) fn new(link: Arc<Link>, peer: &Peer, common: Arc<Common>) -> Self {
-        let voice = Arc::new(Voice::new(common.log.clone(), peer));
+        let voice = Arc::new(Voice::new(common.hub.log.clone(), peer));
         voice.event(Severity::Info, format_args!("connected"));
-        common.present.enter(&link, &voice);
+        let way: Weak<Link> = Arc::downgrade(&link);
+        common.hub.present.enter(link.client(), way, &voice);
         let opener = ExportOpener::new(common.clone(), link.clone(), voice.clone());
         let handshake = ServerHandshake::new(common.policy.clone());
         link.send([Out::Bytes(handshake.greeting())]);
@@ -410,7 +400,7 @@ impl Connection {
 
     /// It has been closed.
     pub(crate) fn ended(&self) {
-        self.common.present.left(self.link.client());
+        self.common.hub.present.left(self.link.client());
         // Its account may live on, with what is in flight for it.
         self.link.account().is_complete();
         self.voice.ended(self.why.unwrap_or("the client has gone"));
@@ -418,7 +408,7 @@ impl Connection {
 
     /// The server closes the connection, for this reason.
     fn report(&mut self, reason: Reason, why: &dyn std::fmt::Display) {
-        self.common.metrics.closed(reason);
+        self.common.hub.metrics.closed(reason);
         self.ends("the server closed it");
         self.voice.event(Severity::Warning, format_args!("closing the connection: {why}"));
     }

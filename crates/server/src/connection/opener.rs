@@ -11,15 +11,15 @@ use std::time::Instant;
 
 use device::{Client, Device, Edge, ErrorKind, Presence, Result};
 use runtime::Mutex;
+use serving::{Access, Dismiss, Export, HeldExport, Severity, Voice, quoted};
 use wire::constants::BASE_ALLOCATION;
 use wire::constants::reply::{ERR_POLICY, ERR_UNKNOWN};
 use wire::{BlockConstraints, ExportOffer, OptionRefusal};
 
 use super::Common;
-use crate::exports::{Access, Export, HeldExport, contexts, enforced};
 use crate::leavers::PATIENCE;
 use crate::link::Link;
-use crate::log::{Severity, Voice, quoted};
+use crate::offer::{contexts, enforced, offer};
 
 /// A device's answer, once it is there.
 type Awaited<T> = Arc<Mutex<Option<T>>>;
@@ -81,7 +81,7 @@ impl ExportOpener {
         if !export.is_read_only() {
             self.common.leavers.enter(&export.name, &self.link);
         }
-        self.common.present.chose(self.link.client(), export);
+        self.common.hub.present.chose(self.link.client(), export);
         if export.is_closed() {
             self.link.dismiss();
         }
@@ -105,7 +105,7 @@ impl ExportOpener {
         let chosen = self.chosen.lock();
         let chosen = chosen.as_ref().filter(|chosen| chosen.name == name);
         let chosen = chosen.map(|chosen| chosen.export.clone());
-        chosen.or_else(|| self.common.exports.find(name))
+        chosen.or_else(|| self.common.hub.exports.find(name))
     }
 
     /// The export for a name, if this client may use it.
@@ -117,7 +117,7 @@ impl ExportOpener {
     /// exist for it under TLS, as soon as there is one: otherwise clients in clear text could find
     /// out which do.
     fn unknown(&self) -> OptionRefusal {
-        let list = self.common.exports.list();
+        let list = self.common.hub.exports.list();
         if list.iter().any(|export| self.access(export) == Access::NeedsTls) {
             return OptionRefusal::tls_required();
         }
@@ -166,7 +166,7 @@ impl ExportOpener {
 
     /// The export whose device has names of its own, if this client may use it.
     fn chosen_by_name(&self) -> Option<Arc<HeldExport>> {
-        let export = self.common.exports.chosen_by_name()?;
+        let export = self.common.hub.exports.chosen_by_name()?;
         (self.access(&export) == Access::Granted).then_some(export)
     }
 
@@ -202,7 +202,7 @@ impl Drop for ExportOpener {
 
 impl wire::ExportCatalog for ExportOpener {
     fn list(&self) -> std::result::Result<Vec<(String, String)>, OptionRefusal> {
-        let list = self.common.exports.list();
+        let list = self.common.hub.exports.list();
         let there = list.iter().filter(|export| self.access(export) == Access::Granted);
         let named = |e: &Arc<HeldExport>| (e.name.clone(), e.described(e.edge.info()));
         let answer = self.listed.lock().take();
@@ -229,7 +229,7 @@ impl wire::ExportCatalog for ExportOpener {
 
     fn is_ready(&self, name: &str) -> bool {
         // Each option is about what has the name now.
-        let now = self.common.exports.find(name);
+        let now = self.common.hub.exports.find(name);
         self.chosen
             .lock()
             .take_if(|chosen| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &chosen.export)));
@@ -276,7 +276,7 @@ impl wire::ExportCatalog for ExportOpener {
             }
         };
         match self.edge(name) {
-            Some(Ok(edge)) => Ok(export.offer(name, &edge)),
+            Some(Ok(edge)) => Ok(offer(&export, name, &edge)),
             Some(Err(e)) => {
                 // The client may ask again, and the device may then accept it.
                 *self.chosen.lock() = None;

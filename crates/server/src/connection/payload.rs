@@ -3,12 +3,12 @@
 
 use device::{Buffer, Window};
 use net::Received;
+use serving::Share;
 use wire::{Command, ReplyWriter, Request};
 
 use super::turn::{part, part_mut};
 use super::{Connection, LONG_PAYLOAD, Phase, SMALL, Turn};
-use crate::budget::Share;
-use crate::execute::{Payload, RequestRun, Served};
+use crate::execute::{Payload, RequestRun, Served, kind};
 
 /// How much of a payload is received before the others have their turn, and before it is asked
 /// again whether there is room.
@@ -178,9 +178,9 @@ impl Connection {
             }
             Into::Window { .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
-                served.tally.begun(request.kind(), request.length);
+                served.tally.begun(kind(&request), request.length);
                 turn.gather.put(&self.link, |out| writer.done(out));
-                turn.answered.add(request.kind());
+                turn.answered.add(kind(&request));
             }
             Into::Buffer { buffer, share, .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
@@ -195,7 +195,7 @@ impl Connection {
                     ends: true,
                 };
                 if run.execute(Payload::Owned(buffer, share)) {
-                    turn.answered.add(request.kind());
+                    turn.answered.add(kind(&request));
                 }
             }
         }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use net::Received;
 use runtime::Mutex;
 use rustix::io::Errno;
+use serving::{Reason, Severity};
 use wire::{
     After, CloseReason, Command, Negotiated, ReplyWriter, Request, ServerStep, parse_request,
     request_header_len,
@@ -14,14 +15,13 @@ use wire::{
 use super::payload::Incoming;
 use super::turn::{part, part_mut};
 use super::{AfterTurn, Connection, Phase, SMALL, Turn};
-use crate::budget::OF_CONNECTION;
-use crate::execute::{Payload, RequestRun, Served};
+use crate::execute::{Payload, RequestRun, Served, kind};
 use crate::link::Out;
-use crate::log::Severity;
-use crate::metrics::Reason;
 
 /// Reads of the socket in one turn; then the reactor's other connections have theirs.
 const ROUNDS: usize = 16;
+/// Bytes a connection may have in flight before it is read no further.
+const OF_CONNECTION: u64 = 48 << 20;
 /// Bytes received at once where memory is short: what a connection may have to carry over.
 const SIP: usize = 16 << 10;
 
@@ -297,7 +297,7 @@ impl Connection {
                 self.voice.chose(&session.export);
                 self.voice.event(Severity::Info, format_args!("opened"));
                 // By the export's own name, whatever name was asked for.
-                let tally = self.common.metrics.of(&export.name);
+                let tally = self.common.hub.metrics.of(&export.name);
                 self.tally = Some(tally.clone());
                 self.phase = Phase::Transmission(Arc::new(Served {
                     session,
@@ -343,7 +343,7 @@ impl Connection {
                 self.finish(false);
                 return Some(end - at);
             }
-            served.voice.asked(request.kind(), 0);
+            served.voice.asked(kind(&request), 0);
             served.refused(refusal.error);
             self.spend(turn, &request);
             let mut reply = Vec::new();
@@ -383,7 +383,7 @@ impl Connection {
         let mut run =
             RequestRun { served, link: &self.link, gather, request, writer, begun, ends: true };
         if run.execute(taken) {
-            turn.answered.add(request.kind());
+            turn.answered.add(kind(&request));
         }
         Some(header + payload)
     }

@@ -13,12 +13,11 @@ use std::time::Instant;
 
 use net::tls::{FailedHandshake, Handshake, HandshakeProgress};
 use runtime::{Mutex, WorkPool};
+use serving::{Reason, Severity, quoted};
 use wire::ServerHandshake;
 
 use super::{Connection, Phase};
 use crate::link::Link;
-use crate::log::{Severity, quoted};
-use crate::metrics::Reason;
 
 /// A connection on which TLS begins.
 #[derive(Debug)]

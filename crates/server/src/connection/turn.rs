@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use device::Buffer;
+use serving::Answered;
 use wire::{Command, Request};
 
 use super::SMALL;
 use crate::gather::Gather;
-use crate::metrics::Answered;
 
 /// How long one turn may take, not counting its last request.
 const SLICE: Duration = Duration::from_millis(1);

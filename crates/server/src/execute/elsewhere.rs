@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use device::{Done, Edge, Error, ErrorKind, Fault, Operation, OperationKind, Outcome, Result};
 use runtime::{Wanted, has_time, taking_time};
+use serving::Share;
 use wire::{ErrorCode, ReplyWriter, Request};
 
 use super::status::Survey;
-use super::{FLOOR, RequestRun, Served, error_code, is_drop};
-use crate::budget::Share;
+use super::{FLOOR, RequestRun, Served, error_code, is_drop, kind};
 use crate::link::{Link, Out};
 
 /// A reactor does not even submit operations on more bytes than this: a filter may run them at
@@ -124,7 +124,7 @@ impl Ending {
     }
 
     fn count(&self) {
-        self.served.tally.answered(self.request.kind(), 1, self.begun.elapsed());
+        self.served.tally.answered(kind(&self.request), 1, self.begun.elapsed());
     }
 
     fn pieces(&mut self, result: Result<Outcome>) -> Vec<Out> {

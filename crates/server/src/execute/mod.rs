@@ -19,16 +19,15 @@ mod zeroes;
 use std::sync::Arc;
 use std::time::Instant;
 
-use device::{Buffer, BufferPool, Edge, Error, ErrorKind, Operation, Result, ZeroFlags};
+use device::{
+    Buffer, BufferPool, Edge, Error, ErrorKind, Operation, OperationKind, Result, ZeroFlags,
+};
 use runtime::Mutex;
+use serving::{Account, HeldExport, Share, Tally, Voice};
 use wire::{Command, CommandFlags, ErrorCode, Negotiated, ReplyWriter, Request};
 
-use crate::budget::{Account, Share};
-use crate::exports::HeldExport;
 use crate::gather::Gather;
 use crate::link::Link;
-use crate::log::Voice;
-use crate::metrics::Tally;
 use elsewhere::Ending;
 pub(crate) use elsewhere::start;
 use known::KnownData;
@@ -56,7 +55,7 @@ pub(crate) struct Served {
 impl Served {
     /// Counts a reply that is an error.
     pub(crate) fn refused(&self, error: ErrorCode) {
-        self.tally.failed(error);
+        self.tally.failed(error.name());
         self.voice.refused();
     }
 
@@ -119,8 +118,9 @@ impl RequestRun<'_> {
     /// Runs the request; whether it is answered.
     pub(crate) fn execute(&mut self, payload: Payload<'_>) -> bool {
         let r = self.request;
-        self.served.tally.begun(r.kind(), r.length);
-        self.served.voice.asked(r.kind(), r.length);
+        let kind = kind(&r);
+        self.served.tally.begun(kind, r.length);
+        self.served.voice.asked(kind, r.length);
         self.run(payload);
         self.ends
     }
@@ -212,6 +212,20 @@ impl RequestRun<'_> {
         let r = &self.request;
         Ok(r.length <= LONG && self.served.edge.write_now(data, r.offset, fua)?)
     }
+}
+
+/// As what a request is counted; `None`: as none.
+pub(crate) fn kind(request: &Request) -> Option<OperationKind> {
+    Some(match request.kind()? {
+        Command::Read => OperationKind::Read,
+        Command::Write => OperationKind::Write,
+        Command::Flush => OperationKind::Flush,
+        Command::Trim => OperationKind::Trim,
+        Command::Cache => OperationKind::Prefetch,
+        Command::WriteZeroes => OperationKind::Zero,
+        Command::BlockStatus => OperationKind::Resolve,
+        Command::Disconnect | Command::Resize => return None,
+    })
 }
 
 /// Whether the device wants the client to be dropped instead of answered.

@@ -12,12 +12,12 @@ use device::{
     Buffer, Done, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Place, Result,
 };
 use runtime::Mutex;
+use serving::Share;
 use wire::{ReplyWriter, Request};
 
 use super::elsewhere::{Ending, go_on, start};
 use super::zeroes::zeroes;
 use super::{FLOOR, LONG, RequestRun, Served};
-use crate::budget::Share;
 use crate::link::{Out, Placed};
 
 /// Data up to this many bytes are copied into the reply; longer ones leave from their place. An

@@ -22,11 +22,11 @@ use runtime::{Behalf, Mailbox, Mutex};
 use rustix::event::epoll;
 
 use crate::bell::ReactorBell;
-use crate::budget::Account;
 pub(crate) use leases::LINGER;
 use out::Reply;
 pub(crate) use out::{Out, Placed};
 use sending::Queue;
+use serving::{Account, Dismiss};
 
 /// Bytes queued beyond which no further requests are read.
 pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
@@ -149,12 +149,6 @@ impl Link {
         self.settled.store(true, Ordering::Release);
     }
 
-    /// The client is to leave. Its reactor is called, and takes no more requests of it.
-    pub(crate) fn dismiss(&self) {
-        self.dismissed.store(true, Ordering::SeqCst);
-        self.bell.call(self.token);
-    }
-
     pub(crate) fn is_dismissed(&self) -> bool {
         self.dismissed.load(Ordering::SeqCst)
     }
@@ -207,6 +201,14 @@ impl Link {
         let data = epoll::EventData::new_u64(self.token);
         // It fails only when the reactor has already closed the connection.
         let _ = epoll::modify(self.bell.epoll(), &self.stream, data, flags);
+    }
+}
+
+/// Its reactor is called, and takes no more requests of the client.
+impl Dismiss for Link {
+    fn dismiss(&self) {
+        self.dismissed.store(true, Ordering::SeqCst);
+        self.bell.call(self.token);
     }
 }
 

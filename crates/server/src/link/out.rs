@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use device::{Buffer, Place, Result};
 
-use crate::budget::Share;
 use crate::execute::Served;
+use serving::Share;
 
 /// Something to be sent.
 #[derive(Debug)]

@@ -24,8 +24,8 @@ use rustix::io::Errno;
 use super::Link;
 use super::leases::Leases;
 use super::out::{Fetch, Fetched, Out, Placed, Seen};
-use crate::budget::Share;
 use crate::execute::start;
+use serving::Share;
 
 /// How much is read at a time of what cannot be sent from its place, and how much where there is no
 /// room for that.

@@ -8,7 +8,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::Reactor;
-use crate::log::Severity;
+use serving::Severity;
 
 /// New connections accepted in one turn; then the existing ones have theirs.
 const ACCEPTS: usize = 64;
@@ -40,7 +40,7 @@ impl Reactor {
         let is_news = self.told.is_none_or(|told| told.elapsed() >= FULL);
         if is_news {
             let what = format_args!("{}: no more clients for now: {e}", listener.place());
-            self.shared.common.log.event(Severity::Error, None, None, what);
+            self.shared.common.hub.log.event(Severity::Error, None, None, what);
         }
         let _ = epoll::delete(self.bell().epoll(), listener);
         if is_news {

@@ -25,9 +25,9 @@ use crate::bell::{Accepted, ReactorBell, WAKE};
 use crate::connection::{AfterTurn, Connection, Turn};
 use crate::gather::Gather;
 use crate::link::Link;
-use crate::log::Severity;
 use crate::shared::{Shared, StillRunning};
 pub(crate) use driving::Driver;
+use serving::Severity;
 
 /// The receive buffer of a reactor, in bytes.
 const INBOX: usize = 256 << 10;
@@ -143,7 +143,7 @@ impl Reactor {
         let mut events = Vec::with_capacity(64);
         if let Err(e) = self.wait(&mut events) {
             let what = format_args!("a reactor cannot go on: {e}");
-            self.shared.common.log.event(Severity::Error, None, None, what);
+            self.shared.common.hub.log.event(Severity::Error, None, None, what);
             return false;
         }
         for event in &events {
@@ -332,7 +332,7 @@ impl Reactor {
             return self.left();
         }
         let (common, peer) = (self.shared.common.clone(), stream.peer());
-        let client = common.clients.fetch_add(1, Ordering::Relaxed) + 1;
+        let client = common.hub.next_client();
         let link = Arc::new(Link::new(stream, bell, (token, client), account));
         self.connections.insert(token, Connection::new(link, &peer, common));
         if self.stopping.is_some() {
@@ -345,7 +345,7 @@ impl Reactor {
     /// Closes connections that take too long; while memory is short, those that hold most of it
     /// first, and no more than necessary, unless the server stops.
     fn expire(&mut self, now: Instant) {
-        let budget = self.shared.common.budget.clone();
+        let budget = self.shared.common.hub.budget.clone();
         let terms = self.shared.common.terms.now();
         let mut overdue: Vec<(u64, u64)> = self
             .connections

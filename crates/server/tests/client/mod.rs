@@ -9,7 +9,8 @@ use std::time::Duration;
 use device::Edge;
 use devices::{Named, OpenOptions};
 use runtime::{Context, WorkPool};
-use server::{Allowed, Export, Exports, ListenAddress, Listener, Options, Server};
+use server::{ListenAddress, Listener, Options, Server};
+use serving::{Allowed, Export, Exports};
 
 /// A disk by name.
 pub(crate) fn disk(name: &str) -> Edge {

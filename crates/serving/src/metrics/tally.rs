@@ -7,18 +7,18 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use device::OperationKind;
 use runtime::{Mutex, TimeBuckets};
-use wire::{Command, ErrorCode};
 
 /// The commands that are counted, and their names.
-const COMMANDS: [(Command, &str); 7] = [
-    (Command::Read, "read"),
-    (Command::Write, "write"),
-    (Command::Flush, "flush"),
-    (Command::Trim, "trim"),
-    (Command::Cache, "cache"),
-    (Command::WriteZeroes, "write_zeroes"),
-    (Command::BlockStatus, "block_status"),
+const COMMANDS: [(OperationKind, &str); 7] = [
+    (OperationKind::Read, "read"),
+    (OperationKind::Write, "write"),
+    (OperationKind::Flush, "flush"),
+    (OperationKind::Trim, "trim"),
+    (OperationKind::Prefetch, "cache"),
+    (OperationKind::Zero, "write_zeroes"),
+    (OperationKind::Resolve, "block_status"),
 ];
 /// Times are counted in buckets, four for each doubling, from 2^10 ns (1 µs) to 2^38 ns (five
 /// minutes).
@@ -51,10 +51,10 @@ struct Shard([Count; COMMANDS.len()]);
 
 /// Counts of one export.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub struct Tally {
     shards: Box<[Shard]>,
     /// They are rare.
-    errors: Mutex<Vec<(ErrorCode, u64)>>,
+    errors: Mutex<Vec<(&'static str, u64)>>,
 }
 
 /// The sums of one command.
@@ -75,9 +75,9 @@ fn seat() -> usize {
     SEAT.with(|seat| *seat)
 }
 
-/// The index of a command; `None` for one that is unknown.
-fn place(command: Option<Command>) -> Option<usize> {
-    COMMANDS.iter().position(|(known, _)| Some(*known) == command)
+/// The index of a command; `None` for one that is not counted.
+fn place(kind: Option<OperationKind>) -> Option<usize> {
+    COMMANDS.iter().position(|(known, _)| Some(*known) == kind)
 }
 
 impl Tally {
@@ -93,22 +93,22 @@ impl Tally {
         self.shards.len()
     }
 
-    fn count(&self, command: Option<Command>) -> Option<&Count> {
-        let place = place(command)?;
+    fn count(&self, kind: Option<OperationKind>) -> Option<&Count> {
+        let place = place(kind)?;
         self.shards.get(seat() % self.shards.len())?.0.get(place)
     }
 
     /// A request of this many bytes begins.
-    pub(crate) fn begun(&self, command: Option<Command>, bytes: u64) {
-        if let Some(count) = self.count(command) {
+    pub fn begun(&self, kind: Option<OperationKind>, bytes: u64) {
+        if let Some(count) = self.count(kind) {
             count.requests.fetch_add(1, Relaxed);
             count.bytes.fetch_add(bytes, Relaxed);
         }
     }
 
     /// This many were answered, each within this time.
-    pub(crate) fn answered(&self, command: Option<Command>, number: u64, time: Duration) {
-        if let Some(count) = self.count(command) {
+    pub fn answered(&self, kind: Option<OperationKind>, number: u64, time: Duration) {
+        if let Some(count) = self.count(kind) {
             let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             count.nanos.fetch_add(nanos.saturating_mul(number), Relaxed);
             if let Some(times) = count.times.get(BUCKETS.place(nanos)) {
@@ -117,17 +117,17 @@ impl Tally {
         }
     }
 
-    /// One was answered with an error.
-    pub(crate) fn failed(&self, code: ErrorCode) {
+    /// One was answered with the error of this name.
+    pub fn failed(&self, error: &'static str) {
         let mut errors = self.errors.lock();
-        match errors.iter_mut().find(|(known, _)| *known == code) {
+        match errors.iter_mut().find(|(known, _)| *known == error) {
             Some((_, number)) => *number += 1,
-            None => errors.push((code, 1)),
+            None => errors.push((error, 1)),
         }
     }
 
     /// Errors so far.
-    pub(crate) fn errors(&self) -> Vec<(ErrorCode, u64)> {
+    pub(crate) fn errors(&self) -> Vec<(&'static str, u64)> {
         self.errors.lock().clone()
     }
 
@@ -143,30 +143,30 @@ impl Tally {
 
 /// Requests that were answered in one turn, to be counted at its end.
 #[derive(Debug, Default)]
-pub(crate) struct Answered {
+pub struct Answered {
     numbers: [u64; COMMANDS.len()],
     any: bool,
 }
 
 impl Answered {
     /// One more.
-    pub(crate) fn add(&mut self, command: Option<Command>) {
-        if let Some(number) = place(command).and_then(|place| self.numbers.get_mut(place)) {
+    pub fn add(&mut self, kind: Option<OperationKind>) {
+        if let Some(number) = place(kind).and_then(|place| self.numbers.get_mut(place)) {
             *number += 1;
             self.any = true;
         }
     }
 
     /// Counts those of a turn that began at this time.
-    pub(crate) fn tell(&mut self, tally: &Tally, since: Instant) {
+    pub fn tell(&mut self, tally: &Tally, since: Instant) {
         if !std::mem::take(&mut self.any) {
             return;
         }
         let time = since.elapsed();
         let numbers = std::mem::take(&mut self.numbers);
-        for ((command, _), number) in COMMANDS.into_iter().zip(numbers) {
+        for ((kind, _), number) in COMMANDS.into_iter().zip(numbers) {
             if number > 0 {
-                tally.answered(Some(command), number, time);
+                tally.answered(Some(kind), number, time);
             }
         }
     }
@@ -224,11 +224,11 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        tally.begun(Some(Command::Read), 4096);
-                        tally.answered(Some(Command::Read), 1, Duration::from_micros(100));
+                        tally.begun(Some(OperationKind::Read), 4096);
+                        tally.answered(Some(OperationKind::Read), 1, Duration::from_micros(100));
                     }
-                    tally.begun(Some(Command::Write), 1);
-                    tally.failed(ErrorCode::EIO);
+                    tally.begun(Some(OperationKind::Write), 1);
+                    tally.failed("EIO");
                 });
             }
         });
@@ -238,14 +238,14 @@ mod tests {
         assert_eq!(read.answered, 8000);
         assert!((0.7..0.9).contains(&read.seconds), "{}", read.seconds);
         assert_eq!((sums[1].1.requests, sums[1].1.answered), (8, 0));
-        assert_eq!(tally.errors(), [(ErrorCode::EIO, 8)]);
+        assert_eq!(tally.errors(), [("EIO", 8)]);
     }
 
     #[test]
     fn a_histogram_counts_what_was_within_each_bound() {
         let tally = Tally::new(1);
         for (micros, number) in [(1, 5), (100, 3), (1_000_000, 2), (600_000_000, 1)] {
-            tally.answered(Some(Command::Read), number, Duration::from_micros(micros));
+            tally.answered(Some(OperationKind::Read), number, Duration::from_micros(micros));
         }
         let told: Vec<_> = tally.sums()[0].1.histogram().collect();
         assert_eq!(told.len(), 13);
@@ -260,8 +260,8 @@ mod tests {
     #[test]
     fn percentiles_are_upper_bounds() {
         let tally = Tally::new(1);
-        tally.answered(Some(Command::Flush), 99, Duration::from_millis(1));
-        tally.answered(Some(Command::Flush), 1, Duration::from_secs(1));
+        tally.answered(Some(OperationKind::Flush), 99, Duration::from_millis(1));
+        tally.answered(Some(OperationKind::Flush), 1, Duration::from_secs(1));
         let sums = tally.sums();
         let flush = &sums[2].1;
         assert!((0.001..=0.001_26).contains(&flush.percentile(50)));

@@ -20,14 +20,12 @@ use std::time::{Duration, Instant};
 use device::Peer;
 use runtime::Mutex;
 
-/// Bytes a connection may have in flight before it is read no further.
-pub(crate) const OF_CONNECTION: u64 = 48 << 20;
 /// A request that was refused room this long ago still counts as waiting.
 const RECENT: Duration = Duration::from_secs(2);
 
 /// The server's count.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     limit: AtomicU64,
     used: AtomicU64,
     peers: Mutex<HashMap<Origin, Weak<Part>>>,
@@ -74,7 +72,9 @@ impl Origin {
 }
 
 impl Budget {
-    pub(crate) fn new(limit: u64) -> Self {
+    /// Of this many bytes.
+    #[must_use]
+    pub fn new(limit: u64) -> Self {
         Self {
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
@@ -87,7 +87,7 @@ impl Budget {
     }
 
     /// The account of a client.
-    pub(crate) fn account(self: &Arc<Self>, peer: &Peer) -> Arc<Account> {
+    pub fn account(self: &Arc<Self>, peer: &Peer) -> Arc<Account> {
         let mut peers = self.peers.lock();
         let origin = Origin::of(peer);
         let part = peers.get(&origin).and_then(Weak::upgrade).unwrap_or_default();
@@ -101,7 +101,7 @@ impl Budget {
     }
 
     /// Bytes in use, and how many may be.
-    pub(crate) fn used_of(&self) -> (u64, u64) {
+    pub fn used_of(&self) -> (u64, u64) {
         (self.used.load(Ordering::Relaxed), self.limit())
     }
 
@@ -111,7 +111,7 @@ impl Budget {
     }
 
     /// Sets the limit. What is in use beyond it stays so until it is given back.
-    pub(crate) fn set_limit(&self, limit: u64) {
+    pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
@@ -122,7 +122,7 @@ impl Budget {
     }
 
     /// An eighth of the limit, in bytes: worth closing a connection for.
-    pub(crate) fn slice(&self) -> u64 {
+    pub fn slice(&self) -> u64 {
         self.limit() / 8
     }
 
@@ -141,7 +141,7 @@ fn fits(bytes: u64, used: u64, limit: u64) -> bool {
 
 /// A connection's account in the budget.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub struct Account {
     budget: Arc<Budget>,
     part: Arc<Part>,
     is_elder: AtomicBool,
@@ -149,18 +149,18 @@ pub(crate) struct Account {
 
 impl Account {
     /// How many connections its address or user has, this one included.
-    pub(crate) fn connections(&self) -> usize {
+    pub fn connections(&self) -> usize {
         self.part.accounts.load(Ordering::Relaxed)
     }
 
     /// Whether `bytes` more may be taken. A request that is large compared to the limit may exceed
     /// it where little is in use: otherwise it could never be served.
-    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+    pub fn has_room(&self, bytes: u64) -> bool {
         self.has_room_beside(bytes, 0)
     }
 
     /// The same, where `own` bytes of those in use belong to the request itself.
-    pub(crate) fn has_room_beside(&self, bytes: u64, own: u64) -> bool {
+    pub fn has_room_beside(&self, bytes: u64, own: u64) -> bool {
         self.has_room_in_all(bytes, own) && self.has_room_in_part(bytes, own)
     }
 
@@ -175,7 +175,7 @@ impl Account {
     }
 
     /// Notes that something waits for room for `bytes`.
-    pub(crate) fn wait(&self, bytes: u64) {
+    pub fn wait(&self, bytes: u64) {
         let now = self.budget.now();
         self.budget.waited.store(now, Ordering::Relaxed);
         if !self.has_room_in_all(bytes, 0) {
@@ -188,7 +188,7 @@ impl Account {
     /// Whether a connection waits, or did a moment ago, for memory that is held here. A client that
     /// has used up the part of one address waits for that address only. For memory of the elder,
     /// all may wait.
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub fn is_wanted(&self) -> bool {
         let Self { budget, part, .. } = self;
         budget.is_recent(&budget.lacked)
             || budget.is_recent(&part.lacked)
@@ -196,13 +196,13 @@ impl Account {
     }
 
     /// Whether this one holder may exceed the limit.
-    pub(crate) fn is_elder(&self) -> bool {
+    pub fn is_elder(&self) -> bool {
         self.is_elder.load(Ordering::Relaxed)
     }
 
     /// Whether a partly received payload may go on without room. The one that may remains the only
     /// one until [`Account::is_complete`].
-    pub(crate) fn may_exceed(&self) -> bool {
+    pub fn may_exceed(&self) -> bool {
         if !self.is_elder.load(Ordering::Relaxed) && !self.budget.elder.swap(true, Ordering::AcqRel)
         {
             self.is_elder.store(true, Ordering::Relaxed);
@@ -211,19 +211,20 @@ impl Account {
     }
 
     /// Its payload is there, or will never be.
-    pub(crate) fn is_complete(&self) {
+    pub fn is_complete(&self) {
         if self.is_elder.swap(false, Ordering::Relaxed) {
             self.budget.elder.store(false, Ordering::Release);
         }
     }
 
     /// Counts bytes that are given back by [`Account::put`].
-    pub(crate) fn take(&self, bytes: u64) {
+    pub fn take(&self, bytes: u64) {
         self.budget.used.fetch_add(bytes, Ordering::Relaxed);
         self.part.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn put(&self, bytes: u64) {
+    /// Gives back what was taken.
+    pub fn put(&self, bytes: u64) {
         let of_all = self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
         let of_part = self.part.used.fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(of_all >= bytes && of_part >= bytes, "no more is put back than was taken");
@@ -239,23 +240,27 @@ impl Drop for Account {
 
 /// Bytes taken from the budget; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub struct Share {
     account: Arc<Account>,
     bytes: u64,
 }
 
 impl Share {
-    pub(crate) fn take(account: &Arc<Account>, bytes: u64) -> Self {
+    /// Takes them, whether there is room or not.
+    #[must_use]
+    pub fn take(account: &Arc<Account>, bytes: u64) -> Self {
         account.take(bytes);
         Self { account: account.clone(), bytes }
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    /// How many they are.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Counts as `bytes` from now on.
-    pub(crate) fn resize(&mut self, bytes: u64) {
+    pub fn resize(&mut self, bytes: u64) {
         if bytes == self.bytes {
             return;
         }

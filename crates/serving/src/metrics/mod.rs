@@ -8,17 +8,14 @@ mod tally;
 mod text;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use runtime::{Gauge, Mutex};
 
 use crate::exports::Export;
+use crate::hub::Hub;
 use crate::present::ClientStatus;
-use crate::shared::Shared;
-use crate::terms::Options;
-pub(crate) use tally::{Answered, Tally};
+pub use tally::{Answered, Tally};
 use text::Text;
 
 /// Exports with counts of their own; beyond that, they count together.
@@ -31,16 +28,20 @@ const SETS: usize = 1024;
 
 /// Why a connection was refused or closed by the server.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// There are too many, or too many of one address.
     Full,
+    /// See `Full`.
     FullOfAddress,
     /// Its handshake took too long, it was idle for too long, or it stopped moving bytes.
     Handshake,
+    /// See `Handshake`.
     Idle,
+    /// See `Handshake`.
     Slow,
     /// It broke the protocol, or TLS failed.
     Protocol,
+    /// See `Protocol`.
     Tls,
 }
 
@@ -60,7 +61,7 @@ impl Reason {
 
 /// The counters of a server.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     /// Threads that count often.
     threads: usize,
     exports: Mutex<BTreeMap<String, Arc<Tally>>>,
@@ -68,15 +69,15 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// For a server of this many reactors.
-    pub(crate) fn new(reactors: usize) -> Self {
+    /// For this many threads that serve clients.
+    pub(crate) fn new(serving: usize) -> Self {
         // Threads that wait for disks count too, though seldom.
-        let threads = (2 * reactors).clamp(4, 64);
+        let threads = (2 * serving).clamp(4, 64);
         Self { threads, exports: Mutex::default(), closed: Mutex::default() }
     }
 
     /// The counts of an export.
-    pub(crate) fn of(&self, export: &str) -> Arc<Tally> {
+    pub fn of(&self, export: &str) -> Arc<Tally> {
         let mut exports = self.exports.lock();
         let known = exports.contains_key(export) || exports.len() < EXPORTS;
         let name = if known { export } else { OTHERS };
@@ -90,24 +91,30 @@ impl Metrics {
     }
 
     /// A connection was refused or closed.
-    pub(crate) fn closed(&self, reason: Reason) {
+    pub fn closed(&self, reason: Reason) {
         *self.closed.lock().entry(reason).or_default() += 1;
     }
 }
 
 /// A handle on a running server. It keeps nothing of it alive.
 #[derive(Clone, Debug)]
-pub struct Live(pub(crate) Weak<Shared>);
+pub struct Live(Weak<Hub>);
 
 impl Live {
+    /// Of what these front ends share.
+    #[must_use]
+    pub fn of(hub: &Arc<Hub>) -> Self {
+        Self(Arc::downgrade(hub))
+    }
+
     /// All metrics, in OpenMetrics 1.0; `more` comes from the disks of the program.
     #[must_use]
     pub fn open_metrics(&self, more: &[Gauge]) -> String {
         let mut text = Text::new();
-        if let Some(shared) = self.0.upgrade() {
-            connections(&shared, &mut text);
-            requests(&shared, &mut text);
-            memory(&shared, &mut text);
+        if let Some(hub) = self.0.upgrade() {
+            connections(&hub, &mut text);
+            requests(&hub, &mut text);
+            memory(&hub, &mut text);
         }
         // A gauge, as others have it: readers of the older text format know no other word for it.
         text.family("diskferry_build_info", "gauge", "The program");
@@ -120,38 +127,29 @@ impl Live {
         text.end()
     }
 
-    /// Replaces the limits, for all clients, and, for new ones, the TLS settings by those of
-    /// `options`; without TLS in it, those stay as they are. Its other fields change nothing, and a
-    /// lower limit of connections closes none.
-    pub fn change(&self, options: &Options) {
-        let Some(shared) = self.0.upgrade() else { return };
-        shared.common.terms.change(options);
-        shared.common.budget.set_limit(options.memory);
-    }
-
     /// The clients that are connected.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientStatus> {
-        self.0.upgrade().map_or_else(Vec::new, |shared| shared.common.present.list())
+        self.0.upgrade().map_or_else(Vec::new, |hub| hub.present.list())
     }
 
     /// Sends the client of this number away: it gets the replies that it is owed, and no more.
     /// Returns false if it is not there.
     #[must_use]
     pub fn dismiss(&self, number: u64) -> bool {
-        self.0.upgrade().is_some_and(|shared| shared.common.present.dismiss(number))
+        self.0.upgrade().is_some_and(|hub| hub.present.dismiss(number))
     }
 
     /// Serves an export from now on. Returns false if the name is taken, or the server has ended.
     #[must_use]
     pub fn add(&self, export: Export) -> bool {
-        self.0.upgrade().is_some_and(|shared| shared.common.exports.add(export))
+        self.0.upgrade().is_some_and(|hub| hub.exports.add(export))
     }
 
     /// Names the export for clients that ask for the empty name. Returns false if there is none of
     /// that name.
     pub fn set_default(&self, name: &str) -> bool {
-        self.0.upgrade().is_some_and(|shared| shared.common.exports.set_default(name))
+        self.0.upgrade().is_some_and(|hub| hub.exports.set_default(name))
     }
 
     /// Serves an export no longer, or `instead`, which has the same name, in its place. New clients
@@ -164,34 +162,27 @@ impl Live {
         (instead, now): (Option<Export>, bool),
         end: impl FnOnce() + Send + 'static,
     ) -> Option<usize> {
-        let common = &self.0.upgrade()?.common;
-        let gone = common.exports.withdraw(name, instead, end)?;
-        Some(if now { common.present.dismiss_all(&gone) } else { common.present.count(&gone) })
-    }
-
-    /// Whether it still works: each thread that serves clients completes a turn within `limit`.
-    /// Takes that long at most. A thread that stops, or has ended, need not.
-    #[must_use]
-    pub fn is_well(&self, limit: Duration) -> bool {
-        self.0.upgrade().is_none_or(|shared| shared.answers(limit))
+        let hub = self.0.upgrade()?;
+        let gone = hub.exports.withdraw(name, instead, end)?;
+        Some(if now { hub.present.dismiss_all(&gone) } else { hub.present.count(&gone) })
     }
 
     /// The same in short, in lines for people.
     #[must_use]
     pub fn lines(&self, more: &[Gauge]) -> Vec<String> {
-        let Some(shared) = self.0.upgrade() else { return Vec::new() };
-        let open = shared.connections.load(Ordering::Relaxed);
-        let accepted = shared.common.clients.load(Ordering::Relaxed);
-        let (used, limit) = shared.common.budget.used_of();
+        let Some(hub) = self.0.upgrade() else { return Vec::new() };
+        let open = hub.present.number();
+        let accepted = hub.clients_so_far();
+        let (used, limit) = hub.budget.used_of();
         let mut lines = vec![format!(
             "{open} clients, {accepted} so far; {used} bytes of requests in flight, of {limit}"
         )];
-        let limits = shared.common.terms.now().limits();
+        let limits = hub.limits();
         lines.extend(limits.iter().map(|(option, value)| format!("--{option}: {value}")));
-        for (reason, number) in &*shared.common.metrics.closed.lock() {
+        for (reason, number) in &*hub.metrics.closed.lock() {
             lines.push(format!("refused or closed ({}): {number}", reason.name()));
         }
-        for (name, tally) in &*shared.common.metrics.exports.lock() {
+        for (name, tally) in &*hub.metrics.exports.lock() {
             for (command, sum) in tally.sums().iter().filter(|(_, sum)| sum.requests > 0) {
                 let (half, most) = (sum.percentile(50) * 1e6, sum.percentile(99) * 1e6);
                 let under_way = sum.requests.saturating_sub(sum.answered);
@@ -210,20 +201,20 @@ impl Live {
     }
 }
 
-fn connections(shared: &Shared, text: &mut Text) {
+fn connections(hub: &Hub, text: &mut Text) {
     text.family("diskferry_connections", "gauge", "Clients connected now");
-    text.sample("diskferry_connections", &[], shared.connections.load(Ordering::Relaxed) as u64);
+    text.sample("diskferry_connections", &[], hub.present.number() as u64);
     text.family("diskferry_connections_accepted", "counter", "Clients so far");
-    let accepted = shared.common.clients.load(Ordering::Relaxed);
+    let accepted = hub.clients_so_far();
     text.sample("diskferry_connections_accepted_total", &[], accepted);
     let name = "diskferry_connections_closed";
     text.family(name, "counter", "Clients refused or closed by the server");
-    for (reason, number) in &*shared.common.metrics.closed.lock() {
+    for (reason, number) in &*hub.metrics.closed.lock() {
         let name = "diskferry_connections_closed_total";
         text.sample(name, &[("reason", reason.name())], *number);
     }
     text.family("diskferry_limit", "gauge", "What options limit, in the units of the options");
-    for (option, value) in &shared.common.terms.now().limits() {
+    for (option, value) in &hub.limits() {
         text.sample("diskferry_limit", &[("option", option)], value);
     }
 }
@@ -233,8 +224,8 @@ fn labels<'a>(export: &'a str, command: &'a str) -> [(&'static str, &'a str); 2]
     [("export", export), ("command", command)]
 }
 
-fn requests(shared: &Shared, text: &mut Text) {
-    let exports = shared.common.metrics.exports.lock().clone();
+fn requests(hub: &Hub, text: &mut Text) {
+    let exports = hub.metrics.exports.lock().clone();
     let all: Vec<_> = exports
         .iter()
         .flat_map(|(name, tally)| {
@@ -270,15 +261,14 @@ fn requests(shared: &Shared, text: &mut Text) {
     text.family("diskferry_errors", "counter", "Requests that were answered with an error");
     for (name, tally) in &exports {
         for (code, number) in tally.errors() {
-            let code = code.name();
             let labels = [("export", name.as_str()), ("error", code)];
             text.sample("diskferry_errors_total", &labels, number);
         }
     }
 }
 
-fn memory(shared: &Shared, text: &mut Text) {
-    let (used, limit) = shared.common.budget.used_of();
+fn memory(hub: &Hub, text: &mut Text) {
+    let (used, limit) = hub.budget.used_of();
     text.family("diskferry_memory_bytes", "gauge", "Bytes of requests in flight, of all clients");
     text.sample("diskferry_memory_bytes", &[], used);
     text.family("diskferry_memory_limit_bytes", "gauge", "The most that may be in flight");

@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use device::{Peer, format_size};
-use wire::Command;
+use device::{OperationKind, Peer, format_size};
 
 use super::{ServerLog, Severity};
 use crate::present::ClientStatus;
@@ -19,7 +18,7 @@ const NAME: usize = 100;
 
 /// The log, and the client it is about.
 #[derive(Debug)]
-pub(crate) struct Voice {
+pub struct Voice {
     log: ServerLog,
     peer: Option<String>,
     export: OnceLock<String>,
@@ -45,40 +44,42 @@ impl Asked {
         Self { since: Instant::now(), requests, read, written, errors }
     }
 
-    fn request(&self, command: Option<Command>, bytes: u64) {
+    fn request(&self, kind: Option<OperationKind>, bytes: u64) {
         let add = |count: &AtomicU64, more: u64| {
             let sum = count.load(Ordering::Relaxed).saturating_add(more);
             count.store(sum, Ordering::Relaxed);
         };
         add(&self.requests, 1);
-        match command {
-            Some(Command::Read) => add(&self.read, bytes),
-            Some(Command::Write) => add(&self.written, bytes),
+        match kind {
+            Some(OperationKind::Read) => add(&self.read, bytes),
+            Some(OperationKind::Write) => add(&self.written, bytes),
             _ => {}
         }
     }
 }
 
 impl Voice {
-    pub(crate) fn new(log: ServerLog, peer: &Peer) -> Self {
+    /// Of a client at `peer`.
+    #[must_use]
+    pub fn new(log: ServerLog, peer: &Peer) -> Self {
         let peer = address(Some(peer));
         let (export, failures) = (OnceLock::new(), AtomicU64::new(0));
         Self { log, peer, export, failures, asked: Asked::new() }
     }
 
     /// From now on lines name this export.
-    pub(crate) fn chose(&self, export: &str) {
+    pub fn chose(&self, export: &str) {
         // The first one stays: a client chooses an export once.
         let _ = self.export.set(export.to_owned());
     }
 
     /// Logs one line.
-    pub(crate) fn event(&self, level: Severity, what: fmt::Arguments<'_>) {
+    pub fn event(&self, level: Severity, what: fmt::Arguments<'_>) {
         self.log.line(level, self.peer.clone(), self.export.get().map(String::as_str), what);
     }
 
     /// Logs that a request has failed, or only counts it when many have.
-    pub(crate) fn failed(&self, what: fmt::Arguments<'_>) {
+    pub fn failed(&self, what: fmt::Arguments<'_>) {
         match self.failures.fetch_add(1, Ordering::Relaxed) + 1 {
             1..FAILURES => self.event(Severity::Error, what),
             FAILURES => {
@@ -90,13 +91,14 @@ impl Voice {
     }
 
     /// Counts a request, of so many bytes.
-    pub(crate) fn asked(&self, command: Option<Command>, bytes: u64) {
-        self.asked.request(command, bytes);
+    pub fn asked(&self, kind: Option<OperationKind>, bytes: u64) {
+        self.asked.request(kind, bytes);
     }
 
     /// Who the client is, and what it has asked for so far. Its number and export are not known
     /// here.
-    pub(crate) fn status(&self) -> ClientStatus {
+    #[must_use]
+    pub fn status(&self) -> ClientStatus {
         let Asked { since, requests, read, written, errors } = &self.asked;
         let [requests, read, written, errors] =
             [requests, read, written, errors].map(|count| count.load(Ordering::Relaxed));
@@ -105,12 +107,12 @@ impl Voice {
     }
 
     /// Counts a reply that is an error.
-    pub(crate) fn refused(&self) {
+    pub fn refused(&self) {
         self.asked.errors.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Logs that the connection has ended, and why; and, of one that asked for something, what.
-    pub(crate) fn ended(&self, why: impl fmt::Display) {
+    pub fn ended(&self, why: impl fmt::Display) {
         let failures = self.failures.load(Ordering::Relaxed);
         if failures > FAILURES {
             self.event(Severity::Error, format_args!("{failures} requests have failed in all"));
@@ -163,7 +165,8 @@ pub(super) fn shortened(name: &str) -> String {
 }
 
 /// An export's name as one piece of a line, cut where it is too long.
-pub(crate) fn quoted(name: &str) -> String {
+#[must_use]
+pub fn quoted(name: &str) -> String {
     let (part, more) = cut(name);
     format!("{part:?}{more}")
 }

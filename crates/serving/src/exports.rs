@@ -1,4 +1,4 @@
-//! The exports of a server: names, devices, and what a handshake advertises of them.
+//! The exports of a server: names, devices, and which clients may use them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use device::access::Rules;
 use device::{Edge, Identity, Info, Peer};
 use runtime::{Mutex, RwLock};
-use wire::constants::BASE_ALLOCATION;
-use wire::{BlockConstraints, ExportOffer, TransmissionFlags};
 
 /// One device under one name.
 #[derive(Clone, Debug)]
@@ -61,7 +59,8 @@ impl Allowed {
 
     /// What the export is to a client that comes from `peer`, and under TLS has shown to be
     /// `identity`.
-    pub(crate) fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
+    #[must_use]
+    pub fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
         let now = self.0.read();
         let all = [&now.rules, &now.also].into_iter().flatten();
         let mut unmet = all.filter(|rules| !rules.mean(peer, identity)).peekable();
@@ -75,10 +74,12 @@ impl Allowed {
 
 /// Whether a client may use an export.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Access {
+pub enum Access {
+    /// It may.
     Granted,
     /// It may be allowed under TLS.
     NeedsTls,
+    /// It may not, and is not told that there is one.
     Hidden,
 }
 
@@ -95,7 +96,7 @@ struct ExportSet {
 type AtEnd = Box<dyn FnOnce() + Send>;
 
 /// An export for as long as it is in the list, or a client has it.
-pub(crate) struct HeldExport {
+pub struct HeldExport {
     export: Export,
     /// What is done when the last client has left, once it is not in the list any more.
     end: Mutex<Option<AtEnd>>,
@@ -123,7 +124,9 @@ impl HeldExport {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
+    /// Whether no client may have it any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
@@ -196,20 +199,24 @@ impl Exports {
         is_there
     }
 
-    pub(crate) fn list(&self) -> Vec<Arc<HeldExport>> {
+    /// All of them, in order.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<HeldExport>> {
         self.0.read().list.clone()
     }
 
     /// The export for a name; the default one for the empty name; for any other name, the one whose
     /// device has names of its own.
-    pub(crate) fn find(&self, name: &str) -> Option<Arc<HeldExport>> {
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Arc<HeldExport>> {
         let set = self.0.read();
         let found = set.named(name).or_else(|| set.default().filter(|_| name.is_empty()));
         found.or_else(|| set.chosen_by_name()).cloned()
     }
 
     /// The export under which clients may choose a disk by any name, if there is one.
-    pub(crate) fn chosen_by_name(&self) -> Option<Arc<HeldExport>> {
+    #[must_use]
+    pub fn chosen_by_name(&self) -> Option<Arc<HeldExport>> {
         self.0.read().chosen_by_name().cloned()
     }
 }
@@ -231,7 +238,8 @@ impl ExportSet {
 
 impl Export {
     /// The sentence for a device: the export's own, or the device's.
-    pub(crate) fn described(&self, info: &Info) -> String {
+    #[must_use]
+    pub fn described(&self, info: &Info) -> String {
         if self.description.is_empty() {
             info.description.clone()
         } else {
@@ -243,67 +251,6 @@ impl Export {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only || !self.edge.info().abilities.write
-    }
-
-    fn flags(&self, info: &Info) -> TransmissionFlags {
-        use TransmissionFlags as F;
-        let a = info.abilities;
-        let write = !self.read_only && a.write;
-        let mut flags = F::HAS_FLAGS.with(F::SEND_DF);
-        let mut say = |yes: bool, flag| {
-            if yes {
-                flags = flags.with(flag);
-            }
-        };
-        say(!write, F::READ_ONLY);
-        say(a.flush, F::SEND_FLUSH);
-        // With flush the edge can make any command durable, so FUA can be advertised.
-        say(write && !a.hides_fua && (a.fua || a.flush), F::SEND_FUA);
-        say(a.rotational, F::ROTATIONAL);
-        say(write && a.trim, F::SEND_TRIM);
-        // Zeroes are always worth a short request: where the device cannot, the edge writes them.
-        say(write && !a.hides_zero, F::SEND_WRITE_ZEROES);
-        say(write && !a.hides_zero && a.fast_zero, F::SEND_FAST_ZERO);
-        say(a.prefetch, F::SEND_CACHE);
-        say(a.multi_conn, F::CAN_MULTI_CONN);
-        say(true, F::BLOCK_STATUS_PAYLOAD);
-        flags
-    }
-
-    /// What is advertised of it when `edge` serves it: the device, or what it gave for one client.
-    pub(crate) fn offer(&self, name: &str, edge: &Edge) -> ExportOffer {
-        let info = edge.info();
-        let chosen = self.edge.device().is_chosen_by_name();
-        let own = info.export.as_deref().filter(|_| chosen);
-        let asked = Some(name).filter(|name| chosen && !name.is_empty());
-        let told = info.advertised.map(|b| BlockConstraints {
-            minimum: b.minimum,
-            preferred: b.preferred,
-            maximum: b.maximum,
-        });
-        ExportOffer {
-            name: own.or(asked).unwrap_or(&self.name).to_owned(),
-            description: self.described(info),
-            size: info.size,
-            flags: self.flags(info),
-            blocks: Some(told.unwrap_or_else(|| enforced(info))),
-            contexts: contexts(info),
-        }
-    }
-}
-
-/// The status contexts of a device.
-pub(crate) fn contexts(info: &Info) -> Vec<String> {
-    let others = info.contexts.iter().map(|name| (**name).to_owned());
-    std::iter::once(BASE_ALLOCATION.to_owned()).chain(others).collect()
-}
-
-/// The sizes that are enforced: the edge takes any byte and splits what is too long.
-pub(crate) fn enforced(info: &Info) -> BlockConstraints {
-    BlockConstraints {
-        minimum: 1,
-        preferred: info.blocks.preferred.max(info.blocks.minimum),
-        maximum: 32 << 20,
     }
 }
 

@@ -22,7 +22,7 @@ use line::Line;
 pub use line::LogFormat;
 pub use outlet::stderr_is_journal;
 use outlet::{Outlet, SYSLOG};
-pub(crate) use voice::{Voice, quoted};
+pub use voice::{Voice, quoted};
 
 /// Bytes of lines that wait to be written; what comes beyond is dropped.
 const QUEUED: usize = 256 << 10;

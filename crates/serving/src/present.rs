@@ -11,20 +11,27 @@ use std::time::Duration;
 use runtime::Mutex;
 
 use crate::exports::HeldExport;
-use crate::link::Link;
 use crate::log::Voice;
+
+/// How a client is sent away.
+pub trait Dismiss: Send + Sync {
+    /// The client is to leave: it gets the replies that it is owed, and no more. Called from any
+    /// thread; does not wait.
+    fn dismiss(&self);
+}
 
 /// All of them, by number.
 #[derive(Debug, Default)]
-pub(crate) struct PresentClients(Mutex<BTreeMap<u64, PresentClient>>);
+pub struct PresentClients(Mutex<BTreeMap<u64, PresentClient>>);
 
-#[derive(Debug)]
 struct PresentClient {
-    link: Weak<Link>,
+    way: Weak<dyn Dismiss>,
     voice: Arc<Voice>,
     /// What it has, once it has chosen.
     export: Option<Weak<HeldExport>>,
 }
+
+runtime::debug_as!(PresentClient, |it| "PresentClient({:?})", it.voice);
 
 /// A client, and what it has asked for so far.
 #[derive(Clone, Debug)]
@@ -48,19 +55,21 @@ pub struct ClientStatus {
 }
 
 impl PresentClients {
-    pub(crate) fn enter(&self, link: &Arc<Link>, voice: &Arc<Voice>) {
-        let client =
-            PresentClient { link: Arc::downgrade(link), voice: voice.clone(), export: None };
-        self.0.lock().insert(link.client(), client);
+    /// A client has come, of this number, that is sent away by `way`.
+    pub fn enter(&self, number: u64, way: Weak<dyn Dismiss>, voice: &Arc<Voice>) {
+        let client = PresentClient { way, voice: voice.clone(), export: None };
+        self.0.lock().insert(number, client);
     }
 
-    pub(crate) fn chose(&self, number: u64, export: &Arc<HeldExport>) {
+    /// It has chosen an export.
+    pub fn chose(&self, number: u64, export: &Arc<HeldExport>) {
         if let Some(client) = self.0.lock().get_mut(&number) {
             client.export = Some(Arc::downgrade(export));
         }
     }
 
-    pub(crate) fn left(&self, number: u64) {
+    /// It has gone.
+    pub fn left(&self, number: u64) {
         // What it held is dropped when the lock is not held any more.
         let gone = self.0.lock().remove(&number);
         drop(gone);
@@ -76,6 +85,11 @@ impl PresentClients {
         all.iter().map(status).collect()
     }
 
+    /// How many there are.
+    pub(crate) fn number(&self) -> usize {
+        self.0.lock().len()
+    }
+
     /// How many have this export.
     pub(crate) fn count(&self, export: &Arc<HeldExport>) -> usize {
         self.0.lock().values().filter(|client| client.has(export)).count()
@@ -87,17 +101,17 @@ impl PresentClients {
         let all: Vec<_> = {
             let all = self.0.lock();
             let having = all.values().filter(|client| client.has(export));
-            having.filter_map(|client| client.link.upgrade()).collect()
+            having.filter_map(|client| client.way.upgrade()).collect()
         };
-        all.iter().for_each(|link| link.dismiss());
+        all.iter().for_each(|way| way.dismiss());
         all.len()
     }
 
     /// Sends a client away: it gets the replies that it is owed, and no more. Returns false if it
     /// is not there.
     pub(crate) fn dismiss(&self, number: u64) -> bool {
-        let link = self.0.lock().get(&number).and_then(|client| client.link.upgrade());
-        link.map(|link| link.dismiss()).is_some()
+        let way = self.0.lock().get(&number).and_then(|client| client.way.upgrade());
+        way.map(|way| way.dismiss()).is_some()
     }
 }
 
