@@ -1,7 +1,7 @@
 //! Disks attached to this machine, where programs work that speak no NBD: a disk as a file (FUSE),
 //! as a block device (the kernel's NBD client), or as one of a virtual machine (vhost-user-blk).
 //!
-//! An attachment is a client of an [`Edge`], as a connection of a server is, so a disk can be
+//! An attachment is a client of an export, as a connection of a server is, so a disk can be
 //! attached and served at the same time. It begins in two steps, because a sandbox shuts between
 //! them: a point is *mounted* while that is allowed and before any disk is open, and a disk is
 //! *attached* there when it is open. Programs that look at the point meanwhile wait.
@@ -20,9 +20,10 @@ mod vhost;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
-use device::{Edge, Result};
-use runtime::OperatorLog;
+use device::Result;
+use serving::Hub;
 
 pub use fuse::{AttachedFile, FuseMount};
 pub use kernel::{AttachedDevice, KernelDevice};
@@ -43,21 +44,27 @@ pub enum ReadyPoint {
 
 /// What is attached, and by whom.
 pub struct AttachedExport<'a> {
-    /// The disk.
-    pub edge: &'a Edge,
+    /// What all front ends of this process share.
+    pub hub: &'a Arc<Hub>,
     /// The name of its export.
     pub name: &'a str,
+    /// Where it is attached, for people.
+    pub point: &'a str,
     /// Its name for people.
     pub disk: &'a str,
     /// Makes a connection to the server that has it.
     pub connect: &'a dyn Fn() -> Result<OwnedFd>,
-    /// The number of the client that the attachment is.
-    pub number: u64,
 }
 
 impl fmt::Debug for AttachedExport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AttachedExport({})", self.name)
+    }
+}
+
+impl AttachedExport<'_> {
+    fn client(&self, is_read_only: bool) -> Result<Arc<client::AttachedClient>> {
+        client::AttachedClient::connect(self.hub, self.name, self.point, is_read_only)
     }
 }
 
@@ -100,20 +107,14 @@ impl ReadyPoint {
     pub fn attach(
         self,
         export: &AttachedExport<'_>,
-        log: OperatorLog,
         detached: impl FnOnce() + Send + 'static,
     ) -> Result<Attachment> {
         match self {
-            Self::File(mount) => {
-                mount.attach(export.edge, export.number, log, detached).map(Attachment::File)
-            }
+            Self::File(mount) => mount.attach(export, detached).map(Attachment::File),
             Self::Device(device) => {
                 device.attach(export.name, export.disk, export.connect).map(Attachment::Device)
             }
-            Self::Socket(socket) => {
-                let attached = socket.attach(export.edge, export.name, export.number, log);
-                attached.map(Attachment::Socket)
-            }
+            Self::Socket(socket) => socket.attach(export).map(Attachment::Socket),
         }
     }
 }
@@ -128,15 +129,6 @@ impl Attachment {
             Self::File(file) => file.end(),
             Self::Device(device) => device.end(),
             Self::Socket(socket) => socket.end(),
-        }
-    }
-
-    /// Counts its requests, if they are counted here and not by the server.
-    pub fn counter(&self) -> Option<Box<dyn Fn() -> u64 + Send + Sync>> {
-        match self {
-            Self::File(file) => Some(Box::new(file.counter())),
-            Self::Device(_) => None,
-            Self::Socket(socket) => Some(Box::new(socket.counter())),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use device::Result;
 use runtime::Mutex;
 
 use crate::exports::HeldExport;
@@ -17,7 +18,10 @@ use crate::log::Voice;
 pub trait Dismiss: Send + Sync {
     /// The client is to leave: it gets the replies that it is owed, and no more. Called from any
     /// thread; does not wait.
-    fn dismiss(&self);
+    ///
+    /// # Errors
+    /// It is of a kind that is not sent away.
+    fn dismiss(&self) -> Result<()>;
 }
 
 /// All of them, by number.
@@ -103,15 +107,18 @@ impl PresentClients {
             let having = all.values().filter(|client| client.has(export));
             having.filter_map(|client| client.way.upgrade()).collect()
         };
-        all.iter().for_each(|way| way.dismiss());
+        all.iter().for_each(|way| {
+            // Others stay, and have it.
+            let _ = way.dismiss();
+        });
         all.len()
     }
 
-    /// Sends a client away: it gets the replies that it is owed, and no more. Returns false if it
-    /// is not there.
-    pub(crate) fn dismiss(&self, number: u64) -> bool {
+    /// Sends a client away: it gets the replies that it is owed, and no more. `None` if it is not
+    /// there.
+    pub(crate) fn dismiss(&self, number: u64) -> Option<Result<()>> {
         let way = self.0.lock().get(&number).and_then(|client| client.way.upgrade());
-        way.map(|way| way.dismiss()).is_some()
+        way.map(|way| way.dismiss())
     }
 }
 

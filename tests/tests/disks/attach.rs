@@ -1,7 +1,7 @@
 //! Disks that are attached as files: by the model, beside a server, and when something goes wrong.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -31,8 +31,13 @@ fn can_attach() -> bool {
 
 /// A server with its disk attached at a file, once that is there.
 fn attached(serve: Serve, temp: &TempDir) -> (Server, PathBuf) {
+    attached_as(serve, temp, "")
+}
+
+/// The same of the export that `which` begins with, as `NAME=`.
+fn attached_as(serve: Serve, temp: &TempDir, which: &str) -> (Server, PathBuf) {
     let point = temp.join("disk");
-    let server = serve.option("--attach").option(&point).start();
+    let server = serve.option("--attach").option(format!("{which}{}", text(&point))).start();
     wait_for("the disk is attached", || fs::metadata(&point).is_ok_and(|found| found.len() > 0));
     (server, point)
 }
@@ -338,4 +343,77 @@ fn another_user_attaches_a_disk_and_writes_into_it() {
     command.args(["attach", "memory:1M", "point", "--run", script]).current_dir(temp.path());
     assert_eq!(run(&mut command).succeeded(), "here 65534 1048576\n");
     assert!(!point.exists(), "it is unmounted, and what was made for it is gone");
+}
+
+/// What the server says to one request at its control socket.
+fn said(control: &Path, request: &str) -> serde_json::Value {
+    let mut stream = std::os::unix::net::UnixStream::connect(control).unwrap();
+    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+#[test]
+fn an_attachment_is_a_client_like_others_in_the_list_the_metrics_and_the_log() {
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    let (control, log) = (temp.join("control"), temp.join("log"));
+    let serve = Serve::exports(&[("a", "memory:1M")]).option("-v");
+    let serve = serve.option("--control").option(&control).option("--log").option(&log);
+    let (server, point) = attached_as(serve, &temp, "a=");
+    let file = both(&point);
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    file.write_all_at(&[2; 512], 8192).unwrap();
+    file.read_exact_at(&mut [0; 1024], 0).unwrap();
+    let too_far = file.write_at(&[3; 512], MIB).unwrap_err();
+    assert_eq!(too_far.raw_os_error(), Some(libc::ENOSPC));
+    file.sync_data().unwrap();
+
+    let clients = said(&control, r#"{"command":"clients"}"#);
+    let [client] = &clients["clients"].as_array().unwrap()[..] else { panic!("{clients}") };
+    assert_eq!((&client["export"], &client["address"]), (&"a".into(), &text(&point).into()));
+    assert_eq!((&client["requests"], &client["errors"]), (&5.into(), &1.into()));
+    assert_eq!((&client["bytes-read"], &client["bytes-written"]), (&1024.into(), &5120.into()));
+    let metrics = said(&control, r#"{"command":"metrics"}"#);
+    let metrics = metrics["metrics"].as_str().unwrap();
+    for line in [
+        "diskferry_connections 1\n",
+        "diskferry_requests_total{export=\"a\",command=\"write\"} 3\n",
+        "diskferry_request_bytes_total{export=\"a\",command=\"read\"} 1024\n",
+        "diskferry_request_seconds_count{export=\"a\",command=\"flush\"} 1\n",
+        "diskferry_errors_total{export=\"a\",error=\"ENOSPC\"} 1\n",
+        "diskferry_memory_bytes 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
+    let number = client["client"].to_string();
+    let kicked = ferry(["ctl", text(&control), "kick", &number]);
+    assert!(kicked.failed().contains("detach it there"), "{kicked:?}");
+    drop(file);
+    ferry(["detach", text(&point)]).succeeded();
+    wait_for("it has left", || {
+        said(&control, r#"{"command":"clients"}"#)["clients"].as_array().unwrap().is_empty()
+    });
+    assert!(server.stop().success());
+    let log = fs::read_to_string(&log).unwrap();
+    // Detaching flushes once more.
+    let line = format!("info {} \"a\": ended: it is detached; 6 requests in ", text(&point));
+    let sums = "1 KiB read, 5 KiB written, 1 errors";
+    assert!(log.contains(&line) && log.contains(sums), "{log}");
+}
+
+#[test]
+fn an_export_that_is_not_for_this_user_is_not_attached() {
+    let temp = TempDir::new();
+    let point = temp.join("disk");
+    let option = format!("a={}", text(&point));
+    let words =
+        ["serve", "--export", "a=memory:1M", "--allow", "a=10.0.0.0/8", "--attach", &option];
+    let refused = ferry(words);
+    let says_why = refused.failed().contains("--allow names others");
+    assert!(says_why || !can_attach(), "{refused:?}");
+    assert!(!point.exists());
 }

@@ -1,10 +1,13 @@
 //! What the kernel asks, and what it is told. Each request gets one reply, but for those that have
 //! none (FORGET).
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use device::{Buffer, Error, ErrorKind, ExtentKind, Operation, Outcome, Result, ZeroFlags};
+use device::{
+    Buffer, Error, ErrorKind, ExtentKind, Operation, OperationKind, Outcome, Result, ZeroFlags,
+};
 use rustix::io::Errno;
 
 use super::abi::{
@@ -30,6 +33,8 @@ struct Ask<'a> {
     session: &'a Arc<FuseSession>,
     connection: &'a Arc<OwnedFd>,
     unique: u64,
+    /// Until it is answered, or is given on.
+    flight: Cell<Option<PendingRequest>>,
 }
 
 /// A request that is answered later, on whichever thread ends it; with an error if that never
@@ -41,17 +46,43 @@ struct Ending {
     flight: Option<PendingRequest>,
 }
 
+/// What a request is counted as, and for how many bytes, as it says itself.
+pub(super) fn weigh(received: &ReceivedRequest) -> (Option<OperationKind>, u64) {
+    let (in_head, in_payload) = received.len;
+    let head = received.head.get(..in_head).unwrap_or_default();
+    let Some(header) = Header::read(head).filter(|header| header.node == ROOT) else {
+        return (None, 0);
+    };
+    let mut args = Fields(head.get(HEADER..).unwrap_or_default());
+    let mut behind_offset = || args.u64().and_then(|_| args.u64()).map(|_| args);
+    match header.opcode {
+        op::READ => {
+            let len = behind_offset().and_then(|mut args| args.u32());
+            (Some(OperationKind::Read), u64::from(len.unwrap_or(0)).min(MOST as u64))
+        }
+        op::WRITE => (Some(OperationKind::Write), in_payload as u64),
+        op::FALLOCATE => {
+            let len = behind_offset().and_then(|mut args| args.u64());
+            (Some(OperationKind::Zero), len.unwrap_or(0))
+        }
+        op::FSYNC => (Some(OperationKind::Flush), 0),
+        op::LSEEK => (Some(OperationKind::Resolve), 0),
+        _ => (None, 0),
+    }
+}
+
 /// Runs a request.
 pub(super) fn run(
     session: &Arc<FuseSession>,
     connection: &Arc<OwnedFd>,
     received: &ReceivedRequest,
     payload: &mut Buffer,
+    flight: PendingRequest,
 ) {
     let (in_head, in_payload) = received.len;
     let head = received.head.get(..in_head).unwrap_or_default();
     let Some(header) = Header::read(head) else { return };
-    let ask = Ask { session, connection, unique: header.unique };
+    let ask = Ask { session, connection, unique: header.unique, flight: Cell::new(Some(flight)) };
     if usize::try_from(header.len) != Ok(in_head + in_payload) {
         return ask.fail(Errno::IO);
     }
@@ -100,12 +131,20 @@ impl Ask<'_> {
     }
 
     fn fail(&self, errno: Errno) {
-        reply(self.connection, self.unique, errno.raw_os_error(), &[]);
+        self.refuse(ErrorKind::from_errno(errno.raw_os_error()), errno.raw_os_error());
     }
 
     fn failed(&self, e: &Error) {
         self.session.client.complain(e);
-        reply(self.connection, self.unique, number(e), &[]);
+        self.refuse(e.kind(), number(e));
+    }
+
+    fn refuse(&self, kind: ErrorKind, number: i32) {
+        let flight = self.flight.take();
+        if let Some(flight) = &flight {
+            flight.failed(kind);
+        }
+        reply(self.connection, self.unique, number, &[]);
     }
 
     /// What concerns no node, or one that there is not.
@@ -121,7 +160,7 @@ impl Ask<'_> {
     fn plain(&self, opcode: u32) {
         match opcode {
             op::GETATTR => self.attributes(),
-            op::FSYNC => self.submit(Operation::Flush, 0),
+            op::FSYNC => self.submit(Operation::Flush),
             op::STATFS => self.statfs(),
             op::RELEASE => self.done(&[]),
             op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::DESTROY => self.outside(opcode),
@@ -212,7 +251,7 @@ impl Ask<'_> {
         let mut buffer = self.session.client.buffers.take(len);
         match self.session.client.edge.read_now(&mut buffer, offset) {
             Ok(true) => self.done(&buffer),
-            Ok(false) => self.submit(Operation::Read { offset, buffer }, len),
+            Ok(false) => self.submit(Operation::Read { offset, buffer }),
             Err(e) => self.failed(&e),
         }
         Some(())
@@ -239,7 +278,7 @@ impl Ask<'_> {
             Ok(false) => {
                 let data = self.owned(payload, len);
                 let operation = Operation::Write { offset, data: data.into(), fua };
-                self.submit_with(operation, len, wrote);
+                self.submit_with(operation, wrote);
             }
             Err(e) => self.failed(&e),
         }
@@ -277,7 +316,7 @@ impl Ask<'_> {
             return Some(());
         }
         let flags = ZeroFlags { may_unmap, ..ZeroFlags::default() };
-        self.submit(Operation::Zero { offset, len, flags }, 0);
+        self.submit(Operation::Zero { offset, len, flags });
         Some(())
     }
 
@@ -297,7 +336,6 @@ impl Ask<'_> {
             self.fail(Errno::NXIO);
             return Some(());
         }
-        let _flight = self.session.client.begin(0);
         match self.next(offset, size, wants_data) {
             Ok(Some(at)) => self.done(&Reply::default().u64(at).0),
             Ok(None) => self.fail(Errno::NXIO),
@@ -328,13 +366,13 @@ impl Ask<'_> {
         self.done(&out.u32(4096).u32(255).u32(4096).zeroes(4 + 24).0);
     }
 
-    fn submit(&self, operation: Operation, bytes: usize) {
-        self.submit_with(operation, bytes, Vec::new());
+    fn submit(&self, operation: Operation) {
+        self.submit_with(operation, Vec::new());
     }
 
     /// Starts an operation; the reply follows when it ends: what was read, or `done`.
-    fn submit_with(&self, operation: Operation, bytes: usize, done: Vec<u8>) {
-        let flight = Some(self.session.client.begin(bytes));
+    fn submit_with(&self, operation: Operation, done: Vec<u8>) {
+        let flight = self.flight.take();
         let (connection, session) = (self.connection.clone(), self.session.clone());
         let ending = Ending { connection, session, unique: self.unique, flight };
         self.session
@@ -355,17 +393,24 @@ impl Ending {
             Ok(_) => reply(&self.connection, self.unique, 0, done),
             Err(e) => {
                 self.session.client.complain(&e);
-                reply(&self.connection, self.unique, number(&e), &[]);
+                self.refuse(e.kind(), number(&e));
             }
         }
         self.flight = None;
+    }
+
+    fn refuse(&self, kind: ErrorKind, number: i32) {
+        if let Some(flight) = &self.flight {
+            flight.failed(kind);
+        }
+        reply(&self.connection, self.unique, number, &[]);
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
         if self.flight.is_some() {
-            reply(&self.connection, self.unique, Errno::IO.raw_os_error(), &[]);
+            self.refuse(ErrorKind::Io, Errno::IO.raw_os_error());
         }
     }
 }

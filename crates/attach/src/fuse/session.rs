@@ -10,12 +10,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
-use device::{Edge, Error, Result};
-use runtime::{Mutex, OperatorLog, taking_time};
+use device::{Error, Result};
+use runtime::{Mutex, taking_time};
 
 use super::abi::MOST;
 use super::mount::FuseMount;
 use super::{calls, ioctl, requests};
+use crate::AttachedExport;
 use crate::client::AttachedClient;
 
 /// A disk that is attached. It is unmounted when dropped.
@@ -40,20 +41,17 @@ pub(super) struct FuseSession {
 runtime::debug_as!(FuseSession, |it| "FuseSession({:?})", it.client);
 
 impl FuseMount {
-    /// Attaches the disk of `edge`, as the client `number` of this process. `detached` is called
-    /// once when the kernel has unmounted it.
+    /// Attaches a disk. `detached` is called once when the kernel has unmounted it.
     ///
     /// # Errors
     /// The disk refuses this client, or the system gives no thread.
     pub fn attach(
         self,
-        edge: &Edge,
-        number: u64,
-        log: OperatorLog,
+        export: &AttachedExport<'_>,
         detached: impl FnOnce() + Send + 'static,
     ) -> Result<AttachedFile> {
         let Some(first) = self.connections.first() else { return Err(Error::unanswered()) };
-        let client = AttachedClient::connect(edge, number, self.is_read_only, log)?;
+        let client = export.client(self.is_read_only)?;
         let session = FuseSession::new(client, self.is_cached, Arc::downgrade(first), detached);
         let session = Arc::new(session);
         let mut threads = Vec::new();
@@ -68,11 +66,6 @@ impl FuseMount {
 }
 
 impl AttachedFile {
-    /// Counts the requests.
-    pub fn counter(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
-        self.session.client.counter()
-    }
-
     /// Ends it: takes no more requests, waits for those in flight, flushes, and unmounts.
     ///
     /// # Errors
@@ -112,8 +105,10 @@ impl FuseSession {
         loop {
             match calls::receive(connection, &mut payload) {
                 Ok(Some(received)) => {
+                    let (kind, len) = requests::weigh(&received);
+                    let flight = self.client.admit(kind, len);
                     // No one else waits for this thread.
-                    let run = || requests::run(self, connection, &received, &mut payload);
+                    let run = || requests::run(self, connection, &received, &mut payload, flight);
                     if !self.client.run(|| taking_time(run)) {
                         // Who waits for the request must not wait for ever.
                         requests::give_up(connection, &received);
@@ -128,7 +123,7 @@ impl FuseSession {
         }
         let detached = self.detached.lock().take();
         if let Some(detached) = detached {
-            self.client.drain();
+            self.client.drain().leave();
             detached();
         }
     }

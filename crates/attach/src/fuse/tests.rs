@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use device::Simple;
 use device::model::Model;
-use runtime::{OperatorLog, WorkPool};
+use runtime::WorkPool;
 use rustix::io::{readv, write};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -33,8 +33,8 @@ impl Kernel {
         let edge = Simple::shared_edge(model.clone(), &WorkPool::new(2));
         let theirs = Arc::new(theirs);
         let first = Arc::downgrade(&theirs);
-        let client = AttachedClient::connect(&edge, 1, is_read_only, OperatorLog::default());
-        let session = FuseSession::new(client.unwrap(), false, first, || {});
+        let client = AttachedClient::of(&edge, is_read_only);
+        let session = FuseSession::new(client, false, first, || {});
         let served = Some(std::thread::spawn(move || Arc::new(session).serve(&theirs)));
         Self { socket, model, served }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::{Info, Operation, Outcome, ZeroFlags};
+use device::{ErrorKind, Info, Operation, OperationKind, Outcome, ZeroFlags};
 use runtime::to_usize;
 
 use super::protocol;
@@ -42,6 +42,18 @@ mod kind {
     pub(super) const IDENTITY: u32 = 8;
     pub(super) const DISCARD: u32 = 11;
     pub(super) const ZEROES: u32 = 13;
+}
+
+/// What a request is counted as.
+fn counted(kind: u32) -> Option<OperationKind> {
+    match kind {
+        kind::READ => Some(OperationKind::Read),
+        kind::WRITE => Some(OperationKind::Write),
+        kind::FLUSH => Some(OperationKind::Flush),
+        kind::DISCARD => Some(OperationKind::Trim),
+        kind::ZEROES => Some(OperationKind::Zero),
+        _ => None,
+    }
 }
 
 /// What a guest is told of a request.
@@ -119,12 +131,9 @@ pub(super) fn run(
     chain: DescriptorChain,
 ) -> device::Result<()> {
     let request = GuestRequest::new(session, queue, chain);
-    let (request, header) =
+    let (request, kind, sector) =
         request.ok_or_else(|| protocol("the guest's queue: a request has no header"))?;
-    let (kind, rest) = header.split_at(4);
-    let kind = u32::from_le_bytes(kind.try_into().unwrap_or_default());
-    let sector = rest.get(4..).and_then(|rest| rest.try_into().ok()).unwrap_or_default();
-    request.begin(session, kind, u64::from_le_bytes(sector));
+    request.begin(session, kind, sector);
     Ok(())
 }
 
@@ -133,7 +142,7 @@ impl GuestRequest {
         session: &Arc<VhostSession>,
         queue: &Arc<Virtqueue>,
         mut chain: DescriptorChain,
-    ) -> Option<(Self, [u8; HEADER])> {
+    ) -> Option<(Self, u32, u64)> {
         let head = chain.head;
         let mut header = [0; HEADER];
         let found = gather(queue, &mut chain.readable, &mut header).and_then(|()| {
@@ -147,8 +156,12 @@ impl GuestRequest {
             return None;
         };
         let bytes = (total(&chain.readable) + total(&chain.writable)).min(MOST);
-        let in_flight = Some(session.client.admit(bytes));
-        Some((Self { queue: queue.clone(), chain, status, bytes, in_flight }, header))
+        let (kind, rest) = header.split_at(4);
+        let kind = u32::from_le_bytes(kind.try_into().unwrap_or_default());
+        let sector = rest.get(4..).and_then(|rest| rest.try_into().ok()).unwrap_or_default();
+        let in_flight = Some(session.client.admit(counted(kind), bytes));
+        let request = Self { queue: queue.clone(), chain, status, bytes, in_flight };
+        Some((request, kind, u64::from_le_bytes(sector)))
     }
 
     fn begin(mut self, session: &Arc<VhostSession>, kind: u32, sector: u64) {
@@ -293,6 +306,11 @@ impl GuestRequest {
 
     fn end(&mut self, status: RequestStatus, written: u32) {
         if let Some(in_flight) = self.in_flight.take() {
+            match status {
+                RequestStatus::Done => {}
+                RequestStatus::Failed => in_flight.failed(ErrorKind::Io),
+                RequestStatus::Unsupported => in_flight.failed(ErrorKind::Unsupported),
+            }
             // A status that lies nowhere: the guest waits for it, and for nothing else.
             let _ = self.queue.memory.write(self.status, &[status as u8]);
             // First: what waits for an idle queue goes on when that is.

@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use device::{Edge, Error, ErrorKind, Fault, Result};
+use device::{Error, ErrorKind, Fault, Result};
 use net::{Listener, SocketRights};
-use runtime::{Bell, OperatorLog};
+use runtime::Bell;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::client::AttachedClient;
+use crate::AttachedExport;
 use crate::point::SocketOptions;
 use front_end::FrontEnd;
 use session::VhostSession;
@@ -66,26 +66,19 @@ impl VhostSocket {
         Ok(Self { listener, options: options.clone(), is_read_only })
     }
 
-    /// Attaches the disk of `edge`, whose export is called `name`, as the client `number` of this
-    /// process.
+    /// Attaches a disk.
     ///
     /// # Errors
     /// It is not made of sectors of 512 bytes, refuses this client, or the system gives no thread.
-    pub fn attach(
-        self,
-        edge: &Edge,
-        name: &str,
-        number: u64,
-        log: OperatorLog,
-    ) -> Result<AttachedSocket> {
-        if !edge.info().size.is_multiple_of(block::SECTOR) {
+    pub fn attach(self, export: &AttachedExport<'_>) -> Result<AttachedSocket> {
+        let client = export.client(self.is_read_only)?;
+        if !client.edge.info().size.is_multiple_of(block::SECTOR) {
             let what = "attach: a virtual machine takes sectors of 512 bytes, and the size of the \
                         disk is no multiple of that; `--filter 'truncate round-up=512'` adds zeroes";
             return Err(Error::invalid(what));
         }
-        let client = AttachedClient::connect(edge, number, self.is_read_only, log)?;
         let SocketOptions { is_unsealed, serial } = self.options;
-        let names = [serial.as_str(), name, "diskferry"];
+        let names = [serial.as_str(), export.name, "diskferry"];
         let serial = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default().to_owned();
         let features = AtomicU64::new(0);
         let session = Arc::new(VhostSession { client, serial, is_unsealed, features });
@@ -100,11 +93,6 @@ impl VhostSocket {
 }
 
 impl AttachedSocket {
-    /// Counts the requests.
-    pub fn counter(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
-        self.session.client.counter()
-    }
-
     /// Ends it: takes no more requests, waits for those in flight, flushes, and removes the socket.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use device::model::Model;
 use device::{Abilities, BlockSizes, Edge, Simple};
-use runtime::{Bell, OperatorLog, WorkPool};
+use runtime::{Bell, WorkPool};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
@@ -49,9 +49,8 @@ struct Back {
 
 impl Back {
     fn of(edge: &Edge, is_read_only: bool) -> Self {
-        let client = AttachedClient::connect(edge, 1, is_read_only, OperatorLog::default());
         let session = VhostSession {
-            client: client.unwrap(),
+            client: AttachedClient::of(edge, is_read_only),
             serial: "a-disk".into(),
             is_unsealed: false,
             features: AtomicU64::new(0),

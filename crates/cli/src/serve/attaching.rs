@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 
 use attach::{AttachedExport, Attachment, ReadyPoint};
-use runtime::{Context, OperatorLog};
 use rustix::fs::stat;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use server::Server;
@@ -21,11 +20,17 @@ use super::points::ExportPoint;
 use super::settings::Settings;
 use crate::failure::Failure;
 
-/// Numbers of clients that no connection of the server has: it counts from 1.
-const CLIENTS: u64 = 1 << 63;
+/// A point that is ready for the disk of an export.
+#[derive(Debug)]
+pub(super) struct MadePoint {
+    export: String,
+    /// Where it is, for people.
+    shown: String,
+    ready: ReadyPoint,
+}
 
 /// Makes the points ready; programs that look there wait from then on.
-pub(super) fn prepare(settings: &Settings) -> Result<Vec<(String, ReadyPoint)>, Failure> {
+pub(super) fn prepare(settings: &Settings) -> Result<Vec<MadePoint>, Failure> {
     let reach = super::reach::reach(settings);
     let files = || reach.reads.iter().chain(&reach.writes).chain(&reach.makes);
     let mut points = Vec::new();
@@ -47,7 +52,11 @@ pub(super) fn prepare(settings: &Settings) -> Result<Vec<(String, ReadyPoint)>, 
         };
         let is_read_only = settings.read_only || disk.read_only;
         let name = device::text::shown(&disk.disk.to_string()).into_owned();
-        points.push((export.clone(), ReadyPoint::make(point, &name, is_read_only)?));
+        points.push(MadePoint {
+            export: export.clone(),
+            shown: device::text::shown(&point.path.to_string_lossy()).into_owned(),
+            ready: ReadyPoint::make(point, &name, is_read_only)?,
+        });
     }
     Ok(points)
 }
@@ -55,17 +64,15 @@ pub(super) fn prepare(settings: &Settings) -> Result<Vec<(String, ReadyPoint)>, 
 /// Attaches the disks. When the last one has been detached, and nothing is listened to, that is an
 /// event.
 pub(super) fn attach(
-    points: Vec<(String, ReadyPoint)>,
+    points: Vec<MadePoint>,
     server: &Server,
     served: &[OpenExport],
     is_alone: bool,
-    context: &Context,
-    log: &OperatorLog,
     events: &Sender<Event>,
 ) -> Result<Vec<Attachment>, Failure> {
     let left = Arc::new(AtomicUsize::new(points.len()));
     let mut attached = Vec::new();
-    for ((name, point), number) in points.into_iter().zip(CLIENTS..) {
+    for MadePoint { export: name, shown, ready } in points {
         let Some(export) = served.iter().find(|export| export.name == name) else { continue };
         let (left, events) = (left.clone(), events.clone());
         let detached = move || {
@@ -74,25 +81,21 @@ pub(super) fn attach(
                 let _ = events.send(Event::Idle);
             }
         };
-        let is_device = matches!(point, ReadyPoint::Device(_));
+        let is_device = matches!(ready, ReadyPoint::Device(_));
         let attached_at = AttachedExport {
-            edge: &export.edge,
+            hub: server.hub(),
             name: &name,
+            point: &shown,
             disk: &export.disk,
             connect: &|| connection(server),
-            number,
         };
-        let attachment = point.attach(&attached_at, log.clone(), detached.clone())?;
+        let attachment = ready.attach(&attached_at, detached.clone())?;
         if is_device {
             let idle = server.idle();
             std::thread::spawn(move || {
                 idle.wait();
                 detached();
             });
-        }
-        if let Some(counter) = attachment.counter() {
-            let help = "Requests of the kernel for attached disks";
-            context.control.on_measured("diskferry_attached_requests_total", help, counter);
         }
         attached.push(attachment);
     }

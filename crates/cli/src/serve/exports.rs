@@ -20,7 +20,6 @@ pub(super) struct OpenExport {
     pub(super) name: String,
     /// The name of the disk, for people.
     pub(super) disk: String,
-    pub(super) edge: Edge,
     /// In bytes.
     pub(super) size: u64,
     pub(super) is_read_only: bool,
@@ -52,7 +51,6 @@ pub(super) fn open(
         served.push(OpenExport {
             name: disk.export.clone(),
             disk: disk.disk.to_string(),
-            edge: export.edge.clone(),
             size: export.edge.info().size,
             is_read_only: export.is_read_only(),
             allow: export.allow.clone(),

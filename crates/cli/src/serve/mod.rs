@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use attach::{Attachment, ReadyPoint};
+use attach::Attachment;
 use clap::{Arg, ArgMatches, Command, ValueHint};
 use rustix::process::{Pid, getppid};
 use server::{ListenAddress, Listener, Server};
@@ -48,6 +48,7 @@ use crate::names;
 use crate::sandbox::Sandbox;
 use crate::verb::Verb;
 use crate::words::Words;
+use attaching::MadePoint;
 use captive::{CommandEnvironment, End, Event, wait_for_end};
 use daemon::Ready;
 use exports::OpenExport;
@@ -215,7 +216,7 @@ fn listen(settings: &Settings) -> Result<Vec<Listener>, Failure> {
 struct OtherDoors {
     metrics: Vec<Listener>,
     control: Option<Listener>,
-    points: Vec<(String, ReadyPoint)>,
+    points: Vec<MadePoint>,
 }
 
 /// A process that serves.
@@ -266,7 +267,9 @@ impl ServeProcess<'_> {
         // Before the first client: what it was promised is kept, however soon the stop comes.
         self.stopping.serves();
         let server = Server::start(exports, listeners, &settings.options)?;
-        self.attach(beside.points, &server, &served, places.is_empty(), &context)?;
+        let is_alone = places.is_empty();
+        *self.attached.borrow_mut() =
+            attaching::attach(beside.points, &server, &served, is_alone, &self.events.0)?;
         tell_of(&server, beside.metrics, &context)?;
         let disks = HotDisks::new(settings, &context);
         let exports = LiveExports::new(Controlled {
@@ -350,23 +353,6 @@ impl ServeProcess<'_> {
             self.stopping.rest();
         };
         wait_for_end(&beside, (&self.events.0, &self.events.1), context, &mut stop)
-    }
-
-    /// Attaches the disks at the points that were made ready.
-    fn attach(
-        &self,
-        points: Vec<(String, ReadyPoint)>,
-        server: &Server,
-        served: &[OpenExport],
-        is_alone: bool,
-        context: &Context,
-    ) -> Result<(), Failure> {
-        let log = self.settings.options.log.clone();
-        let log = OperatorLog::new(move |line| log.say(line));
-        let attached =
-            attaching::attach(points, server, served, is_alone, context, &log, &self.events.0)?;
-        *self.attached.borrow_mut() = attached;
-        Ok(())
     }
 
     /// Ends what is attached: what was written there is on the disks then.

@@ -17,6 +17,7 @@ mod sending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use device::Result;
 use net::Stream;
 use runtime::{Behalf, Mailbox, Mutex};
 use rustix::event::epoll;
@@ -206,9 +207,10 @@ impl Link {
 
 /// Its reactor is called, and takes no more requests of the client.
 impl Dismiss for Link {
-    fn dismiss(&self) {
+    fn dismiss(&self) -> Result<()> {
         self.dismissed.store(true, Ordering::SeqCst);
         self.bell.call(self.token);
+        Ok(())
     }
 }
 

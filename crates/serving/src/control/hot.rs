@@ -163,10 +163,11 @@ pub(super) fn kick(request: &Value, state: &State) -> Result<Value> {
     let number = request.get("client").and_then(Value::as_u64);
     let number =
         number.ok_or_else(|| Error::invalid("`client` is a number; `clients` has them"))?;
-    if !state.live.dismiss(number) {
+    let unknown = || {
         let action = format!("no client has the number {number}; `clients` shows them");
-        return Err(Error::new(ErrorKind::NotFound, Fault::User, action));
-    }
+        Error::new(ErrorKind::NotFound, Fault::User, action)
+    };
+    state.live.dismiss(number).ok_or_else(unknown)??;
     state.log.event(Severity::Info, None, None, format_args!("client {number} is sent away"));
     Ok(json!({ "client": number }))
 }

@@ -62,7 +62,12 @@ impl Voice {
     /// Of a client at `peer`.
     #[must_use]
     pub fn new(log: ServerLog, peer: &Peer) -> Self {
-        let peer = address(Some(peer));
+        Self::named(log, address(Some(peer)))
+    }
+
+    /// Of a client that is known by this word.
+    #[must_use]
+    pub fn named(log: ServerLog, peer: Option<String>) -> Self {
         let (export, failures) = (OnceLock::new(), AtomicU64::new(0));
         Self { log, peer, export, failures, asked: Asked::new() }
     }

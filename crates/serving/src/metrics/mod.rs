@@ -10,6 +10,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use device::Result;
 use runtime::{Gauge, Mutex};
 
 use crate::exports::Export;
@@ -134,10 +135,13 @@ impl Live {
     }
 
     /// Sends the client of this number away: it gets the replies that it is owed, and no more.
-    /// Returns false if it is not there.
+    /// `None` if it is not there.
+    ///
+    /// # Errors
+    /// It is of a kind that is not sent away.
     #[must_use]
-    pub fn dismiss(&self, number: u64) -> bool {
-        self.0.upgrade().is_some_and(|hub| hub.present.dismiss(number))
+    pub fn dismiss(&self, number: u64) -> Option<Result<()>> {
+        self.0.upgrade()?.present.dismiss(number)
     }
 
     /// Serves an export from now on. Returns false if the name is taken, or the server has ended.
