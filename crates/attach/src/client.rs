@@ -24,7 +24,8 @@ const FLOOR: u64 = 8 << 10;
 const SMALL: u64 = 64 << 10;
 /// Bytes of buffers that are kept for the next requests.
 const KEPT: usize = 8 << 20;
-/// How often a request that waits for memory of all looks for it: there is no event for that.
+/// How often a request looks that waits for memory of all, or for its export: there is no event for
+/// that.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A client that is attached. All of it may be used by any thread.
@@ -36,8 +37,8 @@ pub(crate) struct AttachedClient {
     point: String,
     number: u64,
     hub: Arc<Hub>,
-    /// The export does not end before.
-    _export: Arc<HeldExport>,
+    /// It does not end before.
+    export: Arc<HeldExport>,
     account: Arc<Account>,
     tally: Arc<Tally>,
     voice: Arc<Voice>,
@@ -102,7 +103,7 @@ impl AttachedClient {
             less: Condvar::new(),
             stopping: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
-            _export: found.clone(),
+            export: found.clone(),
         });
         let way: Weak<Self> = Arc::downgrade(&client);
         hub.present.enter(number, way, &client.voice);
@@ -155,12 +156,15 @@ impl AttachedClient {
         loop {
             let is_small = load.requests == 0 && bytes <= SMALL;
             let fits = load.bytes <= IN_FLIGHT - bytes;
-            if fits && (is_small || self.account.has_room(bytes)) {
+            let has_room = is_small || self.account.has_room(bytes);
+            if fits && has_room && self.may_begin(kind) {
                 break;
             }
             load.waiting += 1;
             load = if fits {
-                self.account.wait(bytes);
+                if !has_room {
+                    self.account.wait(bytes);
+                }
                 self.less.wait_timeout(load, PAUSE).0
             } else {
                 self.less.wait(load)
@@ -170,6 +174,7 @@ impl AttachedClient {
         load.requests += 1;
         load.bytes += bytes;
         self.account.take(bytes);
+        self.export.flow().begun(kind, len);
         // Under the lock: one thread counts at a time.
         self.tally.begun(kind, len);
         if kind.is_some() {
@@ -177,6 +182,11 @@ impl AttachedClient {
         }
         drop(load);
         PendingRequest { client: self.clone(), kind, bytes, begun: Instant::now() }
+    }
+
+    /// Whether the export is neither paused nor over its rate; the end waits for neither.
+    fn may_begin(&self, kind: Option<OperationKind>) -> bool {
+        kind.is_none() || self.export.flow().allows() || self.is_stopping()
     }
 
     /// Waits until nothing is in flight.

@@ -8,6 +8,8 @@ use device::access::Rules;
 use device::{Edge, Identity, Info, Peer};
 use runtime::{Mutex, RwLock};
 
+use crate::flow::Flow;
+
 /// One device under one name.
 #[derive(Clone, Debug)]
 pub struct Export {
@@ -102,6 +104,7 @@ pub struct HeldExport {
     end: Mutex<Option<AtEnd>>,
     /// Those that have it are dismissed, and so is one that gets it just now.
     closed: AtomicBool,
+    flow: Flow,
 }
 
 runtime::debug_as!(HeldExport, |it| "HeldExport({:?})", it.export);
@@ -116,12 +119,23 @@ impl Deref for HeldExport {
 
 impl HeldExport {
     fn of(export: Export) -> Arc<Self> {
-        Arc::new(Self { export, end: Mutex::default(), closed: AtomicBool::new(false) })
+        Arc::new(Self {
+            export,
+            end: Mutex::default(),
+            closed: AtomicBool::new(false),
+            flow: Flow::default(),
+        })
     }
 
     /// No client may have it any more.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// What holds up its requests.
+    #[must_use]
+    pub fn flow(&self) -> &Flow {
+        &self.flow
     }
 
     /// Whether no client may have it any more.

@@ -238,3 +238,82 @@ fn clients_that_never_read_or_send_hold_up_no_disk_and_leave_room_after_a_while(
     drop(held);
     assert!(server.stop().success());
 }
+
+/// How many requests of an export have begun, after a moment in which more could have.
+fn begun(place: &Path, export: &str) -> u64 {
+    // Each takes longer than a connection that is held up waits to look again.
+    (0..3).for_each(|_| _ = ctl(place, &["list"]));
+    let told = ctl(place, &["clients"]);
+    let clients = told["clients"].as_array().unwrap().iter();
+    let of_it = clients.filter(|client| client["export"] == export);
+    of_it.map(|client| client["requests"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_paused_export_begins_nothing_until_it_goes_on_and_other_exports_go_on() {
+    let temp = TempDir::new();
+    let (server, place) = start(&temp, Serve::exports(&[("a", "memory:4M"), ("b", "memory:4M")]));
+    let mut a = server.session(Mode::Extended, "a");
+    let (mut long, mut b) =
+        (server.session(Mode::Structured, "a"), server.session(Mode::Simple, "b"));
+    a.write(0, &[1; 4096]);
+    ctl(&place, &["bitmap", "add", "b", "a", "--granularity", "512"]);
+    let paused = ctl(&place, &["pause", "a"]);
+    assert_eq!((&paused["paused"], &paused["in-flight"]), (&true.into(), &0.into()), "{paused}");
+    let short = a.send(&Request::write(4096, &[2; 512]));
+    let read = a.send(&Request::new(cmd::READ, 0, 8192));
+    // Its payload is longer than what a socket holds: the server takes no more of it.
+    let writing = std::thread::spawn(move || {
+        let write = long.send(&Request::write(0, &[3; 1 << 20]));
+        (long.wait(write).error, long)
+    });
+    for n in 0..100 {
+        b.write(n * 512, &[7; 512]);
+    }
+    assert_eq!((begun(&place, "a"), begun(&place, "b")), (1, 100));
+    let list = ctl(&place, &["list"]);
+    let export = &list["exports"][0];
+    assert_eq!(export["paused"], true, "{list}");
+    assert_eq!(export["bitmaps"][0]["dirty-bytes"], 0, "nothing was written: {list}");
+    let shown = ferry(["ctl", text(&place), "list"]);
+    assert!(shown.succeeded().contains("memory:4M, 4194304 bytes, paused, clients: 2"));
+    ctl(&place, &["resume", "a"]);
+    let (error, mut long) = writing.join().unwrap();
+    assert_eq!((a.wait(short).error, error, a.wait(read).error), (0, 0, 0));
+    assert_eq!(begun(&place, "a"), 4);
+    assert_eq!(a.read(0, 8192).unwrap(), long.read(0, 8192).unwrap());
+    assert_eq!(long.read((1 << 20) - 4096, 4096), Ok(vec![3; 4096]));
+
+    // A stop waits for no pause.
+    ctl(&place, &["pause", "a"]);
+    a.send(&Request::write(4096, &[4; 512]));
+    assert_eq!(begun(&place, "a"), 7);
+    let unknown = ferry(["ctl", text(&place), "pause", "c"]);
+    assert!(unknown.failed().contains("no export is named `c`"), "{unknown:?}");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn an_export_with_a_rate_pays_for_what_it_did_before_it_goes_on() {
+    let temp = TempDir::new();
+    let (server, place) = start(&temp, Serve::memory("4M"));
+    let mut session = server.session(Mode::Structured, "");
+    let rate = ctl(&place, &["rate", "", "4K/s"]);
+    assert_eq!(rate["rate"], 4096, "{rate}");
+    // As much as there is begins at once, and is paid for later: four minutes.
+    assert_eq!(session.read(0, MIB).unwrap().len(), index(MIB));
+    let read = session.send(&Request::new(cmd::READ, 0, 512));
+    assert_eq!(begun(&place, ""), 1);
+    let list = ferry(["ctl", text(&place), "list"]);
+    assert!(list.succeeded().contains(", at most 4 KiB/s, clients: 1"), "{}", list.stdout);
+    ctl(&place, &["rate", "", "off"]);
+    assert_eq!(session.wait(read).error, 0);
+    for wrong in ["0", "fast", "-1", "18446744073709551616"] {
+        let refused = ferry(["ctl", text(&place), "rate", "", wrong]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
+    assert!(
+        send(&place, b"{\"command\":\"rate\",\"name\":\"\",\"bytes\":0}\n").contains("from 1 on")
+    );
+    assert!(server.stop().success());
+}

@@ -98,6 +98,8 @@ impl AttachedSocket {
     /// # Errors
     /// The flush failed: writes may be lost.
     pub fn end(mut self) -> Result<()> {
+        // What waits for its export is done now: its guest counts on it.
+        self.session.client.stop();
         self.stop();
         self.session.client.finish()
     }

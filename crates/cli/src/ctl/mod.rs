@@ -26,14 +26,15 @@ use crate::verb::Verb;
 const ACTIONS: [&str; 5] = ["add", "remove", "enable", "disable", "clear"];
 /// All commands.
 const KNOWN: &str = "list; clients; add NAME DISK; replace NAME DISK; remove NAME; kick CLIENT; \
-                     bitmap add|remove|enable|disable|clear NAME [EXPORT]";
+                     pause NAME; resume NAME; rate NAME SIZE|off; bitmap add|remove|enable|disable|clear NAME [EXPORT]";
 
 pub(crate) const VERB: Verb = Verb {
     name: "ctl",
     summary: "Control a running server: add and remove exports, and more",
     about: "The commands are `list`, which shows exports and bitmaps; `clients`, which shows who is connected; `add NAME DISK`, `replace NAME \
-            DISK` and `remove NAME`, which change what is served; `kick CLIENT`, which ends one connection; and `bitmap ACTION \
-            NAME [EXPORT]`, where ACTION is add, remove, enable, disable or clear. Nobody is disconnected by an export that comes or \
+            DISK` and `remove NAME`, which change what is served; `kick CLIENT`, which ends one connection; `pause NAME` and `resume NAME`: in between \
+            no request of the export is begun, and its clients wait; `rate NAME SIZE`, the bytes a second that are read and written \
+            of it, or `off`; and `bitmap ACTION NAME [EXPORT]`, where ACTION is add, remove, enable, disable or clear. Nobody is disconnected by an export that comes or \
             goes: clients keep the disk that they have, and it is closed when the last of them has left; --now sends them away, with \
             the replies that they are owed. A file is opened by this command and sent to the server, whose sandbox stays as it is. \
             A bitmap records which blocks of a disk are written from then on, until the server ends; what is being \
@@ -84,6 +85,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
             Some("list") => list(&reply, out)?,
             Some("clients") => clients(&reply, out)?,
             Some("remove" | "replace") => remain(&reply, &request, out)?,
+            Some("pause") => paused(&reply, out)?,
             _ => {}
         }
         Ok(ExitCode::SUCCESS)
@@ -158,6 +160,10 @@ fn request(matches: &ArgMatches) -> Result<Value, Failure> {
             "now": now,
         })),
         ["remove", name] => Ok(json!({ "command": "remove", "name": name, "now": now })),
+        [command @ ("pause" | "resume"), name] => Ok(json!({ "command": command, "name": name })),
+        ["rate", name, rate] => {
+            Ok(json!({ "command": "rate", "name": name, "bytes": rate_of(rate)? }))
+        }
         ["kick", client] => match client.parse::<u64>() {
             Ok(client) => Ok(json!({ "command": "kick", "client": client })),
             Err(_) => Err(Failure::usage(format!(
@@ -175,6 +181,18 @@ fn request(matches: &ArgMatches) -> Result<Value, Failure> {
             }))
         }
         _ => Err(Failure::usage(format!("ctl: no such command; there are: {KNOWN}"))),
+    }
+}
+
+/// Bytes a second; `None`: as many as there are.
+fn rate_of(word: &str) -> Result<Option<u64>, Failure> {
+    if word == "off" {
+        return Ok(None);
+    }
+    let bytes = device::parse_size(word.strip_suffix("/s").unwrap_or(word));
+    match bytes {
+        Ok(bytes) if bytes > 0 => Ok(Some(bytes)),
+        _ => Err(Failure::usage(format!("rate {word}: bytes a second, such as 10M, or off"))),
     }
 }
 
@@ -214,6 +232,15 @@ fn clients(reply: &Value, out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
+/// What has begun before a pause.
+fn paused(reply: &Value, out: &mut dyn Write) -> std::io::Result<()> {
+    match reply.get("in-flight").and_then(Value::as_u64).unwrap_or(0) {
+        0 => Ok(()),
+        1 => writeln!(out, "one request began before, and goes on"),
+        n => writeln!(out, "{n} requests began before, and go on"),
+    }
+}
+
 /// Who still has an export that went.
 fn remain(reply: &Value, request: &Value, out: &mut dyn Write) -> std::io::Result<()> {
     let is_now = request.get("now").and_then(Value::as_bool) == Some(true);
@@ -241,7 +268,15 @@ fn list(reply: &Value, out: &mut dyn Write) -> std::io::Result<()> {
         let (size, clients) = (number(&export, "size"), number(&export, "clients"));
         let read_only = if flag(&export, "read-only") { ", read-only" } else { "" };
         let (name, disk) = (word(&export, "name"), word(&export, "disk"));
-        writeln!(out, "export \"{name}\": {disk}, {size} bytes{read_only}, clients: {clients}")?;
+        let paused = if flag(&export, "paused") { ", paused" } else { "" };
+        let rate = match export.get("rate").and_then(Value::as_u64) {
+            Some(rate) => format!(", at most {}/s", format_size(rate)),
+            None => String::new(),
+        };
+        writeln!(
+            out,
+            "export \"{name}\": {disk}, {size} bytes{read_only}{paused}{rate}, clients: {clients}"
+        )?;
         for bitmap in all(&export, "bitmaps") {
             let name = word(&bitmap, "name");
             if flag(&bitmap, "of-the-image") {

@@ -7,7 +7,6 @@
 mod opener;
 mod pace;
 mod payload;
-mod rate;
 mod requests;
 mod securing;
 mod turn;
@@ -17,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use device::{BufferPool, Peer};
 use runtime::{Behalf, WorkPool, batch};
-use serving::{Hub, Reason, Severity, Share, Tally, Voice};
+use serving::{Hub, Rate, Reason, Severity, Share, Tally, Voice};
 use wire::{ServerHandshake, ServerPolicy};
 
 use crate::execute::Served;
@@ -27,7 +26,6 @@ use crate::terms::{Options, Terms};
 use opener::ExportOpener;
 use pace::{Moved, Pace, Standstill};
 use payload::Incoming;
-use rate::Rate;
 use securing::{Refused, Securing};
 pub(crate) use turn::Turn;
 
@@ -362,7 +360,8 @@ impl Connection {
 
     /// Whether the rest of its payload is there, and only we do not take it.
     fn waits_for_us(&self) -> bool {
-        (self.starves || self.link.is_paused()) && self.link.stream().unread() > 0
+        self.is_held_up()
+            || (self.starves || self.link.is_paused()) && self.link.stream().unread() > 0
     }
 
     /// It is closed because it has taken too long.

@@ -30,6 +30,11 @@ impl Incoming {
         }
     }
 
+    /// Whether something is done once it is there.
+    pub(super) fn changes(&self) -> bool {
+        !matches!(self.into, Into::Nowhere { .. })
+    }
+
     /// Whether receiving more of it needs memory that was not counted at the start. A small one,
     /// which is served even when memory is short, has all of its buffer from the start.
     pub(super) fn takes_memory(&self) -> bool {
@@ -178,7 +183,7 @@ impl Connection {
             }
             Into::Window { .. } => {
                 let writer = ReplyWriter::new(served.session.mode, &request);
-                served.tally.begun(kind(&request), request.length);
+                served.begun(&request);
                 turn.gather.put(&self.link, |out| writer.done(out));
                 turn.answered.add(kind(&request));
             }

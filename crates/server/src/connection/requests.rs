@@ -59,6 +59,10 @@ impl Connection {
             if turn.is_late {
                 return AfterTurn::Again;
             }
+            if self.is_held_up() {
+                self.link.pause();
+                return AfterTurn::Later;
+            }
             if self.may_not_go_on() {
                 // There is no event for free memory.
                 self.link.pause();
@@ -84,6 +88,12 @@ impl Connection {
         }
         let more = turn.is_late && !self.carry.is_empty() || self.link.stream().holds();
         if more && !self.link.is_paused() { AfterTurn::Again } else { AfterTurn::Keep }
+    }
+
+    /// Whether the rest of a payload has to wait until its export goes on.
+    pub(super) fn is_held_up(&self) -> bool {
+        let Phase::Transmission(served) = &self.phase else { return false };
+        self.incoming.as_ref().is_some_and(Incoming::changes) && served.export.flow().is_paused()
     }
 
     /// Whether the rest of a payload has to wait for memory.
@@ -215,7 +225,8 @@ impl Connection {
                 Phase::Handshake(_) => self.negotiate(part(&turn.inbox, at..end)),
                 Phase::Transmission(served) => {
                     let served = served.clone();
-                    if self.rate.as_mut().is_some_and(|rate| !rate.allows(self.active)) {
+                    let is_over = self.rate.as_mut().is_some_and(|rate| !rate.allows(self.active));
+                    if is_over || !served.export.flow().allows() {
                         (self.held_back, self.over_rate) = (true, true);
                         None
                     } else if at > 0 && (turn.is_late || self.must_pause() || self.has_enough(turn))
@@ -302,7 +313,7 @@ impl Connection {
                 self.phase = Phase::Transmission(Arc::new(Served {
                     session,
                     edge,
-                    _export: export,
+                    export,
                     account: self.link.account().clone(),
                     buffers: self.common.buffers.clone(),
                     voice: self.voice.clone(),
@@ -392,7 +403,7 @@ impl Connection {
     fn spend(&mut self, turn: &mut Turn, request: &Request) {
         turn.spend(request);
         if let Some(rate) = &mut self.rate {
-            rate.spend();
+            rate.spend(1);
         }
     }
 }

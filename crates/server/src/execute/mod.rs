@@ -44,7 +44,7 @@ pub(crate) struct Served {
     pub(crate) session: Negotiated,
     pub(crate) edge: Edge,
     /// The export ends when no client has it.
-    pub(crate) _export: Arc<HeldExport>,
+    pub(crate) export: Arc<HeldExport>,
     pub(crate) account: Arc<Account>,
     pub(crate) buffers: BufferPool,
     pub(crate) voice: Arc<Voice>,
@@ -53,6 +53,14 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Counts a request that begins.
+    pub(crate) fn begun(&self, request: &Request) {
+        let (kind, len) = (kind(request), request.length);
+        self.tally.begun(kind, len);
+        self.voice.asked(kind, len);
+        self.export.flow().begun(kind, len);
+    }
+
     /// Counts a reply that is an error.
     pub(crate) fn refused(&self, error: ErrorCode) {
         self.tally.failed(error.name());
@@ -118,9 +126,7 @@ impl RequestRun<'_> {
     /// Runs the request; whether it is answered.
     pub(crate) fn execute(&mut self, payload: Payload<'_>) -> bool {
         let r = self.request;
-        let kind = kind(&r);
-        self.served.tally.begun(kind, r.length);
-        self.served.voice.asked(kind, r.length);
+        self.served.begun(&r);
         self.run(payload);
         self.ends
     }

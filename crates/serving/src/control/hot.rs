@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use device::{Error, ErrorKind, Fault, Result};
 use serde_json::{Value, json};
 
-use super::{ControlledExport, HotExport, State, flag, text};
+use super::{ControlledExport, HotExport, State, flag, text, unknown};
 use crate::Severity;
 use crate::present::ClientStatus;
 
@@ -181,11 +181,6 @@ fn found(name: &str, state: &State) -> Result<ControlledExport> {
         return Err(Error::new(ErrorKind::Locked, Fault::User, action));
     }
     Ok(found.clone())
-}
-
-fn unknown(name: &str) -> Error {
-    let action = format!("no export is named `{name}`; `list` shows them");
-    Error::new(ErrorKind::NotFound, Fault::User, action)
 }
 
 /// What is done when an export has gone.

@@ -9,6 +9,7 @@
 //! for, so a client that holds the socket up holds up no disk.
 
 mod bitmap;
+mod flow;
 mod hot;
 
 use std::io::IoSliceMut;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use device::{Error, Peer, Result};
+use device::{Error, ErrorKind, Fault, Peer, Result};
 use net::{Listener, SocketRights, Stream, Until};
 use runtime::RwLock;
 use rustix::io::Errno;
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::bitmaps::{BitmapStatus, LiveBitmaps};
 use crate::metrics::Live;
-use crate::{Allowed, Export, ServerLog};
+use crate::{Allowed, Export, Flow, ServerLog};
 pub use hot::WantedExport;
 
 /// Clients at a time.
@@ -319,17 +320,21 @@ fn run(request: &Value, file: Option<OwnedFd>, state: &State) -> Result<Value> {
         Some("remove") => hot::remove(request, state),
         Some("clients") => Ok(hot::clients(state)),
         Some("kick") => hot::kick(request, state),
+        Some("pause") => flow::pause(request, true, state),
+        Some("resume") => flow::pause(request, false, state),
+        Some("rate") => flow::limit(request, state),
         Some("metrics") => Ok(json!({ "metrics": state.live.open_metrics(&[]) })),
         Some(other) => Err(Error::invalid(format!("there is no command `{other}`"))),
         None => Err(Error::invalid(
-            "a request has a `command`: list, clients, metrics, add, replace, remove, kick or bitmap",
+            "a request has a `command`: list, clients, metrics, add, replace, remove, kick, pause, resume, rate or bitmap",
         )),
     }
 }
 
 fn list(state: &State) -> Value {
     let exports = state.exports.read().clone();
-    json!({ "exports": exports.iter().map(described).collect::<Vec<_>>() })
+    let all = exports.iter().map(|export| described(export, &state.live));
+    json!({ "exports": all.collect::<Vec<_>>() })
 }
 
 /// A word of a request, if it is there.
@@ -341,6 +346,11 @@ fn text<'a>(request: &'a Value, key: &str) -> Result<Option<&'a str>> {
     }
 }
 
+fn unknown(name: &str) -> Error {
+    let action = format!("no export is named `{name}`; `list` shows them");
+    Error::new(ErrorKind::NotFound, Fault::User, action)
+}
+
 /// Something that is so if a request says it.
 fn flag(request: &Value, key: &str) -> Result<bool> {
     match request.get(key) {
@@ -350,7 +360,9 @@ fn flag(request: &Value, key: &str) -> Result<bool> {
     }
 }
 
-fn described(export: &ControlledExport) -> Value {
+fn described(export: &ControlledExport, live: &Live) -> Value {
+    let held = live.export(&export.name);
+    let flow = held.as_ref().map(|held| held.flow());
     let bitmaps = export.bitmaps.as_ref();
     let live = bitmaps.map(LiveBitmaps::list).unwrap_or_default().into_iter().map(|bitmap| {
         let BitmapStatus { name, context, granularity, records, dirty } = bitmap;
@@ -373,6 +385,8 @@ fn described(export: &ControlledExport) -> Value {
         "disk": export.disk,
         "size": export.size,
         "read-only": export.is_read_only,
+        "paused": flow.is_some_and(Flow::is_paused),
+        "rate": flow.and_then(Flow::rate),
         "clients": bitmaps.map(LiveBitmaps::clients).unwrap_or_default(),
         "bitmaps": own.chain(live).collect::<Vec<_>>(),
     })

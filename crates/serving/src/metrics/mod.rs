@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use device::Result;
 use runtime::{Gauge, Mutex};
 
-use crate::exports::Export;
+use crate::exports::{Export, HeldExport};
 use crate::hub::Hub;
 use crate::present::ClientStatus;
 pub use tally::{Answered, Tally};
@@ -142,6 +142,18 @@ impl Live {
     #[must_use]
     pub fn dismiss(&self, number: u64) -> Option<Result<()>> {
         self.0.upgrade()?.present.dismiss(number)
+    }
+
+    /// The export of exactly this name.
+    pub(crate) fn export(&self, name: &str) -> Option<Arc<HeldExport>> {
+        self.0.upgrade()?.exports.list().into_iter().find(|export| export.name == name)
+    }
+
+    /// Requests of an export that have begun and are not answered.
+    pub(crate) fn in_flight(&self, name: &str) -> u64 {
+        let Some(hub) = self.0.upgrade() else { return 0 };
+        let sums = hub.metrics.of(name).sums().into_iter();
+        sums.map(|(_, sum)| sum.requests.saturating_sub(sum.answered)).sum()
     }
 
     /// Serves an export from now on. Returns false if the name is taken, or the server has ended.
