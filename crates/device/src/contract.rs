@@ -16,8 +16,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use crate::{
-    BlockSizes, Client, Done, Error, ErrorKind, Extent, Fault, Lane, Operation, Place, Result,
-    Window,
+    BlockSizes, Client, Done, Error, ErrorKind, Extent, Fault, Granules, Lane, Operation, Place,
+    Result, Window,
 };
 
 /// What a device can do, fixed when it is opened. A device without an ability may still be asked:
@@ -143,6 +143,10 @@ pub struct Info {
     pub size: u64,
     /// How it likes to be used.
     pub blocks: BlockSizes,
+    /// What it works in below.
+    pub granules: Granules,
+    /// Its serial number, by which machines know it wherever it is.
+    pub serial: Option<Arc<str>>,
     /// What it can do.
     pub abilities: Abilities,
     /// Block sizes to advertise instead of those that follow from `blocks`. Only the device itself
@@ -181,6 +185,8 @@ impl Info {
             version: None,
             size,
             blocks: BlockSizes::ANY,
+            granules: Granules::default(),
+            serial: None,
             abilities: Abilities::READ,
             advertised: None,
             contexts: Vec::new(),

@@ -44,7 +44,7 @@ pub mod values;
 mod window;
 mod zeroes;
 
-pub use blocks::BlockSizes;
+pub use blocks::{BlockSizes, Granules};
 pub use buffer::{Buffer, BufferPool};
 pub use client::{Client, Credentials, Identity, Peer, Presence};
 pub use contract::{Abilities, Connected, Device, Info, Listed, Now, Order, Session};

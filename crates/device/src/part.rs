@@ -39,6 +39,7 @@ impl Filter for Part {
             info.blocks.minimum = 1;
             info.advertised = None;
         }
+        info.granules = info.granules.from(self.start);
         if info.room > 0 && !self.start.is_multiple_of(info.room) {
             // The bounds of the device's groups cannot be shifted.
             info.room = u64::MAX;

@@ -200,7 +200,8 @@ impl Ask<'_> {
         let out = out.u64(ROOT).u64(info.size).u64(info.size / 512);
         let out = out.u64(session.since).u64(session.since).u64(session.since).zeroes(12);
         let out = out.u32(mode).u32(1).u32(user.as_raw()).u32(group.as_raw()).u32(0);
-        out.u32(info.blocks.preferred.clamp(4096, 1 << 20)).u32(0)
+        let block = info.blocks.preferred.max(info.granules.physical);
+        out.u32(block.clamp(4096, 1 << 20)).u32(0)
     }
 
     fn attributes(&self) {

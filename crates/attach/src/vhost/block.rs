@@ -29,6 +29,7 @@ pub(super) mod feature {
     pub(in super::super) const READ_ONLY: u64 = 1 << 5;
     pub(in super::super) const BLK_SIZE: u64 = 1 << 6;
     pub(in super::super) const FLUSH: u64 = 1 << 9;
+    pub(in super::super) const TOPOLOGY: u64 = 1 << 10;
     pub(in super::super) const SEVERAL_QUEUES: u64 = 1 << 12;
     pub(in super::super) const DISCARD: u64 = 1 << 13;
     pub(in super::super) const WRITE_ZEROES: u64 = 1 << 14;
@@ -68,7 +69,7 @@ enum RequestStatus {
 /// What a disk offers a guest.
 pub(super) fn features(info: &Info, is_read_only: bool) -> u64 {
     let mut offered = feature::SEG_MAX | feature::BLK_SIZE | feature::FLUSH;
-    offered |= feature::SEVERAL_QUEUES;
+    offered |= feature::SEVERAL_QUEUES | feature::TOPOLOGY;
     offered |= match is_read_only {
         true => feature::READ_ONLY,
         false if info.abilities.trim => feature::DISCARD | feature::WRITE_ZEROES,
@@ -93,9 +94,16 @@ pub(super) fn configuration(info: &Info, queues: u16) -> [u8; 60] {
     // Behind `size_max`; before the geometry.
     put(4, &SEGMENTS.to_le_bytes());
     put(4, &block.to_le_bytes());
-    // Behind the topology and `writeback`.
-    put(8 + 2, &queues.to_le_bytes());
-    for alignment in [Some(block / 512), None] {
+    // The topology, in blocks: a physical one as a power of two, and none of them is shifted.
+    let physical = info.granules.physical.max(block);
+    let in_blocks = (physical / block).max(1);
+    put(0, &[u8::try_from(in_blocks.ilog2()).unwrap_or(0), 0]);
+    put(0, &u16::try_from(in_blocks).unwrap_or(u16::MAX).to_le_bytes());
+    put(0, &(info.blocks.preferred / block).max(1).to_le_bytes());
+    // Behind `writeback`.
+    put(2, &queues.to_le_bytes());
+    let alignment = info.granules.trim.max(block) / 512;
+    for alignment in [Some(alignment), None] {
         put(0, &LONG.to_le_bytes());
         put(0, &1_u32.to_le_bytes());
         if let Some(sectors) = alignment {

@@ -78,7 +78,8 @@ impl VhostSocket {
             return Err(Error::invalid(what));
         }
         let SocketOptions { is_unsealed, serial } = self.options;
-        let names = [serial.as_str(), export.name, "diskferry"];
+        let own = client.edge.info().serial.clone().unwrap_or_default();
+        let names = [serial.as_str(), &*own, export.name, "diskferry"];
         let serial = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default().to_owned();
         let features = AtomicU64::new(0);
         let session = Arc::new(VhostSession { client, serial, is_unsealed, features });

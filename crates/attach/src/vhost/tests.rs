@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Edge, Simple};
+use device::{Abilities, BlockSizes, Edge, Granules, Info, Simple};
 use runtime::{Bell, WorkPool};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -15,7 +15,7 @@ use rustix::net::{
 };
 use trial::TestDice;
 
-use super::block::feature;
+use super::block::{configuration, feature};
 use super::front_end::FrontEnd;
 use super::memory::GuestBytes;
 use super::messages::request;
@@ -634,4 +634,13 @@ fn the_configuration_says_what_the_disk_is() {
     assert!(config[60..].iter().all(|byte| *byte == 0));
     assert_eq!(guest.end(), Ok(()));
     back.stop.0.store(true, Ordering::SeqCst);
+
+    // A disk of sectors of 512 bytes on a medium of 4096, that frees 64 KiB together.
+    let granules = Granules { physical: 4096, trim: 64 << 10, zero: 0 };
+    let config = configuration(&Info { granules, ..Info::new("disk", SIZE) }, 16);
+    assert_eq!(config[20..24], 512_u32.to_le_bytes());
+    assert_eq!(config[24..32], [3, 0, 8, 0, 8, 0, 0, 0]);
+    assert_eq!(config[44..48], 128_u32.to_le_bytes());
+    let shifted = granules.from(8192);
+    assert_eq!(shifted, Granules { trim: 0, ..granules });
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use device::BlockSizes;
+use device::{BlockSizes, Granules};
 use rustix::fs::{FileType, ioctl_blksszget};
 
 // <linux/fs.h>: _IO(0x12, n).
@@ -42,11 +42,14 @@ pub(crate) struct LoopStatus {
 }
 
 /// The facts of a block device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     /// Zeroing and discarding are done in multiples of this many bytes.
     pub(crate) sector: u64,
     pub(crate) blocks: BlockSizes,
+    pub(crate) granules: Granules,
+    /// As the kernel shows it.
+    pub(crate) serial: Option<String>,
     pub(crate) rotational: bool,
     /// See `device::Info::room`.
     pub(crate) room: u64,
@@ -63,9 +66,32 @@ pub(crate) fn geometry(fd: BorrowedFd<'_>) -> Geometry {
         sector: u64::from(sector),
         // Through the page cache any byte can be written.
         blocks: BlockSizes { preferred, ..BlockSizes::ANY },
+        granules: granules(fd),
+        serial: serial(fd),
         rotational: short(fd, BLKROTATIONAL).is_some_and(|n| n != 0),
         room: room(fd),
     }
+}
+
+/// Those that the kernel tells of: of zeroes it tells none.
+fn granules(fd: BorrowedFd<'_>) -> Granules {
+    let size = |name| {
+        let told = queue_limit(fd, name).and_then(|bytes| u32::try_from(bytes).ok());
+        told.filter(|bytes| bytes.is_power_of_two()).unwrap_or(0)
+    };
+    let (physical, trim) = (size("physical_block_size"), size("discard_granularity"));
+    Granules { physical, trim, zero: 0 }
+}
+
+/// The serial number of a disk; a partition is no disk of its own, and has none.
+fn serial(fd: BorrowedFd<'_>) -> Option<String> {
+    let about = about(rustix::fs::fstat(fd).ok()?.st_rdev);
+    // virtio's is its own, that of NVMe and others the bus'.
+    let found = ["serial", "device/serial"].iter().find_map(|name| {
+        let text = std::fs::read_to_string(about.join(name)).ok()?;
+        Some(text.trim().to_owned())
+    });
+    found.filter(|serial| !serial.is_empty() && !serial.chars().any(char::is_control))
 }
 
 /// A thin pool without zeroing gives a volume blocks with stale bytes, and only blocks that it

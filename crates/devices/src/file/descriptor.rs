@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use device::{
-    Abilities, BlockSizes, Device, Error, ErrorKind, Fault, Info, Params, Result, Simple, text,
-    values,
+    Abilities, BlockSizes, Device, Error, ErrorKind, Fault, Granules, Info, Params, Result, Simple,
+    text, values,
 };
 use runtime::Context;
 use rustix::fs::{
@@ -202,25 +202,28 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
         // A hint; it is not needed.
         let _ = fadvise(&fd, 0, None, file.advice);
     }
+    let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
+    let grain = match &geometry {
+        Some(geometry) => Grain::Sectors(geometry.sector),
+        None => Grain::of_file(fd.as_fd(), preferred),
+    };
     let info = Info {
-        blocks: geometry.map_or(BlockSizes::ANY, |g| g.blocks),
-        room: geometry.map_or(0, |g| g.room),
+        blocks: geometry.as_ref().map_or(BlockSizes::ANY, |g| g.blocks),
+        // A hole in a file is whole blocks of its file system.
+        granules: geometry.as_ref().map_or_else(|| Granules::all(grain.size().0), |g| g.granules),
+        serial: geometry.as_ref().and_then(|g| g.serial.as_deref().map(Arc::from)),
+        room: geometry.as_ref().map_or(0, |g| g.room),
         abilities: Abilities {
             written_zero: write,
             prefetch: !in_memory,
             take: write && geometry.is_none(),
             extents: geometry.is_none(),
-            rotational: geometry.is_some_and(|g| g.rotational),
+            rotational: geometry.as_ref().is_some_and(|g| g.rotational),
             // Whether a filesystem can zero fast shows only when it is asked to. If it cannot, a
             // fast zero is refused at once, as it should be.
             ..Abilities::all(write)
         },
         ..Info::new(path.display().to_string(), size)
-    };
-    let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
-    let grain = match geometry {
-        Some(geometry) => Grain::Sectors(geometry.sector),
-        None => Grain::of_file(fd.as_fd(), preferred),
     };
     Ok(File::new(fd, info, grain, in_memory, file))
 }

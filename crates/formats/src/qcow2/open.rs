@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use device::{Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Info, Result};
+use device::{
+    Abilities, BlockSizes, Device, Edge, Error, ErrorKind, Fault, Granules, Info, Result,
+};
 use runtime::RwLock;
 
 use super::bitmap::Bitmap;
@@ -209,6 +211,7 @@ fn info(container: &Edge, header: &Header, size: u64, bitmaps: &[Dirty]) -> Info
     let contexts = bitmaps.iter().map(|dirty| dirty.context.clone());
     Info {
         blocks: BlockSizes { preferred, ..BlockSizes::ANY },
+        granules: Granules { physical: 0, ..Granules::all(header.geometry().cluster()) },
         abilities: Abilities {
             extents: true,
             rotational: below.abilities.rotational,
