@@ -29,6 +29,8 @@ pub use fuse::{AttachedFile, FuseMount};
 pub use kernel::{AttachedDevice, KernelDevice};
 pub use mounts::{AttachedDisk, attached};
 pub use point::{Point, PointKind, PointOptions, SocketOptions};
+#[cfg(feature = "played")]
+pub use vhost::played;
 pub use vhost::{AttachedSocket, VhostSocket};
 
 /// A point that is made ready, where no disk is attached yet. Dropped, it is as it was before.

@@ -44,6 +44,7 @@ pub static TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "data", longest: KIB, run: words::data },
     FuzzTarget { name: "http", longest: 4 * KIB, run: words::http },
     FuzzTarget { name: "netrc", longest: KIB, run: words::netrc },
+    FuzzTarget { name: "vhost", longest: KIB, run: attach::played::run },
     FuzzTarget { name: "partition", longest: 24 * KIB, run: partition::run },
     FuzzTarget { name: "tar", longest: 24 * KIB, run: tar::run },
     FuzzTarget { name: "ext2", longest: 64 * KIB, run: ext2::run },

@@ -12,6 +12,9 @@ mod block;
 mod front_end;
 mod memory;
 mod messages;
+#[cfg(any(test, feature = "played"))]
+#[allow(unreachable_pub, reason = "it is reached with the feature")]
+pub mod played;
 mod queue;
 mod session;
 #[cfg(test)]

@@ -1,259 +1,20 @@
-//! A front end and its guest, played over a pair of sockets and memory that both have mapped.
+//! What front ends and guests do, played.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Edge, Granules, Info, Simple};
-use runtime::{Bell, WorkPool};
+use device::{Abilities, BlockSizes, Granules, Info, Simple};
+use runtime::WorkPool;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    sendmsg, socketpair,
-};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use trial::TestDice;
 
 use super::block::{configuration, feature};
-use super::front_end::FrontEnd;
 use super::memory::GuestBytes;
 use super::messages::request;
+use super::played::*;
 use super::queue::region_len;
-use super::session::VhostSession;
-use crate::client::AttachedClient;
-
-const SIZE: u64 = 1 << 20;
-const MEMORY: u64 = 1 << 20;
-/// Where the guest's memory begins: as it counts, and as the front end does.
-const GUEST: u64 = 0x10_0000;
-const USER: u64 = 0x7000_0000;
-/// Where things lie in it.
-const TABLE: usize = 0;
-const AVAILABLE: usize = 0x1000;
-const USED: usize = 0x2000;
-const INDIRECT: usize = 0x3000;
-const HEADER: usize = 0x4000;
-const STATUS: usize = 0x4100;
-const DATA: usize = 0x1_0000;
-const LENGTH: u16 = 16;
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const IS_TABLE: u16 = 4;
-
-/// The disk's side.
-struct Back {
-    session: Arc<VhostSession>,
-    stop: Arc<(AtomicBool, Bell)>,
-}
-
-impl Back {
-    fn of(edge: &Edge, is_read_only: bool) -> Self {
-        let session = VhostSession {
-            client: AttachedClient::of(edge, is_read_only),
-            serial: "a-disk".into(),
-            is_unsealed: false,
-            features: AtomicU64::new(0),
-        };
-        Self {
-            session: Arc::new(session),
-            stop: Arc::new((AtomicBool::new(false), Bell::new().unwrap())),
-        }
-    }
-
-    fn model(model: &Arc<Model>) -> Self {
-        Self::of(&Simple::shared_edge(model.clone(), &WorkPool::new(2)), false)
-    }
-
-    /// A front end that connects.
-    fn connect(&self) -> Guest {
-        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-        let (socket, theirs) = pair.unwrap();
-        let (session, stop) = (self.session.clone(), self.stop.clone());
-        let thread = std::thread::spawn(move || {
-            FrontEnd::new(&session, theirs).run(&stop.1, &stop.0).map_err(|e| e.to_string())
-        });
-        let file = sealed(MEMORY);
-        let memory = GuestBytes::map(&file, 0, MEMORY, true).unwrap();
-        let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        let (kick, call) = (event(), event());
-        Guest { socket, thread: Some(thread), file, memory, kick, call, next: 0, events: false }
-    }
-}
-
-fn sealed(len: u64) -> OwnedFd {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = memfd_create("guest", flags).unwrap();
-    ftruncate(&file, len).unwrap();
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-    file
-}
-
-struct Guest {
-    socket: OwnedFd,
-    thread: Option<std::thread::JoinHandle<Result<(), String>>>,
-    file: OwnedFd,
-    memory: GuestBytes,
-    kick: OwnedFd,
-    call: OwnedFd,
-    /// The next entry of the ring of available requests.
-    next: u16,
-    events: bool,
-}
-
-/// A descriptor of the guest: where, how long, flags, and the next one.
-type Entry = (u64, u32, u16, u16);
-
-impl Guest {
-    fn send(&self, kind: u32, payload: &[u8], file: Option<&OwnedFd>) {
-        let len = u32::try_from(payload.len()).unwrap();
-        let header = [kind, 1, len].map(u32::to_ne_bytes);
-        let message = [header.as_flattened(), payload].concat();
-        let files: Vec<_> = file.into_iter().map(std::os::fd::AsFd::as_fd).collect();
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&files));
-        }
-        let parts = [std::io::IoSlice::new(&message)];
-        // The other side may have gone.
-        let _ = sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL);
-    }
-
-    /// Asks, and returns the answer and the descriptor that came with it.
-    fn ask(&self, kind: u32, payload: &[u8]) -> (Vec<u8>, Option<OwnedFd>) {
-        self.send(kind, payload, None);
-        let mut bytes = vec![0; 1024];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = rustix::net::RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
-        let flags = rustix::net::RecvFlags::CMSG_CLOEXEC;
-        let got = rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags).unwrap();
-        let file = control.drain().find_map(|message| match message {
-            rustix::net::RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-            _ => None,
-        });
-        (bytes[12..got.bytes].to_vec(), file)
-    }
-
-    fn number(&self, kind: u32) -> u64 {
-        u64::from_ne_bytes(self.ask(kind, &[]).0.try_into().unwrap())
-    }
-
-    fn pair(&self, kind: u32, first: u32, second: u32) {
-        self.send(kind, [first, second].map(u32::to_ne_bytes).as_flattened(), None);
-    }
-
-    /// Shares the memory.
-    fn share(&self) {
-        let mut table = [1_u32, 0].map(u32::to_ne_bytes).as_flattened().to_vec();
-        table.extend([GUEST, MEMORY, USER, 0].map(u64::to_ne_bytes).as_flattened());
-        self.send(request::SET_MEM_TABLE, &table, Some(&self.file));
-    }
-
-    /// Agrees to `features`, and starts queue 0 at `base`.
-    fn start(&mut self, features: u64, base: u16) {
-        self.events = features & 1 << 29 != 0;
-        self.next = base;
-        self.send(request::SET_FEATURES, &features.to_ne_bytes(), None);
-        self.share();
-        self.pair(request::SET_VRING_NUM, 0, LENGTH.into());
-        let at = |place: usize| USER + place as u64;
-        let mut rings = [0_u32, 0].map(u32::to_ne_bytes).as_flattened().to_vec();
-        let places = [at(TABLE), at(USED), at(AVAILABLE), 0];
-        rings.extend(places.map(u64::to_ne_bytes).as_flattened());
-        self.send(request::SET_VRING_ADDR, &rings, None);
-        self.pair(request::SET_VRING_BASE, 0, base.into());
-        self.send(request::SET_VRING_CALL, &0_u64.to_ne_bytes(), Some(&self.call));
-        self.send(request::SET_VRING_KICK, &0_u64.to_ne_bytes(), Some(&self.kick));
-        if features & 1 << 30 != 0 {
-            self.pair(request::SET_VRING_ENABLE, 0, 1);
-        }
-    }
-
-    fn describe(&self, table: usize, number: u16, (address, len, flags, next): Entry) {
-        let mut bytes = address.to_le_bytes().to_vec();
-        bytes.extend(len.to_le_bytes());
-        bytes.extend([flags, next].map(u16::to_le_bytes).as_flattened());
-        self.memory.write(table + usize::from(number) * 16, &bytes).unwrap();
-    }
-
-    /// Makes a request available whose first descriptor is `head`.
-    fn offer(&mut self, head: u16) {
-        self.memory.store(AVAILABLE + 4 + usize::from(self.next % LENGTH) * 2, head).unwrap();
-        self.next = self.next.wrapping_add(1);
-        if self.events {
-            // Tell me of the one that is next.
-            self.memory.store(AVAILABLE + 4 + usize::from(LENGTH) * 2, self.next.wrapping_sub(1));
-        }
-        self.memory.store(AVAILABLE + 2, self.next).unwrap();
-        rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).unwrap();
-    }
-
-    fn used(&self) -> u16 {
-        self.memory.load(USED + 2).unwrap()
-    }
-
-    /// Waits until all that was offered is used.
-    fn wait(&self) {
-        while self.used() != self.next {
-            let mut wanted = [PollFd::new(&self.call, PollFlags::IN)];
-            poll(&mut wanted, None).unwrap();
-            rustix::io::read(&self.call, &mut [0; 8]).unwrap();
-        }
-    }
-
-    /// Does one request; its status, and what it wrote to the data.
-    fn run(&mut self, kind: u32, sector: u64, out: &[u8], room: usize, is_indirect: bool) -> u8 {
-        let mut header = [kind, 0].map(u32::to_le_bytes).as_flattened().to_vec();
-        header.extend(sector.to_le_bytes());
-        self.memory.write(HEADER, &header).unwrap();
-        self.memory.write(STATUS, &[0xee]).unwrap();
-        self.memory.write(DATA, out).unwrap();
-        let at = |place: usize| GUEST + place as u64;
-        let mut entries = vec![(at(HEADER), 16, 0)];
-        let flags = if room > 0 { WRITE } else { 0 };
-        let len = out.len().max(room);
-        // In two parts, the first of an odd length.
-        let first = (len / 2) | 1;
-        if len > 1 {
-            entries.push((at(DATA), u32::try_from(first).unwrap(), flags));
-            entries.push((at(DATA + first), u32::try_from(len - first).unwrap(), flags));
-        }
-        entries.push((at(STATUS), 1, WRITE));
-        let table = if is_indirect { INDIRECT } else { TABLE };
-        let count = u16::try_from(entries.len()).unwrap();
-        for (number, (address, len, flags)) in (0..).zip(entries) {
-            let (more, next) = if number + 1 < count { (NEXT, number + 1) } else { (0, 0) };
-            self.describe(table, number, (address, len, flags | more, next));
-        }
-        if is_indirect {
-            self.describe(TABLE, 5, (at(INDIRECT), u32::from(count) * 16, IS_TABLE, 0));
-        }
-        self.offer(if is_indirect { 5 } else { 0 });
-        self.wait();
-        let mut status = [0];
-        self.memory.read(STATUS, &mut status).unwrap();
-        status[0]
-    }
-
-    fn data(&self, len: usize) -> Vec<u8> {
-        let mut data = vec![0; len];
-        self.memory.read(DATA, &mut data).unwrap();
-        data
-    }
-
-    /// Hangs up; what the other side said of this one.
-    fn end(mut self) -> Result<(), String> {
-        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).unwrap();
-        self.thread.take().unwrap().join().unwrap()
-    }
-}
-
-const VERSION_1: u64 = 1 << 32;
-const PROTOCOL: u64 = 1 << 30;
-const EVENTS: u64 = 1 << 29;
-const TABLES: u64 = 1 << 28;
 
 #[test]
 fn what_a_guest_does_is_done_as_by_the_model() {
@@ -409,32 +170,7 @@ fn whatever_a_ring_holds_a_request_ends_or_its_queue_does() {
     let back = Back::of(&Simple::shared_edge(model.clone(), &WorkPool::new(2)), true);
     let mut dice = TestDice(3);
     for _ in 0..600 {
-        let mut guest = back.connect();
-        let broken = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        guest.send(request::SET_VRING_ERR, &0_u64.to_ne_bytes(), Some(&broken));
-        guest.start(VERSION_1 | TABLES | if dice.below(2) == 0 { EVENTS } else { 0 }, 0);
-        let mut number = |most: u64| dice.below(most);
-        for table in [TABLE, INDIRECT] {
-            for n in 0..LENGTH {
-                let place =
-                    [HEADER, DATA, STATUS, INDIRECT, USED][usize::try_from(number(5)).unwrap()];
-                let address = match number(12) {
-                    0 => u64::MAX - number(600),
-                    1 => GUEST + MEMORY - number(600),
-                    _ => GUEST + place as u64,
-                };
-                let len = [0, 1, 16, 48, 512, u32::MAX][usize::try_from(number(6)).unwrap()];
-                let flags = u16::try_from(number(8) & number(16)).unwrap();
-                let next = u16::try_from(number(u64::from(LENGTH) + 1)).unwrap();
-                guest.describe(table, n, (address, len, flags, next));
-            }
-        }
-        let head = u16::try_from(number(u64::from(LENGTH))).unwrap();
-        guest.offer(head);
-        // Whether it was done or given up, the front end is answered.
-        let (answer, _) = guest.ask(request::GET_VRING_BASE, &[0; 8]);
-        assert_eq!(answer.len(), 8);
-        assert_eq!(guest.end(), Ok(()));
+        any_ring(&back, &mut |most| dice.below(most));
     }
     assert!(model.bytes().iter().all(|byte| *byte == 0));
 }
@@ -467,18 +203,11 @@ fn odd_messages_end_their_connection_and_the_next_front_end_is_served() {
     let back = Back::model(&model);
     let mut dice = TestDice(7);
     for _ in 0..400 {
-        let mut guest = back.connect();
-        guest.start(VERSION_1 | PROTOCOL, 0);
-        for _ in 0..1 + dice.below(4) {
-            let kind = u32::try_from(dice.below(40)).unwrap();
-            let len = usize::try_from(dice.below(64)).unwrap();
-            let byte = |_| u8::try_from(dice.below(256) & dice.below(256) & 0x81).unwrap();
-            let payload: Vec<u8> = (0..len).map(byte).collect();
-            let file = (dice.below(2) == 0).then_some(&guest.file);
-            guest.send(kind, &payload, file);
-        }
-        // Whatever it made of that.
-        let _ = guest.end();
+        any_messages(&back, &mut |most| {
+            // Few bits in each byte, so that what they say is near what makes sense.
+            let bits = if most == 256 { dice.below(256) & 0x81 } else { u64::MAX };
+            dice.below(most) & bits
+        });
     }
     let mut guest = back.connect();
     guest.start(VERSION_1, 0);
@@ -643,4 +372,13 @@ fn the_configuration_says_what_the_disk_is() {
     assert_eq!(config[44..48], 128_u32.to_le_bytes());
     let shifted = granules.from(8192);
     assert_eq!(shifted, Granules { trim: 0, ..granules });
+}
+
+#[test]
+fn the_fuzzer_s_way_through_rings_and_messages_ends_whatever_the_bytes_are() {
+    let mut dice = TestDice(11);
+    for len in 0..200 {
+        let bytes: Vec<u8> = (0..len * 3).map(|_| u8::try_from(dice.below(256)).unwrap()).collect();
+        run(&bytes);
+    }
 }
