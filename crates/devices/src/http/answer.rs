@@ -284,7 +284,7 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT`, the form that servers send.
-fn http_date(text: &str) -> Option<SystemTime> {
+pub(super) fn http_date(text: &str) -> Option<SystemTime> {
     let mut words = text.split_once(", ")?.1.split_ascii_whitespace();
     let day: i64 = words.next()?.parse().ok()?;
     let names =

@@ -19,6 +19,19 @@ pub(super) fn text(xml: &[u8], name: &str) -> Option<String> {
     }
 }
 
+/// What is in each element of that name, which has no attributes and none of its name in it.
+pub(super) fn elements<'a>(xml: &'a [u8], name: &str) -> impl Iterator<Item = &'a [u8]> {
+    let xml = std::str::from_utf8(xml).unwrap_or_default();
+    let (start, end) = (format!("<{name}>"), format!("</{name}>"));
+    let mut rest = xml;
+    std::iter::from_fn(move || {
+        let (_, after) = rest.split_once(&start)?;
+        let (within, after) = after.split_once(&end)?;
+        rest = after;
+        Some(within.as_bytes())
+    })
+}
+
 /// A code in an answer, such as `NoSuchKey`: letters and digits only, so that it can be shown.
 pub(super) fn code(xml: &[u8]) -> Option<String> {
     let code = text(xml, "Code")?;

@@ -10,6 +10,7 @@
 //! | `profile`, `keys`, `roles` | where keys come from |
 //! | `signature`, `signer` | what is signed of a request, and what refusals mean |
 //! | `store`, `parts`, `upload`, `target` | an object that is written: requests, lengths of parts, the parts, the device |
+//! | `stray` | uploads whose names did not arrive |
 
 mod keys;
 mod params;
@@ -24,6 +25,7 @@ mod stand_in;
 #[cfg(test)]
 mod stand_in_writes;
 mod store;
+mod stray;
 mod target;
 #[cfg(test)]
 mod tests;

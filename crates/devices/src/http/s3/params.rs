@@ -65,6 +65,7 @@ pub(super) struct S3Params {
     pub(super) name: String,
     /// Its URL, how it is reached, and what signs requests for it.
     pub(super) http: HttpParams,
+    pub(super) key: String,
     /// Whether an object that is there is replaced.
     pub(super) replaces: bool,
 }
@@ -175,7 +176,7 @@ impl S3Params {
         http.name = Some(name.clone());
         http.credentials.signer = Some(Arc::new(S3Signer::new(KeyRing::new(source), region)));
         let replaces = values::flag(&params, "overwrite")?.unwrap_or(false);
-        Ok(Self { name, http, replaces })
+        Ok(Self { name, http, key, replaces })
     }
 }
 

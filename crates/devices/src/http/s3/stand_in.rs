@@ -20,6 +20,8 @@ pub(super) struct Kept {
     pub(super) bytes: Vec<u8>,
     pub(super) etag: String,
     pub(super) mark: Option<String>,
+    /// Of an upload: for which object it is.
+    pub(super) path: String,
     pub(super) parts: BTreeMap<u32, (Vec<u8>, String)>,
 }
 
@@ -105,6 +107,9 @@ pub(super) fn answer(asked: &Asked, contents: &mut StoreContents) -> Reply {
     let object = contents.objects.get(path);
     match (asked.method.as_str(), object) {
         ("GET" | "HEAD", None) if asked.method == "HEAD" => plain("404 Not Found", &[], b""),
+        ("GET", None) if query.ends_with("uploads=") => {
+            super::stand_in_writes::uploads(path, contents)
+        }
         ("GET", None) => refused("404 Not Found", "NoSuchKey"),
         ("GET" | "HEAD", Some(kept)) => {
             if asked.header("if-match").is_some_and(|etag| etag != kept.etag) {

@@ -40,7 +40,8 @@ pub(super) fn changed(
         ("POST", None, None) if query == "uploads=" => {
             contents.count += 1;
             let id = format!("up/{}", contents.count);
-            contents.uploads.insert(id.clone(), Kept { mark, ..Kept::default() });
+            let kept = Kept { mark, path: path.to_owned(), ..Kept::default() };
+            contents.uploads.insert(id.clone(), kept);
             said(&format!("<R><UploadId>{id}</UploadId></R>"), &[])
         }
         ("PUT", None, None) if taken => refused("412 Precondition Failed", "PreconditionFailed"),
@@ -74,6 +75,15 @@ pub(super) fn changed(
         }
         _ => refused("405 Method Not Allowed", "MethodNotAllowed"),
     }
+}
+
+/// The uploads of a bucket.
+pub(super) fn uploads(bucket: &str, contents: &StoreContents) -> Reply {
+    let all = contents.uploads.iter().filter_map(|(id, kept)| {
+        let key = kept.path.strip_prefix(bucket)?.strip_prefix('/')?;
+        Some(format!("<Upload><Key>{key}</Key><UploadId>{id}</UploadId></Upload>"))
+    });
+    said(&format!("<R>{}</R>", all.collect::<String>()), &[])
 }
 
 fn complete(asked: &Asked, path: &str, id: &str, contents: &mut StoreContents) -> Reply {

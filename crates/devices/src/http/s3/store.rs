@@ -23,9 +23,13 @@ use super::super::payload::Payload;
 use super::super::shared::back_off;
 use super::super::url::Url;
 use super::super::xml;
+use super::params::encoded;
 
 /// Bytes of an answer, at most.
 const LONGEST: u64 = 1 << 20;
+/// How long what is asked last may take, and how often it is tried again.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
+const LAST_TRIES: u32 = 4;
 /// Codes of errors that may pass.
 const PASSING: [&str; 9] = [
     "BadDigest",
@@ -45,13 +49,16 @@ pub(super) struct StoreRequest {
     pub(super) method: Method,
     /// What is asked of it; nothing: the object itself.
     pub(super) query: String,
+    /// The bucket is asked, not the object.
+    pub(super) of_bucket: bool,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Bytes,
 }
 
 impl StoreRequest {
     pub(super) fn new(method: Method, query: impl Into<String>) -> Self {
-        Self { method, query: query.into(), headers: Vec::new(), body: Bytes::new() }
+        let (query, headers, body) = (query.into(), Vec::new(), Bytes::new());
+        Self { method, query, of_bucket: false, headers, body }
     }
 }
 
@@ -84,6 +91,7 @@ impl StoreAnswer {
 /// See the module.
 pub(super) struct ObjectStore {
     origin: Origin,
+    key: String,
     ways: Ways,
     dialer: Arc<Dialer>,
     bell: Arc<Bell>,
@@ -93,14 +101,19 @@ pub(super) struct ObjectStore {
 }
 
 impl ObjectStore {
-    pub(super) fn new(wanted: HttpParams) -> Result<Self> {
+    pub(super) fn new(wanted: HttpParams, key: String) -> Result<Self> {
         let HttpParams { url, credentials, manners, ways, retries, .. } = wanted;
         let bell = Arc::new(Bell::new().map_err(|e| Error::os("open", e))?);
         let dialer = Arc::new(Dialer::new(ways.clone(), bell.clone()));
         dialer.prepare(&url)?;
         let origin = Origin::new(url, credentials, manners);
         let (closed, closing) = (Mutex::new(false), Condvar::new());
-        Ok(Self { origin, ways, dialer, bell, retries, closed, closing })
+        Ok(Self { origin, key, ways, dialer, bell, retries, closed, closing })
+    }
+
+    /// The key of the object.
+    pub(super) fn key(&self) -> &str {
+        &self.key
     }
 
     /// What asks, over a connection of its own.
@@ -108,17 +121,7 @@ impl ObjectStore {
         Caller::new(self.dialer.clone())
     }
 
-    /// The same, also when requests have been given up.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(super) fn last_caller(&self, patience: Duration) -> Result<Caller> {
-        let bell = Arc::new(Bell::new().map_err(|e| Error::os("open", e))?);
-        let ways = Ways { patience: self.ways.patience.min(patience), ..self.ways.clone() };
-        Ok(Caller::new(Arc::new(Dialer::new(ways, bell))))
-    }
-
-    /// Gives up all requests, now and later.
+    /// Gives up all requests, now and later, but those of [`ask_last`](Self::ask_last).
     pub(super) fn close(&self) {
         *self.closed.lock() = true;
         self.bell.ring();
@@ -135,17 +138,53 @@ impl ObjectStore {
         action: &str,
         request: &StoreRequest,
     ) -> Result<StoreAnswer> {
-        self.ask_at_most(self.retries, caller, action, request)
+        self.ask_counting(&mut 0, caller, action, request)
     }
 
-    pub(super) fn ask_at_most(
+    /// The same; counts the tries of which it is not known whether the store has done them.
+    ///
+    /// # Errors
+    /// As of [`ask`](Self::ask).
+    pub(super) fn ask_counting(
         &self,
-        retries: u32,
+        failures: &mut u32,
         caller: &mut Caller,
         action: &str,
         request: &StoreRequest,
     ) -> Result<StoreAnswer> {
-        let (mut failures, mut renewed) = (0, false);
+        let pause = |wait| {
+            let closed = self.closed.lock();
+            let (closed, _) = self.closing.wait_timeout_while(closed, wait, |closed| !*closed);
+            !*closed
+        };
+        self.ask_until((failures, self.retries, &pause), caller, action, request)
+    }
+
+    /// Asks a few times, also when all requests have been given up.
+    ///
+    /// # Errors
+    /// As of [`ask`](Self::ask).
+    pub(super) fn ask_last(&self, action: &str, request: &StoreRequest) -> Result<StoreAnswer> {
+        let bell = Arc::new(Bell::new().map_err(|e| Error::os("open", e))?);
+        let ways = Ways { patience: self.ways.patience.min(LAST_PATIENCE), ..self.ways.clone() };
+        let mut caller = Caller::new(Arc::new(Dialer::new(ways, bell)));
+        let pause = |wait| {
+            std::thread::sleep(wait);
+            true
+        };
+        self.ask_until((&mut 0, LAST_TRIES, &pause), &mut caller, action, request)
+    }
+
+    /// Asks until there is an answer, or there were more failures than that, or `pause` says that
+    /// it is not wanted any more.
+    fn ask_until(
+        &self,
+        (failures, retries, pause): (&mut u32, u32, &dyn Fn(Duration) -> bool),
+        caller: &mut Caller,
+        action: &str,
+        request: &StoreRequest,
+    ) -> Result<StoreAnswer> {
+        let mut renewed = false;
         loop {
             let trouble = match self.try_once(caller, request) {
                 Ok(answer) if answer.may_pass() => Trouble {
@@ -162,18 +201,21 @@ impl ObjectStore {
                 Ok(answer) => return Ok(answer),
                 Err(trouble) => trouble,
             };
-            failures += 1;
+            *failures += 1;
             caller.hang_up();
-            if !trouble.may_pass || failures > retries {
-                return Err(trouble.error);
-            }
-            let wait = trouble.wait.unwrap_or_else(|| back_off(failures, u64::from(failures)));
-            let closed = self.closed.lock();
-            let (closed, _) = self.closing.wait_timeout_while(closed, wait, |closed| !*closed);
-            if *closed {
+            let wait = trouble.wait.unwrap_or_else(|| back_off(*failures, u64::from(*failures)));
+            if !trouble.may_pass || *failures > retries || !pause(wait) {
                 return Err(trouble.error);
             }
         }
+    }
+
+    /// The path of the bucket: that of the object, without the key.
+    fn bucket(&self) -> &str {
+        let path = &self.origin.original().target;
+        let bucket = path.strip_suffix(&encoded(&self.key, true)).unwrap_or(path);
+        // A bucket that is in the name of the host has `/` for a path.
+        bucket.strip_suffix('/').filter(|bucket| !bucket.is_empty()).unwrap_or("/")
     }
 
     fn try_once(
@@ -182,9 +224,10 @@ impl ObjectStore {
         request: &StoreRequest,
     ) -> std::result::Result<StoreAnswer, Trouble> {
         let object = self.origin.original();
+        let path = if request.of_bucket { self.bucket() } else { &object.target };
         let target = match request.query.as_str() {
-            "" => object.target.clone(),
-            query => format!("{}?{query}", object.target),
+            "" => path.to_owned(),
+            query => format!("{path}?{query}"),
         };
         let url = Url { target, ..object.clone() };
         let head = caller.call(&url, |dialer| {

@@ -11,15 +11,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use device::{Error, ErrorKind, Fault, Result};
-use hyper::Method;
 use hyper::body::Bytes;
+use hyper::{Method, StatusCode};
 use md5::{Digest, Md5};
-use runtime::{Condvar, Mutex, MutexGuard, to_usize};
+use runtime::{Condvar, Mutex, MutexGuard, OperatorLog, to_usize};
 
-use super::super::answer::protocol;
+use super::super::answer::{http_date, protocol};
 use super::super::calling::Caller;
 use super::super::credentials::base64;
 use super::super::xml;
@@ -27,12 +27,12 @@ use super::params::encoded;
 use super::parts::PartSizes;
 use super::signature::hex;
 use super::store::{ObjectStore, StoreAnswer, StoreRequest};
+use super::stray::{shown, strays};
 
 /// Bytes of parts in memory, but for one that is longer by itself.
 const ROOM: u64 = 96 << 20;
-/// How long it may take to give an upload up, and how often that is tried again.
+/// How long a part in flight is waited for when an upload is given up.
 const GIVING_UP: Duration = Duration::from_secs(10);
-const LAST_TRIES: u32 = 2;
 /// The header with the mark.
 const MARK: &str = "x-amz-meta-diskferry-upload";
 const SUM: &str = "x-amz-checksum-crc32";
@@ -53,6 +53,7 @@ pub(super) struct Upload {
     store: ObjectStore,
     manner: UploadManner,
     mark: String,
+    log: OperatorLog,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -64,6 +65,8 @@ struct State {
     /// The part that is being filled, and its length when it is full.
     filling: Vec<u8>,
     len: u64,
+    /// The store's time before it was asked for anything.
+    since: Option<SystemTime>,
     /// Bytes of all parts before.
     before: u64,
     /// The upload, once there is more than one part.
@@ -95,12 +98,17 @@ struct SentPart {
 }
 
 impl Upload {
-    pub(super) fn new(name: String, store: ObjectStore, manner: UploadManner) -> Result<Arc<Self>> {
+    pub(super) fn new(
+        name: String,
+        store: ObjectStore,
+        manner: UploadManner,
+        log: OperatorLog,
+    ) -> Result<Arc<Self>> {
         let mut random = [0; 16];
         let made = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
         made.map_err(|e| Error::os("make a mark", e))?;
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Ok(Arc::new(Self { name, store, manner, mark: hex(&random), state, changed }))
+        Ok(Arc::new(Self { name, store, manner, mark: hex(&random), log, state, changed }))
     }
 
     pub(super) fn name(&self) -> &str {
@@ -115,6 +123,7 @@ impl Upload {
     pub(super) fn refuse_existing(&self) -> Result<()> {
         let asked = StoreRequest::new(Method::HEAD, "");
         let answer = self.store.ask(&mut self.store.caller(), "look for the object", &asked)?;
+        self.state.lock().since = answer.header("date").and_then(http_date);
         match answer.status.as_u16() {
             200 if !self.manner.replaces => Err(there_already()),
             200 | 403 | 404 => Ok(()),
@@ -195,13 +204,28 @@ impl Upload {
         asked.headers.push((MARK, self.mark.clone()));
         asked.headers.push(("x-amz-checksum-algorithm", "CRC32".into()));
         asked.headers.push(("content-type", "application/octet-stream".into()));
-        let action = "begin the upload";
-        let answer = self.store.ask(&mut self.store.caller(), action, &asked)?;
-        if !answer.is_done() {
-            return Err(self.store.refusal(action, &answer));
+        let (action, mut lost) = ("begin the upload", 0);
+        let answer = self.store.ask_counting(&mut lost, &mut self.store.caller(), action, &asked);
+        let id = answer.and_then(|answer| {
+            if !answer.is_done() {
+                return Err(self.store.refusal(action, &answer));
+            }
+            let id = xml::text(&answer.body, "UploadId").filter(|id| !id.is_empty());
+            lost += u32::from(id.is_none());
+            id.ok_or_else(|| protocol(format!("{action}: the store names none")))
+        });
+        if lost == 0 {
+            return id;
         }
-        let id = xml::text(&answer.body, "UploadId").filter(|id| !id.is_empty());
-        id.ok_or_else(|| protocol(format!("{action}: the store names none")))
+        let since = self.state.lock().since;
+        match (strays(&self.store, since, id.as_deref().ok()), id) {
+            (Some(what), Err(e)) => Err(Error::new(e.kind(), e.fault(), what).with_source(e)),
+            (Some(what), Ok(id)) => {
+                self.log.say(format_args!("{}: {what}", self.name));
+                Ok(id)
+            }
+            (None, id) => id,
+        }
     }
 
     /// A thread that sends parts until there are no more.
@@ -403,9 +427,16 @@ impl Upload {
         let Some(id) = state.id.take() else { return first };
         drop(state);
         let asked = StoreRequest::new(Method::DELETE, format!("uploadId={}", encoded(&id, false)));
-        let Ok(mut caller) = self.store.last_caller(GIVING_UP) else { return false };
-        // Where that fails, too, the bucket's rule for uploads that are never completed is left.
-        let _ = self.store.ask_at_most(LAST_TRIES, &mut caller, "give up the upload", &asked);
+        let action = "end the upload";
+        let ended = self.store.ask_last(action, &asked).and_then(|answer| {
+            // One that is not there was ended by a try whose answer was lost.
+            let is_gone = answer.is_done() || answer.status == StatusCode::NOT_FOUND;
+            if is_gone { Ok(()) } else { Err(self.store.refusal(action, &answer)) }
+        });
+        if let Err(e) = ended {
+            let id = shown(&id).unwrap_or_default();
+            self.log.say(format_args!("{}: the store keeps the upload {id}: {e}", self.name));
+        }
         first
     }
 }

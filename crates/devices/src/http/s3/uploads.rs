@@ -4,21 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::device::{Buffer, Operation, Outcome, Params, Result};
-use runtime::{Context, spread_bits, to_usize};
+use runtime::{Context, Mutex, OperatorLog, spread_bits, to_usize};
 
 use super::super::site::{Asked, Reply, Step, content, plain};
 use super::super::tests::MIB;
-use super::stand_in::{SECRET, Store, refused};
+use super::stand_in::{Kept, SECRET, Store, refused};
 use crate::{Created, Creation, OpenOptions};
 
 const PATH: &str = "/b/k";
 
 fn begin(store: &Store, more: &[&str], size: u64) -> Result<Created> {
+    begin_in(&Context::default(), store, more, size)
+}
+
+fn begin_in(context: &Context, store: &Store, more: &[&str], size: u64) -> Result<Created> {
     let mut words = store.words(PATH);
     words.extend(more.iter().map(|word| (*word).to_owned()));
     let params = Params::parse(words.iter().map(String::as_str)).unwrap();
     let creation = Creation::of(size, OpenOptions::read_write());
-    super::create(&params, &creation, &Context::default())
+    super::create(&params, &creation, context)
 }
 
 /// Writes all of it in pieces, in an order that is not theirs, and makes it appear.
@@ -237,15 +241,11 @@ fn breaking(round: u64) -> Arc<Store> {
         let dice = spread_bits(round << 32 | asked.number as u64) >> 8;
         let answer = || super::stand_in::answer(asked, &mut inner.get().unwrap().contents.lock());
         match dice % 14 {
-            _ if asked.method == "DELETE" => None,
             0 => Some(vec![Step::Close]),
             1 => Some(refused("503 Slow Down", "SlowDown")),
             2 => Some(refused("500 Internal Server Error", "InternalError")),
             3 if asked.method == "PUT" => Some(refused("400 Bad Request", "BadDigest")),
-            // An upload whose name was lost cannot be given up: docs/s3.md says so.
-            4 if !asked.path.ends_with("?uploads") && !asked.path.ends_with("?uploads=") => {
-                Some(cut_off(answer(), dice))
-            }
+            4 => Some(cut_off(answer(), dice)),
             5 => Some([vec![Step::Wait(Duration::from_millis(20))], answer()].concat()),
             _ => None,
         }
@@ -273,15 +273,81 @@ fn whatever_breaks_at_random_what_is_there_is_right_or_nothing_is() {
     for round in 0..rounds() {
         let size = 8 * MIB + to_usize(spread_bits(round) % (20 << 20));
         let (bytes, store) = (content(size), breaking(round));
-        match put(&store, &["retry=2"], &bytes) {
-            Ok(()) => is_there(&store, &bytes),
+        let (context, said) = listening();
+        let created = begin_in(&context, &store, &["retry=2"], bytes.len() as u64);
+        let done = created.and_then(|created| write(&created, &bytes));
+        let is_made = store.contents.lock().objects.contains_key(PATH);
+        if let Err(e) = &done {
             // It can be there when the store could not be asked whether it is.
-            Err(e) if store.contents.lock().objects.contains_key(PATH) => {
-                assert!(e.to_string().contains("has made the object"), "{e}");
-                is_there(&store, &bytes);
-            }
-            Err(_) => nothing_is_left(&store),
+            assert!(!is_made || e.to_string().contains("has made the object"), "{e}");
+            said.lock().push(e.to_string());
         }
+        assert!(done.is_err() || is_made);
+        if is_made {
+            assert!(store.contents.lock().objects[PATH].bytes == bytes, "other bytes are there");
+        }
+        what_is_left_is_named(&store, &said);
+    }
+}
+
+/// A context, and what its operator is told.
+fn listening() -> (Context, Arc<Mutex<Vec<String>>>) {
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let lines = said.clone();
+    let log = OperatorLog::new(move |line| lines.lock().push(line.to_string()));
+    (Context::default().with_log(log), said)
+}
+
+/// Each upload that the store keeps, soon: one whose name did not arrive, or that could not be
+/// ended.
+#[track_caller]
+fn what_is_left_is_named(store: &Store, said: &Mutex<Vec<String>>) {
+    for _ in 0..3000 {
+        let said = said.lock().join("\n");
+        if store.contents.lock().uploads.keys().all(|id| said.contains(id.as_str())) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("of {:?}: {:?}", store.contents.lock().uploads.keys(), said.lock());
+}
+
+/// Nothing tells it from one of another program, which must go on.
+#[test]
+fn an_upload_whose_name_is_lost_is_named_and_that_of_another_program_is_not_ended() {
+    let bytes = content(20 * MIB);
+    for (losses, ends_well) in [(2, true), (9, false)] {
+        let cell: Arc<std::sync::OnceLock<Arc<Store>>> = Arc::default();
+        let (inner, seen) = (cell.clone(), std::sync::atomic::AtomicUsize::new(0));
+        let store = Arc::new(Store::new(move |asked| {
+            let begins = asked.method == "POST" && asked.path.ends_with("uploads=");
+            if !begins || seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= losses {
+                return None;
+            }
+            super::stand_in::answer(asked, &mut inner.get().unwrap().contents.lock());
+            Some(vec![Step::Close])
+        }));
+        assert!(cell.set(store.clone()).is_ok());
+        let other = Kept { path: PATH.into(), ..Kept::default() };
+        store.contents.lock().uploads.insert("other".into(), other.clone());
+        let elsewhere = Kept { path: format!("{PATH}.old"), ..other };
+        store.contents.lock().uploads.insert("elsewhere".into(), elsewhere);
+        let (context, said) = listening();
+        let created = begin_in(&context, &store, &["retry=2"], bytes.len() as u64).unwrap();
+        match write(&created, &bytes) {
+            Ok(()) => assert!(ends_well && store.contents.lock().objects[PATH].bytes == bytes),
+            Err(e) => {
+                assert!(!ends_well);
+                said.lock().push(e.to_string());
+            }
+        }
+        drop(created);
+        let left = store.contents.lock().uploads.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(left.len(), 2 + losses.min(3), "{left:?}");
+        assert!(left.contains(&"other".to_owned()) && left.contains(&"elsewhere".to_owned()));
+        let said = said.lock().join("\n");
+        assert!(left.iter().all(|id| said.contains(id) != (id == "elsewhere")), "{said}");
+        assert!(said.contains("if no other program writes the object"), "{said}");
     }
 }
 

@@ -1,0 +1,93 @@
+//! Uploads that a store began for us, and whose names did not arrive.
+//!
+//! Such an upload is looked for and named, and never ended: a store lists an upload by its key, its
+//! time and its owner, which are the same for two programs that write one object with the same
+//! keys. What tells ours from another's, the mark, is not in any list. To end an upload that began
+//! when ours did could end the one of another program, which has parts in it.
+
+use std::time::SystemTime;
+
+use hyper::Method;
+
+use super::super::answer::iso_time;
+use super::super::xml;
+use super::params::encoded;
+use super::store::{ObjectStore, StoreRequest};
+
+/// Uploads that a message names.
+const NAMED: usize = 4;
+/// The longest name of an upload that is shown.
+const LONGEST: usize = 256;
+
+/// What is said of the uploads of this object that began since then and are not `ours`; nothing
+/// where there are none. `since` is the store's own time.
+pub(super) fn strays(
+    store: &ObjectStore,
+    since: Option<SystemTime>,
+    ours: Option<&str>,
+) -> Option<String> {
+    let key = store.key();
+    let query = format!("prefix={}&uploads=", encoded(key, false));
+    let asked = StoreRequest { of_bucket: true, ..StoreRequest::new(Method::GET, query) };
+    let answer = store.ask_last("list uploads", &asked);
+    let Some(answer) = answer.ok().filter(|answer| answer.is_done()) else {
+        return Some("the store may keep an upload of it, and does not list uploads".into());
+    };
+    let mut found = named(&answer.body, key, since);
+    found.retain(|id| Some(id.as_str()) != ours);
+    let more = if found.len() > NAMED { " or another" } else { "" };
+    found.truncate(NAMED);
+    (!found.is_empty()).then(|| {
+        format!(
+            "the store keeps an upload of it that nothing completes, if no other program writes \
+             the object: {}{more}; `aws s3api abort-multipart-upload` removes it",
+            found.join(" or ")
+        )
+    })
+}
+
+/// The names of the uploads of this key that began since then, of a list.
+fn named(list: &[u8], key: &str, since: Option<SystemTime>) -> Vec<String> {
+    let is_late = |upload: &[u8]| {
+        let began = xml::text(upload, "Initiated").and_then(|text| iso_time(&text));
+        !matches!((began, since), (Some(began), Some(since)) if began < since)
+    };
+    xml::elements(list, "Upload")
+        .filter(|upload| xml::text(upload, "Key").as_deref() == Some(key) && is_late(upload))
+        .filter_map(|upload| shown(&xml::text(upload, "UploadId")?).map(str::to_owned))
+        .collect()
+}
+
+/// The name of an upload, if it can be shown: it comes from the store, and goes to a terminal.
+pub(super) fn shown(id: &str) -> Option<&str> {
+    let plain = !id.is_empty() && id.len() <= LONGEST && id.bytes().all(|b| b.is_ascii_graphic());
+    plain.then_some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_uploads_of_this_key_that_began_since_then_are_named() {
+        let upload = |key: &str, id: &str, began: &str| {
+            let began = format!("<Initiated>{began}</Initiated>");
+            format!("<Upload><Key>{key}</Key><UploadId>{id}</UploadId>{began}</Upload>")
+        };
+        let list = [
+            upload("a&amp;b", "early", "2026-01-31T23:59:58.999Z"),
+            upload("a&amp;b", "now", "2026-01-31T23:59:59.000Z"),
+            upload("a&amp;b", "later", "2026-02-01T00:00:00Z"),
+            upload("a&amp;b", "undated", "soon"),
+            upload("a&amp;b.raw", "of-another-key", "2026-02-01T00:00:00Z"),
+            upload("a&amp;b", "two\u{1b}[2Jwords", "2026-02-01T00:00:00Z"),
+            upload("a&amp;b", "", "2026-02-01T00:00:00Z"),
+            "<Upload><Key>a&amp;b</Key><UploadId>cut".to_owned(),
+        ];
+        let list = format!("<L><Bucket>b</Bucket>{}", list.concat());
+        let since = iso_time("2026-01-31T23:59:59Z");
+        assert_eq!(named(list.as_bytes(), "a&b", since), ["now", "later", "undated"]);
+        assert_eq!(named(list.as_bytes(), "a&b", None)[0], "early");
+        assert!(named(b"", "a", None).is_empty() && named(b"<Upload>", "a", None).is_empty());
+    }
+}
