@@ -23,6 +23,7 @@ mod plugins;
 mod proxy;
 mod reconnecting;
 mod s3;
+mod s3_faults;
 mod secrets;
 mod server_conformance;
 mod server_log;

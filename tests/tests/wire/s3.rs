@@ -21,14 +21,14 @@ const ID: &str = "AKIDOFATEST";
 const SECRET: &str = "0b5ec7e75ec2e75ec2e75ec2e75ec2ea";
 
 /// A store with one bucket, `disks`, which is a folder.
-struct Gateway {
+pub(crate) struct Gateway {
     child: Child,
     temp: TempDir,
     port: u16,
 }
 
 impl Gateway {
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         // It is in no distribution: `go install github.com/versity/versitygw/cmd/versitygw@latest`.
         let Some(gateway) = find("versitygw") else {
             skip_environment("needs versitygw");
@@ -51,12 +51,12 @@ impl Gateway {
         Some(Self { child, temp, port })
     }
 
-    fn object(&self, key: &str) -> PathBuf {
+    pub(crate) fn object(&self, key: &str) -> PathBuf {
         self.temp.join("data/disks").join(key)
     }
 
     /// The program, with keys in its environment.
-    fn ours<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
+    pub(crate) fn ours<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = ours(words);
         command
             .env("AWS_ACCESS_KEY_ID", ID)
@@ -66,10 +66,31 @@ impl Gateway {
         command
     }
 
-    /// Files of uploads that are not complete.
-    fn unfinished(&self) -> usize {
-        let folder = self.object(".sgwtmp/multipart");
-        fs::read_dir(folder).map_or(0, |found| found.flatten().count())
+    pub(crate) fn temp(&self) -> &TempDir {
+        &self.temp
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The uploads that are not complete.
+    pub(crate) fn uploads(&self) -> Vec<String> {
+        let within = |folder: &PathBuf| {
+            let found = fs::read_dir(folder).into_iter().flatten().flatten();
+            found.map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        let objects = within(&self.object(".sgwtmp/multipart"));
+        let all = objects.iter().flat_map(within).filter(|path| path.is_dir());
+        all.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    /// Removes all objects and uploads.
+    pub(crate) fn clear(&self) {
+        for entry in fs::read_dir(self.object("")).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
+        }
     }
 }
 
@@ -144,7 +165,7 @@ fn an_image_goes_from_https_into_another_form_in_the_store_in_one_pass() {
     let mut up = store.ours(words);
     up.args(["-o", "subformat=streamOptimized", &source, "s3://disks/vm.vmdk"]);
     measured(up.env("TMPDIR", "/nonexistent")).fits_in(MOST).succeeded();
-    assert_eq!(store.unfinished(), 0);
+    assert!(store.uploads().is_empty());
     let compared = ["compare", "-f", "raw", "-F", "vmdk", raw, "s3://disks/vm.vmdk"];
     run(&mut store.ours(compared)).succeeded();
     let Some(qemu_img) = peer("qemu-img") else { return };
@@ -158,14 +179,14 @@ fn an_interrupted_copy_leaves_neither_an_object_nor_parts_and_no_secret_is_told(
     // No end of it: it goes on until it is stopped.
     let words = ["copy", "-v", "sparse-random:1T?seed=1&percent=100", "s3://disks/big"];
     let job = Job::start(&mut store.ours(words));
-    eventually("an upload has begun", || (store.unfinished() > 0).then_some(()));
+    eventually("an upload has begun", || (!store.uploads().is_empty()).then_some(()));
     let line = fs::read(format!("/proc/{}/cmdline", job.pid().as_raw_nonzero())).unwrap();
     assert!(!String::from_utf8_lossy(&line).contains(SECRET));
     job.signal(Signal::INT);
     let said = job.wait();
     assert_eq!(said.status.code(), Some(130), "{said:?}");
     assert!(!said.stderr.contains(SECRET) && !said.stdout.contains(SECRET));
-    assert!(!store.object("big").exists() && store.unfinished() == 0);
+    assert!(!store.object("big").exists() && store.uploads().is_empty());
     for words in [
         &["copy", "s3://disks/none", "null:"][..],
         &["copy", "memory:1M", "s3://none/x"],
