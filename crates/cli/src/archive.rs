@@ -1,7 +1,7 @@
 //! Recognises a tar archive where a disk is expected: an OVA is one, and its bytes are no disk.
 //!
 //! It reads the headers of the first members, each of which is checked by its sum, and nothing
-//! else. A path may also name a disk in an archive: `vm.ova?entry=disk.vmdk`.
+//! else.
 
 use device::{Edge, Result as Answered};
 
@@ -12,18 +12,6 @@ const MEMBERS: usize = 32;
 /// How the names of disks end, and the format of each.
 const DISKS: &[(&str, &str)] =
     &[("vmdk", "vmdk"), ("vhd", "vpc"), ("vhdx", "vhdx"), ("vdi", "vdi"), ("qcow2", "qcow2")];
-
-/// The endings of archives whose files a path may name.
-const ENDINGS: &[&str] = &[".ova", ".tar"];
-/// What stands between an archive and a file in it.
-const ENTRY: &str = "?entry=";
-
-/// The archive and the file in it that a path names, if it names one.
-pub(crate) fn entry(path: &str) -> Option<(&str, &str)> {
-    let (archive, name) = path.split_once(ENTRY)?;
-    let end = archive.get(archive.len().checked_sub(4)?..)?.to_ascii_lowercase();
-    (ENDINGS.contains(&&*end) && !name.is_empty()).then_some((archive, name))
-}
 
 /// A tar archive.
 #[derive(Debug)]
@@ -134,15 +122,6 @@ mod tests {
         assert!(!tar.is_appliance() && tar.disk.is_none());
         // A name that a shell would not take as it is.
         assert!(found(&member("$(reboot).vmdk", 0)).unwrap().disk.is_none());
-    }
-
-    #[test]
-    fn only_a_path_to_an_archive_names_a_file_in_it() {
-        assert_eq!(entry("a/vm.OVA?entry=b/c.vmdk"), Some(("a/vm.OVA", "b/c.vmdk")));
-        assert_eq!(entry("vm.tar?entry=x?entry=y"), Some(("vm.tar", "x?entry=y")));
-        for other in ["vm.ova", "vm.img?entry=a", "vm.ova?entry=", "?entry=a", "\u{e9}a?entry=b"] {
-            assert_eq!(entry(other), None, "{other}");
-        }
     }
 
     #[test]

@@ -190,7 +190,7 @@ fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verd
     if words.len() > 1 {
         verdict.reasons.push(format!("it looks like several formats: {}", words.join(", ")));
     }
-    if looks.iter().all(|format| format.packing == Some(disk::PackingKind::Archive))
+    if looks.iter().all(|format| format.packing.is_some_and(disk::PackingKind::has_files))
         && declared != Some(first)
         && let Err(failure) = formats::refuse(&source.disk, &container)
     {

@@ -2,7 +2,7 @@
 
 use device::{Edge, Error, Result};
 use devices::{Named, OpenOptions};
-use formats::{Description, Format, NamedFile, PackingKind, Reference, Role};
+use formats::{Description, Format, NamedFile, Reference, Role};
 use runtime::Context;
 
 use crate::Image;
@@ -68,8 +68,9 @@ pub(crate) fn of_container(
         None => formats::format("raw")?,
     };
     let (archive, container, format) = match format.packing {
-        Some(PackingKind::Archive) => {
-            let inside = image.open_archive(format, container.clone(), context)?;
+        Some(packing) if packing.has_files() => {
+            let gate = ImageGate::of(&disk, image, &OpenOptions::read_only(), context);
+            let inside = image.open_archive(format, container.clone(), &gate, context)?;
             let found =
                 image.inside(format, &inside)?.map_or_else(|| formats::format("raw"), Ok)?;
             (Some(container), inside, found)

@@ -130,6 +130,12 @@ impl Image {
     pub fn format_of(&self, container: &Edge) -> Result<Option<&'static Format>> {
         match self.content {
             Content::Raw => Ok(None),
+            // An archive may be in a stream.
+            Content::Format(format) if format.packing.is_some_and(PackingKind::has_files) => {
+                let found = formats::recognise(&Head::of(container)?);
+                let stream = found.filter(|it| it.packing == Some(PackingKind::Stream));
+                Ok(Some(stream.unwrap_or(format)))
+            }
             Content::Format(format) => Ok(Some(format)),
             Content::Guess => Ok(formats::recognise(&Head::of(container)?)),
         }
@@ -147,13 +153,23 @@ impl Image {
     ) -> Result<Option<&'static Format>> {
         let Some(outer) = packing.packing else { return Ok(None) };
         let fits = |found: &Format| match found.packing {
-            Some(inner) => (outer, inner) == (PackingKind::Stream, PackingKind::Archive),
+            Some(inner) => outer == PackingKind::Stream && inner.has_files(),
             None => true,
         };
+        let guess = || {
+            let found = formats::recognise(&Head::beginning(unpacked)?);
+            Ok::<_, Error>(found.filter(|found| fits(found)))
+        };
         let found = match (self.content, self.params.get("inside")) {
-            (Content::Guess, _) => {
-                formats::recognise(&Head::beginning(unpacked)?).filter(|found| fits(found))
+            (Content::Guess, _) => guess()?,
+            // The stream that the archive is in.
+            (Content::Format(told), _)
+                if outer == PackingKind::Stream
+                    && told.packing.is_some_and(PackingKind::has_files) =>
+            {
+                Some(told)
             }
+            (Content::Format(_), None) if !self.is_told => guess()?,
             (Content::Format(told), Some(word)) if told.word == packing.word => {
                 Some(formats::format(word)?)
             }
@@ -165,15 +181,16 @@ impl Image {
         Ok(found.filter(|found| !found.is_plain))
     }
 
-    /// What is in an archive, which names no other file.
+    /// What is in an archive.
     pub(crate) fn open_archive(
         &self,
         format: &Format,
         archive: Edge,
+        gate: &ImageGate,
         context: &Context,
     ) -> Result<Edge> {
         let name = archive.info().name.clone();
-        let opening = formats::Opening { params: &self.params, files: &formats::Closed, context };
+        let opening = formats::Opening { params: &self.params, files: gate, context };
         let disk = (format.open)(archive, &opening).map_err(|e| e.on(&name))?;
         Ok(Edge::new(disk, context.pool.clone()))
     }
@@ -186,7 +203,10 @@ impl Image {
         gate: &ImageGate,
         context: &Context,
     ) -> Result<Edge> {
-        let image = Self { params: Params::default(), ..self.clone() };
+        // Of an archive in a stream they are the archive's.
+        let is_archive = format.packing.is_some_and(PackingKind::has_files);
+        let params = if is_archive { self.params.clone() } else { Params::default() };
+        let image = Self { params, ..self.clone() };
         image.open(format, unpacked, gate, context)
     }
 

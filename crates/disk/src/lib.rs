@@ -13,6 +13,7 @@ mod examine;
 mod gate;
 mod image;
 mod kinds;
+mod naming;
 mod nodes;
 mod open;
 mod qemu;
@@ -42,6 +43,7 @@ pub use formats::{
 pub use gate::{External, check_apart, open_backing, relate, relate_all};
 pub use image::{Content, Image};
 pub use kinds::{ShownKind, StackRole, kinds, kinds_of};
+pub use naming::named;
 pub use nodes::{NamedNode, node};
 pub use open::{Opened, create, create_for, open};
 pub use qemu::NodeObjects;

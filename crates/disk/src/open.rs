@@ -2,12 +2,13 @@
 
 use device::{Edge, Error, ErrorKind, Result};
 use devices::{Created, Creation, Holds, Made, Named, OpenOptions, Storage};
-use formats::{Files as _, Format};
+use formats::{Files as _, Format, PackingKind};
 use runtime::Context;
 
 use crate::contents::Contents;
 use crate::gate::{ImageGate, check_apart};
-use crate::{Content, Stack, reach};
+use crate::naming::refuse_entry;
+use crate::{Content, External, Image, Stack, reach};
 
 /// A disk, open.
 #[derive(Clone, Debug)]
@@ -81,7 +82,12 @@ fn open_as(
     while let Some(outer) = format
         && let Some(inside) = image.inside(outer, &below)?
     {
-        let disk = image.open_inside(inside, below.clone(), &gate, context)?;
+        // What lies in a container's image names nothing beside that.
+        let is_layout = matches!(outer.packing, Some(PackingKind::Directory(_)));
+        let closed = || Image { external: External::Nothing, ..image.clone() };
+        let closed = is_layout.then(|| ImageGate::of(disk, &closed(), options, context));
+        let gate = closed.as_ref().unwrap_or(&gate);
+        let disk = image.open_inside(inside, below.clone(), gate, context)?;
         (container, below, format) = (below, disk, Some(inside));
     }
     let edge = filters.over(below.clone(), context)?;
@@ -119,6 +125,7 @@ pub fn create_for(
     context: &Context,
 ) -> Result<Created> {
     let image = filters.image();
+    refuse_entry(disk)?;
     check_apart(&disk.storage(), spared).map_err(|e| e.on(disk.to_string()))?;
     let Some(format) = image.format() else {
         return create_raw(disk, filters, creation, context);

@@ -39,6 +39,16 @@ pub enum PackingKind {
     Stream,
     /// Files, of which one is the disk.
     Archive,
+    /// The same in a directory, which is known by a file of this name.
+    Directory(&'static str),
+}
+
+impl PackingKind {
+    /// Whether it holds files.
+    #[must_use]
+    pub fn has_files(self) -> bool {
+        !matches!(self, Self::Stream)
+    }
 }
 
 /// A kind of image.

@@ -15,6 +15,7 @@ mod format;
 mod head;
 mod kit;
 mod luks;
+mod oci;
 mod packed;
 mod parallels;
 mod qcow;

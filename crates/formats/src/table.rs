@@ -23,6 +23,7 @@ static FORMATS: &[Format] = &[
     crate::packed::LZ,
     crate::packed::ZSTD,
     crate::packed::BZ2,
+    crate::oci::FORMAT,
     crate::tar::FORMAT,
 ];
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use blackbox::peers::diskferry;
 use blackbox::run::{ferry, ours, run, text};
 use blackbox::temp::TempDir;
 
@@ -89,6 +90,62 @@ fn what_is_not_one_disk_of_an_archive_is_refused_and_nothing_is_made() {
         assert!(refused.stderr.contains("is an OVA"), "{refused:?}");
         assert!(!refused.status.success() && !Path::new(&out).exists());
     }
+}
+
+/// Wherever a disk is named: in a stream that is packed, behind a URL, served, in a plan.
+#[test]
+fn the_file_of_an_archive_is_named_alike_wherever_a_disk_is_named() {
+    let temp = TempDir::new();
+    let path = images(&temp);
+    pack(&temp, "two.ova", &[], &["vm.ovf", "one.vmdk", "two.qcow2"]);
+    pack(&temp, "two.tar.gz", &["-z"], &["one.vmdk", "two.qcow2"]);
+    let out = path("out.raw");
+    let is_disk = |what: &str| {
+        assert!(are_same(&out, &path("disk.raw")), "{what}");
+        fs::remove_file(&out).unwrap();
+    };
+    let names = [path("two.ova?entry=two.qcow2"), path("two.tar.gz?entry=two.qcow2")];
+    for name in &names {
+        for words in [&["convert"][..], &["copy", "-q", "-f", "qcow2"]] {
+            ferry([words, &[name, &out]].concat()).succeeded();
+            is_disk(name);
+        }
+        for words in [vec![name.as_str()], vec!["--export", &format!("={name}")]] {
+            let copy = format!("{} copy -q \"$uri\" {out}", text(&diskferry()));
+            let words = [&["serve", "--format=qcow2"][..], &words, &["--run", &copy]].concat();
+            ferry(words).succeeded();
+            is_disk(name);
+        }
+    }
+    let config = path("serve.toml");
+    let export = format!("[[export]]\nname = ''\ndisk = '{}'\nformat = 'qcow2'\n", names[1]);
+    fs::write(&config, export).unwrap();
+    let copy = format!("{} copy -q \"$uri\" {out}", text(&diskferry()));
+    ferry(["serve", "--config", &config, "--run", &copy]).succeeded();
+    is_disk("config");
+    // A plan, each of whose processes names the file anew.
+    let job = path("job.toml");
+    let disk = |source: &str, target: &str, more: &str| {
+        format!("[[disk]]\nsource = '{source}'\ntarget = '{target}'\n{more}")
+    };
+    let format = "source-format = 'qcow2'\n";
+    let disks = [disk("two.ova?entry=two.qcow2", "out.raw", format), disk(&names[1], "as.is", "")];
+    fs::write(&job, disks.concat()).unwrap();
+    let plan = path("plan.json");
+    ferry(["plan", "-q", &job, "-o", &plan]).succeeded();
+    ferry(["run", "-q", &plan, "--all"]).succeeded();
+    ferry(["finish", "-q", &plan]).succeeded();
+    is_disk("plan");
+    assert!(are_same(&path("as.is"), &path("two.qcow2")));
+    // None of them is a target.
+    for name in &names {
+        let said = run(&mut ours(["copy", "-q", "-O", "raw", &path("disk.raw"), name]));
+        assert!(said.failed().contains("a file in an archive is not written"), "{said:?}");
+        assert!(!Path::new(name).exists());
+    }
+    fs::write(&job, disk("disk.raw", &names[0], "")).unwrap();
+    let said = ferry(["plan", "-q", &job, "-o", &path("other.json")]);
+    assert!(!said.status.success() && !Path::new(&names[0]).exists(), "{said:?}");
 }
 
 /// The archive is not taken for the file in it, whose name a verb that writes was given.

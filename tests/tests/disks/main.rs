@@ -9,6 +9,7 @@ mod bench;
 mod changes;
 mod cli_errors;
 mod completions;
+mod containers;
 mod copies;
 mod copy_safety;
 mod digests;

@@ -10,7 +10,6 @@ use disk::{Allocation, Image, Named};
 use transfer::DigestKind;
 use transfer::job::CopyJob;
 
-use crate::archive;
 use crate::arguments::{filters, size};
 use crate::copying::{self, CopyRequest, PlanForm, ProofWish, TargetPromise};
 use crate::failure::{Failure, USAGE};
@@ -24,22 +23,22 @@ const SOURCE: &str = "source";
 
 /// What is to be done.
 pub(super) fn resolve(matches: &ArgMatches) -> Result<CopyRequest, Failure> {
-    let mut source_image = image::image(matches, "source-format")?;
-    let text = matches.get_one::<String>(SOURCE).map_or("", String::as_str);
-    let source = match source_image.format() {
-        None if archive::entry(text).is_none() => named(matches, SOURCE)?,
-        _ => image::with_params(text, &mut source_image)?,
+    let source_image = image::image(matches, "source-format")?;
+    let is_image = source_image.format().is_some();
+    let text = match matches.get_one::<String>(SOURCE).map_or("", String::as_str) {
+        // There is nothing in it.
+        "/dev/null" if !is_image => "null:0",
+        text => to_read(text),
     };
+    let (source, source_image) = disk::named(text, source_image)?;
     image::warn_of_unfinished(matches, &source);
     let promise = match image::word(matches, "target-format") {
         Some(_) => TargetPromise::Kept,
-        None if source_image.format().is_some() => TargetPromise::OfImage,
+        None if is_image => TargetPromise::OfImage,
         None => TargetPromise::OfBytes,
     };
-    let target = named(matches, "target")?;
+    let target = target(matches)?;
     promise.check_name(&target)?;
-    let params = std::mem::take(&mut source_image.params);
-    let source_image = image::told(source_image, params)?;
     source_image.check()?;
     let options = options(matches)?;
     let connections = matches.get_one::<u16>("connections").map_or(8, |n| usize::from(*n));
@@ -162,16 +161,9 @@ fn allocation(matches: &ArgMatches, target: &Image) -> Result<Option<Allocation>
     }
 }
 
-fn named(matches: &ArgMatches, id: &str) -> Result<Named, Failure> {
-    let text = matches.get_one::<String>(id).map_or("", String::as_str);
-    let text = match text {
-        // There is nothing in it.
-        "/dev/null" if id == SOURCE => "null:0",
-        text if id == SOURCE => to_read(text),
-        text => text,
-    };
-    let name = Name::parse(text);
-    let name = name.map_err(|e| Failure::usage(format!("{}: {e}", id.to_uppercase())))?;
+fn target(matches: &ArgMatches) -> Result<Named, Failure> {
+    let text = matches.get_one::<String>("target").map_or("", String::as_str);
+    let name = Name::parse(text).map_err(|e| Failure::usage(format!("TARGET: {e}")))?;
     Ok(Named::of(&name)?)
 }
 

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, ValueHint, value_parser};
 use device::{Error, format_size, text};
-use disk::Named;
+use disk::{Image, Named};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -96,8 +96,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
 fn file_of(matches: &ArgMatches, request: &Value) -> Result<Option<OwnedFd>, Failure> {
     let typed = matches.get_many::<String>("command").unwrap_or_default().nth(2);
     let Some(disk) = typed.filter(|_| request.get("disk").is_some()) else { return Ok(None) };
-    let named = Named::parse(disk)?;
-    let Some(path) = named.path() else { return Ok(None) };
+    let (named, image) = disk::named(disk, Image::default())?;
+    // Of an archive the server has to know which file is meant.
+    let Some(path) = named.path().filter(|_| image.is_plain()) else { return Ok(None) };
     let is_read = request.get("read-only").and_then(Value::as_bool) == Some(true);
     // A FIFO must not hold us up; the server refuses it.
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
-use device::{Edge, Error, ErrorKind, Fault, Name, Params, Reach, Use};
-use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, PackingKind, Stack};
+use device::{Edge, Error, ErrorKind, Fault, Params, Reach, Use};
+use disk::{Allocation, Content, External, Format, Image, Named, OpenOptions, Stack};
 use runtime::Context;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ pub(crate) use unfinished::warn_of_unfinished;
 use crate::arguments::{flag, value};
 use crate::failure::{Failure, say};
 use crate::words::{Words, to_read};
-use crate::{archive, names, patience, sandbox};
+use crate::{names, patience, sandbox};
 
 /// The word that asks for a list.
 const HELP: &str = "help";
@@ -86,15 +86,20 @@ impl Source {
             let node = node(matches, text)?;
             (node.disk, node.stack, node.read_only)
         } else {
-            let mut image = Image::guessed();
-            (with_params(text, &mut image)?, Stack::default().over_image(image), false)
+            let image = format.map_or_else(|| Ok(Image::guessed()), of_word)?;
+            let image = Image { external: external(matches), ..image };
+            let (disk, image) = disk::named(to_read(text), image)?;
+            (disk, Stack::default().over_image(image), false)
         };
         let mut image = stack.image().clone();
-        if let Some(format) = format {
-            let told = told(of_word(format)?, image.params)?;
-            image = Image { ignore_backing: image.ignore_backing, ..told };
+        if let Some(format) = format.filter(|_| !image.is_told) {
+            // A node of QEMU's, whose format is named beside it.
+            let Image { params, ignore_backing, .. } = image;
+            image = Image { params, ignore_backing, ..of_word(format)? };
         }
-        image.external = external(matches);
+        if matches!(image.external, External::Nothing) {
+            image.external = external(matches);
+        }
         resolve_secrets(matches, &mut image.params)?;
         image.guess_backing = format.is_none() && !has_options;
         // Of a format that is guessed they are checked when it is known.
@@ -176,7 +181,10 @@ impl Source {
     /// A note for the user on how its bytes are interpreted, now that it is open.
     pub(crate) fn interpreted(&self, opened: &disk::Opened) -> device::Result<Option<String>> {
         let (image, container) = (self.stack.image(), &opened.container);
-        if !matches!(image.content, Content::Guess) {
+        let is_guessed = matches!(image.content, Content::Guess);
+        // The file of an archive is named, and what it is may be guessed.
+        let is_file = opened.packed.is_some() && !image.is_told;
+        if !is_guessed && !is_file {
             let warning = || crate::formats::warning(&self.disk, container, "-f");
             let is_plain = self.unsaid && opened.packed.is_none();
             return Ok(is_plain.then(warning).flatten());
@@ -186,8 +194,10 @@ impl Source {
             crate::formats::refuse(&self.disk, container)?;
             return Ok(None);
         };
-        let packed = opened.packed.as_ref();
-        refuse_unknown(&image.params, packed.map_or(format, |(_, packing)| packing))?;
+        let packed = opened.packed.as_ref().filter(|_| is_guessed);
+        if is_guessed {
+            refuse_unknown(&image.params, packed.map_or(format, |(_, packing)| packing))?;
+        }
         // Nobody who calls qemu-img means a file of an archive.
         if let Some((archive, _)) = packed.filter(|_| names::is_qemu_img()) {
             crate::formats::refuse_archive(&self.disk, archive)?;
@@ -197,44 +207,6 @@ impl Source {
         }
         Ok(Some(format!("{}: detected format {}; use -f to set it", self.disk, format.word)))
     }
-}
-
-/// A disk that is named to be read. Parameters that its device does not have, but formats have, are
-/// the image's: `file:disk.luks?passphrase=+FILE`, and `vm.ova?entry=disk.vmdk`.
-pub(crate) fn with_params(text: &str, image: &mut Image) -> Result<Named, Failure> {
-    let mut name = Name::parse(to_read(text))?;
-    if let Name::Path(path) = &name
-        && let Some((path, entry)) = archive::entry(path)
-    {
-        image.params.set("entry", entry)?;
-        return Ok(Named::of(&Name::Path(path.to_owned()))?);
-    }
-    let named = Named::of(&name);
-    let Name::Device { params, .. } = &mut name else { return Ok(named?) };
-    if named.is_ok() {
-        return Ok(named?);
-    }
-    for param in disk::formats().iter().flat_map(|format| format.params) {
-        if let Some(value) = params.take(param.key) {
-            image.params.set(param.key, &value)?;
-        }
-    }
-    // Where it is wrong all the same, this is the error with the user's words.
-    let rest = Named::of(&name);
-    if rest.is_err() { Ok(named?) } else { Ok(rest?) }
-}
-
-/// With parameters that the disk's name has. Where one names a file in an archive, it is the format
-/// of that file that was named.
-pub(crate) fn told(image: Image, params: Params) -> device::Result<Image> {
-    let format = image.format();
-    let is_archive = format.is_some_and(|known| known.packing == Some(PackingKind::Archive));
-    let mut image = Image { params, ..image };
-    if image.params.contains("entry") && !is_archive {
-        image.params.set("inside", format.map_or("raw", |format| format.word))?;
-        image.content = Image::of("tar")?.content;
-    }
-    Ok(image)
 }
 
 /// Parameters that a format which was guessed does not have.

@@ -57,36 +57,39 @@ pub(super) fn resolve(matches: &ArgMatches, config: Option<&Config>) -> Result<V
 /// Those of the command line.
 fn typed(matches: &ArgMatches) -> Result<Vec<Disk>, Failure> {
     let mut filters = filters(matches)?;
-    let mut named = Vec::new();
-    for (name, disk) in exports(matches)? {
-        named.push((name.to_owned(), Named::parse(disk)?));
-    }
     let mut image = image::image(matches, "format")?;
     let mut read_only = matches.get_flag("readonly");
+    let mut first = None;
     if let Some((disk, stack, is_only_read)) = node(matches)? {
+        image = stack.image().clone();
         filters = filters.over_stack(stack);
         read_only |= is_only_read;
-        named.insert(0, (export_name(matches), disk));
-    } else if let Some((first, rest)) = positional(matches) {
+        first = Some((disk, image.clone()));
+    } else if let Some((text, rest)) = positional(matches) {
         let mut words = words::read(rest)?;
-        if let Some(format) = format_among(&mut words, first) {
+        if let Some(format) = format_among(&mut words, text) {
             let external = image.external.clone();
             image = Image { external, ..Image::of(&format)? };
         }
-        filters = filters.over_image(image);
-        let disk = disk(first, &words, &mut filters)?;
-        let name = export_name(matches);
-        let taken = named.iter().any(|(other, _)| *other == name);
-        named.insert(0, (if taken { String::new() } else { name }, disk));
-    } else {
-        filters = filters.over_image(image);
+        filters = filters.over_image(image.clone());
+        let named = disk(text, &words, &mut filters)?;
+        first = Some((named, filters.image().clone()));
     }
-    let filters = Arc::new(filters);
-    let disk = |(export, disk)| Disk {
+    let exports = exports(matches)?.into_iter();
+    let mut named = exports
+        .map(|(name, text)| Ok((name.to_owned(), disk::named(text, image.clone())?)))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    if let Some(first) = first {
+        let name = export_name(matches);
+        let is_node = matches.get_flag("image-opts");
+        let taken = !is_node && named.iter().any(|(other, _)| *other == name);
+        named.insert(0, (if taken { String::new() } else { name }, first));
+    }
+    let disk = |(export, (disk, image))| Disk {
         at: String::new(),
         export,
         disk,
-        filters: filters.clone(),
+        filters: filters.clone().over_image(image).into(),
         read_only,
         description: None,
     };
@@ -179,6 +182,7 @@ fn kind(first: &str) -> Option<&'static DeviceKind> {
     })
 }
 
+/// The disk that these words name. What they say of its bytes is added to the image of `filters`.
 fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failure> {
     let unknown = match disk::device(first) {
         Ok(kind) => return device(kind, Params::default(), words, filters),
@@ -195,8 +199,10 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failu
             format!("a file is served by `nbdkit file {first}`, a script by `nbdkit sh {first}`");
         return Err(Failure::usage(format!("{first}: it is no plugin; {cure}")));
     }
-    if matches!(name, Name::Device { .. }) {
-        let named = Named::of(&name)?;
+    let (named, image) = disk::named(first, filters.image().clone())?;
+    *filters = std::mem::take(filters).over_image(image);
+    // Of a path, and of what its format names by a word of its own, no words follow but filters'.
+    if matches!(name, Name::Device { .. }) && named.path().is_none() {
         return device(named.kind(), named.params().clone(), words, filters);
     }
     for word in words {
@@ -217,7 +223,7 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failu
             return Err(refuse(first, key, &known));
         }
     }
-    Ok(Named::of(&name)?)
+    Ok(named)
 }
 
 fn device(

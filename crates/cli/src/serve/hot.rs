@@ -64,13 +64,13 @@ impl DiskOpener for HotDisks {
     fn open(&self, wanted: &WantedExport, file: Option<OwnedFd>) -> Result<HotExport> {
         let rules = self.rules(wanted)?;
         let image = wanted.format.as_deref().map(Image::of).transpose()?.unwrap_or_default();
-        image.check()?;
         let filters = Stack::parse(wanted.filters.iter().map(String::as_str))?;
-        let stack = filters.over_image(image);
-        let named = match &file {
-            Some(file) => Named::parse(&format!("file:?fd={}", file.as_raw_fd()))?,
-            None => Named::parse(&wanted.disk)?,
+        let (named, image) = match &file {
+            Some(file) => (Named::parse(&format!("file:?fd={}", file.as_raw_fd()))?, image),
+            None => disk::named(&wanted.disk, image)?,
         };
+        image.check()?;
+        let stack = filters.over_image(image);
         let opened = self.opened((&named, &stack, wanted.read_only), wanted, rules)?;
         let controlled = ControlledExport { is_typed: true, ..opened.controlled };
         Ok(HotExport { controlled, ..opened })

@@ -8,6 +8,7 @@
 
 mod header;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -77,6 +78,8 @@ const HEADERS: u64 = 1 << 22;
 const OF_IMAGE: u64 = 4096;
 /// The directory in which a containerDisk has its disk, whatever that is called.
 const CONTAINED: &[u8] = b"disk";
+/// Files that a layer removes from there, at most.
+const REMOVED: usize = 4096;
 /// The most blocks that list the pieces of one sparse file.
 const LISTS: u64 = 1 << 20;
 /// The longest name, or list of what is said of a file, in bytes.
@@ -101,6 +104,65 @@ pub fn find_in_tar(below: &Edge, search: &TarSearch<'_>) -> Result<(u64, u64)> {
     })
 }
 
+/// Where the disk of a container image is, as far as one layer tells.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ContainedDisk {
+    /// Start and length.
+    At(u64, u64),
+    /// Not in this layer.
+    None,
+    /// It is in no layer, for this one hides what is below.
+    Ends,
+}
+
+/// Looks for the disk in one layer of a container image, given the names of what layers above it
+/// have removed: the file `entry`, or the only one in `/disk`.
+///
+/// # Errors
+/// It is no archive, is damaged or cannot be read; or there are several.
+pub(crate) fn contained(
+    below: &Edge,
+    entry: Option<&str>,
+    headers: u64,
+    gone: &mut HashSet<Vec<u8>>,
+) -> Result<ContainedDisk> {
+    let mut archive = Archive { below, limit: u64::MAX, headers, piece: Vec::new(), from: 0 };
+    if let Some(entry) = entry {
+        let found = archive.find(text::path(entry).as_os_str())?;
+        return Ok(found.map_or(ContainedDisk::None, |(start, len)| ContainedDisk::At(start, len)));
+    }
+    let (mut found, mut ends) = (Vec::<Vec<u8>>::new(), false);
+    let mut removed = Vec::new();
+    archive.walk(&mut |name| {
+        match in_disk(name) {
+            Some(b".wh..wh..opq") => ends = true,
+            Some(file) => match file.strip_prefix(b".wh.") {
+                Some(file) => removed.push(file.to_owned()),
+                None if !gone.contains(file) && !found.iter().any(|known| known == name) => {
+                    found.push(name.to_owned());
+                }
+                None => {}
+            },
+            None => ends |= parts(name).eq([&b".wh.disk"[..]]),
+        }
+        if found.len() > NAMED || removed.len() > REMOVED { Look::End } else { Look::On }
+    })?;
+    if removed.len() > REMOVED {
+        let action = format!("a layer removes more than {REMOVED} files from /disk");
+        return Err(Error::new(ErrorKind::Limit, Fault::File, action));
+    }
+    gone.extend(removed);
+    match &*found {
+        [] if ends => Ok(ContainedDisk::Ends),
+        [] => Ok(ContainedDisk::None),
+        [only] => match archive.find(OsStr::from_bytes(only))? {
+            Some((start, len)) => Ok(ContainedDisk::At(start, len)),
+            None => Err(broken("changed while it was read")),
+        },
+        several => Err(several_disks("entry", several)),
+    }
+}
+
 /// What is done after a file was seen.
 enum Look {
     On,
@@ -108,12 +170,39 @@ enum Look {
     End,
 }
 
+/// The parts of a path.
+fn parts(name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    name.split(|b| *b == b'/').filter(|part| !matches!(*part, b"" | b"."))
+}
+
+/// The name of a file that lies in the directory of a containerDisk.
+fn in_disk(name: &[u8]) -> Option<&[u8]> {
+    let mut parts = parts(name);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(CONTAINED), Some(file), None) => Some(file),
+        _ => None,
+    }
+}
+
+/// Which of several disks is meant is for the parameter `key`.
+fn several_disks(key: &str, disks: &[Vec<u8>]) -> Error {
+    let shown = |name: &Vec<u8>| {
+        let name = String::from_utf8_lossy(name).into_owned();
+        format!("`{}`", text::shown(&name))
+    };
+    let names: Vec<_> = disks.iter().take(NAMED).map(shown).collect();
+    let more = if disks.len() > NAMED { " and others" } else { "" };
+    Error::invalid(format!(
+        "the archive has several disks; {key}= names one of {}{more}",
+        names.join(", ")
+    ))
+}
+
 /// Whether a file is a disk, by its ending or its directory.
 fn is_disk(name: &[u8]) -> bool {
-    let mut parts = name.split(|b| *b == b'/').filter(|part| !matches!(*part, b"" | b"."));
-    if let (Some(CONTAINED), Some(last), None) = (parts.next(), parts.next(), parts.next()) {
+    if let Some(file) = in_disk(name) {
         // What marks in a layer that a file of another one is gone is no disk.
-        return !last.starts_with(b".wh.");
+        return !file.starts_with(b".wh.");
     }
     let last = name.rsplit(|b| *b == b'/').next().unwrap_or_default();
     let dot = last.iter().rposition(|b| *b == b'.');
@@ -149,10 +238,6 @@ impl Archive<'_> {
             // One too many is enough to say that.
             if disks.len() > NAMED { Look::End } else { Look::On }
         })?;
-        let shown = |name: &Vec<u8>| {
-            let name = String::from_utf8_lossy(name).into_owned();
-            format!("`{}`", text::shown(&name))
-        };
         match &*disks {
             [only] => {
                 let found = self.find(OsStr::from_bytes(only))?;
@@ -161,14 +246,7 @@ impl Archive<'_> {
             [] => Err(Error::unfit(format!(
                 "the archive has no file that is a disk by its ending; {key}= names one, `tar tf` lists them"
             ))),
-            several => {
-                let names: Vec<_> = several.iter().take(NAMED).map(shown).collect();
-                let more = if several.len() > NAMED { " and others" } else { "" };
-                Err(Error::invalid(format!(
-                    "the archive has several disks; {key}= names one of {}{more}",
-                    names.join(", ")
-                )))
-            }
+            several => Err(several_disks(key, several)),
         }
     }
 

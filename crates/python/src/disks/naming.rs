@@ -41,11 +41,12 @@ impl Naming {
     }
 
     fn read(&self, how: Handling) -> device::Result<(Named, Stack)> {
-        let named = Named::parse(&self.name)?;
+        // Which format is meant depends on whether it is at a path.
+        let is_path = matches!(device::Name::parse(&self.name)?, device::Name::Path(_));
         let mut image = match &self.format {
             Some(format) => Image::of(format)?,
             // A disk without a path cannot be an image whose format the user forgot to name.
-            None if how == Handling::Write && named.path().is_none() => Image::default(),
+            None if how == Handling::Write && !is_path => Image::default(),
             None => Image::guessed(),
         };
         image.external = match self.external.as_deref() {
@@ -55,6 +56,7 @@ impl Naming {
         };
         image.guess_backing = how == Handling::Read && self.format.is_none();
         image.compress = self.compress;
+        let (named, mut image) = disk::named(&self.name, image)?;
         for (key, value) in &self.params {
             image.params.set(key, value)?;
         }

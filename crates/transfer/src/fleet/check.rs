@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use device::{Error, ErrorKind, Fault, Name, Param, Result, secret};
-use disk::Named;
+use disk::{Image, Named};
 
 use super::plan::{FleetDisk, FleetPlan, WantedDisk};
 use crate::manifest::stretch_for;
@@ -119,16 +119,23 @@ fn broken(why: &str) -> Error {
 /// Refuses a name with a secret in it: plans are copied, kept and read by others.
 fn no_secret(text: &str) -> Result<()> {
     let name = Name::parse(text)?;
-    let named = Named::of(&name)?;
+    let (named, image) = disk::named(text, Image::default())?;
     let address = match &name {
         Name::Uri { text, .. } => Some(text),
         Name::Device { arg, .. } => Some(arg),
         Name::Path(_) => None,
     };
     let address = address.filter(|address| address.contains("://"));
+    // Which file of an archive is no secret.
+    let entry = image.params.get("entry").map(|entry| format!("?entry={entry}"));
+    let bare = |address: &String| match &entry {
+        Some(entry) => address.strip_suffix(&**entry).unwrap_or(address).to_owned(),
+        None => address.clone(),
+    };
+    let address = address.map(bare);
     // What is not shown is not to be written, either.
     let is_plain = |address: &String| named.to_string() == *address && !has_password(address);
-    if address.is_some_and(|address| !is_plain(address)) {
+    if address.is_some_and(|address| !is_plain(&address)) {
         return Err(refuse(&named, "the address has a password, or a query, in it"));
     }
     for (key, value) in named.params().iter() {
@@ -167,6 +174,7 @@ mod tests {
         for bad in [
             "https://user:hidden@host/disk",
             "https://host/disk?signature=hidden",
+            "https://host/vm.ova?signature=hidden&entry=a.vmdk",
             "http:https://host/disk?user=me&password=hidden",
             "http:https://host/disk?bearer=hidden",
             "http:https://host/disk?header=Authorization: hidden",
@@ -180,6 +188,8 @@ mod tests {
             "nbd://host/export",
             "nbd+unix:///e?socket=/a",
             "https://host/disk",
+            "https://host/vm.ova?entry=a.vmdk",
+            "oci:/a:tag",
             "http:https://host/disk?user=me&password=-env:NAME",
             "http:https://host/disk?user=me&password=+/a/file",
         ] {

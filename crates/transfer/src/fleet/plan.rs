@@ -289,7 +289,9 @@ impl WantedDisk {
 
 fn named(name: &str, format: Option<&str>) -> Result<(Named, Stack)> {
     let image = format.map_or_else(|| Ok(Image::default()), Image::of)?;
-    Ok((Named::parse(name)?, Stack::default().over_image(image)))
+    let (disk, image) = disk::named(name, image)?;
+    image.check()?;
+    Ok((disk, Stack::default().over_image(image)))
 }
 
 #[cfg(test)]

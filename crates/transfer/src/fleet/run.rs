@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use copy::{Durably, Options, Watched};
 use device::{Error, ErrorKind, Fault, Reach, Result, Use};
-use disk::{Named, Opened, Stack};
+use disk::{Opened, Stack};
 use runtime::{Context, Mutex, RangeSet};
 
 use super::caps::ReaderLease;
@@ -293,7 +293,7 @@ struct Recognising<'a> {
 
 impl JobFront for Recognising<'_> {
     fn opened(&self, _: usize, opened: &Opened) -> Result<()> {
-        let source = Named::parse(&self.disk.wanted.source)?;
+        let (source, _) = self.disk.wanted.source()?;
         let version = opened.container.info().version.clone();
         let size = opened.edge.info().size;
         let found = DiskIdentity::anywhere(&source, size, version.as_deref());

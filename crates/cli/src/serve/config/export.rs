@@ -1,7 +1,7 @@
 //! `[[export]]`: a disk under a name, with its own settings.
 
 use device::access::Rules;
-use disk::{External, Image, Named, Stack};
+use disk::{External, Image, Stack};
 use toml::de::DeValue;
 
 use super::super::disks::{Disk, LONGEST_NAME};
@@ -86,11 +86,12 @@ impl ExportTable {
         };
         let image = Image { external: self.external.clone(), ..image };
         let own = self.filters.iter().map(|(_, filter)| filter.as_str());
+        let (disk, image) = disk::named(self.disk.as_deref().unwrap_or_default(), image)?;
         let filters = Stack::parse(before.iter().copied().chain(own))?.over_image(image);
         Ok(Disk {
             at: self.at.clone(),
             export: self.name.clone(),
-            disk: Named::parse(self.disk.as_deref().unwrap_or_default())?,
+            disk,
             filters: filters.into(),
             read_only: self.read_only,
             description: self.description.clone(),
