@@ -14,7 +14,7 @@ use device::{
     Result,
 };
 use runtime::{Behalf, Condvar, Mutex};
-use serving::{Access, Account, Dismiss, HeldExport, Hub, Severity, Tally, Voice};
+use serving::{ClientAccess, Dismiss, HeldExport, Hub, MemoryAccount, Severity, Tally, Voice};
 
 /// Bytes of requests in flight, at most: each counts its data, and [`FLOOR`].
 const IN_FLIGHT: u64 = 64 << 20;
@@ -39,7 +39,7 @@ pub(crate) struct AttachedClient {
     hub: Arc<Hub>,
     /// It does not end before.
     export: Arc<HeldExport>,
-    account: Arc<Account>,
+    account: Arc<MemoryAccount>,
     tally: Arc<Tally>,
     voice: Arc<Voice>,
     presence: Presence,
@@ -79,7 +79,7 @@ impl AttachedClient {
         let found = hub.exports.find(export);
         let found = found.ok_or_else(|| refused(ErrorKind::NotFound, "is not there"))?;
         let peer = Peer::Unix { credentials: Some(own_credentials()) };
-        if found.allow.access(&peer, None) != Access::Granted {
+        if found.allow.access(&peer, None) != ClientAccess::Granted {
             let why = "is not for this user: --allow names others";
             return Err(refused(ErrorKind::PermissionDenied, why));
         }

@@ -10,7 +10,7 @@ use net::Stream;
 use runtime::{Bell, Mutex, at_end_of_batch};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use serving::Account;
+use serving::MemoryAccount;
 
 /// The token of the wake-up in a reactor's epoll instance.
 pub(crate) const WAKE: u64 = 0;
@@ -43,7 +43,7 @@ pub(crate) struct News {
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) stream: Stream,
-    pub(crate) account: Arc<Account>,
+    pub(crate) account: Arc<MemoryAccount>,
 }
 
 impl ReactorBell {

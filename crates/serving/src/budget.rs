@@ -25,7 +25,7 @@ const RECENT: Duration = Duration::from_secs(2);
 
 /// The server's count.
 #[derive(Debug)]
-pub struct Budget {
+pub struct MemoryBudget {
     limit: AtomicU64,
     used: AtomicU64,
     peers: Mutex<HashMap<Origin, Weak<Part>>>,
@@ -71,7 +71,7 @@ impl Origin {
     }
 }
 
-impl Budget {
+impl MemoryBudget {
     /// Of this many bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
@@ -87,7 +87,7 @@ impl Budget {
     }
 
     /// The account of a client.
-    pub fn account(self: &Arc<Self>, peer: &Peer) -> Arc<Account> {
+    pub fn account(self: &Arc<Self>, peer: &Peer) -> Arc<MemoryAccount> {
         let mut peers = self.peers.lock();
         let origin = Origin::of(peer);
         let part = peers.get(&origin).and_then(Weak::upgrade).unwrap_or_default();
@@ -97,7 +97,7 @@ impl Budget {
             peers.retain(|_, part| part.strong_count() > 0);
         }
         part.accounts.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Account { budget: self.clone(), part, is_elder: AtomicBool::new(false) })
+        Arc::new(MemoryAccount { budget: self.clone(), part, is_elder: AtomicBool::new(false) })
     }
 
     /// Bytes in use, and how many may be.
@@ -141,13 +141,13 @@ fn fits(bytes: u64, used: u64, limit: u64) -> bool {
 
 /// A connection's account in the budget.
 #[derive(Debug)]
-pub struct Account {
-    budget: Arc<Budget>,
+pub struct MemoryAccount {
+    budget: Arc<MemoryBudget>,
     part: Arc<Part>,
     is_elder: AtomicBool,
 }
 
-impl Account {
+impl MemoryAccount {
     /// How many connections its address or user has, this one included.
     pub fn connections(&self) -> usize {
         self.part.accounts.load(Ordering::Relaxed)
@@ -201,7 +201,7 @@ impl Account {
     }
 
     /// Whether a partly received payload may go on without room. The one that may remains the only
-    /// one until [`Account::is_complete`].
+    /// one until [`MemoryAccount::is_complete`].
     pub fn may_exceed(&self) -> bool {
         if !self.is_elder.load(Ordering::Relaxed) && !self.budget.elder.swap(true, Ordering::AcqRel)
         {
@@ -217,7 +217,7 @@ impl Account {
         }
     }
 
-    /// Counts bytes that are given back by [`Account::put`].
+    /// Counts bytes that are given back by [`MemoryAccount::put`].
     pub fn take(&self, bytes: u64) {
         self.budget.used.fetch_add(bytes, Ordering::Relaxed);
         self.part.used.fetch_add(bytes, Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for MemoryAccount {
     fn drop(&mut self) {
         self.is_complete();
         self.part.accounts.fetch_sub(1, Ordering::Relaxed);
@@ -241,14 +241,14 @@ impl Drop for Account {
 /// Bytes taken from the budget; given back when dropped.
 #[derive(Debug)]
 pub struct Share {
-    account: Arc<Account>,
+    account: Arc<MemoryAccount>,
     bytes: u64,
 }
 
 impl Share {
     /// Takes them, whether there is room or not.
     #[must_use]
-    pub fn take(account: &Arc<Account>, bytes: u64) -> Self {
+    pub fn take(account: &Arc<MemoryAccount>, bytes: u64) -> Self {
         account.take(bytes);
         Self { account: account.clone(), bytes }
     }
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn one_user_has_half_of_the_budget_and_leaves_the_rest_to_others() {
-        let budget = Arc::new(Budget::new(1000));
+        let budget = Arc::new(MemoryBudget::new(1000));
         let (a, again, b) =
             (budget.account(&user(1)), budget.account(&user(1)), budget.account(&user(2)));
         let held = Share::take(&a, 450);
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_lowered_takes_nothing_back_and_lets_nothing_more_in() {
-        let budget = Arc::new(Budget::new(1000));
+        let budget = Arc::new(MemoryBudget::new(1000));
         let account = budget.account(&user(1));
         let held = Share::take(&account, 400);
         budget.set_limit(200);
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_request_larger_than_the_limit_is_had_when_little_is_in_use() {
-        let budget = Arc::new(Budget::new(1000));
+        let budget = Arc::new(MemoryBudget::new(1000));
         let account = budget.account(&user(1));
         assert!(account.has_room(1 << 20));
         let _held = Share::take(&account, 300);
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn one_payload_at_a_time_goes_beyond_the_limit() {
-        let budget = Arc::new(Budget::new(1000));
+        let budget = Arc::new(MemoryBudget::new(1000));
         let (a, b) = (budget.account(&user(1)), budget.account(&user(2)));
         assert!(a.may_exceed() && a.may_exceed() && !b.may_exceed());
         a.is_complete();
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_client_that_used_up_its_share_hurries_itself_and_one_that_finds_nothing_left_hurries_all()
     {
-        let budget = Arc::new(Budget::new(1000));
+        let budget = Arc::new(MemoryBudget::new(1000));
         let (a, b) = (budget.account(&user(1)), budget.account(&user(2)));
         let _half = Share::take(&a, 500);
         assert!(!a.is_wanted());
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_client_that_goes_on_beyond_the_limit_is_hurried_by_all_that_wait() {
-        let budget = Arc::new(Budget::new(1000));
+        let budget = Arc::new(MemoryBudget::new(1000));
         let (a, b) = (budget.account(&user(1)), budget.account(&user(2)));
         assert!(b.may_exceed());
         let _half = Share::take(&a, 500);
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_share_that_is_resized_gives_back_what_it_took() {
-        let budget = Arc::new(Budget::new(1000));
+        let budget = Arc::new(MemoryBudget::new(1000));
         let account = budget.account(&user(1));
         let mut share = Share::take(&account, 10);
         share.resize(400);

@@ -62,21 +62,21 @@ impl Allowed {
     /// What the export is to a client that comes from `peer`, and under TLS has shown to be
     /// `identity`.
     #[must_use]
-    pub fn access(&self, peer: &Peer, identity: Option<&Identity>) -> Access {
+    pub fn access(&self, peer: &Peer, identity: Option<&Identity>) -> ClientAccess {
         let now = self.0.read();
         let all = [&now.rules, &now.also].into_iter().flatten();
         let mut unmet = all.filter(|rules| !rules.mean(peer, identity)).peekable();
         if unmet.peek().is_none() {
-            return Access::Granted;
+            return ClientAccess::Granted;
         }
         let may_come = identity.is_none() && unmet.all(Rules::look_at_tls);
-        if may_come { Access::NeedsTls } else { Access::Hidden }
+        if may_come { ClientAccess::NeedsTls } else { ClientAccess::Hidden }
     }
 }
 
 /// Whether a client may use an export.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Access {
+pub enum ClientAccess {
     /// It may.
     Granted,
     /// It may be allowed under TLS.
@@ -283,18 +283,30 @@ mod tests {
         let unix = Peer::Unix { credentials: None };
         let allowed = Allowed::new(rules("anyunix"));
         let of = |peer: &Peer, identity: Option<&Identity>| allowed.access(peer, identity);
-        assert_eq!((of(&unix, None), of(&Peer::Other, None)), (Access::Granted, Access::Hidden));
+        assert_eq!(
+            (of(&unix, None), of(&Peer::Other, None)),
+            (ClientAccess::Granted, ClientAccess::Hidden)
+        );
         assert!(allowed.narrow(None));
-        assert_eq!((of(&unix, None), of(&Peer::Other, None)), (Access::Granted, Access::Hidden));
+        assert_eq!(
+            (of(&unix, None), of(&Peer::Other, None)),
+            (ClientAccess::Granted, ClientAccess::Hidden)
+        );
         assert!(allowed.narrow(rules("any")));
-        assert_eq!((of(&unix, None), of(&Peer::Other, None)), (Access::Granted, Access::Hidden));
+        assert_eq!(
+            (of(&unix, None), of(&Peer::Other, None)),
+            (ClientAccess::Granted, ClientAccess::Hidden)
+        );
         assert!(allowed.narrow(rules("10.0.0.0/8")));
-        assert_eq!(of(&unix, None), Access::Hidden);
+        assert_eq!(of(&unix, None), ClientAccess::Hidden);
         assert!(allowed.narrow(rules("tls")));
-        assert_eq!((of(&unix, None), of(&Peer::Other, None)), (Access::NeedsTls, Access::Hidden));
-        assert_eq!(of(&unix, Some(&Identity::default())), Access::Granted);
+        assert_eq!(
+            (of(&unix, None), of(&Peer::Other, None)),
+            (ClientAccess::NeedsTls, ClientAccess::Hidden)
+        );
+        assert_eq!(of(&unix, Some(&Identity::default())), ClientAccess::Granted);
         assert!(!allowed.narrow(rules("anyunix")));
         allowed.change(None);
-        assert_eq!(of(&Peer::Other, None), Access::Granted);
+        assert_eq!(of(&Peer::Other, None), ClientAccess::Granted);
     }
 }

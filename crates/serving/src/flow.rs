@@ -10,7 +10,7 @@ use std::time::Instant;
 use device::OperationKind;
 use runtime::Mutex;
 
-use crate::rate::Rate;
+use crate::rate::RateLimit;
 
 /// Whether requests of an export may begin.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub struct Flow {
 #[derive(Debug, Default)]
 struct FlowState {
     is_paused: bool,
-    rate: Option<Rate>,
+    rate: Option<RateLimit>,
 }
 
 impl Flow {
@@ -55,7 +55,7 @@ impl Flow {
 
     /// Bytes a second, if they are limited.
     pub(crate) fn rate(&self) -> Option<u64> {
-        self.state.lock().rate.as_ref().map(Rate::limit)
+        self.state.lock().rate.as_ref().map(RateLimit::limit)
     }
 
     /// From now on no request begins, or they do again.
@@ -65,7 +65,7 @@ impl Flow {
 
     /// From now on so many bytes a second are read and written, or as many as there are.
     pub(crate) fn limit(&self, bytes: Option<u64>) {
-        self.change(|state| state.rate = bytes.map(|bytes| Rate::new(bytes, Instant::now())));
+        self.change(|state| state.rate = bytes.map(|bytes| RateLimit::new(bytes, Instant::now())));
     }
 
     fn change(&self, change: impl FnOnce(&mut FlowState)) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use runtime::RwLock;
 
-use crate::budget::Budget;
+use crate::budget::MemoryBudget;
 use crate::exports::Exports;
 use crate::log::ServerLog;
 use crate::metrics::Metrics;
@@ -17,7 +17,7 @@ pub struct Hub {
     /// What is served.
     pub exports: Exports,
     /// Memory of requests.
-    pub budget: Arc<Budget>,
+    pub budget: Arc<MemoryBudget>,
     /// Counts.
     pub metrics: Metrics,
     /// Who is there.
@@ -37,7 +37,7 @@ impl Hub {
     pub fn new(exports: Exports, log: ServerLog, memory: u64, threads: usize) -> Self {
         Self {
             exports,
-            budget: Arc::new(Budget::new(memory)),
+            budget: Arc::new(MemoryBudget::new(memory)),
             metrics: Metrics::new(threads),
             present: PresentClients::default(),
             log,

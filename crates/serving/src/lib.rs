@@ -20,11 +20,11 @@ mod present;
 mod rate;
 
 pub use bitmaps::{BitmapAction, BitmapStatus, LiveBitmaps, USUAL_GRANULARITY};
-pub use budget::{Account, Budget, Share};
-pub use exports::{Access, Allowed, Export, Exports, HeldExport};
+pub use budget::{MemoryAccount, MemoryBudget, Share};
+pub use exports::{Allowed, ClientAccess, Export, Exports, HeldExport};
 pub use flow::Flow;
 pub use hub::Hub;
 pub use log::{LogFormat, ServerLog, Severity, Voice, quoted, stderr_is_journal};
 pub use metrics::{Answered, Live, Metrics, Reason, Tally, endpoint};
 pub use present::{ClientStatus, Dismiss, PresentClients};
-pub use rate::Rate;
+pub use rate::RateLimit;

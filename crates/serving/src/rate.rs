@@ -5,7 +5,7 @@ use std::time::Instant;
 /// Units (requests, or bytes) that may be begun, refilled as time passes: those of a tenth of a
 /// second may come at once. What begins when some are left may take more, and is paid for later.
 #[derive(Debug)]
-pub struct Rate {
+pub struct RateLimit {
     /// Units a second (> 0).
     limit: u64,
     /// What is left, in units of a nanosecond each; what is owed, below 0.
@@ -15,7 +15,7 @@ pub struct Rate {
 
 const SECOND: i128 = 1_000_000_000;
 
-impl Rate {
+impl RateLimit {
     /// So many units a second, from now on.
     #[must_use]
     pub fn new(limit: u64, now: Instant) -> Self {
@@ -57,7 +57,7 @@ mod tests {
     /// How many begin in this many milliseconds of asking all the time.
     fn begun(limit: u64, millis: u64) -> u64 {
         let mut now = Instant::now();
-        let mut rate = Rate::new(limit, now);
+        let mut rate = RateLimit::new(limit, now);
         let mut begun = 0;
         for _ in 0..millis {
             while rate.allows(now) {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn what_takes_more_than_is_left_is_paid_for_before_the_next_begins() {
         let mut now = Instant::now();
-        let mut rate = Rate::new(1000, now);
+        let mut rate = RateLimit::new(1000, now);
         assert!(rate.allows(now));
         rate.spend(2100);
         for _ in 0..4 {

@@ -140,7 +140,7 @@ fn no_byte_is_taken_from_what_is_not_what_its_digest_says() {
     let mut layout = Layout::new();
     let (_, image) = disk(&layout);
     let layer = layout.layer("-z", &[("disk/vm", &image)]);
-    let manifest = layout.image("v1", "amd64", &[layer.clone()]);
+    let manifest = layout.image("v1", "amd64", std::slice::from_ref(&layer));
     let name = format!("oci:{}", layout.name("oci"));
     layout.converted(&["convert"], &name).unwrap();
     let config = sha256(&layout.temp.file("config", b"{}"));

@@ -147,7 +147,7 @@ pub(super) fn measure(edge: &Edge, load: &Load, connections: usize) -> Result<Lo
 }
 
 impl LoadResult {
-    fn add(&mut self, tally: &Tally) {
+    fn add(&mut self, tally: &LoadTally) {
         self.requests += tally.requests;
         self.longest = self.longest.max(tally.longest);
         self.whole = self.whole.min(tally.next);
@@ -173,7 +173,7 @@ fn processors() -> usize {
 }
 
 /// What one worker has counted.
-struct Tally {
+struct LoadTally {
     requests: u64,
     times: Vec<u64>,
     longest: Duration,
@@ -210,7 +210,7 @@ struct Worker {
     buffers: BufferPool,
     /// What is written, unless that depends on the place.
     data: Slice,
-    tally: Tally,
+    tally: LoadTally,
 }
 
 impl Worker {
@@ -228,7 +228,7 @@ impl Worker {
             lines,
             buffers: BufferPool::new(kept),
             data: data.into(),
-            tally: Tally {
+            tally: LoadTally {
                 requests: 0,
                 times: vec![0; TIMES.count()],
                 longest: Duration::ZERO,
@@ -237,7 +237,7 @@ impl Worker {
         }
     }
 
-    fn run(mut self, stop: &AtomicBool) -> Result<Tally, Error> {
+    fn run(mut self, stop: &AtomicBool) -> Result<LoadTally, Error> {
         let mut lines = std::mem::take(&mut self.lines);
         let (mut ended, mut idle) = (Vec::new(), 0);
         // After a failure of another one nothing in flight is waited for.

@@ -124,13 +124,13 @@ impl Index {
 
 /// What an image consists of.
 #[derive(Debug)]
-pub(super) struct Manifest {
+pub(super) struct ImageManifest {
     pub(super) config: Blob,
     /// From the lowest to the uppermost.
     pub(super) layers: Vec<Blob>,
 }
 
-impl Manifest {
+impl ImageManifest {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         let value = json(bytes)?;
         let config = value.get("config").ok_or_else(|| broken("its manifest has no config"))?;

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::format::{Format, PackingKind, Upkeep};
 use crate::tar::{self, ContainedDisk, TarSearch, find_in_tar};
 use crate::{Closed, Description, Files, Head, Opening, Reference, Role};
-use documents::{Blob, Index, Manifest, Next};
+use documents::{Blob, ImageManifest, Index, Next};
 
 /// The file by which such a directory is known.
 const INDEX: &str = "index.json";
@@ -142,7 +142,7 @@ impl<'a> Layout<'a> {
         Ok(bytes)
     }
 
-    fn manifest(&self, wanted: &Next<'_>) -> Result<Manifest> {
+    fn manifest(&self, wanted: &Next<'_>) -> Result<ImageManifest> {
         let index = self.file(INDEX)?;
         if index.info().size > LONGEST {
             return Err(too_much("an index of more than 4 MiB"));
@@ -154,7 +154,7 @@ impl<'a> Layout<'a> {
             let bytes = self.read(&next)?;
             match Index::parse(&bytes) {
                 Ok(deeper) => index = deeper,
-                Err(_) => return Manifest::parse(&bytes),
+                Err(_) => return ImageManifest::parse(&bytes),
             }
             // The tag is that of what the first index names.
             wanted.tag = None;
@@ -163,7 +163,7 @@ impl<'a> Layout<'a> {
     }
 
     /// The disk, in the uppermost layer that has one.
-    fn disk(&self, manifest: &Manifest, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
+    fn disk(&self, manifest: &ImageManifest, opening: &Opening<'_>) -> Result<Arc<dyn Device>> {
         let entry = opening.params.get("entry").filter(|name| !name.is_empty());
         let mut gone = HashSet::new();
         for blob in manifest.layers.iter().rev() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use device::{BufferPool, Peer};
 use runtime::{Behalf, WorkPool, batch};
-use serving::{Hub, Rate, Reason, Severity, Share, Tally, Voice};
+use serving::{Hub, RateLimit, Reason, Severity, Share, Tally, Voice};
 use wire::{ServerHandshake, ServerPolicy};
 
 use crate::execute::Served;
@@ -105,7 +105,7 @@ pub(crate) struct Connection {
     /// Its next request waits for memory of the budget.
     starves: bool,
     /// Its rate of requests, if that is limited; and whether it has to wait for that.
-    rate: Option<Rate>,
+    rate: Option<RateLimit>,
     over_rate: bool,
     /// When it last asked for something, or was owed something.
     asked: Instant,
@@ -152,7 +152,7 @@ impl Connection {
         link.send([Out::Bytes(handshake.greeting())]);
         let keeps = Share::take(link.account(), 0);
         let now = Instant::now();
-        let rate = common.terms.now().max_requests.map(|limit| Rate::new(limit, now));
+        let rate = common.terms.now().max_requests.map(|limit| RateLimit::new(limit, now));
         // An oldstyle client has chosen its export by connecting.
         let awaits_export = common.policy.oldstyle;
         Self {
@@ -297,8 +297,8 @@ impl Connection {
     /// Whether it has taken too long; called about once a second. Where memory is short, not all
     /// such connections need be closed.
     pub(crate) fn is_overdue(&mut self, now: Instant, terms: &Options) -> bool {
-        if self.rate.as_ref().map(Rate::limit) != terms.max_requests {
-            self.rate = terms.max_requests.map(|limit| Rate::new(limit, now));
+        if self.rate.as_ref().map(RateLimit::limit) != terms.max_requests {
+            self.rate = terms.max_requests.map(|limit| RateLimit::new(limit, now));
         }
         match &self.phase {
             Phase::Refused(refused) => now >= refused.until,

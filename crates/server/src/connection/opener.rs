@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use device::{Client, Device, Edge, ErrorKind, Presence, Result};
 use runtime::Mutex;
-use serving::{Access, Dismiss, Export, HeldExport, Severity, Voice, quoted};
+use serving::{ClientAccess, Dismiss, Export, HeldExport, Severity, Voice, quoted};
 use wire::constants::BASE_ALLOCATION;
 use wire::constants::reply::{ERR_POLICY, ERR_UNKNOWN};
 use wire::{BlockConstraints, ExportOffer, OptionRefusal};
@@ -96,7 +96,7 @@ impl ExportOpener {
     }
 
     /// Whether this client may use an export, by the identity that it has shown.
-    fn access(&self, export: &Export) -> Access {
+    fn access(&self, export: &Export) -> ClientAccess {
         let stream = self.link.stream();
         export.allow.access(&stream.peer(), stream.identity().as_deref())
     }
@@ -111,7 +111,7 @@ impl ExportOpener {
 
     /// The export for a name, if this client may use it.
     fn granted(&self, name: &str) -> Option<Arc<HeldExport>> {
-        self.found(name).filter(|export| self.access(export) == Access::Granted)
+        self.found(name).filter(|export| self.access(export) == ClientAccess::Granted)
     }
 
     /// The answer for a name that does not exist for this client. It is the one for names that may
@@ -119,7 +119,7 @@ impl ExportOpener {
     /// out which do.
     fn unknown(&self) -> OptionRefusal {
         let list = self.common.hub.exports.list();
-        if list.iter().any(|export| self.access(export) == Access::NeedsTls) {
+        if list.iter().any(|export| self.access(export) == ClientAccess::NeedsTls) {
             return OptionRefusal::tls_required();
         }
         OptionRefusal::unknown()
@@ -168,7 +168,7 @@ impl ExportOpener {
     /// The export whose device has names of its own, if this client may use it.
     fn chosen_by_name(&self) -> Option<Arc<HeldExport>> {
         let export = self.common.hub.exports.chosen_by_name()?;
-        (self.access(&export) == Access::Granted).then_some(export)
+        (self.access(&export) == ClientAccess::Granted).then_some(export)
     }
 
     /// Asks the device; its answer may come at once or wake the connection later.
@@ -204,7 +204,7 @@ impl Drop for ExportOpener {
 impl wire::ExportCatalog for ExportOpener {
     fn list(&self) -> std::result::Result<Vec<(String, String)>, OptionRefusal> {
         let list = self.common.hub.exports.list();
-        let there = list.iter().filter(|export| self.access(export) == Access::Granted);
+        let there = list.iter().filter(|export| self.access(export) == ClientAccess::Granted);
         let named = |e: &Arc<HeldExport>| (e.name.clone(), e.described(e.edge.info()));
         let answer = self.listed.lock().take();
         let names = answer.and_then(|answer| answer.lock().take());
@@ -262,10 +262,10 @@ impl wire::ExportCatalog for ExportOpener {
     fn open(&self, name: &str) -> std::result::Result<ExportOffer, OptionRefusal> {
         let found = self.found(name).map(|export| (self.access(&export), export));
         let export = match found {
-            Some((Access::Granted, export)) => export,
-            Some((Access::NeedsTls, _)) => return Err(OptionRefusal::tls_required()),
+            Some((ClientAccess::Granted, export)) => export,
+            Some((ClientAccess::NeedsTls, _)) => return Err(OptionRefusal::tls_required()),
             // Clients that may not use it are not told that it exists.
-            Some((Access::Hidden, _)) => {
+            Some((ClientAccess::Hidden, _)) => {
                 let what = format_args!("the export {} is not for this client", quoted(name));
                 self.voice.event(Severity::Warning, what);
                 return Err(self.unknown());

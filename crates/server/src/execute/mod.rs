@@ -23,7 +23,7 @@ use device::{
     Buffer, BufferPool, Edge, Error, ErrorKind, Operation, OperationKind, Result, ZeroFlags,
 };
 use runtime::Mutex;
-use serving::{Account, HeldExport, Share, Tally, Voice};
+use serving::{HeldExport, MemoryAccount, Share, Tally, Voice};
 use wire::{Command, CommandFlags, ErrorCode, Negotiated, ReplyWriter, Request};
 
 use crate::gather::Gather;
@@ -45,7 +45,7 @@ pub(crate) struct Served {
     pub(crate) edge: Edge,
     /// The export ends when no client has it.
     pub(crate) export: Arc<HeldExport>,
-    pub(crate) account: Arc<Account>,
+    pub(crate) account: Arc<MemoryAccount>,
     pub(crate) buffers: BufferPool,
     pub(crate) voice: Arc<Voice>,
     pub(crate) tally: Arc<Tally>,

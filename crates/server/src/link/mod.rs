@@ -27,7 +27,7 @@ pub(crate) use leases::LINGER;
 use out::Reply;
 pub(crate) use out::{Out, Placed};
 use sending::Queue;
-use serving::{Account, Dismiss};
+use serving::{Dismiss, MemoryAccount};
 
 /// Bytes queued beyond which no further requests are read.
 pub(crate) const QUEUE_LIMIT: u64 = 4 << 20;
@@ -40,7 +40,7 @@ pub(crate) struct Link {
     token: u64,
     /// Its number among all clients of the server, from 1.
     client: u64,
-    account: Arc<Account>,
+    account: Arc<MemoryAccount>,
     queue: Mutex<Queue>,
     /// The reactor attends it while it works on the connection.
     inbox: Mailbox<Reply>,
@@ -73,7 +73,7 @@ impl Link {
         stream: Stream,
         bell: Arc<ReactorBell>,
         (token, client): (u64, u64),
-        account: Arc<Account>,
+        account: Arc<MemoryAccount>,
     ) -> Self {
         Self {
             stream,
@@ -110,7 +110,7 @@ impl Link {
     }
 
     /// The account that pays for what it holds.
-    pub(crate) fn account(&self) -> &Arc<Account> {
+    pub(crate) fn account(&self) -> &Arc<MemoryAccount> {
         &self.account
     }
 
