@@ -1,5 +1,5 @@
-//! The status of a plan as one static page: a chart as SVG, and a table. Nothing is loaded, and
-//! nothing runs in it.
+//! The status of a plan as one static page: a table with a bar of each disk as SVG. Nothing is
+//! loaded, and nothing runs in it.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,12 @@ use super::status::summary;
 use crate::image::size_for_people;
 use crate::map::escaped;
 
-/// Disks in the chart; of more, those that are not complete come first.
+/// Disks on the page; of more, those that are not complete come first.
 const ROWS: usize = 200;
-/// Units of a row, and of a bar of all data.
-const ROW: usize = 18;
-const BAR: u64 = 600;
-const STYLE: &str = "body{font:14px sans-serif;margin:2em;color-scheme:light dark}td,th{padding:.1em .8em;text-align:left}\
-    td.n{text-align:right}.done,.finished{fill:#2a8a4a}.running{fill:#2f6fd0}.failed{fill:#c8362e}.waiting{fill:#8a8a8a}\
+/// Pixels of a bar of all data.
+const BAR: u64 = 240;
+const STYLE: &str = "body{font:14px sans-serif;margin:2em;color-scheme:light dark}h1{font-size:1.4em}table{border-collapse:collapse}\
+    td,th{padding:.25em 1.2em .25em 0;text-align:left}tr{border-bottom:1px solid #8883}td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.done,.finished{fill:#2a8a4a}.running{fill:#2f6fd0}.failed{fill:#c8362e}.waiting{fill:#7d9cc4}\
     .rest{fill:#8885}";
 
 /// The page.
@@ -34,50 +33,41 @@ pub(super) fn html(found: &FleetStatus, id: &str) -> String {
     );
     disks.truncate(ROWS);
     text += &chart(&disks);
-    text += &table(&disks);
     text += "</body>\n</html>\n";
     text
 }
 
+/// How much of a disk's data is durable.
+fn bar(disk: &DiskStatus) -> String {
+    let copied = match disk.data {
+        // There is nothing to copy but holes.
+        0 if disk.count(ShardState::Done) == disk.shards.len() => BAR,
+        0 => 0,
+        data => {
+            let part = u128::from(disk.copied.min(data)) * u128::from(BAR) / u128::from(data);
+            u64::try_from(part).unwrap_or(BAR)
+        }
+    };
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{BAR}\" height=\"12\">\
+         <rect class=\"rest\" width=\"{BAR}\" height=\"12\" rx=\"2\"/>\
+         <rect class=\"{}\" width=\"{copied}\" height=\"12\" rx=\"2\"/></svg>",
+        disk.word()
+    )
+}
+
 fn chart(disks: &[&DiskStatus]) -> String {
-    let (wide, high) = (BAR + 20, disks.len() * ROW + 10);
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" width=\"{wide}\" viewBox=\"0 0 {wide} {high}\">\n\
-         <title>Data that is durable, by disk</title>\n"
-    );
-    for (row, disk) in disks.iter().enumerate() {
-        let y = row * ROW + 5;
-        let copied = match disk.data {
-            // There is nothing to copy but holes.
-            0 if disk.count(ShardState::Done) == disk.shards.len() => BAR,
-            0 => 0,
-            data => {
-                let part = u128::from(disk.copied.min(data)) * u128::from(BAR) / u128::from(data);
-                u64::try_from(part).unwrap_or(BAR)
-            }
-        };
+    let mut text = "<table>\n<tr><th>disk<th>data that is durable<th>state<th class=\"n\">copied\
+                    <th class=\"n\">of<th class=\"n\">a second<th class=\"n\">shards done<th>\n"
+        .to_owned();
+    for disk in disks {
+        let size = |bytes| format!("<td class=\"n\">{}", size_for_people(bytes));
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "<g><title>{}</title><rect class=\"rest\" x=\"10\" y=\"{y}\" width=\"{BAR}\" height=\"14\"/>\
-             <rect class=\"{}\" x=\"10\" y=\"{y}\" width=\"{copied}\" height=\"14\"/></g>",
+            "<tr><td>{}<td>{}<td>{}{}{}{}<td class=\"n\">{}/{}<td>{}",
             escaped(&shown(&disk.target)),
-            disk.word()
-        );
-    }
-    text + "</svg>\n"
-}
-
-fn table(disks: &[&DiskStatus]) -> String {
-    let mut text =
-        "<table>\n<tr><th>disk<th>state<th>copied<th>of<th>a second<th>shards done<th>\n"
-            .to_owned();
-    for disk in disks {
-        let size = |bytes| format!("<td class=\"n\">{}", size_for_people(bytes));
-        let _ = writeln!(
-            text,
-            "<tr><td>{}<td>{}{}{}{}<td class=\"n\">{}/{}<td>{}",
-            escaped(&shown(&disk.target)),
+            bar(disk),
             disk.word(),
             size(disk.copied),
             size(disk.data),
@@ -102,7 +92,7 @@ mod tests {
         assert!(page.contains("&lt;script&gt;"));
         assert!(page.contains("class=\"failed\"") && page.contains("class=\"finished\""));
         // A third of the bar.
-        assert!(page.contains("width=\"200\""));
+        assert!(page.contains("width=\"80\""));
         assert!(!page.contains("src=") && !page.contains("href="));
     }
 }
