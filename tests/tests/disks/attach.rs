@@ -6,6 +6,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use blackbox::dice::{Case, Dice, seeds};
 use blackbox::launch::{Serve, Server};
@@ -403,6 +405,30 @@ fn an_attachment_is_a_client_like_others_in_the_list_the_metrics_and_the_log() {
     let line = format!("info {} \"a\": ended: it is detached; 6 requests in ", text(&point));
     let sums = "1 KiB read, 5 KiB written, 1 errors";
     assert!(log.contains(&line) && log.contains(sums), "{log}");
+}
+
+#[test]
+fn a_paused_export_holds_up_a_write_to_its_file_until_it_is_resumed() {
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    let control = temp.join("control");
+    let serve = Serve::exports(&[("a", "memory:1M")]).option("--control").option(&control);
+    let (server, point) = attached_as(serve, &temp, "a=");
+    let file = both(&point);
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    ferry(["ctl", text(&control), "pause", "a"]).succeeded();
+    let writing = thread::spawn(move || file.write_all_at(&[2; 4096], 0).map(|()| file));
+    thread::sleep(Duration::from_millis(100));
+    assert!(!writing.is_finished());
+    ferry(["ctl", text(&control), "resume", "a"]).succeeded();
+    let file = writing.join().unwrap().unwrap();
+    let mut now = [0; 4096];
+    file.read_exact_at(&mut now, 0).unwrap();
+    assert_eq!(now, [2; 4096]);
+    drop(file);
+    assert!(server.stop().success());
 }
 
 #[test]
