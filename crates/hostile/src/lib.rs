@@ -15,6 +15,7 @@ mod client;
 mod ext2;
 mod image;
 mod mended;
+mod oci;
 mod partition;
 mod pieces;
 mod server;
@@ -47,6 +48,7 @@ pub static TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "vhost", longest: KIB, run: attach::played::run },
     FuzzTarget { name: "partition", longest: 24 * KIB, run: partition::run },
     FuzzTarget { name: "tar", longest: 24 * KIB, run: tar::run },
+    FuzzTarget { name: "oci", longest: 24 * KIB, run: oci::run },
     FuzzTarget { name: "ext2", longest: 64 * KIB, run: ext2::run },
     FuzzTarget { name: "recognise", longest: 70 * KIB, run: image::recognise },
     FuzzTarget { name: "qcow2", longest: 128 * KIB, run: |bytes| image::run("qcow2", bytes) },
