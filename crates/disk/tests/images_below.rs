@@ -11,7 +11,7 @@ use devices::{Named, OpenOptions};
 use formats::{Closed, Opening};
 use proptest::prelude::*;
 use runtime::{Context, WorkPool};
-use trial::{SIZE, TestDevice, Trims, op};
+use trial::{Op, SIZE, TestDevice, Trims, op};
 
 use crate::support::{Place, all, make};
 
@@ -161,6 +161,23 @@ proptest! {
         prop_assert!(differs.is_none(), "byte {:?}", differs);
         drop(disk);
         reopened(&place, &container, image, &context, &bytes);
+    }
+}
+
+/// Grains lie apart, and here only the second part of the range is slow to zero.
+#[test]
+fn a_fast_zero_of_which_a_part_is_done_is_not_refused() {
+    let flags = ZeroFlags { fast_only: true, ..ZeroFlags::default() };
+    let ops = [
+        Op::Write(65536, 4096, 1, false),
+        Op::Write(31144, 30712, 1, false),
+        Op::Zero(61441, 8191, flags),
+    ];
+    for image in 0..IMAGES.len() {
+        let (place, context) = (Place::new(), Context::new(WorkPool::new(1)));
+        let container = container(&place, 1, image, &context);
+        let disk = opened(&container, image, true, &context);
+        trial::run_on(&disk, &ops, Trims::AsHint).unwrap();
     }
 }
 

@@ -338,7 +338,7 @@ impl<A: Appends> Appending<A> {
     }
 
     /// Makes a range read as zeroes, where it is.
-    async fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+    async fn zero(&self, offset: u64, len: u64, mut flags: ZeroFlags) -> Result<()> {
         let (mut at, end, mut budget) = (offset, offset + len, StepBudget::default());
         while at < end {
             budget.spend(&self.disk.pool).await;
@@ -348,6 +348,8 @@ impl<A: Appends> Appending<A> {
                 Lies::At(place) => {
                     self.atlas().prepare(at, len).await?;
                     below::zero(&self.file(at)?.edge, place, len, flags).await?;
+                    // Only the first part that changes anything may refuse to be slow.
+                    flags.fast_only = false;
                 }
                 Lies::Hole | Lies::Zero(_) => {}
                 _ if self.is_zero((at, at + len)).await? => {}
