@@ -40,6 +40,8 @@ class Notebook(unittest.TestCase):
         self.addCleanup(setattr, tempfile, "tempdir", tempfile.tempdir)
         self.addCleanup(os.chdir, os.getcwd())
         tempfile.tempdir = folder.name
+        # Another test may have drawn something.
+        matplotlib.pyplot.close("all")
         pictures = plots = 0
         for cell in cells:
             source = "".join(cell["source"])
