@@ -193,6 +193,17 @@ def plain_copies(source: str, target: str) -> list[Contender]:
     ]
 
 
+# A served file, copied to a new file, by every pair.
+SERVED_TO_FILE = [
+    Contender(OURS_FILE, ours_copy("{uri}", "{target}")),
+    Contender(NBDKIT_FILE, nbdcopy("{uri}", "{target}")),
+    Contender(NBDKIT_FILE, qemu_img("-f", "raw", "-O", "raw", "{uri}", "{target}")),
+    Contender(QEMU_FILE, nbdcopy("{uri}", "{target}")),
+    Contender(QEMU_FILE, qemu_img("-f", "raw", "-O", "raw", "{uri}", "{target}")),
+    Contender(OURS_FILE, nbdcopy("{uri}", "{target}"), aside=True),
+    Contender(NBDKIT_FILE, ours_copy("{uri}", "{target}"), aside=True),
+]
+
 COPIES = [
     Work(
         "file-to-null",
@@ -213,16 +224,7 @@ COPIES = [
     Work(
         "file-to-file",
         "the same, copied to a new file in tmpfs",
-        [
-            Contender(OURS_FILE, ours_copy("{uri}", "{target}")),
-            Contender(NBDKIT_FILE, nbdcopy("{uri}", "{target}")),
-            Contender(NBDKIT_FILE, qemu_img("-f", "raw", "-O", "raw", "{uri}", "{target}")),
-            Contender(QEMU_FILE, nbdcopy("{uri}", "{target}")),
-            Contender(QEMU_FILE, qemu_img("-f", "raw", "-O", "raw", "{uri}", "{target}")),
-            Contender(OURS_FILE, nbdcopy("{uri}", "{target}"), aside=True),
-            Contender(NBDKIT_FILE, ours_copy("{uri}", "{target}"), aside=True),
-            limit("to-file", "{disk}", "{target}"),
-        ],
+        [*SERVED_TO_FILE, limit("to-file", "{disk}", "{target}")],
         lambda lab: lab.random_file(COPY_SIZE // lab.scale),
         COPY_SIZE,
         memory=COPY_SIZE,
@@ -301,15 +303,7 @@ COPIES = [
     Work(
         "teeth-served",
         "1 GiB with 100,000 extents of 4 KiB in tmpfs, served and copied to a new file there",
-        [
-            Contender(OURS_FILE, ours_copy("{uri}", "{target}")),
-            Contender(NBDKIT_FILE, nbdcopy("{uri}", "{target}")),
-            Contender(NBDKIT_FILE, qemu_img("-f", "raw", "-O", "raw", "{uri}", "{target}")),
-            Contender(QEMU_FILE, nbdcopy("{uri}", "{target}")),
-            Contender(QEMU_FILE, qemu_img("-f", "raw", "-O", "raw", "{uri}", "{target}")),
-            Contender(OURS_FILE, nbdcopy("{uri}", "{target}"), aside=True),
-            Contender(NBDKIT_FILE, ours_copy("{uri}", "{target}"), aside=True),
-        ],
+        SERVED_TO_FILE,
         lambda lab: lab.teeth("teeth", GIB // lab.scale, 100_000 // lab.scale),
         GIB,
         memory=GIB,
