@@ -8,6 +8,7 @@
 
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod attending;
 mod bitmaps;
 mod budget;
 pub mod control;

@@ -17,7 +17,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Peer, Result};
@@ -27,6 +26,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::{Value, json};
 
+use crate::attending::attend;
 use crate::bitmaps::{BitmapStatus, LiveBitmaps};
 use crate::metrics::Live;
 use crate::{Allowed, Export, Flow, ServerLog};
@@ -38,8 +38,6 @@ const CLIENTS: usize = 8;
 const LINE: usize = 64 << 10;
 /// How long a client may take for its next line, and again to read the reply.
 const WITHIN: Duration = Duration::from_secs(10);
-/// How long to wait when clients cannot be accepted (no descriptors, say).
-const TROUBLE: Duration = Duration::from_secs(1);
 
 /// An export, as the control socket knows it.
 #[derive(Clone, Debug)]
@@ -188,48 +186,18 @@ pub fn listen(path: &Path, user: Option<u32>) -> Result<Listener> {
 /// The system gives no thread.
 pub fn start(listener: Listener, exports: &LiveExports) -> Result<()> {
     let state = exports.0.clone();
-    let clients = Arc::new(AtomicUsize::new(0));
-    let wait = move || {
-        loop {
-            let stream = match listener.accept() {
-                Ok(Some(stream)) => stream,
-                Ok(None) => continue,
-                Err(_) => {
-                    std::thread::sleep(TROUBLE);
-                    continue;
-                }
-            };
-            let counted = CountedClient(clients.clone());
-            let others = clients.fetch_add(1, Ordering::Relaxed);
-            if let Some(why) = refusal(&stream, others) {
-                // It fits into an empty socket, or the client learns it by the end.
-                let _ = stream.send(line(&json!({ "error": why })).as_bytes());
-                continue;
-            }
-            let state = state.clone();
-            let client = move || {
-                let _counted = counted;
-                // Panics have been logged.
-                let _ = runtime::contained("the control socket", || {
-                    // A client that is too slow, or has gone, is left.
-                    let _ = serve(&stream, &state);
-                });
-            };
-            // Without a thread it is refused.
-            let _ = std::thread::Builder::new().name("control-client".into()).spawn(client);
+    let admits = |stream: &Stream, others| match refusal(stream, others) {
+        None => true,
+        Some(why) => {
+            // It fits into an empty socket, or the client learns it by the end.
+            let _ = stream.send(line(&json!({ "error": why })).as_bytes());
+            false
         }
     };
-    let thread = std::thread::Builder::new().name("control".into()).spawn(wait);
-    thread.map(drop).map_err(|e| Error::os("start a thread", e))
-}
-
-/// A client that is counted, until dropped.
-struct CountedClient(Arc<AtomicUsize>);
-
-impl Drop for CountedClient {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    attend(listener, "control", admits, move |stream| {
+        // A client that is too slow, or has gone, is left.
+        let _ = serve(&stream, &state);
+    })
 }
 
 /// Why a client is not answered.

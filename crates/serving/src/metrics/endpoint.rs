@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, header};
 use net::{Family, Listener, Received, Stream, Until};
 
+use crate::attending::attend;
+
 /// Readers at a time.
 const READERS: usize = 4;
 /// Bytes of a request, at most.
 const REQUEST: usize = 8 << 10;
 /// How long a request and its answer may take together.
 const WITHIN: Duration = Duration::from_secs(5);
-/// How long to wait when readers cannot be accepted (no descriptors, say).
-const TROUBLE: Duration = Duration::from_secs(1);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The text for each reader.
@@ -61,42 +61,8 @@ pub fn listen(text: &str) -> Result<Vec<Listener>> {
 /// # Errors
 /// The system gives no thread.
 pub fn start(listener: Listener, tell: impl Fn() -> String + Send + Sync + 'static) -> Result<()> {
-    let (tell, readers): (Tell, _) = (Arc::new(tell), Arc::new(AtomicUsize::new(0)));
-    let wait = move || {
-        loop {
-            let stream = match listener.accept() {
-                Ok(Some(stream)) => stream,
-                Ok(None) => continue,
-                Err(_) => {
-                    std::thread::sleep(TROUBLE);
-                    continue;
-                }
-            };
-            let counted = CountedReader(readers.clone());
-            if readers.fetch_add(1, Ordering::Relaxed) >= READERS {
-                continue;
-            }
-            let tell = tell.clone();
-            let reader = move || {
-                let _counted = counted;
-                // Panics have been logged.
-                let _ = runtime::contained("a reader of the metrics", || serve(stream, &tell));
-            };
-            // Without a thread it is refused.
-            let _ = std::thread::Builder::new().name("metrics-reader".into()).spawn(reader);
-        }
-    };
-    let thread = std::thread::Builder::new().name("metrics".into()).spawn(wait);
-    thread.map(drop).map_err(|e| Error::os("start a thread", e))
-}
-
-/// A reader that is counted, until dropped.
-struct CountedReader(Arc<AtomicUsize>);
-
-impl Drop for CountedReader {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    let tell: Tell = Arc::new(tell);
+    attend(listener, "metrics", |_, others| others < READERS, move |stream| serve(stream, &tell))
 }
 
 fn serve(stream: Stream, tell: &Tell) {
