@@ -5,6 +5,7 @@
 //! coverage without overlap, DONE exactly once, known error values, short error messages.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use crate::haggle::Export;
 use crate::nbd::{
@@ -12,6 +13,7 @@ use crate::nbd::{
     tflag,
 };
 use crate::socket::Socket;
+use crate::temp::pattern;
 use crate::{index, length};
 
 /// What was negotiated for replies.
@@ -307,6 +309,19 @@ impl Session {
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let error = self.error_of(&Request::write(offset, data));
         assert_eq!(error, 0, "WRITE {} bytes at {offset}", data.len());
+    }
+
+    /// Writes a block of 4 KiB and reads it again, with other bytes each time, until `is_over`:
+    /// what a client notices while something beside it changes. Counts in `requests`.
+    pub fn verify(&mut self, block: u64, is_over: &AtomicBool, requests: &AtomicU64) {
+        let mut round = 0;
+        while !is_over.load(SeqCst) {
+            round += 1;
+            let wanted = pattern(round * 4096, 4096);
+            self.write(block * 4096, &wanted);
+            assert!(self.read(block * 4096, 4096).unwrap() == wanted, "block {block}, {round}");
+            requests.fetch_add(2, SeqCst);
+        }
     }
 
     /// FLUSH; panics when it fails.

@@ -49,15 +49,7 @@ fn clients_read_and_write_what_they_have_while_exports_come_and_go() {
     let (is_over, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     // Each has a block of its own, whose bytes say when they were written.
     let verify = |export: &str, block: u64| {
-        let mut session = server.session(Mode::Structured, export);
-        let mut n = 0;
-        while !is_over.load(SeqCst) {
-            n += 1;
-            let wanted = pattern(n * 4096, 4096);
-            session.write(block * 4096, &wanted);
-            assert!(session.read(block * 4096, 4096).unwrap() == wanted, "{export} {n}");
-            requests.fetch_add(2, SeqCst);
-        }
+        server.session(Mode::Structured, export).verify(block, &is_over, &requests);
     };
     let disks = [temp.sparse_file("a", MIB), temp.sparse_file("b", MIB)];
     std::thread::scope(|scope| {

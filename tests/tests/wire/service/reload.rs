@@ -157,15 +157,7 @@ fn clients_read_and_write_what_they_have_while_reloads_change_what_is_served() {
     let (is_over, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     // Each has a block of its own, whose bytes say when they were written.
     let verify = |export: &str, block: u64| {
-        let mut session = service.haggle().session(Mode::Structured, export);
-        let mut n = 0;
-        while !is_over.load(SeqCst) {
-            n += 1;
-            let wanted = pattern(n * 4096, 4096);
-            session.write(block * 4096, &wanted);
-            assert!(session.read(block * 4096, 4096).unwrap() == wanted, "{export} {n}");
-            requests.fetch_add(2, SeqCst);
-        }
+        service.haggle().session(Mode::Structured, export).verify(block, &is_over, &requests);
     };
     std::thread::scope(|scope| {
         for block in 0..2 {
