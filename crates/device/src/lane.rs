@@ -8,10 +8,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use runtime::{Bell, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{Done, Edge, Error, Operation, Outcome, Result};
+use crate::{Done, Edge, Error, ErrorKind, Fault, Operation, Outcome, Result};
 
 /// What a lane waits for on its descriptor.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -186,6 +188,34 @@ impl EdgeLane {
     pub fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, Interest)> {
         let own = self.own.as_ref().and_then(|lane| lane.waits_on());
         own.into_iter().chain(self.bell())
+    }
+
+    /// Sleeps until one of these lanes can go on, or `at_most` this long.
+    ///
+    /// # Errors
+    /// The system's, and that none of them waits for anything: it would sleep for nothing.
+    pub fn wait<'a>(lanes: impl IntoIterator<Item = &'a Self>, at_most: Duration) -> Result<()> {
+        let ends = lanes.into_iter().flat_map(Self::waits_on);
+        let mut fds: Vec<_> = ends
+            .map(|(fd, interest)| {
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, interest.read);
+                flags.set(PollFlags::OUT, interest.write);
+                PollFd::from_borrowed_fd(fd, flags)
+            })
+            .collect();
+        if fds.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Io,
+                Fault::Us,
+                "wait for lanes that wait for nothing",
+            ));
+        }
+        let at_most = Timespec::try_from(at_most).map_err(|_| Error::invalid("a wait too long"))?;
+        match poll(&mut fds, Some(&at_most)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(Error::os("wait for the devices", e)),
+        }
     }
 
     fn bell(&self) -> Option<(BorrowedFd<'_>, Interest)> {

@@ -11,7 +11,6 @@ use device::{
     Buffer, BufferPool, Completed, Edge, EdgeLane, Error, ErrorKind, Fault, Operation, Slice,
 };
 use runtime::{SPREAD_STEP, TimeBuckets, spread_bits, to_usize};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::order::PlaceOrder;
 
@@ -20,7 +19,7 @@ pub(super) const TIMES: TimeBuckets = TimeBuckets { first: 10, last: 38, bits: 4
 /// How often a lane is asked before its thread sleeps: a sleep and a wake-up cost more.
 const LOOKS: u32 = 64;
 /// How long it sleeps at most, before it looks whether another one has failed.
-const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const SLEEP: Duration = Duration::from_millis(100);
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -260,7 +259,7 @@ impl Worker {
             idle = if moved { 0 } else { idle + 1 };
             if idle > LOOKS {
                 idle = 0;
-                wait(&lines)?;
+                EdgeLane::wait(lines.iter().map(|line| &line.lane), SLEEP)?;
             } else if idle > 0 {
                 std::thread::yield_now();
             }
@@ -315,23 +314,6 @@ impl Worker {
         }
         line.free.push(slot);
         Ok(())
-    }
-}
-
-/// Sleeps until one of the connections can go on, or for a while.
-fn wait(lines: &[Line]) -> Result<(), Error> {
-    let ends = lines.iter().flat_map(|line| line.lane.waits_on());
-    let mut fds: Vec<_> = ends
-        .map(|(fd, interest)| {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, interest.read);
-            flags.set(PollFlags::OUT, interest.write);
-            PollFd::from_borrowed_fd(fd, flags)
-        })
-        .collect();
-    match poll(&mut fds, Some(&SLEEP)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(e) => Err(Error::os("wait for the disk", e)),
     }
 }
 

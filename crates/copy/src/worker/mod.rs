@@ -17,7 +17,6 @@ use device::{
     Buffer, BufferPool, Completed, EdgeLane, Error, ErrorKind, Operation, Outcome, Place, Result,
     Slice, ZeroRuns,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::answer::{confused, read_outcome};
 use crate::depth::Lead;
@@ -591,23 +590,7 @@ impl Worker {
 
     /// Waits until one of the ends can go on, or it is time to check whether to stop.
     fn wait(&self) -> Result<()> {
-        let ends = self.source.waits_on().chain(self.target.waits_on());
-        let mut fds: Vec<_> = ends
-            .map(|(fd, interest)| {
-                let mut flags = PollFlags::empty();
-                flags.set(PollFlags::IN, interest.read);
-                flags.set(PollFlags::OUT, interest.write);
-                PollFd::from_borrowed_fd(fd, flags)
-            })
-            .collect();
-        if fds.is_empty() {
-            return Err(confused("lane that waits for nothing"));
-        }
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos()) };
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(e) => Err(Error::os("copy: wait for the devices", e)),
-        }
+        EdgeLane::wait([&self.source, &self.target], LOOK)
     }
 }
 
