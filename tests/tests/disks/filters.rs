@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use blackbox::examples::{blocks, shell};
+use blackbox::examples::{blocks, examples, shell};
 use blackbox::peers::peer;
 use blackbox::run::{ours, run};
 use blackbox::temp::TempDir;
@@ -54,14 +54,11 @@ fn the_examples_of_all_filters_work_as_printed() {
     }
     for word in words() {
         let page = std::fs::read_to_string(pages().join(format!("{word}.md"))).expect(&word);
-        let blocks = blocks(&page);
-        for (i, (_, script)) in blocks.iter().enumerate().filter(|(_, b)| b.0 == "sh") {
+        for example in examples(&page) {
             let temp = TempDir::new();
-            let outcome = run(&mut shell(temp.path(), script));
+            let outcome = run(&mut shell(temp.path(), &example.script));
             let printed = outcome.succeeded();
-            if let Some((_, text)) = blocks.get(i + 1).filter(|(kind, _)| kind == "text") {
-                assert_eq!(printed, text, "{word}: {script}");
-            }
+            assert!(example.shows(printed), "{word}: {}{printed}", example.script);
         }
     }
 }
