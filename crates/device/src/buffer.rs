@@ -13,7 +13,9 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use runtime::Mutex;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+#[cfg(target_os = "linux")]
+use rustix::mm::{Advice, madvise};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 const ALIGN: usize = 4096;
 /// Buffers up to this capacity have one of a few, 4 KiB, 8 KiB … 128 KiB; larger ones are mapped,
@@ -124,6 +126,7 @@ fn allocate(capacity: usize) -> NonNull<u8> {
     };
     // Page by page, also where the system likes huge ones. A hint: without it, it is merely larger.
     // SAFETY: the range is the mapping just made, and the advice changes no content.
+    #[cfg(target_os = "linux")]
     let _ = unsafe { madvise(memory, capacity, Advice::LinuxNoHugepage) };
     NonNull::new(memory.cast()).unwrap_or_else(|| handle_alloc_error(layout))
 }
@@ -145,6 +148,7 @@ fn allocate_huge(capacity: usize) -> NonNull<u8> {
         let _ = if before > 0 { munmap(memory, before) } else { Ok(()) };
         let _ = if before < HUGE { munmap(behind.cast(), HUGE - before) } else { Ok(()) };
         // A hint.
+        #[cfg(target_os = "linux")]
         let _ = madvise(start.cast(), capacity, Advice::LinuxHugepage);
     }
     NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout(capacity)))

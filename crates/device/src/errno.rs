@@ -1,20 +1,34 @@
-//! Error kinds and the numbers of Linux, which NBD borrows: the one table, both ways.
+//! Error kinds and their numbers, both ways: those of Linux, which NBD borrows on every system, and
+//! those of the system that we run on.
 
 use crate::{ErrorClass, ErrorKind, Fault};
 
+/// The numbers of Linux, whatever the system.
+mod linux {
+    pub(super) const EPERM: i32 = 1;
+    pub(super) const EIO: i32 = 5;
+    pub(super) const ENOMEM: i32 = 12;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const ENOSPC: i32 = 28;
+    pub(super) const EROFS: i32 = 30;
+    pub(super) const EOVERFLOW: i32 = 75;
+    pub(super) const ENOTSUP: i32 = 95;
+    pub(super) const ESHUTDOWN: i32 = 108;
+}
+
 impl ErrorKind {
-    /// The number and the name that say it best without more context.
+    /// The number (Linux's) and the name that say it best without more context.
     #[must_use]
     pub fn errno(self) -> (i32, &'static str) {
         match self {
-            Self::Denied | Self::NeedsKey | Self::PermissionDenied => (libc::EPERM, "EPERM"),
-            Self::InvalidInput | Self::OutOfBounds | Self::Unsupported => (libc::EINVAL, "EINVAL"),
-            Self::NoMemory => (libc::ENOMEM, "ENOMEM"),
-            Self::NoSpace => (libc::ENOSPC, "ENOSPC"),
+            Self::Denied | Self::NeedsKey | Self::PermissionDenied => (linux::EPERM, "EPERM"),
+            Self::InvalidInput | Self::OutOfBounds | Self::Unsupported => (linux::EINVAL, "EINVAL"),
+            Self::NoMemory => (linux::ENOMEM, "ENOMEM"),
+            Self::NoSpace => (linux::ENOSPC, "ENOSPC"),
             // Of all kinds, only this one allows the caller to do something else instead.
-            Self::NotFast => (libc::ENOTSUP, "ENOTSUP"),
-            Self::ReadOnly => (libc::EROFS, "EROFS"),
-            Self::Shutdown => (libc::ESHUTDOWN, "ESHUTDOWN"),
+            Self::NotFast => (linux::ENOTSUP, "ENOTSUP"),
+            Self::ReadOnly => (linux::EROFS, "EROFS"),
+            Self::Shutdown => (linux::ESHUTDOWN, "ESHUTDOWN"),
             Self::Cancelled
             | Self::Changed
             | Self::Corrupt
@@ -26,11 +40,23 @@ impl ErrorKind {
             | Self::Mismatch
             | Self::NotFound
             | Self::Protocol
-            | Self::TimedOut => (libc::EIO, "EIO"),
+            | Self::TimedOut => (linux::EIO, "EIO"),
         }
     }
 
-    /// The kind of a number that a system call failed with, or that a peer sent.
+    /// The kind of a number that an NBD peer sent, which is Linux's.
+    #[must_use]
+    pub fn from_peers_errno(number: i32) -> Self {
+        match number {
+            linux::EOVERFLOW => Self::Limit,
+            linux::ENOTSUP => Self::Unsupported,
+            linux::ESHUTDOWN => Self::Shutdown,
+            // The others have one number everywhere.
+            number => Self::from_errno(number),
+        }
+    }
+
+    /// The kind of a number that a system call failed with.
     #[must_use]
     pub fn from_errno(number: i32) -> Self {
         match number {
@@ -47,6 +73,8 @@ impl ErrorKind {
             libc::EROFS => Self::ReadOnly,
             libc::ESHUTDOWN => Self::Shutdown,
             libc::ETIMEDOUT => Self::TimedOut,
+            // On Linux the number of EOPNOTSUPP.
+            number if number == libc::ENOTSUP => Self::Unsupported,
             _ => Self::Io,
         }
     }
@@ -105,7 +133,15 @@ mod tests {
             // Not "unsupported", which would allow the caller to write instead.
             (ErrorKind::Unsupported, ErrorKind::InvalidInput),
         ] {
-            assert_eq!(ErrorKind::from_errno(kind.errno().0), heard, "{kind:?}");
+            assert_eq!(ErrorKind::from_peers_errno(kind.errno().0), heard, "{kind:?}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_a_peer_sends_are_the_numbers_of_linux() {
+        for number in 0..200 {
+            assert_eq!(ErrorKind::from_peers_errno(number), ErrorKind::from_errno(number));
         }
     }
 }

@@ -12,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 use zeroize::Zeroizing;
 
+use crate::ErrorKind;
+
 /// The number that the kernel has given a key: 1 or more.
 pub type Serial = i32;
 
@@ -43,6 +45,18 @@ pub(crate) fn read(serial: Serial) -> io::Result<Zeroizing<Vec<u8>>> {
         Some(Err(number)) => Err(io::Error::from_raw_os_error(number.unwrap_or(libc::EIO))),
         None => call(serial),
     }
+}
+
+/// Why a key could not be read, where more can be said than the system does.
+pub(crate) fn why(error: &io::Error) -> Option<(ErrorKind, &'static str)> {
+    Some(match error.raw_os_error()? {
+        libc::ENOKEY => (ErrorKind::NotFound, "there is no such key"),
+        libc::EKEYEXPIRED => (ErrorKind::NotFound, "it has expired"),
+        libc::EKEYREVOKED => (ErrorKind::NotFound, "it was revoked"),
+        libc::EACCES => (ErrorKind::PermissionDenied, "it lets us not read it"),
+        libc::ENOSYS => (ErrorKind::Unsupported, "this kernel has no keyrings"),
+        _ => return None,
+    })
 }
 
 fn call(serial: Serial) -> io::Result<Zeroizing<Vec<u8>>> {

@@ -19,6 +19,7 @@ mod errno;
 mod error;
 mod extent;
 mod filter;
+#[cfg_attr(not(target_os = "linux"), path = "keyring/absent.rs")]
 mod keyring;
 mod lane;
 pub mod losses;
@@ -32,6 +33,7 @@ mod param;
 mod part;
 mod paths;
 mod reach;
+#[cfg_attr(not(target_os = "linux"), path = "residency/absent.rs")]
 pub mod residency;
 mod samples;
 pub mod secret;

@@ -121,13 +121,8 @@ pub fn of_key(number: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
 /// Why a key could not be read.
 fn unread(error: std::io::Error, key: &str, number: &str) -> Error {
     let action = format!("read {key}= from the kernel's keyring");
-    let (kind, why) = match error.raw_os_error() {
-        Some(libc::ENOKEY) => (ErrorKind::NotFound, "there is no such key"),
-        Some(libc::EKEYEXPIRED) => (ErrorKind::NotFound, "it has expired"),
-        Some(libc::EKEYREVOKED) => (ErrorKind::NotFound, "it was revoked"),
-        Some(libc::EACCES) => (ErrorKind::PermissionDenied, "it lets us not read it"),
-        Some(libc::ENOSYS) => (ErrorKind::Unsupported, "this kernel has no keyrings"),
-        _ => return Error::os(action, error).on(number),
+    let Some((kind, why)) = keyring::why(&error) else {
+        return Error::os(action, error).on(number);
     };
     Error::new(kind, Fault::User, format!("{action}: {why}")).on(number)
 }

@@ -12,6 +12,7 @@ use device::Credentials;
 
 /// The process that connected, or was connected to, and its user and group then. `None` if it is
 /// not a Unix socket.
+#[cfg(target_os = "linux")]
 pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<Credentials> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
@@ -29,6 +30,31 @@ pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<Credentials> {
     let whole = usize::try_from(len) == Ok(size_of::<libc::ucred>());
     let known = done == 0 && whole && peer.uid != u32::MAX;
     known.then(|| Credentials { pid: peer.pid.unsigned_abs(), uid: peer.uid, gid: peer.gid })
+}
+
+/// The same where the system tells the user and the process by two calls.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<Credentials> {
+    let (mut uid, mut gid) = (u32::MAX, u32::MAX);
+    // SAFETY: the descriptor is open, and the system writes one number to each place.
+    let done = unsafe { libc::getpeereid(socket.as_raw_fd(), &raw mut uid, &raw mut gid) };
+    if done != 0 || uid == u32::MAX {
+        return None;
+    }
+    let mut pid: libc::pid_t = 0;
+    let mut len = libc::socklen_t::try_from(size_of::<libc::pid_t>()).ok()?;
+    // SAFETY: the descriptor is open, and the system writes no more than `len` bytes, which `pid`
+    // has. Where it fails the number stays 0: a process that we cannot see.
+    unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_LOCAL,
+            libc::LOCAL_PEERPID,
+            (&raw mut pid).cast(),
+            &raw mut len,
+        )
+    };
+    Some(Credentials { pid: pid.unsigned_abs(), uid, gid })
 }
 
 #[cfg(test)]

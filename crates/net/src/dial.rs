@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use device::{Error, ErrorKind, Fault, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, sockopt};
 
-use crate::{Stream, vsock};
+use crate::{Stream, socket, vsock};
 
 /// How soon a Unix socket is dialled again whose queue of arrivals is full.
 const BUSY: Duration = Duration::from_millis(10);
@@ -104,7 +104,7 @@ impl Stream {
     /// # Errors
     /// There is no listener.
     pub fn dial_abstract(name: &[u8], until: Until) -> Result<Self> {
-        let address = SocketAddrUnix::new_abstract_name(name);
+        let address = socket::abstract_name(name);
         dial_unix(&address.map_err(|e| Error::os("connect", e))?, until)
     }
 
@@ -161,8 +161,7 @@ fn look_up(host: &str, port: u16, until: Until) -> Result<Vec<SocketAddr>> {
 /// A blocking connect would wait for ever for a listener that accepts no connection.
 fn dial_unix(address: &SocketAddrUnix, until: Until) -> Result<Stream> {
     let say = |e: Errno| Error::os("connect", e);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(say)?;
+    let socket = socket::nonblocking(AddressFamily::UNIX).map_err(say)?;
     loop {
         match rustix::net::connect(&socket, address) {
             Ok(()) => return Ok(Stream::ready(socket)),

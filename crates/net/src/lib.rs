@@ -9,15 +9,18 @@
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod credentials;
+#[cfg_attr(not(target_os = "linux"), path = "delivery/absent.rs")]
 mod delivery;
 mod dial;
 mod handed;
 mod listen;
 mod outgoing;
 mod peer;
+mod socket;
 mod socket_name;
 mod stream;
 pub mod tls;
+#[cfg_attr(not(target_os = "linux"), path = "vsock/absent.rs")]
 mod vsock;
 
 pub use dial::Until;

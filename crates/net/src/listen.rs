@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 
 use device::{Error, ErrorKind, Fault, Result};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
 
 use crate::socket_name::{SocketName, SocketRights};
-use crate::{Stream, vsock};
+use crate::{Stream, socket, vsock};
 
 /// First descriptor of socket activation (sd_listen_fds(3)).
 const FIRST_ACTIVATED: RawFd = 3;
@@ -214,7 +213,7 @@ impl Listener {
         // SAFETY: LISTEN_PID names this process, so systemd gave the descriptor to us, and
         // `activated` is called once, before anything else owns descriptors.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let listens = rustix::net::sockopt::socket_acceptconn(&fd).map_err(|e| say(e.into()))?;
+        let listens = socket::is_listening(&fd).map_err(|e| say(e.into()))?;
         if !listens {
             return Err(Error::invalid(
                 "socket activation: the descriptor is not a listening socket",
@@ -250,8 +249,7 @@ impl Listener {
     /// There are no descriptors left, most likely. Clients go on waiting.
     pub fn accept(&self) -> rustix::io::Result<Option<Stream>> {
         loop {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            return match accept_with(&self.fd, flags) {
+            return match socket::accept(&self.fd) {
                 Ok(socket) => Ok(Some(Stream::ready(socket))),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => Ok(None),
@@ -284,9 +282,8 @@ fn refused(e: std::io::Error, port: u16) -> Error {
 
 /// All IPv6 addresses, without IPv4 addresses mapped into IPv6.
 fn only_ipv6(port: u16) -> std::io::Result<TcpListener> {
-    use rustix::net::{AddressFamily, SocketType, bind, listen, socket_with, sockopt};
-    let kind = SocketType::STREAM;
-    let socket = socket_with(AddressFamily::INET6, kind, SocketFlags::CLOEXEC, None)?;
+    use rustix::net::{AddressFamily, bind, listen, sockopt};
+    let socket = socket::blocking(AddressFamily::INET6)?;
     sockopt::set_ipv6_v6only(&socket, true)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;

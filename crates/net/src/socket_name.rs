@@ -4,9 +4,8 @@
 //! start together one gets it: they take turns ([`programs::names::take_turn`]). Our socket file is
 //! removed when this is dropped, but only if it is still ours.
 
-use std::fs::Permissions;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +13,10 @@ use std::time::{Duration, Instant};
 
 use device::{Error, ErrorKind, Fault, Result};
 use programs::names::{self, OwnSocket, SocketTurn};
-use rustix::fs::{AtFlags, chownat};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
-};
-use rustix::process::{Gid, Uid};
+use rustix::net::{AddressFamily, SocketAddrUnix, bind, connect, listen};
+
+use crate::socket;
 
 /// How long another server may take to start.
 const TURN: Duration = Duration::from_secs(10);
@@ -68,21 +65,6 @@ pub struct SocketRights {
     pub group: Option<u32>,
 }
 
-impl SocketRights {
-    /// Sets them on an open file (`O_PATH`).
-    fn apply(&self, file: &OwnedFd) -> std::io::Result<()> {
-        if self.user.is_some() || self.group.is_some() {
-            let (user, group) = (self.user.map(Uid::from_raw), self.group.map(Gid::from_raw));
-            chownat(file, "", user, group, AtFlags::EMPTY_PATH)?;
-        }
-        let Some(mode) = self.mode else { return Ok(()) };
-        // By the file and not by its name, which may be another file's by now; there is no other
-        // call for that.
-        let file = format!("/proc/self/fd/{}", file.as_raw_fd());
-        std::fs::set_permissions(file, Permissions::from_mode(mode))
-    }
-}
-
 impl SocketName {
     /// Listens at `path`, whose file has these rights before a client can connect.
     ///
@@ -104,14 +86,12 @@ impl SocketName {
         remove_stale(path)?;
         // By the name that was given: a longer one may be too long.
         let address = SocketAddrUnix::new(path).map_err(|e| say(e.into()))?;
-        let listener =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(|e| say(e.into()))?;
+        let listener = socket::blocking(AddressFamily::UNIX).map_err(|e| say(e.into()))?;
         bind(&listener, &address).map_err(|e| say(e.into()))?;
         let own = OwnSocket::bound(&absolute).map_err(say)?;
         // From here on it is removed if something fails.
         let name = Self(Arc::new(SocketFile { own, directory }));
-        rights.apply(name.0.own.file()).map_err(|e| {
+        name.0.own.set_rights(rights.mode, rights.user, rights.group).map_err(|e| {
             Error::os("set the mode and the owner of the socket", e).on(path.display())
         })?;
         listen(&listener, BACKLOG).map_err(|e| say(e.into()))?;
@@ -225,8 +205,7 @@ fn remove_stale(path: &Path) -> Result<()> {
 }
 
 fn listens(path: &Path) -> rustix::io::Result<()> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = socket::nonblocking(AddressFamily::UNIX)?;
     connect(&socket, &SocketAddrUnix::new(path)?)
 }
 

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use device::{Error, Identity, Peer, Place, Window};
 use rustix::io::{Errno, Result, ioctl_fionbio, ioctl_fionread, readv};
-use rustix::net::sockopt::{self, socket_domain};
+use rustix::net::sockopt;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketType, recv, send,
     sendmsg, shutdown,
 };
 
+use crate::socket;
 use crate::tls::TlsSession;
 
 /// How many pieces are gathered at most.
@@ -96,6 +97,7 @@ impl Stream {
 
     /// Takes one that is known to be connected and nonblocking.
     pub(crate) fn ready(socket: OwnedFd) -> Self {
+        socket::without_signal(&socket);
         Self { socket, tls: OnceLock::new() }
     }
 
@@ -151,7 +153,7 @@ impl Stream {
 
     /// Applies the tuning.
     pub fn tune(&self, tuning: Tuning) {
-        if socket_domain(self) == Ok(AddressFamily::UNIX) {
+        if socket::family(self) == Ok(AddressFamily::UNIX) {
             if tuning.send_buffer {
                 let _ = sockopt::set_socket_send_buffer_size(self, SOCKET_BUFFER);
             }
@@ -169,7 +171,7 @@ impl Stream {
         let _ = sockopt::set_tcp_keepcnt(self, count);
         if let Some(patience) = tuning.patience {
             let millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-            let _ = sockopt::set_tcp_user_timeout(self, millis);
+            let _ = socket::set_tcp_user_timeout(self, millis);
         }
     }
 
@@ -250,9 +252,9 @@ impl Stream {
             skip = 0;
             taken += 1;
         }
-        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let mut flags = socket::NO_SIGNAL | SendFlags::DONTWAIT;
         if count > taken {
-            flags |= SendFlags::MORE;
+            flags |= socket::MORE;
         }
         match slices.get(..taken) {
             Some([one]) => sent(|| send(self, one, flags)),
@@ -273,7 +275,7 @@ impl Stream {
         let want = usize::try_from(len).unwrap_or(usize::MAX);
         loop {
             let mut offset = place.offset() + skip;
-            return match rustix::fs::sendfile(self, place.fd(), Some(&mut offset), want) {
+            return match socket::sendfile(self, place.fd(), Some(&mut offset), want) {
                 Ok(0) => Ok(Sent::Short),
                 Ok(n) => Ok(Sent::Bytes(n as u64)),
                 Err(Errno::INTR) => continue,

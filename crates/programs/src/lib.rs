@@ -9,12 +9,17 @@
 //! The same helper makes, replaces and removes files ([`names`]), of names that were granted to it
 //! then.
 //!
+//! Only Linux has the helper, as it has the sandbox; elsewhere [`hand_over`] is an error, and all is
+//! done here.
+//!
 //! This crate has no policy: devices, filters and verbs decide which programs and names there are.
 
+#[cfg_attr(not(target_os = "linux"), path = "helper/absent.rs")]
 mod helper;
 pub mod names;
 mod program;
 mod running;
+mod system;
 
 pub use helper::hand_over;
 pub use names::Grant;

@@ -7,6 +7,7 @@
 //! not granted is left to the system, which refuses it in a sandbox.
 
 pub(crate) mod direct;
+mod own_socket;
 mod turn;
 
 use std::io;
@@ -14,12 +15,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf, absolute};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, OFlags, fstat};
+#[cfg(target_os = "linux")]
+use rustix::fs::{Mode, openat};
 use rustix::io::Errno;
 
 use crate::helper::{self, Helper};
+use crate::system;
 pub use direct::PRIVATE_SOCKET;
 pub(crate) use direct::{At, Numbers};
+pub use own_socket::OwnSocket;
 pub(crate) use turn::HeldTurn;
 pub use turn::SocketTurn;
 
@@ -40,6 +45,7 @@ pub enum Grant {
 }
 
 impl Grant {
+    #[cfg(target_os = "linux")]
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::File(path) | Self::Reading(path) | Self::Socket(path) => path,
@@ -140,9 +146,10 @@ pub fn own(path: &Path) {
 }
 
 /// Those that were told before, open (`O_PATH`).
+#[cfg(target_os = "linux")]
 pub(crate) fn owned() -> Vec<OwnedFd> {
     let paths = std::mem::take(&mut *OWN.lock().unwrap_or_else(PoisonError::into_inner));
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = system::ONLY_KNOWN | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     paths.iter().filter_map(|path| openat(CWD, path, flags, Mode::empty()).ok()).collect()
 }
 
@@ -228,8 +235,7 @@ pub fn remove(path: &Path, numbers: (u64, u64)) -> io::Result<()> {
 
 /// The device and inode number of an open file.
 pub fn numbers(fd: impl AsFd) -> io::Result<(u64, u64)> {
-    let stat = fstat(fd)?;
-    Ok((stat.st_dev, stat.st_ino))
+    Ok(system::numbers(&fstat(fd)?))
 }
 
 /// Makes the name of a file durable.
@@ -253,40 +259,6 @@ pub fn take_turn(path: &Path) -> io::Result<Option<SocketTurn>> {
         Ok(()) => Ok(Some(SocketTurn::of_helper(index))),
         Err(e) if Errno::from_io_error(&e) == Some(Errno::NOLCK) => Ok(None),
         Err(e) => Err(e),
-    }
-}
-
-/// A socket that was bound here, by its name. While this lives no other file has its numbers.
-#[derive(Debug)]
-pub struct OwnSocket {
-    path: PathBuf,
-    file: OwnedFd,
-}
-
-impl OwnSocket {
-    /// The socket that was just bound at `path`, absolute.
-    pub fn bound(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(CWD, path, flags, Mode::empty())?;
-        Ok(Self { path: path.to_owned(), file })
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The socket's file (`O_PATH`).
-    #[must_use]
-    pub fn file(&self) -> &OwnedFd {
-        &self.file
-    }
-
-    /// Removes the name if it is still this socket's.
-    pub fn remove(&self) {
-        // Another program may have removed it, or taken the name; then it is not removed.
-        let _ = numbers(&self.file).and_then(|numbers| remove(&self.path, numbers));
     }
 }
 

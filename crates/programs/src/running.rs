@@ -1,26 +1,22 @@
 //! A program that runs, or has ended.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, kill_process, kill_process_group, pidfd_open,
-    pidfd_send_signal, waitpid,
-};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
 use crate::helper;
+use crate::system::ChildHandle;
 
 /// A child of this process, however it was started. The code that started it waits for it: dropping
 /// this does neither wait nor end it.
 #[derive(Debug)]
 pub struct Running {
     pid: Pid,
-    process: OwnedFd,
+    process: ChildHandle,
     /// How it ended, once that was asked for.
     status: Mutex<Option<ExitStatus>>,
 }
@@ -32,7 +28,7 @@ impl Running {
 
     /// `pid` is a child that has not been waited for.
     pub(crate) fn of(pid: Pid) -> io::Result<Self> {
-        match pidfd_open(pid, PidfdFlags::empty()) {
+        match ChildHandle::of(pid) {
             Ok(process) => Ok(Self { pid, process, status: Mutex::new(None) }),
             Err(e) => {
                 // Without one it could not be told to end. It has hardly begun, and the number is
@@ -69,8 +65,8 @@ impl Running {
     /// Waits until it has ended. Signals can be sent meanwhile.
     pub fn wait(&self) -> io::Result<ExitStatus> {
         loop {
-            match poll(&mut [PollFd::new(&self.process, PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
+            match self.process.ended() {
+                Ok(()) | Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
             if let Some(status) = self.try_wait()? {
@@ -87,7 +83,7 @@ impl Running {
         match helper::asked() {
             // A sandbox keeps signals inside.
             Some(helper) => helper.signal(self.pid, signal),
-            None => Ok(pidfd_send_signal(&self.process, signal)?),
+            None => Ok(self.process.signal(signal)?),
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn reply(command: Command, e: ReplyError) -> Error {
         ReplyError::Remote(e) => match e.code {
             // It does not allow a fallback, except where it was expected.
             ErrorCode::ENOTSUP => ErrorKind::Io,
-            code => ErrorKind::from_errno(code.to_errno()),
+            code => ErrorKind::from_peers_errno(code.to_errno()),
         },
     };
     Error::new(kind, Fault::Peer, command.name()).with_source(e)

@@ -9,20 +9,19 @@
 //! we gave up wait here until the peer has closed its side: before that it may still execute them.
 
 use runtime::{Mutex, MutexGuard, Timers};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use device::{Completed, Done, Error, Operation, Outcome, Result};
+use device::{Completed, Done, Error, Interest, Operation, Outcome, Result};
 use net::{Received, Stream};
-use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::Shared;
 use super::care::Keep;
-use super::inbox::{self, Inbox};
+use super::inbox::Inbox;
 use super::order::{Lost, Submission, Whose, tell};
+use super::ready::{BOTH, RECEIVE, ReadySet};
 use super::silence::Silence;
 use crate::channel::{Channel, Ended, Ending};
 use crate::reach::ReadyConnection;
@@ -67,10 +66,10 @@ struct Inner {
     lanes: u64,
     /// Operations in flight that are not the lane's.
     others: usize,
-    /// The reactor's epoll instance and the token there, once it runs.
-    reactor: Option<(Arc<OwnedFd>, u64)>,
+    /// The reactor's set and the token there, once it runs.
+    reactor: Option<(Arc<ReadySet>, u64)>,
     /// The events that the reactor waits for.
-    watched: Option<epoll::EventFlags>,
+    watched: Option<Interest>,
     /// What is known of the server's silence, if it has a limit.
     silence: Option<Silence>,
     /// How often bytes were sent or received.
@@ -88,7 +87,7 @@ struct LaneSide {
     id: u64,
     inbox: Arc<Inbox>,
     /// The events that its thread waits for.
-    watched: Option<epoll::EventFlags>,
+    watched: Option<Interest>,
 }
 
 runtime::debug_as!(SharedConnection, |it| "SharedConnection({})", it.name);
@@ -179,10 +178,10 @@ impl SharedConnection {
     }
 
     /// Lets the reactor watch the socket from now on, if it does not yet.
-    pub(crate) fn watch(&self, epoll: Arc<OwnedFd>, token: u64) -> Result<()> {
+    pub(crate) fn watch(&self, set: Arc<ReadySet>, token: u64) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.reactor.is_none() {
-            inner.reactor = Some((epoll, token));
+            inner.reactor = Some((set, token));
         }
         self.update_reactor(&mut inner)
     }
@@ -266,7 +265,7 @@ impl SharedConnection {
         if inner.lane.is_some() || inner.channel.is_over() {
             return Ok(None);
         }
-        let watched = Some(epoll::EventFlags::IN);
+        let watched = Some(RECEIVE);
         let watch = inbox.watch(&*self.stream, None, watched);
         watch.map_err(|e| Error::os("make a lane", e))?;
         inner.lanes += 1;
@@ -325,10 +324,7 @@ impl SharedConnection {
     /// Prepares the lane's descriptor for waiting.
     pub(crate) fn before_wait(self: &Arc<Self>) {
         let mut inner = self.inner.lock();
-        let mut wanted = epoll::EventFlags::IN;
-        if inner.channel.wants_to_send() {
-            wanted |= epoll::EventFlags::OUT;
-        }
+        let wanted = if inner.channel.wants_to_send() { BOTH } else { RECEIVE };
         let wanted = (!inner.channel.is_closed()).then_some(wanted);
         let unsettled = !inner.channel.ended.is_empty();
         if let Some(side) = &mut inner.lane
@@ -486,23 +482,23 @@ impl SharedConnection {
         self.settle(inner, None);
     }
 
-    /// Tells epoll what the reactor waits for.
+    /// Tells the reactor's set what it waits for.
     fn update_reactor(&self, inner: &mut Inner) -> Result<()> {
         let Some((set, token)) = &inner.reactor else { return Ok(()) };
         let left_to_lane = inner.lane.is_some() && inner.others == 0;
         let wanted = if !inner.parting.is_empty() {
-            Some(epoll::EventFlags::IN)
+            Some(RECEIVE)
         } else if inner.channel.is_closed() || left_to_lane {
             None
         } else if inner.channel.wants_to_send() {
-            Some(epoll::EventFlags::IN | epoll::EventFlags::OUT)
+            Some(BOTH)
         } else {
-            Some(epoll::EventFlags::IN)
+            Some(RECEIVE)
         };
         if wanted == inner.watched {
             return Ok(());
         }
-        inbox::watch(&**set, (&*self.stream, *token), inner.watched, wanted)
+        set.watch((&*self.stream, *token), inner.watched, wanted)
             .map_err(|e| Error::os("watch the connection", e))?;
         inner.watched = wanted;
         Ok(())

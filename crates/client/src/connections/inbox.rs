@@ -1,17 +1,18 @@
 //! A lane's inbox for operations that another thread completed, and what the lane's thread polls:
 //! the sockets that it drives, and a bell for the inbox.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use device::{Completed, Error, Result};
+use device::{Completed, Error, Interest, Result};
 use runtime::{Bell, Mutex};
-use rustix::event::epoll;
 use rustix::io::Errno;
+
+use super::ready::{RECEIVE, ReadySet};
 
 /// Shared by a lane and all that work for it.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    set: OwnedFd,
+    set: ReadySet,
     bell: Bell,
     state: Mutex<State>,
 }
@@ -26,10 +27,9 @@ struct State {
 impl Inbox {
     pub(crate) fn new() -> Result<Self> {
         let say = |e: Errno| Error::os("make a lane", e);
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
+        let set = ReadySet::new().map_err(say)?;
         let bell = Bell::new().map_err(|e| Error::os("make a lane", e))?;
-        epoll::add(&set, &bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-            .map_err(say)?;
+        set.watch((&bell, 0), None, Some(RECEIVE)).map_err(say)?;
         Ok(Self { set, bell, state: Mutex::default() })
     }
 
@@ -60,26 +60,9 @@ impl Inbox {
     pub(crate) fn watch(
         &self,
         socket: impl AsFd,
-        watched: Option<epoll::EventFlags>,
-        wanted: Option<epoll::EventFlags>,
+        watched: Option<Interest>,
+        wanted: Option<Interest>,
     ) -> rustix::io::Result<()> {
-        watch(&self.set, (socket, 1), watched, wanted)
-    }
-}
-
-/// Makes the epoll instance `set` wait for `wanted` at a socket, at which it waited for `watched`
-/// before.
-pub(crate) fn watch(
-    set: impl AsFd,
-    (socket, token): (impl AsFd, u64),
-    watched: Option<epoll::EventFlags>,
-    wanted: Option<epoll::EventFlags>,
-) -> rustix::io::Result<()> {
-    let data = epoll::EventData::new_u64(token);
-    match (watched, wanted) {
-        (None, None) => Ok(()),
-        (None, Some(flags)) => epoll::add(set, socket, data, flags),
-        (Some(_), Some(flags)) => epoll::modify(set, socket, data, flags),
-        (Some(_), None) => epoll::delete(set, socket),
+        self.set.watch((socket, 1), watched, wanted)
     }
 }

@@ -26,6 +26,7 @@ mod inbox;
 mod lane;
 mod order;
 mod reactor;
+mod ready;
 mod reconnecting;
 mod repeating;
 mod same;

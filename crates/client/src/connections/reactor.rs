@@ -2,16 +2,15 @@
 //!
 //! It is started with the first operation that needs it, and ends when the device is dropped.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use device::{Error, Result};
 use runtime::{Bell, Mutex};
-use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::connection::SharedConnection;
+use super::ready::{RECEIVE, Ready, ReadySet};
 
 const WAKE: u64 = u64::MAX;
 
@@ -21,7 +20,7 @@ pub(crate) struct ClientReactor(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    epoll: Arc<OwnedFd>,
+    set: Arc<ReadySet>,
     wake: Bell,
     stop: AtomicBool,
     /// A connection's token is its index here. The device owns the connections.
@@ -31,12 +30,11 @@ struct Shared {
 impl ClientReactor {
     pub(crate) fn start() -> Result<Self> {
         let say = |e: Errno| Error::os("make a reactor", e);
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(say)?;
+        let set = ReadySet::new().map_err(say)?;
         let wake = Bell::new().map_err(|e| Error::os("make a reactor", e))?;
-        let data = epoll::EventData::new_u64(WAKE);
-        epoll::add(&set, &wake, data, epoll::EventFlags::IN).map_err(say)?;
+        set.watch((&wake, WAKE), None, Some(RECEIVE)).map_err(say)?;
         let shared = Arc::new(Shared {
-            epoll: Arc::new(set),
+            set: Arc::new(set),
             wake,
             stop: AtomicBool::new(false),
             connections: Mutex::default(),
@@ -63,7 +61,7 @@ impl ClientReactor {
             }
             place as u64
         };
-        connection.watch(self.0.epoll.clone(), token)
+        connection.watch(self.0.set.clone(), token)
     }
 }
 
@@ -76,16 +74,14 @@ impl Drop for ClientReactor {
 
 impl Shared {
     fn run(&self) {
-        let mut events = Vec::with_capacity(64);
+        let mut events = Ready::with_capacity(64);
         while !self.stop.load(Ordering::Acquire) {
-            events.clear();
-            match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                // An open epoll set of our own returns no other error.
+            match self.set.wait(&mut events) {
+                Ok(()) | Err(Errno::INTR) => {}
+                // An open set of our own returns no other error.
                 Err(_) => return,
             }
-            for event in &events {
-                let token = event.data.u64();
+            for token in ReadySet::tokens(&events) {
                 let place = usize::try_from(token).unwrap_or(usize::MAX);
                 let connection = self.connections.lock().get(place).and_then(Weak::upgrade);
                 if let Some(connection) = connection {

@@ -7,6 +7,7 @@
 //! [`pages`] says which pages there are, and in what state.
 
 pub mod pages;
+mod states;
 
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;

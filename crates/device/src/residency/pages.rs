@@ -16,6 +16,8 @@ use rustix::fs::{Access, AtFlags, CWD, accessat, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
+pub use super::states::{PageStates, Pages};
+
 /// The number of cachestat(2), the same on every architecture (except MIPS, where the number is no
 /// system call, so it counts as missing).
 const CACHESTAT: libc::c_long = 451;
@@ -44,29 +46,6 @@ struct Counts {
     writeback: u64,
     evicted: u64,
     recently_evicted: u64,
-}
-
-/// Pages of a range that lie in memory.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Pages {
-    /// How many.
-    pub cached: u64,
-    /// Their states; only cachestat(2) reports them.
-    pub states: Option<PageStates>,
-}
-
-/// In what state pages are.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct PageStates {
-    /// Dirty: changed, and not written back.
-    pub dirty: u64,
-    /// Being written back.
-    pub writeback: u64,
-    /// Evicted: they were in memory, and the system reclaimed them.
-    pub evicted: u64,
-    /// Those of them that were reclaimed recently: reading them again would mean that memory is
-    /// short.
-    pub recently_evicted: u64,
 }
 
 /// Counts the pages of `len` bytes (≥ 1) from `offset` that lie in memory.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use argon2::Algorithm;
 use base64ct::{Base64, Encoding as _};
 use device::{Device, Edge, Error, Info, Operation, Outcome, Param, Params, Result, param, values};
-use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -179,8 +178,7 @@ impl Plan {
             let iterations = self.iterations(self.hash, self.key_len, self.time);
             return Ok(Derivation::Pbkdf2 { hash: self.hash, iterations, salt });
         };
-        let system = rustix::system::sysinfo();
-        let half = system.totalram.saturating_mul(system.mem_unit.into()) / 2;
+        let half = super::system::memory() / 2;
         let most = values::size(options, "pbkdf-memory")?.unwrap_or(MEMORY.min(half)) >> 10;
         let least = LEAST.min(most);
         let cost = |memory: u64| Argon2Cost {
@@ -256,7 +254,7 @@ pub(super) fn random(len: usize) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(vec![0; len]);
     let mut at = 0;
     while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
-        match getrandom(rest, GetRandomFlags::empty()) {
+        match super::system::random(rest) {
             Ok(count) => at += count,
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(Error::os("get random bytes", e)),

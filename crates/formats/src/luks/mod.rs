@@ -31,6 +31,7 @@ pub(crate) mod inside;
 mod keyslots;
 mod secret;
 mod split;
+mod system;
 #[cfg(test)]
 mod tests;
 mod volume;

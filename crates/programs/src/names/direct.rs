@@ -1,15 +1,16 @@
 //! What is done to names, by the process that may.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Stat, fsync, linkat, mkdirat, openat, renameat, statat,
-    syncfs, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, mkdirat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::{Errno, retry_on_intr};
+
+use crate::system;
 
 /// The name of the socket in a private directory.
 pub const PRIVATE_SOCKET: &str = "socket";
@@ -49,19 +50,19 @@ pub(crate) struct Numbers(pub(crate) (u64, u64));
 
 impl Numbers {
     pub(crate) fn of(stat: &Stat) -> Self {
-        Self((stat.st_dev, stat.st_ino))
+        Self(system::numbers(stat))
     }
 }
 
 pub(crate) fn make(at: At<'_>, mode: u32) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOCTTY;
-    Ok(openat(at.directory, at.name, flags, Mode::from_raw_mode(mode))?)
+    Ok(openat(at.directory, at.name, flags, system::mode(mode))?)
 }
 
 /// As the library does, with these flags, too; what there is already may be a pipe or a device.
 pub(crate) fn append(at: At<'_>, more: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | more;
-    Ok(retry_on_intr(|| openat(at.directory, at.name, flags, Mode::from_raw_mode(0o666)))?)
+    Ok(retry_on_intr(|| openat(at.directory, at.name, flags, system::mode(0o666)))?)
 }
 
 /// The same for reading.
@@ -71,14 +72,12 @@ pub(crate) fn read(at: At<'_>, more: OFlags) -> io::Result<OwnedFd> {
 }
 
 pub(crate) fn nameless(at: At<'_>, mode: u32) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    Ok(openat(at.directory, at.folder(), flags, Mode::from_raw_mode(mode))?)
+    Ok(system::nameless(at.directory, at.folder(), system::mode(mode))?)
 }
 
 /// A file without a name also where the file system makes none.
 pub(crate) fn temporary(directory: BorrowedFd<'_>, folder: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    match openat(directory, folder, flags | OFlags::TMPFILE, owner_only()) {
+    match system::nameless(directory, folder, owner_only()) {
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
         made => return Ok(made?),
     }
@@ -86,7 +85,8 @@ pub(crate) fn temporary(directory: BorrowedFd<'_>, folder: &Path) -> io::Result<
     loop {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = folder.join(format!(".diskferry-{}-{number}", std::process::id()));
-        match openat(directory, &path, flags | OFlags::CREATE | OFlags::EXCL, owner_only()) {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+        match openat(directory, &path, flags, owner_only()) {
             Err(Errno::EXIST) => {}
             made => {
                 let made = made?;
@@ -97,17 +97,12 @@ pub(crate) fn temporary(directory: BorrowedFd<'_>, folder: &Path) -> io::Result<
     }
 }
 
-/// The path in /proc to an open file.
-fn open_file(fd: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
-}
-
 pub(crate) fn link(made: BorrowedFd<'_>, at: At<'_>) -> io::Result<()> {
-    Ok(linkat(CWD, open_file(made), at.directory, at.name, AtFlags::SYMLINK_FOLLOW)?)
+    system::link(made, at.directory, at.name)
 }
 
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
-    Ok(openat(CWD, open_file(fd), flags | OFlags::CLOEXEC, Mode::empty())?)
+    system::reopen(fd, flags)
 }
 
 pub(crate) fn replace(by: At<'_>, at: At<'_>) -> io::Result<()> {
@@ -124,11 +119,11 @@ pub(crate) fn remove(at: At<'_>, numbers: Numbers) -> io::Result<()> {
 pub(crate) fn sync(at: At<'_>) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let opened = openat(at.directory, at.folder(), flags | OFlags::DIRECTORY, Mode::empty());
-    match opened.and_then(fsync) {
+    match opened.and_then(system::make_durable) {
         // If the directory cannot be synced, syncs the whole file system.
         Err(Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
             let named = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-            Ok(syncfs(openat(at.directory, at.name, named, Mode::empty())?)?)
+            Ok(system::make_all_durable(openat(at.directory, at.name, named, Mode::empty())?)?)
         }
         synced => Ok(synced?),
     }
@@ -141,7 +136,8 @@ pub(crate) fn make_directory(at: At<'_>) -> io::Result<()> {
 /// Removes a private directory and the socket in it, and nothing else.
 pub(crate) fn remove_private(at: At<'_>) -> io::Result<()> {
     // It is held: another may take its name meanwhile.
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = flags | system::ONLY_KNOWN;
     let held = openat(at.directory, at.name, flags, Mode::empty())?;
     let socket = At { directory: held.as_fd(), name: Path::new(PRIVATE_SOCKET) };
     if socket.stat().is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_socket()) {
