@@ -9,8 +9,8 @@
 //! The same helper makes, replaces and removes files ([`names`]), of names that were granted to it
 //! then.
 //!
-//! Only Linux has the helper, as it has the sandbox; elsewhere [`hand_over`] is an error, and all is
-//! done here.
+//! Only Linux has the helper, as it has the sandbox; elsewhere [`hand_over`] is an error, and this
+//! process does all.
 //!
 //! This crate has no policy: devices, filters and verbs decide which programs and names there are.
 

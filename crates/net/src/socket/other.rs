@@ -1,5 +1,5 @@
-//! Elsewhere (macOS): a socket is made first and told the rest after that. A program that is started
-//! by another thread in between inherits it.
+//! Elsewhere (macOS): a socket is made first and told the rest after that. A program that another
+//! thread starts in between inherits it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

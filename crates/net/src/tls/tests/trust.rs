@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::super::{Acceptor, Calling, CertificateFiles, Connector, Serving, TlsVersions, Trust};
@@ -23,7 +24,10 @@ struct Files(PathBuf);
 impl Files {
     /// `chain`: the server's certificate, and those that it sends with it.
     fn of(chain: &[&str], key: &str, authority: &str) -> Self {
-        let name = format!("diskferry-trust-{}-{}-{key}", std::process::id(), chain.join("-"));
+        // Tests of one process make the same files, and each removes its own.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("diskferry-trust-{}-{number}", std::process::id());
         let made = Self(std::env::temp_dir().join(name));
         std::fs::create_dir_all(&made.0).unwrap();
         let chain = chain.iter().map(|name| format!("{}\n", pem(name))).collect::<String>();
