@@ -112,6 +112,20 @@ impl AttachedClient {
         Ok(client)
     }
 
+    /// Refuses a disk that is not made of sectors, for `what` that takes nothing else.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn in_sectors(&self, what: &str) -> Result<()> {
+        if self.edge.info().size.is_multiple_of(512) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "attach: {what} takes sectors of 512 bytes, and the size of the disk is no multiple of \
+             that; `--filter 'truncate round-up=512'` adds zeroes"
+        )))
+    }
+
     /// Runs a request; whether that ended without a panic, which is counted.
     pub(crate) fn run(&self, request: impl FnOnce()) -> bool {
         let run = || self.behalf.clone().run(request);

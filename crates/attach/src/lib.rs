@@ -1,5 +1,6 @@
 //! Disks attached to this machine, where programs work that speak no NBD: a disk as a file (FUSE),
-//! as a block device (the kernel's NBD client), or as one of a virtual machine (vhost-user-blk).
+//! as a block device (the kernel's NBD client, or ublk), or as one of a virtual machine
+//! (vhost-user-blk).
 //!
 //! An attachment is a client of an export, as a connection of a server is, so a disk can be
 //! attached and served at the same time. It begins in two steps, because a sandbox shuts between
@@ -9,12 +10,14 @@
 //! What the kernel asks is believed no more than what a peer asks: ranges, lengths and the number
 //! of bytes in flight are limited.
 
+mod attendant;
 mod client;
 mod fields;
 mod fuse;
 mod kernel;
 mod mounts;
 mod point;
+mod ublk;
 mod vhost;
 
 use std::fmt;
@@ -29,6 +32,7 @@ pub use fuse::{AttachedFile, FuseMount};
 pub use kernel::{AttachedDevice, KernelDevice};
 pub use mounts::{AttachedDisk, attached};
 pub use point::{Point, PointKind, PointOptions, SocketOptions};
+pub use ublk::{AttachedUblk, UblkDevice};
 #[cfg(feature = "played")]
 pub use vhost::played;
 pub use vhost::{AttachedSocket, VhostSocket};
@@ -40,6 +44,8 @@ pub enum ReadyPoint {
     File(FuseMount),
     /// A block device.
     Device(KernelDevice),
+    /// A block device of ublk.
+    Ublk(Box<UblkDevice>),
     /// A socket of virtual machines.
     Socket(VhostSocket),
 }
@@ -77,6 +83,8 @@ pub enum Attachment {
     File(AttachedFile),
     /// As a block device.
     Device(AttachedDevice),
+    /// As a block device of ublk.
+    Ublk(Box<AttachedUblk>),
     /// As a disk of virtual machines.
     Socket(AttachedSocket),
 }
@@ -95,6 +103,8 @@ impl ReadyPoint {
                 FuseMount::mount(&point.path, *options, disk, is_read_only).map(Self::File)
             }
             PointKind::Device => KernelDevice::open(&point.path).map(Self::Device),
+            PointKind::Ublk => UblkDevice::open(&point.path, disk, is_read_only)
+                .map(|device| Self::Ublk(Box::new(device))),
             PointKind::Socket(options) => {
                 VhostSocket::listen(&point.path, options, is_read_only).map(Self::Socket)
             }
@@ -116,6 +126,9 @@ impl ReadyPoint {
             Self::Device(device) => {
                 device.attach(export.name, export.disk, export.connect).map(Attachment::Device)
             }
+            Self::Ublk(device) => {
+                device.attach(export, detached).map(Box::new).map(Attachment::Ublk)
+            }
             Self::Socket(socket) => socket.attach(export).map(Attachment::Socket),
         }
     }
@@ -130,6 +143,7 @@ impl Attachment {
         match self {
             Self::File(file) => file.end(),
             Self::Device(device) => device.end(),
+            Self::Ublk(device) => device.end(),
             Self::Socket(socket) => socket.end(),
         }
     }
@@ -143,6 +157,8 @@ impl Attachment {
 pub fn detach(path: &Path, is_forced: bool) -> Result<()> {
     if kernel::index_of(path).is_some() {
         kernel::detach(path, is_forced)
+    } else if ublk::number_of(path).is_some() {
+        ublk::detach(path, is_forced)
     } else {
         fuse::unmount(path, is_forced)
     }

@@ -7,6 +7,8 @@ use device::{Error, Result};
 
 use crate::fuse::TYPE;
 use crate::kernel::{BACKEND, index_of};
+use crate::point::{OF_DEVICES, OF_FILES, OF_UBLK};
+use crate::ublk;
 
 /// A disk that is attached somewhere on this machine, by any process.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -17,8 +19,10 @@ pub struct AttachedDisk {
     pub disk: String,
     /// It cannot be written there.
     pub is_read_only: bool,
-    /// It is a block device.
-    pub is_device: bool,
+    /// As what: `fuse`, `nbd` or `ublk`.
+    pub kind: &'static str,
+    /// Its process was killed, and what uses it waits for another one.
+    pub is_waiting: bool,
 }
 
 /// The disks that are attached, as far as this process sees their mounts.
@@ -29,7 +33,14 @@ pub fn attached() -> Result<Vec<AttachedDisk>> {
     let table = std::fs::read("/proc/self/mountinfo");
     let table = table.map_err(|e| Error::os("read the table of mounts", e))?;
     let files = table.split(|b| *b == b'\n').filter_map(of_line);
-    Ok(files.chain(devices()).collect())
+    let by_ublk = ublk::devices().into_iter().map(|one| AttachedDisk {
+        path: one.path,
+        disk: one.by,
+        is_read_only: one.is_read_only,
+        kind: OF_UBLK,
+        is_waiting: one.is_waiting,
+    });
+    Ok(files.chain(devices()).chain(by_ublk).collect())
 }
 
 /// Devices of the kernel's NBD client that bear our mark.
@@ -41,7 +52,7 @@ fn devices() -> Vec<AttachedDisk> {
         let backend = std::fs::read_to_string(entry.path().join("backend")).ok()?;
         let disk = backend.trim_end().strip_prefix(BACKEND)?.to_owned();
         let is_read_only = std::fs::read(entry.path().join("ro")).is_ok_and(|ro| ro == b"1\n");
-        Some(AttachedDisk { path, disk, is_read_only, is_device: true })
+        Some(AttachedDisk { path, disk, is_read_only, kind: OF_DEVICES, is_waiting: false })
     });
     let mut found: Vec<_> = found.collect();
     found.sort_by_key(|disk| index_of(&disk.path));
@@ -60,7 +71,7 @@ fn of_line(line: &[u8]) -> Option<AttachedDisk> {
     let disk = String::from_utf8_lossy(&unescaped(rest.next()?)).into_owned();
     let path = PathBuf::from(std::ffi::OsString::from_vec(unescaped(path)));
     let is_read_only = options.split(|b| *b == b',').any(|word| word == b"ro");
-    Some(AttachedDisk { path, disk, is_read_only, is_device: false })
+    Some(AttachedDisk { path, disk, is_read_only, kind: OF_FILES, is_waiting: false })
 }
 
 /// The kernel writes blanks, line ends and backslashes as `\` and three octal digits.
@@ -85,6 +96,12 @@ fn unescaped(word: &[u8]) -> Vec<u8> {
 }
 
 impl AttachedDisk {
+    /// Whether it is there when its process has been killed, for another one.
+    #[must_use]
+    pub fn outlives(&self) -> bool {
+        self.kind == OF_UBLK
+    }
+
     /// Whether this is where it is attached.
     #[must_use]
     pub fn is_at(&self, path: &std::path::Path) -> bool {

@@ -1,5 +1,5 @@
 //! Where a disk is to be attached, as users write it: `FILE`, `fuse:FILE?key=value`, `/dev/nbd0`,
-//! `nbd:/dev/nbd0`, or `vhost-user:SOCKET?key=value`.
+//! `nbd:/dev/nbd0`, `/dev/ublkb0`, `ublk:/dev/ublkb0`, or `vhost-user:SOCKET?key=value`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,8 @@ pub enum PointKind {
     File(PointOptions),
     /// A block device of the kernel's NBD client.
     Device,
+    /// A block device of its own driver, ublk.
+    Ublk,
     /// A socket of vhost-user-blk, which virtual machines open.
     Socket(SocketOptions),
 }
@@ -47,8 +49,9 @@ pub struct PointOptions {
 }
 
 /// What a name begins with that says as what.
-const OF_FILES: &str = "fuse";
-const OF_DEVICES: &str = "nbd";
+pub(crate) const OF_FILES: &str = "fuse";
+pub(crate) const OF_DEVICES: &str = "nbd";
+pub(crate) const OF_UBLK: &str = "ublk";
 const OF_SOCKETS: &str = "vhost-user";
 
 const KEYS: [&str; 2] = ["cache", "allow-other"];
@@ -64,7 +67,11 @@ impl Point {
             Name::Path(path) => (path, None),
             Name::Device { kind, arg, params } if kind == OF_DEVICES => {
                 params.check(&[])?;
-                (arg, None)
+                (arg, Some(PointKind::Device))
+            }
+            Name::Device { kind, arg, params } if kind == OF_UBLK => {
+                params.check(&[])?;
+                (arg, Some(PointKind::Ublk))
             }
             Name::Device { kind, arg, params } if kind == OF_FILES => {
                 params.check(&KEYS)?;
@@ -86,8 +93,8 @@ impl Point {
             }
             Name::Device { kind, .. } => {
                 let what = format!(
-                    "attach: there is no `{kind}:`; write a file, fuse:FILE, /dev/nbd0 or \
-                     vhost-user:SOCKET"
+                    "attach: there is no `{kind}:`; write a file, fuse:FILE, /dev/nbd0, \
+                     /dev/ublkb0 or vhost-user:SOCKET"
                 );
                 return Err(Error::invalid(what));
             }
@@ -100,15 +107,26 @@ impl Point {
         }
         let absolute = std::path::absolute(Path::new(&path));
         let path = absolute.map_err(|e| Error::os("find the working directory", e))?;
-        let is_device = crate::kernel::index_of(&path).is_some();
-        if options.is_none() && text.starts_with(&format!("{OF_DEVICES}:")) && !is_device {
-            let what = "attach: a block device is /dev/nbd0, /dev/nbd1 and so on";
-            return Err(Error::invalid(what).on(path.display()));
-        }
-        let kind = match options {
-            None if is_device => PointKind::Device,
-            Some(kind @ PointKind::Socket(_)) => kind,
-            given => {
+        let by_path = if crate::kernel::index_of(&path).is_some() {
+            Some(PointKind::Device)
+        } else {
+            crate::ublk::number_of(&path).map(|_| PointKind::Ublk)
+        };
+        let kind = match (options, by_path) {
+            (Some(kind @ (PointKind::Device | PointKind::Ublk)), by_path) => {
+                if by_path.as_ref() != Some(&kind) {
+                    let what = match kind {
+                        PointKind::Ublk => {
+                            "attach: a block device of ublk is /dev/ublkb0 and so on"
+                        }
+                        _ => "attach: a block device is /dev/nbd0, /dev/nbd1 and so on",
+                    };
+                    return Err(Error::invalid(what).on(path.display()));
+                }
+                kind
+            }
+            (Some(kind @ PointKind::Socket(_)), _) | (None, Some(kind)) => kind,
+            (given, _) => {
                 let mut options = match given {
                     Some(PointKind::File(options)) => options,
                     _ => PointOptions::default(),
@@ -135,6 +153,9 @@ mod tests {
         for device in ["/dev/nbd7", "nbd:/dev/nbd0"] {
             assert_eq!(Point::parse(device).unwrap().kind, PointKind::Device);
         }
+        for device in ["/dev/ublkb3", "ublk:/dev/ublkb0"] {
+            assert_eq!(Point::parse(device).unwrap().kind, PointKind::Ublk);
+        }
         let socket = Point::parse("vhost-user:vm.sock?unsealed=true&serial=disk-7").unwrap();
         let options = SocketOptions { is_unsealed: true, serial: "disk-7".into() };
         assert_eq!(socket.kind, PointKind::Socket(options));
@@ -151,6 +172,9 @@ mod tests {
             "fuse:/x?cashe=1",
             "fuse:/x?cache=2",
             "nbd:/tmp/x",
+            "nbd:/dev/ublkb0",
+            "ublk:/dev/nbd0",
+            "ublk:/dev/ublkc0",
         ] {
             assert!(Point::parse(wrong).is_err(), "{wrong}");
         }

@@ -33,7 +33,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
             let of = |disk: &attach::AttachedDisk| {
                 json!({
                     "point": disk.path.to_string_lossy(),
-                    "kind": if disk.is_device { "nbd" } else { "fuse" },
+                    "kind": disk.kind,
                     "disk": disk.disk,
                     "read-only": disk.is_read_only,
                 })

@@ -62,11 +62,16 @@ fn detach(point: &Path, is_forced: bool) -> Result<(), Failure> {
         .parent()
         .and_then(|above| above.canonicalize().ok())
         .map_or_else(|| path.clone(), |above| above.join(path.file_name().unwrap_or_default()));
-    if !attach::attached()?.iter().any(|disk| disk.is_at(&path)) {
+    let Some(found) = attach::attached()?.into_iter().find(|disk| disk.is_at(&path)) else {
         let cure = "`diskferry attached` lists those that there are";
         return Err(Failure::new(format!("{}: no disk is attached there; {cure}", path.display())));
+    };
+    if found.is_waiting && !is_forced {
+        let cure = "attach the disk there again, or lose what was not written with --force";
+        return Err(Failure::new(format!("{}: its process has gone; {cure}", path.display())));
     }
-    match flush(&path) {
+    // One that waits would wait for ever.
+    match if found.is_waiting { Ok(()) } else { flush(&path) } {
         Ok(()) => {}
         // The process is gone, and with it what it had not written.
         Err(Errno::NOTCONN | Errno::CONNABORTED) => {}
@@ -104,12 +109,17 @@ fn keep(points: &[&PathBuf], removes: bool) -> ExitResult {
         let _ = signal_hook::flag::register(signal, ignored.clone());
     }
     let mut rest = Vec::new();
-    // Nothing is written there: the other end is closed, at the latest by the system.
+    // The other end is closed, at the latest by the system; only who ends as asked writes there.
     let _ = std::io::stdin().read_to_end(&mut rest);
     for point in points {
-        let is_there = attach::attached()?.iter().any(|disk| disk.is_at(point));
-        if is_there {
-            attach::detach(point, true)?;
+        if let Some(found) = attach::attached()?.into_iter().find(|disk| disk.is_at(point)) {
+            if !found.outlives() {
+                attach::detach(point, true)?;
+            } else if !rest.is_empty() {
+                let flushed = flush(point);
+                attach::detach(point, true)?;
+                flushed.map_err(|e| Failure::new(format!("{}: flush: {e}", point.display())))?;
+            }
         }
         let is_empty = std::fs::symlink_metadata(point).is_ok_and(|f| f.is_file() && f.len() == 0);
         if removes && is_empty {

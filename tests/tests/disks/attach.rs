@@ -274,13 +274,14 @@ fn a_disk_is_not_attached_over_anything_that_holds_something() {
     let full = temp.file("full", b"x");
     let disk = temp.file("disk", &[0; 512]);
     let (empty, lost) = (temp.file("empty", &[]), temp.join("no/such"));
-    let words: [(&[&str], &str); 6] = [
+    let words: [(&[&str], &str); 7] = [
         (&["memory:1M", text(&full)], "not empty"),
         (&["memory:1M", text(temp.path())], "regular file"),
         (&["memory:1M", text(&lost)], "make the file"),
         (&[text(&disk), text(&disk)], "a file that it needs"),
         (&[text(&empty), text(&empty)], "a file that it needs"),
-        (&["memory:1M", "ublk:0"], "there is no `ublk:`"),
+        (&["memory:1M", "ublc:0"], "there is no `ublc:`"),
+        (&["memory:1M", "ublk:0"], "a block device of ublk is /dev/ublkb0"),
     ];
     for (words, expected) in words {
         let line = ferry([&["attach"], words].concat());

@@ -1,9 +1,7 @@
 //! Mounting: by mount(2) as root, else by fusermount3, which has the right to; and unmounting,
 //! which has to happen however this process ends.
 //!
-//! The *unmounter*, a second process of this program, holds the other end of a pipe and unmounts
-//! when that closes. It is neither in the sandbox nor of another user, and a signal to the group or
-//! a kill of this process does not reach it. So a point never stays behind dead.
+//! The [`Attendant`] unmounts when this process ends, so a point never stays behind dead.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -11,9 +9,8 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use device::{Error, ErrorKind, Fault, Result};
@@ -24,6 +21,7 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 
+use crate::attendant::Attendant;
 use crate::{PointOptions, attached};
 
 /// The type of our mounts in the kernel's table.
@@ -43,7 +41,7 @@ pub struct FuseMount {
     pub(super) is_cached: bool,
     pub(super) is_read_only: bool,
     /// Unmounts when this is dropped.
-    _unmounter: Unmounter,
+    _unmounter: Attendant,
 }
 
 impl FuseMount {
@@ -60,7 +58,7 @@ impl FuseMount {
     ) -> Result<Self> {
         let point = &FilePoint { path: path.to_owned(), options };
         let is_made = make_file(path)?;
-        let unmounter = Unmounter::start(path, is_made)?;
+        let unmounter = Attendant::start(path, is_made)?;
         let name: String = disk.chars().map(|c| if is_odd(c) { '?' } else { c }).collect();
         let mounted = if rustix::process::geteuid().is_root() {
             mount_as_root(point, &name, is_read_only)
@@ -179,32 +177,6 @@ fn received(socket: &OwnedFd) -> Result<OwnedFd> {
     });
     let nothing = || Error::new(ErrorKind::Io, Fault::Us, format!("{HELPER} sent no descriptor"));
     fd.ok_or_else(nothing)
-}
-
-/// Unmounts when this process ends, or when dropped.
-#[derive(Debug)]
-pub(super) struct Unmounter(Child);
-
-impl Unmounter {
-    fn start(path: &Path, is_made: bool) -> Result<Self> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("diskferry").args(["detach", "--when-closed"]);
-        if is_made {
-            command.arg("--remove");
-        }
-        let null = || Stdio::null();
-        command.arg("--").arg(path).stdin(Stdio::piped()).stdout(null()).stderr(null());
-        let child = command.process_group(0).spawn();
-        child.map(Self).map_err(|e| Error::os("attach: start what unmounts at the end", e))
-    }
-}
-
-impl Drop for Unmounter {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        // What it could not do is seen in the table of mounts.
-        let _ = self.0.wait();
-    }
 }
 
 /// Unmounts what is attached at `path`; `is_forced`, also while programs have it open: to them the

@@ -75,11 +75,7 @@ impl VhostSocket {
     /// It is not made of sectors of 512 bytes, refuses this client, or the system gives no thread.
     pub fn attach(self, export: &AttachedExport<'_>) -> Result<AttachedSocket> {
         let client = export.client(self.is_read_only)?;
-        if !client.edge.info().size.is_multiple_of(block::SECTOR) {
-            let what = "attach: a virtual machine takes sectors of 512 bytes, and the size of the \
-                        disk is no multiple of that; `--filter 'truncate round-up=512'` adds zeroes";
-            return Err(Error::invalid(what));
-        }
+        client.in_sectors("a virtual machine")?;
         let SocketOptions { is_unsealed, serial } = self.options;
         let own = client.edge.info().serial.clone().unwrap_or_default();
         let names = [serial.as_str(), &*own, export.name, "diskferry"];

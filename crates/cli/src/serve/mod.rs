@@ -86,7 +86,7 @@ pub(crate) const VERB: Verb = Verb {
 pub(crate) const ATTACH: Verb = Verb {
     name: "attach",
     summary: "Attach a disk as a file, block device or virtual machine disk",
-    about: "POINT is an empty file, or one to be made, or a free /dev/nbd0; there, programs read and write the disk as it is in \
+    about: "POINT is an empty file, or one to be made, or a free /dev/nbd0 or /dev/ublkb0; there, programs read and write the disk as it is in \
             its image or at its server. fsync makes durable what they wrote. Options are those of `serve`; with -U, -p or \
             --vsock the disk is served at the same time. It ends by `detach POINT`, a signal, or with the command of --run, and \
             the point is unmounted then. `fuse:POINT?cache=true` keeps what was read in the page cache, for a disk that only \
@@ -107,11 +107,9 @@ fn attaching_arguments(command: Command) -> Command {
     });
     let point = Arg::new("point").value_name("POINT").required(true);
     let point = point.value_parser(Words::Disk).value_hint(ValueHint::FilePath);
-    command.arg(
-        point
-            .index(2)
-            .help("Where it appears: FILE, fuse:FILE?cache=true, /dev/nbd0 or vhost-user:SOCKET"),
-    )
+    command.arg(point.index(2).help(
+        "Where it appears: FILE, fuse:FILE?cache=true, /dev/nbd0, /dev/ublkb0 or vhost-user:SOCKET",
+    ))
 }
 
 /// How long a client on pipes may take to read the replies that it is owed.
