@@ -187,13 +187,14 @@ fn copy(store: &Gateway, between: &Between, round: u64, words: [&str; 2]) -> Out
 fn whatever_fails_before_a_real_store_what_goes_up_is_right_or_not_there() {
     let Some(store) = Gateway::start() else { return };
     let between = Between::start(store.port());
-    let (mut made, mut failed, mut left) = (0, 0, 0);
+    let (mut made, mut failed, mut left, mut not_ended) = (0, 0, 0, 0);
     for round in seeds() {
         let size = (8 << 20) + Dice::new(round).below(12 << 20);
         let content = pattern(round, size);
         let source = store.temp().file("disk", &content);
-        let name = "s3://disks/k?retry=2";
-        let done = copy(&store, &between, round, [source.to_str().unwrap(), name]);
+        let is_exclusive = round % 2 == 1;
+        let name = format!("s3://disks/k?retry=2&exclusive={is_exclusive}");
+        let done = copy(&store, &between, round, [source.to_str().unwrap(), &name]);
         let found = fs::read(store.object("k"));
         match (done.status.success(), found) {
             (true, Ok(found)) => assert!(found == content, "round {round}: other bytes"),
@@ -208,13 +209,17 @@ fn whatever_fails_before_a_real_store_what_goes_up_is_right_or_not_there() {
         made += u64::from(done.status.success());
         // An upload whose name did not arrive, or that could not be ended.
         for id in store.uploads() {
-            assert!(done.stderr.contains(&id), "round {round}: {id} is left: {}", done.stderr);
-            left += 1;
+            let said = if is_exclusive { format!("keeps the upload {id}") } else { id };
+            assert!(done.stderr.contains(&said), "round {round}: {said}: {}", done.stderr);
+            *(if is_exclusive { &mut not_ended } else { &mut left }) += 1;
         }
         store.clear();
     }
     let happened = between.happened.lock().unwrap();
-    println!("up: {made} made, {failed} failed, {left} uploads left and named; {happened:?}");
+    println!(
+        "up: {made} made, {failed} failed, {left} uploads left and named, and {not_ended} \
+         of objects that no other program writes; {happened:?}"
+    );
     assert!(made > 0);
 }
 

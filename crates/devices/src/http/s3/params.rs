@@ -37,6 +37,7 @@ pub(crate) const S3: &[Param] = &[
     param("connections", "N", "connections at most (default 8)"),
     param("endpoint", "URL", "where the store is (default: AWS)"),
     param("endpoint-url", "URL", "the same as endpoint"),
+    param("exclusive", "true|false", "as a target: no other program writes the object meanwhile, so each upload of it that began since then is ours, and none stays (default false)"),
     param("noproxy", "HOSTS", "hosts, with commas between, that need no proxy="),
     param("overwrite", "true|false", "as a target: replace an object that is there (default false)"),
     param("path-style", "true|false", "the bucket is in the path, not in the name of the host (default: where there is an endpoint)"),
@@ -68,6 +69,8 @@ pub(super) struct S3Params {
     pub(super) key: String,
     /// Whether an object that is there is replaced.
     pub(super) replaces: bool,
+    /// Whether no other program writes it meanwhile.
+    pub(super) is_exclusive: bool,
 }
 
 /// Which object, of all parameters.
@@ -176,7 +179,8 @@ impl S3Params {
         http.name = Some(name.clone());
         http.credentials.signer = Some(Arc::new(S3Signer::new(KeyRing::new(source), region)));
         let replaces = values::flag(&params, "overwrite")?.unwrap_or(false);
-        Ok(Self { name, http, key, replaces })
+        let is_exclusive = values::flag(&params, "exclusive")?.unwrap_or(false);
+        Ok(Self { name, http, key, replaces, is_exclusive })
     }
 }
 

@@ -1,9 +1,10 @@
 //! Uploads that a store began for us, and whose names did not arrive.
 //!
-//! Such an upload is looked for and named, and never ended: a store lists an upload by its key, its
-//! time and its owner, which are the same for two programs that write one object with the same
-//! keys. What tells ours from another's, the mark, is not in any list. To end an upload that began
-//! when ours did could end the one of another program, which has parts in it.
+//! Such an upload is looked for and named, and ended only where the user says that no other program
+//! writes the object (`exclusive=true`): a store lists an upload by its key, its time and its
+//! owner, which are the same for two programs that write one object with the same keys. What tells
+//! ours from another's, the mark, is not in any list. To end an upload that began when ours did
+//! could end the one of another program, which has parts in it.
 
 use std::time::SystemTime;
 
@@ -12,29 +13,35 @@ use hyper::Method;
 use super::super::answer::iso_time;
 use super::super::xml;
 use super::params::encoded;
-use super::store::{ObjectStore, StoreRequest};
+use super::store::{ObjectStore, StoreAnswer, StoreRequest};
 
 /// Uploads that a message names.
 const NAMED: usize = 4;
 /// The longest name of an upload that is shown.
 const LONGEST: usize = 256;
 
-/// What is said of the uploads of this object that began since then and are not `ours`; nothing
-/// where there are none. `since` is the store's own time.
+/// The uploads of this object that began since then and are not `ours`; `None`: the store does not
+/// list uploads. `since` is the store's own time.
 pub(super) fn strays(
     store: &ObjectStore,
     since: Option<SystemTime>,
     ours: Option<&str>,
-) -> Option<String> {
+) -> Option<Vec<String>> {
     let key = store.key();
     let query = format!("prefix={}&uploads=", encoded(key, false));
     let asked = StoreRequest { of_bucket: true, ..StoreRequest::new(Method::GET, query) };
     let answer = store.ask_last("list uploads", &asked);
-    let Some(answer) = answer.ok().filter(|answer| answer.is_done()) else {
-        return Some("the store may keep an upload of it, and does not list uploads".into());
-    };
+    let answer = answer.ok().filter(StoreAnswer::is_done)?;
     let mut found = named(&answer.body, key, since);
     found.retain(|id| Some(id.as_str()) != ours);
+    Some(found)
+}
+
+/// What is said of them; nothing where there are none.
+pub(super) fn warning(found: Option<Vec<String>>) -> Option<String> {
+    let Some(mut found) = found else {
+        return Some("the store may keep an upload of it, and does not list uploads".into());
+    };
     let more = if found.len() > NAMED { " or another" } else { "" };
     found.truncate(NAMED);
     (!found.is_empty()).then(|| {

@@ -64,7 +64,7 @@ impl Made for MadeObject {
 
 /// Begins to make the object that is `wanted`.
 pub(super) fn create(wanted: S3Params, creation: &Creation, context: &Context) -> Result<Created> {
-    let S3Params { name, http, key, replaces } = wanted;
+    let S3Params { name, http, key, replaces, is_exclusive } = wanted;
     if http.url.target.contains('?') {
         return Err(values::wrong("version", "a version is never written again"));
     }
@@ -75,7 +75,7 @@ pub(super) fn create(wanted: S3Params, creation: &Creation, context: &Context) -
     }
     let replaces = replaces && !creation.options.new;
     let sizes = PartSizes::of(creation.size, creation.grows);
-    let manner = UploadManner { sizes, replaces, most: http.connections };
+    let manner = UploadManner { sizes, replaces, is_exclusive, most: http.connections };
     let (store, log) = (ObjectStore::new(http, key)?, context.log.clone());
     let upload = Upload::new(name.clone(), store, manner, log)?;
     upload.refuse_existing().map_err(|e| e.on(&name))?;

@@ -27,7 +27,7 @@ use super::params::encoded;
 use super::parts::PartSizes;
 use super::signature::hex;
 use super::store::{ObjectStore, StoreAnswer, StoreRequest};
-use super::stray::{shown, strays};
+use super::stray::{shown, strays, warning};
 
 /// Bytes of parts in memory, but for one that is longer by itself.
 const ROOM: u64 = 96 << 20;
@@ -43,6 +43,8 @@ pub(super) struct UploadManner {
     pub(super) sizes: PartSizes,
     /// Whether one that is there is replaced.
     pub(super) replaces: bool,
+    /// Whether no other program writes it meanwhile.
+    pub(super) is_exclusive: bool,
     /// Parts in flight, at most.
     pub(super) most: usize,
 }
@@ -69,6 +71,8 @@ struct State {
     since: Option<SystemTime>,
     /// Bytes of all parts before.
     before: u64,
+    /// The store may have begun uploads whose names did not arrive, and that are to be ended.
+    lost: bool,
     /// The upload, once there is more than one part.
     id: Option<String>,
     /// Parts that have been handed out.
@@ -217,8 +221,12 @@ impl Upload {
         if lost == 0 {
             return id;
         }
+        if self.manner.is_exclusive {
+            self.state.lock().lost = true;
+            return id;
+        }
         let since = self.state.lock().since;
-        match (strays(&self.store, since, id.as_deref().ok()), id) {
+        match (warning(strays(&self.store, since, id.as_deref().ok())), id) {
             (Some(what), Err(e)) => Err(Error::new(e.kind(), e.fault(), what).with_source(e)),
             (Some(what), Ok(id)) => {
                 self.log.say(format_args!("{}: {what}", self.name));
@@ -350,6 +358,9 @@ impl Upload {
         let mut state = self.state.lock();
         state.complete = true;
         state.filling = Vec::new();
+        let lost = std::mem::take(&mut state.lost);
+        drop(state);
+        self.end_lost(lost);
         Ok(())
     }
 
@@ -424,9 +435,32 @@ impl Upload {
         // A part that arrives after the end of the upload might stay.
         let (mut state, _) =
             self.changed.wait_timeout_while(state, GIVING_UP, |state| state.in_flight > 0);
-        let Some(id) = state.id.take() else { return first };
+        let (id, lost) = (state.id.take(), std::mem::take(&mut state.lost));
         drop(state);
-        let asked = StoreRequest::new(Method::DELETE, format!("uploadId={}", encoded(&id, false)));
+        if let Some(id) = id {
+            self.end(&id);
+        }
+        self.end_lost(lost);
+        first
+    }
+
+    /// Ends the uploads of this object that the store began for us, and whose names did not arrive,
+    /// when nothing of ours is in flight any more.
+    fn end_lost(&self, lost: bool) {
+        if !lost {
+            return;
+        }
+        let since = self.state.lock().since;
+        match strays(&self.store, since, None) {
+            Some(found) => found.iter().for_each(|id| self.end(id)),
+            None => warning(None)
+                .iter()
+                .for_each(|what| self.log.say(format_args!("{}: {what}", self.name))),
+        }
+    }
+
+    fn end(&self, id: &str) {
+        let asked = StoreRequest::new(Method::DELETE, format!("uploadId={}", encoded(id, false)));
         let action = "end the upload";
         let ended = self.store.ask_last(action, &asked).and_then(|answer| {
             // One that is not there was ended by a try whose answer was lost.
@@ -434,10 +468,9 @@ impl Upload {
             if is_gone { Ok(()) } else { Err(self.store.refusal(action, &answer)) }
         });
         if let Err(e) = ended {
-            let id = shown(&id).unwrap_or_default();
+            let id = shown(id).unwrap_or_default();
             self.log.say(format_args!("{}: the store keeps the upload {id}: {e}", self.name));
         }
-        first
     }
 }
 

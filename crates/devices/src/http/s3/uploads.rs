@@ -312,43 +312,63 @@ fn what_is_left_is_named(store: &Store, said: &Mutex<Vec<String>>) {
     panic!("of {:?}: {:?}", store.contents.lock().uploads.keys(), said.lock());
 }
 
+/// Writes an object to a store that began this many uploads whose names did not arrive; another
+/// program has one of the same object, and one of another. What is left, and what was said.
+fn upload_with_losses(losses: usize, ends_well: bool, words: &[&str]) -> (Vec<String>, String) {
+    let bytes = content(20 * MIB);
+    let cell: Arc<std::sync::OnceLock<Arc<Store>>> = Arc::default();
+    let (inner, seen) = (cell.clone(), std::sync::atomic::AtomicUsize::new(0));
+    let store = Arc::new(Store::new(move |asked| {
+        let begins = asked.method == "POST" && asked.path.ends_with("uploads=");
+        if !begins || seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= losses {
+            return None;
+        }
+        super::stand_in::answer(asked, &mut inner.get().unwrap().contents.lock());
+        Some(vec![Step::Close])
+    }));
+    assert!(cell.set(store.clone()).is_ok());
+    let other = Kept { path: PATH.into(), ..Kept::default() };
+    store.contents.lock().uploads.insert("other".into(), other.clone());
+    let elsewhere = Kept { path: format!("{PATH}.old"), ..other };
+    store.contents.lock().uploads.insert("elsewhere".into(), elsewhere);
+    let (context, said) = listening();
+    let created = begin_in(&context, &store, words, bytes.len() as u64).unwrap();
+    match write(&created, &bytes) {
+        Ok(()) => assert!(ends_well && store.contents.lock().objects[PATH].bytes == bytes),
+        Err(e) => {
+            assert!(!ends_well);
+            said.lock().push(e.to_string());
+        }
+    }
+    drop(created);
+    let left = store.contents.lock().uploads.keys().cloned().collect();
+    let said = said.lock().join("\n");
+    (left, said)
+}
+
 /// Nothing tells it from one of another program, which must go on.
 #[test]
 fn an_upload_whose_name_is_lost_is_named_and_that_of_another_program_is_not_ended() {
-    let bytes = content(20 * MIB);
     for (losses, ends_well) in [(2, true), (9, false)] {
-        let cell: Arc<std::sync::OnceLock<Arc<Store>>> = Arc::default();
-        let (inner, seen) = (cell.clone(), std::sync::atomic::AtomicUsize::new(0));
-        let store = Arc::new(Store::new(move |asked| {
-            let begins = asked.method == "POST" && asked.path.ends_with("uploads=");
-            if !begins || seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) >= losses {
-                return None;
-            }
-            super::stand_in::answer(asked, &mut inner.get().unwrap().contents.lock());
-            Some(vec![Step::Close])
-        }));
-        assert!(cell.set(store.clone()).is_ok());
-        let other = Kept { path: PATH.into(), ..Kept::default() };
-        store.contents.lock().uploads.insert("other".into(), other.clone());
-        let elsewhere = Kept { path: format!("{PATH}.old"), ..other };
-        store.contents.lock().uploads.insert("elsewhere".into(), elsewhere);
-        let (context, said) = listening();
-        let created = begin_in(&context, &store, &["retry=2"], bytes.len() as u64).unwrap();
-        match write(&created, &bytes) {
-            Ok(()) => assert!(ends_well && store.contents.lock().objects[PATH].bytes == bytes),
-            Err(e) => {
-                assert!(!ends_well);
-                said.lock().push(e.to_string());
-            }
-        }
-        drop(created);
-        let left = store.contents.lock().uploads.keys().cloned().collect::<Vec<_>>();
+        let (left, said) = upload_with_losses(losses, ends_well, &["retry=2"]);
         assert_eq!(left.len(), 2 + losses.min(3), "{left:?}");
         assert!(left.contains(&"other".to_owned()) && left.contains(&"elsewhere".to_owned()));
-        let said = said.lock().join("\n");
         assert!(left.iter().all(|id| said.contains(id) != (id == "elsewhere")), "{said}");
         assert!(said.contains("if no other program writes the object"), "{said}");
     }
+}
+
+#[test]
+fn of_an_object_that_no_other_program_writes_no_upload_stays_and_those_of_others_do() {
+    for (losses, ends_well) in [(2, true), (9, false)] {
+        let words = ["retry=2", "exclusive=true"];
+        let (left, said) = upload_with_losses(losses, ends_well, &words);
+        assert_eq!(left, ["elsewhere"], "{said}");
+        assert!(!said.contains("aws s3api"), "{said}");
+    }
+    // Where no name was lost nothing is looked for.
+    let (left, _) = upload_with_losses(0, true, &["exclusive=true"]);
+    assert_eq!(left, ["elsewhere", "other"]);
 }
 
 #[test]
