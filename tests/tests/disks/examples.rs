@@ -179,7 +179,7 @@ fn the_commands_of_the_readme_work_as_printed() {
 /// them start below.
 const ELSEWHERE: [(&str, usize, &str); 15] = [
     ("README.md", 2, "an installation, which packaging/newcomer does, and a server"),
-    ("attach.md", 3, "a kernel module and a machine, which tests/lab has; an environment file"),
+    ("attach.md", 4, "kernel modules and a machine, which tests/lab has; an environment file"),
     ("backup.md", 3, "libvirt with a running machine, and restic"),
     ("http.md", 3, "a server on the Internet"),
     ("kubevirt.md", 1, "a cluster: tests/lab/importer"),
