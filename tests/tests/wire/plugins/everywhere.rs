@@ -1,6 +1,5 @@
 //! Plugins wherever a disk is named: verbs, filters, formats, help.
 
-use blackbox::examples::{blocks, root, shell};
 use blackbox::run::{ours, run};
 use blackbox::temp::TempDir;
 
@@ -90,20 +89,4 @@ fn the_sandbox_is_off_with_a_plugin_in_the_process_with_a_note() {
     assert!(!off.outcome.stderr.contains("sandbox"), "{:?}", off.outcome);
     let refused = beside(Host::Ours, &temp, "--sandbox=require", "true");
     assert!(refused.outcome.failed().contains("isolate=true"), "{:?}", refused.outcome);
-}
-
-#[test]
-fn the_examples_of_the_page_work_as_printed() {
-    if !has_peers() {
-        return;
-    }
-    let page = std::fs::read_to_string(root().join("docs/plugins.md")).unwrap();
-    let examples = blocks(&page).into_iter().filter(|(word, _)| word == "bash");
-    let mut count = 0;
-    for (_, script) in examples {
-        let temp = TempDir::new();
-        run(&mut shell(temp.path(), &script)).succeeded();
-        count += 1;
-    }
-    assert!(count >= 2);
 }
