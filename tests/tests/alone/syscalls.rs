@@ -89,8 +89,9 @@ const OTHERS: &[(&str, Costs)] = &[
 const ALONE: Costs = &[
     (Read4KAlone, &[("pread64", 1), ("recvfrom", 1), ("sendto", 1)]),
     (Write4KAlone, &[("pwrite64", 1), ("recvfrom", 1), ("sendto", 1)]),
-    // As many as the client's socket holds at a time.
-    (Write256K, &[("pwrite64", 1), ("recvfrom", 4)]),
+    // As many as the client's socket holds at a time. Replies of a turn go together; where the client
+    // is slower than the server, a turn is one write.
+    (Write256K, &[("pwrite64", 1), ("recvfrom", 4), ("sendto", 1)]),
 ];
 
 /// The lines of many requests are one write.
@@ -101,7 +102,7 @@ const IN_IMAGE: Costs = &[
     (Read4K, &[("pread64", 1)]),
     (Read256K, &[("getsockopt", 1), ("ioctl", 1), ("sendto", 1), ("sendfile", 1)]),
     (Write4K, &[("pwrite64", 1)]),
-    (Write256K, &[("pwrite64", 1), ("recvfrom", 4)]),
+    (Write256K, &[("pwrite64", 1), ("recvfrom", 4), ("sendto", 1)]),
     (Status, &[]),
 ];
 
