@@ -20,8 +20,9 @@ pub(super) struct Kept {
     pub(super) bytes: Vec<u8>,
     pub(super) etag: String,
     pub(super) mark: Option<String>,
-    /// Of an upload: for which object it is.
+    /// Of an upload: for which object it is, and when it began, where the store says that.
     pub(super) path: String,
+    pub(super) began: Option<&'static str>,
     pub(super) parts: BTreeMap<u32, (Vec<u8>, String)>,
 }
 
@@ -106,7 +107,9 @@ pub(super) fn answer(asked: &Asked, contents: &mut StoreContents) -> Reply {
     let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
     let object = contents.objects.get(path);
     match (asked.method.as_str(), object) {
-        ("GET" | "HEAD", None) if asked.method == "HEAD" => plain("404 Not Found", &[], b""),
+        ("GET" | "HEAD", None) if asked.method == "HEAD" => {
+            plain("404 Not Found", &["Date: Sun, 01 Feb 2026 00:00:00 GMT"], b"")
+        }
         ("GET", None) if query.ends_with("uploads=") => {
             super::stand_in_writes::uploads(path, contents)
         }

@@ -40,7 +40,8 @@ pub(super) fn changed(
         ("POST", None, None) if query == "uploads=" => {
             contents.count += 1;
             let id = format!("up/{}", contents.count);
-            let kept = Kept { mark, path: path.to_owned(), ..Kept::default() };
+            let began = Some("2026-02-01T00:00:01.000Z");
+            let kept = Kept { mark, path: path.to_owned(), began, ..Kept::default() };
             contents.uploads.insert(id.clone(), kept);
             said(&format!("<R><UploadId>{id}</UploadId></R>"), &[])
         }
@@ -81,7 +82,8 @@ pub(super) fn changed(
 pub(super) fn uploads(bucket: &str, contents: &StoreContents) -> Reply {
     let all = contents.uploads.iter().filter_map(|(id, kept)| {
         let key = kept.path.strip_prefix(bucket)?.strip_prefix('/')?;
-        Some(format!("<Upload><Key>{key}</Key><UploadId>{id}</UploadId></Upload>"))
+        let began = kept.began.map(|at| format!("<Initiated>{at}</Initiated>")).unwrap_or_default();
+        Some(format!("<Upload><Key>{key}</Key><UploadId>{id}</UploadId>{began}</Upload>"))
     });
     said(&format!("<R>{}</R>", all.collect::<String>()), &[])
 }

@@ -20,48 +20,58 @@ const NAMED: usize = 4;
 /// The longest name of an upload that is shown.
 const LONGEST: usize = 256;
 
-/// The uploads of this object that began since then and are not `ours`; `None`: the store does not
-/// list uploads. `since` is the store's own time.
+/// An upload of this object that is not ours, or whose name did not arrive.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct StrayUpload {
+    pub(super) id: String,
+    /// It began after we did, by the store's own time. Otherwise no time of it is known.
+    pub(super) is_late: bool,
+}
+
+/// The uploads of this object that are not known to have begun before `since`, the store's own
+/// time, and are not `ours`; `None`: the store does not list uploads.
 pub(super) fn strays(
     store: &ObjectStore,
     since: Option<SystemTime>,
     ours: Option<&str>,
-) -> Option<Vec<String>> {
+) -> Option<Vec<StrayUpload>> {
     let key = store.key();
     let query = format!("prefix={}&uploads=", encoded(key, false));
     let asked = StoreRequest { of_bucket: true, ..StoreRequest::new(Method::GET, query) };
     let answer = store.ask_last("list uploads", &asked);
     let answer = answer.ok().filter(StoreAnswer::is_done)?;
     let mut found = named(&answer.body, key, since);
-    found.retain(|id| Some(id.as_str()) != ours);
+    found.retain(|upload| Some(upload.id.as_str()) != ours);
     Some(found)
 }
 
 /// What is said of them; nothing where there are none.
-pub(super) fn warning(found: Option<Vec<String>>) -> Option<String> {
-    let Some(mut found) = found else {
+pub(super) fn warning(found: Option<Vec<StrayUpload>>) -> Option<String> {
+    let Some(found) = found else {
         return Some("the store may keep an upload of it, and does not list uploads".into());
     };
     let more = if found.len() > NAMED { " or another" } else { "" };
-    found.truncate(NAMED);
-    (!found.is_empty()).then(|| {
+    let names: Vec<_> = found.iter().take(NAMED).map(|upload| upload.id.as_str()).collect();
+    (!names.is_empty()).then(|| {
         format!(
             "the store keeps an upload of it that nothing completes, if no other program writes \
              the object: {}{more}; `aws s3api abort-multipart-upload` removes it",
-            found.join(" or ")
+            names.join(" or ")
         )
     })
 }
 
-/// The names of the uploads of this key that began since then, of a list.
-fn named(list: &[u8], key: &str, since: Option<SystemTime>) -> Vec<String> {
-    let is_late = |upload: &[u8]| {
+/// The uploads of this key that are not known to have begun before, of a list.
+fn named(list: &[u8], key: &str, since: Option<SystemTime>) -> Vec<StrayUpload> {
+    let found = |upload: &[u8]| {
+        let id = shown(&xml::text(upload, "UploadId")?)?.to_owned();
         let began = xml::text(upload, "Initiated").and_then(|text| iso_time(&text));
-        !matches!((began, since), (Some(began), Some(since)) if began < since)
+        let is_late = began.zip(since).map(|(began, since)| began >= since);
+        (is_late != Some(false)).then(|| StrayUpload { id, is_late: is_late == Some(true) })
     };
     xml::elements(list, "Upload")
-        .filter(|upload| xml::text(upload, "Key").as_deref() == Some(key) && is_late(upload))
-        .filter_map(|upload| shown(&xml::text(upload, "UploadId")?).map(str::to_owned))
+        .filter(|upload| xml::text(upload, "Key").as_deref() == Some(key))
+        .filter_map(found)
         .collect()
 }
 
@@ -93,8 +103,17 @@ mod tests {
         ];
         let list = format!("<L><Bucket>b</Bucket>{}", list.concat());
         let since = iso_time("2026-01-31T23:59:59Z");
-        assert_eq!(named(list.as_bytes(), "a&b", since), ["now", "later", "undated"]);
-        assert_eq!(named(list.as_bytes(), "a&b", None)[0], "early");
+        let found = |since| {
+            let found = named(list.as_bytes(), "a&b", since).into_iter();
+            found.map(|upload| (upload.id, upload.is_late)).collect::<Vec<_>>()
+        };
+        let of = |all: &[(&str, bool)]| {
+            all.iter().map(|(id, is_late)| ((*id).to_owned(), *is_late)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(since), of(&[("now", true), ("later", true), ("undated", false)]));
+        // Where the store tells no time, none is known to be ours.
+        let all = [("early", false), ("now", false), ("later", false), ("undated", false)];
+        assert_eq!(found(None), of(&all));
         assert!(named(b"", "a", None).is_empty() && named(b"<Upload>", "a", None).is_empty());
     }
 }

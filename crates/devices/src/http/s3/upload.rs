@@ -451,11 +451,11 @@ impl Upload {
             return;
         }
         let since = self.state.lock().since;
-        match strays(&self.store, since, None) {
-            Some(found) => found.iter().for_each(|id| self.end(id)),
-            None => warning(None)
-                .iter()
-                .for_each(|what| self.log.say(format_args!("{}: {what}", self.name))),
+        let mut found = strays(&self.store, since, None);
+        let late = found.iter_mut().flat_map(|found| found.extract_if(.., |upload| upload.is_late));
+        late.for_each(|upload| self.end(&upload.id));
+        if let Some(what) = warning(found) {
+            self.log.say(format_args!("{}: {what}", self.name));
         }
     }
 
