@@ -89,8 +89,8 @@ const OTHERS: &[(&str, Costs)] = &[
 const ALONE: Costs = &[
     (Read4KAlone, &[("pread64", 1), ("recvfrom", 1), ("sendto", 1)]),
     (Write4KAlone, &[("pwrite64", 1), ("recvfrom", 1), ("sendto", 1)]),
-    // As many as the client's socket holds at a time. Replies of a turn go together; where the client
-    // is slower than the server, a turn is one write.
+    // As many as the client's socket holds at a time. Replies of a turn go together; where the
+    // client is slower than the server, a turn is one write.
     (Write256K, &[("pwrite64", 1), ("recvfrom", 4), ("sendto", 1)]),
 ];
 
