@@ -1,5 +1,5 @@
-//! Every documented example works as printed, and does the same in a sandbox: all pages, each in an
-//! empty directory, as they are and under `--sandbox=require`.
+//! Every documented example works as printed, shows what it prints, and does the same in a
+//! sandbox: all pages, each in an empty directory, as they are and under `--sandbox=require`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -157,22 +157,6 @@ fn the_examples_of_all_filters_work_in_a_sandbox() {
     if has_peers() {
         assert!(works_confined(&pages_in("docs/filters")) > 25);
     }
-}
-
-#[test]
-fn the_commands_of_the_readme_work_as_printed() {
-    if !has_peers() {
-        return;
-    }
-    let script = script(&root().join("README.md"));
-    assert!(script.matches("diskferry ").count() > 12, "{script}");
-    let temp = TempDir::new();
-    let outcome = Job::start(&mut shell(temp.path(), &script)).wait_within(LIMIT);
-    outcome.succeeded();
-    assert!(!outcome.stderr.contains("diskferry: "), "{outcome:#?}");
-    let read = |name: &str| std::fs::read(temp.join(name)).unwrap();
-    assert!(read("disk.raw") == read("copy.raw"), "the copy differs");
-    assert!(String::from_utf8(read("copy.log")).unwrap().contains("Write"));
 }
 
 /// Blocks with commands that no test runs as they are printed, and what they need. Servers among
