@@ -36,6 +36,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
                     "kind": disk.kind,
                     "disk": disk.disk,
                     "read-only": disk.is_read_only,
+                    "waiting": disk.is_waiting,
                 })
             };
             let all: Vec<_> = disks.iter().map(of).collect();
@@ -44,9 +45,10 @@ fn run(matches: &ArgMatches) -> ExitResult {
         }
         for disk in &disks {
             let read_only = if disk.is_read_only { " (read-only)" } else { "" };
+            let waiting = if disk.is_waiting { " (its process is gone)" } else { "" };
             let path = disk.path.to_string_lossy();
             let (path, name) = (device::text::shown(&path), device::text::shown(&disk.disk));
-            writeln!(out, "{path}: {name}{read_only}")?;
+            writeln!(out, "{path}: {name}{read_only}{waiting}")?;
         }
         Ok(ExitCode::SUCCESS)
     })

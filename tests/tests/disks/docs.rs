@@ -246,7 +246,7 @@ fn keys_in(value: &Value) -> BTreeSet<String> {
             ("data", Value::Object(data)) => {
                 found.extend(data.keys().map(|key| format!("data.{key}")))
             }
-            ("exports" | "works", Value::Array(exports)) => {
+            ("exports" | "works" | "attached", Value::Array(exports)) => {
                 found.insert(key.clone());
                 exports.iter().for_each(|export| found.extend(keys_in(export)));
             }
@@ -297,6 +297,11 @@ fn json_has_the_keys_of_the_reference_and_ours_the_number_of_its_form() {
                    --run 'diskferry copy -q pattern:1M \"$uri\"; diskferry top --json -n 1 -d 0.1 c'",
         ),
         ("bench", "diskferry bench --json --seconds 0.02 memory:1M"),
+        (
+            "attached",
+            "diskferry attach memory:1M disk --run 'diskferry attached --json' 2>/dev/null \
+                   || diskferry attached --json",
+        ),
         ("info", "diskferry serve memory 1M --run 'diskferry info --json \"$uri\"'"),
         (
             "info",
