@@ -223,8 +223,8 @@ fn topic(title: &str, topic: &str) -> String {
 fn outputs() -> String {
     let mut page = begun(
         "JSON",
-        "The outputs for programs. Output in diskferry's own format has a `version`: keys may be added under the same number, \
-         so readers have to ignore those that they do not know; the number grows when a key is removed or changes its meaning. Output in the format of another program has none, because that format has no such key.",
+        "Output for programs. Output in diskferry's own format has a `version`: keys may be added under the same number, \
+         so readers must ignore unknown keys; the number grows when a key is removed or changes its meaning. Output in another program's format has no version, because that format has no such key.",
     );
     line(&mut page, "");
     page + include_str!("json.md")
