@@ -125,7 +125,7 @@ fn other(matches: &ArgMatches, context: &Context) -> Result<Option<Described>, F
 fn run(matches: &ArgMatches) -> ExitResult {
     image::check_objects(matches)?;
     if image::is_given(matches, "force-share") {
-        return Err(Failure::usage("-U: an image that is changed is locked against others"));
+        return Err(Failure::usage("-U: a changed image must be locked against others"));
     }
     let context = image::context(matches)?;
     let other = other(matches, &context)?;

@@ -50,8 +50,8 @@ const AHEAD: u64 = 8 << 20;
 fn arguments(command: Command) -> Command {
     let actions = [
         PossibleValue::new("stat").help("Count the pages that are in memory"),
-        PossibleValue::new("evict").help("Let them go"),
-        PossibleValue::new("warm").help("Read what is not there"),
+        PossibleValue::new("evict").help("Evict them"),
+        PossibleValue::new("warm").help("Read the missing pages"),
     ];
     let files = Arg::new("file")
         .value_name("FILE")

@@ -63,11 +63,11 @@ fn detach(point: &Path, is_forced: bool) -> Result<(), Failure> {
         .and_then(|above| above.canonicalize().ok())
         .map_or_else(|| path.clone(), |above| above.join(path.file_name().unwrap_or_default()));
     let Some(found) = attach::attached()?.into_iter().find(|disk| disk.is_at(&path)) else {
-        let cure = "`diskferry attached` lists those that there are";
+        let cure = "`diskferry attached` lists attached disks";
         return Err(Failure::new(format!("{}: no disk is attached there; {cure}", path.display())));
     };
     if found.is_waiting && !is_forced {
-        let cure = "attach the disk there again, or lose what was not written with --force";
+        let cure = "attach the disk there again, or discard unwritten data with --force";
         return Err(Failure::new(format!("{}: its process has gone; {cure}", path.display())));
     }
     // One that waits would wait for ever.
@@ -83,7 +83,7 @@ fn detach(point: &Path, is_forced: bool) -> Result<(), Failure> {
     }
     match attach::detach(&path, is_forced) {
         Err(e) if !is_forced && is_busy(&e) => {
-            let cure = "a program has it open; --force takes it away from it";
+            let cure = "a program has it open; --force detaches it anyway";
             Err(Failure::because(&e, format!("{}: {cure}", path.display())))
         }
         other => Ok(other?),

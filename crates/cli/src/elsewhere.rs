@@ -31,7 +31,11 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
     ("serve", &["-d", "--disconnect"], "here it is a verb: `diskferry detach /dev/nbd0`"),
     ("serve", &["-k", "--socket"], "here it is -U, --unix"),
     ("serve", &["--shared"], "here it is --max-connections"),
-    ("serve", &["--persistent"], "leave it out: the server goes on when the last client leaves"),
+    (
+        "serve",
+        &["--persistent"],
+        "leave it out: the server keeps running when the last client leaves",
+    ),
     ("serve", &["-x"], "here it is --export NAME=DISK"),
     ("serve", &["--fork"], "here it is --daemon"),
     ("serve", &["--snapshot"], "here it is --filter=cow"),
@@ -50,10 +54,10 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
         &["--nocache", "--cache"],
         "here it is a parameter of the device: serve file DISK cache=none",
     ),
-    ("serve", &["--aio"], "leave it out: the program takes what the kernel offers"),
+    ("serve", &["--aio"], "leave it out: the program uses whatever the kernel offers"),
     ("serve", &["--discard"], "leave it out: trims are always passed on"),
     ("serve", &["--detect-zeroes"], "leave it out: zeroes that a client writes are written"),
-    ("copy", &["-n", "--no-create"], "leave it out: an existing target is written over"),
+    ("copy", &["-n", "--no-create"], "leave it out: an existing target is overwritten"),
 ];
 
 /// The failure for a first word that is a verb elsewhere.

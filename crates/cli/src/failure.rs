@@ -23,7 +23,7 @@ const TRANSIENT: u8 = 75;
 
 /// The cure, by a sign in the line: an error of the system, or a server's reply.
 const CURES: [(&str, &str); 2] = [
-    ("(os error 24)", "`ulimit -n` says how many there may be"),
+    ("(os error 24)", "`ulimit -n` shows the limit"),
     ("(ERR_UNKNOWN)", "`diskferry list URI` shows the exports of a server"),
 ];
 

@@ -89,7 +89,7 @@ fn ask_a_confined_one(
     name: &str,
     declared: Option<&str>,
 ) -> Result<(Vec<u8>, bool), Failure> {
-    let failed = |e: std::io::Error| Failure::new(format!("start a process of its own: {e}"));
+    let failed = |e: std::io::Error| Failure::new(format!("start a separate process: {e}"));
     let mut process = Process::new("/proc/self/exe");
     process.args(["inspect", "--confined"]);
     if let Some(format) = declared {
@@ -198,7 +198,7 @@ fn look(matches: &ArgMatches, name: &str, declared: Option<&str>) -> Result<Verd
         verdict.reasons.push(Failure::from(failure).line());
     }
     if let Some(declared) = declared.filter(|declared| *declared != first) {
-        verdict.reasons.push(format!("-f says {declared}, but its header is that of {first}"));
+        verdict.reasons.push(format!("-f says {declared}, but its header says {first}"));
     }
     match disk::describe(&source.disk, &Image::of(first)?, &options, &context) {
         Ok(described) => judge(&described, &mut verdict),
@@ -228,7 +228,7 @@ fn judge(described: &Described, verdict: &mut Verdict) {
     }
     let files: Vec<_> = said.data_files.iter().take(3).map(|file| shown(&file.name)).collect();
     if !files.is_empty() {
-        let what = format!("its bytes are in other files: `{}`", files.join("`, `"));
+        let what = format!("its data is in other files: `{}`", files.join("`, `"));
         verdict.reasons.push(what);
     }
     let unknown: Vec<_> = unknown.take(3).collect();

@@ -235,7 +235,7 @@ fn tell(disk: &Named, mode: Allocation, done: &Preallocated) -> String {
         let mut parts: Vec<_> =
             done.ways.iter().map(|(way, n)| format!("{} {}", format_size(*n), by(*way))).collect();
         if done.kept > 0 {
-            parts.push(format!("{} left as it was", format_size(done.kept)));
+            parts.push(format!("{} left unchanged", format_size(done.kept)));
         }
         if !parts.is_empty() {
             line += &format!(": {}", parts.join(", "));

@@ -181,7 +181,7 @@ impl RangeTarget {
         if offset > size || length.is_some_and(|length| length > size - offset) {
             let option = if offset > size { "offset" } else { "length" };
             let end = format!("beyond the end of the disk ({size} bytes)");
-            return Err(Failure::new(format!("{disk}: {what}: --{option} leads {end}")));
+            return Err(Failure::new(format!("{disk}: {what}: --{option} is {end}")));
         }
         let length = length.unwrap_or(size - offset);
         let json = matches.get_flag("json");

@@ -103,7 +103,7 @@ fn resize_image(source: &Source, wish: &Resizing, room: &str) -> Result<(), Fail
     let (options, context) = (OpenOptions::read_write(), Context::default());
     let kept = disk::keep(&source.disk, source.changed()?, &options, &context)?;
     let size = |before| wish.of(before).map(|resized| resized.after);
-    let none = "images of this format are not resized";
+    let none = "images of this format cannot be resized";
     kept.change(none, kept.format.upkeep.resize, |resize, container, opening| {
         resize(container, opening, &size, room)
     })?;
@@ -143,8 +143,9 @@ fn refuse_images(
         }
         let target = if format.create.is_some() { word } else { "qcow2" };
         format!(
-            "{word} images are not resized; `diskferry copy -f {word} --source-filter='truncate?truncate={size}' \
-             -O {target} {disk} NEW` makes an image of that size"
+            "{word} images cannot be resized; `diskferry copy -f {word} \
+             --source-filter='truncate?truncate={size}' \
+             -O {target} {disk} NEW` creates an image of that size"
         )
     };
     if let Some(format) = source.stack.image().format() {
@@ -153,7 +154,7 @@ fn refuse_images(
     match seen {
         Some(word) => {
             let known = formats::readable(word).and_then(|word| disk::format(word).ok());
-            let cure = known.map_or_else(|| "such images are not resized".to_owned(), cure);
+            let cure = known.map_or_else(|| "such images cannot be resized".to_owned(), cure);
             Err(Failure::new(format!(
                 "{disk}: looks like a {word} image, and {cure}; with -f raw its bytes are the disk"
             )))

@@ -40,8 +40,8 @@ pub(crate) struct Sandbox {
 }
 
 /// It is not known what a plugin will need.
-const FOREIGN: &str = "a plugin that runs in this process may need anything, so there is no sandbox; with isolate=true it runs \
-    in a process of its own";
+const FOREIGN: &str = "a plugin that runs in this process may need anything, so there is no \
+                       sandbox; with isolate=true it runs in a separate process";
 
 /// `--sandbox`.
 pub(crate) fn argument() -> Arg {
@@ -88,7 +88,7 @@ impl Sandbox {
             // Programs would be confined with this process.
             return match wish {
                 Wish::Require => Err(Failure::new(format!(
-                    "--sandbox=require: make a helper outside of it: {e}"
+                    "--sandbox=require: start the helper outside of it: {e}"
                 ))),
                 _ => Ok(free),
             };

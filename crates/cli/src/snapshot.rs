@@ -61,12 +61,12 @@ fn run(matches: &ArgMatches) -> ExitResult {
         (None, None, None) => return list(matches, &source),
     };
     if image::is_given(matches, "force-share") {
-        return Err(Failure::usage("-U: an image that is changed is locked against others"));
+        return Err(Failure::usage("-U: a changed image must be locked against others"));
     }
     let context = image::context(matches)?;
     let options = image::reading(matches);
     let kept = disk::keep(&source.disk, source.changed()?, &options, &context)?;
-    let none = "images of this format have no snapshots that are changed here";
+    let none = "snapshots of this format cannot be changed";
     kept.change(none, kept.format.upkeep.snapshot, |run, container, opening| {
         run(container, opening, change)
     })?;

@@ -93,8 +93,8 @@ pub(crate) static TOPICS: &[Topic] = &[
                 "Directory for unlinked temporary files (overlays of cow and cache, images on \
                  their way to a pipe) and for a private socket. Default: /var/tmp or /tmp.",
             ),
-            ("HOME", "Where to look for certificates, keys and .netrc: see FILES."),
-            ("USER", "The user whose key is taken from a file of keys, where the URI names none."),
+            ("HOME", "The base of paths to certificates, keys and .netrc: see FILES."),
+            ("USER", "The user whose key is taken from a file of keys, if the URI names no user."),
             (
                 "http_proxy, https_proxy, all_proxy, no_proxy",
                 "Proxies for the device http; all but http_proxy also in capital letters. proxy= takes precedence.",
@@ -102,9 +102,10 @@ pub(crate) static TOPICS: &[Topic] = &[
             (
                 "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE, AWS_REGION, \
                  AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL",
-                "Keys and settings of the device s3, as of AWS' own tools; docs/s3.md has all of them.",
+                "Keys and settings of the device s3, as for AWS' own tools; docs/s3.md lists all \
+                 of them.",
             ),
-            ("NBDKIT_PLUGINDIR", "The directory where nbdkit's plugins are looked for first."),
+            ("NBDKIT_PLUGINDIR", "The directory to search first for nbdkit's plugins."),
             (
                 "any name",
                 "Secrets may be named as -env:NAME instead of being written on the command line: keys for \
@@ -117,7 +118,7 @@ pub(crate) static TOPICS: &[Topic] = &[
         concerns: |_, command| has(command, "allow-external"),
         entries: &[(
             "DISKFERRY_ALLOW_EXTERNAL",
-            "Under the names qemu-img and qemu-nbd: what --allow-external is where it is not given, in place of \
+            "Under the names qemu-img and qemu-nbd: the default of --allow-external, instead of \
              beside. For callers whose command lines cannot be changed.",
         )],
     },
@@ -126,7 +127,8 @@ pub(crate) static TOPICS: &[Topic] = &[
         concerns: |_, command| has(command, "remote-program"),
         entries: &[(
             "DISKFERRY_SSH",
-            "What is started in the place of ssh for ssh:// disks, with its options, quoted as for a shell.",
+            "The command to run instead of ssh for ssh:// disks, with its options, quoted as for \
+             a shell.",
         )],
     },
     Topic {
@@ -135,11 +137,11 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_MIN, SLURM_ARRAY_TASK_STEP, SLURM_ARRAY_TASK_COUNT",
-                "Which share of a plan this is, in a task of an array job of Slurm.",
+                "The share of a plan, in a task of a Slurm array job.",
             ),
             (
                 "JOB_COMPLETION_INDEX",
-                "The same in a pod of an Indexed Job of Kubernetes; --of says how many there are.",
+                "The same in a pod of a Kubernetes Indexed Job; --of gives the number of shares.",
             ),
         ],
     },
@@ -157,8 +159,8 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "/etc/pki/nbdkit, ~/.pki/nbdkit, ~/.config/pki/nbdkit",
-                "Where the server's certificate is looked for (root; others), if --tls asks for TLS and \
-                 --tls-certificates does not say where: ca-cert.pem, server-cert.pem, server-key.pem.",
+                "Directories of the server's certificate (root; others), with --tls and without \
+                 --tls-certificates: ca-cert.pem, server-cert.pem, server-key.pem.",
             ),
             ("/etc/passwd, /etc/group", "Users and groups of --user and --group."),
         ],
@@ -169,15 +171,16 @@ pub(crate) static TOPICS: &[Topic] = &[
         entries: &[
             (
                 "/etc/pki/libnbd, ~/.pki/libnbd, ~/.config/pki/libnbd",
-                "Where certificates for nbds:// are looked for (root; others), if the URI does not say \
-                 where: ca-cert.pem, client-cert.pem, client-key.pem. Without any, those that the system \
-                 trusts.",
+                "Directories of certificates for nbds:// (root; others), if the URI names none: \
+                 ca-cert.pem, client-cert.pem, client-key.pem. Without any, the system's trusted \
+                 certificates.",
             ),
             ("~/.netrc", "Logins for http, only with netrc=."),
             ("~/.aws/credentials, ~/.aws/config", "Keys and settings for s3."),
             (
                 "/usr/lib/ARCH-linux-gnu/nbdkit/plugins, /usr/lib64/nbdkit/plugins, /usr/lib/nbdkit/plugins, below /usr/local too",
-                "Where nbdkit's plugins are looked for, besides the directory that nbdkit --dump-config prints.",
+                "Directories of nbdkit's plugins, besides the directory that nbdkit --dump-config \
+                 prints.",
             ),
         ],
     },

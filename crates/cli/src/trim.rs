@@ -24,7 +24,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
     let target = RangeTarget::open(matches, "trim")?;
     let info = target.edge.info();
     if info.abilities.write && !info.abilities.trim {
-        let error = Error::unsupported("trim: it cannot give room back").on(&info.name);
+        let error = Error::unsupported("trim: it cannot free space").on(&info.name);
         return Err(Failure::new(format!("{error}; nothing was changed")));
     }
     let trim = |offset, len| Operation::Trim { offset, len, fua: false };

@@ -28,7 +28,7 @@ pub(crate) const VERB: Verb = Verb {
             format and location. Without -f the format is guessed.",
     example: "  diskferry digest --manifest disk.manifest pattern:8M\n  \
               diskferry verify disk.manifest pattern:8M",
-    status: "1 also where the disk differs.",
+    status: "1 also if the disk differs.",
     usage: USAGE,
     arguments,
     run,
@@ -81,7 +81,7 @@ fn run(matches: &ArgMatches) -> ExitResult {
         (differing, digest) = compared?;
         // No stretch differs, and yet: the manifest was changed.
         if digest != manifest.digest && differing.is_empty() {
-            let what = "its last line has another digest than its stretches; it was changed";
+            let what = "its last line does not match its stretches; it was modified";
             return Err(Failure::new(format!("{}: {what}", path.display())));
         }
     }
@@ -115,7 +115,7 @@ fn tell(matches: &ArgMatches, manifest: &Manifest, size: u64, differing: &RangeS
             writeln!(out, "Differs: {} to {} ({})", range.start, range.end, format_size(len))?;
         }
         if same {
-            writeln!(out, "The disk holds what the manifest says.")?;
+            writeln!(out, "The disk matches the manifest.")?;
         }
         Ok(())
     })

@@ -381,10 +381,10 @@ fn when_all_are_lost_requests_wait_and_then_fail_clearly() {
     let error = device.flush().unwrap_err();
     assert!(begun.elapsed() >= Duration::from_millis(500));
     assert_eq!((error.kind(), error.class()), (ErrorKind::Disconnected, ErrorClass::Transient));
-    assert!(error.to_string().contains("not back in 0.5 seconds"), "{error}");
+    assert!(error.to_string().contains("did not return within 0.5 seconds"), "{error}");
     // A later caller does not wait once more.
     let error = device.read_at(&mut [0; 512], 0).unwrap_err();
-    assert!(error.to_string().contains("not back"), "{error}");
+    assert!(error.to_string().contains("did not return"), "{error}");
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn another_export_is_a_permanent_error() {
         let server = Server::start_with(next, structured(), move |c| ours.serve(c, &act));
         let device = server.try_open_with(&["reconnect-delay=60"]).unwrap();
         let error = device.write_at(&[1; 512], 0, false).unwrap_err();
-        assert!(error.to_string().contains("is not the one it was"), "{error}");
+        assert!(error.to_string().contains("the export has changed"), "{error}");
         assert_ne!(error.class(), ErrorClass::Transient);
         assert_eq!(disk.count(Command::Write), 1, "nothing is written to another disk");
         let again = device.read_at(&mut [0; 512], 0).unwrap_err();

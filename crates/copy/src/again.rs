@@ -72,7 +72,7 @@ pub(crate) fn check(
             return Ok(bytes);
         }
     }
-    let action = "copy: the server was lost again and again while the source was compared";
+    let action = "copy: the server was lost repeatedly while the source was compared";
     Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action).on(&pair.source.info().name))
 }
 
@@ -84,14 +84,15 @@ pub(crate) fn is_due(pair: &Pair, sums: &Sums) -> bool {
 }
 
 fn untold(name: &str) -> Error {
-    let action = "copy: the server was lost and came back, and through an image, or a filter that keeps bytes, what was \
-                  read before cannot be compared with what is there now; copy it again";
+    let action = "copy: the server was lost and reconnected, and through an image, or a filter \
+                  that keeps bytes, earlier reads cannot be compared with the current contents; \
+                  copy it again";
     Error::new(ErrorKind::Changed, Fault::Peer, action).on(name)
 }
 
 fn another(name: &str) -> Error {
-    let action = "copy: the server was lost and came back with another disk: it holds other bytes than were read \
-                  before";
+    let action = "copy: the server was lost and reconnected with another disk: its contents \
+                  differ from earlier reads";
     Error::new(ErrorKind::Changed, Fault::Peer, action).on(name)
 }
 

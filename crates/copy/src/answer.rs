@@ -38,6 +38,6 @@ pub(crate) fn read_outcome(outcome: Outcome, len: usize) -> Option<Buffer> {
 
 /// An answer that makes no sense: the error that ends the copy.
 pub(crate) fn confused(what: &str) -> Error {
-    let action = format!("copy: the {what} gave an answer that makes no sense; this is a defect");
+    let action = format!("copy: the {what} returned an invalid result; this is a defect");
     Error::new(ErrorKind::Io, Fault::Us, action)
 }

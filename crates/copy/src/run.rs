@@ -103,8 +103,8 @@ impl<'a> Copy<'a> {
         let pair = Pair::new(source, target, options)?;
         let whole = matches!(plan, CopyPlan::Map);
         if !whole && options.target_is_zero {
-            let action = "copy by a list: what is left alone may be anything, so the target is not \
-                          known to be zero";
+            let action = "copy by a list: the rest of the target may hold anything, so the target \
+                          is not known to be zero";
             return Err(Error::invalid(action));
         }
         let spans = plan.spans(pair.size, pair.sizes.grid)?;
@@ -116,7 +116,7 @@ impl<'a> Copy<'a> {
         }
         let durably = options.durably.as_ref();
         if durably.is_some() && !pair.flush {
-            let action = "keep a journal: it cannot make durable what is written";
+            let action = "keep a journal: it cannot make writes durable";
             return Err(Error::unsupported(action).on(&target.info().name));
         }
         let forgets = pair.flush && pair.target.device().session().is_some();
@@ -163,8 +163,8 @@ impl<'a> Copy<'a> {
             left.add_all(&spans.iter().map(|s| s.range.clone()).collect());
             in_vain = if self.durable() > durable { 0 } else { in_vain + 1 };
             if outcome.is_ok() && in_vain > IN_VAIN {
-                let action = "copy: the connection broke again and again, each time before \
-                              what was written could be made durable";
+                let action = "copy: the connection broke repeatedly, each time before the writes \
+                              could be made durable";
                 let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
                 outcome = Err(error.on(&self.pair.target.info().name));
             }
@@ -207,8 +207,8 @@ impl<'a> Copy<'a> {
 
     /// The target may have forgotten something, and without a flush it is not known what.
     fn forgotten(&self) -> Error {
-        let action = "copy: the connection was replaced, and what was written is not flushed, so it \
-                      may be lost";
+        let action = "copy: the connection was replaced, and earlier writes were not flushed, so \
+                      they may be lost";
         let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action);
         error.on(&self.pair.target.info().name)
     }

@@ -56,7 +56,7 @@ pub(crate) fn all(
         }
         return Ok(true);
     }
-    if must { refuse("their file systems do not do that") } else { Ok(false) }
+    if must { refuse("their file systems do not support it") } else { Ok(false) }
 }
 
 /// The place of the source, if all of it can be shared as it is; or why not.
@@ -70,9 +70,9 @@ fn place(pair: &Pair, options: &Options) -> std::result::Result<Place, &'static 
         return Err("they differ in size");
     }
     if !target.abilities.take || target.order != Order::Any || begins(target).is_none() {
-        return Err("the target does not lie in a file as it is");
+        return Err("the target is not stored unchanged in a file");
     }
-    begins(source).ok_or("the source does not lie in a file as it is")
+    begins(source).ok_or("the source is not stored unchanged in a file")
 }
 
 /// How many bytes are data and how many are not, by a few queries of the map once all is shared:

@@ -151,7 +151,7 @@ impl<'a> Copy<'a> {
         self.at = start.saturating_add(len);
         if len > size.saturating_sub(start) {
             let action = format!(
-                "target is too small: it has {size} bytes ({}), and more than that came",
+                "target is too small: it has {size} bytes ({}), and the source has more",
                 format_size(size)
             );
             let error = Error::new(ErrorKind::NoSpace, Fault::User, action);
@@ -253,8 +253,8 @@ impl<'a> Copy<'a> {
             return Ok(());
         }
         self.done = RangeSet::default();
-        let action = "copy: it reconnected, so what was written before may be lost, and a \
-                      stream cannot be read again";
+        let action = "copy: it reconnected, so earlier writes may be lost, and a stream cannot be \
+                      read again";
         Err(named(Error::new(ErrorKind::Disconnected, Fault::Peer, action)))
     }
 

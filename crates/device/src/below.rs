@@ -163,7 +163,7 @@ pub async fn resolve_or_wait(
 /// The error for an answer of the wrong kind.
 #[must_use]
 pub fn confused() -> Error {
-    let action = "the disk below gave an answer that makes no sense; this is a defect";
+    let action = "the disk below returned an invalid result; this is a defect";
     Error::new(ErrorKind::Io, Fault::Us, action)
 }
 

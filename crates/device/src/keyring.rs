@@ -53,7 +53,7 @@ pub(crate) fn why(error: &io::Error) -> Option<(ErrorKind, &'static str)> {
         libc::ENOKEY => (ErrorKind::NotFound, "there is no such key"),
         libc::EKEYEXPIRED => (ErrorKind::NotFound, "it has expired"),
         libc::EKEYREVOKED => (ErrorKind::NotFound, "it was revoked"),
-        libc::EACCES => (ErrorKind::PermissionDenied, "it lets us not read it"),
+        libc::EACCES => (ErrorKind::PermissionDenied, "this process may not read it"),
         libc::ENOSYS => (ErrorKind::Unsupported, "this kernel has no keyrings"),
         _ => return None,
     })

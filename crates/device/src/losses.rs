@@ -130,8 +130,8 @@ impl LossAccount {
         if state.losses > told {
             self.told.fetch_max(state.losses, Relaxed);
             state.told = state.losses;
-            let action = "flush: reconnected since changes were acknowledged that \
-                          had not been flushed; they may be lost";
+            let action =
+                "flush: reconnected; changes that were acknowledged and not flushed may be lost";
             return Err(Error::new(ErrorKind::Io, Fault::Peer, action));
         }
         if mark.epoch == now {

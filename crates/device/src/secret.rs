@@ -109,7 +109,7 @@ pub fn of_file(path: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
 /// It cannot be read, or is longer than 64 KiB.
 pub fn of_key(number: &str, key: &str) -> Result<Zeroizing<Vec<u8>>> {
     let serial = serial(number).ok_or_else(|| {
-        values::not_a(key, number, "the serial number of a key, as keyctl has it")
+        values::not_a(key, number, "the serial number of a key, as keyctl shows it")
     })?;
     let bytes = keyring::read(serial).map_err(|e| unread(e, key, number))?;
     if bytes.len() > LONGEST {

@@ -13,14 +13,16 @@ const DEVICES: &[(&[&str], &str)] = &[
     (&["host_device", "host_cdrom"], "name the block device by its path"),
     (
         &["json"],
-        "options in JSON are taken by the verbs with qemu-img's words, as `convert` and `info`",
+        "JSON options are accepted by the verbs with qemu-img's options, such as `convert` and \
+         `info`",
     ),
 ];
 
 /// nbdkit's plugins, of which some are packaged apart.
 const PLUGINS: &str = "S3 blkio cdi floppy gcs guestfs iso libvirt linuxdisk lua ocaml ondemand \
      perl python ruby ssh tcl tmpdisk torrent vddk";
-const PLUGIN: &str = "nbdkit's plugin of that name was not found where nbdkit has them: install it, or name its \
+const PLUGIN: &str = "nbdkit's plugin of that name was not found in nbdkit's directories: install \
+                      it, or name its \
                       directory in NBDKIT_PLUGINDIR";
 
 /// Schemes of URIs.

@@ -17,7 +17,7 @@ pub(crate) struct Full {
 pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Full> {
     let size = values::size(params, "size")?.unwrap_or(0);
     let info = Info {
-        description: "a full disk: writes find no room".into(),
+        description: "a full disk: writes fail with ENOSPC".into(),
         abilities: Abilities { trim: false, extents: true, ..Abilities::all(options.write) },
         ..Info::new(format!("full:{size}"), size)
     };
@@ -26,7 +26,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Full> {
 
 impl Full {
     fn no_room(&self, what: &str, len: u64, offset: u64) -> Error {
-        let action = format!("{what} {len} bytes: no room is left");
+        let action = format!("{what} {len} bytes: no space is left");
         Error::new(ErrorKind::NoSpace, Fault::File, action).on(&self.info.name).at(offset)
     }
 }

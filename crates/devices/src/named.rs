@@ -192,7 +192,7 @@ impl Named {
     /// It has a fixed length, bytes would be lost that must not be, or the disk is full.
     pub fn resize(&self, wish: &Resizing, options: &OpenOptions) -> Result<Resized> {
         let Some(resize) = self.kind.target.and_then(|target| target.resize) else {
-            let action = "resize: only a file gets another length";
+            let action = "resize: only files can be resized";
             return Err(Error::unsupported(action).on(self.to_string()));
         };
         resize(&self.params, wish, options).map_err(|e| e.on(self.kind.word))
@@ -253,7 +253,7 @@ impl Named {
     }
 
     fn beside(&self) -> Result<Beside> {
-        let none = || Error::unsupported("find what lies beside it").on(self.kind.word);
+        let none = || Error::unsupported("find the file beside it").on(self.kind.word);
         self.kind.beside.ok_or_else(none)
     }
 

@@ -53,6 +53,6 @@ pub(crate) fn verify_zero(
 
 /// The error for a write that does not match.
 pub(crate) fn mismatch(name: &str, offset: u64) -> Error {
-    let action = "write: what was written is not what this disk holds";
+    let action = "write: the data does not match this disk";
     Error::new(ErrorKind::Mismatch, Fault::User, action).on(name).at(offset)
 }

@@ -56,15 +56,13 @@ impl Resizing {
         if after < before && !self.shrink {
             let lost = before - after;
             let action = format!(
-                "resize: the last {lost} bytes ({}) would be lost; --shrink cuts them off",
+                "resize: the last {lost} bytes ({}) would be lost; --shrink discards them",
                 format_size(lost)
             );
             return Err(Error::new(ErrorKind::Denied, Fault::User, action));
         }
         if after < before && self.mode != Allocation::Sparse {
-            return Err(Error::unfit(
-                "resize: a file that gets shorter has nothing to preallocate",
-            ));
+            return Err(Error::unfit("resize: a shrinking file has nothing to preallocate"));
         }
         Ok(Resized { before, after })
     }

@@ -36,7 +36,7 @@ pub(crate) trait OrderedSink: Send + Sync {
 
     /// Makes durable what it took.
     fn flush(&self) -> Result<()> {
-        Err(Error::unsupported("make durable what was handed on"))
+        Err(Error::unsupported("make sent data durable"))
     }
 
     /// All bytes were taken. May block.
@@ -135,7 +135,7 @@ impl Shared {
         let meets = before.is_some_and(|(at, before)| before.piece.len() > offset - at)
             || state.waiting.range(offset..).next().is_some_and(|(at, _)| at - offset < len);
         if offset < state.next || meets || len == 0 {
-            let action = "write again what was handed on";
+            let action = "write data again that was already sent";
             return Err((new.done, Error::unsupported(action).at(offset)));
         }
         state.waiting.insert(offset, new);
@@ -202,7 +202,7 @@ impl Shared {
             None if state.next == length && state.waiting.is_empty() => Ok(()),
             None => {
                 let action =
-                    format!("is incomplete: {} of {length} bytes went into it", state.next);
+                    format!("is incomplete: {} of {length} bytes were written", state.next);
                 Err(Error::new(ErrorKind::Io, Fault::Us, action))
             }
         }
@@ -229,7 +229,9 @@ impl Device for Upwards {
             Operation::Take { .. } => done(Ok(Outcome::Taken(0))),
             Operation::Prefetch { .. } | Operation::Trim { .. } => done(Ok(Outcome::Done)),
             Operation::Read { .. } | Operation::Resolve { .. } | Operation::Status { .. } => {
-                done(Err(Error::unsupported("read what was handed on").on(&self.info.name)));
+                done(
+                    Err(Error::unsupported("read data that was already sent").on(&self.info.name)),
+                );
             }
         }
     }

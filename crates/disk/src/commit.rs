@@ -38,7 +38,7 @@ pub fn commit(
     let alone = Image { ignore_backing: true, ..image.clone() };
     let kept = keep_closed(disk, &alone, options, context)?;
     let format = kept.format;
-    let what = "what images of this format hold is not put into a backing image";
+    let what = "images of this format cannot be committed";
     kept.change(what, format.upkeep.empty, |empty, container, opening| {
         let described = (format.describe)(&container, context)?;
         check_snapshots(&described)?;

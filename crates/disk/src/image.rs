@@ -176,7 +176,7 @@ impl Image {
             _ => None,
         };
         if found.is_some_and(|found| !fits(found)) {
-            return Err(Error::invalid("inside: only one packing is taken off"));
+            return Err(Error::invalid("inside: only one packing is removed"));
         }
         Ok(found.filter(|found| !found.is_plain))
     }

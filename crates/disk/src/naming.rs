@@ -43,7 +43,7 @@ pub(crate) fn refuse_entry(target: &Named) -> Result<()> {
         return Ok(());
     }
     let action =
-        "make the disk: a file in an archive is not written; for a file of that name write file:";
+        "create the disk: files in archives cannot be written; for a file of that name write file:";
     Err(Error::invalid(action).on(target.to_string()))
 }
 

@@ -44,7 +44,7 @@ pub fn open(
     let write = options.write && !filters.reads_only();
     let image = filters.image();
     if write && matches!(image.content, Content::Guess) {
-        let action = "a format is not guessed for writing; name it";
+        let action = "the format is not guessed for writing; name it";
         return Err(Error::invalid(action).on(disk.to_string()));
     }
     // A disk that is not changed is not locked.
@@ -131,7 +131,7 @@ pub fn create_for(
         return create_raw(disk, filters, creation, context);
     };
     if !filters.is_below_empty() {
-        let action = "make an image in a part of a disk; an existing one is written with -n";
+        let action = "create an image in a part of a disk; -n writes to an existing one";
         return Err(Error::unsupported(action).on(disk.to_string()));
     }
     let Some(creator) = format.create else {

@@ -62,7 +62,7 @@ pub fn rebase(
     let open = if new.is_trusted { keep } else { keep_closed };
     let kept = open(disk, image, options, context)?;
     let format = kept.format;
-    let what = "images of this format are not put over another backing image";
+    let what = "images of this format cannot be rebased";
     kept.change(what, format.upkeep.rebase, |rebase, container, opening| {
         (rebase.check)(&container, new.backing)?;
         if !new.is_trusted {

@@ -74,8 +74,8 @@ pub(crate) fn check_snapshots(overlay: &Description) -> Result<()> {
     if overlay.snapshots.is_empty() {
         return Ok(());
     }
-    let action = "the overlay has snapshots, which lie over the same backing image and would no \
-                  longer be what they were; `diskferry snapshot -d` deletes one";
+    let action = "the overlay has snapshots, which use the same backing image and would change; \
+                  `diskferry snapshot -d` deletes one";
     Err(Error::unfit(action))
 }
 

@@ -568,7 +568,7 @@ fn a_hostile_header_of_luks2_is_refused_at_once() {
         ),
         (r#""segments":{"0""#, r#""segments":{"1":{},"0""#, "2 segments"),
         (r#""digests":{"0":"#, r#""digests":{"0":{},"1":"#, ""),
-        (r#""tokens":{}"#, &format!(r#""tokens":{deep}"#), "no JSON"),
+        (r#""tokens":{}"#, &format!(r#""tokens":{deep}"#), "not JSON"),
         (r#""key_size":64,"af""#, r#""key_size":4096,"af""#, "4096"),
     ] {
         let path = place.write("broken", &rewritten(&file, from, to));

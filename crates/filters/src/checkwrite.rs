@@ -43,7 +43,7 @@ async fn compare(below: Edge, change: Operation) -> Result<Outcome> {
     };
     let Some(at) = differs else { return Ok(Outcome::Done) };
     let what = change.kind().name();
-    let action = format!("{what}: what was written is not what the disk holds");
+    let action = format!("{what}: the data does not match the disk");
     Err(Error::new(ErrorKind::Mismatch, Fault::User, action).on(&below.info().name).at(at))
 }
 

@@ -94,7 +94,7 @@ impl Overlay {
                 return store.resolve(below, offset, len, max).await.map(Outcome::Extents);
             }
             Operation::Status { .. } => {
-                return Err(Error::unsupported("status: there is none of an overlay"));
+                return Err(Error::unsupported("status: an overlay has none"));
             }
             Operation::Take { .. } => return Ok(Outcome::Taken(0)),
             Operation::Trim { offset, len, .. } => self.trim(offset, len).await?,

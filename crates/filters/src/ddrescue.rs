@@ -116,7 +116,7 @@ impl Filter for Rescued {
                 match self.first_bad(offset, buffer.len() as u64) {
                     None => over.below.submit(Operation::Read { offset, buffer }, done),
                     Some(bad) => {
-                        let action = "read: the mapfile does not say that it was rescued";
+                        let action = "read: the mapfile does not mark it as rescued";
                         done(Err(refused(ErrorKind::Io, action).at(bad)));
                     }
                 }

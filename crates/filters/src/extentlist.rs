@@ -111,7 +111,7 @@ impl Filter for ExtentList {
             }
             change if change.changes() => {
                 let action =
-                    "change refused: the map would no longer be that of the file `extentlist`";
+                    "change refused: the map would no longer match the file of `extentlist`";
                 let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
                 done(Err(error.on(&over.info.name)));
             }

@@ -96,7 +96,7 @@ impl Map {
             let (to, len) = self.at(at, size - at);
             if to > below || len > below - to {
                 let action = format!(
-                    "the byte {} would lie at {}, beyond the end of the disk below ({below} bytes)",
+                    "the byte {} would be at {}, beyond the end of the disk below ({below} bytes)",
                     at + below.saturating_sub(to).min(len),
                     to.max(below)
                 );
@@ -161,7 +161,7 @@ impl Places {
                 return self.resolve(offset, len, max).await.map(Outcome::Extents);
             }
             Operation::Status { .. } => {
-                return Err(Error::unsupported("status: ranges lie elsewhere"));
+                return Err(Error::unsupported("status: ranges are remapped"));
             }
             // The writes that replace it go to their mapped places.
             Operation::Take { .. } => return Ok(Outcome::Taken(0)),

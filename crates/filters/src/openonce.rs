@@ -53,7 +53,7 @@ impl OpenDevices {
             }
             None if count >= MOST => {
                 drop(all);
-                let action = format!("openonce: {MOST} exports are open, and no more are opened");
+                let action = format!("openonce: {MOST} exports are open, which is the limit");
                 done(Err(Error::new(ErrorKind::Limit, Fault::User, action)));
             }
             None => {

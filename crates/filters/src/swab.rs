@@ -119,7 +119,7 @@ impl Filter for Swab {
                 );
             }
             Operation::Status { .. } => {
-                done(Err(Error::unsupported("status: bytes change places")));
+                done(Err(Error::unsupported("status: bytes are swapped")));
             }
             other @ (Operation::Flush
             | Operation::Prefetch { .. }

@@ -39,7 +39,7 @@ pub struct Description {
 pub fn unknown_features(unknown: &[String]) -> Error {
     let plural = if unknown.len() == 1 { "a feature" } else { "features" };
     foreign(format!(
-        "the image has {plural} that one must know to read it, and we do not: {}",
+        "the image has {plural} that are needed to read it and unknown here: {}",
         unknown.join(", ")
     ))
 }

@@ -94,7 +94,7 @@ pub fn refusal(reference: &Reference<'_>) -> Error {
 #[must_use]
 pub fn refusal_of_guessed(reference: &Reference<'_>) -> Error {
     Error::unfit(format!(
-        "{}, which is not opened where the format of the image was guessed: name it, with -f FORMAT",
+        "{}, which is not opened when the format of the image was guessed: name it with -f FORMAT",
         named(reference)
     ))
 }

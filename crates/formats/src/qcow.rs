@@ -151,7 +151,7 @@ impl Atlas for Map {
             return Ok(Some(Run { len, lies: Lies::Beneath }));
         }
         if entry < HEADER as u64 {
-            return Err(corrupt("a cluster of the qcow image lies over its header").at(at));
+            return Err(corrupt("a cluster of the qcow image overlaps its header").at(at));
         }
         if entry % SECTOR != 0 {
             // As in QEMU: its writer appends whole clusters.

@@ -277,7 +277,7 @@ impl Session for ClientDisk {
         let opened = self.entry.open(Some(&self.client))?;
         let info = device::Blocking::info(&*opened);
         if info.size != self.info.size || info.abilities != self.info.abilities {
-            return Err(self.error(ErrorKind::Changed, "open again: it is another disk now"));
+            return Err(self.error(ErrorKind::Changed, "open again: the disk has changed"));
         }
         // What was acknowledged before may have been lost with the other handle.
         self.epoch.fetch_add(1, Ordering::Release);

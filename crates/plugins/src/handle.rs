@@ -83,7 +83,7 @@ impl Handle {
         let calls = plugin.library.callbacks;
         let (answer, said) = plugin.call(&caller, || calls.preconnect(read_only));
         if answer == Some(-1) {
-            return Err(failure(&plugin.library, "let the client in", &said));
+            return Err(failure(&plugin.library, "admit the client", &said));
         }
         let (raw, said) = plugin.call(&caller, || calls.open(read_only));
         let Some(raw) = raw else { return Err(plugin.without_export("open", &said)) };

@@ -71,7 +71,8 @@ pub(crate) fn start(name: &str, params: &Params, context: &Context) -> Result<Ar
         return match &known.plugin {
             Some(plugin) if known.params == params => Ok(plugin.clone()),
             _ => {
-                let action = "a plugin takes parameters once in a process; with isolate=true it has one of its own";
+                let action = "a plugin takes parameters once in a process; with isolate=true it \
+                              has its own process";
                 Err(Error::new(ErrorKind::Unsupported, Fault::User, action).on(name))
             }
         };

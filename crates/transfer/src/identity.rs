@@ -38,7 +38,7 @@ impl DiskIdentity {
     }
 
     /// The same as each machine sees it: without the numbers that a system gives to its files, and
-    /// without what it holds. Nothing is read.
+    /// without its content. Nothing is read.
     pub(crate) fn anywhere(named: &Named, size: u64, version: Option<&str>) -> Self {
         let mut all = json!({"name": named.to_string(), "size": size});
         if let Some(version) = version {
@@ -72,9 +72,9 @@ impl DiskIdentity {
             ("name", "its name"),
             ("size", "its size"),
             ("file", "the file of that name"),
-            ("written", "the time at which it was last written"),
-            ("version", "what its server says of its version (ETag, or date)"),
-            ("sample", "what it holds"),
+            ("written", "its modification time"),
+            ("version", "its version on the server (ETag, or date)"),
+            ("sample", "its content"),
         ];
         let (key, what) = words.iter().find(|(key, _)| self.0.get(key) != then.get(key))?;
         let shown = |value: Option<&Value>| match value {

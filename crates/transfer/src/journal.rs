@@ -124,8 +124,9 @@ impl CopyJournal {
         }
         let kept = kept.map_or("has no digests".to_owned(), |kept| format!("has digests {kept}"));
         let action = format!(
-            "go on with the copy: its journal {kept}, and {kind} is asked for; nothing was changed: leave the digest out \
-             (`digest TARGET` afterwards), or remove the journal to begin anew"
+            "resume the copy: its journal {kept}, and {kind} is asked for; nothing was changed: \
+             leave the digest out \
+             (`digest TARGET` afterwards), or remove the journal to start over"
         );
         Err(Error::new(ErrorKind::InvalidInput, Fault::User, action).on(&self.name))
     }
@@ -206,8 +207,8 @@ impl CopyJournal {
                 let place = at..range.end.min(at + SAMPLE);
                 if place.end > to.info().size || bytes(from, &place)? != bytes(to, &place)? {
                     let what = format!(
-                        "says that the target holds the source at {at}, and it does not: the target was written by another, \
-                         or lost what was durable"
+                        "says that the target holds the source at {at}, and it does not: another \
+                         program wrote to the target, or the target lost durable data"
                     );
                     return Err(self.refuse(&what));
                 }
@@ -265,7 +266,8 @@ impl CopyJournal {
 
     fn refuse(&self, why: &str) -> Error {
         let action = format!(
-            "go on with the copy: its journal {why}; nothing was changed: remove the journal to begin anew"
+            "resume the copy: its journal {why}; nothing was changed: remove the journal to start \
+             over"
         );
         Error::new(ErrorKind::Changed, Fault::User, action).on(&self.name)
     }
@@ -313,8 +315,7 @@ impl Found {
     fn new(line: Option<&Value>) -> Result<Self> {
         let version = |line: &&Value| line.get("journal").and_then(Value::as_u64) == Some(VERSION);
         let head = line.filter(version).cloned().ok_or_else(|| {
-            let action =
-                "open the journal: it is a file that holds something else; nothing was changed";
+            let action = "open the journal: the file is not a journal; nothing was changed";
             Error::new(ErrorKind::InvalidInput, Fault::User, action)
         })?;
         let (durable, digested) = (RangeSet::default(), RangeSet::default());

@@ -63,7 +63,7 @@ fn line(to: &mut Vec<u8>, range: Range<u64>, status: char) -> io::Result<()> {
 /// It is no mapfile.
 pub(crate) fn unfinished(text: &[u8]) -> Result<Vec<Range<u64>>> {
     let wrong = |what: &str| Error::invalid(format!("read the mapfile of ddrescue: {what}"));
-    let text = std::str::from_utf8(text).map_err(|_| wrong("it is no text"))?;
+    let text = std::str::from_utf8(text).map_err(|_| wrong("it is not text"))?;
     let lines = text.lines().enumerate().map(|(n, line)| (n + 1, line.trim()));
     let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     // Where ddrescue was when it ended.
@@ -81,12 +81,13 @@ pub(crate) fn unfinished(text: &[u8]) -> Result<Vec<Range<u64>>> {
         };
         let found = start.zip(len).and_then(|(start, len)| Some(start..start.checked_add(len)?));
         let found = found.filter(|range| range.start >= end);
-        let range = found.ok_or_else(|| wrong(&format!("line {n} is no area behind the last")))?;
+        let range =
+            found.ok_or_else(|| wrong(&format!("line {n} does not follow the area before it")))?;
         end = range.end;
         match status {
             "+" => {}
             "?" | "*" | "/" | "-" => ranges.push(range),
-            _ => return Err(wrong(&format!("line {n} has no status that ddrescue has"))),
+            _ => return Err(wrong(&format!("line {n} has an unknown status"))),
         }
     }
     Ok(ranges)
@@ -140,11 +141,11 @@ mod tests {
                 Ok(&[1024..1536, 1536..2048]),
             ),
             ("0 16 *\n0x10  0x10  ?\n", Ok(&[0..16, 16..32])),
-            ("0 16 !\n", Err("no status")),
-            ("0 16\n", Err("no area")),
-            ("0 16 +\n8 16 -\n", Err("no area")),
-            ("0xFFFFFFFFFFFFFFFF 2 -\n", Err("no area")),
-            ("-1 2 -\n", Err("no area")),
+            ("0 16 !\n", Err("unknown status")),
+            ("0 16\n", Err("does not follow the area")),
+            ("0 16 +\n8 16 -\n", Err("does not follow the area")),
+            ("0xFFFFFFFFFFFFFFFF 2 -\n", Err("does not follow the area")),
+            ("-1 2 -\n", Err("does not follow the area")),
         ] {
             let found = unfinished(format!("{head}{lines}").as_bytes());
             match (found, wanted) {

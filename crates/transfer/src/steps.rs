@@ -33,10 +33,10 @@ impl<R: BufRead> ManifestSteps<R> {
         let mut lines = Lines { from: from.take(LONGEST), at: 0 };
         let head = lines.next()?.ok_or_else(|| lines.wrong("is empty"))?;
         if number(&head, "manifest") != Some(VERSION) {
-            return Err(lines.wrong("is no manifest that `digest --manifest` writes"));
+            return Err(lines.wrong("is not a manifest of `digest --manifest`"));
         }
         let kind = text(&head, "digest").and_then(|text| DigestKind::parse(text).ok());
-        let kind = kind.ok_or_else(|| lines.wrong("names no digest that is known here"))?;
+        let kind = kind.ok_or_else(|| lines.wrong("names an unknown digest"))?;
         let stretch = number(&head, "stretch").filter(|n| *n > 0 && n.is_multiple_of(kind.block));
         let stretch = stretch.ok_or_else(|| lines.wrong("names no length of stretches"))?;
         let disk = number(&head, "disk");
@@ -99,7 +99,7 @@ impl<R: BufRead> Lines<R> {
             return Ok(None);
         }
         let value = line.ends_with(b"\n").then(|| serde_json::from_slice(&line).ok()).flatten();
-        value.filter(Value::is_object).map(Some).ok_or_else(|| self.wrong("is no JSON object"))
+        value.filter(Value::is_object).map(Some).ok_or_else(|| self.wrong("is not a JSON object"))
     }
 
     fn wrong(&self, what: &str) -> Error {

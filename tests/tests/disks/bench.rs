@@ -61,7 +61,7 @@ fn a_disk_that_forgets_what_is_written_fails() {
     let work = ["bench", "-w", "--verify", "-f", "raw", "-d", "2", "-s", "4K", "-c", "10"];
     let said = ferry([&work[..], &["null:1M"]].concat());
     let line = said.failed();
-    assert!(line.contains("other bytes than were written"), "{line}");
+    assert!(line.contains("the bytes read differ from the bytes written"), "{line}");
 }
 
 #[test]

@@ -195,11 +195,11 @@ fn the_uppermost_layer_decides_and_what_it_removes_is_gone() {
     assert!(layout.converted(&["convert"], &name(":new")).unwrap() == raw);
     assert!(layout.converted(&["convert"], &name(":both?entry=./disk/new")).unwrap() == raw);
     for (rest, said) in [
-        (":gone", "no containerDisk"),
-        (":opaque", "no containerDisk"),
-        (":folder", "no containerDisk"),
-        (":none", "no containerDisk"),
-        (":empty", "no containerDisk"),
+        (":gone", "not a containerDisk"),
+        (":opaque", "not a containerDisk"),
+        (":folder", "not a containerDisk"),
+        (":none", "not a containerDisk"),
+        (":empty", "not a containerDisk"),
         (":both", "entry= names one of `./disk/new`, `./disk/other`"),
         (":both?entry=vm", "no layer of the image has a file `vm`"),
         (":other", "there is none of the tag `other`"),

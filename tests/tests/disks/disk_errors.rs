@@ -20,7 +20,7 @@ const SIZE: usize = 200_000;
 /// What each byte may be: a bit for each of 64 values.
 struct Known {
     possible: Vec<u64>,
-    /// Requests that were answered with an error, or not at all.
+    /// Requests answered with an error, or not at all.
     refused: usize,
 }
 

@@ -143,13 +143,13 @@ fn no_name_is_taken_for_a_command_or_an_option() {
     assert!(!far.temp.join("oops").exists());
     let here = text(&here);
     for (second, said) in [
-        ("ssh://-oProxyCommand=x/disk", "no name of a host"),
-        ("ssh://-l@host/disk", "no name of a host"),
+        ("ssh://-oProxyCommand=x/disk", "not a valid host"),
+        ("ssh://-l@host/disk", "not a valid host"),
         ("ssh://host", "write ssh://"),
         ("ssh:///disk", "write ssh://"),
         ("ssh://host:x/disk", "port"),
         ("ssh://host/disk?x=1", "%3F"),
-        ("ssh://host/a%0Ab", "no text"),
+        ("ssh://host/a%0Ab", "not text"),
     ] {
         let refused = far.compare(&["-f", "raw", "-F", "raw", here, second]);
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");

@@ -39,7 +39,7 @@ fn a_rate_in_a_file_is_changed_while_the_copy_runs_and_the_progress_says_what_it
     // A name that was mistyped must not copy at full speed.
     let words = ["copy", "--rate-file", "/nonexistent/rate", text(&disk), "null:"];
     let refused = ferry(words);
-    assert!(refused.refused().contains("make it first"), "{refused:?}");
+    assert!(refused.refused().contains("create it first"), "{refused:?}");
 }
 
 #[test]

@@ -138,6 +138,6 @@ fn a_range_has_its_places_in_the_source_and_another_file_is_no_mapfile() {
     let other = temp.file("other", b"something");
     let words = ["copy", "--max-errors=1", "--mapfile", text(&other), text(&disk), text(&copy)];
     let failed = ferry(words);
-    assert!(failed.failed().contains("holds something else than an old mapfile"), "{failed:?}");
+    assert!(failed.failed().contains("is not an old mapfile"), "{failed:?}");
     assert_eq!(fs::read(&other).unwrap(), b"something");
 }

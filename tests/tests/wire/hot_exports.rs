@@ -209,7 +209,7 @@ fn what_cannot_be_added_changes_nothing() {
         (&["add", "b", raw, "--allow=nonsense"], "nonsense"),
         // No name that the sandbox did not know at the start, by whatever way.
         (&["add", "b", "nbd+unix:///?socket=/nonexistent"], "nonexistent"),
-        (&["kick", "x"], "a client has a number"),
+        (&["kick", "x"], "clients have numbers"),
         (&["list", "--now"], "--now belongs to"),
         (&["list", "--format=raw"], "belong to `add`"),
     ] {

@@ -241,7 +241,7 @@ fn a_client_that_never_reads_does_not_hold_up_a_stop_and_one_that_reads_slowly_g
     drop(slow);
     assert!(server.wait().success());
     let lines = log_lines(&log);
-    let closed = |line: &&String| line.contains("it reads nothing, and the server stops");
+    let closed = |line: &&String| line.contains("it reads nothing, and the server is stopping");
     assert_eq!(lines.iter().filter(closed).count(), 1, "{lines:?}");
     drop(stuck);
 }

@@ -347,7 +347,7 @@ pub(super) fn verify(edge: &Edge, load: &Load, requests: u64) -> Result<u64, Err
         edge.read(&mut found, at)?;
         fill(&mut right, at);
         if let Some(wrong) = found.iter().zip(&right).position(|(one, other)| one != other) {
-            let what = "verify: other bytes than were written";
+            let what = "verify: the bytes read differ from the bytes written";
             return Err(Error::new(ErrorKind::Io, Fault::Us, what)
                 .on(&edge.info().name)
                 .at(at + wrong as u64));

@@ -32,7 +32,7 @@ pub(crate) const VERB: Verb = Verb {
               diskferry serve memory:256M --run 'diskferry bench -c 999 \"$uri\"'\n  \
               diskferry create disk.raw 64M\n  \
               diskferry bench -w -f raw --verify -c 1000 disk.raw",
-    status: "1 also where --verify read other bytes than were written.",
+    status: "1 also if --verify read different bytes than were written.",
     usage: USAGE,
     arguments,
     run,
@@ -49,7 +49,7 @@ fn arguments(command: Command) -> Command {
     let command = command
         .arg(disk())
         .arg(image::format_argument("-f, --format", "Format of the disk [default: a guess]"))
-        .arg(flag("-w, --write", "Write instead, which destroys what the disk holds"))
+        .arg(flag("-w, --write", "Write instead, which destroys the disk's contents"))
         .arg(
             value("--mix PERCENT", "With --write: the percentage of reads")
                 .value_parser(value_parser!(u64).range(0..=99))
@@ -80,7 +80,7 @@ fn arguments(command: Command) -> Command {
             "Advance by SIZE from request to request, instead of \
             at random",
         ))
-        .arg(value("-o, --offset SIZE", "The first byte that is used [default: 0]"))
+        .arg(value("-o, --offset SIZE", "The first byte to use [default: 0]"))
         .arg(
             value("-C, --connections N", "Connections to a server [default: 1]")
                 .value_parser(value_parser!(u16).range(1..=64)),
@@ -205,7 +205,7 @@ fn loads(
     };
     let load = |&(size, depth): &(u64, u64)| {
         if from > disk || size > disk - from {
-            let what = format!("{}: no request of {size} bytes lies in it", edge.info().name);
+            let what = format!("{}: too small for a request of {size} bytes", edge.info().name);
             return Err(Failure::new(what));
         }
         let order = match step {

@@ -114,7 +114,7 @@ impl Shown {
         let flushed: Duration = self.rows.iter().filter_map(|row| row.measured.flush).sum();
         if self.rows.iter().any(|row| row.measured.flush.is_some()) {
             let took = time(nanos(flushed));
-            let _ = writeln!(lines, "\nThe flushes behind it, which no row counts, took {took}.");
+            let _ = writeln!(lines, "\nThe flushes afterwards, counted in no row, took {took}.");
         }
         let verified: Vec<u64> = self.rows.iter().filter_map(|row| row.verified).collect();
         if !verified.is_empty() {

@@ -42,10 +42,10 @@ pub(super) fn are_needed(matches: &ArgMatches) -> bool {
 /// Compares.
 pub(super) fn run(matches: &ArgMatches) -> ExitResult {
     if matches.get_flag("strict") {
-        return Err(Failure::usage("--strict: the map of a disk at ssh:// is not known here"));
+        return Err(Failure::usage("--strict: the map of a disk at ssh:// is not available here"));
     }
     if image::is_given(matches, "image-opts") {
-        return Err(Failure::usage("--image-opts: of a disk at ssh:// the path is named, and -f"));
+        return Err(Failure::usage("--image-opts: for a disk at ssh:// give its path, and -f"));
     }
     let first = CompareEnd::named(matches, "source", "format")?;
     let second = CompareEnd::named(matches, "target", "second-format")?;
@@ -138,7 +138,7 @@ fn far_from_far((first, second): (&FarDisk, &FarDisk), show: Show) -> Result<Fou
     }
     let form = |far: &FarDigests<'_>| (far.kind(), far.steps.stretch());
     if form(&a) != form(&b) {
-        let what = "the programs at the two hosts have other stretches: their versions differ";
+        let what = "the programs on the two hosts use different stretches: their versions differ";
         return Err(
             Failure::new(format!("{}, {}: {what}", first.name, second.name)).with_code(NOT_OPEN)
         );

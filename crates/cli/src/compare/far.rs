@@ -58,20 +58,21 @@ impl FarDisk {
         let wrong = |what: &str| Failure::usage(format!("{name}: {what}"));
         let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, place) = place.rsplit_once('@').map_or((None, place), |(u, p)| (Some(u), p));
-        let (host, port) = host_and_port(place).ok_or_else(|| wrong("its port is no number"))?;
-        let user = user.map(|user| decoded(user).ok_or_else(|| wrong("its user is no text")));
+        let (host, port) = host_and_port(place).ok_or_else(|| wrong("its port is not a number"))?;
+        let user = user.map(|user| decoded(user).ok_or_else(|| wrong("its user is not text")));
         let user = user.transpose()?.map_or(String::new(), |user| format!("{user}@"));
         if host.is_empty() || path.is_empty() {
             return Err(wrong("write ssh://[USER@]HOST[:PORT]/PATH"));
         }
         // It would be an option of ssh.
         if host.starts_with('-') || user.starts_with('-') || user.starts_with('@') {
-            return Err(wrong("this is no name of a host or user"));
+            return Err(wrong("this is not a valid host or user name"));
         }
         if path.contains(['?', '#']) {
             return Err(wrong("it has no parameters; in a path write %3F for ?, and %23 for #"));
         }
-        let path = decoded(path).ok_or_else(|| wrong("its path is no text that ssh can carry"))?;
+        let path =
+            decoded(path).ok_or_else(|| wrong("its path is not text that ssh can pass on"))?;
         // A path of the home directory, so that it is neither an option nor a device there.
         let path = path.strip_prefix("~/").map_or(format!("/{path}"), |path| format!("./{path}"));
         let (before, after) = words(matches, &path, format);
@@ -119,9 +120,9 @@ impl FarDisk {
         let status = running.wait().ok().filter(|status| !status.success());
         let what = match status.and_then(|status| ExitStatus::code(&status)) {
             Some(NOT_FOUND) => {
-                "the shell there found no such program; --remote-program names it".to_owned()
+                "the shell there did not find the program; --remote-program names it".to_owned()
             }
-            Some(NO_WAY) => "ssh could not reach it, or lost it".to_owned(),
+            Some(NO_WAY) => "ssh could not connect, or lost the connection".to_owned(),
             Some(status) => format!("the program there ended with status {status}"),
             None => e.to_string(),
         };

@@ -79,7 +79,8 @@ fn run(matches: &ArgMatches) -> ExitResult {
     if digests::are_needed(matches) {
         if picture || svg {
             return Err(Failure::usage(
-                "--picture, --svg: bytes are compared for that, and of a disk behind ssh there are digests only",
+                "--picture, --svg: these compare bytes, and for a disk behind ssh there are only \
+                 digests",
             ));
         }
         return digests::run(matches);

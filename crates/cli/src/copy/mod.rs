@@ -26,7 +26,8 @@ pub(crate) const VERB: Verb = Verb {
               diskferry copy --progress=json disk.raw null:\n  \
               head -c 10M disk.raw | diskferry copy - head.raw\n  \
               diskferry copy disk.raw [ diskferry serve memory 1G ]",
-    status: "1: also where a place could not be read (--max-errors). 130, 143, 129: SIGINT, SIGTERM or SIGHUP stopped it.",
+    status: "1: also if a place could not be read (--max-errors). 130, 143, 129: SIGINT, SIGTERM \
+             or SIGHUP stopped it.",
     usage: USAGE,
     arguments: arguments::arguments,
     run,

@@ -148,7 +148,7 @@ fn prepare_and_copy(
         }
         Ok((ReadyJob::Done { digest }, _)) => {
             display.note(&format!(
-                "{}: was copied before, and samples of it are as they were; nothing was done",
+                "{}: already copied, and its samples are unchanged; nothing was done",
                 work.job.target
             ));
             match notes.proof.zip(digest) {
@@ -225,7 +225,7 @@ fn copy_and_show(
             e.report.clone_from(&report);
             let mut failure = Failure::from(e);
             if goes_on {
-                failure = failure.and("; the same command goes on");
+                failure = failure.and("; the same command resumes it");
             }
             if let Err(e) = map {
                 failure = failure.and("; ").and(&e.line());
@@ -328,7 +328,7 @@ impl From<JobError> for Failure {
         let cure = match e.advice {
             None => "",
             Some(Advice::Create) => "; create the target: leave out -n",
-            Some(Advice::Force) => " (--force writes it all the same)",
+            Some(Advice::Force) => " (--force writes to it anyway)",
             Some(Advice::Resize) => " (`diskferry resize` makes a file longer)",
         };
         let line = format!("{e}{cure}");

@@ -44,15 +44,15 @@ pub(super) fn show(work: &CopyRequest, form: PlanForm) -> ExitResult {
 fn text(work: &CopyRequest, outline: &CopyOutline) -> String {
     let source = work.sources.iter().map(|source| source.disk.to_string()).collect::<Vec<_>>();
     let what = match outline.size {
-        None => "a stream: how much it holds is known at its end".to_owned(),
+        None => "a stream of unknown length".to_owned(),
         Some(size) => format_size(size),
     };
     let mut lines = vec![format!("from     {}, {what}", source.join(" "))];
     let there = match outline.found {
-        FoundTarget::Nothing => "it does not exist, and would be made",
-        FoundTarget::Disk => "it exists, and would be written over",
-        FoundTarget::Stream => "it takes bytes one after the other",
-        FoundTarget::Elsewhere => "it would be written over",
+        FoundTarget::Nothing => "does not exist, and would be created",
+        FoundTarget::Disk => "exists, and would be overwritten",
+        FoundTarget::Stream => "a stream, written in order",
+        FoundTarget::Elsewhere => "would be overwritten",
     };
     lines.push(format!("to       {}: {there}", work.job.target));
     if outline.size.is_some() {
@@ -65,15 +65,15 @@ fn text(work: &CopyRequest, outline: &CopyOutline) -> String {
         lines.push(format!("data     {data} in {stretches}; {zeroes} of holes cost nothing"));
     }
     if outline.durable > 0 {
-        lines.push(format!("journal  {} are copied already", format_size(outline.durable)));
+        lines.push(format!("journal  {} already copied", format_size(outline.durable)));
     }
     if outline.compared > 0 {
         let CopyOutline { compared, equal, .. } = *outline;
-        lines.push(format!("equal    at {equal} of {compared} places that were compared"));
+        lines.push(format!("equal    at {equal} of {compared} compared places"));
     }
     if let Some((seconds, rate)) = reading(outline) {
         let (read, rate) = (format_size(outline.read.0), format_size(rate));
-        lines.push(format!("time     {seconds:.1} s to read it, by {rate}/s over {read}"));
+        lines.push(format!("time     {seconds:.1} s to read, at {rate}/s as measured over {read}"));
     }
     lines.push("Nothing was changed.\n".to_owned());
     lines.join("\n")

@@ -59,7 +59,7 @@ impl TargetPromise {
         let warning = match (held, formats::promised(path)) {
             (Some((format, _)), _) => {
                 format!(
-                    "{shown}: was a {format} image, and becomes a raw disk (-O raw says that this is meant)"
+                    "{shown}: was a {format} image, and becomes a raw disk (-O raw confirms this)"
                 )
             }
             (None, Some(word)) => {

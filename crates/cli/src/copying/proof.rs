@@ -106,7 +106,7 @@ pub(super) fn open(path: &Path, what: &str, old: impl Fn(&[u8]) -> bool) -> Resu
     if !old(&head) {
         let path = path.display();
         return Err(Failure::new(format!(
-            "{path}: holds something else than an old {what}; nothing was changed: name another file, or remove it"
+            "{path}: is not an old {what}; nothing was changed: name another file, or remove it"
         )));
     }
     Ok(file)

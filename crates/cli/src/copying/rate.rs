@@ -54,7 +54,8 @@ const FILE: &str = "rate-bytes-file";
 fn check_file(word: &str) -> Result<(), Failure> {
     match std::fs::metadata(device::text::path(word)) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Failure::usage(format!(
-            "--rate-file: there is no file {word}; make it first, with a rate (100M) or `off` in it"
+            "--rate-file: there is no file {word}; create it first, with a rate (100M) or `off` \
+             in it"
         ))),
         _ => Ok(()),
     }

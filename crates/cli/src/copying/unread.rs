@@ -131,7 +131,8 @@ impl Unread {
         let (target, bytes) = (&work.job.target, format_size(bad.len()));
         let places = if *count == 1 { "place" } else { "places" };
         Err(Failure::new(format!(
-            "{count} {places} of the source ({bytes}) could not be read: {target} has zeroes there, and all else"
+            "{count} {places} of the source ({bytes}) could not be read: {target} has zeroes \
+             there, and all other data"
         )))
     }
 }

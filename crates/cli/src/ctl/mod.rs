@@ -168,7 +168,7 @@ fn request(matches: &ArgMatches) -> Result<Value, Failure> {
         ["kick", client] => match client.parse::<u64>() {
             Ok(client) => Ok(json!({ "command": "kick", "client": client })),
             Err(_) => Err(Failure::usage(format!(
-                "kick {client}: a client has a number; `clients` shows them"
+                "kick {client}: clients have numbers; `clients` lists them"
             ))),
         },
         ["bitmap", action, name, ref rest @ ..] if ACTIONS.contains(&action) && rest.len() <= 1 => {
@@ -237,8 +237,8 @@ fn clients(reply: &Value, out: &mut dyn Write) -> std::io::Result<()> {
 fn paused(reply: &Value, out: &mut dyn Write) -> std::io::Result<()> {
     match reply.get("in-flight").and_then(Value::as_u64).unwrap_or(0) {
         0 => Ok(()),
-        1 => writeln!(out, "one request began before, and goes on"),
-        n => writeln!(out, "{n} requests began before, and go on"),
+        1 => writeln!(out, "one request began before, and continues"),
+        n => writeln!(out, "{n} requests began before, and continue"),
     }
 }
 
@@ -247,10 +247,10 @@ fn remain(reply: &Value, request: &Value, out: &mut dyn Write) -> std::io::Resul
     let is_now = request.get("now").and_then(Value::as_bool) == Some(true);
     match reply.get("clients").and_then(Value::as_u64).unwrap_or(0) {
         0 => Ok(()),
-        1 if is_now => writeln!(out, "one client is sent away"),
-        n if is_now => writeln!(out, "{n} clients are sent away"),
-        1 => writeln!(out, "one client has it, and keeps it until it leaves"),
-        n => writeln!(out, "{n} clients have it, and keep it until they leave"),
+        1 if is_now => writeln!(out, "one client is disconnected"),
+        n if is_now => writeln!(out, "{n} clients are disconnected"),
+        1 => writeln!(out, "one client uses it until it disconnects"),
+        n => writeln!(out, "{n} clients use it until they disconnect"),
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn ask(path: &Path, request: &Value, file: Option<&OwnedFd>) -> Resul
     let place = path.display();
     let say = |e: std::io::Error| Failure::new(format!("{place}: {e}"));
     let mut stream = UnixStream::connect(path).map_err(|e| {
-        let cure = "is that the socket of `serve --control`, and does the server run?";
+        let cure = "is it the socket of `serve --control`, and is the server running?";
         let line = format!("{place}: connect: {e}; {cure}");
         match e.kind() {
             std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => gone(line),
@@ -41,10 +41,10 @@ pub(crate) fn ask(path: &Path, request: &Value, file: Option<&OwnedFd>) -> Resul
     let got = BufReader::new(stream.take(REPLY)).read_line(&mut line);
     if line.is_empty() {
         got.and(sent).map_err(say)?;
-        return Err(gone(format!("{place}: the server left without a reply")));
+        return Err(gone(format!("{place}: the server closed the connection without a reply")));
     }
     let reply: Value = serde_json::from_str(&line)
-        .map_err(|e| Failure::new(format!("{place}: the reply makes no sense: {e}")))?;
+        .map_err(|e| Failure::new(format!("{place}: invalid reply: {e}")))?;
     if let Some(error) = reply.get("error") {
         let error = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
         return Err(Failure::new(format!("{place}: {error}")));

@@ -50,7 +50,7 @@ pub(super) fn run(matches: &ArgMatches, list: &Path, kind: DigestKind) -> ExitRe
         say(&format!("warning: {unread} of {} disks could not be read", listed.len()));
     }
     if other > 0 {
-        say(&format!("warning: {other} of {} disks have another digest", listed.len()));
+        say(&format!("warning: {other} of {} disks do not match their digest", listed.len()));
     }
     Ok(ExitCode::from(u8::from(other + unread > 0)))
 }
@@ -74,7 +74,7 @@ fn kind_of(said: DigestKind, digest: &ContentDigest) -> Result<DigestKind, Failu
     let by_length = [DigestAlgorithm::Md5, DigestAlgorithm::Sha1, DigestAlgorithm::Sha512];
     let algorithm = by_length.into_iter().find(|known| known.length() == length);
     let algorithm = algorithm.ok_or_else(|| {
-        Failure::usage("--check: say which digests these are: `-a sha256` or `-a blake3`")
+        Failure::usage("--check: which algorithm? add `-a sha256` or `-a blake3`")
     })?;
     Ok(DigestKind { algorithm, ..said })
 }
@@ -98,7 +98,7 @@ fn read(matches: &ArgMatches, list: &Path) -> Result<Vec<DigestLine>, Failure> {
         listed.push(DigestLine { source: Source::read(matches, &name)?.into(), digest, name });
     }
     match listed.is_empty() {
-        true => Err(Failure::new(format!("--check {}: holds no digest", list.display()))),
+        true => Err(Failure::new(format!("--check {}: contains no digest", list.display()))),
         false => Ok(listed),
     }
 }

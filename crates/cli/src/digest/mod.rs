@@ -34,7 +34,7 @@ pub(crate) const VERB: Verb = Verb {
     example: "  diskferry digest pattern:8M memory:1G\n  \
               diskferry digest pattern:8M > digests && diskferry digest --check digests\n  \
               diskferry digest --manifest disk.manifest pattern:8M",
-    status: "1 also where a disk has another digest than --check says.",
+    status: "1 also if a disk does not match its digest (--check).",
     usage: USAGE,
     arguments,
     run,

@@ -20,12 +20,13 @@ pub(crate) const VERB: Verb = Verb {
     about: "Any process may run any shard, anywhere, any number of times, also two at the same time: what is durable is in the \
             shard's journal, and is not copied again. Without --all and --shard the share is that of the task of a Slurm array \
             (SLURM_ARRAY_TASK_ID) or of the pod of a Kubernetes Indexed Job (JOB_COMPLETION_INDEX, with --of). It can be killed \
-            at any moment; the same command goes on.",
+            at any moment; the same command resumes it.",
     example: "  printf '[[disk]]\\nsource=\"pattern:8M\"\\ntarget=\"copy.raw\"\\n' > job.toml\n  \
               diskferry plan -q job.toml -o plan.json\n  \
               diskferry run plan.json --all --workers 4\n  \
               diskferry run plan.json --shard 0/8",
-    status: "75: also where another process runs a shard of this share. 1: a shard failed for good, the others were run.",
+    status: "75: also if another process is running a shard of this share. 1: a shard failed for \
+             good, the others were run.",
     usage: 2,
     arguments,
     run,
@@ -95,7 +96,11 @@ fn share_of(matches: &ArgMatches) -> Result<FleetShare, Failure> {
 
 /// Another process runs a shard: another try may find it done.
 fn busy() -> Failure {
-    let e = Error::new(ErrorKind::Disconnected, Fault::Peer, "another process runs it; try again");
+    let e = Error::new(
+        ErrorKind::Disconnected,
+        Fault::Peer,
+        "another process is running it; try again",
+    );
     Failure::because(&e, &e)
 }
 
@@ -107,7 +112,7 @@ fn tell(plan: &FleetPlan, ShardReport { number, outcome }: &ShardReport, quiet: 
         ShardOutcome::Copied(bytes) if !quiet => {
             say(&format!("{name}: done, {} copied", format_size(*bytes)));
         }
-        ShardOutcome::Was if !quiet => say(&format!("{name}: was done before")),
+        ShardOutcome::Was if !quiet => say(&format!("{name}: already done")),
         ShardOutcome::Copied(_) | ShardOutcome::Was => {}
         ShardOutcome::Busy => say(&format!("{name}: {}", busy().line())),
         ShardOutcome::Failed(e) => say(&Failure::new(format!("{name}: {e}")).line()),

@@ -22,7 +22,7 @@ pub(super) fn by_environment(
 ) -> Result<FleetShare, Failure> {
     let number = |name: &str| {
         let Some(text) = get(name) else { return Ok(None) };
-        let wrong = |_| Failure::usage(format!("{name}: {text:?} is no number"));
+        let wrong = |_| Failure::usage(format!("{name}: {text:?} is not a number"));
         text.parse::<u64>().map(Some).map_err(wrong)
     };
     let [id, first, step, tasks] = SLURM;

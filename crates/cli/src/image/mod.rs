@@ -130,7 +130,7 @@ impl Source {
         let image = self.stack.image();
         // Whatever it is: the archive itself is not meant.
         if image.params.contains("entry") {
-            let what = "a file in an archive is not changed where it lies; copy it out of there";
+            let what = "a file in an archive cannot be changed in place; copy it out first";
             return Err(Failure::new(format!("{}: {what}", self.disk)));
         }
         self.image()
@@ -142,7 +142,7 @@ impl Source {
         let source = Self::read(matches, text)?;
         if source.unsaid && !names::is_qemu_img() {
             return Err(Failure::usage(format!(
-                "{}: its format is not guessed where it is written; add -f FORMAT",
+                "{}: the format is not guessed for writing; add -f FORMAT",
                 source.disk
             )));
         }
@@ -241,7 +241,7 @@ pub(crate) fn target_of_options(
     let disk::NamedNode { disk, stack, read_only } = node(matches, text)?;
     if matches!(stack.image().content, Content::Guess) {
         return Err(Failure::usage(
-            "the target's options have no `driver`; a format is not guessed",
+            "the target's options have no `driver`; the format is not guessed",
         ));
     }
     if read_only {

@@ -226,8 +226,8 @@ impl<'a> ObjectOptions<'a> {
         let mut bytes = None;
         for (key, value) in self.params.iter() {
             let own = key.strip_prefix("limits.").or(key.strip_prefix("x-"));
-            let Some(own) = own else { return Err(self.wrong("an option is not known")) };
-            let number = parse_size(value).map_err(|_| self.wrong("a limit is no number"))?;
+            let Some(own) = own else { return Err(self.wrong("an option is unknown")) };
+            let number = parse_size(value).map_err(|_| self.wrong("a limit is not a number"))?;
             match own {
                 "bps-total" => bytes = Some(number).filter(|number| *number > 0),
                 _ if UNLIMITED.contains(&own) && number > 0 => {

@@ -15,7 +15,7 @@ pub(crate) fn warn_of_unfinished(matches: &ArgMatches, disk: &Named) {
     if let Some(mark) = path.as_deref().and_then(transfer::job::unfinished) {
         let mark = text::carry(mark.as_os_str());
         say(&format!(
-            "warning: {disk}: it is not complete: the copy to it has not ended ({} says so)",
+            "warning: {disk}: incomplete: the copy to it has not ended (according to {})",
             text::shown(&mark)
         ));
     }

@@ -184,8 +184,8 @@ fn of_page(page: &Page, all: &mut String) {
 fn statuses() -> String {
     let mut page = begun("Exit statuses", "The exit statuses of each verb.");
     line(&mut page, &format!("\nMost verbs: {}\n", plain(STATUS)));
-    line(&mut page, &format!("Verbs with qemu-img's words: {}\n", plain(STATUS_OF_IMAGES)));
-    line(&mut page, "What verbs add:\n\n| verb | wrong usage | in addition |\n|---|---|---|");
+    line(&mut page, &format!("Verbs with qemu-img's options: {}\n", plain(STATUS_OF_IMAGES)));
+    line(&mut page, "Additional statuses:\n\n| verb | wrong usage | in addition |\n|---|---|---|");
     for verb in VERBS {
         let more = if verb.status.is_empty() { "–".to_owned() } else { cell(verb.status) };
         line(&mut page, &format!("| [{0}](verbs.md#{0}) | {1} | {more} |", verb.name, verb.usage));
@@ -195,7 +195,7 @@ fn statuses() -> String {
 
 /// The entries of one topic, once for all verbs with the same text.
 fn topic(title: &str, topic: &str) -> String {
-    let mut page = begun(title, "What applies to all verbs, and what only to some.");
+    let mut page = begun(title, "Entries for all verbs, and for single verbs.");
     let mut said: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for (verb, command) in built() {
         let topics = topics::of(verb, &command).into_iter().filter(|(title, _)| *title == topic);
@@ -223,7 +223,8 @@ fn topic(title: &str, topic: &str) -> String {
 fn outputs() -> String {
     let mut page = begun(
         "JSON",
-        "Output for programs. Output in diskferry's own format has a `version`: keys may be added under the same number, \
+        "Output for programs. Output in diskferry's own format has a `version`: keys may be added \
+         under the same number, \
          so readers must ignore unknown keys; the number grows when a key is removed or changes its meaning. Output in another program's format has no version, because that format has no such key.",
     );
     line(&mut page, "");

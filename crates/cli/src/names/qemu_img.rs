@@ -43,7 +43,7 @@ pub(super) fn becomes(words: &[OsString]) -> Result<Called, Failure> {
             Some("-T" | "--trace") => drop(rest.next()),
             Some(word) if word.starts_with("--trace=") || word.starts_with("-T") => {}
             Some(word) => break word.to_owned(),
-            None => return Err(Failure::new("a verb is no text")),
+            None => return Err(Failure::new("a verb is not text")),
         }
     };
     let Some((_, opens)) = VERBS.iter().find(|(known, _)| **known == *name) else {

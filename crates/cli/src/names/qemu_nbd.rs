@@ -60,7 +60,8 @@ fn served(matches: &ArgMatches) -> Result<Vec<String>, Failure> {
     if text("format").is_none() && !is_node {
         // qemu-nbd guesses. What is served as raw bytes, and is an image, would be destroyed.
         return Err(Failure::new(format!(
-            "{disk}: its format is not guessed where it is served; add -f FORMAT (-f raw: the bytes as they are)"
+            "{disk}: the format is not guessed for serving; add -f FORMAT (-f raw: the bytes \
+             unchanged)"
         )));
     }
     let valued = [
@@ -169,24 +170,25 @@ fn arguments() -> Command {
             value("-p, --port PORT", "Listen on this TCP port"),
             value("-b, --bind ADDRESS", "Listen on this address"),
             value("-k, --socket PATH", "Listen on a Unix socket"),
-            value("-e, --shared NUM", "How many clients may be there at a time (1; 0: any number)"),
-            flag("-t, --persistent", "Go on when the last client has left"),
+            value("-e, --shared NUM", "How many clients may connect at a time (1; 0: any number)"),
+            flag("-t, --persistent", "Keep serving when the last client has left"),
             value("--handshake-limit SECONDS", "How long a handshake may take"),
-            flag("-v, --verbose", "Say who connects"),
+            flag("-v, --verbose", "Log connecting clients"),
             value("-x, --export-name NAME", "The name of the export"),
             value("-D, --description TEXT", "Its description"),
             value("-o, --offset OFFSET", "Serve the image from there on"),
-            flag("-A, --allocation-depth", "Taken: it is offered anyway"),
-            value("-B, --bitmap NAME", "Taken: all bitmaps are offered").action(ArgAction::Append),
+            flag("-A, --allocation-depth", "Accepted: it is offered anyway"),
+            value("-B, --bitmap NAME", "Accepted: all bitmaps are offered")
+                .action(ArgAction::Append),
             flag("-L, --list", "List the exports of a server"),
-            flag("--fork", "Go to the background when it listens"),
-            value("--pid-file PATH", "Write the process number there"),
+            flag("--fork", "Go into the background once it listens"),
+            value("--pid-file PATH", "Write the process id to this file"),
             value("--selinux-label LABEL", "The label of the socket"),
             value("-c, --connect DEV", "Attach the image at the kernel's device DEV"),
             value("-d, --disconnect DEV", "Detach what is attached at DEV"),
             value("-f, --format FORMAT", "The format of the image"),
             flag("-r, --read-only", "Refuse writes"),
-            flag("-s, --snapshot", "Forget what is written"),
+            flag("-s, --snapshot", "Discard writes at the end"),
             value("-l, --load-snapshot SNAPSHOT", "Serve an internal snapshot"),
             flag("-n, --nocache", "Taken"),
             value("--cache MODE", "writethrough, writeback, none, directsync, unsafe"),

@@ -54,7 +54,7 @@ impl Counting {
         if report.confirmed > 0 {
             let again = format_size(report.confirmed);
             time = format!(
-                "{time}; the source was lost and came back: {again} read before are the same"
+                "{time}; the source was lost and reconnected: {again} read before are unchanged"
             );
         }
         format!("{what} in {time}")
@@ -212,7 +212,7 @@ impl Line {
         let done = format_size(now.done());
         let speed = format_rate(rate.per_second(now, counting));
         let eta = match rate.eta(now, counting, mapped) {
-            _ if now.comparing => "comparing with the source that came back".into(),
+            _ if now.comparing => "comparing with the reconnected source".into(),
             Eta::In(seconds) => format!("ETA {}", format_time(seconds)),
             Eta::AtLeast(seconds) => format!("ETA {} or more", format_time(seconds)),
             Eta::Unknown => match now.elapsed.saturating_sub(rate.moved.0) {
@@ -429,7 +429,7 @@ mod tests {
         assert!(text(&now).starts_with("100% ") && text(&now).contains("ETA"), "{}", text(&now));
         let text = text(&comparing);
         assert!(
-            text.starts_with("99% ") && text.ends_with("comparing with the source that came back")
+            text.starts_with("99% ") && text.ends_with("comparing with the reconnected source")
         );
     }
 

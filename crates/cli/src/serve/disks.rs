@@ -197,7 +197,7 @@ fn disk(first: &str, words: &[Word], filters: &mut Stack) -> Result<Named, Failu
         // There a path is a plugin. What is in a script is not the disk that it makes.
         let cure =
             format!("a file is served by `nbdkit file {first}`, a script by `nbdkit sh {first}`");
-        return Err(Failure::usage(format!("{first}: it is no plugin; {cure}")));
+        return Err(Failure::usage(format!("{first}: is not a plugin; {cure}")));
     }
     let (named, image) = disk::named(first, filters.image().clone())?;
     *filters = std::mem::take(filters).over_image(image);

@@ -29,7 +29,8 @@ pub(super) fn arguments(command: Command) -> Command {
             .hide_possible_values(true))
         .arg(flag("--tls-verify-peer", "Clients need a certificate signed by ca-cert.pem; those with a key (--tls-psk) need none"))
         .arg(
-            path("--tls-psk FILE", "Clients need a key that is in FILE, or in a variable (-env:NAME): lines USER:HEXADECIMAL")
+            path("--tls-psk FILE", "Clients need a key from FILE, or from a variable (-env:NAME): \
+                                    lines USER:HEXADECIMAL")
                 .conflicts_with("tls-certificates"),
         )
 }
@@ -88,7 +89,7 @@ impl Encryption {
             None => ServerTls::Off,
         };
         if when == ServerTls::Off && named {
-            let what = "--tls=off does not go with certificates or keys";
+            let what = "--tls=off cannot be combined with certificates or keys";
             return Err(Failure::usage(what));
         }
         let serving = match (when, keys) {

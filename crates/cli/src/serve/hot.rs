@@ -21,8 +21,8 @@ use crate::sandbox::Wish;
 
 /// What the system says where the sandbox is in the way, or its own rights.
 const REFUSED: [&str; 2] = ["Permission denied", "Operation not permitted"];
-const HINT: &str = "; the server's sandbox allows what was named at its start, and files that `ctl` sends (--sandbox=off: \
-                    all)";
+const HINT: &str = "; the server's sandbox allows only what was named at its start, and files \
+                    that `ctl` sends (--sandbox=off: all)";
 
 /// Opens them.
 #[derive(Clone, Debug)]

@@ -63,8 +63,9 @@ impl RunAs {
             return Ok(());
         }
         for path in [Some(socket), socket.parent()].into_iter().flatten() {
-            std::os::unix::fs::chown(path, uid, gid)
-                .map_err(|e| self.refused(&format!("give {} away", path.display()), &e))?;
+            std::os::unix::fs::chown(path, uid, gid).map_err(|e| {
+                self.refused(&format!("change the owner of {}", path.display()), &e)
+            })?;
         }
         Ok(())
     }
@@ -80,11 +81,11 @@ impl RunAs {
             // Programs that the server starts (a filter's script) get no more rights than it has.
             // The command of --run is the user's own.
             let kept = rustix::thread::set_no_new_privs(true);
-            kept.map_err(|e| self.refused("give up new rights", &e.into()))?;
+            kept.map_err(|e| self.refused("set no_new_privs", &e.into()))?;
         }
         let groups: Vec<Gid> = self.group.iter().map(|(_, id)| Gid::from_raw(*id)).collect();
         let say = |action: &str, e: rustix::io::Errno| self.refused(action, &e.into());
-        set_thread_groups(&groups).map_err(|e| say("leave other groups", e))?;
+        set_thread_groups(&groups).map_err(|e| say("drop other groups", e))?;
         if let Some((_, id)) = &self.group {
             set_thread_gid(Gid::from_raw(*id)).map_err(|e| say("change the group", e))?;
         }

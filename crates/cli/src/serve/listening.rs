@@ -59,7 +59,7 @@ impl Listening {
             let more = !wanted.is_empty() || matches.contains_id("run");
             if more || matches.get_flag("daemon") {
                 let others = "-U, -p, -i, --vsock, --run or --daemon";
-                return Err(Failure::usage(format!("--single does not go with {others}")));
+                return Err(Failure::usage(format!("--single cannot be combined with {others}")));
             }
         }
         Ok(Self {
@@ -106,7 +106,9 @@ impl Listening {
         let sockets = Listener::activated()?;
         if !sockets.is_empty() && (self.is_single || !self.wanted.is_empty()) {
             let others = "-U, -p, -i, -s and --vsock";
-            return Err(Failure::usage(format!("{others} do not go with socket activation")));
+            return Err(Failure::usage(format!(
+                "{others} cannot be combined with socket activation"
+            )));
         }
         Ok(sockets)
     }
@@ -250,7 +252,7 @@ fn wanted(matches: &ArgMatches) -> Result<Vec<RequestedAddress>, Failure> {
     let ports: Vec<u32> = matches.get_many("port").unwrap_or_default().copied().collect();
     let is_vsock = matches.get_flag("vsock");
     if is_vsock && !hosts.is_empty() {
-        return Err(Failure::usage("--vsock does not go with -i"));
+        return Err(Failure::usage("--vsock cannot be combined with -i"));
     }
     if ports.is_empty() && hosts.is_empty() && !is_vsock {
         return Ok(wanted);

@@ -252,7 +252,7 @@ impl ServeProcess<'_> {
         }
         let left = context.debugging.left();
         for flag in left.iter().filter(|flag| !is_of_server(flag)) {
-            let what = "no plugin that is served has this flag; ignored";
+            let what = "no served plugin has this flag; ignored";
             settings.options.log.say(format_args!("-D {flag}: {what}"));
         }
         if listeners.is_empty() {

@@ -35,7 +35,7 @@ pub(super) fn reload(
     };
     let tls = settings.encryption.acceptor().unwrap_or_else(|e| {
         // It may be readable only for the user that started this process.
-        log.event(Severity::Error, None, None, format_args!("TLS stays as it was: {}", e.line()));
+        log.event(Severity::Error, None, None, format_args!("TLS is unchanged: {}", e.line()));
         None
     });
     server.change(&Options { tls, ..options });
@@ -83,7 +83,7 @@ fn configured(
         }
     }
     if let Some(late) = late.map(|late| late.words()).filter(|late| !late.is_empty()) {
-        log.say(format_args!("in force after a restart only: {late}"));
+        log.say(format_args!("takes effect only after a restart: {late}"));
     }
     if !narrowed.is_empty() {
         let names = narrowed.join(", ");

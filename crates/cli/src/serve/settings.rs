@@ -88,7 +88,7 @@ impl Settings {
         let daemon = matches.get_flag("daemon") || goes_behind(matches, &listening);
         if daemon && std::env::var_os("LISTEN_FDS").is_some() {
             // LISTEN_PID names the parent, so the sockets would be lost.
-            return Err(Failure::usage("--daemon does not go with socket activation"));
+            return Err(Failure::usage("--daemon cannot be combined with socket activation"));
         }
         let encryption = Encryption::resolve(matches)?;
         let any = listening.is_any();

@@ -87,7 +87,7 @@ impl Stopping {
         if !self.serves.load(Ordering::SeqCst) {
             let captive = self.state.lock().captive;
             // The command of --run has not been started, and will not be.
-            self.end_now("stopped before it served", i32::from(captive));
+            self.end_now("stopped before serving", i32::from(captive));
         }
         let mut state = self.state.lock();
         let Some(first) = state.asked else {

@@ -52,11 +52,11 @@ fn read_word(word: &str, base: &Path, depth: usize, all: &mut Vec<Word>) -> Resu
 fn read_file(path: &PathBuf, depth: usize, all: &mut Vec<Word>) -> Result<(), Failure> {
     let say = |why: &dyn std::fmt::Display| Failure::new(format!("@{}: {why}", path.display()));
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(say(&"files of parameters name each other too deep"));
+        return Err(say(&"parameter files are nested too deeply"));
     };
     let size = std::fs::metadata(path).map_err(|e| say(&e))?.len();
     if size > FILE {
-        return Err(say(&format_args!("{size} bytes are too many")));
+        return Err(say(&format_args!("{size} bytes are too long")));
     }
     let text = std::fs::read_to_string(path).map_err(|e| say(&e))?;
     let base = path.parent().unwrap_or(Path::new(""));

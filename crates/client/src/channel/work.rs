@@ -205,7 +205,7 @@ fn not_fast(offset: u64) -> Error {
 /// that for "nothing was changed".
 fn cannot_zero(begun_fast: bool) -> Error {
     if begun_fast {
-        let action = "zero fast: the server refuses to finish what it began";
+        let action = "zero fast: the server refuses to finish a zero that it began";
         return Error::new(ErrorKind::Io, Fault::Peer, action);
     }
     Error::unsupported("zero: the server cannot")

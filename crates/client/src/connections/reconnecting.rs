@@ -309,7 +309,7 @@ impl Shared {
                 continue;
             }
             if canary.is_firm() {
-                let action = "connect again: the disk is not the one it was: it holds other bytes";
+                let action = "connect again: this is another disk: its contents differ";
                 let error = Error::new(ErrorKind::Changed, Fault::Peer, action);
                 return Err(Refused::Another(error.at(canary.range().start).on(self.name())));
             }

@@ -112,7 +112,8 @@ impl Shared {
     fn in_vain(&self, patience: Duration, last: Option<&Error>) -> Error {
         let seconds = patience.as_secs_f64();
         let action = format!(
-            "talk to the server: the connection was lost, and the server was not back in {seconds} seconds"
+            "talk to the server: the connection was lost, and the server did not return within \
+             {seconds} seconds"
         );
         let error = Error::new(ErrorKind::Disconnected, Fault::Peer, action).on(self.name());
         match last {

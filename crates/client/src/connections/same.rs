@@ -42,7 +42,7 @@ pub(super) fn check_same(first: &Negotiated, further: &Negotiated) -> Result<()>
     } else {
         return Ok(());
     };
-    let action = format!("connect again: the export is not the one it was: {said}");
+    let action = format!("connect again: the export has changed: {said}");
     Err(Error::new(ErrorKind::Protocol, Fault::Peer, action))
 }
 

@@ -79,7 +79,7 @@ impl Shared {
             match (was, is) {
                 (Ok(Outcome::Read(was)), Ok(Outcome::Read(is))) if *was == *is => {}
                 (Ok(_), Ok(_)) => {
-                    let action = "connect: the server shows each connection another disk";
+                    let action = "connect: the server gives each connection a different disk";
                     let error = Error::new(ErrorKind::Changed, Fault::Peer, action);
                     return Err(Refused::Alone(error.on(self.name())));
                 }

@@ -71,8 +71,7 @@ impl Route {
         match &self.way {
             Way::Address(transport) | Way::Process(_, transport) => dial(transport, until),
             Way::Given(socket) => socket.lock().take().ok_or_else(|| {
-                let action =
-                    "connect again: it was handed over by the parent, and cannot be made again";
+                let action = "connect again: an inherited connection cannot be made again";
                 Error::new(ErrorKind::Disconnected, Fault::User, action)
             }),
         }

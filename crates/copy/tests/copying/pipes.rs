@@ -180,7 +180,7 @@ impl Session for Written {
 
 #[test]
 fn what_a_target_may_have_forgotten_is_no_success_and_neither_is_an_answer_that_never_comes() {
-    for (answers, said) in [(true, "cannot be read again"), (false, "makes no sense")] {
+    for (answers, said) in [(true, "cannot be read again"), (false, "returned an invalid result")] {
         let path = Arc::<Written>::default();
         let written = path.clone();
         let target =

@@ -19,7 +19,7 @@ pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
     }
     // What is left over is less than a byte, of zeroes; six bits alone are half a character lost.
     if count == 6 || padding > 2 || bits & ((1 << count) - 1) != 0 {
-        return Err("it is cut short".into());
+        return Err("it is truncated".into());
     }
     Ok(out)
 }

@@ -120,7 +120,7 @@ fn fill(content: &Value, size: u64, write: bool) -> Result<Memory> {
         (None, Err(value::TooMuch)) => Err(Error::new(
             device::ErrorKind::Limit,
             device::Fault::User,
-            "data: there is more of it than a command line is for",
+            "data: it is too long for a command line",
         )),
         (None, Ok(())) => Ok(disk),
     }
@@ -184,7 +184,7 @@ impl Environment for Variables<'_> {
             let most = device::format_size(value::MOST_BYTES);
             return Err(SyntaxError::new(
                 0,
-                format!("what is wanted of `{path}` is longer than {most}"),
+                format!("the requested part of `{path}` is longer than {most}"),
             ));
         }
         Ok(bytes)

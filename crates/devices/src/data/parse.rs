@@ -64,7 +64,7 @@ impl Parser<'_> {
     fn parse_text(&mut self, text: &str) -> Parsed<Value> {
         self.text += text.len();
         if self.text > MOST_TEXT {
-            return Err(SyntaxError::new(0, "variables make too much text of it"));
+            return Err(SyntaxError::new(0, "variables expand to too much text"));
         }
         let chars: Vec<char> = text.chars().collect();
         let mut scan = Scan { chars: &chars, at: 0 };
@@ -157,7 +157,7 @@ impl Parser<'_> {
                 scan.at += 1;
                 let name = scan.name(&['_'])?;
                 let text = self.source.variable(&name).ok_or_else(|| {
-                    let what = format!("`${name}` is no parameter and not in the environment");
+                    let what = format!("`${name}` is neither a parameter nor in the environment");
                     SyntaxError::new(start, what)
                 })?;
                 self.parse_text(&text)
@@ -262,7 +262,9 @@ fn offset(scan: &mut Scan<'_>, now: u64) -> Parsed<u64> {
     let new = match sign {
         None => Some(n),
         Some('+') => now.checked_add(n),
-        Some('-') => return now.checked_sub(n).ok_or_else(|| fail("this is before the beginning")),
+        Some('-') => {
+            return now.checked_sub(n).ok_or_else(|| fail("this is before the start of the disk"));
+        }
         Some(_) if !n.is_power_of_two() => return Err(fail("an alignment is a power of two")),
         Some(_) => now.checked_next_multiple_of(n),
     };
@@ -352,7 +354,7 @@ fn escape(scan: &mut Scan<'_>, bytes: &mut Vec<u8>) -> Parsed<()> {
     let start = scan.at;
     let numeric = |text: String, radix| {
         u8::from_str_radix(&text, radix)
-            .map_err(|_| SyntaxError::new(start, "this escape is no byte"))
+            .map_err(|_| SyntaxError::new(start, "this escape is not a byte"))
     };
     match scan.peek() {
         None => return Err(SyntaxError::new(start, "the string does not end")),
@@ -449,7 +451,7 @@ impl Scan<'_> {
         let start = self.at;
         let n = self.digits(what)?;
         if self.peek().is_some_and(char::is_alphanumeric) {
-            return Err(SyntaxError::new(start, format!("{what} this is no number")));
+            return Err(SyntaxError::new(start, format!("{what} this is not a number")));
         }
         Ok(n)
     }
@@ -467,7 +469,7 @@ impl Scan<'_> {
             Some('p') => 50,
             Some('e') => 60,
             Some(c) if c.is_alphanumeric() => {
-                return Err(SyntaxError::new(start, format!("{what} this is no number")));
+                return Err(SyntaxError::new(start, format!("{what} this is not a number")));
             }
             _ => return Ok(n),
         };
@@ -484,6 +486,6 @@ impl Scan<'_> {
             (if digits.len() > 1 && digits.starts_with('0') { 8 } else { 10 }, digits)
         };
         u64::from_str_radix(&digits, radix)
-            .map_err(|_| SyntaxError::new(start, format!("{what} this is no number")))
+            .map_err(|_| SyntaxError::new(start, format!("{what} this is not a number")))
     }
 }

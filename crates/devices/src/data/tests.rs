@@ -95,7 +95,7 @@ fn the_language_means_what_it_means_to_nbdkit() {
 #[test]
 fn what_the_language_does_not_have_is_refused_with_its_place() {
     for (text, want) in [
-        ("0b11", "no number (character 1"),
+        ("0b11", "not a number (character 1"),
         ("256", "0 to 255"),
         ("1 @-2", "before the beginning (character 3: `@-2`)"),
         ("(1 2)[0:5]", "[0:5] does not lie in these 2 bytes"),
@@ -113,17 +113,17 @@ fn what_the_language_does_not_have_is_refused_with_its_place() {
         ("<(echo hi)", "refused"),
         ("<", "which file?"),
         ("</nonexistent/file", "No such file"),
-        ("$surely_not_defined", "not in the environment"),
+        ("$surely_not_defined", "nor in the environment"),
         ("le16:0x10000", "does not fit"),
         ("le8:1", "words are"),
-        ("08", "no number"),
+        ("08", "not a number"),
         ("1->a", "begins with"),
         ("@0x8000000000000000", "beyond 2^63-1"),
         ("1 @9223372036854775807 1", "too large"),
-        ("@+18446744073709551616", "no number"),
-        ("1*99999999999999999999", "no number"),
+        ("@+18446744073709551616", "not a number"),
+        ("1*99999999999999999999", "not a number"),
         ("(1*9E)*9", "too large"),
-        ("\"\\xzz\"", "no byte"),
+        ("\"\\xzz\"", "not a byte"),
         ("\u{0}", "not a byte"),
     ] {
         let got = error(text);
@@ -195,7 +195,7 @@ fn raw_and_base64_and_size_make_disks() {
     assert_eq!(open("data:?raw=Hello").unwrap(), b"Hello");
     assert_eq!(open("data:?base64=MTIz&size=5").unwrap(), b"123\0\0");
     assert_eq!(open("data:1 2 3?size=2").unwrap(), [1, 2]);
-    assert!(open("data:?base64=M").unwrap_err().contains("cut short"));
+    assert!(open("data:?base64=M").unwrap_err().contains("truncated"));
     assert!(open("data:").unwrap_err().contains("exactly one"));
     assert!(open("data:1?raw=2").unwrap_err().contains("exactly one"));
 }

@@ -112,7 +112,8 @@ impl Inlet {
         let (file, folder) = pipe::nameless()?;
         let name = self.name.clone();
         context.log.say(format_args!(
-            "{name}: must be read out of order here; saving it to a nameless temporary file in {} first",
+            "{name}: must be read out of order here; saving it to an unnamed temporary file in {} \
+             first",
             folder.display()
         ));
         let length = self.pour(&file)?;

@@ -87,8 +87,7 @@ pub(crate) fn refusal(conflict: Conflict, path: &Path) -> Error {
         }
     };
     let action = format!(
-        "{what}; {reading}`file:{path}?lock=off`, or `serve file {path} lock=off`, opens it all \
-         the same"
+        "{what}; {reading}`file:{path}?lock=off`, or `serve file {path} lock=off`, opens it anyway"
     );
     Error::new(ErrorKind::Locked, Fault::User, action)
 }

@@ -35,7 +35,7 @@ impl OrderedSink for Outlet {
 
     fn flush(&self) -> Result<()> {
         let Some(file) = self.file() else {
-            return Err(Error::unsupported("make durable what went into a pipe"));
+            return Err(Error::unsupported("make the data in a pipe durable"));
         };
         transfer::retry(|| fdatasync(file)).map_err(|e| Error::os("flush", e))
     }
@@ -47,8 +47,8 @@ pub(super) fn create(outlet: Outlet, creation: &Creation, context: &Context) -> 
         let (file, folder) = nameless()?;
         let name = outlet.name();
         context.log.say(format_args!(
-            "{name}: such an image is not made in one go: it is made in a nameless temporary file in \
-             {}, and then goes to the pipe",
+            "{name}: this image cannot be written in order: writing it to an unnamed temporary \
+             file in {} first, then to the pipe",
             folder.display()
         ));
         Simple::device(temporary(file, outlet)?, &context.pool)

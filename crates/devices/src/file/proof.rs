@@ -79,8 +79,8 @@ impl Proof {
             }
             if same >= SURE {
                 let text = format!(
-                    "the device says that it has zeroed {len} bytes, and byte {} is not zero; \
-                     what it zeroed before is in doubt",
+                    "the device reported {len} bytes as zeroed, and byte {} is not zero; its \
+                     earlier zeroes are in doubt",
                     old.at
                 );
                 return Err(io::Error::other(text));

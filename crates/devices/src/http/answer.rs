@@ -81,7 +81,7 @@ impl Validators {
             etag.as_ref().map(|etag| etag.trim_start_matches("W/").to_owned())
         };
         if differ(&plain(&self.etag), &plain(&now.etag)) {
-            return Some("its ETag is another".into());
+            return Some("its ETag differs".into());
         }
         // A strong ETag is more reliable than a date.
         let strong = self.strong().is_some() && self.etag == now.etag;
@@ -91,7 +91,7 @@ impl Validators {
         let both = |a: &Option<String>, b: &Option<String>| a.is_some() && b.is_some();
         let had_any = self.etag.is_some() || self.modified.is_some();
         if had_any && !both(&self.etag, &now.etag) && !both(&self.modified, &now.modified) {
-            return Some("it came with an ETag or a date, and this comes without".into());
+            return Some("it had an ETag or a date, and this response has none".into());
         }
         None
     }
@@ -126,7 +126,7 @@ pub(super) fn judge<B>(answer: &Response<B>, start: u64, end: u64) -> Verdict {
             Some(location) => Verdict::Redirect(location.to_owned()),
             None => Verdict::No(protocol("GET: the server redirects to nowhere")),
         },
-        StatusCode::PRECONDITION_FAILED => Verdict::Changed("its ETag is another".into()),
+        StatusCode::PRECONDITION_FAILED => Verdict::Changed("its ETag differs".into()),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::GONE => {
             Verdict::Forbidden(refused(ErrorKind::PermissionDenied, Fault::Peer))
         }
@@ -177,21 +177,21 @@ pub(super) fn is_throttled(status: StatusCode) -> bool {
 fn part(headers: &HeaderMap, start: u64, end: u64) -> Result<Verdict> {
     let mut ranges = headers.get_all(header::CONTENT_RANGE).iter();
     let (Some(value), None) = (ranges.next(), ranges.next()) else {
-        return Err(protocol("GET: a part came that does not say which (no single Content-Range)"));
+        return Err(protocol("GET: a partial response without a single Content-Range"));
     };
     let range = value.to_str().ok().and_then(ContentRange::parse);
     let Some(ContentRange { bytes: Some((first, last)), size }) = range else {
-        return Err(protocol("GET: the Content-Range of the answer is none"));
+        return Err(protocol("GET: the Content-Range of the response is invalid"));
     };
     if first != start || last >= end || size.is_some_and(|size| last >= size) {
         let asked = end - 1;
-        let action = format!("GET: bytes {first}-{last} came, and {start}-{asked} were asked for");
+        let action = format!("GET: received bytes {first}-{last} instead of {start}-{asked}");
         return Err(protocol(action));
     }
     // Within the requested range, which is not empty: no overflow.
     let len = last - first + 1;
     if content_length(headers).is_some_and(|told| told != len) {
-        return Err(protocol("GET: the length of the answer is not that of its range"));
+        return Err(protocol("GET: the length of the response does not match its range"));
     }
     Ok(Verdict::Part { len, size })
 }
@@ -204,7 +204,7 @@ fn is_plain(headers: &HeaderMap) -> Result<()> {
         if !coding.is_empty() && !coding.eq_ignore_ascii_case("identity") {
             let coding: String = coding.chars().take(40).collect();
             let action =
-                format!("GET: the answer is encoded ({coding}), though that was not allowed");
+                format!("GET: the response is encoded ({coding}), though that was not allowed");
             return Err(protocol(action));
         }
     }
@@ -221,7 +221,7 @@ fn is_chunked_at_most(headers: &HeaderMap) -> Result<()> {
         return Ok(());
     }
     let coding: String = coding.chars().take(40).collect();
-    Err(protocol(format!("GET: the answer has transfer codings besides chunked ({coding})")))
+    Err(protocol(format!("GET: the response has transfer codings besides chunked ({coding})")))
 }
 
 /// The server does not keep to the protocol.
@@ -349,14 +349,14 @@ mod tests {
         for wrong in wrong.split(", ").chain([""]) {
             assert!(part(wrong).starts_with("No("), "{wrong}: {}", part(wrong));
         }
-        assert!(answer(206, &[]).contains("no single Content-Range"));
+        assert!(answer(206, &[]).contains("without a single Content-Range"));
         let multipart = [("content-type", "multipart/byteranges; boundary=x")];
         assert!(answer(206, &multipart).starts_with("No("));
         let twice =
             [("content-range", "bytes 100-199/200"), ("content-range", "bytes 100-199/300")];
         assert!(answer(206, &twice).starts_with("No("));
         let long = [("content-range", "bytes 100-199/200"), ("content-length", "101")];
-        assert!(answer(206, &long).contains("not that of its range"));
+        assert!(answer(206, &long).contains("does not match its range"));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Asker {
             match judge(&head, start, end) {
                 Verdict::Part { .. } if whole => {
                     self.hang_up();
-                    let action = "GET: a part came, and no range was asked for";
+                    let action = "GET: a partial response, though no range was requested";
                     return Err(Trouble::lasting(protocol(action)));
                 }
                 Verdict::Part { len, size } => {

@@ -163,9 +163,9 @@ impl HttpConnection {
     /// # Errors
     /// The connection ended, the answer is not HTTP, or it took too long.
     pub(super) fn ask(&mut self, request: Request<Payload>) -> Result<Response<()>> {
-        let waiting = "wait for the answer";
+        let waiting = "wait for the response";
         let State::Quiet(transport) = std::mem::replace(&mut self.state, State::Over) else {
-            let action = "send the request: the answer before was not read";
+            let action = "send the request: the previous response was not read";
             return Err(Error::new(ErrorKind::Io, Fault::Us, action));
         };
         let mut speech = Speech::begin(transport)?;
@@ -473,7 +473,7 @@ fn cut(bytes: &Bytes, into: &mut [IoSliceMut<'_>]) -> (usize, Bytes) {
 /// hyper's error, as ours.
 fn broken(doing: &str, e: &hyper::Error) -> Error {
     if e.is_parse() {
-        return protocol(format!("{doing}: the server does not keep to HTTP/1.1: {e}"));
+        return protocol(format!("{doing}: the server violates HTTP/1.1: {e}"));
     }
     let cause = std::error::Error::source(e).map_or(String::new(), |source| format!(": {source}"));
     disconnected(format!("{doing}: {e}{cause}"))

@@ -104,7 +104,7 @@ pub(super) fn header(line: &str) -> Result<Header> {
         h::UPGRADE,
     ];
     if ours.contains(&name) {
-        return Err(wrong(&format!("{name} cannot be chosen: which bytes come depends on it")));
+        return Err(wrong(&format!("{name} cannot be set: the requested range depends on it")));
     }
     let value = value.map(|value| secret_value(name.as_str(), value)).transpose()?;
     Ok((name, value))

@@ -180,14 +180,14 @@ fn find_once(
             let bytes = asker.body(len)?;
             if bytes.len() as u64 != len {
                 asker.hang_up();
-                let action = "receive the body: its length is not the announced one";
+                let action = "receive the body: its length differs from the announced length";
                 return Err(Trouble::passing(disconnected(action)));
             }
             let told = match size {
                 Some(size) => Some(size),
                 None => asker.size()?,
             };
-            let size = told.ok_or_else(|| lost("open: the server does not tell the size"))?;
+            let size = told.ok_or_else(|| lost("open: the server does not report the size"))?;
             Ok(Some((size, First::Here(bytes))))
         }
         Answer::Whole(Some(0)) | Answer::Beyond(Some(0)) => {
@@ -208,7 +208,8 @@ fn find_once(
             let bytes = asker.body(WINDOW)?;
             if bytes.len() as u64 > WINDOW {
                 asker.hang_up();
-                let action = "open: the server does not tell the size, has no ranges, and sends more than 40 MiB";
+                let action = "open: the server does not report the size, has no ranges, and sends \
+                              more than 40 MiB";
                 return Err(lost(action));
             }
             *whole = true;

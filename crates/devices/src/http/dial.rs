@@ -119,7 +119,7 @@ fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()>
     let login = proxy.authorization().map(|login| format!("Proxy-Authorization: {login}\r\n"));
     let request =
         format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{}\r\n", login.unwrap_or_default());
-    let confused = || protocol("connect to the proxy: its reply makes no sense");
+    let confused = || protocol("connect to the proxy: its reply is invalid");
     let broken = |e: rustix::io::Errno| Error::os("talk to the proxy", e);
     let mut left = request.as_bytes();
     while !left.is_empty() {
@@ -142,7 +142,7 @@ fn tunnel(stream: &Stream, proxy: &Proxy, url: &Url, until: Until) -> Result<()>
     match line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)) {
         Some(status) if status.starts_with('2') => Ok(()),
         Some("407") => {
-            let action = "connect: the proxy wants proxy-user= and proxy-password=";
+            let action = "connect: the proxy requires proxy-user= and proxy-password=";
             Err(Error::new(ErrorKind::PermissionDenied, Fault::User, action))
         }
         Some(status) if status.bytes().all(|b| b.is_ascii_digit()) => {

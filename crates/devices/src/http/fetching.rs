@@ -126,16 +126,14 @@ pub(super) fn ended_early(asker: &mut Asker, left: u64) -> Trouble {
 /// An answer in order that brings next to nothing of what was asked for.
 fn too_little(filling: &Filling<'_>, before: u64) -> Trouble {
     let (came, asked) = (filling.at - before, filling.end - before);
-    let action = format!(
-        "GET: the server sends {came} of {asked} bytes that were asked for, again and again"
-    );
+    let action = format!("GET: the server repeatedly sends only {came} of {asked} requested bytes");
     Trouble::passing(protocol(action))
 }
 
 /// A body that continues after its end.
 pub(super) fn too_much(asker: &mut Asker) -> Trouble {
     asker.hang_up();
-    let action = "receive the body: more came than was announced";
+    let action = "receive the body: it is longer than announced";
     Trouble::lasting(protocol(action))
 }
 

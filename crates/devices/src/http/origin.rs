@@ -247,7 +247,7 @@ impl Origin {
 
 /// The object is another one than the one that was opened.
 pub(super) fn changed(why: &str) -> Error {
-    let action = format!("GET: what is there has changed since it was opened: {why}");
+    let action = format!("GET: the object has changed since it was opened: {why}");
     Error::new(ErrorKind::Changed, Fault::Peer, action)
 }
 

@@ -57,7 +57,7 @@ impl Pace {
         let silent = now.duration_since(self.last);
         match patience.checked_sub(silent).filter(|left| !left.is_zero()) {
             Some(left) => Ok(left),
-            None => Err(format!("nothing came for {} seconds", patience.as_secs_f64())),
+            None => Err(format!("nothing was received for {} seconds", patience.as_secs_f64())),
         }
     }
 }

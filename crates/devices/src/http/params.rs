@@ -34,14 +34,14 @@ const REFUSED: &[(&str, &str)] = &[
         "cookies that servers set are not kept; send one with cookie= or cookie-script=",
     ),
     ("cookiejar", "cookies that servers set are not kept; send one with cookie= or cookie-script="),
-    ("ssl-cipher-list", "all ciphers that are spoken are good ones; there is nothing to choose"),
-    ("tls13-ciphers", "all ciphers that are spoken are good ones; there is nothing to choose"),
+    ("ssl-cipher-list", "all supported ciphers are secure; there is nothing to choose"),
+    ("tls13-ciphers", "all supported ciphers are secure; there is nothing to choose"),
     (
         "ipresolve",
         "addresses are tried in the order in which the system gives them; resolve= fixes one",
     ),
-    ("proxy-cainfo", "proxies are spoken to over plain HTTP"),
-    ("proxy-capath", "proxies are spoken to over plain HTTP"),
+    ("proxy-cainfo", "connections to proxies use plain HTTP"),
+    ("proxy-capath", "connections to proxies use plain HTTP"),
 ];
 
 /// What is wanted.
@@ -160,7 +160,7 @@ fn credentials(params: &Params, url: &Url, text: &str) -> Result<HttpCredentials
         ("netrc", "password"),
     ] {
         if params.contains(one) && params.contains(other) {
-            return Err(Error::invalid(format!("{one}= and {other}= do not go together")));
+            return Err(Error::invalid(format!("{one}= and {other}= cannot be combined")));
         }
     }
     let script = |key: &str, renew: &str| {
@@ -241,7 +241,7 @@ fn ways(params: &Params, patience: Duration) -> Result<Ways> {
     });
     let unix = params.get("unix-socket-path").map(str::to_owned);
     if unix.is_some() && params.contains("proxy") {
-        return Err(Error::invalid("unix-socket-path= and proxy= do not go together"));
+        return Err(Error::invalid("unix-socket-path= and proxy= cannot be combined"));
     }
     let resolve = resolve.collect::<Result<Vec<_>>>()?;
     Ok(Ways { unix, proxies: proxies(params)?, resolve, tls: tls(params)?, patience })
@@ -399,8 +399,8 @@ mod tests {
             ("ipresolve=v4", "resolve= fixes one"),
             ("http-version=2TLS", "only HTTP/1.1 is supported"),
             ("http-version=3", "only HTTP/1.1 is supported"),
-            ("proxy-cainfo=f", "proxies are spoken to over plain HTTP"),
-            ("proxy-capath=d", "proxies are spoken to over plain HTTP"),
+            ("proxy-cainfo=f", "connections to proxies use plain HTTP"),
+            ("proxy-capath=d", "connections to proxies use plain HTTP"),
             ("ssl-cipher-list=a:b", "nothing to choose"),
             ("tls13-ciphers=a:b", "nothing to choose"),
             ("ssl-version=tlsv1.1", "is not supported"),

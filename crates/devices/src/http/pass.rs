@@ -24,8 +24,8 @@ use super::window::CHUNK_LEN;
 
 /// A read of bytes that the pass has left behind.
 pub(super) fn passed() -> Error {
-    let action = "read: the server sends the object only from its beginning (it has no ranges), and \
-                  this was passed and is not in memory any more";
+    let action = "read: the server sends the object only from its start (it has no ranges), and \
+                  this part is no longer in memory";
     Error::new(ErrorKind::Unsupported, Fault::Peer, action)
 }
 
@@ -139,7 +139,9 @@ fn pass_by(
     }
     if filling.passed.as_ref().is_none_or(|passed| !passed.is(&seen)) {
         asker.hang_up();
-        return Err(Trouble::lasting(changed("it broke off, and began again with other bytes")));
+        return Err(Trouble::lasting(changed(
+            "it broke off, and the new response has different bytes",
+        )));
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(super) struct EndedEarly;
 
 impl std::fmt::Display for EndedEarly {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("what is sent ended early")
+        f.write_str("the data to send ended early")
     }
 }
 

@@ -58,8 +58,8 @@ pub(crate) fn create(params: &Params, creation: &Creation, context: &Context) ->
     let HttpParams { url, credentials, manners, ways, .. } = HttpParams::parse(params)?;
     let name = url.to_string();
     if creation.grows {
-        let action = "create: PUT announces the length, and that of an image or of a pipe is not known before its \
-                      end; make a file, and copy that";
+        let action = "create: PUT announces the length, and the length of an image or a pipe is \
+                      unknown before its end; create a file, and copy that";
         return Err(Error::new(ErrorKind::Unsupported, Fault::User, action).on(name));
     }
     let bell = Arc::new(Bell::new().map_err(|e| Error::os("open", e))?);

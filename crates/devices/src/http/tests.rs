@@ -376,7 +376,7 @@ fn what_fits_into_memory_needs_neither_ranges_nor_a_length() {
     assert_eq!(site.asked().len(), 1);
     let site = without_ranges(content(65 * MIB), false);
     let error = open(&site.url("/disk"), &[]).err().unwrap().to_string();
-    assert!(error.contains("does not tell the size"), "{error}");
+    assert!(error.contains("does not report the size"), "{error}");
 }
 
 #[test]

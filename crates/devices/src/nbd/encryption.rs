@@ -90,7 +90,7 @@ pub(super) fn calling(params: &Params, server: &ServerSpec) -> Result<Option<Cal
             Err(Error::invalid("both keys and certificates are named for TLS"))
         }
         (Some(_), _, Some("x509")) | (_, Some(_), Some("psk")) | (None, _, Some("psk")) => {
-            Err(Error::invalid("tls-type= does not fit what else is named for TLS"))
+            Err(Error::invalid("tls-type= does not fit the other TLS parameters"))
         }
         (Some(file), None, _) => {
             Ok(Some(Calling::Keys { file: PathBuf::from(file), user: said.user() }))
@@ -147,7 +147,7 @@ fn is_wanted(params: &Params, uri: Option<&Uri>) -> Result<bool> {
         None => Ok(by_uri),
         Some("require" | "required" | "force") => Ok(true),
         Some("off" | "no" | "n" | "false" | "f" | "0") if by_uri => {
-            Err(Error::invalid("tls=off does not go with a URI that asks for it"))
+            Err(Error::invalid("tls=off cannot be combined with a URI that asks for it"))
         }
         Some("off" | "no" | "n" | "false" | "f" | "0") => Ok(false),
         Some("on" | "yes" | "y" | "true" | "t" | "1") => Err(Error::unsupported(

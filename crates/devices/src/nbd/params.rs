@@ -85,7 +85,7 @@ impl NbdParams {
             if wrong {
                 let value = params.get(key).unwrap_or_default();
                 return Err(Error::invalid(format!(
-                    "{key}={value} does not go with socket-fd=, which is one connection"
+                    "{key}={value} cannot be combined with socket-fd=, which is one connection"
                 )));
             }
         }
@@ -173,7 +173,7 @@ fn uri(params: &Params, given: &[&str]) -> Result<Uri> {
             let port = params.get("port").map_or(Ok(DEFAULT_PORT.into()), |t| digits("port", t))?;
             Ok(plain(Transport::Vsock { cid, port }))
         }
-        ["host", "hostname"] => Err(Error::invalid("host= and hostname= say the same; give one")),
+        ["host", "hostname"] => Err(Error::invalid("host= and hostname= are the same; give one")),
         [] => Err(Error::invalid(
             "no server is named; give uri=, socket=, host=, vsock=, socket-fd= or command=",
         )),

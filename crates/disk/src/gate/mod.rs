@@ -298,9 +298,7 @@ impl ImageGate {
             Some(found) if format.is_some() => image.open(found, container, &gate, &self.context),
             Some(found) if self.guess_backing => {
                 let (name, word) = (&container.info().name, found.word);
-                self.context.log.say(format_args!(
-                    "{name}: its format is not named; it looks like {word} and is read as that"
-                ));
+                self.context.log.say(format_args!("{name}: no format named; detected {word}"));
                 let nothing = External::Nothing;
                 let gate = Self { external: nothing.clone(), deeper: nothing, ..gate };
                 image.open(found, container, &gate, &self.context)
@@ -332,8 +330,7 @@ pub fn check_apart<'a>(
             && matches!(other.relation(target), Relation::Same | Relation::Overlapping)
     };
     if others.into_iter().any(meets) {
-        let action =
-            "holds bytes that the image is made of, or lies over; nothing of it was changed";
+        let action = "contains data of the image or of its backing chain; it was not changed";
         return Err(Error::unfit(action));
     }
     Ok(())
@@ -429,7 +426,7 @@ impl Files for ImageGate {
         self.check_apart_from(name, &self.spared)?;
         let created = self.disk.create_beside(name, &creation, &self.context)?;
         if created.holds != Holds::Zeroes {
-            let action = "make a part of an image of it: it is not a file, so it cannot be emptied";
+            let action = "make it a part of an image: it is not a file, so it cannot be truncated";
             return Err(Error::unfit(action).on(text::shown(name)));
         }
         let mut made = self.made.lock();

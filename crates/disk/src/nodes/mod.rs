@@ -106,7 +106,7 @@ fn of_keys(keys: &Keys, objects: &NodeObjects, unnamed: Unnamed) -> Result<Named
             NamedNode { disk, stack: Stack::default(), read_only }
         }
         _ if ABSENT.contains(&driver) => {
-            return Err(Error::invalid(format!("QEMU's driver `{driver}` is not here")));
+            return Err(Error::invalid(format!("QEMU's driver `{driver}` is not supported")));
         }
         _ => image(driver, keys, objects)?,
     };
@@ -183,7 +183,7 @@ fn compressing(keys: &Keys, objects: &NodeObjects) -> Result<NamedNode> {
     let mut image = node.stack.image().clone();
     let packs = image.format().is_some_and(|format| format.upkeep.rebase.is_some());
     if !packs {
-        let action = "compress: an image of this format is not compressed where it lies";
+        let action = "compress: an image of this format cannot be compressed in place";
         return Err(Error::invalid(action));
     }
     image.compress = true;
@@ -209,8 +209,8 @@ fn image(driver: &str, keys: &Keys, objects: &NodeObjects) -> Result<NamedNode> 
             image.ignore_backing = true;
             known.push(key);
         } else if key == "backing" || key.starts_with("backing.") {
-            let action = "another backing image than the image's own is not taken; \
-                          `rebase -u` names one, and `\"backing\": null` leaves it away";
+            let action = "only the image's own backing image is accepted; `rebase -u` changes it, \
+                          and `\"backing\": null` omits it";
             return Err(Error::invalid(action));
         }
     }
@@ -218,7 +218,7 @@ fn image(driver: &str, keys: &Keys, objects: &NodeObjects) -> Result<NamedNode> 
     let node = below(keys, objects, Unnamed::Raw)?;
     if !matches!(node.stack.image().content, Content::Raw) {
         return Err(Error::invalid(format!(
-            "`{driver}`: an image lies in a file, not in an image"
+            "`{driver}`: an image is stored in a file, not in an image"
         )));
     }
     Ok(NamedNode { stack: node.stack.with_image_over(image), ..node })

@@ -72,7 +72,7 @@ impl Keys {
             .or_else(|e| serde_json::from_str(&double_quoted(text)).map_err(|_| e))
             .map_err(|e| Error::invalid(e.to_string()))?;
         if !value.is_object() {
-            return Err(Error::invalid("it is no object"));
+            return Err(Error::invalid("it is not an object"));
         }
         let mut keys = Params::default();
         flatten(&value, "", DEEPEST, &mut keys)?;
@@ -127,7 +127,7 @@ fn flatten(value: &Value, name: &str, depth: usize, out: &mut Params) -> Result<
         Value::Bool(flag) => if *flag { "on" } else { "off" }.to_owned(),
         Value::Number(number) => number.to_string(),
         Value::Object(_) | Value::Array(_) | Value::Null => {
-            return Err(Error::invalid(format!("`{name}` has a type that makes no sense here")));
+            return Err(Error::invalid(format!("`{name}` has the wrong type")));
         }
     };
     out.set(name, &text).map_err(|e| wrong("twice", &e))

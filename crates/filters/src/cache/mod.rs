@@ -258,7 +258,7 @@ impl Inner {
 
 fn lost(below: &Edge, dirty: u64) -> Error {
     let action = match dirty {
-        0 => "cache: what was written back is not known to be durable".to_owned(),
+        0 => "cache: write-backs are not known to be durable".to_owned(),
         n => format!("cache: {} were not written back", format_size(n)),
     };
     Error::new(ErrorKind::Io, Fault::File, action).on(&below.info().name)

@@ -32,7 +32,7 @@ pub(super) fn find(volume: &Volume<'_>, path: &str) -> Result<Inode> {
         };
         let number = found.ok_or_else(|| {
             let shown = String::from_utf8_lossy(part).into_owned();
-            Error::unfit(format!("there is no `{}` where the path leads", text::shown(&shown)))
+            Error::unfit(format!("the path does not exist: there is no `{}`", text::shown(&shown)))
         })?;
         inode = volume.inode(number)?;
         if inode.kind() == LINK {
@@ -41,7 +41,7 @@ pub(super) fn find(volume: &Volume<'_>, path: &str) -> Result<Inode> {
     }
     match inode.kind() {
         FILE => Ok(inode),
-        _ => Err(Error::unfit("the path leads to something else than a file")),
+        _ => Err(Error::unfit("the path is not a file's")),
     }
 }
 

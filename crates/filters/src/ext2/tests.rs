@@ -92,7 +92,7 @@ fn a_file_is_read_in_all_kinds_of_file_systems() {
         assert_eq!(shown(&bytes, "/disks/../empty").unwrap().info().size, 0);
         for (path, why) in [
             ("/disks/nothing", "there is no `nothing`"),
-            ("/disks", "something else than a file"),
+            ("/disks", "is not a file's"),
             ("/link", "a link"),
             ("/empty/more", "there is no `more`"),
         ] {

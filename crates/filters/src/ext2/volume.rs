@@ -110,9 +110,7 @@ impl<'a> Volume<'a> {
             && fits(descriptor, if is_wide { 64 } else { 32 });
         match makes_sense {
             true => Ok(volume),
-            false => {
-                Err(broken("has a superblock that makes no sense, or is longer than the disk"))
-            }
+            false => Err(broken("has an invalid superblock, or is longer than the disk")),
         }
     }
 
@@ -212,7 +210,7 @@ fn features(sb: &[u8]) -> Result<u32> {
     }
     match features & !KNOWN {
         0 => Ok(features),
-        unknown => Err(broken(&format!("has features that are not known here ({unknown:#x})"))),
+        unknown => Err(broken(&format!("has unknown features ({unknown:#x})"))),
     }
 }
 

@@ -58,5 +58,5 @@ fn open_file(name: &str) -> std::io::Result<File> {
 
 /// The error of requests that were still waiting when their client left; they were not carried out.
 pub(crate) fn left() -> Error {
-    Error::new(ErrorKind::Cancelled, Fault::Peer, "the client left before it was its turn")
+    Error::new(ErrorKind::Cancelled, Fault::Peer, "the client left before its turn")
 }

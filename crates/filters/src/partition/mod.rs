@@ -70,7 +70,9 @@ impl Disk<'_> {
 
 fn find(params: &Params, below: &Edge) -> Result<(u64, u64)> {
     let number = values::number(params, "partition")?.filter(|n| *n > 0).ok_or_else(|| {
-        Error::invalid("`partition` must say which, counted from 1; for example partition=1")
+        Error::invalid(
+            "`partition` is missing; partitions are counted from 1, for example partition=1",
+        )
     })?;
     let sector = match values::size(params, "partition-sectorsize")? {
         Some(n @ (512 | 4096)) => n,

@@ -152,7 +152,7 @@ struct Trial {
 impl Trial {
     fn go(self, operation: Operation) {
         if operation.changes() && self.shared.readonly.load(Ordering::Acquire) {
-            let action = "write: nothing is written any more since an operation failed";
+            let action = "write: read-only since an earlier operation failed";
             let error = Error::new(ErrorKind::ReadOnly, Fault::User, action);
             return (self.done)(Err(error.on(&self.below.info().name)));
         }

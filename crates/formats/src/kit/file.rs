@@ -41,7 +41,7 @@ impl WrittenFile {
     /// `ReadOnly`: an image cannot be kept right there.
     pub(crate) fn open(below: Edge, unit: u64, context: &Context) -> Result<Self> {
         if below.device().may_return() || !below.info().abilities.flush {
-            let action = "cannot be written: an image is written where it lies only in a file, on a \
+            let action = "cannot be written: images are written in place only in a file, on a \
                           block device or in memory, never over a connection that may be replaced";
             return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action));
         }

@@ -124,7 +124,7 @@ impl Slots {
 
     /// Gives a block a slot, if it has none. Returns its place.
     fn room(&self, block: u64) -> Result<u64> {
-        let full = || corrupt("the image has more blocks than its format has numbers for");
+        let full = || corrupt("the image has more blocks than its format can count");
         let mut inner = self.inner.lock();
         let chunk = usize::try_from(block / CHUNK).map_err(|_| full())?;
         if inner.chunks.len() <= chunk {

@@ -136,8 +136,8 @@ impl<L: Layer> Device for Layered<L> {
         });
         finished.unwrap_or_else(|| Err(Error::unanswered()))?;
         if epoch() != before {
-            let action = "write the tables of the image: the connection was replaced meanwhile, and what \
-                          was written may be lost";
+            let action = "write the tables of the image: the connection was replaced meanwhile, \
+                          and writes may be lost";
             return Err(Error::new(ErrorKind::Disconnected, Fault::Peer, action));
         }
         Ok(())

@@ -159,7 +159,7 @@ impl Header {
             sector: SECTOR,
         };
         if segment.offset == 0 {
-            return Err(corrupt("its header lies elsewhere, which is not supported"));
+            return Err(corrupt("its header is detached, which is not supported"));
         }
         Volume { segment, slots: slots.collect() }.check(LEN as u64)
     }

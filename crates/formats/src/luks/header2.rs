@@ -87,7 +87,7 @@ impl Header {
             return Err(corrupt("its metadata are longer than 1 MiB").at(at));
         }
         let json = serde_json::from_slice(json);
-        let json = json.map_err(|e| corrupt("its metadata are no JSON").with_source(e).at(at))?;
+        let json = json.map_err(|e| corrupt("its metadata are not JSON").with_source(e).at(at))?;
         Ok(Self {
             size,
             number: be64(&all, 16),
@@ -259,7 +259,7 @@ fn slot_of(json: &Value, digest: &Digest) -> Result<Slot> {
         other => {
             let other = device::text::shown(other);
             return Err(foreign(format!(
-                "a keyslot's key is derived by `{other}`, which is not known"
+                "a keyslot's key is derived by `{other}`, which is unknown"
             )));
         }
     };

@@ -36,9 +36,8 @@ pub(crate) fn decrypted(
     for slot in volume.slots.iter_mut().flatten() {
         let end = slot.offset.checked_add(slot.area_len() as u64);
         let place = end.filter(|end| *end <= len).and(slot.offset.checked_add(start));
-        slot.offset = place.ok_or_else(|| {
-            corrupt("a keyslot lies outside of the room for them").at(slot.offset)
-        })?;
+        slot.offset = place
+            .ok_or_else(|| corrupt("a keyslot lies outside the keyslot area").at(slot.offset))?;
     }
     let segment = Segment { offset: 0, len: None, ..volume.segment };
     let size = segment.size_in(file.info().size)?;
@@ -128,7 +127,7 @@ impl NewEncryption {
             Some("luks") => {}
             Some(_) => {
                 return Err(Error::unsupported(
-                    "make an image that is encrypted otherwise than by encrypt.format=luks",
+                    "create an image with other encryption than encrypt.format=luks",
                 ));
             }
             None if own.iter().next().is_some() => {

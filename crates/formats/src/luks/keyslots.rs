@@ -186,7 +186,7 @@ impl Keyslots {
             };
             let other = range(&other);
             if own.start < other.end && other.start < own.end {
-                return Err(corrupt("two keyslots lie over each other").at(own.start));
+                return Err(corrupt("two keyslots overlap").at(own.start));
             }
         }
         slot.offset = self.placed(&slot)?;
@@ -198,7 +198,7 @@ impl Keyslots {
         let end = slot.offset.checked_add(slot.area_len() as u64);
         let is_inside = slot.offset >= WRITTEN as u64 && end.is_some_and(|end| end <= self.room);
         let place = slot.offset.checked_add(self.start).filter(|_| is_inside);
-        place.ok_or_else(|| corrupt("a keyslot lies outside of the room for them").at(slot.offset))
+        place.ok_or_else(|| corrupt("a keyslot lies outside the keyslot area").at(slot.offset))
     }
 
     /// Writes the header, which is durable then, and so is all that was written before.

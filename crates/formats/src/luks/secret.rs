@@ -56,7 +56,8 @@ pub(super) fn of(params: &Params) -> Result<Zeroizing<Vec<u8>>> {
             return Err(values::wrong("key-secret", why));
         }
         [Some(word), None, None] if !word.starts_with(['+', '-']) => {
-            let why = "a list of processes would show it: name it, by +FILE, -FD, -env:NAME, -key:SERIAL, or - to be asked";
+            let why = "the process list would show it: name it by +FILE, -FD, -env:NAME, \
+                       -key:SERIAL, or - to be asked";
             return Err(values::wrong("passphrase", why));
         }
         [Some(word), None, None] => {
@@ -66,14 +67,12 @@ pub(super) fn of(params: &Params) -> Result<Zeroizing<Vec<u8>>> {
         [None, Some(path), None] => secret::of_file(path, "key-file")?,
         [None, None, Some(number)] => secret::of_key(number, "key-serial")?,
         _ => {
-            return Err(Error::invalid(
-                "of passphrase=, key-file= and key-serial= one opens the disk, and more are given",
-            ));
+            return Err(Error::invalid("give only one of passphrase=, key-file= and key-serial="));
         }
     };
     let found = if is_base64 { decoded(&found)? } else { found };
     if found.is_empty() {
-        return Err(Error::invalid("what opens the disk is empty"));
+        return Err(Error::invalid("the passphrase or key is empty"));
     }
     Ok(found)
 }
@@ -84,7 +83,7 @@ fn decoded(text: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
     bytes.extend(text.iter().filter(|byte| !byte.is_ascii_whitespace()));
     let len = Base64::decode_in_place(&mut bytes).map(<[u8]>::len);
-    let len = len.map_err(|_| values::wrong("key-format", "it is no base64"))?;
+    let len = len.map_err(|_| values::wrong("key-format", "it is not base64"))?;
     bytes.truncate(len);
     Ok(bytes)
 }

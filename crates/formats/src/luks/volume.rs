@@ -173,12 +173,12 @@ impl Volume {
     pub(super) fn check(self, header: u64) -> Result<Self> {
         let disk = self.segment.offset;
         if disk < header {
-            return Err(corrupt("its disk lies over its header").at(disk));
+            return Err(corrupt("its disk overlaps its header").at(disk));
         }
         for slot in self.slots.iter().flatten() {
             let end = slot.offset.checked_add(slot.area_len() as u64);
             if slot.offset < header || end.is_none_or(|end| end > disk) {
-                let why = "a keyslot lies outside the room between its header and its disk";
+                let why = "a keyslot lies outside the area between its header and its disk";
                 return Err(corrupt(why).at(slot.offset));
             }
         }

@@ -38,7 +38,7 @@ impl Blob {
         let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         let sha256 = digest.strip_prefix("sha256:");
         let sha256 = sha256.filter(|hex| hex.len() == 64 && hex.bytes().all(is_hex));
-        let sha256 = sha256.ok_or_else(|| broken("a blob has a digest that is no SHA-256"))?;
+        let sha256 = sha256.ok_or_else(|| broken("a blob has a digest that is not SHA-256"))?;
         let size = value.get("size").and_then(Value::as_u64);
         let size = size.filter(|size| i64::try_from(*size).is_ok());
         let size = size.ok_or_else(|| broken("a blob has no size"))?;
@@ -145,5 +145,5 @@ impl ImageManifest {
 }
 
 fn json(bytes: &[u8]) -> Result<Value> {
-    serde_json::from_slice(bytes).map_err(|_| broken("a document of it is no JSON"))
+    serde_json::from_slice(bytes).map_err(|_| broken("a document of it is not JSON"))
 }

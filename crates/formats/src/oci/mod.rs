@@ -178,7 +178,7 @@ impl<'a> Layout<'a> {
         }
         Err(Error::unfit(match entry {
             Some(name) => format!("no layer of the image has a file `{}`", text::shown(name)),
-            None => "no layer of the image has a file in /disk: it is no containerDisk".into(),
+            None => "no layer of the image has a file in /disk: it is not a containerDisk".into(),
         }))
     }
 }

@@ -136,7 +136,7 @@ impl Cursor {
             let input = self.needs();
             let step = self.step(&mut spare)?;
             if step.made > 0 {
-                return Err(corrupt("the packed stream has more bytes than it, or size=, says"));
+                return Err(corrupt("the packed stream is longer than it, or size=, says"));
             }
             match input {
                 None => {}

@@ -135,7 +135,7 @@ fn too_large(size: u64, max: u64) -> Error {
 fn describe(kind: &'static Kind, container: &Edge) -> Result<Description> {
     let index = (kind.index)(container, MAX_SIZE)?.ok_or_else(|| {
         let action =
-            "tell how large it is unpacked: the stream does not say, and would have to be unpacked";
+            "find its unpacked size: the stream does not say, and would have to be unpacked";
         Error::unsupported(action)
     })?;
     Ok(Description { virtual_size: index.size, compressed: true, ..Description::default() })

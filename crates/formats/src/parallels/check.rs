@@ -67,7 +67,7 @@ impl Check {
     fn block(&mut self, block: u64, start: u64) {
         let (len, before) = (self.header.block, self.before.take());
         if start < self.table_end() {
-            return self.findings.wrong(format!("block {block} lies over the headers: at {start}"));
+            return self.findings.wrong(format!("block {block} overlaps the headers: at {start}"));
         }
         if start > self.size || len > self.size - start {
             return self.findings.wrong(format!("block {block} lies outside the file: at {start}"));
@@ -83,7 +83,7 @@ impl Check {
             // first.
             self.findings.check_errors += 1;
         } else if !self.taken.take(start / len, 1) {
-            self.findings.wrong(format!("block {block} has the room of another: {start}"));
+            self.findings.wrong(format!("block {block} shares the space of another: {start}"));
         }
     }
 

@@ -23,7 +23,7 @@ impl Atlas for Map {
         let start = entry.saturating_mul(self.header.unit);
         let (table, n) = self.table.range();
         if start < table + n {
-            return Err(corrupt(format!("its block {block} lies over its headers")).at(start));
+            return Err(corrupt(format!("its block {block} overlaps its headers")).at(start));
         }
         lies_inside(&self.container, "block", start.saturating_add(within), len)?;
         Ok(Some(Run { len, lies: Lies::At(start + within) }))

@@ -165,7 +165,7 @@ impl Check<'_> {
             let at = entries.position();
             let entry = be64(entries.take(8)?, 0).unwrap_or(0);
             if entry & L1_RESERVED != 0 {
-                self.wrong(format!("the L1 entry at {at} has bits that mean nothing: {entry:#x}"));
+                self.wrong(format!("the L1 entry at {at} has reserved bits set: {entry:#x}"));
             }
             let l2 = entry & OFFSET;
             if l2 == 0 {
@@ -267,9 +267,7 @@ impl Check<'_> {
             let place = at + (i * step) as u64;
             let reserved = if self.geometry.extended { L2_RESERVED | ZERO } else { L2_RESERVED };
             if number & COMPRESSED == 0 && number & reserved != 0 {
-                self.wrong(format!(
-                    "the L2 entry at {place} has bits that mean nothing: {number:#x}"
-                ));
+                self.wrong(format!("the L2 entry at {place} has reserved bits set: {number:#x}"));
             }
             match Entry::decode(number, parts, self.geometry) {
                 Err(e) => {

@@ -164,7 +164,7 @@ impl Entry {
         let offset = entry & ((1 << shift) - 1);
         let sectors = (entry >> shift & (geometry.most_sectors() - 1)) + 1;
         if offset < geometry.cluster() {
-            return Err(corrupt("a compressed cluster lies over the header").at(offset));
+            return Err(corrupt("a compressed cluster overlaps the header").at(offset));
         }
         Ok(Self::Packed { offset, len: sectors * SECTOR - offset % SECTOR })
     }

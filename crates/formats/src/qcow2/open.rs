@@ -198,7 +198,7 @@ pub(super) fn decrypted(
             Err(Error::unsupported(action))
         }
         Encryption::Luks => {
-            let none = || corrupt("it is encrypted (LUKS), and does not say where the key is");
+            let none = || corrupt("it is encrypted (LUKS), and does not locate the key");
             let Region { offset, len } = header.encryption_header.ok_or_else(none)?;
             inside::decrypted(data, container, (offset, len), opening)
         }
@@ -308,7 +308,7 @@ fn data_file(header: &Header, opening: &Opening<'_>, is_written: bool) -> Result
         return Ok(None);
     }
     let name = header.data_file.as_deref().filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| corrupt("it does not say what its data file is called"))?;
+    let name = name.ok_or_else(|| corrupt("it does not name its data file"))?;
     let reference = Reference { name, role: Role::DataFile, format: Some("raw") };
     if !is_written {
         return opening.files.open(&reference).map(Some);

@@ -86,7 +86,7 @@ fn plan(container: &Edge, backing: Option<(&str, &str)>) -> Result<Plan> {
     let plans = [true, false].into_iter().find_map(|all| known.plan(&old, format, &name, all));
     plans.ok_or_else(|| {
         let action = format!(
-            "there is no room for the name of the backing image ({} bytes) in the first cluster; \
+            "there is no space for the name of the backing image ({} bytes) in the first cluster; \
              choose a shorter name",
             name.len()
         );

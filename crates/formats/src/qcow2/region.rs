@@ -45,7 +45,7 @@ pub(super) fn disjoint(regions: &[(&str, Region)], cluster: u64) -> Result<()> {
     for (i, (what, region)) in regions.iter().enumerate() {
         let others = regions.iter().take(i);
         if let Some((other, _)) = others.clone().find(|(_, o)| whole(*o).meets(whole(*region))) {
-            return Err(corrupt(format!("the {what} lies over the {other}")).at(region.offset));
+            return Err(corrupt(format!("the {what} overlaps the {other}")).at(region.offset));
         }
     }
     Ok(())

@@ -113,18 +113,18 @@ fn mend_refcounts(
 ) -> Result<()> {
     let most = 1u128 << (1 << header.refcount_order);
     if u128::from(check.references.most()) >= most {
-        let action = "repair: more refer to a cluster than its refcount can say";
+        let action = "repair: a cluster has more references than its refcount can hold";
         return Err(Error::new(ErrorKind::Corrupt, Fault::File, action));
     }
     if check.is_lost && what == Repair::Leaks {
-        let action = "repair: the refcounts have to be made anew; `-r all` does it";
+        let action = "repair: the refcounts must be rebuilt; `-r all` does it";
         return Err(Error::new(ErrorKind::Io, Fault::File, action));
     }
     write::clear_features(edge, header)?;
     if !has_blocks(check) {
         if check.is_blind {
-            let action = "repair: the refcounts have to be made anew, and what a table that is not in the \
-                          file refers to is not known";
+            let action = "repair: the refcounts must be rebuilt, and the references of a table \
+                          outside the file are unknown";
             return Err(Error::new(ErrorKind::Corrupt, Fault::File, action));
         }
         return rebuild(check, header, container, edge);
@@ -224,7 +224,8 @@ fn find(
     let (limit, end) = (container.limit() / cluster, references.clusters());
     if limit > end && wanted <= limit - end {
         if references.behind(end..end + wanted).next().is_some() {
-            let action = "repair: the file was cut off, and new refcounts would lie where its data were; \
+            let action = "repair: the file was truncated, and new refcounts would be placed where \
+                          its data was; \
                           `diskferry convert --salvage` copies what can be read";
             return Err(Error::new(ErrorKind::Corrupt, Fault::File, action));
         }
@@ -238,7 +239,7 @@ fn find(
             return Ok(start..unit + 1);
         }
     }
-    let action = "repair: find room for new refcounts in the container of the image";
+    let action = "repair: find space for new refcounts in the container of the image";
     Err(Error::new(ErrorKind::NoSpace, Fault::File, action))
 }
 

@@ -147,7 +147,7 @@ impl Tables {
         match self.taken.read().iter().find(|(_, taken)| taken.meets(region)) {
             None => Ok(()),
             Some((other, _)) => {
-                Err(corrupt(format!("{what} lies over the {other}")).at(region.offset))
+                Err(corrupt(format!("{what} overlaps the {other}")).at(region.offset))
             }
         }
     }

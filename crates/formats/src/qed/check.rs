@@ -72,7 +72,7 @@ impl Check<'_> {
                 return Ok(());
             }
             if !check.taken.take(table / check.header.cluster, len) {
-                check.findings.wrong(format!("table {index} has the room of another: {table}"));
+                check.findings.wrong(format!("table {index} shares the space of another: {table}"));
                 return Ok(());
             }
             check.second_table(index, table)
@@ -95,7 +95,7 @@ impl Check<'_> {
                 let what = format!("cluster {index} of table {number} lies where none can be");
                 check.findings.wrong(format!("{what}: at {start}"));
             } else if !check.taken.take(start / cluster, 1) {
-                let what = format!("cluster {index} of table {number} has the room of another");
+                let what = format!("cluster {index} of table {number} shares the space of another");
                 check.findings.wrong(format!("{what}: {start}"));
             }
             Ok(())

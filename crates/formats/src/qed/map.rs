@@ -18,7 +18,7 @@ pub(super) struct Map {
 impl Map {
     fn sound(&self, what: &str, offset: u64, len: u64) -> Result<()> {
         if offset < self.header.len || !offset.is_multiple_of(self.header.cluster) {
-            return Err(corrupt(format!("its {what} lies over its header")).at(offset));
+            return Err(corrupt(format!("its {what} overlaps its header")).at(offset));
         }
         lies_inside(&self.container, what, offset, len)
     }

@@ -26,7 +26,7 @@ pub(super) fn check(container: &Edge, context: &Context) -> Result<Findings> {
         match usize::try_from(index / 64).ok().and_then(|i| taken.get_mut(i)) {
             Some(word) if index < rooms && *word & bit == 0 => *word |= bit,
             Some(_) if index < rooms => {
-                findings.wrong(format!("block {block} has the room of another: {index}"));
+                findings.wrong(format!("block {block} shares the space of another: {index}"));
             }
             _ => findings.wrong(format!("block {block} lies outside the file: {index}")),
         }

@@ -30,7 +30,7 @@ fn plan(making: &Making<'_>) -> Result<Header> {
     let data = (map + blocks * 4).next_multiple_of(ALIGN);
     // All numbers have 32 bits.
     if data > u64::from(u32::MAX) {
-        return Err(Error::unfit("a VDI image of that size has no room for its map"));
+        return Err(Error::unfit("a VDI image of that size has no space for its map"));
     }
     Ok(Header { kind, map, data, size, block: BLOCK, blocks, allocated: 0 })
 }

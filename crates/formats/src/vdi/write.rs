@@ -69,7 +69,8 @@ impl Rooms {
                 continue;
             }
             if index >= rooms || !taken.take(index, 1) {
-                let why = format!("its block {block} has the room of another, or none: {index}");
+                let why =
+                    format!("its block {block} shares the space of another, or has none: {index}");
                 return Err(corrupt(why));
             }
             next = next.max(index + 1);
@@ -86,7 +87,7 @@ impl Rooms {
             return Ok((room, false));
         }
         if inner.next >= inner.end {
-            let action = "there is no room for another block in the image";
+            let action = "there is no space for another block in the image";
             return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
         }
         inner.next += 1;

@@ -46,7 +46,7 @@ pub(super) fn blocks(map: &Map, container: &Edge) -> Result<(Findings, u64)> {
         last = last.max(lies.as_ref().map_or(0, |at| at + len));
         match lies {
             Ok(at) if taken.take(at / MIB, len / MIB) => {}
-            Ok(at) => findings.wrong(format!("entry {index}: the room at {at} is used twice")),
+            Ok(at) => findings.wrong(format!("entry {index}: the space at {at} is used twice")),
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 findings.wrong(format!("entry {index}: {e}"))
             }

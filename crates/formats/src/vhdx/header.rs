@@ -216,7 +216,7 @@ impl Regions {
             // An image without a log has one of length 0.
             let empty = one.len == 0 && i == 2;
             if !empty && (!good || before.any(|other| other.overlaps(one.offset, one.len))) {
-                return Err(broken("its regions lie over each other, or not on whole MiB"));
+                return Err(broken("its regions overlap, or not on whole MiB"));
             }
         }
         Ok(Self { bat, metadata, log })

@@ -135,7 +135,7 @@ pub(super) fn read(container: &Edge, header: &Header) -> Result<Option<Changes>>
         return Err(Error::new(ErrorKind::Limit, Fault::File, action));
     }
     if !log.len.is_multiple_of(SECTOR) || log.len == 0 {
-        return Err(broken("it is no whole number of sectors"));
+        return Err(broken("it is not a whole number of sectors"));
     }
     let len = usize::try_from(log.len).unwrap_or(0);
     let bytes = Ring(load(container, "log", log.offset, len)?);
@@ -181,7 +181,7 @@ impl Ring {
         if !good {
             return Ok(None);
         }
-        *looks = looks.checked_sub(len).ok_or_else(|| broken("its entries lie over each other"))?;
+        *looks = looks.checked_sub(len).ok_or_else(|| broken("its entries overlap"))?;
         if crc(&self.get(at, len), 4) != le32(&head, 4) {
             return Ok(None);
         }
@@ -286,7 +286,7 @@ fn apply(log: &Ring, at: u64, entries: &BTreeMap<u64, Entry>, changes: &mut Chan
 fn restored(descriptor: &[u8], data: &[u8], sequence: u64) -> Result<Vec<u8>> {
     let number = u64::from(le32(data, 4)) << 32 | u64::from(le32(data, 4092));
     if !data.starts_with(b"data") || number != sequence {
-        return Err(broken("the data of a descriptor are not there"));
+        return Err(broken("the data of a descriptor is missing"));
     }
     let mut bytes = data.to_vec();
     put(&mut bytes, 0, &array::<8>(descriptor, 8));

@@ -69,11 +69,11 @@ impl Map {
         let offset = (entry >> 20) * MIB;
         let Regions { bat, metadata, log } = self.regions;
         if offset > CONTAINER_MAX {
-            return Err(corrupt("a block lies behind where any file ends").at(offset));
+            return Err(corrupt("a block lies beyond the end of any file").at(offset));
         }
         let over = [bat, metadata, log].iter().any(|region| region.overlaps(offset, len));
         if offset < MIB || over {
-            return Err(corrupt("a block lies over the headers of the VHDX image").at(offset));
+            return Err(corrupt("a block overlaps the headers of the VHDX image").at(offset));
         }
         Ok(offset)
     }

@@ -80,7 +80,7 @@ impl Metadata {
             }
         }
         let (Some(parameters), Some(size), Some(sector)) = (parameters, size, sector) else {
-            return Err(broken("its metadata do not say how large its disk is"));
+            return Err(broken("its metadata do not give the size of its disk"));
         };
         let (block, bits) = (u64::from(le32(&parameters, 0)), le32(&parameters, 4));
         let parent = (bits & 2 != 0).then(|| locator.map(|l| located(&l)).unwrap_or_default());
@@ -97,7 +97,7 @@ impl Metadata {
             return Err("its sectors have neither 512 nor 4096 bytes");
         }
         if !self.size.is_multiple_of(self.sector) || self.size > super::SIZE_MAX {
-            return Err("its disk is no whole number of sectors, or larger than 64 TiB");
+            return Err("its disk is not a whole number of sectors, or larger than 64 TiB");
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ impl Appends for Map {
         let Written { file, end, .. } = self.changed()?;
         let (mut end, limit) = (end.lock(), file.container.limit().min(CONTAINER_MAX));
         if limit.saturating_sub(*end) < self.metadata.block {
-            let action = "there is no room for another block in the image";
+            let action = "there is no space for another block in the image";
             return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
         }
         let at = *end;

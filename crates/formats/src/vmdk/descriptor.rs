@@ -202,7 +202,7 @@ impl Keys {
             once(&mut self.parent, text(value), "parentFileNameHint")
         } else if is("version") && !matches!(value, b"1" | b"2" | b"3") {
             Err(Error::unfit(format!(
-                "the descriptor has version {}, which is not known",
+                "the descriptor has version {}, which is unknown",
                 shown(value)
             )))
         } else {

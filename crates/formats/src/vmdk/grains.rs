@@ -104,7 +104,7 @@ impl Grains {
         }
         let at = end.next;
         if at / SECTOR > u64::from(u32::MAX) {
-            let action = "there is no room for another grain in the extent";
+            let action = "there is no space for another grain in the extent";
             return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
         }
         end.next += len;
@@ -125,7 +125,7 @@ fn take(taken: &mut Taken, at: u64, len: u64, first: u64) -> Result<()> {
         return Err(refused("not all of its tables are in front of its grains"));
     }
     if !taken.take(at / SECTOR, (at + len).div_ceil(SECTOR) - at / SECTOR) {
-        return Err(broken(format!("two of its parts lie over each other at {at}")));
+        return Err(broken(format!("two of its parts overlap at {at}")));
     }
     Ok(())
 }

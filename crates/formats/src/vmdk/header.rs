@@ -271,7 +271,7 @@ fn sesparse(container: &Edge, fields: &[u8]) -> Result<Layout> {
         return Err(broken("the grain directory is shorter than the disk needs"));
     }
     if layout.dirty {
-        let action = "its journal has to be replayed, which is not known here: \
+        let action = "its journal must be replayed, which is not supported here: \
                       let the host that wrote it open it once";
         return Err(foreign(action));
     }

@@ -197,7 +197,7 @@ impl Sparse {
 
     fn lost(&self, grain: u64, entry: u64) -> Error {
         let action = format!(
-            "the entry {entry:#x} of grain {grain} leads outside the file, or to what is no grain"
+            "the entry {entry:#x} of grain {grain} leads outside the file, or not to a grain"
         );
         broken(action).on(&self.file.info().name)
     }

@@ -105,7 +105,7 @@ impl Atlas for Map {
             start < other + n && other < start + self.dynamic.bitmap() + self.dynamic.block
         };
         if overlaps((0, SECTOR)) || overlaps(self.dynamic.range()) || overlaps((table, table_len)) {
-            return Err(corrupt(format!("its block {block} lies over its headers")).at(start));
+            return Err(corrupt(format!("its block {block} overlaps its headers")).at(start));
         }
         lies_within(self.length(&self.container), "block", there, len)?;
         if self.differs {

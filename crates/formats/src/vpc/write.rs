@@ -97,7 +97,7 @@ fn check(map: &Map) -> Result<()> {
     parts.sort_unstable();
     let broken = |what: &str| corrupt(format!("the VHD image is broken: {what}"));
     if parts.windows(2).any(|pair| matches!(pair, [(a, n), (b, _)] if a + n > *b)) {
-        return Err(broken("its table lies over a header"));
+        return Err(broken("its table overlaps a header"));
     }
     let mut starts = Vec::new();
     for block in 0..dynamic.entries {
@@ -110,7 +110,7 @@ fn check(map: &Map) -> Result<()> {
     let sectors = (dynamic.bitmap() + dynamic.block) / SECTOR;
     let are_close = |pair: &[u32]| matches!(pair, [a, b] if u64::from(b - a) < sectors);
     if starts.windows(2).any(are_close) {
-        return Err(broken("two of its blocks lie over each other"));
+        return Err(broken("two of its blocks overlap"));
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ impl End {
         let at = self.next;
         let room = self.limit.checked_sub(at);
         if room.is_none_or(|room| room < len) || at / SECTOR >= ABSENT {
-            let action = "there is no room for another block in the image";
+            let action = "there is no space for another block in the image";
             return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
         }
         self.next += len;

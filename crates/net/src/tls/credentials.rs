@@ -97,7 +97,7 @@ pub(super) fn keys(path: &Path) -> Result<Vec<Key>> {
         }
         let key = key(line).map_err(|why| wrong(path, number, why))?;
         if keys.iter().any(|other| other.user == key.user) {
-            return Err(wrong(path, number, "the user is there twice"));
+            return Err(wrong(path, number, "the user is listed twice"));
         }
         keys.push(key);
         if keys.len() > MOST_USERS {
@@ -105,7 +105,7 @@ pub(super) fn keys(path: &Path) -> Result<Vec<Key>> {
         }
     }
     if keys.is_empty() {
-        return Err(wrong(path, 0, "it holds no key"));
+        return Err(wrong(path, 0, "it contains no key"));
     }
     Ok(keys)
 }

@@ -199,7 +199,7 @@ pub(crate) fn resize(py: Python<'_>, disk: Naming, size: u64, shrink: bool) -> P
         }
         let kept = disk::keep(&named, &image, &options, context)?;
         let after = |before| wish.of(before).map(|resized| resized.after);
-        let none = "images of this format are not resized";
+        let none = "images of this format cannot be resized";
         kept.change(none, kept.format.upkeep.resize, |run, container, opening| {
             run(container, opening, &after, NewRoom::None).map(drop)
         })

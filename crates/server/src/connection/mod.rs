@@ -249,7 +249,11 @@ impl Connection {
 
     /// The server stops, or the client is dismissed: no more requests are taken.
     pub(crate) fn stop(&mut self, turn: &mut Turn) -> AfterTurn {
-        self.ends(if self.link.is_dismissed() { "it was dismissed" } else { "the server stops" });
+        self.ends(if self.link.is_dismissed() {
+            "it was disconnected by command"
+        } else {
+            "the server stops"
+        });
         self.was_idle = self.is_idle();
         self.stops = Some(Standstill::new(Instant::now()));
         match self.phase {
@@ -334,7 +338,7 @@ impl Connection {
         standstill.lasts(now, seen, !self.link.is_owed()) >= terms.stop_timeout
     }
 
-    /// Whether it has asked for nothing for too long, and is owed nothing.
+    /// Whether it was idle for too long, and is owed nothing.
     fn asks_for_nothing(&mut self, now: Instant, terms: &Options) -> bool {
         let Some(limit) = terms.idle_timeout else { return false };
         if self.incoming.is_some() || self.held_back || !self.link.is_quiet() {
@@ -374,12 +378,12 @@ impl Connection {
                 self.report(Reason::Handshake, &"the handshake takes too long");
             }
             _ if self.is_unused => {
-                self.report(Reason::Idle, &"it has asked for nothing for too long");
+                self.report(Reason::Idle, &"it was idle for too long");
             }
             _ if self.stands_still => {
-                self.report(Reason::Slow, &"it reads nothing, and the server stops");
+                self.report(Reason::Slow, &"it reads nothing, and the server is stopping");
             }
-            _ => self.report(Reason::Slow, &"it does not go on with what it has begun"),
+            _ => self.report(Reason::Slow, &"it makes no progress"),
         }
     }
 

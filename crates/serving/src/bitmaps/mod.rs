@@ -157,7 +157,8 @@ impl LiveBitmaps {
     fn add(&self, name: &str, granularity: u64, records: bool) -> Result<()> {
         let wrong = |why: String| Err(Error::invalid(format!("bitmap `{name}`: {why}")));
         if self.0.is_chosen_by_name {
-            let why = "clients of this export choose the disk by its name, and it would mix them";
+            let why = "clients of this export choose the disk by its name, and the bitmap would \
+                       mix the disks";
             return wrong(why.to_owned());
         }
         if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
@@ -173,7 +174,7 @@ impl LiveBitmaps {
             return wrong(format!("{why}; add a larger --granularity"));
         }
         let context: Arc<str> = format!("{CONTEXT}{name}").into();
-        let exists = || Err(Error::invalid(format!("bitmap `{name}`: there is one of that name")));
+        let exists = || Err(Error::invalid(format!("bitmap `{name}`: the name is in use")));
         if self.0.below.contains(&context) {
             return exists();
         }

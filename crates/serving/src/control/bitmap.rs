@@ -29,8 +29,8 @@ pub(super) fn run(request: &Value, exports: &[ControlledExport], log: &ServerLog
         }
     };
     if flag("persistent")? {
-        let action = "a bitmap of a running server is in memory and ends with it; one that stays is \
-                      added to the image before it is served (`diskferry bitmap --add`)";
+        let action = "a bitmap of a running server is in memory and ends with it; add a \
+                      persistent one to the image before serving it (`diskferry bitmap --add`)";
         return Err(Error::unsupported(action));
     }
     let name = text("name")?.ok_or_else(|| Error::invalid("`name` is missing"))?;

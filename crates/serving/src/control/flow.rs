@@ -32,7 +32,7 @@ pub(super) fn limit(request: &Value, state: &State) -> Result<Value> {
     export.flow().limit(bytes);
     match bytes {
         Some(bytes) => log(state, name, format_args!("{bytes} bytes a second")),
-        None => log(state, name, format_args!("no rate any more")),
+        None => log(state, name, format_args!("no rate limit")),
     }
     Ok(json!({ "export": name, "rate": bytes }))
 }

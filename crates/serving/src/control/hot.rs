@@ -135,7 +135,7 @@ pub(super) fn remove_named(name: &str, now: bool, state: &State) -> Result<usize
     let old = found(name, state)?;
     let clients = state.live.withdraw(name, (None, now), ended(&old, state));
     let clients = clients.ok_or_else(|| unknown(name))?;
-    log(state, name, format_args!("removed; {clients} clients have it"));
+    log(state, name, format_args!("removed; {clients} clients use it"));
     state.exports.write().retain(|export| export.name != name);
     Ok(clients)
 }
@@ -168,7 +168,7 @@ pub(super) fn kick(request: &Value, state: &State) -> Result<Value> {
         Error::new(ErrorKind::NotFound, Fault::User, action)
     };
     state.live.dismiss(number).ok_or_else(unknown)??;
-    state.log.event(Severity::Info, None, None, format_args!("client {number} is sent away"));
+    state.log.event(Severity::Info, None, None, format_args!("client {number} is disconnected"));
     Ok(json!({ "client": number }))
 }
 
@@ -177,7 +177,7 @@ fn found(name: &str, state: &State) -> Result<ControlledExport> {
     let exports = state.exports.read();
     let found = exports.iter().find(|export| export.name == name).ok_or_else(|| unknown(name))?;
     if found.is_attached {
-        let action = format!("`{name}` is attached in this machine: detach it first");
+        let action = format!("`{name}` is attached on this machine: detach it first");
         return Err(Error::new(ErrorKind::Locked, Fault::User, action));
     }
     Ok(found.clone())

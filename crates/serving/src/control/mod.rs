@@ -206,7 +206,7 @@ fn refusal(stream: &Stream, others: usize) -> Option<String> {
     match stream.peer() {
         Peer::Unix { credentials: Some(theirs) }
             if allowed.iter().any(|uid| uid.as_raw() == theirs.uid) => {}
-        _ => return Some("only the user that the server runs as is answered".to_owned()),
+        _ => return Some("only the user that the server runs as may connect".to_owned()),
     }
     (others >= CLIENTS).then(|| format!("{others} clients are connected already; try again"))
 }

@@ -229,7 +229,7 @@ fn connections(hub: &Hub, text: &mut Text) {
         let name = "diskferry_connections_closed_total";
         text.sample(name, &[("reason", reason.name())], *number);
     }
-    text.family("diskferry_limit", "gauge", "What options limit, in the units of the options");
+    text.family("diskferry_limit", "gauge", "Limits set by options, in the units of the options");
     for (option, value) in &hub.limits() {
         text.sample("diskferry_limit", &[("option", option)], value);
     }
@@ -253,17 +253,17 @@ fn requests(hub: &Hub, text: &mut Text) {
     for (export, command, sum) in &all {
         text.sample("diskferry_requests_total", &labels(export, command), sum.requests);
     }
-    text.family("diskferry_request_bytes", "counter", "Bytes that were asked for or sent");
+    text.family("diskferry_request_bytes", "counter", "Bytes requested or sent");
     for (export, command, sum) in &all {
         text.sample("diskferry_request_bytes_total", &labels(export, command), sum.bytes);
     }
-    text.family("diskferry_requests_in_flight", "gauge", "Requests that are not answered");
+    text.family("diskferry_requests_in_flight", "gauge", "Requests in flight");
     for (export, command, sum) in &all {
         let under_way = sum.requests.saturating_sub(sum.answered);
         text.sample("diskferry_requests_in_flight", &labels(export, command), under_way);
     }
     let name = "diskferry_request_seconds";
-    text.family(name, "histogram", "From when a request was read until it was answered");
+    text.family(name, "histogram", "Time from the receipt of a request to its reply");
     for (export, command, sum) in &all {
         let bounds = sum.histogram().map(|(bound, count)| (bound.to_string(), count));
         for (bound, count) in bounds.chain([("+Inf".to_owned(), sum.answered)]) {
@@ -274,7 +274,7 @@ fn requests(hub: &Hub, text: &mut Text) {
         text.sample("diskferry_request_seconds_count", &labels, sum.answered);
         text.sample("diskferry_request_seconds_sum", &labels, sum.seconds);
     }
-    text.family("diskferry_errors", "counter", "Requests that were answered with an error");
+    text.family("diskferry_errors", "counter", "Requests answered with an error");
     for (name, tally) in &exports {
         for (code, number) in tally.errors() {
             let labels = [("export", name.as_str()), ("error", code)];
@@ -287,7 +287,7 @@ fn memory(hub: &Hub, text: &mut Text) {
     let (used, limit) = hub.budget.used_of();
     text.family("diskferry_memory_bytes", "gauge", "Bytes of requests in flight, of all clients");
     text.sample("diskferry_memory_bytes", &[], used);
-    text.family("diskferry_memory_limit_bytes", "gauge", "The most that may be in flight");
+    text.family("diskferry_memory_limit_bytes", "gauge", "Limit of bytes in flight");
     text.sample("diskferry_memory_limit_bytes", &[], limit);
 }
 

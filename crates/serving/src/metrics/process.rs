@@ -9,15 +9,15 @@ use super::text::Text;
 /// Adds it.
 pub(super) fn tell(text: &mut Text) {
     let Some(told) = ProcessStat::read() else { return };
-    text.family("process_cpu_seconds", "counter", "Processor time that was used");
+    text.family("process_cpu_seconds", "counter", "Processor time used");
     text.sample("process_cpu_seconds_total", &[], told.cpu);
     let gauges = [
-        ("process_resident_memory_bytes", "Memory that is in use", Some(told.resident)),
-        ("process_virtual_memory_bytes", "Addresses that are in use", Some(told.addresses)),
+        ("process_resident_memory_bytes", "Resident memory", Some(told.resident)),
+        ("process_virtual_memory_bytes", "Virtual memory", Some(told.addresses)),
         ("process_threads", "Threads", Some(told.threads)),
-        ("process_open_fds", "Descriptors that are open", descriptors()),
-        ("process_max_fds", "The most that may be open", most_descriptors()),
-        ("process_start_time_seconds", "When it was started, since 1970", told.began()),
+        ("process_open_fds", "Open descriptors", descriptors()),
+        ("process_max_fds", "Limit of open descriptors", most_descriptors()),
+        ("process_start_time_seconds", "Start time, since 1970", told.began()),
     ];
     for (name, help, value) in gauges {
         if let Some(value) = value {

@@ -24,11 +24,12 @@ const SECTOR: u64 = 512;
 pub(super) fn read(text: &[u8]) -> Result<RangeSet> {
     let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
     let ranges = match first {
-        Some(b'<') => of_thin_delta(std::str::from_utf8(text).map_err(|_| wrong("is no text"))?),
+        Some(b'<') => of_thin_delta(std::str::from_utf8(text).map_err(|_| wrong("is not text"))?),
         Some(b'[' | b'{') => of_json(text),
         Some(b'#') => mapfile::unfinished(text),
         _ => Err(wrong(
-            "is none that is known: a manifest, JSON with offset and length, the XML of thin_delta, or a mapfile of ddrescue",
+            "has an unknown form; known are a manifest, JSON with offset and length, the XML of \
+             thin_delta, or a mapfile of ddrescue",
         )),
     }?;
     if ranges.len() > RANGES {
@@ -43,7 +44,7 @@ fn wrong(what: &str) -> Error {
 
 fn of_json(text: &[u8]) -> Result<Vec<Range<u64>>> {
     let value: Value =
-        serde_json::from_slice(text).map_err(|e| wrong(&format!("is no JSON: {e}")))?;
+        serde_json::from_slice(text).map_err(|e| wrong(&format!("is not JSON: {e}")))?;
     let list = match &value {
         Value::Object(object) => object.get("changedArea"),
         value => Some(value),
@@ -52,7 +53,7 @@ fn of_json(text: &[u8]) -> Result<Vec<Range<u64>>> {
     let list = list.ok_or_else(|| wrong("is an object without changedArea"))?;
     let entry = |entry: &Value| match entry.as_object() {
         Some(entry) => of_entry(entry).transpose(),
-        None => Some(Err(wrong("has an entry that is no object"))),
+        None => Some(Err(wrong("has an entry that is not an object"))),
     };
     list.iter().filter_map(entry).collect()
 }
@@ -66,7 +67,7 @@ fn of_entry(entry: &Map<String, Value>) -> Result<Option<Range<u64>>> {
         return Err(wrong("has an entry without a start (or offset) and a length"));
     };
     let end = start.checked_add(len);
-    let range = start..end.ok_or_else(|| wrong("has an entry behind the end of all disks"))?;
+    let range = start..end.ok_or_else(|| wrong("has an entry beyond the end of any disk"))?;
     let is_changed = if has("depth") {
         let is_present = entry.get("present").is_none_or(|present| *present == Value::Bool(true));
         entry.get("depth").and_then(Value::as_u64) == Some(0) && is_present
@@ -115,6 +116,6 @@ fn of_thin_delta(text: &str) -> Result<Vec<Range<u64>>> {
     }
     match block {
         Some(_) => Ok(ranges),
-        None => Err(wrong("is no output of thin_delta: it has no superblock")),
+        None => Err(wrong("is not output of thin_delta: it has no superblock")),
     }
 }

@@ -89,7 +89,8 @@ impl CopyChanges {
                 let end = ranges.iter().last().map_or(0, |range| range.end);
                 if end > size {
                     let action = format!(
-                        "copy the changes: the list ends at {end}, and the disk at {size}: it is of another disk"
+                        "copy the changes: the list ends at {end}, and the disk at {size}: it \
+                         belongs to another disk"
                     );
                     return Err(
                         Error::new(ErrorKind::Changed, Fault::User, action).on(&source.info().name)

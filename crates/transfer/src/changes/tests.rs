@@ -48,16 +48,16 @@ fn lists_of_all_kinds_say_what_changed() {
 #[test]
 fn what_is_no_list_of_changes_is_refused() {
     for (text, why) in [
-        ("", "none that is known"),
-        ("12 34\n", "none that is known"),
+        ("", "unknown form"),
+        ("12 34\n", "unknown form"),
         ("{}", "without changedArea"),
-        ("[1]", "no object"),
+        ("[1]", "not an object"),
         ("[{}]", "without a start"),
         (r#"[{"start":1}]"#, "without a start"),
         (r#"[{"start":-1,"length":1}]"#, "without a start"),
-        (r#"[{"start":18446744073709551615,"length":1}]"#, "behind the end"),
+        (r#"[{"start":18446744073709551615,"length":1}]"#, "beyond the end"),
         (r#"[{"offset":0,"length":1,"type":0,"description":"data"}]"#, "another context"),
-        ("[{\"start\":1,", "no JSON"),
+        ("[{\"start\":1,", "not JSON"),
         ("<a/>", "no superblock"),
         (r#"<superblock data_block_size="128"><different begin="1"/>"#, "without begin"),
         (

@@ -215,7 +215,7 @@ impl CopyJob {
     /// once the source is open.
     pub fn prepare(self) -> std::result::Result<PreparedJob, JobError> {
         if self.changes.is_some() && (self.window.is_some() || self.at.is_some()) {
-            return Err(JobError::usage("changes are those of a whole disk, not of a range of it"));
+            return Err(JobError::usage("changes apply to a whole disk, not to a range of it"));
         }
         let resuming = Resuming::of(&self)?;
         let related = Related::of(&self);

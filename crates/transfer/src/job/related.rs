@@ -36,7 +36,7 @@ impl Related {
         }
         if job.is_new && !job.target.may_be_made() && target != Storage::Own {
             return Err(JobError::usage(format!(
-                "{name} is not a file that could be created, and what exists is to be left alone"
+                "{name} is not a file that could be created, and existing targets are to be kept"
             )));
         }
         Ok(Self { relation, target, sources })

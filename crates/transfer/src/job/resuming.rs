@@ -163,15 +163,16 @@ pub(super) fn can_go_on(job: &CopyJob) -> Result<(), JobError> {
         && (format.write.is_none() || image.compress)
     {
         return Err(JobError::usage(format!(
-            "{}: a {} image like that is written once, from its beginning to its end, so that a copy \
-             into it cannot go on: leave out the journal, or copy into an image that can be written \
+            "{}: a {} image like that is written once, in order, so that a copy into it cannot be \
+             resumed: leave out the journal, or copy into an image that can be written \
              in any order, or a raw disk",
             job.target, format.word
         )));
     }
     if !job.is_there() && !disk::files_beside(&job.target, image).is_empty() {
         return Err(JobError::usage(format!(
-            "{}: an image in several files is created as a whole, so that a copy into it cannot go on: leave \
+            "{}: an image in several files is created as a whole, so that a copy into it cannot \
+             be resumed: leave \
              out the journal, or create the image first and copy into it (-n)",
             job.target
         )));
@@ -184,7 +185,8 @@ pub(super) fn can_go_on(job: &CopyJob) -> Result<(), JobError> {
     }
     if job.digest.is_some() && (job.changes.is_some() || job.is_overlay) {
         return Err(JobError::usage(
-            "a digest is of all of the source, and a copy of changes sees a part of it: leave out the digest, or the changes",
+            "a digest covers all of the source, and a copy of changes reads only part of it: \
+             leave out the digest, or the changes",
         ));
     }
     Ok(())

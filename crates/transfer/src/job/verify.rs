@@ -38,17 +38,17 @@ pub(super) fn verify(job: &CopyJob, copied: &Copied<'_>, context: &Context) -> R
     }
     let differs = |at: Option<u64>| {
         let action = match at {
-            Some(_) => "verify: it does not hold what was copied to it",
+            Some(_) => "verify: its contents differ from the copied data",
             None => {
-                "verify: it has another digest than what was copied, although it holds what the source \
-                 holds now: the source was written meanwhile"
+                "verify: its digest differs from the copied data's, although its contents match \
+                 the source now: the source was written meanwhile"
             }
         };
         let error = Error::new(ErrorKind::Mismatch, Fault::File, action).on(&target.info().name);
         at.map_or(error.duplicate(), |at| error.at(at))
     };
     let Some(source) = source else {
-        let action = "verify: it does not hold what was copied to it";
+        let action = "verify: its contents differ from the copied data";
         return Err(Error::new(ErrorKind::Mismatch, Fault::File, action).on(&target.info().name));
     };
     let options = compare::Options { strict: false, threads: None };

@@ -232,5 +232,5 @@ fn the_summary_says_how_much_was_seen_to_be_the_same() {
     let confirmed = summary["data"]["confirmed"].as_u64().unwrap();
     assert!((1..=SIZE as u64).contains(&confirmed), "{last}");
     let (outcome, _) = comes_back(|_| {}, &["--verbose"]);
-    assert!(outcome.stderr.contains("was lost and came back: "), "{outcome:?}");
+    assert!(outcome.stderr.contains("was lost and reconnected: "), "{outcome:?}");
 }

@@ -239,7 +239,7 @@ fn without_its_key_it_is_refused_and_nothing_that_exists_is_changed() {
     for (words, said) in [
         (&["convert", "-f", "luks", &*made, &out][..], "passphrase=+FILE"),
         (&["convert", &wrong, &out], "does not open"),
-        (&["convert", &format!("file:{made}?passphrase=open"), &out], "list of processes"),
+        (&["convert", &format!("file:{made}?passphrase=open"), &out], "the process list"),
         (&["convert", &format!("file:{made}?key-file=/nonexistent"), &out], "No such file"),
         (&["convert", &format!("file:{made}?key-secret=s"), &out], "--object"),
     ] {

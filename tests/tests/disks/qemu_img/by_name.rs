@@ -183,7 +183,7 @@ fn under_the_name_of_qemu_img_a_guess_opens_nothing_that_the_image_names() {
         |words: &[&str]| names.run("qemu-img", &[&["convert"], words, &["image", "out"]].concat());
     let guessed = convert(&[]);
     assert_eq!(guessed.status.code(), Some(1));
-    assert!(guessed.stderr.contains("name it, with -f FORMAT"), "{guessed:?}");
+    assert!(guessed.stderr.contains("name it with -f FORMAT"), "{guessed:?}");
     convert(&["-f", "qcow2"]).succeeded();
     // Elsewhere than beside it, nothing is opened even then.
     std::fs::create_dir(names.path("below")).unwrap();

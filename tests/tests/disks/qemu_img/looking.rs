@@ -320,7 +320,7 @@ fn a_qed_and_a_parallels_disk_are_checked_as_qemu_img_does_it() {
         if format == "qed" {
             checks_alike(&qemu_img, format, image, 2);
         }
-        ends_saying(2, &["check", "-f", format, image], &["the room of another"]);
+        ends_saying(2, &["check", "-f", format, image], &["the space of another"]);
         // The file is cut off.
         std::fs::write(image, &sound[..sound.len() - (1 << 20)]).unwrap();
         let words = ["check", "-q", "-f", format, image];

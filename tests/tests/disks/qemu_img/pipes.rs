@@ -61,7 +61,7 @@ fn an_image_that_went_through_a_pipe_is_sound_and_the_same_disk() {
             [&["convert", "-f", "raw", "-O", format], words, &[source.as_str(), "-"]].concat();
         let outcome = through_cat(&all, text(&out));
         outcome.succeeded();
-        assert_eq!(outcome.stderr.contains("nameless temporary file"), is_by_file, "{outcome:#?}");
+        assert_eq!(outcome.stderr.contains("unnamed temporary file"), is_by_file, "{outcome:#?}");
         assert_eq!(outcome.stderr.is_empty(), !is_by_file, "{outcome:#?}");
         let compare = ["compare", "-f", "raw", "-F", format, source, text(&out)];
         theirs(&qemu_img, &compare).succeeded();

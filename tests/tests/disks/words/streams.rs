@@ -164,7 +164,7 @@ fn what_needs_more_than_a_stream_goes_through_a_temporary_file() {
     let (source, image, out) = (temp.file("in", &all), temp.join("image"), temp.join("out"));
     let outcome = script(FROM_PIPE, [text(&source), "copy", "-O", "qcow2", "-", text(&image)]);
     outcome.succeeded();
-    assert!(outcome.stderr.contains("nameless temporary file"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("unnamed temporary file"), "{outcome:#?}");
     let words = ["compare", "-f", "raw", "-F", "qcow2", text(&source), text(&image)];
     run(&mut program(&qemu_img, words)).succeeded();
     for words in [&["copy", "-f", "qcow2", "-"][..], &["convert", "-"]] {

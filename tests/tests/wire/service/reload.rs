@@ -97,7 +97,7 @@ fn what_takes_a_restart_is_named() {
         &(other.replace("name = 'a'\n", "name = 'a'\nread-only = true\n")
             + "[[export]]\nname = 'c'\ndisk = 'memory:1M'\n"),
     );
-    let line = service.reload("in force after a restart only");
+    let line = service.reload("takes effect only after a restart");
     assert!(line.ends_with(": export `a`, export `c`, threads, unix"), "{line}");
     assert_eq!(service.names(), ["a", "b"]);
     service.stop();
@@ -124,7 +124,7 @@ fn exports_come_and_go_by_a_reload_and_nobody_is_disconnected() {
     session.write(512, &[8; 512]);
     // What is served as the file says does not wait.
     let log = fs::read_to_string(service.temp.join("log")).unwrap();
-    assert!(!log.contains("after a restart only"), "{log}");
+    assert!(!log.contains("only after a restart"), "{log}");
     drop(session);
     service.line("export `a`: closed");
     // The sandbox does not know a file that was not there at the start.
@@ -133,10 +133,10 @@ fn exports_come_and_go_by_a_reload_and_nobody_is_disconnected() {
     service.configure(&config(&[b, c, file]));
     let line = service.reload("export `d`: not added");
     assert!(line.contains("Permission denied") && line.contains("sandbox"), "{line}");
-    service.line("after a restart only: export `d`");
+    service.line("only after a restart: export `d`");
     // With an option that waits nothing comes or goes: the file was written for another server.
     service.configure(&config(&[b]).replace("%D/s'", "%D/t'"));
-    service.reload("after a restart only: export `c`, unix");
+    service.reload("only after a restart: export `c`, unix");
     assert_eq!(service.names(), ["b", "c"]);
     service.configure(&config(&[b]));
     service.reload("export `c`: removed");
@@ -245,7 +245,7 @@ fn keys_of_tls_are_read_again() {
     assert!(has(&new) && !has(&old));
     // Keys that cannot be read leave the others in force.
     temp.file("keys", b"nonsense\n");
-    service.reload("TLS stays as it was");
+    service.reload("TLS is unchanged");
     assert!(has(&new));
     service.stop();
 }

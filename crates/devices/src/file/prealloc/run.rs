@@ -145,12 +145,12 @@ impl Work<'_> {
         let beyond = || Error::invalid("no file can be that long");
         let end = end.ok_or_else(beyond)?;
         if size.is_some_and(|size| end > size) {
-            let action = format!("the range ends at {end}, beyond the size that is asked for");
+            let action = format!("the range ends at {end}, beyond the requested size");
             return Err(Error::invalid(action));
         }
         if keep_size && mode == Allocation::Written && end > old {
             return Err(Error::invalid(
-                "nothing is written behind the end of a file that keeps its length",
+                "a file that keeps its length is not written beyond its end",
             ));
         }
         let new = if keep_size { old } else { size.unwrap_or(0).max(end).max(old) };
@@ -230,7 +230,7 @@ impl Work<'_> {
             (0, exact) => Ok((written.why(), exact)),
             (n, _) => {
                 let action = format!(
-                    "{n} bytes are still not written: the file system keeps no zeroes, or \
+                    "{n} bytes are still not written: the file system does not store zeroes, or \
                      another program changes the file"
                 );
                 Err(Error::new(ErrorKind::Io, Fault::File, action))
@@ -266,8 +266,9 @@ impl Work<'_> {
     fn check(&self, range: &Range<u64>, what: LackKind) -> Result<bool> {
         let (left, exact) = self.left(range, what)?;
         if left > 0 && exact {
-            let action =
-                format!("{left} bytes have no room, although the system says that they do");
+            let action = format!(
+                "{left} bytes are not allocated, although the system reports that they are"
+            );
             return Err(Error::new(ErrorKind::Io, Fault::File, action));
         }
         Ok(exact)
@@ -297,7 +298,7 @@ impl Work<'_> {
             Allocation::Sparse => None,
             Allocation::Unwritten => {
                 return Err(Error::unsupported(
-                    "allocate: a block device has no room that was never written; --mode written fills it",
+                    "allocate: a block device has no unwritten space; --mode written fills it",
                 ));
             }
             Allocation::Written => self.fill_device(&range)?,

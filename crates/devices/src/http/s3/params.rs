@@ -38,7 +38,7 @@ pub(crate) const S3: &[Param] = &[
     param("endpoint", "URL", "where the store is (default: AWS)"),
     param("endpoint-url", "URL", "the same as endpoint"),
     param("exclusive", "true|false", "as a target: no other program writes the object meanwhile, so uploads of it that begin then are ours, and are ended if their names were lost (default false)"),
-    param("noproxy", "HOSTS", "hosts, with commas between, that need no proxy="),
+    param("noproxy", "HOSTS", "comma-separated hosts that need no proxy="),
     param("overwrite", "true|false", "as a target: replace an object that is there (default false)"),
     param("path-style", "true|false", "the bucket is in the path, not in the name of the host (default: where there is an endpoint)"),
     param("profile", "NAME", "the profile in ~/.aws to take keys and settings from (default: AWS_PROFILE)"),

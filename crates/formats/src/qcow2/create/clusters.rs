@@ -42,7 +42,7 @@ impl Room {
             return Ok(start);
         }
         if len > self.limit.saturating_sub(self.next) {
-            let action = "make room for a cluster: the image would be larger than what it lies in";
+            let action = "allocate a cluster: the image would be larger than its container";
             return Err(Error::new(ErrorKind::NoSpace, Fault::File, action));
         }
         let start = self.next;

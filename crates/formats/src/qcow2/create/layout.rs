@@ -41,7 +41,7 @@ impl Shape {
             .filter(|size| geometry.l1_entries(*size) <= most && *size <= i64::MAX.unsigned_abs())
         else {
             let most = device::format_size(most.saturating_mul(geometry.l2_covers()));
-            let action = format!("clusters of {} bytes are good for {most}", geometry.cluster());
+            let action = format!("clusters of {} bytes allow at most {most}", geometry.cluster());
             return Err(Error::invalid(format!("{action}; choose a greater cluster_size")));
         };
         Ok(Self { geometry, refcount_order: options.refcount_order, size })

@@ -86,7 +86,8 @@ impl CreateOptions {
     /// A value is invalid, or two conflict.
     pub(super) fn read(params: &Params, compress: bool) -> Result<Self> {
         if values::on_off(params, "encryption")?.unwrap_or_default() {
-            let action = "encryption: make an image that is encrypted in the old way; encrypt.format=luks is made";
+            let action = "encryption: create an image with the old encryption; \
+                          encrypt.format=luks is supported";
             return Err(Error::unsupported(action));
         }
         let version = match values::choice(params, "compat", &["1.1", "v3", "0.10", "v2"])? {
@@ -153,11 +154,11 @@ impl CreateOptions {
             (self.data_file_raw && self.data_file.is_none(), "data_file_raw needs data_file"),
             (
                 self.data_file_raw && self.backing.is_some(),
-                "backing_file and data_file_raw do not go together",
+                "backing_file and data_file_raw cannot be combined",
             ),
             (
                 preallocated && self.backing.is_some() && !self.extended,
-                "backing_file and preallocation go together only with extended_l2",
+                "backing_file and preallocation can be combined only with extended_l2",
             ),
             (
                 self.backing_format.is_some() && self.backing.is_none(),
@@ -168,16 +169,16 @@ impl CreateOptions {
                 "backing_file needs backing_fmt: the format of a backing image is not guessed",
             ),
             (self.version < 3 && encrypted, "encrypt.format needs compat=1.1"),
-            (encrypted && compressed, "encryption and compression do not go together"),
+            (encrypted && compressed, "encryption and compression cannot be combined"),
             // Room that is not written would read as noise.
             (
                 encrypted && preallocated,
-                "encryption goes together neither with preallocation nor with data_file_raw",
+                "encryption cannot be combined with preallocation or data_file_raw",
             ),
-            (compressed && preallocated, "compression and preallocation do not go together"),
+            (compressed && preallocated, "compression and preallocation cannot be combined"),
             (
                 compressed && self.data_file.is_some(),
-                "compression and data_file do not go together",
+                "compression and data_file cannot be combined",
             ),
         ];
         match rules.into_iter().find(|(broken, _)| *broken) {

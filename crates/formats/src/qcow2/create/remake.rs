@@ -61,6 +61,6 @@ fn check_empty(container: &Edge, context: &Context) -> Result<()> {
 }
 
 fn holds(why: &str) -> Error {
-    let action = "an existing image is made again only while it is empty, and this one";
+    let action = "an existing image is recreated only while it is empty, and this one";
     Error::new(ErrorKind::Unsupported, Fault::User, format!("{action} {why}"))
 }

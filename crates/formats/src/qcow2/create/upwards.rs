@@ -193,8 +193,8 @@ impl Upwards {
                 }
                 None if data.get(from..from + n).is_some_and(is_zero) => {}
                 None => {
-                    let action = "the disk was zero here when it was looked at, and is not any more: it was \
-                                  changed while it was copied";
+                    let action = "the disk was zero here when its map was read, and is not any \
+                                  more: it was changed during the copy";
                     return Err(Error::new(ErrorKind::Changed, Fault::File, action).at(at));
                 }
             }

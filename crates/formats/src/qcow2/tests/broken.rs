@@ -67,9 +67,9 @@ fn headers_that_cannot_be_are_refused_before_anything_is_read_by_them() {
         (36, &huge[..4], "L1 table"),
         (36, &[0, 0, 0, 0], "L1 table is too short"),
         (40, &huge, "L1 table"),
-        (40, &[0, 0, 0, 0, 0, 0, 0, 0], "L1 table lies over the header"),
+        (40, &[0, 0, 0, 0, 0, 0, 0, 0], "L1 table overlaps the header"),
         (40, &[0, 0, 0, 0, 0, 0, 0x10, 8], "does not begin at a cluster"),
-        (48, &[0, 0, 0, 0, 0, 0, 0x10, 0], "refcount table lies over the L1 table"),
+        (48, &[0, 0, 0, 0, 0, 0, 0x10, 0], "refcount table overlaps the L1 table"),
         (56, &huge[..4], "refcount table"),
         (60, &huge[..4], "snapshots"),
         (60, &[0, 0, 0, 1], "snapshot table"),
@@ -114,14 +114,14 @@ fn tables_and_clusters_where_none_can_be_are_refused() {
     let entry = |n: u64| n.to_be_bytes();
     let l2 = l2();
     let cases: Vec<(usize, u64, &str)> = vec![
-        (CLUSTER, CLUSTER as u64, "table lies over the L1 table"),
+        (CLUSTER, CLUSTER as u64, "table overlaps the L1 table"),
         (CLUSTER, 1 << 40, "not all in the file"),
         (CLUSTER, l2 as u64 + 512, "does not begin at a cluster"),
-        (l2, CLUSTER as u64, "data lies over the L1 table"),
+        (l2, CLUSTER as u64, "data overlaps the L1 table"),
         (l2, 1 << 40, "beyond the end"),
         (l2, l2 as u64 + 512, "does not begin at a cluster"),
-        (l2, COMPRESSED | 100, "lies over the header"),
-        (l2, COMPRESSED | CLUSTER as u64, "lies over the L1 table"),
+        (l2, COMPRESSED | 100, "overlaps the header"),
+        (l2, COMPRESSED | CLUSTER as u64, "overlaps the L1 table"),
         (l2, COMPRESSED | 1 << 40, "beyond the end"),
         // A table's bytes are never compressed data.
         (l2, COMPRESSED | l2 as u64 | 1 << 58, "unpack a cluster"),

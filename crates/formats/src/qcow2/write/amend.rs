@@ -69,7 +69,7 @@ pub(in super::super) fn amend(
     let (encrypt, options) = &split(options);
     if encrypt.iter().next().is_some() {
         if options.iter().next().is_some() {
-            let why = "encrypt.… and other options: one after the other, please";
+            let why = "encrypt.… and other options: give them in separate commands";
             return Err(Error::invalid(why));
         }
         let header = open::header(&container)?;
@@ -133,7 +133,7 @@ fn check(container: &Edge, header: &Header, wish: &Wish, bitmaps: &[Bitmap]) -> 
         (wish.lazy == Some(true) && wish.version < 3, "lazy_refcounts need version 3 (compat=1.1)"),
         (
             wish.data_file.is_some() && !has_data_file,
-            "data_file: only the name of a data file that there is can be changed",
+            "data_file: only the name of an existing data file can be changed",
         ),
         (
             wish.data_file.as_ref().is_some_and(String::is_empty),
@@ -160,10 +160,13 @@ fn check(container: &Edge, header: &Header, wish: &Wish, bitmaps: &[Bitmap]) -> 
             (is_up || is_down) && header.snapshot_count > 0,
             "compat: the image has snapshots; `qemu-img amend` changes those, too",
         ),
-        (is_down && wish.size != header.size, "compat=0.10 and size: one after the other, please"),
+        (
+            is_down && wish.size != header.size,
+            "compat=0.10 and size: give them in separate commands",
+        ),
         (
             wish.data_file.is_some() && wish.size != header.size && !bitmaps.is_empty(),
-            "data_file and size of an image with bitmaps: one after the other, please",
+            "data_file and size of an image with bitmaps: give them in separate commands",
         ),
     ];
     if let Some((_, why)) = refusals.into_iter().find(|(is_so, _)| *is_so) {
@@ -184,7 +187,7 @@ fn check_end(container: &Edge, header: &Header) -> Result<()> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(());
     }
-    Err(Error::invalid("compat=0.10: the image has tables behind the end of its disk"))
+    Err(Error::invalid("compat=0.10: the image has tables beyond the end of its disk"))
 }
 
 impl WrittenImage {

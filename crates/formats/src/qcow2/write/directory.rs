@@ -323,8 +323,8 @@ impl NewBitmap {
         }
         let name = shown(&self.bitmap.name);
         let action = format!(
-            "the bitmap `{name}` is inconsistent, and can only be removed: it was in use when the \
-             image was left"
+            "the bitmap `{name}` is inconsistent, and can only be removed: the image was not \
+             closed while it was in use"
         );
         Err(Error::unfit(action))
     }

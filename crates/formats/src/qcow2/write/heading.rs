@@ -97,13 +97,13 @@ impl Heading {
         let full = |what| Error::new(ErrorKind::Limit, Fault::File, what);
         if !has_any && self.is_there && !self.is_last {
             return Err(Error::unsupported(
-                "the header has extensions behind that of the bitmaps, which are not moved",
+                "the header has extensions after the bitmaps' extension, which are not moved",
             ));
         }
         let most = header.geometry().cluster();
         let end = self.moved_name().checked_add(self.name.1.len() as u64);
         if has_any && !self.is_there && end.is_none_or(|end| end > most) {
-            return Err(full("there is no room in the header for bitmaps"));
+            return Err(full("there is no space in the header for bitmaps"));
         }
         Ok(())
     }
@@ -134,8 +134,8 @@ impl Heading {
         {
             return Ok(());
         }
-        let action = "the extensions of the header leave no room to change what it says of the \
-                      bitmaps; `diskferry bitmap --remove FILE BITMAP` removes those";
+        let action = "the extensions of the header leave no space to change the bitmaps' \
+                      extension; `diskferry bitmap --remove FILE BITMAP` removes those";
         Err(Error::new(ErrorKind::Limit, Fault::File, action))
     }
 

@@ -169,7 +169,7 @@ pub(super) fn check_container(container: &Edge) -> Result<()> {
     if !container.device().may_return() && container.info().abilities.flush {
         return Ok(());
     }
-    let action = "cannot be written: an image is written where it lies only in a file, on a block \
+    let action = "cannot be written: images are written in place only in a file, on a block \
                   device or in memory, never over a connection that may be replaced";
     Err(Error::new(ErrorKind::ReadOnly, Fault::User, action))
 }
@@ -183,7 +183,7 @@ pub(super) fn check_bitmaps(bitmaps: &[Bitmap]) -> Result<()> {
     let (name, why) = if let Some(name) = bitmap::ambiguous(bitmaps).first() {
         (*name, "is there twice")
     } else if let Some(Bitmap { name, .. }) = bitmaps.iter().find(is_strange) {
-        (&**name, "has data of an unknown kind, and would no longer be true")
+        (&**name, "has data of an unknown kind, and would become invalid")
     } else {
         return Ok(());
     };
@@ -231,12 +231,12 @@ impl Writer {
             let region = Region { offset, len: cluster };
             region.check(what, file.info().size, cluster, cluster)?;
             if !tables.insert(offset / cluster) {
-                return Err(corrupt(format!("the {what} lies over another table")).at(offset));
+                return Err(corrupt(format!("the {what} overlaps another table")).at(offset));
             }
             let over = taken.read().iter().find(|(_, taken)| taken.meets(region)).copied();
             match over {
                 Some((other, _)) => {
-                    Err(corrupt(format!("the {what} lies over the {other}")).at(offset))
+                    Err(corrupt(format!("the {what} overlaps the {other}")).at(offset))
                 }
                 None => Ok(()),
             }
@@ -369,7 +369,7 @@ impl Writer {
     /// Refuses clusters of the container that hold metadata.
     fn check_apart(&self, region: Region) -> Result<()> {
         if let Some((what, _)) = self.taken.read().iter().find(|(_, taken)| taken.meets(region)) {
-            return Err(corrupt(format!("data would lie over the {what}")).at(region.offset));
+            return Err(corrupt(format!("data would overlap the {what}")).at(region.offset));
         }
         let tables = self.tables.read();
         let bits = self.geometry.cluster_bits;
@@ -381,7 +381,7 @@ impl Writer {
             false => units.into_iter().find(|unit| tables.contains(unit)),
         };
         match met {
-            Some(unit) => Err(corrupt("data would lie over a table").at(unit << bits)),
+            Some(unit) => Err(corrupt("data would overlap a table").at(unit << bits)),
             None => Ok(()),
         }
     }
@@ -482,7 +482,7 @@ impl Writer {
 }
 
 fn refused() -> Error {
-    let action = "the image is corrupt, and not written any more; `qemu-img check` shows why";
+    let action = "the image is corrupt, and no longer written; `qemu-img check` shows why";
     Error::new(ErrorKind::Io, Fault::File, action)
 }
 

@@ -474,6 +474,6 @@ pub(super) fn not_counted(unit: u64) -> Error {
 }
 
 fn full() -> Error {
-    let action = "find room for a cluster in the container of the image";
+    let action = "find space for a cluster in the container of the image";
     Error::new(ErrorKind::NoSpace, Fault::File, action)
 }

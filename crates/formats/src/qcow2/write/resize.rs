@@ -76,7 +76,7 @@ pub(super) fn check(header: &Header, size: u64, bitmaps: &[Bitmap]) -> Result<()
         "the new size must be a multiple of 512".to_owned()
     } else if geometry.l1_entries(size) > L1_MAX / 8 || size > i64::MAX.unsigned_abs() {
         let most = device::format_size((L1_MAX / 8).saturating_mul(geometry.l2_covers()));
-        format!("clusters of {} bytes are good for {most}", geometry.cluster())
+        format!("clusters of {} bytes allow at most {most}", geometry.cluster())
     } else if header.version < 3 && header.snapshot_count > 0 {
         "it is of version 2 and has snapshots, which do not say how large they are".to_owned()
     } else if header.is_data_file_raw() && size < header.size {

@@ -42,7 +42,7 @@ pub(super) fn open(
 ) -> Result<Arc<dyn Device>> {
     let name = making.files.name();
     let name = name.ok_or_else(|| {
-        Error::unsupported("make files beside it for the bytes: its name is not known")
+        Error::unsupported("create files beside it for the bytes: its name is unknown")
     })?;
     let own = name.rsplit('/').next().unwrap_or(&name);
     let kind = settings.kind;

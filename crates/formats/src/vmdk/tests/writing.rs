@@ -211,7 +211,7 @@ fn an_image_of_which_two_tables_are_in_one_place_is_not_written() {
             let mut bad = good.clone();
             put(&mut bad, entry, &sector(to));
             let said = image.refused(&PowerCut::new(bad, true));
-            assert!(said.contains("over each other") || said.contains("in front"), "{to}: {said}");
+            assert!(said.contains("overlap") || said.contains("in front"), "{to}: {said}");
         }
     }
     let mut bad = good.clone();

@@ -177,10 +177,10 @@ fn an_image_of_which_two_parts_are_in_one_place_is_not_written() {
     let sample = Small { kind: Kind::Dynamic, grows: true, parent: None };
     for (table, places, why) in [
         (1536, [4, 13], None),
-        (1536, [4, 12], Some("two of its blocks lie over each other")),
-        (1536, [13, 13], Some("two of its blocks lie over each other")),
-        (504, [4, 13], Some("its table lies over a header")),
-        (1528, [4, 13], Some("its table lies over a header")),
+        (1536, [4, 12], Some("two of its blocks overlap")),
+        (1536, [13, 13], Some("two of its blocks overlap")),
+        (504, [4, 13], Some("its table overlaps a header")),
+        (1528, [4, 13], Some("its table overlaps a header")),
     ] {
         let dynamic = Dynamic { at: 512, table, entries, block, bytes: Vec::new() };
         let mut image = footer.encode(*b"qem2", 5);
