@@ -8,6 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::size_of;
 
 use crate::host::{NbdkitExports, NbdkitExtents};
+use crate::system::errno_location;
 
 /// The versions of the interface.
 pub(crate) const VERSIONS: std::ops::RangeInclusive<c_int> = 0..=2;
@@ -426,13 +427,13 @@ impl Callbacks {
 /// Sets errno of this thread.
 pub(crate) fn set_errno(number: c_int) {
     // SAFETY: the address is this thread's own.
-    unsafe { *libc::__errno_location() = number }
+    unsafe { *errno_location() = number }
 }
 
 /// errno of this thread.
 pub(crate) fn errno() -> c_int {
     // SAFETY: the address is this thread's own.
-    unsafe { *libc::__errno_location() }
+    unsafe { *errno_location() }
 }
 
 #[cfg(test)]

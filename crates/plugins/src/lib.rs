@@ -26,6 +26,7 @@ mod numbers;
 mod plugin;
 mod request_queue;
 mod running;
+mod system;
 
 pub use descriptors::keep_low_descriptors;
 pub use device::{ExportChoice, PluginSpec, open};

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use device::{Error, ErrorKind, Fault, Result, text};
 
 use crate::abi::{Callbacks, Init, VERSIONS};
+use crate::system;
 
 /// Bytes of a script that are looked at for its first line.
 const FIRST_LINE: usize = 256;
@@ -73,17 +74,15 @@ fn may_be_one(name: &str) -> bool {
 /// Where plugins are looked for, the user's directory first.
 fn directories() -> impl Iterator<Item = PathBuf> {
     let own = std::env::var_os(DIRECTORY).map(PathBuf::from);
-    own.into_iter().chain(std::iter::once(of_this_machine())).chain(USUAL.iter().map(PathBuf::from))
-}
-
-fn of_this_machine() -> PathBuf {
-    format!("/usr/lib/{}-linux-gnu/nbdkit/plugins", std::env::consts::ARCH).into()
+    own.into_iter()
+        .chain(std::iter::once(system::directory()))
+        .chain(USUAL.iter().map(PathBuf::from))
 }
 
 /// The directory of plugins: the first that is there, or else the usual one of this machine.
 #[must_use]
 pub fn directory() -> PathBuf {
-    directories().find(|directory| directory.is_dir()).unwrap_or_else(of_this_machine)
+    directories().find(|directory| directory.is_dir()).unwrap_or_else(system::directory)
 }
 
 /// A plugin that is a script for another one.
@@ -205,11 +204,7 @@ pub(crate) fn printed(callback: impl FnOnce()) -> std::io::Result<String> {
     let number = |result: c_int| {
         if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
     };
-    // SAFETY: a name, and the descriptor that comes of it is ours.
-    let mut file = unsafe {
-        let number = number(libc::memfd_create(c"printed".as_ptr(), libc::MFD_CLOEXEC))?;
-        std::fs::File::from_raw_fd(number)
-    };
+    let mut file = system::scratch()?;
     // SAFETY: the descriptor that comes of it is ours.
     let before = unsafe {
         OwnedFd::from_raw_fd(number(libc::fcntl(libc::STDOUT_FILENO, libc::F_DUPFD_CLOEXEC, 3))?)

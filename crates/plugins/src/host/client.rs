@@ -11,6 +11,7 @@ use device::{Client, Credentials, Identity, Peer};
 
 use crate::abi::set_errno;
 use crate::call;
+use crate::system;
 
 super::functions!(
     nbdkit_export_name,
@@ -51,13 +52,17 @@ fn known<T>(of: impl FnOnce(&Client) -> Option<T>) -> Option<T> {
     found
 }
 
+fn family(number: c_int) -> Option<libc::sa_family_t> {
+    number.try_into().ok()
+}
+
 /// The client's address in the system's format.
 fn address(peer: &Peer) -> Option<Vec<u8>> {
     match peer {
         Peer::Ip(SocketAddr::V4(of)) => {
             // SAFETY: all its fields are numbers.
             let mut name: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-            name.sin_family = u16::try_from(libc::AF_INET).ok()?;
+            name.sin_family = family(libc::AF_INET)?;
             name.sin_port = of.port().to_be();
             name.sin_addr.s_addr = u32::from(*of.ip()).to_be();
             Some(bytes(&name))
@@ -65,18 +70,18 @@ fn address(peer: &Peer) -> Option<Vec<u8>> {
         Peer::Ip(SocketAddr::V6(of)) => {
             // SAFETY: all its fields are numbers.
             let mut name: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-            name.sin6_family = u16::try_from(libc::AF_INET6).ok()?;
+            name.sin6_family = family(libc::AF_INET6)?;
             name.sin6_port = of.port().to_be();
             name.sin6_addr.s6_addr = of.ip().octets();
             name.sin6_scope_id = of.scope_id();
             Some(bytes(&name))
         }
         // A client has no name of its own there.
-        Peer::Unix { .. } => Some(bytes(&u16::try_from(libc::AF_UNIX).ok()?)),
+        Peer::Unix { .. } => Some(system::unnamed_socket()),
         Peer::Vsock { cid, port } => {
             // SAFETY: all its fields are numbers.
             let mut name: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
-            name.svm_family = u16::try_from(libc::AF_VSOCK).ok()?;
+            name.svm_family = family(libc::AF_VSOCK)?;
             (name.svm_cid, name.svm_port) = (*cid, *port);
             Some(bytes(&name))
         }

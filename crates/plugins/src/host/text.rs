@@ -12,6 +12,7 @@ use std::ptr::null_mut;
 use crate::abi::set_errno;
 use crate::call;
 use crate::numbers;
+use crate::system;
 
 super::functions!(
     nbdkit_absolute_path,
@@ -113,7 +114,7 @@ fn from_descriptor(number: &[u8]) -> Result<Vec<u8>, String> {
     if number <= libc::STDERR_FILENO {
         return Err("cannot use password -FD for stdin/stdout/stderr".to_owned());
     }
-    let file = File::open(format!("/proc/self/fd/{number}"));
+    let file = system::open_again(number);
     first_line(file.map_err(|e| format!("could not read password from {number}: {e}"))?)
 }
 
