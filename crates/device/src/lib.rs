@@ -32,6 +32,7 @@ mod orders;
 mod param;
 mod part;
 mod paths;
+mod random;
 mod reach;
 #[cfg_attr(not(target_os = "linux"), path = "residency/absent.rs")]
 pub mod residency;
@@ -66,6 +67,7 @@ pub use operation::{
 pub use param::{Param, param, repeated};
 pub use part::part;
 pub use paths::PathsBelow;
+pub use random::random_bytes;
 pub use reach::{Endpoint, Reach, Use};
 pub use samples::samples;
 pub use simple::{Blocking, Simple, run as run_blocking};

@@ -254,7 +254,7 @@ pub(super) fn random(len: usize) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(vec![0; len]);
     let mut at = 0;
     while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
-        match super::system::random(rest) {
+        match device::random_bytes(rest) {
             Ok(count) => at += count,
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(Error::os("get random bytes", e)),

@@ -109,8 +109,7 @@ impl Upload {
         log: OperatorLog,
     ) -> Result<Arc<Self>> {
         let mut random = [0; 16];
-        let made = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-        made.map_err(|e| Error::os("make a mark", e))?;
+        device::random_bytes(&mut random).map_err(|e| Error::os("make a mark", e))?;
         let (state, changed) = (Mutex::default(), Condvar::new());
         Ok(Arc::new(Self { name, store, manner, mark: hex(&random), log, state, changed }))
     }
