@@ -173,15 +173,14 @@ impl Settings {
 /// A script's description of an export: the start of its output.
 fn run(script: &Program, name: &str) -> Result<String> {
     let failed = |e: std::io::Error| Error::os("run the script", e).on("exportdesc");
-    let (output, input) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    let (output, input) = std::io::pipe().map_err(failed)?;
     let nothing = programs::nothing().map_err(failed)?;
-    let streams = StandardStreams { input: Some(nothing), output: Some(input) };
+    let streams = StandardStreams { input: Some(nothing), output: Some(input.into()) };
     let running = programs::start(script, &[("name", name)], streams).map_err(failed)?;
     let mut text = Vec::new();
     let limit = u64::try_from(LONGEST).unwrap_or(u64::MAX);
     // Further output is not read.
-    let read = std::fs::File::from(output).take(limit).read_to_end(&mut text);
+    let read = output.take(limit).read_to_end(&mut text);
     let status = running.wait().map_err(failed)?;
     read.map_err(failed)?;
     if !status.success() {

@@ -6,15 +6,15 @@
 use runtime::{Promised, WorkPool, promise};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use device::{Buffer, Error, ErrorKind, Fault, Reach, Result, Slice};
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::Errno;
+
+use super::system;
 
 /// The longest read that is done on the spot if it is in the page cache, in bytes.
 const AT_ONCE: usize = 64 << 10;
@@ -110,8 +110,7 @@ impl TempFile {
         let inner = self.0.clone();
         self.0.pool.run(move || {
             if let Some(file) = inner.file.get() {
-                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                while fallocate(file, mode, offset, len) == Err(Errno::INTR) {}
+                while system::punch(file, offset, len) == Err(Errno::INTR) {}
                 inner.full.store(false, Ordering::Relaxed);
             }
             owed.keep(());
@@ -143,8 +142,7 @@ impl Inner {
     fn read_now(&self, buf: &mut [u8], offset: u64) -> bool {
         let Some(file) = self.file.get().filter(|_| buf.len() <= AT_ONCE) else { return false };
         let n = buf.len();
-        let read = preadv2(file, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT);
-        read == Ok(n)
+        system::read_now(file, buf, offset) == Ok(n)
     }
 
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -10,6 +10,7 @@
 mod file;
 mod on_read;
 mod states;
+mod system;
 
 use runtime::{Mutex, MutexGuard, Promised, RangeLock, RangeLocks, to_usize};
 use std::ops::Range;

@@ -6,9 +6,10 @@
 //! between, by one thread of the pool at a time: a script that takes its time keeps new clients
 //! waiting, and no disk.
 
-use std::fs::File;
+mod system;
+
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ use device::{
 use programs::{Program, StandardStreams};
 use runtime::{Context, Control, Mutex, OperatorLog, Timers, WorkPool, contained};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 
 use crate::FilterKind;
 use crate::kit::params::absolute;
@@ -97,10 +98,8 @@ impl Event {
 fn pipe(key: &str, value: &str) -> Result<OwnedFd> {
     let not_a = || values::not_a(key, value, "the number of a descriptor of a pipe");
     let number: u32 = value.parse().map_err(|_| not_a())?;
-    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let name = format!("/proc/self/fd/{number}");
-    let file = File::options().read(true).custom_flags(flags).open(name);
-    let file = file.map_err(|e| Error::os(format!("{key}={number}: open"), e))?;
+    let file =
+        system::open_again(number).map_err(|e| Error::os(format!("{key}={number}: open"), e))?;
     let kind = file.metadata().map_err(|e| Error::os(format!("{key}={number}: look at"), e))?;
     if kind.file_type().is_fifo() { Ok(file.into()) } else { Err(not_a()) }
 }
@@ -109,8 +108,7 @@ fn pipe(key: &str, value: &str) -> Result<OwnedFd> {
 fn process(key: &str, value: &str) -> Result<OwnedFd> {
     let pid = value.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| values::not_a(key, value, "the number of a process"))?;
-    let opened = pidfd_open(pid, PidfdFlags::empty());
-    opened.map_err(|e| Error::os(format!("{key}={value}: find the process"), e))
+    system::process(pid).map_err(|e| Error::os(format!("{key}={value}: find the process"), e))
 }
 
 /// Whether a descriptor has one of these events, or its other end is closed.
