@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf, absolute};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{CWD, OFlags, fstat};
+use rustix::fs::{CWD, OFlags, Stat, fstat};
 #[cfg(target_os = "linux")]
 use rustix::fs::{Mode, openat};
 use rustix::io::Errno;
@@ -236,6 +236,12 @@ pub fn remove(path: &Path, numbers: (u64, u64)) -> io::Result<()> {
 /// The device and inode number of an open file.
 pub fn numbers(fd: impl AsFd) -> io::Result<(u64, u64)> {
     Ok(system::numbers(&fstat(fd)?))
+}
+
+/// The same by what fstat(2) says.
+#[must_use]
+pub fn numbers_of(stat: &Stat) -> (u64, u64) {
+    system::numbers(stat)
 }
 
 /// Makes the name of a file durable.

@@ -11,10 +11,9 @@ use std::sync::Arc;
 
 use device::{Device, Error, ErrorKind, Fault, Params, Result, text};
 use runtime::Context;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-use super::{descriptor, open};
+use super::{descriptor, found, open};
 use crate::{Created, Creation, OpenOptions};
 
 /// Opens the file `name`, which an image says is beside it: beneath `within`, if that is given.
@@ -32,8 +31,7 @@ pub(crate) fn open(
     let look_up = || {
         let fd = match within {
             Some(directory) => open_beneath(directory, &path)?,
-            None => openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-                .map_err(|e| Error::os("open", e))?,
+            None => found::anywhere(&path).map_err(|e| Error::os("open", e))?,
         };
         descriptor::refuse_kind(descriptor::kind_of(&fd)?).map(|()| fd)
     };
@@ -107,8 +105,7 @@ fn open_beneath(directory: &Path, path: &Path) -> Result<OwnedFd> {
         );
         Error::new(ErrorKind::Denied, Fault::File, action)
     };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = openat(CWD, directory, flags, Mode::empty())
+    let fd = found::directory(directory)
         .map_err(|e| Error::os("open the directory", e).on(directory.display()))?;
     // Only the directories on the way to the image were named by the user; the kernel looks up the
     // rest.
@@ -118,17 +115,14 @@ fn open_beneath(directory: &Path, path: &Path) -> Result<OwnedFd> {
         Ok(beneath) => beneath.to_owned(),
         Err(_) => beneath_by_the_system(&whole, directory).ok_or_else(outside)?,
     };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    openat2(&fd, &beneath, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).map_err(|e| {
-        match e {
-            Errno::XDEV => outside(),
-            Errno::LOOP => Error::new(
-                ErrorKind::Denied,
-                Fault::File,
-                "has a symbolic link in its path, which is not followed for an image",
-            ),
-            e => Error::os("open", e),
-        }
+    found::beneath(&fd, &beneath).map_err(|e| match e {
+        Errno::XDEV => outside(),
+        Errno::LOOP => Error::new(
+            ErrorKind::Denied,
+            Fault::File,
+            "has a symbolic link in its path, which is not followed for an image",
+        ),
+        e => Error::os("open", e),
     })
 }
 

@@ -9,26 +9,22 @@ use device::{
     text, values,
 };
 use runtime::Context;
-use rustix::fs::{
-    Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fstat, fstatfs, openat, seek,
-};
+use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom, fstat, openat, seek};
 use rustix::io::Errno;
 
 use super::cache::PageCaching;
 use super::direct::Direct;
 use super::filling::Filling;
 use super::outlet::Outlet;
+use super::system::Advice;
 use super::zero::Grain;
-use super::{File, Lock, block, lock};
+use super::{File, Lock, block, found, lock, system};
 use crate::OpenOptions;
 
 /// The parameters of which one says what is opened.
 const NAMING: [&str; 4] = ["file", "dir", "fd", "dirfd"];
 /// The length that no file is longer than.
 pub(super) const LONGEST: u64 = i64::MAX.cast_unsigned();
-
-const TMPFS: u64 = 0x0102_1994;
-const RAMFS: u64 = 0x8584_58f6;
 
 /// What is particular to files in how one is opened.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +79,7 @@ pub(super) fn path_of(params: &Params) -> Result<PathBuf> {
         return Err(Error::invalid(format!("give only one of {key} and {other}")));
     }
     Ok(match key {
-        "fd" | "dirfd" => format!("/proc/self/fd/{value}").into(),
+        "fd" | "dirfd" => found::of_number(value),
         _ => text::path(value),
     })
 }
@@ -134,13 +130,14 @@ fn refuse_what_is_no_disk(path: &Path) -> Result<FileType> {
         ),
         _ => Error::os("open", e),
     })?;
-    let kind = FileType::from_raw_mode(std::os::unix::fs::MetadataExt::mode(&found));
+    let kind = found::kind(std::os::unix::fs::MetadataExt::mode(&found));
     refuse_kind(kind).map(|()| kind)
 }
 
 pub(super) fn refuse_kind(kind: FileType) -> Result<()> {
     let what = match kind {
-        FileType::RegularFile | FileType::BlockDevice => return Ok(()),
+        FileType::RegularFile => return Ok(()),
+        FileType::BlockDevice => return block::allowed(),
         FileType::Directory => "is a directory",
         FileType::Fifo => "is a pipe (copy and convert read one)",
         FileType::Socket => "is a socket (an NBD server there is nbd+unix:///?socket=PATH)",
@@ -197,10 +194,10 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
         None => u64::try_from(stat.st_size).unwrap_or(0),
         Some(_) => seek(&fd, SeekFrom::End(0)).map_err(|e| Error::os("ask for the size", e))?,
     };
-    let in_memory = geometry.is_none() && lies_in_memory(&fd);
+    let in_memory = geometry.is_none() && system::lies_in_memory(fd.as_fd());
     if file.advice != Advice::Normal {
         // A hint; it is not needed.
-        let _ = fadvise(&fd, 0, None, file.advice);
+        let _ = system::expect(fd.as_fd(), file.advice);
     }
     let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
     let grain = match &geometry {
@@ -226,9 +223,4 @@ pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions)
         ..Info::new(path.display().to_string(), size)
     };
     Ok(File::new(fd, info, grain, in_memory, file))
-}
-
-fn lies_in_memory(fd: &OwnedFd) -> bool {
-    let magic = fstatfs(fd).ok().and_then(|s| u64::try_from(s.f_type).ok());
-    magic.is_some_and(|m| m == TMPFS || m == RAMFS)
 }

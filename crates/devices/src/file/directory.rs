@@ -5,6 +5,7 @@
 //! device is opened. Clients of one file share one device, with one lock.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -13,18 +14,17 @@ use device::{
     Abilities, Client, Connected, Device, Done, Error, ErrorKind, Fault, Info, Listed, Operation,
     Params, Result, Session, text,
 };
+use programs::names;
 use runtime::{Context, Mutex};
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fstat, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
 use super::descriptor::{self, FileOptions};
-use super::{handed, open};
+use super::{found, handed, open};
 use crate::OpenOptions;
 
 /// Names that are listed at most.
 const LISTED: usize = 10_000;
-/// Bytes of entries that the kernel gives at once.
-const ENTRIES: usize = 32 << 10;
 
 /// See the module.
 pub(super) struct Directory {
@@ -93,7 +93,7 @@ impl Shared {
         let named = |e: Error| e.on(path.display());
         let found = self.look_up(name).map_err(named)?;
         let stat = fstat(&found).map_err(|e| named(Error::os("look at the file", e)))?;
-        let number = (stat.st_dev, stat.st_ino);
+        let number = names::numbers_of(&stat);
         let mut all = self.open.lock();
         all.retain(|_, device| device.strong_count() > 0);
         if let Some(device) = all.get(&number).and_then(Weak::upgrade) {
@@ -114,10 +114,7 @@ impl Shared {
         if !is_name(name) {
             return Err(none());
         }
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let found = openat2(&self.fd, text::path(name), flags, Mode::empty(), resolve);
-        let fd = found.map_err(|e| match e {
+        let fd = found::entry(&self.fd, &text::path(name)).map_err(|e| match e {
             Errno::NOENT | Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG => none(),
             e => Error::os("open", e),
         })?;
@@ -131,17 +128,15 @@ impl Shared {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // A position of its own, since others may list at the same time.
         let fd = openat(&self.fd, ".", flags, Mode::empty()).map_err(failed)?;
-        let mut buffer = Vec::with_capacity(ENTRIES);
-        let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
         let mut names = Vec::new();
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(failed)?;
+        let add = |name: &CStr| {
             // A name that is not text could not be asked for.
-            let Ok(name) = entry.file_name().to_str() else { continue };
+            let Ok(name) = name.to_str() else { return };
             if names.len() < LISTED && is_name(name) && self.look_up(name).is_ok() {
                 names.push((name.to_owned(), String::new()));
             }
-        }
+        };
+        found::names(fd, add).map_err(failed)?;
         names.sort();
         Ok(names)
     }

@@ -12,9 +12,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use runtime::Mutex;
-use rustix::fs::{OFlags, fdatasync};
+use rustix::fs::OFlags;
 
-use crate::file::transfer;
+use crate::file::{system, transfer};
 
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
@@ -51,7 +51,7 @@ impl Durability {
             return Ok(());
         }
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        match transfer::retry(|| fdatasync(fd)) {
+        match transfer::retry(|| system::make_durable(fd)) {
             Ok(()) => {
                 last.succeeded = number;
                 Ok(())

@@ -4,18 +4,18 @@
 //! Early write-back is a hint: it shortens the flush that follows, and proves nothing. Only the
 //! flush says whether the bytes are there.
 //!
-//! Uses `unsafe` for two calls that rustix has no safe form of: `sync_file_range`, here and for
-//! `cache`, and a `close` whose answer can be seen.
+//! Uses `unsafe` for a `close` whose answer can be seen, which rustix does not offer.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::{fstat, ftruncate};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::file::transfer;
+use crate::file::write_back::begin_write_back;
 
 /// Write-back begins for this many bytes at a time, as soon as the last of them is written.
 const STEP: u64 = 8 << 20;
@@ -66,32 +66,6 @@ impl Filling {
         }
         Ok(())
     }
-}
-
-/// Asks the system to begin writing a range back; returns whether it does.
-pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
-    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return false };
-    let flags = libc::SYNC_FILE_RANGE_WRITE;
-    // SAFETY: the descriptor is borrowed for the call, which takes numbers only.
-    unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) == 0 }
-}
-
-/// Writes a range back and waits for it. A failure is reported to this descriptor once: a caller
-/// that gets it here must make the flush fail.
-pub(crate) fn finish_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
-    let wide = |_| io::Error::from(io::ErrorKind::InvalidInput);
-    let (offset, len) = (i64::try_from(offset).map_err(wide)?, i64::try_from(len).map_err(wide)?);
-    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-        | libc::SYNC_FILE_RANGE_WRITE
-        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    transfer::retry(|| {
-        // SAFETY: the descriptor is borrowed for the call, which takes numbers only.
-        match unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) } {
-            0 => Ok(()),
-            _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        }
-    })
-    .map_err(io::Error::from)
 }
 
 /// The error of close(2): some file systems (NFS, CIFS, FUSE, those with quotas) write back, or

@@ -7,7 +7,7 @@ use device::{Error, ErrorKind, Fault, Result};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use super::descriptor::{FileOptions, describe, kind_of, refuse_kind};
-use super::{File, lock};
+use super::{File, found, lock};
 use crate::OpenOptions;
 
 /// A copy of the descriptor that the parameter `key` names. The number stays open.
@@ -25,7 +25,7 @@ pub(super) fn open(number: &str, file: FileOptions, options: &OpenOptions) -> Re
         refuse_kind(kind_of(&fd)?)?;
         let flags = fcntl_getfl(&fd).map_err(|e| Error::os("look at the file", e))?;
         let mode = flags & OFlags::ACCMODE;
-        if mode == OFlags::WRONLY || flags.contains(OFlags::PATH) {
+        if mode == OFlags::WRONLY || found::only_stands_for_one(flags) {
             return Err(Error::unfit("was not opened for reading"));
         }
         let can_write = mode == OFlags::RDWR;

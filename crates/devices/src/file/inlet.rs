@@ -16,7 +16,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, ftruncate, openat, tell};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use super::descriptor::describe;
-use super::{File, FileOptions, Lock, pipe, transfer};
+use super::{File, FileOptions, Lock, pipe, system, transfer};
 use crate::stream::ByteStream;
 
 /// The name of standard input.
@@ -79,7 +79,7 @@ impl Inlet {
         let fd = opened.map_err(|e| Error::os("open", e).on(&name))?;
         // A hint: fewer switches between the writer and the reader. It fails for other things than
         // pipes.
-        let _ = rustix::pipe::fcntl_setpipe_size(&fd, ROOM);
+        system::widen_pipe(&fd, ROOM);
         Ok(Some(Self { name, fd }))
     }
 

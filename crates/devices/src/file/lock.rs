@@ -116,7 +116,7 @@ fn mark_and_ask(fd: BorrowedFd<'_>, write: bool) -> io::Result<Option<Conflict>>
 }
 
 fn is_without_locks(e: &io::Error) -> bool {
-    let codes = [libc::EINVAL, libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS];
+    let codes = [libc::EINVAL, libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOTSUP, libc::ENOSYS];
     e.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
@@ -134,14 +134,15 @@ fn mark(fd: BorrowedFd<'_>, byte: i64) -> io::Result<()> {
 fn is_marked(fd: BorrowedFd<'_>, byte: i64) -> io::Result<bool> {
     let mut lock = one_byte(libc::F_WRLCK, byte)?;
     call(fd, libc::F_OFD_GETLK, &mut lock)?;
-    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+    Ok(lock.l_type != one_byte(libc::F_UNLCK, byte)?.l_type)
 }
 
-fn one_byte(kind: i32, byte: i64) -> io::Result<libc::flock> {
-    let short = |n: i32| i16::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+/// The kind is a wider number on some systems.
+fn one_byte(kind: impl TryInto<i16>, byte: i64) -> io::Result<libc::flock> {
+    let wide = || io::Error::from(io::ErrorKind::InvalidInput);
     Ok(libc::flock {
-        l_type: short(kind)?,
-        l_whence: short(libc::SEEK_SET)?,
+        l_type: kind.try_into().map_err(|_| wide())?,
+        l_whence: libc::SEEK_SET.try_into().map_err(|_| wide())?,
         l_start: byte,
         l_len: 1,
         // OFD locks belong to no process.

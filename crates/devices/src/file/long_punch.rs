@@ -15,8 +15,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use programs::names::numbers_of;
 use runtime::Mutex;
-use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::fs::fstat;
+
+use super::system::seek_data;
 
 /// Shorter ones are done at once, wherever they are asked for (as in `device::Simple`); a piece of
 /// a longer one holds no more bytes of data than this.
@@ -35,7 +38,7 @@ impl LongPunches {
         let Ok(stat) = fstat(file) else { return Self::default() };
         let mut inodes = INODES.lock();
         inodes.retain(|_, count| count.strong_count() > 0);
-        let inode = inodes.entry((stat.st_dev, stat.st_ino)).or_default();
+        let inode = inodes.entry(numbers_of(&stat)).or_default();
         if let Some(count) = inode.upgrade() {
             return Self(count);
         }
@@ -100,7 +103,7 @@ fn piece_end(file: BorrowedFd<'_>, at: u64, end: u64) -> u64 {
         return end;
     }
     // No data: all that is left is one piece.
-    seek(file, SeekFrom::Data(at)).map_or(end, |data| data.max(at).saturating_add(PIECE).min(end))
+    seek_data(file, at).map_or(end, |data| data.max(at).saturating_add(PIECE).min(end))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! killed.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use runtime::Mutex;
@@ -30,11 +30,6 @@ impl MadeFile {
     pub(crate) fn new(path: &Path, numbers: (u64, u64)) -> Self {
         let settled = AtomicBool::new(false);
         Self { path: path.to_owned(), numbers, settled, nameless: Mutex::default() }
-    }
-
-    /// Whether an open file without a name can be given one here: that needs /proc.
-    pub(crate) fn can_appear(file: &OwnedFd) -> bool {
-        std::fs::symlink_metadata(link(file)).is_ok()
     }
 
     /// One that has no name yet.
@@ -70,11 +65,6 @@ impl Made for MadeFile {
     fn sync_name(&self) -> io::Result<()> {
         names::sync(&self.path)
     }
-}
-
-/// The path in /proc to an open file.
-fn link(file: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 #[cfg(test)]

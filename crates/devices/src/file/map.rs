@@ -15,8 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use device::residency::is_cached;
 use device::{Extent, ExtentKind, Keeper, Place, merge_extent};
 use runtime::Mutex;
-use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::fs::fstat;
 use rustix::io::Errno;
+
+use super::system::{seek_data, seek_hole};
 
 /// How many runs are remembered: one for each of a few threads that work at different places.
 const RUNS: usize = 8;
@@ -230,7 +232,7 @@ impl Map {
             return Ok(data(end));
         }
         // What was data a moment ago may be a hole by now; then it is read, as zeroes.
-        let data_at = if step.at_data { Ok(at) } else { seek(file.as_fd(), SeekFrom::Data(at)) };
+        let data_at = if step.at_data { Ok(at) } else { seek_data(file.as_fd(), at) };
         match data_at {
             Ok(next) if next > at => Ok(Found { kind: ExtentKind::Hole, end: next.min(FAR) }),
             Ok(_) => {
@@ -243,7 +245,7 @@ impl Map {
                     self.remember(generation, at, near);
                     return Ok(data(near));
                 }
-                let hole = match seek(file.as_fd(), SeekFrom::Hole(known)) {
+                let hole = match seek_hole(file.as_fd(), known) {
                     Ok(hole) if hole > at => hole,
                     // Another program shortened it, or punched a hole, between the two calls: in
                     // doubt, data.
@@ -286,7 +288,7 @@ impl Map {
 /// no.
 pub(crate) fn is_hole(file: BorrowedFd<'_>, start: u64, end: u64) -> bool {
     end <= FAR
-        && match seek(file, SeekFrom::Data(start)) {
+        && match seek_data(file, start) {
             Ok(data) => data >= end,
             // The last hole; a file that was cut short has none.
             Err(Errno::NXIO) => {

@@ -13,6 +13,7 @@ mod direct;
 mod directory;
 mod durable;
 mod filling;
+mod found;
 mod handed;
 pub(crate) mod in_use;
 mod inlet;
@@ -27,9 +28,11 @@ pub(crate) mod prealloc;
 mod proof;
 pub(crate) mod resizing;
 mod storage;
+pub(crate) mod system;
 mod taking;
 pub(crate) mod transfer;
 mod uri;
+mod write_back;
 mod zero;
 
 use std::io;
@@ -40,7 +43,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Abilities, Blocking, Error, Extent, ExtentKind, Info, Now, Place, Result, ZeroFlags};
 use runtime::OperatorLog;
-use rustix::fs::{Advice, fadvise};
 
 pub use cache::PageCaching;
 pub use descriptor::FileOptions;
@@ -343,7 +345,7 @@ impl Blocking for File {
     fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         if let Some(len) = NonZeroU64::new(len).filter(|_| self.info.abilities.prefetch) {
             // A hint: a file that cannot is read when it is read.
-            let _ = fadvise(self.fd(), offset, Some(len), Advice::WillNeed);
+            let _ = system::will_need(self.fd(), offset, len);
         }
         Ok(())
     }

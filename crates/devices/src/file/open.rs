@@ -1,6 +1,6 @@
 //! Opening and creating files, and their lock.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use device::{Device, Error, ErrorKind, Fault, Params, Result};
 use programs::names;
 use runtime::Context;
 use rustix::fs::{FileType, fstat, ftruncate};
+use rustix::io::Errno;
 
 use super::descriptor::{
     FileOptions, LONGEST, describe, file_options, kind_of, open_descriptor, opened, path_of,
@@ -16,7 +17,7 @@ use super::filling::Filling;
 use super::inlet::Inlet;
 use super::made::MadeFile;
 use super::outlet::Outlet;
-use super::{File, Lock, directory, handed, lock, pipe};
+use super::{File, Lock, directory, found, handed, lock, pipe};
 use crate::stream::ByteStream;
 use crate::{Created, Creation, Holds, Made, OpenOptions};
 
@@ -66,7 +67,13 @@ pub(super) fn open_found(
     file: FileOptions,
     options: &OpenOptions,
 ) -> Result<File> {
-    open_as(format!("/proc/self/fd/{}", found.as_raw_fd()).as_ref(), path, file, options)
+    let named = |e| Error::os("open", e).on(path.display());
+    let place = found::place_of(found).map_err(named)?;
+    let opened = open_as(&place, path, file, options)?;
+    match found::is_it(found, opened.fd()) {
+        true => Ok(opened),
+        false => Err(named(Errno::STALE.into())),
+    }
 }
 
 /// Opens what is at `place` as the file `path`.
@@ -88,7 +95,7 @@ fn open_as(place: &Path, path: &Path, file: FileOptions, options: &OpenOptions) 
 fn read_back(place: &Path, path: &Path) -> Option<OwnedFd> {
     let fd = programs::names::read(path).ok()?;
     let found = rustix::fs::stat(place).ok()?;
-    (names::numbers(&fd).ok()? == (found.st_dev, found.st_ino)).then_some(fd)
+    (names::numbers(&fd).ok()? == names::numbers_of(&found)).then_some(fd)
 }
 
 /// A file or block device that is to be filled.
@@ -207,7 +214,7 @@ fn create_nameless(
         return Ok(None);
     }
     let Ok(fd) = names::nameless_for(path, 0o666) else { return Ok(None) };
-    if !MadeFile::can_appear(&fd) {
+    if !found::can_appear(&fd) {
         return Ok(None);
     }
     lock::take(fd.as_fd(), true, file.lock, path).map_err(named)?;
@@ -218,7 +225,7 @@ fn create_nameless(
     let stat = fstat(opened.fd()).map_err(look)?;
     let kept = rustix::io::fcntl_dupfd_cloexec(opened.fd(), 0).map_err(look)?;
     opened.filling = Some(Filling::new(Some(size), creation.write_back && !opened.in_memory));
-    let made = MadeFile::nameless(path, (stat.st_dev, stat.st_ino), kept);
+    let made = MadeFile::nameless(path, names::numbers_of(&stat), kept);
     Ok(Some(FileTarget { file: opened, holds: Holds::Zeroes, made: Some(Box::new(made)) }))
 }
 

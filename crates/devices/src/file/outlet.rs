@@ -12,6 +12,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
+use super::system;
+
 /// The name of standard output.
 const STANDARD: &str = "-";
 const STANDARD_PATH: &str = "/dev/stdout";
@@ -99,7 +101,7 @@ impl Outlet {
             let opened = openat(CWD, path, flags, Mode::empty());
             let fd = opened.map_err(|e| Error::os("open", e).on(&self.name))?;
             // A hint: fewer turns between the writer and the reader.
-            let _ = rustix::pipe::fcntl_setpipe_size(&fd, ROOM);
+            system::widen_pipe(&fd, ROOM);
             let _ = self.fd.set(fd);
         }
         let none = || Error::new(ErrorKind::Io, Fault::Us, "is not open").on(&self.name);

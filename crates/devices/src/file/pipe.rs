@@ -8,12 +8,11 @@ use std::path::PathBuf;
 
 use device::{Error, Params, Reach, Result, Simple, Use};
 use runtime::{Context, to_usize};
-use rustix::fs::fdatasync;
 
 use super::descriptor::{path_of, temporary};
 use super::inlet::{self, is_inlet};
 use super::outlet::{Outlet, is_outlet, is_standard};
-use super::transfer;
+use super::{system, transfer};
 use crate::upwards::{OrderedSink, upwards};
 use crate::{Created, Creation, Holds};
 
@@ -37,7 +36,7 @@ impl OrderedSink for Outlet {
         let Some(file) = self.file() else {
             return Err(Error::unsupported("make the data in a pipe durable"));
         };
-        transfer::retry(|| fdatasync(file)).map_err(|e| Error::os("flush", e))
+        transfer::retry(|| system::make_durable(file)).map_err(|e| Error::os("flush", e))
     }
 }
 

@@ -1,10 +1,12 @@
 //! Whole reads and writes at offsets: they continue after short counts and interruptions, and the
 //! end of the file is an error, never zeroes.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, pwritev2};
+use rustix::io::{Errno, pread, pwrite};
+
+use super::system;
 
 /// Fills all of `buf` from `offset`.
 pub(crate) fn read_exact(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -43,8 +45,7 @@ fn read_to_end<'a>(fd: BorrowedFd<'_>, buf: &'a mut [u8], offset: u64) -> io::Re
 pub(crate) fn read_now(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> io::Result<bool> {
     let n = buf.len();
     loop {
-        let mut to = [IoSliceMut::new(buf)];
-        return match preadv2(fd, &mut to, offset, ReadWriteFlags::NOWAIT) {
+        return match system::read_now(fd, buf, offset) {
             // A short count: what is missing is on the disk, or beyond the end, where the
             // waiting read finds the error.
             Ok(got) => Ok(got == n),
@@ -62,8 +63,7 @@ pub(crate) fn write_all(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> io::Res
 
 /// Writes all of `data` at `offset` and makes it durable.
 pub(crate) fn write_all_durably(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> io::Result<()> {
-    let flags = ReadWriteFlags::DSYNC;
-    carry_on(data, offset, |rest, at| pwritev2(fd, &[IoSlice::new(rest)], at, flags))
+    carry_on(data, offset, |rest, at| system::write_durably(fd, rest, at))
 }
 
 fn carry_on(

@@ -26,7 +26,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Error, ErrorKind, Fault, Result, ZeroFlags};
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatfs, seek};
+use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
@@ -34,7 +34,7 @@ use crate::file::long_punch::in_pieces;
 use crate::file::map::is_hole;
 use crate::file::prealloc::{PacedRun, Written};
 use crate::file::proof::{Proof, Verdict};
-use crate::file::{block, transfer};
+use crate::file::{block, system, transfer};
 use crate::preallocation::PreallocationWatch;
 use runtime::to_usize;
 
@@ -273,8 +273,7 @@ impl Ladder {
         if flags.may_unmap && self.punch(fd, offset, len)? {
             return Ok(true);
         }
-        let zero_range = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-        if self.zero_range.climb(|| fallocate(fd, zero_range, offset, len))? {
+        if self.zero_range.climb(|| system::zero_range(fd, offset, len))? {
             return Ok(true);
         }
         // The remaining rungs may write pages.
@@ -295,8 +294,7 @@ impl Ladder {
     }
 
     fn punch(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punch = |at, n| self.punch.climb(|| fallocate(fd, mode, at, n));
+        let punch = |at, n| self.punch.climb(|| system::punch(fd, at, n));
         if !self.in_memory {
             return punch(offset, len);
         }
@@ -311,7 +309,7 @@ impl Ladder {
     }
 
     fn allocate(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
-        self.allocate.climb(|| fallocate(fd, FallocateFlags::KEEP_SIZE, offset, len))
+        self.allocate.climb(|| system::allocate(fd, offset, len))
     }
 
     fn zero_sectors(
@@ -323,9 +321,8 @@ impl Ladder {
     ) -> io::Result<bool> {
         if flags.may_unmap {
             let was_there = self.punch.is_there();
-            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let punched =
-                self.punch.zero_sectors(fd, (offset, len), || fallocate(fd, punch, offset, len))?;
+            let punch = || system::punch(fd, offset, len);
+            let punched = self.punch.zero_sectors(fd, (offset, len), punch)?;
             if punched == Some(true) {
                 return Ok(true);
             }
@@ -342,10 +339,10 @@ impl Ladder {
 
     /// By requests that may write zeroes, but without moving them through this program.
     fn zero_slowly(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
-        let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
         let range = (offset, len);
+        let zero_range = || system::zero_range(fd, offset, len);
         let (by_range, by_request) = (&self.zero_range, &self.zero_out);
-        if by_range.zero_sectors(fd, range, || fallocate(fd, mode, offset, len))? == Some(true) {
+        if by_range.zero_sectors(fd, range, zero_range)? == Some(true) {
             return Ok(true);
         }
         let zero_out = || by_errno(block::zero_out(fd, offset, len));
@@ -400,7 +397,7 @@ fn trim_end(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<()> {
     }
     // A file that was cut short is not made longer again.
     let end = end.min(u64::try_from(fstat(fd)?.st_size).unwrap_or(0));
-    let start = match seek(fd, SeekFrom::Data(start)) {
+    let start = match system::seek_data(fd, start) {
         Ok(data) => data.max(start),
         // Nothing but a hole.
         Err(Errno::NXIO) => return Ok(()),

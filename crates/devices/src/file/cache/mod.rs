@@ -24,11 +24,11 @@ use std::sync::{Arc, OnceLock};
 use device::Keeper;
 use device::residency::{is_cached, pages};
 use runtime::RwLock;
-use rustix::fs::{FileType, OFlags, fstat, major, minor};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::transfer;
+use super::{system, transfer};
 use windows::{PageUse, Windows};
 
 /// Reads and writes of fewer bytes go through the page cache: the system reads ahead of many short
@@ -82,6 +82,7 @@ impl Sparing {
     /// `write`: the file was opened for that; `spares`: pages may stay while memory is free;
     /// `early`: what is written is sent to the disk at once, also where it stays in memory.
     pub(crate) fn new(fd: &Arc<OwnedFd>, write: bool, spares: bool, early: bool) -> Self {
+        system::keep_few_pages(fd.as_fd());
         Self {
             fd: fd.clone(),
             windows: Windows::new(spares, early),
@@ -260,22 +261,14 @@ impl Drop for Sparing {
 /// `EINVAL`: it has none.
 pub(crate) fn open_direct(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result<OwnedFd> {
     let mode = if write { OFlags::RDWR } else { OFlags::RDONLY };
-    let opened = programs::names::reopen(fd, mode | OFlags::DIRECT);
+    let opened = system::open_direct(fd, mode);
     opened.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
 /// How much the system reads ahead of a sequential reader at most; twice as much if it was told to
 /// expect one.
 pub(crate) fn ahead_of(fd: BorrowedFd<'_>) -> u64 {
-    let ahead = || {
-        let stat = fstat(fd).ok()?;
-        let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
-        let device = if is_device { stat.st_rdev } else { stat.st_dev };
-        let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", major(device), minor(device));
-        let kib: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
-        Some(kib.saturating_mul(2 << 10))
-    };
-    ahead().unwrap_or(AHEAD).min(AHEAD)
+    system::ahead_of(fd).unwrap_or(AHEAD).min(AHEAD)
 }
 
 #[cfg(test)]

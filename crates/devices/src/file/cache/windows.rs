@@ -25,11 +25,11 @@ use std::time::Duration;
 
 use device::residency::pages;
 use runtime::{Mutex, RwLock};
-use rustix::fs::{Advice, fadvise};
 use rustix::param::page_size;
 
 use super::allowance;
-use crate::file::filling::{begin_write_back, finish_write_back};
+use crate::file::system;
+use crate::file::write_back::{begin_write_back, finish_write_back};
 
 /// Bytes of a window: longer than the longest piece of memory that the system drops only as a
 /// whole.
@@ -293,7 +293,7 @@ impl Windows {
                 }
                 for range in &drops {
                     let len = std::num::NonZeroU64::new(range.end - range.start);
-                    let _ = fadvise(fd, range.start, len, Advice::DontNeed);
+                    let _ = system::drop_pages(fd, range.start, len);
                 }
                 let cached = || Some(pages::count(fd, start, WINDOW).ok()?.cached);
                 let kept = if drops.is_empty() { None } else { cached() };
@@ -508,6 +508,8 @@ fn before(fd: BorrowedFd<'_>, number: u64) -> Before {
 mod tests {
     use std::io::Read;
     use std::os::fd::AsFd;
+
+    use rustix::fs::{Advice, fadvise};
 
     use super::*;
 

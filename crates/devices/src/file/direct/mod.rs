@@ -22,11 +22,10 @@ use device::{
     Simple, Slice, ZeroFlags, below, copy_overlap,
 };
 use runtime::{Context, Gate, promise, to_usize};
-use rustix::fs::{AtFlags, StatxFlags, statx};
 
-use super::File;
 use super::cache::windows::Windows;
 use super::cache::{ALIGN, BULK, ahead_of, open_direct};
+use super::{File, system};
 use queue::{Bytes, Queue, Transfer};
 
 /// Longer blocks are not believed.
@@ -116,8 +115,7 @@ fn probe(fd: &OwnedFd) -> io::Result<()> {
 /// The alignment of offsets and lengths; [`ALIGN`] also where less would be enough.
 fn block_of(fd: &OwnedFd) -> u64 {
     let least = ALIGN as u64;
-    let asked = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-    let told = asked.map_or(0, |stat| u64::from(stat.stx_dio_offset_align));
+    let told = system::direct_alignment(fd.as_fd());
     if told.is_power_of_two() && told <= LONGEST_BLOCK { told.max(least) } else { least }
 }
 

@@ -11,10 +11,10 @@ use std::os::fd::BorrowedFd;
 
 use device::is_zero;
 use runtime::RangeSet;
-use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::fiemap;
+use crate::file::system::{seek_data, seek_hole};
 use crate::file::transfer;
 use runtime::to_usize;
 
@@ -42,7 +42,7 @@ pub(crate) fn lacking(
             let there = extents.into_iter().filter(|e| what == LackKind::Holes || !e.unwritten);
             (there.map(|e| e.range).collect(), true)
         }
-        Err(e) if is_without(&e) => (all_data(fd, window.clone())?, false),
+        Err(e) if fiemap::is_without(&e) => (all_data(fd, window.clone())?, false),
         Err(e) => return Err(e),
     };
     let mut lacking = RangeSet::default();
@@ -50,11 +50,6 @@ pub(crate) fn lacking(
         leave_out_data(fd, gap, &mut lacking)?;
     }
     Ok((lacking, is_exact))
-}
-
-fn is_without(e: &io::Error) -> bool {
-    let codes = [libc::EOPNOTSUPP, libc::ENOTTY, libc::ENOSYS, libc::EINVAL, libc::EBADR];
-    e.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 /// What SEEK_DATA calls data.
@@ -71,13 +66,13 @@ fn all_data(fd: BorrowedFd<'_>, window: Range<u64>) -> io::Result<RangeSet> {
 
 /// The first range of `range` that SEEK_DATA calls data.
 fn data(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-    let start = match seek(fd, SeekFrom::Data(range.start)) {
+    let start = match seek_data(fd, range.start) {
         Ok(start) if start < range.end => start.max(range.start),
         Ok(_) | Err(Errno::NXIO) => return Ok(None),
         Err(Errno::INVAL) => return Ok(Some(range)),
         Err(e) => return Err(e.into()),
     };
-    match seek(fd, SeekFrom::Hole(start)) {
+    match seek_hole(fd, start) {
         Ok(end) if end > start => Ok(Some(start..end.min(range.end))),
         Ok(_) | Err(Errno::NXIO) => Ok(Some(start..range.end)),
         Err(e) => Err(e.into()),

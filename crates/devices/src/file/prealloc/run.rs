@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use device::{Error, ErrorKind, Fault, Params, Result, is_zero};
 use runtime::RangeSet;
-use rustix::fs::{FallocateFlags, FileType, fallocate, fdatasync, fstat, ftruncate};
+use rustix::fs::{FileType, fstat, ftruncate};
 use rustix::io::Errno;
 
 use super::lacking::{LackKind, lacking};
@@ -15,7 +15,7 @@ use super::{PacedRun, Written};
 use crate::file::descriptor;
 use crate::file::open::{self, WritableFile};
 use crate::file::zero::Grain;
-use crate::file::{block, filling, transfer};
+use crate::file::{block, filling, system, transfer};
 use crate::preallocation::{Allocation, Preallocated, Preallocation, PreallocationWatch};
 use crate::{Made, OpenOptions};
 use runtime::to_usize;
@@ -164,8 +164,7 @@ impl Work<'_> {
         while at < range.end {
             let len = (range.end - at).min(ALLOCATED);
             let allocated = self.watch.check().and_then(|()| {
-                let asked =
-                    transfer::retry(|| fallocate(self.fd(), FallocateFlags::KEEP_SIZE, at, len));
+                let asked = transfer::retry(|| system::allocate(self.fd(), at, len));
                 match asked {
                     Ok(()) => Ok(()),
                     // Writing will allocate it.
@@ -275,7 +274,8 @@ impl Work<'_> {
     }
 
     fn make_durable(&self) -> Result<()> {
-        let synced = transfer::retry(|| fdatasync(&self.fd)).map_err(|e| Error::os("flush", e));
+        let synced =
+            transfer::retry(|| system::make_durable(&self.fd)).map_err(|e| Error::os("flush", e));
         synced?;
         filling::ask_by_closing(self.fd()).map_err(|e| Error::os("close", e))
     }
@@ -320,12 +320,8 @@ impl Work<'_> {
             transfer::read_exact(self.fd(), bytes, window.start)
                 .map_err(|e| Error::os(format!("read {n} bytes"), e).at(window.start))?;
             // Blocks that were read are not read again.
-            let _ = rustix::fs::fadvise(
-                &self.fd,
-                window.start,
-                std::num::NonZeroU64::new(n as u64),
-                rustix::fs::Advice::DontNeed,
-            );
+            let read = std::num::NonZeroU64::new(n as u64);
+            let _ = system::drop_pages(self.fd(), window.start, read);
             let runs = zero_runs(bytes, window.start);
             self.watch.kept(n as u64 - runs.len());
             for run in runs.iter() {

@@ -6,14 +6,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use device::Buffer;
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::OFlags;
 use rustix::io::{Errno, Result, pwrite, pwritev};
 
-use crate::file::{block, zero};
+use crate::file::{block, system, zero};
 use runtime::to_usize;
 
-/// Linux 6.17. The fallocate(2) of older kernels refuses it.
-const FALLOC_FL_WRITE_ZEROES: u32 = 0x80;
 /// Bytes of zeroes in memory; they are written from there over and over.
 const ZEROES: usize = 2 << 20;
 /// Times that they are written in one call.
@@ -43,7 +41,7 @@ pub(crate) struct Kernel<'a> {
 
 impl System for Kernel<'_> {
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        fallocate(self.fd, FallocateFlags::from_bits_retain(FALLOC_FL_WRITE_ZEROES), offset, len)
+        system::write_zeroes(self.fd, offset, len)
     }
 
     fn zero_out(&self, offset: u64, len: u64) -> Result<()> {
@@ -77,7 +75,7 @@ impl System for Kernel<'_> {
 /// An opening of its own: the flag belongs to the opening, and others read and write through the
 /// cache.
 fn open_directly(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
-    programs::names::reopen(fd, OFlags::WRONLY | OFlags::DIRECT).ok()
+    system::open_direct(fd, OFlags::WRONLY).ok()
 }
 
 fn zeroes() -> &'static [u8] {

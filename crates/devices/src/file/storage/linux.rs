@@ -1,17 +1,12 @@
-//! Which bytes of which files and disks a file or block device is: a partition is a part of its
-//! disk, a loop device a part of its file, which may be a disk again; and whether no other node
-//! leads to them.
+//! Linux: from /sys, from the type of the file system, and from loop devices.
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use device::Params;
-
-use super::block;
-use super::descriptor::path_of;
-use crate::storage::{Node, Storage, StoredRange};
+use crate::file::block;
+use crate::storage::{Node, StoredRange};
 
 /// Most devices upon devices to follow.
 const DEEPEST: usize = 16;
@@ -26,25 +21,8 @@ const HARDWARE: [&str; 4] = ["pci", "platform", "vbd-", "pseudo_"];
 /// Channel, SCSI and USB in software.
 const REMOTE: [&str; 5] = ["session", "rport-", "tcm_loop", "dummy_hcd", "vhci_hcd"];
 
-/// What the parameters of `file` name.
-pub(crate) fn storage(params: &Params) -> Storage {
-    let Ok(path) = path_of(params) else { return Storage::Unknown };
-    let path = if path.as_os_str() == "-" { PathBuf::from("/dev/stdout") } else { path };
-    // If it cannot be examined, opening it will fail with the reason.
-    fs::metadata(&path).map_or(Storage::Unknown, |found| {
-        let kind = found.file_type();
-        // Bytes in a pipe are stored nowhere.
-        let is_disk = kind.is_file() || kind.is_block_device() || kind.is_dir();
-        if is_disk { Storage::Spans(spans(&path, &found)) } else { Storage::Own }
-    })
-}
-
-/// The ranges through which its bytes can be reached, itself first.
-fn spans(path: &Path, found: &fs::Metadata) -> Vec<StoredRange> {
-    if !found.file_type().is_block_device() {
-        let node = Node::File(found.dev(), found.ino());
-        return vec![StoredRange { node, start: 0, end: u64::MAX, alone: is_local(path) }];
-    }
+/// The ranges through which the bytes of a block device can be reached, itself first.
+pub(super) fn of_disk(path: &Path, found: &fs::Metadata) -> Vec<StoredRange> {
     let (node, alone) = (Node::Disk(found.rdev()), is_known(found.rdev()));
     let mut spans = vec![StoredRange { node, start: 0, end: u64::MAX, alone }];
     let mut path = Some(path.to_owned());
@@ -97,7 +75,7 @@ fn part_of_file(path: &Path) -> Option<StoredRange> {
 }
 
 /// Whether a file lies in a file system of this kernel in which no other inode has its bytes.
-fn is_local(path: &Path) -> bool {
+pub(super) fn is_local(path: &Path) -> bool {
     let found = fs::metadata(path).is_ok_and(|found| found.file_type().is_file());
     let kind = rustix::fs::statfs(path).ok().and_then(|fs| u64::try_from(fs.f_type).ok());
     found && kind.is_some_and(|kind| LOCAL.contains(&kind))

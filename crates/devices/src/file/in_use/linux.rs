@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use device::{Params, text};
 
-use super::block;
-use super::descriptor::path_of;
+use crate::file::block;
+use crate::file::descriptor::path_of;
 use crate::inspection::{Fact, Facts};
 
 /// What uses the block device that the parameters of `file` name, or a part of it, or the disk that

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use device::{BlockSizes, Granules};
 use rustix::fs::{FileType, ioctl_blksszget};
 
+use super::Geometry;
+
 // <linux/fs.h>: _IO(0x12, n).
 const BLKROGET: libc::Ioctl = 0x125e;
 const BLKRRPART: libc::Ioctl = 0x125f;
@@ -41,18 +43,10 @@ pub(crate) struct LoopStatus {
     pub(crate) limit: u64,
 }
 
-/// The facts of a block device.
-#[derive(Clone, Debug)]
-pub(crate) struct Geometry {
-    /// Zeroing and discarding are done in multiples of this many bytes.
-    pub(crate) sector: u64,
-    pub(crate) blocks: BlockSizes,
-    pub(crate) granules: Granules,
-    /// As the kernel shows it.
-    pub(crate) serial: Option<String>,
-    pub(crate) rotational: bool,
-    /// See `device::Info::room`.
-    pub(crate) room: u64,
+/// Whether block devices can be disks here.
+#[inline]
+pub(crate) fn allowed() -> device::Result<()> {
+    Ok(())
 }
 
 /// Asks the device. Missing answers have the usual value.

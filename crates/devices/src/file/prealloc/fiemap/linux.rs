@@ -8,6 +8,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::Mapped;
+
 /// `_IOWR('f', 11, struct fiemap)`, whose head has 32 bytes.
 const FS_IOC_FIEMAP: libc::Ioctl = libc::_IOWR::<[u8; 32]>(0x66, 11);
 /// Data in the page cache gets its blocks first.
@@ -41,14 +43,6 @@ struct Question {
     extents: [Found; AT_ONCE],
 }
 
-/// A range of a file with blocks.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Mapped {
-    pub(crate) range: Range<u64>,
-    /// It was never written, and reads as zeroes.
-    pub(crate) unwritten: bool,
-}
-
 /// The extents that touch `range`, upwards; between them are holes. Data in the page cache gets its
 /// blocks first.
 pub(crate) fn extents(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<Mapped>> {
@@ -72,6 +66,12 @@ pub(crate) fn extents(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<Vec<M
         }
     }
     Ok(found)
+}
+
+/// Whether an error says that there is no map.
+pub(crate) fn is_without(e: &io::Error) -> bool {
+    let codes = [libc::EOPNOTSUPP, libc::ENOTTY, libc::ENOSYS, libc::EINVAL, libc::EBADR];
+    e.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 fn ask(fd: BorrowedFd<'_>, range: Range<u64>, flags: u32) -> io::Result<Box<Question>> {

@@ -19,7 +19,7 @@ use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types::Fd};
 use runtime::Mutex;
 
-use super::queue::{Bytes, Next, Transfer};
+use super::super::queue::{Bytes, Next, Transfer};
 
 /// Transfers that the system has at a time.
 const DEPTH: usize = 64;
@@ -31,7 +31,7 @@ const GETEVENTS: u32 = 1;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The ring; dropped, it continues until all transfers have ended.
-pub(super) struct Ring(Arc<Shared>);
+pub(in super::super) struct Ring(Arc<Shared>);
 
 struct Shared {
     ring: IoUring,
@@ -71,7 +71,7 @@ fn is_passing(e: &io::Error) -> bool {
 impl Ring {
     /// # Errors
     /// io_uring is forbidden here, or missing; or there is no thread to be had.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(in super::super) fn new() -> io::Result<Self> {
         let entries = u32::try_from(DEPTH * 2).unwrap_or(128);
         let ring = IoUring::builder().setup_r_disabled().build(entries)?;
         let calls = [opcode::Read::CODE, opcode::Write::CODE, opcode::Nop::CODE];
@@ -90,7 +90,7 @@ impl Ring {
     }
 
     /// Starts a transfer. Never waits for the disk.
-    pub(super) fn start(&self, transfer: Transfer) {
+    pub(in super::super) fn start(&self, transfer: Transfer) {
         let mut ended = Ended::new();
         {
             let mut state = self.0.state.lock();

@@ -3,19 +3,26 @@
 //!
 //! Both are attempts. If they fail, reading and writing follow, which report errors, and a useless
 //! attempt is not repeated.
-//!
-//! Uses `unsafe` for one ioctl, FICLONERANGE, which rustix does not have. It is worth it: it
-//! copies any length in the time of one call.
-#![expect(unsafe_code, reason = "see above")]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod other;
+
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use device::Place;
+use programs::names::numbers_of;
 use runtime::to_usize;
 use rustix::fs::fstat;
 use rustix::io::Errno;
+
+#[cfg(target_os = "linux")]
+use linux::{clone_range, copy_range};
+#[cfg(not(target_os = "linux"))]
+use other::{clone_range, copy_range};
 
 /// The kernel copies at most so much at a time, so that a copy can be stopped.
 const KERNEL_COPY: u64 = 16 << 20;
@@ -41,12 +48,16 @@ impl Own {
     fn of(fd: BorrowedFd<'_>) -> Option<Self> {
         let stat = fstat(fd).ok()?;
         let block = u64::try_from(stat.st_blksize).ok().filter(|b| b.is_power_of_two())?;
-        Some(Self { device: stat.st_dev, inode: stat.st_ino, block })
+        let (device, inode) = numbers_of(&stat);
+        Some(Self { device, inode, block })
     }
 
     /// Whether the two files may share blocks.
     fn may_share(self, from: &Place) -> bool {
-        fstat(from.fd()).is_ok_and(|a| a.st_dev == self.device && a.st_ino != self.inode)
+        fstat(from.fd()).is_ok_and(|stat| {
+            let (device, inode) = numbers_of(&stat);
+            device == self.device && inode != self.inode
+        })
     }
 }
 
@@ -85,11 +96,7 @@ impl Taking {
         if self.cannot_copy.load(Relaxed) {
             return 0;
         }
-        let (mut at, mut into) = (from.offset(), offset);
-        let most = to_usize(len.min(KERNEL_COPY));
-        let copied =
-            rustix::fs::copy_file_range(from.fd(), Some(&mut at), fd, Some(&mut into), most);
-        match copied {
+        match copy_range(from, fd, offset, to_usize(len.min(KERNEL_COPY))) {
             Ok(n) if n > 0 => n as u64,
             // 0 means the end of the source, or no support in the kernel; reading shows which.
             _ => {
@@ -104,22 +111,4 @@ impl Taking {
 fn reaches_end(from: &Place, len: u64) -> bool {
     let size = fstat(from.fd()).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
     size.is_some_and(|size| size.checked_sub(from.offset()) == Some(len))
-}
-
-fn clone_range(from: &Place, to: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
-    let from_fd: BorrowedFd<'_> = from.fd();
-    let range = libc::file_clone_range {
-        src_fd: i64::from(from_fd.as_raw_fd()),
-        src_offset: from.offset(),
-        src_length: len,
-        dest_offset: offset,
-    };
-    // SAFETY: FICLONERANGE reads one `file_clone_range` through the pointer, which is valid for
-    // the call, and both descriptors are borrowed for longer than it takes.
-    let answer = unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &range) };
-    if answer == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
