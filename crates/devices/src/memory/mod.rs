@@ -6,6 +6,7 @@
 //! rather keep it allocated: memory is not reserved, so there is nothing to keep, and one request
 //! of many terabytes must not be able to fill the machine.
 
+mod backing;
 mod pages;
 mod present;
 
@@ -15,9 +16,6 @@ use std::sync::Arc;
 use device::{
     Abilities, Blocking, Error, Extent, ExtentKind, Info, Now, Param, Params, Result, Window,
     ZeroFlags, param,
-};
-use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
 
 use crate::OpenOptions;
@@ -58,17 +56,10 @@ impl Memory {
     /// # Errors
     /// The system gives no memory, or no descriptor.
     pub(crate) fn new(name: String, size: u64, write: bool) -> Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let made = memfd_create("diskferry-memory", flags)
-            .map_err(|e| Error::os("make a file in memory", e).on(&name))?;
-        ftruncate(&made, size)
-            .map_err(|e| Error::os(format!("make {size} bytes in memory"), e).on(&name))?;
-        // Others of the same user can open it through /proc. They can neither shorten it nor seal
-        // it against us.
-        fcntl_add_seals(&made, SealFlags::SHRINK | SealFlags::SEAL)
-            .map_err(|e| Error::os("seal a file in memory", e).on(&name))?;
-        let present = if write { Present::of(&made, size) } else { None };
-        let (file, map) = (Arc::new(made), Map::in_memory());
+        let made = backing::make(size).map_err(|e| e.on(&name))?;
+        let mapped = write && backing::CAN_BE_MAPPED;
+        let present = if mapped { Present::of(&made, size) } else { None };
+        let (file, map) = (Arc::new(made), backing::map());
         let place = map.place(&file, 0);
         let info = Info {
             abilities: Abilities { extents: true, ..Abilities::all(write) },
@@ -110,9 +101,9 @@ impl Memory {
             return Ok(());
         }
         let _in_flight = self.long.begin(len);
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let done = in_pieces(self.file.as_fd(), offset, len, |at, n| {
-            transfer::retry(|| fallocate(&self.file, mode, at, n))?;
+        let file = self.file.as_fd();
+        let done = in_pieces(file, offset, len, |at, n| {
+            transfer::retry(|| backing::free(file, at, n))?;
             Ok(true)
         });
         self.map.forget(offset, len);
@@ -202,6 +193,7 @@ impl Blocking for Memory {
 mod tests {
     use device::Simple;
     use runtime::WorkPool;
+    use rustix::fs::{SealFlags, fcntl_add_seals};
 
     use super::*;
 
