@@ -17,12 +17,19 @@ fn crates() -> BTreeSet<String> {
     found.map(|entry| entry.file_name().into_string().unwrap()).collect()
 }
 
+/// Where a manifest has the dependencies of a crate, but for those of its tests.
+const SECTIONS: [&str; 2] =
+    ["[dependencies]", "[target.'cfg(target_os = \"linux\")'.dependencies]"];
+
 /// The crates of this workspace among the dependencies of `name`, without those of its tests.
 fn dependencies(name: &str) -> BTreeSet<String> {
     let path = root().join("crates").join(name).join("Cargo.toml");
     let manifest = fs::read_to_string(path).unwrap();
-    let mut lines = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
-    let lines = lines.by_ref().take_while(|line| !line.starts_with('['));
+    let section = |name| {
+        let lines = manifest.lines().skip_while(move |line| *line != name).skip(1);
+        lines.take_while(|line| !line.starts_with('['))
+    };
+    let lines = SECTIONS.into_iter().flat_map(section);
     let keys = lines.filter_map(|line| line.split(['.', ' ', '=']).next()).map(str::to_owned);
     keys.filter(|key| crates().contains(key)).collect()
 }

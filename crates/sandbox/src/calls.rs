@@ -9,7 +9,7 @@ use seccompiler::{
     TargetArch, apply_filter_all_threads,
 };
 
-use crate::{ConfinementError, parts};
+use crate::{ConfinementError, Sockets, parts};
 
 /// Calls that start programs, or reach other processes, the kernel, the whole system or what
 /// landlock leaves free of files. io_uring would run other calls where no filter sees them.
@@ -174,17 +174,6 @@ const PACKETS: u64 = 10;
 
 /// musl's resolver binds its sockets.
 const RESOLVER_BINDS: bool = cfg!(target_env = "musl");
-
-/// What a process does with sockets once all is open.
-#[derive(Clone, Debug, Default)]
-pub struct Sockets {
-    /// Where it connects to.
-    pub connects: Vec<Endpoint>,
-    /// Whether it accepts connections, at sockets that are open.
-    pub accepts: bool,
-    /// Whether it makes sockets of its own in private directories.
-    pub listens: bool,
-}
 
 impl Sockets {
     /// The families of sockets that are made.

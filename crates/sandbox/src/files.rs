@@ -10,8 +10,8 @@ use landlock::{
     PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::ConfinementError;
 use crate::mounts::Mounts;
+use crate::{ConfinementError, FileConfinement};
 
 /// The newest rules known here. Older kernels enforce those that they know.
 const RULES: ABI = ABI::V6;
@@ -47,17 +47,6 @@ const NETWORK: &[&str] = &[
     "/etc/ssl/ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
 ];
-
-/// The result.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FileConfinement {
-    /// All rules are enforced.
-    Confined,
-    /// The kernel does not know all of them; or, for a file, only its whole mount could be allowed.
-    Partly,
-    /// The kernel knows none, or landlock is not permitted.
-    Free,
-}
 
 /// Restricts this thread, and threads that it starts from now on, to `reach`.
 ///

@@ -8,15 +8,52 @@
 //!
 //! Open files stay open. This crate opens no disk and ends no process: a forbidden call fails.
 
+#[cfg(target_os = "linux")]
 mod calls;
+#[cfg(target_os = "linux")]
 mod files;
+#[cfg(target_os = "linux")]
 mod mounts;
+#[cfg(not(target_os = "linux"))]
+mod other;
+#[cfg(target_os = "linux")]
 mod parts;
 
-pub use calls::{Sockets, confine as confine_calls};
-pub use files::{FileConfinement, confine as confine_files};
+#[cfg(target_os = "linux")]
+pub use calls::confine as confine_calls;
+#[cfg(target_os = "linux")]
+pub use files::confine as confine_files;
+#[cfg(not(target_os = "linux"))]
+pub use other::{confine_calls, confine_files};
 
 use std::fmt;
+
+use device::Endpoint;
+
+/// Whether there is a sandbox on this system.
+pub const EXISTS: bool = cfg!(target_os = "linux");
+
+/// What a process does with sockets once all is open.
+#[derive(Clone, Debug, Default)]
+pub struct Sockets {
+    /// Where it connects to.
+    pub connects: Vec<Endpoint>,
+    /// Whether it accepts connections, at sockets that are open.
+    pub accepts: bool,
+    /// Whether it makes sockets of its own in private directories.
+    pub listens: bool,
+}
+
+/// What became of files.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FileConfinement {
+    /// All rules are enforced.
+    Confined,
+    /// The kernel does not know all of them; or, for a file, only its whole mount could be allowed.
+    Partly,
+    /// The kernel knows none, or landlock is not permitted.
+    Free,
+}
 
 /// Why a process could not be confined.
 #[derive(Debug)]
