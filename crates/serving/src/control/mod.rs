@@ -11,6 +11,7 @@
 mod bitmap;
 mod flow;
 mod hot;
+mod received;
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -23,7 +24,7 @@ use device::{Error, ErrorKind, Fault, Peer, Result};
 use net::{Listener, SocketRights, Stream, Until};
 use runtime::RwLock;
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
 use serde_json::{Value, json};
 
 use crate::attending::attend;
@@ -250,12 +251,14 @@ fn receive(
 ) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let got = recvmsg(stream, &mut [IoSliceMut::new(piece)], &mut control, flags)?;
+    let got = recvmsg(stream, &mut [IoSliceMut::new(piece)], &mut control, received::FLAGS)?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(files) = message {
             *file = files.last().or(file.take());
         }
+    }
+    if let Some(file) = &*file {
+        received::keep_to_us(file)?;
     }
     Ok(got.bytes)
 }
