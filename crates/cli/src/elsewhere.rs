@@ -60,8 +60,16 @@ const OPTIONS: &[(&str, &[&str], &str)] = &[
     ("copy", &["-n", "--no-create"], "leave it out: an existing target is overwritten"),
 ];
 
+/// Verbs that the table has on Linux alone.
+const ON_LINUX: &[&str] = &["serve", "attach", "detach", "attached", "cache"];
+
 /// The failure for a first word that is a verb elsewhere.
 pub(crate) fn verb(word: &str) -> Option<Failure> {
+    if !cfg!(target_os = "linux") && ON_LINUX.contains(&word) {
+        return Some(Failure::usage(format!(
+            "there is no verb '{word}' on this system: it needs Linux"
+        )));
+    }
     let (_, cure) = VERBS.iter().find(|(words, _)| words.contains(&word))?;
     let what = format!("there is no verb '{word}': {cure} (see `diskferry --help`)");
     Some(Failure::usage(what))

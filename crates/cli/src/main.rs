@@ -2,14 +2,22 @@
 //!
 //! One file a verb, and one table that names them; help, man pages and completions come from it.
 //! Exit status: 0 success, 1 failure, 2 wrong usage; a verb that has more says so in its help.
+//!
+//! On systems that are not Linux the verbs that serve, and what only they use, are left out.
+#![cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, unused_imports, reason = "what only the verbs use that are left out")
+)]
 
 mod amend;
 mod archive;
 mod arguments;
+#[cfg(target_os = "linux")]
 mod attached;
 mod bench;
 mod bitmap;
 mod bracket;
+#[cfg(target_os = "linux")]
 mod cache;
 mod check;
 mod colors;
@@ -23,6 +31,7 @@ mod create;
 mod ctl;
 mod dd;
 mod describe;
+#[cfg(target_os = "linux")]
 mod detach;
 mod digest;
 mod elsewhere;
@@ -51,6 +60,7 @@ mod range;
 mod rebase;
 mod resize;
 mod sandbox;
+#[cfg(target_os = "linux")]
 mod serve;
 mod shell;
 mod signals;

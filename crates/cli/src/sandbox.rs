@@ -12,7 +12,7 @@ use device::Reach;
 use sandbox::{FileConfinement, Sockets};
 
 use crate::arguments::value;
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -43,6 +43,10 @@ pub(crate) struct Sandbox {
 const FOREIGN: &str = "a plugin that runs in this process may need anything, so there is no \
                        sandbox; with isolate=true it runs in a separate process";
 
+/// Not on Linux.
+const ABSENT: &str =
+    "there is no sandbox on this system: what reads an image may do all that its user may";
+
 /// `--sandbox`.
 pub(crate) fn argument() -> Arg {
     value(
@@ -72,6 +76,15 @@ impl Sandbox {
         let free = Self { wish, sockets, files, is_off: true, why: None };
         if wish == Wish::Off {
             return Ok(free);
+        }
+        if !sandbox::EXISTS {
+            return match wish {
+                Wish::Require => Err(Failure::new(format!("--sandbox=require: {ABSENT}"))),
+                Wish::Auto | Wish::Off => {
+                    say(&format!("{ABSENT}; --sandbox=off leaves this line out"));
+                    Ok(Self { why: Some(ABSENT), ..free })
+                }
+            };
         }
         if reach.anything {
             return match wish {

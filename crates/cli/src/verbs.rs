@@ -14,13 +14,16 @@ use crate::misread::{reason, unknown_option, what_is_wrong};
 use crate::page::wrap;
 use crate::verb::Verb;
 use crate::{
-    amend, attached, bench, bitmap, bracket, cache, check, commit, compare, completions, convert,
-    copy, create, ctl, dd, detach, digest, elsewhere, fleet, help, info, inspect, list, man, map,
-    measure, output, prealloc, rebase, resize, serve, shell, snapshot, top, trim, verify, zero,
+    amend, bench, bitmap, bracket, check, commit, compare, completions, convert, copy, create, ctl,
+    dd, digest, elsewhere, fleet, help, info, inspect, list, man, map, measure, output, prealloc,
+    rebase, resize, shell, snapshot, top, trim, verify, zero,
 };
+#[cfg(target_os = "linux")]
+use crate::{attached, cache, detach, serve};
 
 /// All verbs, in the order in which help shows them.
 pub(crate) static VERBS: &[Verb] = &[
+    #[cfg(target_os = "linux")]
     serve::VERB,
     copy::VERB,
     convert::VERB,
@@ -34,8 +37,11 @@ pub(crate) static VERBS: &[Verb] = &[
     list::VERB,
     ctl::VERB,
     top::VERB,
+    #[cfg(target_os = "linux")]
     serve::ATTACH,
+    #[cfg(target_os = "linux")]
     detach::VERB,
+    #[cfg(target_os = "linux")]
     attached::VERB,
     map::VERB,
     compare::VERB,
@@ -50,6 +56,7 @@ pub(crate) static VERBS: &[Verb] = &[
     prealloc::VERB,
     zero::VERB,
     trim::VERB,
+    #[cfg(target_os = "linux")]
     cache::VERB,
     fleet::PLAN,
     fleet::RUN,

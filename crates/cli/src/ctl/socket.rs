@@ -13,6 +13,13 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
+/// A server that has gone is an error and no signal; where there is no flag for that, the signal is
+/// ignored, as in every program in Rust.
+#[cfg(target_os = "linux")]
+const SENT: SendFlags = SendFlags::NOSIGNAL;
+#[cfg(not(target_os = "linux"))]
+const SENT: SendFlags = SendFlags::empty();
+
 /// How long the server may take.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of a reply, at most.
@@ -59,7 +66,7 @@ fn send(stream: &mut UnixStream, bytes: &[u8], file: Option<&OwnedFd>) -> std::i
     let mut control = SendAncillaryBuffer::new(&mut space);
     let files = [file.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&files));
-    let sent = sendmsg(&*stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = sendmsg(&*stream, &[IoSlice::new(bytes)], &mut control, SENT)?;
     stream.write_all(bytes.get(sent..).unwrap_or_default())
 }
 
