@@ -139,7 +139,7 @@ pub struct Info {
     /// What its server says of this state of its bytes: an ETag, or the date of the last change.
     /// Another one is another disk.
     pub version: Option<Arc<str>>,
-    /// Size in bytes, at most 2^63-1.
+    /// Size in bytes, at most 2^63-1, when it was opened: see [`Device::size_now`].
     pub size: u64,
     /// How it likes to be used.
     pub blocks: BlockSizes,
@@ -314,6 +314,13 @@ pub trait Device: Send + Sync {
     /// is beyond the size. Constant.
     fn grows(&self) -> bool {
         false
+    }
+
+    /// Its size in bytes by now, where others may give it another one while it is open, as they may
+    /// a volume: it takes ranges up to there, whatever [`Info::size`] says. `None`: that is its
+    /// size. A system call or two.
+    fn size_now(&self) -> Option<u64> {
+        None
     }
 
     /// Finishes a disk that was filled from end to end, after the last byte and before a flush, if

@@ -64,6 +64,18 @@ impl Model {
         self.state.lock().bytes.clone()
     }
 
+    /// Gives it another size, as others may do with a volume. What is new is a hole.
+    pub fn give(&self, size: usize) {
+        let mut state = self.state.lock();
+        state.bytes.resize(size, 0);
+        state.allocated.resize(size, false);
+        state.changed.resize(size, false);
+    }
+
+    fn size(&self) -> u64 {
+        self.state.lock().bytes.len() as u64
+    }
+
     /// How many times it was made durable.
     #[must_use]
     pub fn flushes(&self) -> u64 {
@@ -79,9 +91,9 @@ impl Model {
     fn range(&self, offset: u64, len: u64) -> std::ops::Range<usize> {
         let min = u64::from(self.info.blocks.minimum);
         assert!(offset.is_multiple_of(min), "offset {offset} is not aligned to {min}");
-        let end = offset + len;
-        assert!(len.is_multiple_of(min) || end == self.info.size, "length {len} is not aligned");
-        assert!(end <= self.info.size, "{offset}+{len} is outside");
+        let (end, size) = (offset + len, self.size());
+        assert!(len.is_multiple_of(min) || end == size, "length {len} is not aligned");
+        assert!(end <= size, "{offset}+{len} is outside");
         to_usize(offset)..to_usize(end)
     }
 }
@@ -89,6 +101,10 @@ impl Model {
 impl Blocking for Model {
     fn info(&self) -> &Info {
         &self.info
+    }
+
+    fn size_now(&self) -> Option<u64> {
+        Some(self.size())
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -409,3 +409,22 @@ fn nothing_is_begun_for_a_client_that_has_gone_whatever_the_edge_makes_of_it() {
     // What was given up blocks no other request.
     edge.write(&[1; 3], 9000, false).unwrap();
 }
+
+#[test]
+fn ranges_are_inside_of_the_size_that_was_looked_at_last_for_all_who_have_the_edge() {
+    let (model, edge) = edge([true; 5], 512);
+    let other = edge.clone();
+    model.give(SIZE + 1000);
+    assert!(edge.write(&[1; 512], SIZE as u64, false).is_err(), "nobody has looked");
+    assert_eq!(edge.look(), SIZE as u64 + 512, "whole blocks");
+    other.write(&[7; 512], SIZE as u64, false).unwrap();
+    other.zero(SIZE as u64 - 512, 1024, ZeroFlags::default()).unwrap();
+    let mut extents = Vec::new();
+    other.resolve(0, SIZE as u64 + 512, 10, &mut extents).unwrap();
+    assert!(other.read(&mut [0; 512], SIZE as u64 + 1).is_err());
+    model.give(1024);
+    assert_eq!((edge.look(), other.size()), (1024, 1024));
+    assert!(other.read(&mut [0; 512], 1024).is_err());
+    other.read(&mut [0; 512], 512).unwrap();
+    assert_eq!(other.info().size, SIZE as u64);
+}

@@ -136,3 +136,42 @@ fn a_block_device_as_target_is_kept_as_it_is_and_must_be_large_enough() {
     let error = create(SIZE + 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
 }
+
+/// Another program gives a volume another size, here the loop device and what is behind it.
+#[test]
+fn a_block_device_and_a_file_that_grow_are_used_to_their_new_end() {
+    let _alone = scratch::alone();
+    let Some(disk) = Loop::new(SIZE, 512) else { return };
+    let backing = disk.scratch.path("backing");
+    let file = backing.to_str().unwrap().to_owned();
+    for (name, direct) in [(&disk.device, false), (&disk.device, true), (&file, false)] {
+        std::fs::File::options().write(true).open(&backing).unwrap().set_len(SIZE).unwrap();
+        let seen = || {
+            assert!(Command::new("losetup").args(["-c", &disk.device]).status().unwrap().success());
+        };
+        seen();
+        let text = format!("file:{name}?cache={}", if direct { "direct" } else { "default" });
+        let options = OpenOptions { write: true, lock: false, ..OpenOptions::default() };
+        let opened = devices::Named::of(&Name::parse(&text).unwrap()).unwrap();
+        let opened = opened.open(&options, &runtime::Context::default()).unwrap();
+        let edge = Edge::new(opened, WorkPool::new(1));
+        assert_eq!((edge.look(), edge.info().size), (SIZE, SIZE));
+        let longer = SIZE + (1 << 20);
+        std::fs::File::options().write(true).open(&backing).unwrap().set_len(longer).unwrap();
+        seen();
+        assert_eq!(edge.look(), longer, "{name}");
+        for offset in [SIZE - 100, SIZE + 4096, longer - 1000] {
+            edge.write(&[0xab; 1000], offset, true).unwrap();
+            let mut read = [0; 1000];
+            edge.read(&mut read, offset).unwrap();
+            assert_eq!(read, [0xab; 1000]);
+        }
+        assert!(edge.write(&[1; 1000], longer - 999, false).is_err());
+        edge.zero(SIZE - 4096, 4096 + (1 << 20), ZeroFlags::default()).unwrap();
+        let mut out = Vec::new();
+        edge.resolve(0, longer, 100, &mut out).unwrap();
+        let mut read = vec![1; 1 << 20];
+        edge.read(&mut read, SIZE).unwrap();
+        assert!(read.iter().all(|byte| *byte == 0));
+    }
+}

@@ -164,6 +164,16 @@ impl Negotiated {
     ///
     /// The refusal to reply. The payload (`request.payload` bytes) is still in the stream.
     pub fn check(&self, request: &Request) -> Result<(), Refusal> {
+        self.check_within(request, self.size)
+    }
+
+    /// The same of an export that has another size by now, in bytes: of which the client has heard
+    /// in other ways.
+    ///
+    /// # Errors
+    ///
+    /// As for [`check`](Self::check).
+    pub fn check_within(&self, request: &Request, size: u64) -> Result<(), Refusal> {
         if request.payload > self.max_payload().max(MAX_TOLERATED_PAYLOAD) {
             return Err(Refusal {
                 after: After::Disconnect,
@@ -190,7 +200,7 @@ impl Negotiated {
             }
             _ => {}
         }
-        self.check_range(command, request.offset, request.length)?;
+        self.check_range(size, command, request.offset, request.length)?;
         self.check_payload(command, request)
     }
 
@@ -249,8 +259,14 @@ impl Negotiated {
 
     /// The range must lie inside the export and keep to the minimum block size. The sum of offset
     /// and length is never formed: it may not fit.
-    fn check_range(&self, command: Command, offset: u64, length: u64) -> Result<(), Refusal> {
-        if offset > self.size || length > self.size - offset {
+    fn check_range(
+        &self,
+        size: u64,
+        command: Command,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Refusal> {
+        if offset > size || length > size - offset {
             let error = match command {
                 Command::Write | Command::WriteZeroes => ErrorCode::ENOSPC,
                 _ => ErrorCode::EINVAL,
@@ -260,7 +276,7 @@ impl Negotiated {
         let minimum = u64::from(self.blocks.minimum.max(1));
         if minimum > 1 {
             // The tail of an export whose size is no multiple must stay within reach.
-            let tail = length == self.size - offset;
+            let tail = length == size - offset;
             if !offset.is_multiple_of(minimum) || !(length.is_multiple_of(minimum) || tail) {
                 return Err(Refusal::invalid("range is not aligned to the minimum block size"));
             }
@@ -304,7 +320,7 @@ impl Negotiated {
         if length == 0 {
             return Err(Refusal::invalid("block status of an empty range"));
         }
-        self.check_range(Command::BlockStatus, request.offset, length)?;
+        self.check_range(self.size, Command::BlockStatus, request.offset, length)?;
         let mut contexts = Vec::new();
         while let Some(id) = reader.u32() {
             if contexts.contains(&id) || !self.contexts.iter().any(|(known, _)| *known == id) {

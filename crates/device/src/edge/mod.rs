@@ -9,6 +9,7 @@
 mod pieces;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use runtime::{Behalf, Gate, WorkPool, spawn_while_wanted, to_usize};
 
@@ -23,6 +24,8 @@ pub struct Edge(Arc<Inner>);
 
 struct Inner {
     device: Arc<dyn Device>,
+    /// In bytes, as far as it is known.
+    size: AtomicU64,
     pool: WorkPool,
     /// Writers of whole blocks pass together; a read-modify-write of part of a block is alone.
     gate: Arc<Gate>,
@@ -34,8 +37,7 @@ impl Edge {
     /// Puts an edge around `device`; long work continues in `pool`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, pool: WorkPool) -> Self {
-        let pool = pool.for_computing();
-        Self(Arc::new(Inner { device, pool, gate: Arc::default() }))
+        Self::over(device, pool.for_computing(), Arc::default())
     }
 
     /// An edge around another path to the same disk (one client's, say). The two exclude each other
@@ -43,7 +45,12 @@ impl Edge {
     #[must_use]
     pub fn beside(&self, device: Arc<dyn Device>) -> Self {
         let Inner { pool, gate, .. } = &*self.0;
-        Self(Arc::new(Inner { device, pool: pool.clone(), gate: gate.clone() }))
+        Self::over(device, pool.clone(), gate.clone())
+    }
+
+    fn over(device: Arc<dyn Device>, pool: WorkPool, gate: Arc<Gate>) -> Self {
+        let size = AtomicU64::new(device.info().size);
+        Self(Arc::new(Inner { device, size, pool, gate }))
     }
 
     /// The pool for work that may wait.
@@ -58,6 +65,22 @@ impl Edge {
         self.0.device.info()
     }
 
+    /// The size in bytes: when it was opened, or as it was when somebody [looked](Self::look) last.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.0.size.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether the disk has another size by now (see [`Device::size_now`]). From then on
+    /// ranges are inside of that, for all who have this edge. It may wait for the system.
+    pub fn look(&self) -> u64 {
+        if let Some(now) = self.0.device.size_now() {
+            let block = self.block();
+            self.0.size.store(now - now % block, Ordering::Relaxed);
+        }
+        self.size()
+    }
+
     /// The device itself.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
@@ -69,7 +92,7 @@ impl Edge {
     /// # Errors
     /// `OutOfBounds`.
     pub fn check(&self, what: &str, offset: u64, len: u64) -> Result<()> {
-        let size = self.info().size;
+        let size = self.size();
         if offset <= size && len <= size - offset {
             return Ok(());
         }
@@ -277,7 +300,7 @@ impl Edge {
     /// Whether a range is of whole blocks; a block that ends with the device is whole.
     fn is_whole(&self, offset: u64, len: u64) -> bool {
         let min = self.block();
-        let to_the_end = offset + len == self.info().size;
+        let to_the_end = offset + len == self.size();
         offset.is_multiple_of(min) && (len.is_multiple_of(min) || to_the_end)
     }
 
@@ -285,7 +308,7 @@ impl Edge {
     fn whole_blocks(&self, offset: u64, len: u64) -> (u64, u64) {
         let (min, end) = (self.block(), offset + len);
         let start = offset.next_multiple_of(min).min(end);
-        let stop = if end == self.info().size { end } else { end - end % min };
+        let stop = if end == self.size() { end } else { end - end % min };
         (start, stop.saturating_sub(start))
     }
 
@@ -293,7 +316,7 @@ impl Edge {
     fn widen(&self, offset: u64, len: u64) -> (u64, usize) {
         let min = self.block();
         let start = offset - offset % min;
-        let end = (offset + len).next_multiple_of(min).min(self.info().size);
+        let end = (offset + len).next_multiple_of(min).min(self.size());
         (start, to_usize(end - start))
     }
 

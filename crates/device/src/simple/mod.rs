@@ -178,6 +178,11 @@ pub trait Blocking: Send + Sync + 'static {
         false
     }
 
+    /// See [`Device::size_now`].
+    fn size_now(&self) -> Option<u64> {
+        None
+    }
+
     /// See [`Device::finish`].
     fn finish(&self) -> Result<()> {
         Ok(())
@@ -336,6 +341,10 @@ impl<B: Blocking> Device for Simple<B> {
 
     fn grows(&self) -> bool {
         self.disk.grows()
+    }
+
+    fn size_now(&self) -> Option<u64> {
+        self.disk.size_now()
     }
 
     fn finish(&self) -> Result<()> {

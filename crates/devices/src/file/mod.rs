@@ -155,7 +155,8 @@ impl File {
         let now = u64::try_from(rustix::fs::fstat(self.fd())?.st_size).unwrap_or(0);
         if now >= self.info.size {
             self.shortened.store(false, Ordering::Relaxed);
-        } else if len > now.saturating_sub(offset) {
+        }
+        if len > now.saturating_sub(offset) {
             let text = "the file ends before this; it is shorter than when it was opened";
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
@@ -330,6 +331,14 @@ impl Blocking for File {
         write && take && self.filling.is_none() && !self.grows
     }
 
+    /// One that was opened as it is may be a volume that is extended, say.
+    fn size_now(&self) -> Option<u64> {
+        let is_fixed = self.filling.is_some() || self.grows || self.outlet.is_some();
+        // The end of a block device, too.
+        let end = || rustix::fs::seek(self.fd(), rustix::fs::SeekFrom::End(0)).ok();
+        if is_fixed { None } else { end() }
+    }
+
     fn finish(&self) -> Result<()> {
         let say = |action: &str, e| Error::os(action, e).on(&self.info.name);
         if let Some(filling) = &self.filling {
@@ -357,7 +366,7 @@ impl Blocking for File {
             return Ok(());
         }
         self.map
-            .resolve(&self.fd, self.info.size, offset, len, max, out)
+            .resolve(&self.fd, self.info.size.max(offset + len), offset, len, max, out)
             .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
     }
 

@@ -347,7 +347,9 @@ impl Connection {
         let header = request_header_len(served.session.mode);
         let body = at + header;
         let writer = ReplyWriter::new(served.session.mode, &request);
-        if let Err(refusal) = served.session.check(&request) {
+        // One that has grown may be used to its end.
+        let size = served.session.size.max(served.edge.size());
+        if let Err(refusal) = served.session.check_within(&request, size) {
             if refusal.after == After::Disconnect {
                 // Too much to skip: a reply would promise that we stay in step.
                 self.report(Reason::Protocol, &refusal);

@@ -349,6 +349,13 @@ impl Device for Direct {
         self.0.below.grows() && self.0.whole == self.0.info.size
     }
 
+    /// As for `grows`.
+    fn size_now(&self) -> Option<u64> {
+        let now = self.0.below.size_now()?;
+        let is_whole = self.0.whole == self.0.info.size && now.is_multiple_of(self.0.block);
+        is_whole.then_some(now)
+    }
+
     fn finish(&self) -> Result<()> {
         self.0.below.finish()
     }
