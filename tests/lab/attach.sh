@@ -41,6 +41,20 @@ umount disk
 wait $server || fail "the server ended with $?: $(cat log)"
 e2fsck -fn disk.raw >/dev/null 2>&1 || fail "the file system is damaged"
 
+step "another size"
+truncate -s 64M volume.raw
+"$ferry" attach volume.raw /dev/nbd4 2>log &
+server=$!
+has nbd4 $((64 << 20))
+truncate -s 96M volume.raw
+has nbd4 $((96 << 20))
+dd if=/usr/bin/qemu-img of=/dev/nbd4 bs=1M seek=64 oflag=direct conv=sync status=none
+cmp -n "$(stat -c %s /usr/bin/qemu-img)" -i 0:64M /usr/bin/qemu-img volume.raw || fail "other bytes are behind the old end"
+truncate -s 32M volume.raw
+has nbd4 $((32 << 20))
+"$ferry" detach /dev/nbd4
+wait $server || fail "the server ended with $?: $(cat log)"
+
 step "under the name qemu-nbd; what is in the page cache only"
 "$ferry" create -q -f qcow2 image.qcow2 64M
 "$ferry" as qemu-nbd --connect=/dev/nbd1 -f qcow2 image.qcow2

@@ -141,6 +141,25 @@ kill -0 $server || fail "the server has ended with its attachment"
 kill -TERM $server
 ends
 
+step "another size"
+truncate -s 64M volume.raw
+start volume.raw
+truncate -s 96M volume.raw
+grown=
+for second in $(seq 10); do [ "$(cat $sys/size)" != $((96 << 11)) ] || grown=yes; sleep 1; done
+if [ -n "$grown" ]; then
+  dd if=/usr/bin/qemu-img of=$disk bs=1M seek=64 oflag=direct conv=sync status=none
+  cmp -n "$(stat -c %s /usr/bin/qemu-img)" -i 0:64M /usr/bin/qemu-img volume.raw || fail "other bytes are behind the old end"
+  truncate -s 32M volume.raw
+  for second in $(seq 10); do [ "$(cat $sys/size)" != $((32 << 11)) ] || grown=no; sleep 1; done
+  [ "$grown" = no ] || fail "it has not become shorter: $(cat $sys/size) sectors"
+else
+  printf '6.16\n%s\n' "$(uname -r)" | sort -VC && fail "it keeps its size on $(uname -r)"
+fi
+kill -TERM $server
+ends
+is_gone
+
 step "its process has gone for good"
 start memory:1M
 kill -KILL $server

@@ -17,6 +17,7 @@ mod fuse;
 mod kernel;
 mod mounts;
 mod point;
+mod resized;
 mod ublk;
 mod vhost;
 
@@ -123,9 +124,7 @@ impl ReadyPoint {
     ) -> Result<Attachment> {
         match self {
             Self::File(mount) => mount.attach(export, detached).map(Attachment::File),
-            Self::Device(device) => {
-                device.attach(export.name, export.disk, export.connect).map(Attachment::Device)
-            }
+            Self::Device(device) => device.attach(export).map(Attachment::Device),
             Self::Ublk(device) => {
                 device.attach(export, detached).map(Box::new).map(Attachment::Ublk)
             }

@@ -129,6 +129,30 @@ fn an_attached_disk_is_what_the_model_is_and_so_is_the_disk_afterwards() {
 }
 
 #[test]
+fn a_file_that_another_program_makes_longer_is_longer_where_it_is_attached_and_for_its_clients() {
+    if !can_attach() {
+        return;
+    }
+    let temp = TempDir::new();
+    let raw = temp.sparse_file("raw", MIB);
+    let (server, point) = attached(Serve::file(&raw), &temp);
+    let (mut session, file) = (server.session(Mode::Structured, ""), both(&point));
+    assert!(session.read(MIB, 512).is_err(), "it has not grown");
+    File::options().write(true).open(&raw).unwrap().set_len(3 * MIB).unwrap();
+    wait_for("it is longer", || fs::metadata(&point).unwrap().len() == 3 * MIB);
+    file.write_all_at(b"end", 3 * MIB - 3).unwrap();
+    assert_eq!(file.write_at(b"x", 3 * MIB).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(session.read(3 * MIB - 3, 3), Ok(b"end".to_vec()), "the same connection");
+    assert!(session.read(3 * MIB - 2, 3).is_err());
+    File::options().write(true).open(&raw).unwrap().set_len(MIB / 2).unwrap();
+    wait_for("it is shorter", || fs::metadata(&point).unwrap().len() == MIB / 2);
+    assert_eq!(file.write_at(b"x", MIB / 2).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    drop(file);
+    assert!(server.stop().success());
+    assert_eq!(fs::metadata(&raw).unwrap().len(), MIB / 2, "nothing was written behind the end");
+}
+
+#[test]
 fn a_disk_that_is_served_and_attached_is_one_disk() {
     if !can_attach() {
         return;

@@ -25,8 +25,10 @@ const BACKGROUND: u16 = 64;
 const COPIED: usize = 64 << 10;
 /// Extents that are asked for at a time.
 const EXTENTS: usize = 64;
-/// How long the kernel may believe what it was told of the file, in seconds: it never changes.
+/// How long the kernel may believe what it was told of the file, in seconds: for ever, unless the
+/// disk may get another size.
 const FOREVER: u64 = 1 << 30;
+const AWHILE: u64 = 1;
 
 /// A request that is being answered.
 struct Ask<'a> {
@@ -192,12 +194,20 @@ impl Ask<'_> {
         Some(())
     }
 
+    /// The size of the disk, which is looked at again where a range ends behind it.
+    fn size(&self, offset: u64, len: u64) -> u64 {
+        let edge = &self.session.client.edge;
+        let size = edge.size();
+        if offset.saturating_add(len) > size { edge.look() } else { size }
+    }
+
     /// `fuse_attr`.
     fn described(&self, out: Reply) -> Reply {
-        let (session, info) = (self.session, self.session.client.edge.info());
+        let (session, edge) = (self.session, &self.session.client.edge);
+        let (info, size) = (edge.info(), edge.look());
         let mode = 0o100_000 | if session.client.is_read_only { 0o400 } else { 0o600 };
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-        let out = out.u64(ROOT).u64(info.size).u64(info.size / 512);
+        let out = out.u64(ROOT).u64(size).u64(size / 512);
         let out = out.u64(session.since).u64(session.since).u64(session.since).zeroes(12);
         let out = out.u32(mode).u32(1).u32(user.as_raw()).u32(group.as_raw()).u32(0);
         let block = info.blocks.preferred.max(info.granules.physical);
@@ -205,7 +215,9 @@ impl Ask<'_> {
     }
 
     fn attributes(&self) {
-        self.done(&self.described(Reply::default().u64(FOREVER).u64(0)).0);
+        let is_fixed = self.session.client.edge.device().size_now().is_none();
+        let validity = if is_fixed { FOREVER } else { AWHILE };
+        self.done(&self.described(Reply::default().u64(validity).u64(0)).0);
     }
 
     /// Times are not kept, and whatever was asked of them is done; another length, mode or owner
@@ -213,7 +225,7 @@ impl Ask<'_> {
     fn set_attributes(&self, mut args: Fields<'_>) -> Option<()> {
         let (valid, _, _) = (args.u32()?, args.u32()?, args.u64()?);
         let size = args.u64()?;
-        let is_other_size = valid & SET_SIZE != 0 && size != self.session.client.edge.info().size;
+        let is_other_size = valid & SET_SIZE != 0 && size != self.session.client.edge.look();
         if is_other_size || valid & SET_OWNERSHIP != 0 {
             self.fail(Errno::PERM);
         } else {
@@ -242,7 +254,7 @@ impl Ask<'_> {
 
     fn read(&self, mut args: Fields<'_>) -> Option<()> {
         let (_, offset, len) = (args.u64()?, args.u64()?, args.u32()?);
-        let left = self.session.client.edge.info().size.saturating_sub(offset);
+        let left = self.size(offset, len.into()).saturating_sub(offset);
         // What is beyond the end is not there.
         let len = usize::try_from(u64::from(len).min(left)).ok()?.min(MOST);
         if len == 0 {
@@ -266,8 +278,8 @@ impl Ask<'_> {
             self.fail(Errno::INVAL);
             return Some(());
         }
-        let size = self.session.client.edge.info().size;
-        if offset > size || u64::try_from(len).ok()? > size - offset {
+        let (size, bytes) = (self.size(offset, came as u64), came as u64);
+        if offset > size || bytes > size - offset {
             // As a block device: a disk does not grow.
             self.fail(Errno::NOSPC);
             return Some(());
@@ -306,7 +318,7 @@ impl Ask<'_> {
             self.fail(Errno::OPNOTSUPP);
             return Some(());
         }
-        let size = self.session.client.edge.info().size;
+        let size = self.size(offset, len);
         if !may_unmap && mode & falloc::KEEP_SIZE == 0 && (offset > size || len > size - offset) {
             self.fail(Errno::NOSPC);
             return Some(());
@@ -332,7 +344,7 @@ impl Ask<'_> {
                 return Some(());
             }
         };
-        let size = self.session.client.edge.info().size;
+        let size = self.size(offset, 1);
         if offset >= size {
             self.fail(Errno::NXIO);
             return Some(());
@@ -362,7 +374,7 @@ impl Ask<'_> {
     }
 
     fn statfs(&self) {
-        let blocks = self.session.client.edge.info().size / 4096;
+        let blocks = self.session.client.edge.size() / 4096;
         let out = Reply::default().u64(blocks).u64(0).u64(0).u64(1).u64(0);
         self.done(&out.u32(4096).u32(255).u32(4096).zeroes(4 + 24).0);
     }

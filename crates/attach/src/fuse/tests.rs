@@ -120,6 +120,29 @@ fn a_read_only_disk_is_not_opened_for_writing_and_a_write_that_comes_all_the_sam
 }
 
 #[test]
+fn a_disk_that_gets_another_size_has_it_when_the_kernel_asks_again() {
+    let kernel = Kernel::new(false);
+    let told = || {
+        let (error, data) = kernel.ask(op::GETATTR, Reply::default());
+        let number = |at: usize| u64::from_ne_bytes(data[at..at + 8].try_into().unwrap());
+        assert_eq!((error, number(0)), (0, 1), "it is believed for a second");
+        // Behind its validity and the number of the file.
+        number(24)
+    };
+    assert_eq!(told(), SIZE);
+    let longer = SIZE + 5000;
+    kernel.model.give(usize::try_from(longer).unwrap());
+    assert_eq!(kernel.ask(op::WRITE, write_of(longer - 2, 2, b"ab")).0, 0);
+    assert_eq!(kernel.ask(op::READ, read(longer - 2, 4096)), (0, b"ab".to_vec()));
+    assert_eq!(kernel.ask(op::WRITE, write_of(longer - 1, 2, b"ab")).0, libc::ENOSPC);
+    assert_eq!(told(), longer);
+    kernel.model.give(5000);
+    assert_eq!(told(), 5000);
+    assert_eq!(kernel.ask(op::READ, read(4999, 4096)), (0, vec![0]));
+    assert_eq!(kernel.ask(op::WRITE, write_of(5000, 2, b"ab")).0, libc::ENOSPC);
+}
+
+#[test]
 fn every_request_that_is_cut_short_or_odd_has_one_error_and_the_next_is_answered() {
     let kernel = Kernel::new(false);
     let mut state = 1u64;

@@ -4,15 +4,17 @@
 mod handshake;
 mod netlink;
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
 use rustix::fs::{Access, Mode, OFlags, access, fsync, open};
 use rustix::io::Errno;
 
-use netlink::Netlink;
+use crate::AttachedExport;
+use crate::resized::SizeWatch;
+use netlink::{Netlink, block_of};
 
 /// Connections of a disk, if its server says that several are safe.
 const CONNECTIONS: usize = 4;
@@ -60,34 +62,30 @@ impl KernelDevice {
         Ok(Self { netlink, index, path: path.to_owned() })
     }
 
-    /// Attaches the export `export`, to which `connect` makes connections, as a disk of this name.
+    /// Attaches an export of our server.
     ///
     /// # Errors
     /// The server refuses, or the kernel does.
-    pub fn attach(
-        self,
-        export: &str,
-        disk: &str,
-        connect: &dyn Fn() -> Result<OwnedFd>,
-    ) -> Result<AttachedDevice> {
+    pub(crate) fn attach(self, export: &AttachedExport<'_>) -> Result<AttachedDevice> {
+        let (name, connect) = (export.name, export.connect);
         let first = connect()?;
-        let session = handshake::negotiate(&first, export)?;
+        let session = handshake::negotiate(&first, name)?;
         let mut sockets = vec![first];
         if session.flags.contains(wire::TransmissionFlags::CAN_MULTI_CONN) {
             while sockets.len() < CONNECTIONS {
                 let socket = connect()?;
-                if handshake::negotiate(&socket, export)? != session {
+                if handshake::negotiate(&socket, name)? != session {
                     let what = "attach: the export changed meanwhile";
                     return Err(Error::new(ErrorKind::Changed, Fault::Peer, what));
                 }
                 sockets.push(socket);
             }
         }
-        let backend = format!("{BACKEND}{disk}");
+        let backend = format!("{BACKEND}{}", export.disk);
         let mut tries = 0..TRIES;
         loop {
             match self.netlink.connect(self.index, &session, &sockets, &backend) {
-                Ok(()) => return Ok(AttachedDevice(self)),
+                Ok(()) => break,
                 // Another program looks at it just now: udev, say.
                 Err(e) if e.raw_os_error() == Some(BUSY) && tries.next().is_some() => {
                     std::thread::sleep(PAUSE);
@@ -95,13 +93,23 @@ impl KernelDevice {
                 Err(e) => return Err(e.on(self.path.display())),
             }
         }
+        let disk = Arc::new(self);
+        let size = export.hub.exports.find(name).and_then(|served| {
+            let disk = disk.clone();
+            let tell = move |size| disk.netlink.resize(disk.index, size, &backend);
+            SizeWatch::begin(&served.edge, block_of(&session), tell)
+        });
+        Ok(AttachedDevice { disk, size })
     }
 }
 
 /// A block device that is attached. Where it is not ended, it stays without its server, and reports
 /// errors.
 #[derive(Debug)]
-pub struct AttachedDevice(KernelDevice);
+pub struct AttachedDevice {
+    disk: Arc<KernelDevice>,
+    size: Option<SizeWatch>,
+}
 
 impl AttachedDevice {
     /// Ends it: writes back what the page cache has of it, and disconnects.
@@ -109,7 +117,9 @@ impl AttachedDevice {
     /// # Errors
     /// Writes may be lost.
     pub fn end(self) -> Result<()> {
-        let Self(disk) = self;
+        let Self { disk, size } = self;
+        // Nothing else speaks with the kernel from now on.
+        drop(size);
         if !is_connected(disk.index) {
             return Ok(());
         }

@@ -27,6 +27,7 @@ const FAMILY_NAME: u16 = 2;
 /// Of nbd: commands and attributes.
 const CONNECT: u8 = 1;
 const DISCONNECT: u8 = 2;
+const RECONFIGURE: u8 = 3;
 const INDEX: u16 = 1;
 const SIZE_BYTES: u16 = 2;
 const BLOCK_SIZE_BYTES: u16 = 3;
@@ -87,10 +88,16 @@ impl Netlink {
             list.extend(attribute(SOCKET | NESTED, &one));
         }
         all.extend(attribute(SOCKETS | NESTED, &list));
-        let mut name: Vec<u8> = backend.bytes().take(LONGEST_NAME).collect();
-        name.push(0);
-        all.extend(attribute(BACKEND_IDENTIFIER, &name));
+        all.extend(identifier(backend));
         self.tell(CONNECT, &all, "attach")
+    }
+
+    /// The device has another size. The kernel wants to hear whose it is, as it was told.
+    pub(super) fn resize(&self, index: u32, size: u64, backend: &str) -> Result<()> {
+        let mut all = attribute(INDEX, &index.to_ne_bytes());
+        all.extend(attribute(SIZE_BYTES, &size.to_ne_bytes()));
+        all.extend(identifier(backend));
+        self.tell(RECONFIGURE, &all, "tell the kernel of another size")
     }
 
     pub(super) fn disconnect(&self, index: u32) -> Result<()> {
@@ -107,7 +114,7 @@ impl Netlink {
 }
 
 /// The kernel takes powers of two from 512 bytes to a page, and sends no other requests.
-fn block_of(session: &Negotiated) -> u64 {
+pub(super) fn block_of(session: &Negotiated) -> u64 {
     let sizes = [512, 1024, 2048, 4096];
     let minimum = u64::from(session.blocks.minimum);
     let mut fitting = sizes.into_iter().filter(|size| *size >= minimum);
@@ -156,6 +163,12 @@ fn message_of(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
     let body = bytes.get(16..len)?;
     Some((kind, body, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+fn identifier(backend: &str) -> Vec<u8> {
+    let mut name: Vec<u8> = backend.bytes().take(LONGEST_NAME).collect();
+    name.push(0);
+    attribute(BACKEND_IDENTIFIER, &name)
 }
 
 fn attribute(kind: u16, data: &[u8]) -> Vec<u8> {

@@ -37,6 +37,7 @@ pub(super) enum ControlCommand {
     StartRecovery = code(BOTH, OF_CONTROL, 0x10),
     EndRecovery = code(BOTH, OF_CONTROL, 0x11),
     Features = code(READS, OF_CONTROL, 0x13),
+    UpdateSize = code(BOTH, OF_CONTROL, 0x15),
 }
 
 /// Commands to the character device of a disk.
@@ -47,9 +48,12 @@ pub(super) const COMMIT_AND_FETCH: u32 = code(BOTH, OF_QUEUE, 0x21);
 /// process when its own has died, and then asks again for what was in flight.
 pub(super) const USER_COPY: u64 = 1 << 7;
 pub(super) const WANTED: u64 = USER_COPY | 1 << 3 | 1 << 4;
+/// The kernel takes another size of a device that is there (Linux 6.16).
+pub(super) const UPDATE_SIZE: u64 = 1 << 10;
 
 /// States of a device.
 pub(super) const DEAD: u16 = 0;
+pub(super) const LIVE: u16 = 1;
 pub(super) const QUIESCED: u16 = 2;
 
 /// `struct ublksrv_ctrl_cmd`; `data` is what some commands take besides their buffer.
@@ -157,6 +161,11 @@ impl UblkParameters {
         }
     }
 
+    /// Bytes of a logical block.
+    pub(super) fn block(&self) -> u64 {
+        1 << self.logical
+    }
+
     /// Whether a device of these can go on as one of those.
     pub(super) fn is_same_disk(&self, other: &Self) -> bool {
         let of = |it: &Self| (it.sectors, it.is_read_only, it.logical);
@@ -257,6 +266,7 @@ mod tests {
     fn words_are_as_the_kernel_has_them() {
         assert_eq!(ControlCommand::Add as u32, 0xc020_7504);
         assert_eq!(ControlCommand::Features as u32, 0x8020_7513);
+        assert_eq!(ControlCommand::UpdateSize as u32, 0xc020_7515);
         assert_eq!((FETCH, COMMIT_AND_FETCH), (0xc010_7520, 0xc010_7521));
         let info = UblkInfo {
             queues: 4,

@@ -16,7 +16,9 @@ use io_uring::squeue::{Entry128, Flags};
 use io_uring::{IoUring, cqueue, opcode, types::Fixed};
 use rustix::io::Errno;
 
-use super::abi::{self, ControlCommand, USER_COPY, UblkInfo, UblkParameters};
+use super::abi::{
+    self, ControlCommand, LIVE, SECTOR, UPDATE_SIZE, USER_COPY, UblkInfo, UblkParameters,
+};
 
 const PATH: &str = "/dev/ublk-control";
 /// Bytes of the longest buffer of a command.
@@ -28,6 +30,8 @@ pub(super) struct UblkControl {
     ring: IoUring<Entry128, cqueue::Entry>,
     buffer: Box<[u8; LONGEST]>,
     rights: u16,
+    /// What the kernel can do, once that was [checked](Self::check).
+    features: u64,
     _file: File,
 }
 
@@ -70,7 +74,7 @@ impl UblkControl {
             Ok(rights)
         };
         let rights = prepare().map_err(no_ring)?;
-        Ok(Self { ring, buffer: Box::new([0; LONGEST]), rights, _file: file })
+        Ok(Self { ring, buffer: Box::new([0; LONGEST]), rights, features: 0, _file: file })
     }
 
     /// Sends a command with the buffer and waits for its end.
@@ -121,8 +125,27 @@ impl UblkControl {
             }
             Err(_) => return Err(old()),
         }
-        let features = self.buffer.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-        if features & USER_COPY == 0 { Err(old()) } else { Ok(()) }
+        self.features = self.buffer.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        if self.features & USER_COPY == 0 { Err(old()) } else { Ok(()) }
+    }
+
+    /// Whether a device may get another size.
+    pub(super) fn can_resize(&self) -> bool {
+        self.features & UPDATE_SIZE != 0
+    }
+
+    /// A device has another size, in bytes. One that has been stopped is not asked: there are
+    /// kernels that break on it.
+    ///
+    /// # Errors
+    /// It is not there any more, or the kernel refuses.
+    pub(super) fn resize(&mut self, device: u32, size: u64) -> Result<()> {
+        match self.info(device)? {
+            Some(info) if info.state == LIVE => {
+                self.tell(ControlCommand::UpdateSize, device, size / SECTOR)
+            }
+            _ => Err(Error::unanswered()),
+        }
     }
 
     /// What the kernel knows of a device, if there is one.

@@ -29,6 +29,7 @@ use rustix::process::{Pid, configure_io_flusher_behavior, test_kill_process};
 use crate::AttachedExport;
 use crate::attendant::Attendant;
 use crate::client::AttachedClient;
+use crate::resized::SizeWatch;
 use abi::{ControlCommand, DEAD, QUIESCED, UblkInfo, UblkParameters};
 use control::UblkControl;
 use queue::{UblkDisk, UblkQueue};
@@ -66,12 +67,13 @@ struct OpenedDevice {
 /// A block device that is attached. Where it is not ended, it waits for another process.
 #[derive(Debug)]
 pub struct AttachedUblk {
-    control: UblkControl,
+    control: Arc<Mutex<UblkControl>>,
     device: u32,
     disk: Weak<UblkDisk>,
     client: Arc<AttachedClient>,
     threads: Vec<JoinHandle<()>>,
     attendant: Attendant,
+    size: Option<SizeWatch>,
 }
 
 /// The number of a device by its path.
@@ -187,7 +189,10 @@ impl UblkDevice {
         match started {
             Ok(threads) => {
                 let (device, disk) = (info.device, Arc::downgrade(&disk));
-                Ok(AttachedUblk { control, device, disk, client, threads, attendant })
+                let can_resize = control.can_resize();
+                let control = Arc::new(Mutex::new(control));
+                let size = can_resize.then(|| watch(&control, device, &client)).flatten();
+                Ok(AttachedUblk { control, device, disk, client, threads, attendant, size })
             }
             Err(e) => {
                 disk.detached.lock().take();
@@ -240,6 +245,17 @@ impl OpenedDevice {
         }
         Ok(Self { file, rings })
     }
+}
+
+/// Has the kernel told of another size of the disk.
+fn watch(
+    control: &Arc<Mutex<UblkControl>>,
+    device: u32,
+    client: &Arc<AttachedClient>,
+) -> Option<SizeWatch> {
+    let control = control.clone();
+    let block = UblkParameters::of(client.edge.info(), client.is_read_only).block();
+    SizeWatch::begin(&client.edge, block, move |size| control.lock().resize(device, size))
 }
 
 /// Starts the thread of a queue, and waits until it has asked for its requests.
@@ -345,6 +361,8 @@ impl AttachedUblk {
     /// Writes may be lost.
     pub(crate) fn end(mut self) -> Result<()> {
         let mut flushed = Ok(());
+        // The device is asked for nothing that it does not take when it stops.
+        drop(self.size.take());
         if let Some(disk) = self.disk.upgrade() {
             disk.detached.lock().take();
             drop(disk);
@@ -368,7 +386,7 @@ impl AttachedUblk {
             }
         }
         if self.disk.strong_count() > 0 {
-            self.control.tell(ControlCommand::Stop, self.device, 0)?;
+            self.control.lock().tell(ControlCommand::Stop, self.device, 0)?;
         }
         Err(Error::new(ErrorKind::Io, Fault::Us, "flush: what was written may be lost"))
     }

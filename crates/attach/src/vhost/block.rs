@@ -79,7 +79,7 @@ pub(super) fn features(info: &Info, is_read_only: bool) -> u64 {
 }
 
 /// `struct virtio_blk_config`.
-pub(super) fn configuration(info: &Info, queues: u16) -> [u8; 60] {
+pub(super) fn configuration(info: &Info, size: u64, queues: u16) -> [u8; 60] {
     let block = info.blocks.minimum.max(512);
     let mut at = 0;
     let mut config = [0; 60];
@@ -90,7 +90,7 @@ pub(super) fn configuration(info: &Info, queues: u16) -> [u8; 60] {
         }
         at += bytes.len();
     };
-    put(0, &(info.size / SECTOR).to_le_bytes());
+    put(0, &(size / SECTOR).to_le_bytes());
     // Behind `size_max`; before the geometry.
     put(4, &SEGMENTS.to_le_bytes());
     put(4, &block.to_le_bytes());
@@ -202,7 +202,7 @@ impl GuestRequest {
 
     /// Where a range of sectors begins, in bytes, all `len` bytes of which are in the disk.
     fn checked(session: &VhostSession, sector: u64, len: u64) -> Result<u64, RequestStatus> {
-        let size = session.client.edge.info().size;
+        let size = session.client.edge.size();
         let offset = sector.checked_mul(SECTOR).filter(|offset| {
             let is_good = len > 0 && len <= MOST && len.is_multiple_of(SECTOR);
             is_good && *offset <= size && len <= size - *offset
@@ -266,7 +266,7 @@ impl GuestRequest {
         if flags > 1 || kind == kind::DISCARD && may_unmap {
             return Err(RequestStatus::Unsupported);
         }
-        let size = session.client.edge.info().size;
+        let size = session.client.edge.size();
         let len = u64::from(sectors) * SECTOR;
         let offset = sector.checked_mul(SECTOR).filter(|offset| {
             sectors > 0 && sectors <= LONG && *offset <= size && len <= size - *offset

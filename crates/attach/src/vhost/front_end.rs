@@ -32,9 +32,10 @@ mod transport {
     pub(super) const VERSION_1: u64 = 1 << 32;
 }
 
-/// Bits of the features of the protocol: several queues, answers to all requests, configuration,
-/// requests in flight that outlive this process, and regions of memory that come and go.
-const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 9 | 1 << 12 | 1 << 15;
+/// Bits of the features of the protocol: several queues, answers to all requests, what we say by
+/// ourselves, configuration, requests in flight that outlive this process, and regions of memory
+/// that come and go.
+const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 15;
 const ANSWERS: u64 = 1 << 3;
 
 /// What an answer is.
@@ -149,6 +150,11 @@ impl<'a> FrontEnd<'a> {
             request::GET_MAX_MEM_SLOTS => Ok(number(REGIONS as u64)),
             request::ADD_MEM_REG => self.add_memory(fields, files),
             request::REM_MEM_REG => self.remove_memory(fields),
+            request::SET_BACKEND_REQ_FD => {
+                let file = files.into_iter().next().ok_or_else(|| wrong("has no file"))?;
+                *self.session.notices.lock() = Some(file);
+                Ok(Answer::Status)
+            }
             request::GET_CONFIG => self.configuration(fields),
             request::GET_INFLIGHT_FD => inflight(fields),
             request::SET_INFLIGHT_FD => self.set_inflight(fields, files),
@@ -239,7 +245,8 @@ impl<'a> FrontEnd<'a> {
     fn configuration(&self, mut fields: Fields<'_>) -> Result<Answer> {
         let (offset, len) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
         let flags = fields.u32().ok_or_else(cut)?;
-        let config = block::configuration(self.session.client.edge.info(), QUEUES);
+        let edge = &self.session.client.edge;
+        let config = block::configuration(edge.info(), edge.size(), QUEUES);
         let mut answer = [offset, len, flags].map(u32::to_ne_bytes).as_flattened().to_vec();
         let (offset, len) = (usize::try_from(offset), usize::try_from(len));
         let (Ok(offset), Ok(len)) = (offset, len) else { return Err(cut()) };
@@ -381,6 +388,7 @@ impl<'a> FrontEnd<'a> {
 impl Drop for FrontEnd<'_> {
     fn drop(&mut self) {
         self.stop_all();
+        *self.session.notices.lock() = None;
     }
 }
 

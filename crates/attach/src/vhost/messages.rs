@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
 };
 
 use super::protocol;
@@ -33,6 +33,7 @@ pub(super) mod request {
     pub(in super::super) const SET_PROTOCOL_FEATURES: u32 = 16;
     pub(in super::super) const GET_QUEUE_NUM: u32 = 17;
     pub(in super::super) const SET_VRING_ENABLE: u32 = 18;
+    pub(in super::super) const SET_BACKEND_REQ_FD: u32 = 21;
     pub(in super::super) const GET_CONFIG: u32 = 24;
     pub(in super::super) const SET_CONFIG: u32 = 25;
     pub(in super::super) const GET_INFLIGHT_FD: u32 = 31;
@@ -41,6 +42,9 @@ pub(super) mod request {
     pub(in super::super) const ADD_MEM_REG: u32 = 37;
     pub(in super::super) const REM_MEM_REG: u32 = 38;
 }
+
+/// What we say by ourselves: the configuration is another one.
+const CONFIG_CHANGE: u32 = 2;
 
 /// Descriptors of a message, at most: one a region.
 pub(super) const FILES: usize = 8;
@@ -148,6 +152,17 @@ impl VhostMessage {
             Err(e) => Err(Error::os("answer a message", e)),
         }
     }
+}
+
+/// Says that the configuration is another one. Does not wait: a front end that does not read has
+/// not read what was said before.
+///
+/// # Errors
+/// It has gone, or has no room.
+pub(super) fn tell_change(socket: &OwnedFd) -> Result<()> {
+    let message = [CONFIG_CHANGE, VERSION, 0].map(u32::to_ne_bytes);
+    let sent = send(socket, message.as_flattened(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    sent.map(drop).map_err(|e| Error::os("tell the front end of another size", e))
 }
 
 /// What there is of a message, and the descriptors that come with it.

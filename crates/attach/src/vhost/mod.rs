@@ -29,12 +29,14 @@ use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
 use net::{Listener, SocketRights};
-use runtime::Bell;
+use runtime::{Bell, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::AttachedExport;
 use crate::point::SocketOptions;
+use crate::resized::SizeWatch;
+use block::SECTOR;
 use front_end::FrontEnd;
 use session::VhostSession;
 
@@ -55,6 +57,7 @@ pub struct AttachedSocket {
     session: Arc<VhostSession>,
     stop: Arc<(AtomicBool, Bell)>,
     thread: Option<JoinHandle<()>>,
+    _size: Option<SizeWatch>,
 }
 
 impl VhostSocket {
@@ -81,14 +84,17 @@ impl VhostSocket {
         let names = [serial.as_str(), &*own, export.name, "diskferry"];
         let serial = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default().to_owned();
         let features = AtomicU64::new(0);
-        let session = Arc::new(VhostSession { client, serial, is_unsealed, features });
+        let notices = Mutex::default();
+        let session = Arc::new(VhostSession { client, serial, is_unsealed, features, notices });
+        let teller = session.clone();
+        let size = SizeWatch::begin(&session.client.edge, SECTOR, move |_| teller.tell_size());
         let bell = Bell::new().map_err(|e| Error::os("make an eventfd", e))?;
         let stop = Arc::new((AtomicBool::new(false), bell));
         let (own, stopped) = (session.clone(), stop.clone());
         let work = move || serve(&own, &self.listener, &stopped);
         let thread = std::thread::Builder::new().name("vhost".into()).spawn(work);
         let thread = Some(thread.map_err(|e| Error::os("start a thread", e))?);
-        Ok(AttachedSocket { session, stop, thread })
+        Ok(AttachedSocket { session, stop, thread, _size: size })
     }
 }
 

@@ -59,6 +59,7 @@ impl Back {
             serial: "a-disk".into(),
             is_unsealed: false,
             features: AtomicU64::new(0),
+            notices: runtime::Mutex::default(),
         };
         Self {
             session: Arc::new(session),

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use device::{Error, Result};
-use runtime::Bell;
+use runtime::{Bell, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::block::{self, feature};
+use super::messages::tell_change;
 use super::queue::Virtqueue;
 use crate::client::AttachedClient;
 
@@ -26,9 +27,19 @@ pub(super) struct VhostSession {
     pub(super) is_unsealed: bool,
     /// What the front end has agreed to.
     pub(super) features: AtomicU64,
+    /// Where it is told of what it did not ask for.
+    pub(super) notices: Mutex<Option<OwnedFd>>,
 }
 
 impl VhostSession {
+    /// Says that the disk has another size.
+    ///
+    /// # Errors
+    /// There is a front end that cannot be told now.
+    pub(super) fn tell_size(&self) -> Result<()> {
+        self.notices.lock().as_ref().map_or(Ok(()), tell_change)
+    }
+
     /// Whether the guest flushes.
     pub(super) fn knows_flush(&self) -> bool {
         self.features.load(Ordering::Relaxed) & feature::FLUSH != 0

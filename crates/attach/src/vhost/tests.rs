@@ -8,6 +8,7 @@ use device::{Abilities, BlockSizes, Granules, Info, Simple};
 use runtime::WorkPool;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use trial::TestDice;
 
 use super::block::{configuration, feature};
@@ -15,6 +16,7 @@ use super::memory::GuestBytes;
 use super::messages::request;
 use super::played::*;
 use super::queue::region_len;
+use crate::resized::SizeWatch;
 
 #[test]
 fn what_a_guest_does_is_done_as_by_the_model() {
@@ -366,12 +368,49 @@ fn the_configuration_says_what_the_disk_is() {
 
     // A disk of sectors of 512 bytes on a medium of 4096, that frees 64 KiB together.
     let granules = Granules { physical: 4096, trim: 64 << 10, zero: 0 };
-    let config = configuration(&Info { granules, ..Info::new("disk", SIZE) }, 16);
+    let config = configuration(&Info { granules, ..Info::new("disk", SIZE) }, SIZE, 16);
     assert_eq!(config[20..24], 512_u32.to_le_bytes());
     assert_eq!(config[24..32], [3, 0, 8, 0, 8, 0, 0, 0]);
     assert_eq!(config[44..48], 128_u32.to_le_bytes());
     let shifted = granules.from(8192);
     assert_eq!(shifted, Granules { trim: 0, ..granules });
+}
+
+#[test]
+fn a_front_end_is_told_of_another_size_and_its_guest_uses_all_of_it() {
+    let size = usize::try_from(SIZE).unwrap();
+    let model = Arc::new(Model::new(size));
+    let back = Back::model(&model);
+    let mut guest = back.connect();
+    assert_ne!(guest.number(request::GET_PROTOCOL_FEATURES) & 1 << 5, 0);
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.unwrap();
+    guest.send(request::SET_BACKEND_REQ_FD, &[], Some(&theirs));
+    drop(theirs);
+    guest.start(VERSION_1, 0);
+    let (end, data) = (SIZE / 512, [9; 1024]);
+    assert_eq!(guest.run(1, end, &data, 0, false), 1, "it has not grown");
+    let sectors = |guest: &Guest| {
+        let mut ask = [0_u32, 8, 0].map(u32::to_ne_bytes).as_flattened().to_vec();
+        ask.extend([0; 8]);
+        let (answer, _) = guest.ask(request::GET_CONFIG, &ask);
+        u64::from_le_bytes(answer[12..].try_into().unwrap())
+    };
+    let session = back.session.clone();
+    let tell = move |_| session.tell_size();
+    let watch = SizeWatch::begin(&back.session.client.edge, 512, tell).unwrap();
+    for (size, after) in [(size + 1024, end + 2), (size - 512 + 100, end - 1)] {
+        model.give(size);
+        let mut message = [0; 12];
+        let n = rustix::io::read(&ours, &mut message).unwrap();
+        assert_eq!(message[..n], *[2_u32, 1, 0].map(u32::to_ne_bytes).as_flattened());
+        assert_eq!(sectors(&guest), after);
+        assert_eq!(guest.run(1, after - 2, &data, 0, false), 0);
+        assert_eq!(guest.run(1, after - 1, &data, 0, false), 1, "it ends inside of that");
+    }
+    drop(watch);
+    assert_eq!(guest.end(), Ok(()));
+    assert!(back.session.tell_size().is_ok(), "there is nobody to be told");
 }
 
 #[test]
