@@ -55,6 +55,19 @@ has nbd4 $((32 << 20))
 "$ferry" detach /dev/nbd4
 wait $server || fail "the server ended with $?: $(cat log)"
 
+step "what the kernel is told"
+modprobe loop
+losetup --sector-size 4096 -f --show disk.raw >loop
+"$ferry" attach "$(cat loop)" /dev/nbd5 2>log &
+server=$!
+has nbd5 $((64 << 20))
+[ "$(cat /sys/block/nbd5/queue/logical_block_size)" = 4096 ] || fail "blocks of $(cat /sys/block/nbd5/queue/logical_block_size) bytes"
+[ "$(cat /sys/block/nbd5/queue/physical_block_size)" = 4096 ] || fail "physical blocks of $(cat /sys/block/nbd5/queue/physical_block_size) bytes"
+[ "$(cat /sys/block/nbd5/queue/discard_max_bytes)" -gt 0 ] || fail "the kernel sees no discard"
+"$ferry" detach /dev/nbd5
+wait $server || fail "the server ended with $?: $(cat log)"
+losetup -d "$(cat loop)"
+
 step "under the name qemu-nbd; what is in the page cache only"
 "$ferry" create -q -f qcow2 image.qcow2 64M
 "$ferry" as qemu-nbd --connect=/dev/nbd1 -f qcow2 image.qcow2

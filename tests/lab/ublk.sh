@@ -160,6 +160,18 @@ kill -TERM $server
 ends
 is_gone
 
+step "what the kernel is told"
+modprobe loop
+losetup --sector-size 4096 -f --show disk.raw >loop
+start "$(cat loop)"
+for limit in logical_block_size=512 physical_block_size=4096 discard_granularity=4096; do
+  [ "$(cat "$sys/queue/${limit%=*}")" = "${limit#*=}" ] || fail "${limit%=*} is $(cat "$sys/queue/${limit%=*}"), not ${limit#*=}"
+done
+kill -TERM $server
+ends
+is_gone
+losetup -d "$(cat loop)"
+
 step "its process has gone for good"
 start memory:1M
 kill -KILL $server

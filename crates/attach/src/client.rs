@@ -301,7 +301,7 @@ impl AttachedClient {
     }
 
     /// The same, with what it shares: so many bytes of memory.
-    fn beside(edge: &Edge, read_only: bool, memory: u64) -> (Arc<Hub>, Arc<Self>) {
+    pub(crate) fn beside(edge: &Edge, read_only: bool, memory: u64) -> (Arc<Hub>, Arc<Self>) {
         let exports = serving::Exports::new();
         exports.add(serving::Export {
             name: "e".into(),

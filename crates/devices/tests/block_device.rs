@@ -175,3 +175,42 @@ fn a_block_device_and_a_file_that_grow_are_used_to_their_new_end() {
         assert!(read.iter().all(|byte| *byte == 0));
     }
 }
+
+fn told(device: &str, name: &str) -> Option<String> {
+    let name = format!("/sys/block/{}/{name}", device.rsplit('/').next().unwrap());
+    Some(std::fs::read_to_string(name).ok()?.trim().to_owned())
+}
+
+#[test]
+fn a_block_device_says_of_itself_what_the_kernel_tells_of_it() {
+    let _alone = scratch::alone();
+    for sector in [512, 4096] {
+        let Some(disk) = Loop::new(SIZE, sector) else { return };
+        let opened = disk.open(false);
+        let (info, limit) = (opened.info(), |name: &str| {
+            told(&disk.device, &format!("queue/{name}")).unwrap().parse::<u32>().unwrap()
+        });
+        assert!(info.granules.physical >= sector);
+        assert_eq!(info.granules.physical, limit("physical_block_size"));
+        assert_eq!(info.granules.trim, limit("discard_granularity"));
+        assert_eq!(info.granules.zero, 0, "the kernel tells of none");
+        assert_eq!(info.serial, None, "a loop device has none");
+    }
+    let all = std::fs::read_dir("/sys/block").unwrap().map(|one| one.unwrap().file_name());
+    let has_serial = |name: &String| {
+        let serial = ["serial", "device/serial"].iter().find_map(|file| told(name, file));
+        serial.filter(|serial| !serial.is_empty())
+    };
+    let all = all.map(|name| name.into_string().unwrap());
+    let Some((name, serial)) =
+        all.into_iter().find_map(|name| has_serial(&name).map(|it| (name, it)))
+    else {
+        return eprintln!("skipped: no block device here has a serial number");
+    };
+    let named = devices::Named::of(&Name::Path(format!("/dev/{name}"))).unwrap();
+    let options = OpenOptions { lock: false, ..OpenOptions::default() };
+    match named.open(&options, &runtime::Context::default()) {
+        Ok(opened) => assert_eq!(opened.info().serial.as_deref(), Some(&*serial)),
+        Err(e) => eprintln!("skipped: {e}"),
+    }
+}

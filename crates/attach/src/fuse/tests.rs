@@ -120,6 +120,14 @@ fn a_read_only_disk_is_not_opened_for_writing_and_a_write_that_comes_all_the_sam
 }
 
 #[test]
+fn programs_are_told_the_larger_of_physical_and_preferred_blocks() {
+    let kernel = Kernel::new(false);
+    let (_, data) = kernel.ask(op::GETATTR, Reply::default());
+    // The last but one field of `fuse_attr`, for `st_blksize`: no less than a page.
+    assert_eq!(data[96..100], 4096_u32.to_ne_bytes());
+}
+
+#[test]
 fn a_disk_that_gets_another_size_has_it_when_the_kernel_asks_again() {
     let kernel = Kernel::new(false);
     let told = || {

@@ -79,11 +79,7 @@ impl Back {
         let thread = std::thread::spawn(move || {
             FrontEnd::new(&session, theirs).run(&stop.1, &stop.0).map_err(|e| e.to_string())
         });
-        let file = sealed(MEMORY);
-        let memory = GuestBytes::map(&file, 0, MEMORY, true).unwrap();
-        let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        let (kick, call) = (event(), event());
-        Guest { socket, thread: Some(thread), file, memory, kick, call, next: 0, events: false }
+        Guest { thread: Some(thread), ..Guest::over(socket) }
     }
 }
 
@@ -111,6 +107,15 @@ pub(super) struct Guest {
 pub(super) type Entry = (u64, u32, u16, u16);
 
 impl Guest {
+    /// One whose front end is at the other end of `socket`.
+    pub(super) fn over(socket: OwnedFd) -> Self {
+        let file = sealed(MEMORY);
+        let memory = GuestBytes::map(&file, 0, MEMORY, true).unwrap();
+        let event = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (kick, call) = (event(), event());
+        Self { socket, thread: None, file, memory, kick, call, next: 0, events: false }
+    }
+
     pub(super) fn send(&self, kind: u32, payload: &[u8], file: Option<&OwnedFd>) {
         let len = u32::try_from(payload.len()).unwrap();
         let header = [kind, 1, len].map(u32::to_ne_bytes);

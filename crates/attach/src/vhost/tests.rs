@@ -1,10 +1,11 @@
 //! What front ends and guests do, played.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Granules, Info, Simple};
+use device::{Abilities, BlockSizes, Blocking, Granules, Info, Simple};
 use runtime::WorkPool;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -16,6 +17,8 @@ use super::memory::GuestBytes;
 use super::messages::request;
 use super::played::*;
 use super::queue::region_len;
+use super::{AttachedExport, SocketOptions, VhostSocket};
+use crate::client::AttachedClient;
 use crate::resized::SizeWatch;
 
 #[test]
@@ -374,6 +377,66 @@ fn the_configuration_says_what_the_disk_is() {
     assert_eq!(config[44..48], 128_u32.to_le_bytes());
     let shifted = granules.from(8192);
     assert_eq!(shifted, Granules { trim: 0, ..granules });
+}
+
+/// A disk that is only described.
+struct Described(Info);
+
+impl Blocking for Described {
+    fn info(&self) -> &Info {
+        &self.0
+    }
+
+    fn read_at(&self, _: &mut [u8], _: u64) -> device::Result<()> {
+        Err(device::Error::unsupported("read"))
+    }
+
+    fn write_at(&self, _: &[u8], _: u64, _: bool) -> device::Result<()> {
+        Err(device::Error::unsupported("write"))
+    }
+
+    fn flush(&self) -> device::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_a_disk_says_of_itself_reaches_its_guest() {
+    let folder = std::env::temp_dir().join(format!("diskferry-{}-described", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("vm.sock");
+    let granules = Granules { physical: 16384, trim: 1 << 20, zero: 65536 };
+    for (wanted, own, seen) in
+        [("", Some("QM00001"), "QM00001"), ("", None, "e"), ("root", Some("QM00001"), "root")]
+    {
+        let abilities = Abilities::all(true);
+        let serial = own.map(Arc::from);
+        let info = Info { granules, abilities, serial, ..Info::new("disk", SIZE) };
+        let edge = Simple::shared_edge(Arc::new(Described(info)), &WorkPool::new(1));
+        let (hub, _) = AttachedClient::beside(&edge, false, 64 << 20);
+        let options = SocketOptions { serial: wanted.into(), ..SocketOptions::default() };
+        let socket = VhostSocket::listen(&path, &options, false).unwrap();
+        let connect = || Err(device::Error::unanswered());
+        let export =
+            AttachedExport { hub: &hub, name: "e", point: "p", disk: "d", connect: &connect };
+        let attached = socket.attach(&export).unwrap();
+        let mut guest = Guest::over(UnixStream::connect(&path).unwrap().into());
+        let offered = guest.number(request::GET_FEATURES);
+        assert_ne!(offered & (feature::TOPOLOGY | feature::DISCARD), 0);
+        let mut ask = [0_u32, 60, 0].map(u32::to_ne_bytes).as_flattened().to_vec();
+        ask.extend([0; 60]);
+        let (answer, _) = guest.ask(request::GET_CONFIG, &ask);
+        let config = &answer[12..];
+        assert_eq!(config[20..24], 512_u32.to_le_bytes(), "logical blocks");
+        assert_eq!(config[24], 5, "32 of them are a physical one");
+        assert_eq!(config[44..48], 2048_u32.to_le_bytes(), "sectors that a discard frees");
+        guest.start(VERSION_1, 0);
+        assert_eq!(guest.run(8, 0, &[], 20, false), 0);
+        assert_eq!(String::from_utf8(guest.data(20)).unwrap().trim_end_matches('\0'), seen);
+        drop(guest);
+        attached.end().unwrap();
+    }
+    std::fs::remove_dir(&folder).unwrap();
 }
 
 #[test]
