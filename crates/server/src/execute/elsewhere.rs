@@ -6,7 +6,7 @@ use std::time::Instant;
 use device::{Done, Edge, Error, ErrorKind, Fault, Operation, OperationKind, Outcome, Result};
 use runtime::{Wanted, has_time, taking_time};
 use serving::Share;
-use wire::{ErrorCode, ReplyWriter, Request};
+use wire::{ReplyWriter, Request};
 
 use super::status::Survey;
 use super::{FLOOR, RequestRun, Served, error_code, is_drop, kind};
@@ -54,6 +54,11 @@ impl Wanted for Link {
     fn is_wanted(&self) -> bool {
         !self.is_broken()
     }
+}
+
+/// A device has answered another question.
+pub(super) fn senseless() -> Error {
+    Error::new(ErrorKind::Io, Fault::Us, "the device gave an answer that makes no sense")
 }
 
 /// What is needed to answer a request when its operation ends elsewhere. A request whose `Ending`
@@ -131,7 +136,7 @@ impl Ending {
         let mut head = Vec::with_capacity(64);
         let mut data = None;
         match result {
-            Ok(Outcome::Read(buffer)) => {
+            Ok(Outcome::Read(buffer)) if buffer.len() as u64 == self.request.length => {
                 let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
                 self.writer.read_data(self.request.offset, len, true, &mut head);
                 let len = buffer.len() as u64;
@@ -140,11 +145,9 @@ impl Ending {
                 data = Some(Out::Data(buffer, share));
             }
             Ok(Outcome::Done) => self.writer.done(&mut head),
-            Ok(Outcome::Extents(_) | Outcome::Status(_) | Outcome::Taken(_)) => {
-                self.writer.error(ErrorCode::EIO, "an answer to another question", &mut head);
-            }
             Err(e) if is_drop(&e) => self.link.abandon(),
-            Err(e) => {
+            other => {
+                let e = other.err().unwrap_or_else(senseless);
                 self.served.tell(&self.request, &e);
                 self.served.refused(error_code(&e));
                 self.writer.error(error_code(&e), &e.without_names(), &mut head);

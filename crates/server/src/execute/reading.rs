@@ -8,14 +8,12 @@
 
 use std::sync::Arc;
 
-use device::{
-    Buffer, Done, Error, ErrorKind, Extent, ExtentKind, Fault, Operation, Outcome, Place, Result,
-};
-use runtime::Mutex;
+use device::{Buffer, Extent, ExtentKind, Operation, Outcome, Place, Result};
+use runtime::{Promised, promise, spawn};
 use serving::Share;
 use wire::{ReplyWriter, Request};
 
-use super::elsewhere::{Ending, go_on, start};
+use super::elsewhere::{Ending, go_on, senseless, start};
 use super::zeroes::zeroes;
 use super::{FLOOR, LONG, RequestRun, Served};
 use crate::link::{Out, Placed};
@@ -39,33 +37,49 @@ enum Part {
     Data(u64, Buffer, Share),
     /// To be read: offset, length, and the memory for it if there is some already.
     Missing(u64, u64, Option<Room>),
-    /// Being read: offset and length.
-    UnderWay(u64, u64, Share),
 }
+
+/// What a device will answer; `None`: it was given up.
+type Answer = Promised<Result<Outcome>>;
 
 impl RequestRun<'_> {
     pub(super) fn read(&mut self) {
-        let (offset, len) = (self.request.offset, self.request.length);
+        let len = self.request.length;
         if len == 0 {
             return self.done();
         }
         if len <= GATHER {
             if !self.read_small() {
-                Reading::begin(self, vec![Part::Missing(offset, len, None)]).read(false);
+                self.read_elsewhere(None);
             }
             return;
         }
         if let Some(placed) = self.flat() {
             return self.reply(vec![Part::Placed(placed)]);
         }
-        let Some(extents) = look_up(self.served, &self.request) else {
-            return Reading::begin(self, Vec::new()).look_up();
-        };
-        match parts(self.served, &extents, len <= LONG) {
-            Ok(parts) if parts.iter().all(Part::is_there) => self.reply(parts),
-            Ok(parts) => Reading::begin(self, parts).read(false),
+        let known = look_up(self.served, &self.request);
+        match known.map(|extents| parts(self.served, &extents, len <= LONG)).transpose() {
+            Ok(Some(parts)) if parts.iter().all(Part::is_there) => self.reply(parts),
+            Ok(Some(mut parts)) if matches!(parts[..], [Part::Missing(..)]) => {
+                let Some(Part::Missing(_, _, room)) = parts.pop() else { return };
+                self.read_elsewhere(room);
+            }
+            Ok(parts) => {
+                let missing: u64 = parts.iter().flatten().map(Part::missing).sum();
+                let bytes = if missing == 0 { len } else { missing };
+                // The memory that it takes is counted with each part.
+                let share = Share::take(&self.served.account, FLOOR);
+                spawn(by_the_map(Ending::begin(self, bytes, Some(share)), parts));
+            }
             Err(e) => self.failed(&e),
         }
+    }
+
+    /// Reads all of it in one piece.
+    fn read_elsewhere(&mut self, room: Option<Room>) {
+        let (offset, len) = (self.request.offset, self.request.length);
+        let buffer = room.map_or_else(|| buffer(self.served, len), |(buffer, _)| buffer);
+        Ending::begin(self, len, None).submit(Operation::Read { offset, buffer });
     }
 
     /// A reply that must be one piece, if all of it is in memory in one place: then a map saves
@@ -184,17 +198,16 @@ fn part(served: &Arc<Served>, extent: &Extent, may_read: bool) -> Result<Part> {
 /// Memory for `len` bytes.
 fn room(served: &Served, len: u64) -> Room {
     let share = Share::take(&served.account, len);
-    (served.buffers.take(usize::try_from(len).unwrap_or(0)), share)
+    (buffer(served, len), share)
+}
+
+fn buffer(served: &Served, len: u64) -> Buffer {
+    served.buffers.take(usize::try_from(len).unwrap_or(0))
 }
 
 impl Part {
     fn is_there(&self) -> bool {
-        !matches!(self, Self::Missing(..) | Self::UnderWay(..))
-    }
-
-    /// Whether it is being read, and how many bytes are to come.
-    fn is_of(&self, bytes: u64) -> bool {
-        matches!(self, Self::UnderWay(_, len, _) if *len == bytes)
+        !matches!(self, Self::Missing(..))
     }
 
     /// Bytes of memory that are to be filled.
@@ -222,7 +235,7 @@ fn encode(served: &Arc<Served>, writer: &ReplyWriter, r: &Request, parts: Vec<Pa
             }
             Part::Placed(placed) => (placed.offset(), Out::Place(placed)),
             Part::Data(start, buffer, share) => (start, Out::Data(buffer, share)),
-            Part::Missing(..) | Part::UnderWay(..) => continue,
+            Part::Missing(..) => continue,
         };
         if !one_piece {
             let last = start + out.len() == end;
@@ -250,121 +263,82 @@ fn zero_bytes(served: &Arc<Served>, start: u64, len: u64) -> Out {
     Out::Data(Buffer::zeroed(usize::try_from(len).unwrap_or(0)), share)
 }
 
-/// A read of which parts are read elsewhere.
-struct Reading {
-    ending: Ending,
-    parts: Vec<Part>,
-    /// Parts being read.
-    left: usize,
-    failed: Option<Error>,
+/// Answers a read of which parts are not there, or of which nothing is known (`None`). It goes on
+/// where the last of what it waits for ends. Given up, it is answered with an error.
+async fn by_the_map(ending: Ending, parts: Option<Vec<Part>>) {
+    // Where the map was read, a thread may be kept as long as that takes.
+    let may_stay = parts.is_none();
+    let known = match parts {
+        Some(parts) => Ok(parts),
+        None => match learn(&ending).await {
+            Some(known) => known,
+            None => return,
+        },
+    };
+    let read = match known {
+        Ok(parts) => fetch(&ending, parts, may_stay).await,
+        Err(e) => Some(Err(e)),
+    };
+    match read {
+        Some(Ok(parts)) => {
+            let pieces = encode(&ending.served, &ending.writer, &ending.request, parts);
+            ending.end(pieces);
+        }
+        Some(Err(e)) => ending.finish(Err(e)),
+        None => {}
+    }
 }
 
-impl Reading {
-    fn begin(run: &mut RequestRun<'_>, parts: Vec<Part>) -> Self {
-        let bytes = match parts.iter().map(Part::missing).sum() {
-            0 => run.request.length,
-            bytes => bytes,
-        };
-        // The memory that it takes is counted with each part.
-        let share = Share::take(&run.served.account, FLOOR);
-        Self { ending: Ending::begin(run, bytes, Some(share)), parts, left: 0, failed: None }
+/// Asks for the map. If it cannot be read, all is data.
+async fn learn(ending: &Ending) -> Option<Result<Vec<Part>>> {
+    let Ending { served, request, .. } = ending;
+    let most = served.edge.size().saturating_sub(request.offset);
+    let len = served.known.lock().to_ask(request.length).min(most);
+    let question = Operation::Resolve { offset: request.offset, len, max: READ_EXTENTS };
+    let mut extents = Vec::new();
+    if let Ok(Outcome::Extents(told)) = ask(ending, question, false).await? {
+        served.known.lock().learn(len, &told);
+        let (offset, end) = (request.offset, request.offset + request.length);
+        extents = told.iter().map_while(|extent| extent.part(offset, end)).collect();
     }
+    Some(parts(served, &whole(served, request, extents), true))
+}
 
-    /// Asks for the map, then reads what is data.
-    fn look_up(self) {
-        let Ending { served, link, request, .. } = &self.ending;
-        let (edge, link, offset) = (served.edge.clone(), link.clone(), request.offset);
-        let most = edge.info().size.saturating_sub(offset);
-        let len = served.known.lock().to_ask(request.length).min(most);
-        let resolve = Operation::Resolve { offset, len, max: READ_EXTENTS };
-        start(&edge, &link, resolve, Box::new(move |result| self.looked_up(len, result)));
-    }
-
-    /// The map of `len` bytes is there, or could not be read.
-    fn looked_up(mut self, len: u64, result: Result<Outcome>) {
-        let Ending { served, request, .. } = &self.ending;
-        let mut extents = Vec::new();
-        if let Ok(Outcome::Extents(told)) = result {
-            served.known.lock().learn(len, &told);
-            let (offset, end) = (request.offset, request.offset + request.length);
-            extents = told.iter().map_while(|extent| extent.part(offset, end)).collect();
-        }
-        match parts(served, &whole(served, request, extents), true) {
-            Ok(parts) => {
-                self.parts = parts;
-                self.read(true);
-            }
-            Err(e) => self.ending.finish(Err(e)),
+/// Reads what is missing, all of it at the same time.
+async fn fetch(ending: &Ending, mut parts: Vec<Part>, may_stay: bool) -> Option<Result<Vec<Part>>> {
+    let mut coming = Vec::new();
+    for (i, part) in parts.iter_mut().enumerate() {
+        if let Part::Missing(offset, len, had) = part {
+            let (buffer, share) = had.take().unwrap_or_else(|| room(&ending.served, *len));
+            let read = Operation::Read { offset: *offset, buffer };
+            coming.push((i, *offset, share, ask(ending, read, may_stay)));
         }
     }
-
-    /// Reads what is missing; `may_stay`: on a thread that may be kept as long as that takes.
-    fn read(mut self, may_stay: bool) {
-        let mut reads = Vec::new();
-        for (i, slot) in self.parts.iter_mut().enumerate() {
-            let part = std::mem::replace(slot, Part::Zeroes(0, 0));
-            *slot = match part {
-                Part::Missing(offset, len, had) => {
-                    let (buffer, share) = had.unwrap_or_else(|| room(&self.ending.served, len));
-                    reads.push((i, Operation::Read { offset, buffer }));
-                    Part::UnderWay(offset, len, share)
-                }
-                other => other,
-            };
-        }
-        self.left = reads.len();
-        if reads.is_empty() {
-            return self.end();
-        }
-        for part in &mut self.parts {
+    if !coming.is_empty() {
+        for part in &mut parts {
             if let Part::Placed(placed) = part {
                 placed.waits();
             }
         }
-        let (edge, link) = (self.ending.served.edge.clone(), self.ending.link.clone());
-        let reading = Arc::new(Mutex::new(Some(self)));
-        for (i, read) in reads {
-            let reading = reading.clone();
-            let done: Done = Box::new(move |result| Self::arrived(&reading, i, result));
-            if may_stay {
-                go_on(&edge, &link, read, done);
-            } else {
-                start(&edge, &link, read, done);
+    }
+    let mut failed = None;
+    for (i, offset, share, answer) in coming {
+        match (answer.await?, parts.get_mut(i)) {
+            (Ok(Outcome::Read(buffer)), Some(part)) if buffer.len() as u64 == part.missing() => {
+                *part = Part::Data(offset, buffer, share);
             }
+            (Err(e), _) => _ = failed.get_or_insert(e),
+            _ => _ = failed.get_or_insert_with(senseless),
         }
     }
+    Some(failed.map_or(Ok(parts), Err))
+}
 
-    /// A part was read, or could not be. The last one ends the request.
-    fn arrived(reading: &Mutex<Option<Self>>, i: usize, result: Result<Outcome>) {
-        let mut lock = reading.lock();
-        let Some(me) = &mut *lock else { return };
-        match (result, me.parts.get_mut(i)) {
-            (Ok(Outcome::Read(buffer)), Some(slot)) if slot.is_of(buffer.len() as u64) => {
-                let part = std::mem::replace(slot, Part::Zeroes(0, 0));
-                if let Part::UnderWay(offset, _, share) = part {
-                    *slot = Part::Data(offset, buffer, share);
-                }
-            }
-            (Err(e), _) => _ = me.failed.get_or_insert(e),
-            _ => {
-                let action = "read: the device gave an answer that makes no sense";
-                me.failed = Some(Error::new(ErrorKind::Io, Fault::Us, action));
-            }
-        }
-        me.left -= 1;
-        let ended = if me.left == 0 { lock.take() } else { None };
-        drop(lock);
-        if let Some(me) = ended {
-            me.end();
-        }
-    }
-
-    fn end(self) {
-        if let Some(e) = self.failed {
-            return self.ending.finish(Err(e));
-        }
-        let Ending { served, writer, request, .. } = &self.ending;
-        let pieces = encode(served, writer, request, self.parts);
-        self.ending.end(pieces);
-    }
+/// Starts an operation. The answer may be here already.
+fn ask(ending: &Ending, operation: Operation, may_stay: bool) -> Answer {
+    let (promise, answer) = promise();
+    let done = Box::new(move |result| promise.keep(result));
+    let start = if may_stay { go_on } else { start };
+    start(&ending.served.edge, &ending.link, operation, done);
+    answer
 }
