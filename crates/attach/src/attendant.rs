@@ -31,21 +31,13 @@ impl Attendant {
         child.map(Self).map_err(|e| Error::os("attach: start what detaches at the end", e))
     }
 
-    /// Asks it to detach.
-    pub(crate) fn ask(&mut self) {
+    /// Asks it to detach; whether that has succeeded.
+    pub(crate) fn ask(&mut self) -> bool {
         if let Some(mut pipe) = self.0.stdin.take() {
             // It fails if it has gone.
             let _ = pipe.write_all(b"\n");
         }
-    }
-
-    /// Whether it has ended, and if so, whether well.
-    pub(crate) fn ended(&mut self) -> Option<bool> {
-        match self.0.try_wait() {
-            Ok(None) => None,
-            Ok(Some(status)) => Some(status.success()),
-            Err(_) => Some(false),
-        }
+        self.0.wait().is_ok_and(|status| status.success())
     }
 }
 

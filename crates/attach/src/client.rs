@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use device::{
-    BufferPool, Client, Credentials, Edge, Error, ErrorKind, Fault, OperationKind, Peer, Presence,
-    Result,
+    BufferPool, Client, Credentials, Edge, Error, ErrorKind, Fault, Operation, OperationKind,
+    Outcome, Peer, Presence, Result,
 };
 use runtime::{Behalf, Condvar, Mutex};
 use serving::{ClientAccess, Dismiss, HeldExport, Hub, MemoryAccount, Severity, Tally, Voice};
@@ -158,6 +158,26 @@ impl AttachedClient {
             self.hub.present.left(self.number);
             self.presence.leave();
             self.voice.ended("it is detached");
+        }
+    }
+
+    /// Does an operation: a read or a write here and now where that needs no waiting, so nobody is
+    /// woken for it; everything else in its time.
+    pub(crate) fn perform(
+        &self,
+        mut operation: Operation,
+        done: impl FnOnce(Result<Outcome>) + Send + 'static,
+    ) {
+        let now = match &mut operation {
+            Operation::Read { offset, buffer } => self.edge.read_now(buffer, *offset),
+            Operation::Write { offset, data, fua } => self.edge.write_now(data, *offset, *fua),
+            _ => Ok(false),
+        };
+        match (now, operation) {
+            (Ok(true), Operation::Read { buffer, .. }) => done(Ok(Outcome::Read(buffer))),
+            (Ok(true), _) => done(Ok(Outcome::Done)),
+            (Ok(false), operation) => self.edge.submit(operation, Box::new(done)),
+            (Err(e), _) => done(Err(e)),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Reading what the kernel, or a front end, sends: numbers in the machine's own order.
+//! Reading what the kernel, or a front end, sends, and writing what it is sent: numbers in the
+//! machine's own order.
 
 /// Reads numbers one after the other; nothing beyond the end.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,32 @@ impl<'a> Fields<'a> {
     /// What has not been read.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
+    }
+}
+
+/// Puts a message together, likewise.
+#[derive(Debug, Default)]
+pub(crate) struct Written(pub(crate) Vec<u8>);
+
+impl Written {
+    pub(crate) fn u16(mut self, n: u16) -> Self {
+        self.0.extend_from_slice(&n.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn u32(mut self, n: u32) -> Self {
+        self.0.extend_from_slice(&n.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn u64(mut self, n: u64) -> Self {
+        self.0.extend_from_slice(&n.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn zeroes(mut self, n: usize) -> Self {
+        self.0.resize(self.0.len() + n, 0);
+        self
     }
 }
 

@@ -15,6 +15,7 @@ mod client;
 mod fields;
 mod fuse;
 mod kernel;
+mod mapping;
 mod mounts;
 mod point;
 mod resized;
@@ -25,8 +26,10 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use device::Result;
+use device::{Error, Result};
+use runtime::Bell;
 use serving::Hub;
 
 pub use fuse::{AttachedFile, FuseMount};
@@ -146,6 +149,19 @@ impl Attachment {
             Self::Socket(socket) => socket.end(),
         }
     }
+}
+
+/// Starts a thread; a panic of it is counted.
+///
+/// # Errors
+/// The system gives none.
+fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+    thread.map_err(|e| Error::os("start a thread", e))
+}
+
+fn new_bell() -> Result<Bell> {
+    Bell::new().map_err(|e| Error::os("make an eventfd", e))
 }
 
 /// Detaches what is at `path`, which [`attached`] lists; `is_forced`, also while programs have it

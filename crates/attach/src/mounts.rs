@@ -33,14 +33,7 @@ pub fn attached() -> Result<Vec<AttachedDisk>> {
     let table = std::fs::read("/proc/self/mountinfo");
     let table = table.map_err(|e| Error::os("read the table of mounts", e))?;
     let files = table.split(|b| *b == b'\n').filter_map(of_line);
-    let by_ublk = ublk::devices().into_iter().map(|one| AttachedDisk {
-        path: one.path,
-        disk: one.by,
-        is_read_only: one.is_read_only,
-        kind: OF_UBLK,
-        is_waiting: one.is_waiting,
-    });
-    Ok(files.chain(devices()).chain(by_ublk).collect())
+    Ok(files.chain(devices()).chain(ublk::devices()).collect())
 }
 
 /// Devices of the kernel's NBD client that bear our mark.

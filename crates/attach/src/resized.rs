@@ -9,6 +9,8 @@ use std::time::Duration;
 use device::{Edge, Result};
 use runtime::{Condvar, Mutex};
 
+use crate::start_thread;
+
 /// How long nobody may notice.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -51,8 +53,8 @@ impl SizeWatch {
                 guard = is_over.lock();
             }
         };
-        let thread = std::thread::Builder::new().name("attached-size".into()).spawn(work);
-        Some(Self { is_over, thread: Some(thread.ok()?) })
+        let thread = Some(start_thread("attached-size", work).ok()?);
+        Some(Self { is_over, thread })
     }
 }
 

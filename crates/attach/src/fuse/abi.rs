@@ -96,32 +96,6 @@ impl Header {
     }
 }
 
-/// Puts a reply together.
-#[derive(Debug, Default)]
-pub(super) struct Reply(pub(super) Vec<u8>);
-
-impl Reply {
-    pub(super) fn u16(mut self, n: u16) -> Self {
-        self.0.extend_from_slice(&n.to_ne_bytes());
-        self
-    }
-
-    pub(super) fn u32(mut self, n: u32) -> Self {
-        self.0.extend_from_slice(&n.to_ne_bytes());
-        self
-    }
-
-    pub(super) fn u64(mut self, n: u64) -> Self {
-        self.0.extend_from_slice(&n.to_ne_bytes());
-        self
-    }
-
-    pub(super) fn zeroes(mut self, n: usize) -> Self {
-        self.0.resize(self.0.len() + n, 0);
-        self
-    }
-}
-
 /// The header of a reply, `fuse_out_header`, with `len` bytes behind it.
 pub(super) fn out_header(unique: u64, errno: i32, len: usize) -> [u8; 16] {
     let mut header = [0; 16];

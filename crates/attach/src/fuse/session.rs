@@ -16,8 +16,8 @@ use runtime::{Mutex, taking_time};
 use super::abi::MOST;
 use super::mount::FuseMount;
 use super::{calls, ioctl, requests};
-use crate::AttachedExport;
 use crate::client::AttachedClient;
+use crate::{AttachedExport, start_thread};
 
 /// A disk that is attached. It is unmounted when dropped.
 #[derive(Debug)]
@@ -57,9 +57,7 @@ impl FuseMount {
         let mut threads = Vec::new();
         for connection in self.connections.clone() {
             let session = session.clone();
-            let thread = std::thread::Builder::new().name("attached".into());
-            let thread = thread.spawn(move || session.serve(&connection));
-            threads.push(thread.map_err(|e| Error::os("start a thread", e))?);
+            threads.push(start_thread("attached", move || session.serve(&connection))?);
         }
         Ok(AttachedFile { session, mount: self, threads })
     }

@@ -2,7 +2,7 @@
 
 use device::{Info, OperationKind};
 
-use crate::fields::Fields;
+use crate::fields::{Fields, Written};
 
 /// Bytes of a sector, by which the kernel counts.
 pub(super) const SECTOR: u64 = 512;
@@ -58,18 +58,9 @@ pub(super) const QUIESCED: u16 = 2;
 
 /// `struct ublksrv_ctrl_cmd`; `data` is what some commands take besides their buffer.
 pub(super) fn control(device: u32, buffer: u64, len: u16, data: u64) -> [u8; 80] {
-    let mut bytes = [0; 80];
-    let mut to = bytes.iter_mut();
-    let parts: [&[u8]; 5] = [
-        &device.to_ne_bytes(),
-        // No queue.
-        &u16::MAX.to_ne_bytes(),
-        &len.to_ne_bytes(),
-        &buffer.to_ne_bytes(),
-        &data.to_ne_bytes(),
-    ];
-    parts.into_iter().flatten().zip(&mut to).for_each(|(from, to)| *to = *from);
-    bytes
+    // Of no queue.
+    let words = Written::default().u32(device).u16(u16::MAX).u16(len).u64(buffer).u64(data);
+    *words.zeroes(56).0.first_chunk().unwrap_or(&[0; 80])
 }
 
 /// `struct ublksrv_io_cmd`, without an address.
@@ -100,19 +91,10 @@ impl UblkInfo {
     pub(super) const LEN: usize = 64;
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(Self::LEN);
-        for number in [self.queues, self.depth, self.state, 0] {
-            bytes.extend(number.to_ne_bytes());
-        }
-        bytes.extend(self.most.to_ne_bytes());
-        bytes.extend(self.device.to_ne_bytes());
-        bytes.extend(self.process.to_ne_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend(self.flags.to_ne_bytes());
-        bytes.extend(self.note.to_ne_bytes());
-        // The kernel notes the owner there.
-        bytes.resize(Self::LEN, 0);
-        bytes
+        let words = Written::default().u16(self.queues).u16(self.depth).u16(self.state).u16(0);
+        let words = words.u32(self.most).u32(self.device).u32(self.process.cast_unsigned()).u32(0);
+        // The kernel notes the owner behind these.
+        words.u64(self.flags).u64(self.note).zeroes(24).0
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
@@ -176,22 +158,15 @@ impl UblkParameters {
         /// A cache that is flushed, and FUA.
         const CACHE: u32 = 1 << 2 | 1 << 3;
         let types = if self.is_read_only { Self::BASIC } else { Self::BASIC | Self::DISCARD };
-        let mut bytes = Vec::with_capacity(Self::LEN);
-        let numbers = |bytes: &mut Vec<u8>, all: &[u32]| {
-            all.iter().for_each(|number| bytes.extend(number.to_ne_bytes()));
-        };
         let len = u32::try_from(Self::LEN).unwrap_or(0);
-        numbers(&mut bytes, &[len, types, CACHE | u32::from(self.is_read_only)]);
-        bytes.extend([self.logical, self.physical, self.best, self.physical]);
-        numbers(&mut bytes, &[MOST / 512, 0]);
-        bytes.extend(self.sectors.to_ne_bytes());
-        bytes.extend([0; 8]);
+        let words =
+            Written::default().u32(len).u32(types).u32(CACHE | u32::from(self.is_read_only));
+        let blocks = [self.logical, self.physical, self.best, self.physical];
+        let words = words.u32(u32::from_ne_bytes(blocks)).u32(MOST / 512).u32(0);
         let discards = if self.discard > 0 { LONG } else { 0 };
-        numbers(&mut bytes, &[0, self.discard.max(512), discards, LONG]);
+        let words = words.u64(self.sectors).u64(0).u32(0).u32(self.discard.max(512));
         // One range a discard.
-        bytes.extend(1_u16.to_ne_bytes());
-        bytes.resize(Self::LEN, 0);
-        bytes
+        words.u32(discards).u32(LONG).u16(1).zeroes(2).0
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {

@@ -79,15 +79,13 @@ impl UblkControl {
 
     /// Sends a command with the buffer and waits for its end.
     fn run(&mut self, command: ControlCommand, device: u32, data: u64) -> io::Result<()> {
-        let (buffer, len) = match command {
-            ControlCommand::Info | ControlCommand::Add => (true, UblkInfo::LEN),
-            ControlCommand::SetParameters | ControlCommand::Parameters => {
-                (true, UblkParameters::LEN)
-            }
-            ControlCommand::Features => (true, 8),
-            _ => (false, 0),
+        let len = match command {
+            ControlCommand::Info | ControlCommand::Add => UblkInfo::LEN,
+            ControlCommand::SetParameters | ControlCommand::Parameters => UblkParameters::LEN,
+            ControlCommand::Features => 8,
+            _ => 0,
         };
-        let address = if buffer { self.buffer.as_mut_ptr().expose_provenance() as u64 } else { 0 };
+        let address = if len > 0 { self.buffer.as_mut_ptr().expose_provenance() as u64 } else { 0 };
         let words = abi::control(device, address, u16::try_from(len).unwrap_or(0), data);
         let entry = opcode::UringCmd80::new(Fixed(0), command as u32).cmd(words).build();
         let entry = entry.personality(self.rights);
@@ -118,12 +116,9 @@ impl UblkControl {
             let what = "the kernel's ublk cannot copy for its process; that takes Linux 6.5";
             Error::new(ErrorKind::Unsupported, Fault::User, what)
         };
-        match self.run(ControlCommand::Features, u32::MAX, 0) {
-            Ok(()) => {}
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
-                return Err(no_ublk(e));
-            }
-            Err(_) => return Err(old()),
+        if let Err(e) = self.run(ControlCommand::Features, u32::MAX, 0) {
+            let is_refused = matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+            return Err(if is_refused { no_ublk(e) } else { old() });
         }
         self.features = self.buffer.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         if self.features & USER_COPY == 0 { Err(old()) } else { Ok(()) }

@@ -26,10 +26,12 @@ use runtime::{Bell, Mutex};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, configure_io_flusher_behavior, test_kill_process};
 
-use crate::AttachedExport;
 use crate::attendant::Attendant;
 use crate::client::AttachedClient;
+use crate::mounts::AttachedDisk;
+use crate::point::OF_UBLK;
 use crate::resized::SizeWatch;
+use crate::{AttachedExport, new_bell, start_thread};
 use abi::{ControlCommand, DEAD, QUIESCED, UblkInfo, UblkParameters};
 use control::UblkControl;
 use queue::{UblkDisk, UblkQueue};
@@ -189,9 +191,13 @@ impl UblkDevice {
         match started {
             Ok(threads) => {
                 let (device, disk) = (info.device, Arc::downgrade(&disk));
+                let block = UblkParameters::of(client.edge.info(), client.is_read_only).block();
                 let can_resize = control.can_resize();
                 let control = Arc::new(Mutex::new(control));
-                let size = can_resize.then(|| watch(&control, device, &client)).flatten();
+                let own = control.clone();
+                let tell = move |size| own.lock().resize(device, size);
+                let size = can_resize.then(|| SizeWatch::begin(&client.edge, block, tell));
+                let size = size.flatten();
                 Ok(AttachedUblk { control, device, disk, client, threads, attendant, size })
             }
             Err(e) => {
@@ -239,23 +245,12 @@ impl OpenedDevice {
         };
         let mut rings = Vec::new();
         for queue in 0..info.queues {
-            let bell = Bell::new().map_err(|e| Error::os("make an eventfd", e))?;
+            let bell = new_bell()?;
             let ring = UblkRing::new(file.as_fd(), bell.as_fd(), queue, info.depth)?;
             rings.push((ring, bell));
         }
         Ok(Self { file, rings })
     }
-}
-
-/// Has the kernel told of another size of the disk.
-fn watch(
-    control: &Arc<Mutex<UblkControl>>,
-    device: u32,
-    client: &Arc<AttachedClient>,
-) -> Option<SizeWatch> {
-    let control = control.clone();
-    let block = UblkParameters::of(client.edge.info(), client.is_read_only).block();
-    SizeWatch::begin(&client.edge, block, move |size| control.lock().resize(device, size))
 }
 
 /// Starts the thread of a queue, and waits until it has asked for its requests.
@@ -280,8 +275,7 @@ fn begin_queue(
             client.complain(&Error::os("take requests of the kernel", e));
         }
     };
-    let thread = std::thread::Builder::new().name("ublk".into()).spawn(work);
-    let thread = thread.map_err(|e| Error::os("start a thread", e))?;
+    let thread = start_thread("ublk", work)?;
     match told.recv() {
         Ok(begun) => begun.map_err(|e| Error::os("attach: ask the kernel for requests", e))?,
         Err(_) => return Err(Error::unanswered()),
@@ -377,13 +371,8 @@ impl AttachedUblk {
 
     /// Has the attendant flush and remove the device, while the threads do what it asks.
     fn detach(&mut self) -> Result<()> {
-        self.attendant.ask();
-        loop {
-            match self.attendant.ended() {
-                Some(true) => return Ok(()),
-                Some(false) => break,
-                None => std::thread::sleep(PAUSE / 10),
-            }
+        if self.attendant.ask() {
+            return Ok(());
         }
         if self.disk.strong_count() > 0 {
             self.control.lock().tell(ControlCommand::Stop, self.device, 0)?;
@@ -418,17 +407,9 @@ pub(crate) fn detach(path: &Path, is_forced: bool) -> Result<()> {
     }
 }
 
-/// A device as the kernel knows it.
-pub(crate) struct ListedDevice {
-    pub(crate) path: PathBuf,
-    /// By which process it is served, for people: the kernel keeps no name of the disk.
-    pub(crate) by: String,
-    pub(crate) is_read_only: bool,
-    pub(crate) is_waiting: bool,
-}
-
-/// Our devices, as far as this user may ask for them.
-pub(crate) fn devices() -> Vec<ListedDevice> {
+/// Our devices, as far as this user may ask for them. They are named by their processes: the kernel
+/// keeps no name of the disk.
+pub(crate) fn devices() -> Vec<AttachedDisk> {
     let entries = std::fs::read_dir("/sys/class/ublk-char").into_iter().flatten().flatten();
     let numbers = entries
         .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse::<u32>().ok());
@@ -443,9 +424,10 @@ pub(crate) fn devices() -> Vec<ListedDevice> {
         let is_shown = is_ours(&info) && info.state != DEAD;
         let is_served = is_served(&info);
         let read_only = std::fs::read(format!("/sys/block/ublkb{device}/ro"));
-        is_shown.then(|| ListedDevice {
+        is_shown.then(|| AttachedDisk {
             path: PathBuf::from(format!("/dev/ublkb{device}")),
-            by: match is_served {
+            kind: OF_UBLK,
+            disk: match is_served {
                 true => format!("a disk of process {}", info.process),
                 false => "waits for a process".to_owned(),
             },

@@ -113,21 +113,25 @@ struct KernelRequest {
 impl KernelRequest {
     fn begin(mut self) {
         let UblkRequest { kind, offset, len, fua, keeps_room } = self.request;
+        let client = self.client().clone();
         let operation = match kind {
-            OperationKind::Read => self.read(),
-            OperationKind::Flush => Some(Operation::Flush),
-            _ if self.client().is_read_only => return self.end(-Errno::ROFS.raw_os_error()),
-            OperationKind::Write => self.write(),
-            OperationKind::Trim => Some(Operation::Trim { offset, len, fua }),
+            OperationKind::Read => Operation::Read { offset, buffer: self.buffer() },
+            OperationKind::Flush => Operation::Flush,
+            _ if client.is_read_only => return self.end(-Errno::ROFS.raw_os_error()),
+            OperationKind::Write => {
+                let mut data = self.buffer();
+                if let Err(e) = self.queue.disk.file.read_exact_at(&mut data, self.place()) {
+                    return self.end(number(&e));
+                }
+                Operation::Write { offset, data: data.into(), fua }
+            }
+            OperationKind::Trim => Operation::Trim { offset, len, fua },
             _ => {
                 let flags = ZeroFlags { may_unmap: !keeps_room, fua, ..ZeroFlags::default() };
-                Some(Operation::Zero { offset, len, flags })
+                Operation::Zero { offset, len, flags }
             }
         };
-        if let Some(operation) = operation {
-            let edge = self.client().edge.clone();
-            edge.submit(operation, Box::new(move |result| self.finish(result)));
-        }
+        client.perform(operation, move |result| self.finish(result));
     }
 
     fn client(&self) -> &Arc<AttachedClient> {
@@ -142,50 +146,22 @@ impl KernelRequest {
         abi::place(self.queue.number, self.tag)
     }
 
-    /// Reads, at once where that needs no waiting; else says what is to be done.
-    fn read(&mut self) -> Option<Operation> {
-        let (offset, mut buffer) = (self.request.offset, self.buffer());
-        match self.client().edge.read_now(&mut buffer, offset) {
-            Ok(true) => self.finish(Ok(Outcome::Read(buffer))),
-            Ok(false) => return Some(Operation::Read { offset, buffer }),
-            Err(e) => self.finish(Err(e)),
-        }
-        None
-    }
-
-    /// Writes, likewise.
-    fn write(&mut self) -> Option<Operation> {
-        let (offset, fua) = (self.request.offset, self.request.fua);
-        let mut data = self.buffer();
-        if let Err(e) = self.queue.disk.file.read_exact_at(&mut data, self.place()) {
-            self.end(number(&e));
-            return None;
-        }
-        match self.client().edge.write_now(&data, offset, fua) {
-            Ok(true) => self.finish(Ok(Outcome::Done)),
-            Ok(false) => return Some(Operation::Write { offset, data: data.into(), fua }),
-            Err(e) => self.finish(Err(e)),
-        }
-        None
-    }
-
     /// Tells the kernel what became of it.
     fn finish(&mut self, result: device::Result<Outcome>) {
         let len = i32::try_from(self.request.len).unwrap_or(0);
-        match result {
+        let result = match result {
             Ok(Outcome::Read(data)) => {
-                match self.queue.disk.file.write_all_at(&data, self.place()) {
-                    Ok(()) => self.end(len),
-                    Err(e) => self.end(number(&e)),
-                }
+                let copied = self.queue.disk.file.write_all_at(&data, self.place());
+                copied.map_or_else(|e| number(&e), |()| len)
             }
-            Ok(_) if self.request.kind == OperationKind::Write => self.end(len),
-            Ok(_) => self.end(0),
+            Ok(_) if self.request.kind == OperationKind::Write => len,
+            Ok(_) => 0,
             Err(e) => {
                 self.client().complain(&e);
-                self.end(e.kind().errno().0.saturating_neg());
+                e.kind().errno().0.saturating_neg()
             }
-        }
+        };
+        self.end(result);
     }
 
     fn end(&mut self, result: i32) {

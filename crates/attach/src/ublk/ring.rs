@@ -2,13 +2,11 @@
 //! commands to its own device and wait for its own bell, since a sandbox cannot see what is sent
 //! there.
 //!
-//! Uses `unsafe` because both ends of a ring and the requests are memory that the kernel shares. An
-//! entry here names no memory, and a request is copied when the kernel has said that it is there.
+//! Uses `unsafe` because what is put into a ring may name memory, which an entry here does not.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use device::{Error, Result};
 use io_uring::register::Restriction;
@@ -17,6 +15,7 @@ use io_uring::{IoUring, opcode, types::Fixed};
 use rustix::param::page_size;
 
 use super::abi::{self, COMMIT_AND_FETCH, FETCH, UblkRequest};
+use crate::mapping::SharedMapping;
 
 /// The ticket of the entry that waits for the bell.
 const BELL: u64 = u64::MAX;
@@ -35,7 +34,8 @@ pub(super) enum RingEvent {
 /// The ring of one queue. One thread uses it.
 pub(super) struct UblkRing {
     ring: IoUring,
-    requests: MappedRequests,
+    /// The requests, as the kernel shares them.
+    requests: SharedMapping,
     queue: u16,
 }
 
@@ -67,7 +67,12 @@ impl UblkRing {
             Restriction::sqe_flags_required(Flags::FIXED_FILE.bits()),
         ];
         submitter.register_restrictions(&mut allowed).map_err(say)?;
-        let requests = MappedRequests::new(file, queue, depth).map_err(say)?;
+        let page = page_size();
+        let len = (usize::from(depth) * UblkRequest::LEN).next_multiple_of(page);
+        let range = (abi::requests_at(queue, page), len);
+        let requests = SharedMapping::new(file, range, libc::PROT_READ, libc::MAP_POPULATE)
+            .and_then(SharedMapping::not_forked);
+        let requests = requests.map_err(say)?;
         Ok(Self { ring, requests, queue })
     }
 
@@ -131,60 +136,8 @@ impl UblkRing {
 
     /// The request that is there with this tag; `None`: it is of a kind that was not offered.
     pub(super) fn request(&self, tag: u16) -> Option<UblkRequest> {
-        UblkRequest::decode(&self.requests.read(tag)?)
-    }
-}
-
-/// The requests of a queue, as the kernel shares them.
-struct MappedRequests {
-    start: NonNull<u8>,
-    len: usize,
-    depth: u16,
-}
-
-// SAFETY: the mapping belongs to no thread; only its owner reads it, and unmaps it.
-unsafe impl Send for MappedRequests {}
-
-impl MappedRequests {
-    fn new(file: BorrowedFd<'_>, queue: u16, depth: u16) -> io::Result<Self> {
-        let page = page_size();
-        let len = (usize::from(depth) * UblkRequest::LEN).next_multiple_of(page);
-        let offset = abi::requests_at(queue, page);
-        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-        let (fd, flags) = (file.as_fd().as_raw_fd(), libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, fd, offset) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast());
-        let start = start.ok_or_else(|| io::Error::other("mapped at 0"))?;
-        let own = Self { start, len, depth };
-        // As for the ring.
-        // SAFETY: this is the mapping that was just made, of which nothing is changed here.
-        let kept = unsafe { libc::madvise(own.start.as_ptr().cast(), len, libc::MADV_DONTFORK) };
-        if kept == 0 { Ok(own) } else { Err(io::Error::last_os_error()) }
-    }
-
-    fn read(&self, tag: u16) -> Option<[u8; UblkRequest::LEN]> {
-        if tag >= self.depth {
-            return None;
-        }
         let mut bytes = [0; UblkRequest::LEN];
-        // SAFETY: the tag is one of those that were mapped, and the kernel writes a request only
-        // before it says that it is there; were it to write now, the bytes would be a mixture.
-        unsafe {
-            let from = self.start.as_ptr().add(usize::from(tag) * UblkRequest::LEN);
-            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
-        }
-        Some(bytes)
-    }
-}
-
-impl Drop for MappedRequests {
-    fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` made.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        self.requests.read(usize::from(tag) * bytes.len(), &mut bytes)?;
+        UblkRequest::decode(&bytes)
     }
 }

@@ -178,75 +178,54 @@ impl GuestRequest {
             _ if is_write && session.client.is_read_only => Err(RequestStatus::Failed),
             kind::READ => self.read(session, sector),
             kind::WRITE => self.write(session, sector),
-            kind::FLUSH => Ok(Some(Operation::Flush)),
-            kind::DISCARD | kind::ZEROES => self.range(session, kind).map(Some),
+            kind::FLUSH => Ok(Operation::Flush),
+            kind::DISCARD | kind::ZEROES => self.range(session, kind),
             kind::IDENTITY => {
                 let mut name = [0; SERIAL];
                 name.iter_mut().zip(session.serial.bytes()).for_each(|(to, from)| *to = from);
                 let written = self.scatter(&name);
-                self.end(RequestStatus::Done, written);
-                Ok(None)
+                return self.end(RequestStatus::Done, written);
             }
             _ => Err(RequestStatus::Unsupported),
         };
         match begun {
-            Ok(None) => {}
-            Ok(Some(operation)) => {
-                let session = session.clone();
-                let edge = session.client.edge.clone();
-                edge.submit(operation, Box::new(move |result| self.finish(&session, result)));
+            Ok(operation) => {
+                let own = session.clone();
+                session.client.perform(operation, move |result| self.finish(&own, result));
             }
             Err(status) => self.end(status, 0),
         }
     }
 
     /// Where a range of sectors begins, in bytes, all `len` bytes of which are in the disk.
-    fn checked(session: &VhostSession, sector: u64, len: u64) -> Result<u64, RequestStatus> {
+    fn checked(
+        session: &VhostSession,
+        sector: u64,
+        len: u64,
+        most: u64,
+    ) -> Result<u64, RequestStatus> {
         let size = session.client.edge.size();
         let offset = sector.checked_mul(SECTOR).filter(|offset| {
-            let is_good = len > 0 && len <= MOST && len.is_multiple_of(SECTOR);
+            let is_good = len > 0 && len <= most && len.is_multiple_of(SECTOR);
             is_good && *offset <= size && len <= size - *offset
         });
         offset.ok_or(RequestStatus::Failed)
     }
 
-    /// Reads, at once where that needs no waiting; else says what is to be done.
-    fn read(
-        &mut self,
-        session: &VhostSession,
-        sector: u64,
-    ) -> Result<Option<Operation>, RequestStatus> {
+    fn read(&self, session: &VhostSession, sector: u64) -> Result<Operation, RequestStatus> {
         let len = total(&self.chain.writable);
-        let offset = Self::checked(session, sector, len)?;
-        let client = &session.client;
-        let mut buffer = client.buffers.take(to_usize(len));
-        match client.edge.read_now(&mut buffer, offset) {
-            Ok(true) => self.finish(session, Ok(Outcome::Read(buffer))),
-            Ok(false) => return Ok(Some(Operation::Read { offset, buffer })),
-            Err(e) => self.finish(session, Err(e)),
-        }
-        Ok(None)
+        let offset = Self::checked(session, sector, len, MOST)?;
+        Ok(Operation::Read { offset, buffer: session.client.buffers.take(to_usize(len)) })
     }
 
-    /// Writes, likewise.
-    fn write(
-        &mut self,
-        session: &VhostSession,
-        sector: u64,
-    ) -> Result<Option<Operation>, RequestStatus> {
+    fn write(&mut self, session: &VhostSession, sector: u64) -> Result<Operation, RequestStatus> {
         let len = total(&self.chain.readable);
-        let offset = Self::checked(session, sector, len)?;
-        let client = &session.client;
-        let mut data = client.buffers.take(to_usize(len));
+        let offset = Self::checked(session, sector, len, MOST)?;
+        let mut data = session.client.buffers.take(to_usize(len));
         gather(&self.queue, &mut self.chain.readable, &mut data).ok_or(RequestStatus::Failed)?;
         // A guest that knows no flush takes what is acknowledged for durable.
         let fua = !session.knows_flush();
-        match client.edge.write_now(&data, offset, fua) {
-            Ok(true) => self.finish(session, Ok(Outcome::Done)),
-            Ok(false) => return Ok(Some(Operation::Write { offset, data: data.into(), fua })),
-            Err(e) => self.finish(session, Err(e)),
-        }
-        Ok(None)
+        Ok(Operation::Write { offset, data: data.into(), fua })
     }
 
     /// A discard or a zero of one range: `struct virtio_blk_discard_write_zeroes`.
@@ -266,12 +245,8 @@ impl GuestRequest {
         if flags > 1 || kind == kind::DISCARD && may_unmap {
             return Err(RequestStatus::Unsupported);
         }
-        let size = session.client.edge.size();
         let len = u64::from(sectors) * SECTOR;
-        let offset = sector.checked_mul(SECTOR).filter(|offset| {
-            sectors > 0 && sectors <= LONG && *offset <= size && len <= size - *offset
-        });
-        let offset = offset.ok_or(RequestStatus::Failed)?;
+        let offset = Self::checked(session, sector, len, u64::from(LONG) * SECTOR)?;
         let fua = !session.knows_flush();
         Ok(match kind {
             kind::DISCARD => Operation::Trim { offset, len, fua },

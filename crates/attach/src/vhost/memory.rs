@@ -1,60 +1,21 @@
 //! The memory of a guest, as its front end shares it: files that are mapped, and where they lie.
 //!
-//! All `unsafe` of vhost-user is here: mapping, and touching what is mapped. No reference to its
-//! bytes ever exists, since the guest may change them at any time: they are copied, or read and
-//! written as atomic numbers. Each access is checked against its mapping. A file that its owner
-//! may shorten is refused, because what is then touched behind its end ends the process.
-#![expect(unsafe_code, reason = "see above")]
+//! A file that its owner may shorten is refused, because what is then touched behind its end ends
+//! the process. Each access is checked against its mapping.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::Ordering;
 
 use device::{Error, Result};
 use runtime::to_usize;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 use super::protocol;
+use crate::mapping::SharedMapping;
 
 /// Regions of a guest, at most.
 pub(super) const REGIONS: usize = 128;
-
-/// A file that is mapped from its beginning, for reading and writing.
-#[derive(Debug)]
-struct SharedMapping {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping belongs to no thread and is unmapped once, by the last owner.
-unsafe impl Send for SharedMapping {}
-// SAFETY: as above; nothing refers to its bytes, which are copied or are atomic numbers.
-unsafe impl Sync for SharedMapping {}
-
-impl SharedMapping {
-    /// Maps the first `len` (> 0) bytes of `file`.
-    fn new(file: &OwnedFd, len: usize) -> std::io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let fd = file.as_raw_fd();
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast());
-        let start = start.ok_or_else(|| std::io::Error::other("mapped at 0"))?;
-        Ok(Self { start, len })
-    }
-}
-
-impl Drop for SharedMapping {
-    fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` made, and its last owner has gone.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-    }
-}
 
 /// A range of bytes that is shared with the front end. Offsets are inside it; what does not lie in
 /// it whole is not touched.
@@ -84,7 +45,9 @@ impl GuestBytes {
                 "use a memfd that is sealed, as QEMU's memory-backend-memfd, or unsealed=true";
             return Err(protocol(format!("{what}: its file can become shorter; {cure}")));
         }
-        let mapping = SharedMapping::new(file, to_usize(offset + len));
+        // From its beginning: the offset need not be that of a page.
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_NORESERVE);
+        let mapping = SharedMapping::new(file.as_fd(), (0, to_usize(offset + len)), rights, flags);
         let mapping = Arc::new(mapping.map_err(|e| Error::os(what, e))?);
         Ok(Self { mapping, offset: to_usize(offset), len: to_usize(len) })
     }
@@ -95,53 +58,36 @@ impl GuestBytes {
 
     /// A part of it.
     pub(super) fn part(&self, at: usize, len: usize) -> Option<Self> {
-        self.place(at, len)?;
-        Some(Self { mapping: self.mapping.clone(), offset: self.offset + at, len })
+        let offset = self.place(at, len)?;
+        Some(Self { mapping: self.mapping.clone(), offset, len })
     }
 
-    /// The address of `len` bytes from `at`, all of which lie in it.
-    fn place(&self, at: usize, len: usize) -> Option<*mut u8> {
-        if at > self.len || len > self.len - at {
-            return None;
-        }
-        // SAFETY: `offset + self.len` lies inside the mapping, as `map` and `part` have checked,
-        // and `at` is at most `self.len`.
-        Some(unsafe { self.mapping.start.as_ptr().add(self.offset + at) })
+    /// Where `len` bytes from `at`, all of which lie in it, are in the mapping.
+    fn place(&self, at: usize, len: usize) -> Option<usize> {
+        (at <= self.len && len <= self.len - at).then(|| self.offset + at)
     }
 
     /// Copies bytes from `at` on out of it.
     pub(super) fn read(&self, at: usize, to: &mut [u8]) -> Option<()> {
-        let from = self.place(at, to.len())?;
-        // SAFETY: `place` has checked the range, which is mapped while `self` lives; `to` is memory
-        // of ours, so they do not overlap. The guest may write at the same time: then the bytes are
-        // a mixture, of which nothing is believed.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
-        Some(())
+        self.mapping.read(self.place(at, to.len())?, to)
     }
 
     /// Copies bytes to `at` and on in it.
     pub(super) fn write(&self, at: usize, from: &[u8]) -> Option<()> {
-        let to = self.place(at, from.len())?;
-        // SAFETY: as in `read`, the other way round.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
-        Some(())
-    }
-
-    fn number(&self, at: usize) -> Option<&AtomicU16> {
-        let place = self.place(at, size_of::<u16>())?.cast::<u16>();
-        // SAFETY: `place` has checked the range, which is mapped while `self`, and so the
-        // reference, lives; that it is aligned is checked here. All accesses of ours are atomic.
-        place.is_aligned().then(|| unsafe { AtomicU16::from_ptr(place) })
+        self.mapping.write(self.place(at, from.len())?, from)
     }
 
     /// A number of two bytes that the guest writes; what it wrote before is seen, too.
     pub(super) fn load(&self, at: usize) -> Option<u16> {
-        self.number(at).map(|number| u16::from_le(number.load(Ordering::Acquire)))
+        let number = self.mapping.number(self.place(at, size_of::<u16>())?)?;
+        Some(u16::from_le(number.load(Ordering::Acquire)))
     }
 
     /// Tells the guest a number of two bytes, and with it all that was written before.
     pub(super) fn store(&self, at: usize, value: u16) -> Option<()> {
-        self.number(at).map(|number| number.store(value.to_le(), Ordering::Release))
+        let number = self.mapping.number(self.place(at, size_of::<u16>())?)?;
+        number.store(value.to_le(), Ordering::Release);
+        Some(())
     }
 }
 

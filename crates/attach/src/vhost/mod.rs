@@ -33,9 +33,9 @@ use runtime::{Bell, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::AttachedExport;
 use crate::point::SocketOptions;
 use crate::resized::SizeWatch;
+use crate::{AttachedExport, new_bell, start_thread};
 use block::SECTOR;
 use front_end::FrontEnd;
 use session::VhostSession;
@@ -88,12 +88,10 @@ impl VhostSocket {
         let session = Arc::new(VhostSession { client, serial, is_unsealed, features, notices });
         let teller = session.clone();
         let size = SizeWatch::begin(&session.client.edge, SECTOR, move |_| teller.tell_size());
-        let bell = Bell::new().map_err(|e| Error::os("make an eventfd", e))?;
-        let stop = Arc::new((AtomicBool::new(false), bell));
+        let stop = Arc::new((AtomicBool::new(false), new_bell()?));
         let (own, stopped) = (session.clone(), stop.clone());
         let work = move || serve(&own, &self.listener, &stopped);
-        let thread = std::thread::Builder::new().name("vhost".into()).spawn(work);
-        let thread = Some(thread.map_err(|e| Error::os("start a thread", e))?);
+        let thread = Some(start_thread("vhost", work)?);
         Ok(AttachedSocket { session, stop, thread, _size: size })
     }
 }

@@ -16,6 +16,7 @@ use super::block::{self, feature};
 use super::messages::tell_change;
 use super::queue::Virtqueue;
 use crate::client::AttachedClient;
+use crate::{new_bell, start_thread};
 
 /// What all queues of all front ends of a disk share.
 #[derive(Debug)]
@@ -63,8 +64,7 @@ impl RunningQueue {
         kick: OwnedFd,
         broken: Option<OwnedFd>,
     ) -> Result<Self> {
-        let bell = Bell::new().map_err(|e| Error::os("make an eventfd", e))?;
-        let stop = Arc::new((AtomicBool::new(false), bell));
+        let stop = Arc::new((AtomicBool::new(false), new_bell()?));
         let queue = Arc::new(queue);
         let (own, stopped, session) = (queue.clone(), stop.clone(), session.clone());
         let work = move || {
@@ -78,8 +78,7 @@ impl RunningQueue {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("vhost-queue".into()).spawn(work);
-        let thread = thread.map_err(|e| Error::os("start a thread", e))?;
+        let thread = start_thread("vhost-queue", work)?;
         Ok(Self { queue, stop, thread })
     }
 
