@@ -68,6 +68,19 @@ has nbd5 $((64 << 20))
 wait $server || fail "the server ended with $?: $(cat log)"
 losetup -d "$(cat loop)"
 
+step "verified by fio"
+"$ferry" create -q -f qcow2 fio.qcow2 64M
+"$ferry" attach --format qcow2 fio.qcow2 /dev/nbd6 2>log &
+server=$!
+has nbd6 $((64 << 20))
+for engine in psync:0 libaio:1; do
+  fio --name=v --filename=/dev/nbd6 --ioengine="${engine%:*}" --direct="${engine#*:}" --rw=randtrimwrite --serialize_overlap=1 --bsrange=4k-128k \
+    --size=48M --iodepth=16 --verify=crc32c --verify_fatal=1 --randseed=7 --output=fio.log || fail "fio: $(cat fio.log)"
+done
+"$ferry" detach /dev/nbd6
+wait $server || fail "the server ended with $?: $(cat log)"
+"$ferry" check fio.qcow2 >/dev/null || fail "the image is damaged"
+
 step "under the name qemu-nbd; what is in the page cache only"
 "$ferry" create -q -f qcow2 image.qcow2 64M
 "$ferry" as qemu-nbd --connect=/dev/nbd1 -f qcow2 image.qcow2

@@ -172,6 +172,18 @@ ends
 is_gone
 losetup -d "$(cat loop)"
 
+step "verified by fio"
+"$ferry" create -q -f qcow2 fio.qcow2 64M
+start --format qcow2 fio.qcow2
+for engine in psync:0 libaio:1; do
+  fio --name=v --filename=$disk --ioengine="${engine%:*}" --direct="${engine#*:}" --rw=randtrimwrite --serialize_overlap=1 --bsrange=4k-128k \
+    --size=48M --iodepth=16 --verify=crc32c --verify_fatal=1 --randseed=7 --output=fio.log || fail "fio: $(cat fio.log)"
+done
+kill -TERM $server
+ends
+is_gone
+"$ferry" check fio.qcow2 >/dev/null || fail "the image is damaged"
+
 step "its process has gone for good"
 start memory:1M
 kill -KILL $server

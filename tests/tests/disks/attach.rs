@@ -12,7 +12,7 @@ use std::time::Duration;
 use blackbox::dice::{Case, Dice, seeds};
 use blackbox::launch::{Serve, Server};
 use blackbox::peers::{diskferry, peer, skip_environment};
-use blackbox::run::{Job, ferry, json, ours, program, run, text};
+use blackbox::run::{Job, beside, ferry, json, ours, program, run, text};
 use blackbox::session::Mode;
 use blackbox::temp::TempDir;
 use blackbox::{MIB, eventually, index, wait_for};
@@ -126,6 +126,71 @@ fn an_attached_disk_is_what_the_model_is_and_so_is_the_disk_afterwards() {
         assert!(!point.exists(), "a file that was made is removed again");
     }
     ferry(["check", text(&image)]).succeeded();
+}
+
+/// Disks of all kinds, by the name of each, beside the options of `serve`.
+fn disks_to_write(temp: &TempDir, size: u64) -> Vec<(&'static str, Serve)> {
+    let (raw, image) = (temp.sparse_file("raw", size), temp.join("image.qcow2"));
+    ferry(["create", "-q", "-f", "qcow2", text(&image), &size.to_string()]).succeeded();
+    vec![
+        ("memory", Serve::memory(&size.to_string())),
+        ("raw", Serve::file(&raw)),
+        ("qcow2", Serve::file(&image).option("--format").option("qcow2")),
+    ]
+}
+
+/// By mapped memory, too, and past the page cache; with and without one of the mount.
+#[test]
+fn fsx_finds_each_byte_of_an_attached_disk_as_it_left_it() {
+    if !can_attach() {
+        return;
+    }
+    let steps = if blackbox::dice::long_form() { "20000" } else { "1500" };
+    for seed in seeds() {
+        for (cache, block, how) in
+            [("false", "1", ""), ("false", "512", "direct"), ("true", "1", "")]
+        {
+            let temp = TempDir::new();
+            for (name, serve) in disks_to_write(&temp, 2 * MIB + 512) {
+                let _case = Case::new(&format!("{name}, cache={cache}, {block} {how}"), seed);
+                let point = temp.join(name);
+                let attach = format!("fuse:{}?cache={cache}", text(&point));
+                let server = serve.option("--attach").option(attach).start();
+                wait_for("the disk is attached", || {
+                    fs::metadata(&point).is_ok_and(|found| found.len() > 0)
+                });
+                let words = [text(&point), &seed.to_string(), steps, block, how];
+                run(Command::new(beside("fsx")).args(words)).succeeded();
+                ferry(["compare", text(&point), &server.uri("")]).succeeded();
+                assert!(server.stop().success());
+            }
+            ferry(["check", text(&temp.join("image.qcow2"))]).succeeded();
+        }
+    }
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_to_attached_disks_by_each_of_its_engines() {
+    let Some(fio) = peer("fio") else { return };
+    if !can_attach() {
+        return;
+    }
+    for (engine, direct) in [("psync", "0"), ("mmap", "0"), ("libaio", "1"), ("io_uring", "1")] {
+        let temp = TempDir::new();
+        for (name, serve) in disks_to_write(&temp, 16 * MIB) {
+            let _case = Case::new(&format!("{name} by {engine}"), 1);
+            let (server, point) = attached(serve, &temp);
+            let mut command = program(&fio, ["--name=v", "--rw=randwrite", "--size=16M"]);
+            command.arg(format!("--filename={}", text(&point)));
+            command.args([&format!("--ioengine={engine}"), &format!("--direct={direct}")]);
+            command.args(["--bsrange=4k-128k", "--iodepth=16", "--fsync=64", "--randseed=1"]);
+            command.args(["--verify=crc32c", "--verify_fatal=1", "--overwrite=1"]);
+            let said = run(command.current_dir(temp.path())).succeeded();
+            assert!(!said.contains("verify:"), "{said}");
+            assert!(server.stop().success());
+        }
+        ferry(["check", text(&temp.join("image.qcow2"))]).succeeded();
+    }
 }
 
 #[test]
