@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use device::{Device, Param, Params, Reach, Result, Use};
 use runtime::Context;
@@ -9,6 +10,7 @@ use runtime::Context;
 use crate::creation::{Created, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
 use crate::preallocation::{Preallocated, Preallocation, PreallocationWatch};
+use crate::records::Records;
 use crate::resizing::{Resized, Resizing};
 use crate::storage::Storage;
 use crate::stream::ByteStream;
@@ -22,6 +24,7 @@ type Preallocate =
     fn(&Params, &Preallocation, &OpenOptions, &PreallocationWatch) -> Result<Preallocated>;
 type AsStream = fn(&Params) -> Result<Option<ByteStream>>;
 type Resize = fn(&Params, &Resizing, &OpenOptions) -> Result<Resized>;
+type OpenRecords = fn(&Params, Option<Duration>) -> Result<Arc<dyn Records>>;
 type Inspect = fn(&Params, Scope, &Context) -> Result<Inspection>;
 
 /// A kind of device.
@@ -53,6 +56,11 @@ pub struct DeviceKind {
     pub target: Option<KindTarget>,
     /// How to open files that an image on it names. Without this they cannot be opened.
     pub beside: Option<Beside>,
+    /// Opens the place for small records that the parameters name: see [`Named::records`]. Without
+    /// this there are none.
+    ///
+    /// [`Named::records`]: crate::Named::records
+    pub records: Option<OpenRecords>,
 }
 
 /// How disks of a kind are named, beside its word.

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use device::{Device, Error, Name, Params, Reach, Result, Use};
 
@@ -12,6 +13,7 @@ use crate::creation::{Created, Creation};
 use crate::inspection::{Facts, Inspection, Scope};
 use crate::kind::Beside;
 use crate::preallocation::{Preallocated, Preallocation, PreallocationWatch};
+use crate::records::Records;
 use crate::resizing::{Resized, Resizing};
 use crate::storage::Storage;
 use crate::stream::ByteStream;
@@ -128,6 +130,19 @@ impl Named {
     #[must_use]
     pub fn facts(&self) -> Facts {
         (self.kind.unopened.facts)(&self.params)
+    }
+
+    /// The records below this name. `within`: an operation that has not succeeded after about that
+    /// time, or after one try, fails; without it, it is tried again as the name says.
+    ///
+    /// # Errors
+    /// This kind keeps none; or the parameters make no sense.
+    pub fn records(&self, within: Option<Duration>) -> Result<Arc<dyn Records>> {
+        let open = self.kind.records.ok_or_else(|| {
+            Error::unsupported("keep records there: name a directory, or s3://BUCKET/PREFIX")
+                .on(self.to_string())
+        })?;
+        open(&self.params, within).map_err(|e| e.on(self.kind.word))
     }
 
     /// Opens it.

@@ -39,6 +39,7 @@ const OWN: DeviceKind = DeviceKind {
     stream: None,
     target: None,
     beside: None,
+    records: None,
 };
 
 const SIZE: Param = param("size", "SIZE", "size of the disk (default 0)");
@@ -327,6 +328,7 @@ static KINDS: &[DeviceKind] = &[
             reaches: |params, _| http::s3::reaches(params),
             ..Unopened::OWN
         },
+        records: Some(http::s3::records),
         ..OWN
     },
     DeviceKind {

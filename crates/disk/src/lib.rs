@@ -28,10 +28,10 @@ pub use concat::{ConcatPart, concat};
 pub use contents::Contents;
 pub use describe::{Described, describe, describe_chain};
 pub use devices::{
-    About, Allocation, ByteStream, Created, Creation, Fact, Facts, Holds, Inspection, Length, Made,
-    Named, OpenOptions, Preallocated, Preallocation, PreallocationWatch, Relation, Resized,
-    Resizing, Scope, Storage, ZeroMethod, abandon, begin, debug_processes, of_command,
-    plugin_directory,
+    About, Allocation, ByteStream, Created, Creation, Fact, Facts, FoundRecord, Holds, Inspection,
+    Length, ListedRecord, Made, Named, OpenOptions, Preallocated, Preallocation,
+    PreallocationWatch, RecordTag, Records, Relation, Resized, Resizing, Scope, Storage,
+    ZeroMethod, abandon, begin, debug_processes, new_mark, of_command, plugin_directory,
 };
 pub use devices::{DeviceKind, kind as device, kind_of as leads_to, meant};
 pub use examine::{Checked, Measured, Remade, check, looks_like, measure, measure_bitmaps, remake};

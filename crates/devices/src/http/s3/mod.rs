@@ -11,17 +11,23 @@
 //! | `signature`, `signer` | what is signed of a request, and what refusals mean |
 //! | `store`, `parts`, `upload`, `target` | an object that is written: requests, lengths of parts, the parts, the device |
 //! | `stray` | uploads whose names did not arrive |
+//! | `records` | objects below a key as small records that many processes share |
 
 mod keys;
 mod params;
 mod parts;
 mod profile;
+mod records;
+#[cfg(test)]
+mod records_tests;
 mod region;
 mod roles;
 mod signature;
 mod signer;
 #[cfg(test)]
 mod stand_in;
+#[cfg(test)]
+mod stand_in_records;
 #[cfg(test)]
 mod stand_in_writes;
 mod store;
@@ -49,6 +55,7 @@ use super::url::Url;
 use crate::{Created, Creation, OpenOptions};
 use params::S3Params;
 pub(crate) use params::{S3, reaches, shown};
+pub(crate) use records::open as records;
 
 /// Opens the object that `params` name for reading: see the table for the parameters.
 ///

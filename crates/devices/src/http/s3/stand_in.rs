@@ -73,7 +73,7 @@ pub(super) fn refused(status: &str, code: &str) -> Reply {
 }
 
 /// Whether the request has a right signature.
-fn is_signed(asked: &Asked) -> bool {
+pub(super) fn is_signed(asked: &Asked) -> bool {
     let Some(given) = asked.header("authorization") else { return false };
     let payload = asked.header("x-amz-content-sha256").unwrap_or_default();
     let date = asked.header("x-amz-date").unwrap_or_default();

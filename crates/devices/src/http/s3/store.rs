@@ -26,7 +26,7 @@ use super::super::xml;
 use super::params::encoded;
 
 /// Bytes of an answer, at most.
-const LONGEST: u64 = 1 << 20;
+pub(super) const LONGEST: u64 = 1 << 20;
 /// How long what is asked last may take, and how often it is tried again.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 const LAST_TRIES: u32 = 4;
@@ -51,6 +51,8 @@ pub(super) struct StoreRequest {
     pub(super) query: String,
     /// The bucket is asked, not the object.
     pub(super) of_bucket: bool,
+    /// Another object is asked: the one of this name below the key.
+    pub(super) below: Option<String>,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Bytes,
 }
@@ -58,7 +60,7 @@ pub(super) struct StoreRequest {
 impl StoreRequest {
     pub(super) fn new(method: Method, query: impl Into<String>) -> Self {
         let (query, headers, body) = (query.into(), Vec::new(), Bytes::new());
-        Self { method, query, of_bucket: false, headers, body }
+        Self { method, query, of_bucket: false, below: None, headers, body }
     }
 }
 
@@ -224,9 +226,16 @@ impl ObjectStore {
         request: &StoreRequest,
     ) -> std::result::Result<StoreAnswer, Trouble> {
         let object = self.origin.original();
-        let path = if request.of_bucket { self.bucket() } else { &object.target };
+        let path = match &request.below {
+            Some(name) => {
+                let key = object.target.trim_end_matches('/');
+                format!("{key}/{}", encoded(name, false))
+            }
+            None if request.of_bucket => self.bucket().to_owned(),
+            None => object.target.clone(),
+        };
         let target = match request.query.as_str() {
-            "" => path.to_owned(),
+            "" => path,
             query => format!("{path}?{query}"),
         };
         let url = Url { target, ..object.clone() };
@@ -246,7 +255,11 @@ impl ObjectStore {
         } else {
             caller.body(LONGEST)?
         };
-        let (code, (head, ())) = (xml::code(&body), head.into_parts());
+        let (head, ()) = head.into_parts();
+        // What an object holds is no answer of the store.
+        let is_content =
+            request.method == Method::GET && request.below.is_some() && head.status.is_success();
+        let code = if is_content { None } else { xml::code(&body) };
         Ok(StoreAnswer { status: head.status, headers: head.headers, body, code })
     }
 

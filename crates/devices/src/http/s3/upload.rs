@@ -28,6 +28,7 @@ use super::parts::PartSizes;
 use super::signature::hex;
 use super::store::{ObjectStore, StoreAnswer, StoreRequest};
 use super::stray::{shown, strays, warning};
+use crate::records::new_mark;
 
 /// Bytes of parts in memory, but for one that is longer by itself.
 const ROOM: u64 = 96 << 20;
@@ -35,7 +36,7 @@ const ROOM: u64 = 96 << 20;
 const GIVING_UP: Duration = Duration::from_secs(10);
 /// The header with the mark.
 const MARK: &str = "x-amz-meta-diskferry-upload";
-const SUM: &str = "x-amz-checksum-crc32";
+pub(super) const SUM: &str = "x-amz-checksum-crc32";
 
 /// How an object is made.
 #[derive(Clone, Copy, Debug)]
@@ -108,10 +109,8 @@ impl Upload {
         manner: UploadManner,
         log: OperatorLog,
     ) -> Result<Arc<Self>> {
-        let mut random = [0; 16];
-        device::random_bytes(&mut random).map_err(|e| Error::os("make a mark", e))?;
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        Ok(Arc::new(Self { name, store, manner, mark: hex(&random), log, state, changed }))
+        let (mark, state, changed) = (new_mark()?, Mutex::default(), Condvar::new());
+        Ok(Arc::new(Self { name, store, manner, mark, log, state, changed }))
     }
 
     pub(super) fn name(&self) -> &str {
@@ -491,7 +490,7 @@ fn completion(id: &str, sent: &BTreeMap<u32, SentPart>) -> StoreRequest {
 }
 
 /// The sum that a store compares.
-fn sum_of(bytes: &[u8]) -> String {
+pub(super) fn sum_of(bytes: &[u8]) -> String {
     base64(&crc32fast::hash(bytes).to_be_bytes())
 }
 
