@@ -161,10 +161,11 @@ fn the_examples_of_all_filters_work_in_a_sandbox() {
 
 /// Blocks with commands that no test runs as they are printed, and what they need. Servers among
 /// them start below.
-const ELSEWHERE: [(&str, usize, &str); 15] = [
+const ELSEWHERE: [(&str, usize, &str); 16] = [
     ("README.md", 2, "an installation, which packaging/newcomer does, and a server"),
     ("attach.md", 4, "kernel modules and a machine, which tests/lab has; an environment file"),
     ("backup.md", 3, "libvirt with a running machine, and restic"),
+    ("fleet.md", 1, "a store: tests/tests/wire/s3_fleet.rs"),
     ("http.md", 3, "a server on the Internet"),
     ("kubevirt.md", 1, "a cluster: tests/lab/importer"),
     ("limits.md", 1, "a server, and the system's directories"),

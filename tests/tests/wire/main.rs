@@ -24,6 +24,7 @@ mod proxy;
 mod reconnecting;
 mod s3;
 mod s3_faults;
+mod s3_fleet;
 mod secrets;
 mod server_conformance;
 mod server_log;

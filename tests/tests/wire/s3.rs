@@ -17,8 +17,8 @@ use rustix::process::Signal;
 
 use crate::http::nginx::Nginx;
 
-const ID: &str = "AKIDOFATEST";
-const SECRET: &str = "0b5ec7e75ec2e75ec2e75ec2e75ec2ea";
+pub(crate) const ID: &str = "AKIDOFATEST";
+pub(crate) const SECRET: &str = "0b5ec7e75ec2e75ec2e75ec2e75ec2ea";
 
 /// A store with one bucket, `disks`, which is a folder.
 pub(crate) struct Gateway {

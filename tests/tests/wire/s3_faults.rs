@@ -18,6 +18,7 @@ use blackbox::run::{Outcome, run};
 use blackbox::temp::pattern;
 
 use crate::s3::Gateway;
+use crate::s3_fleet::StoredFleet;
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -245,4 +246,30 @@ fn whatever_fails_before_a_real_store_what_comes_down_is_right_or_an_error() {
     }
     println!("down: {right} right, {failed} failed; {:?}", between.happened.lock().unwrap());
     assert!(right > 0);
+}
+
+#[test]
+fn whatever_fails_before_a_real_store_that_has_the_state_of_a_plan_its_disks_are_right() {
+    let Some(store) = Gateway::start() else { return };
+    let between = Between::start(store.port());
+    between.round.store(seeds().next().unwrap(), SeqCst);
+    let fleet = StoredFleet::new(&store, ("fleet", between.port), "readers = 2");
+    // What fails may be tried again.
+    let again = |what: &str, verb: &dyn Fn() -> Outcome| {
+        for tries in 0..30 {
+            let done = verb();
+            if done.status.success() {
+                return tries;
+            }
+            assert!(!done.stderr.contains("does not hold"), "{what}: {}", done.stderr);
+        }
+        panic!("{what}: it never succeeded");
+    };
+    let tries = [
+        again("plan", &|| fleet.plan()),
+        again("run", &|| fleet.verb("run", &["--all", "--workers", "3"])),
+        again("finish", &|| fleet.verb("finish", &["-q"])),
+    ];
+    fleet.all_is_right();
+    println!("failures: {tries:?}; {:?}", between.happened.lock().unwrap());
 }

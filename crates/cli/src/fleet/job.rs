@@ -9,7 +9,7 @@ use device::{Name, nearest, parse_size, text};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 use transfer::DigestKind;
-use transfer::fleet::{FleetJob, FleetLimits, WantedDisk};
+use transfer::fleet::{FleetJob, FleetLimits, FleetState, WantedDisk};
 
 use crate::failure::Failure;
 
@@ -53,7 +53,7 @@ pub(super) fn read(path: &Path, plan: &Path) -> Result<FleetJob, Failure> {
         limits: FleetLimits::default(),
         digest: DigestKind::default(),
         plan,
-        state: state.into(),
+        state: FleetState::Directory(state.into()),
     };
     for (key, at, value) in entries(table.get_ref()) {
         match key {
@@ -61,7 +61,7 @@ pub(super) fn read(path: &Path, plan: &Path) -> Result<FleetJob, Failure> {
             "limits" => job.limits = file.limits(at, value)?,
             "state" => {
                 let word = word(key, value).map_err(|why| file.wrong(at, why))?;
-                job.state = file.directory.join(text::path(word));
+                job.state = FleetState::named(word, &file.directory);
             }
             "digest" => {
                 let kind = word(key, value)
@@ -246,6 +246,10 @@ mod tests {
         read(&path, &directory.join("plan.json"))
     }
 
+    fn job_of(directory: &Path, text: &str) -> FleetJob {
+        job(directory, text).unwrap()
+    }
+
     #[test]
     fn disks_patterns_and_limits_are_read() {
         let scratch = trial::Scratch::new(std::env::temp_dir());
@@ -264,7 +268,13 @@ mod tests {
         let (a, b) = (format!("{here}/a 'q\".raw"), format!("{here}/b.raw"));
         let (c, d) = (format!("{here}/out/a 'q\".img"), format!("{here}/out/b.img"));
         assert_eq!(all, [(&*a, &*c), (&*b, &*d), ("nbd://h/e", "/e")]);
-        assert_eq!(job.state, Path::new(&format!("{here}/plan.json.state")));
+        let state = |job: &FleetJob| format!("{:?}", job.state);
+        let directory =
+            |name| format!("{:?}", FleetState::Directory(format!("{here}/{name}").into()));
+        assert_eq!(state(&job), directory("plan.json.state"));
+        let named = |name: &str| state(&job_of(&scratch.path(""), &format!("state = {name:?}")));
+        assert_eq!(named("shared"), directory("shared"));
+        assert!(named("s3://b/p?endpoint=http://h:9").contains("Store"));
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub(crate) const VERB: Verb = Verb {
     about: "JOB is a file (TOML) that names disks and limits. Every source is opened once and cut \
             by its map into shards of about equal work; every target is made, with its full size, \
             and marked as not complete. `run` copies shards of the plan, anywhere and any number \
-            of times, `finish` verifies the result, `status` shows the progress. See \
-            docs/fleet.md.",
+            of times, `finish` verifies the result, `status` shows the progress. What processes note \
+            lies in a directory that they share, or in an object store. See docs/fleet.md.",
     example: "  printf '[[disk]]\\nsource=\"%s\"\\ntarget=\"%s\"\\n' \\\n    pattern:8M copy.raw > job.toml\n  \
               diskferry plan job.toml -o plan.json\n  \
               diskferry run plan.json --all && diskferry finish plan.json",

@@ -3,9 +3,10 @@
 
 use std::collections::HashSet;
 
-use device::{Error, ErrorKind, Fault, Name, Param, Result, secret};
+use device::{Error, ErrorKind, Fault, Name, Param, Params, Result, secret};
 use disk::{Image, Named};
 
+use super::place::FleetState;
 use super::plan::{FleetDisk, FleetPlan, WantedDisk};
 use crate::manifest::stretch_for;
 
@@ -26,9 +27,7 @@ pub(super) fn plan(plan: &FleetPlan) -> Result<()> {
         let action = format!("read the plan: it has more than {DISKS} disks, or {SHARDS} shards");
         return Err(Error::new(ErrorKind::Limit, Fault::User, action));
     }
-    if !plan.state.is_absolute() {
-        return Err(broken("its state directory is no absolute path"));
-    }
+    state(&plan.state)?;
     let readers = plan.limits.readers.is_some_and(|n| n == 0 || n > READERS);
     if readers || plan.limits.rate == Some(0) || plan.limits.shard == 0 {
         return Err(broken("its limits make no sense"));
@@ -37,6 +36,32 @@ pub(super) fn plan(plan: &FleetPlan) -> Result<()> {
     plan.disks
         .iter()
         .try_for_each(|planned| disk(planned).map_err(|e| e.on(planned.wanted.shown())))
+}
+
+/// Refuses a place for the state that is none, or whose name has a secret in it.
+pub(super) fn state(state: &FleetState) -> Result<()> {
+    let stored = match state {
+        FleetState::Directory(path) if path.is_absolute() => return Ok(()),
+        FleetState::Directory(_) => return Err(broken("its state directory is no absolute path")),
+        FleetState::Store(stored) => stored,
+    };
+    if stored.text().len() > NAME {
+        return Err(broken("a name is too long"));
+    }
+    let named = Named::parse(stored.text())?;
+    if named.kind().records.is_none() {
+        let action = "keep the state there: name a directory, or s3://BUCKET/PREFIX";
+        return Err(Error::unsupported(action).on(named));
+    }
+    // What follows the address says how the store is reached.
+    let (address, query) = stored.text().split_once('?').unwrap_or((stored.text(), ""));
+    let params = Params::parse_query(query)?;
+    params.check_declared(named.kind().params, false).map_err(|e| e.on(&named))?;
+    let is_login = |text: &str| text.contains("://") && has_password(text);
+    if is_login(address) || params.iter().any(|(_, value)| is_login(value)) {
+        return Err(refuse(&named, "an address has a password in it"));
+    }
+    no_literal(&named, params.iter())
 }
 
 /// Refuses limits that no plan may have.
@@ -138,15 +163,24 @@ fn no_secret(text: &str) -> Result<()> {
     if address.is_some_and(|address| !is_plain(&address)) {
         return Err(refuse(&named, "the address has a password, or a query, in it"));
     }
-    for (key, value) in named.params().iter() {
-        let is_declared = |param: &Param| param.key == key && param.value == secret::NAMED;
+    no_literal(&named, named.params().iter())
+}
+
+/// Refuses parameters that are a secret themselves, and do not name its place.
+fn no_literal<'a>(
+    named: &Named,
+    mut params: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<()> {
+    let found = params.find(|(key, value)| {
+        let is_declared = |param: &Param| param.key == *key && param.value == secret::NAMED;
         let is_secret = SECRETS.iter().any(|word| key.contains(word)) && !key.ends_with("script");
         let is_literal = !value.starts_with(['+', '-']);
-        if is_literal && (is_secret || named.kind().params.iter().any(is_declared)) {
-            return Err(refuse(&named, &format!("{key}= is written in it")));
-        }
+        is_literal && (is_secret || named.kind().params.iter().any(is_declared))
+    });
+    match found {
+        Some((key, _)) => Err(refuse(named, &format!("{key}= is written in it"))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn has_password(address: &str) -> bool {
@@ -158,7 +192,7 @@ fn has_password(address: &str) -> bool {
 fn refuse(named: &Named, why: &str) -> Error {
     // The name as it is shown may have the password of a kind that has none.
     let action = format!(
-        "plan the copy: the name of a disk ({}) has a secret in it: {why}; name a file or a variable of the \
+        "plan the copy: a name ({}) has a secret in it: {why}; name a file or a variable of the \
          environment instead: password=+FILE, password=-env:NAME",
         named.kind().word
     );
@@ -194,6 +228,37 @@ mod tests {
             "http:https://host/disk?user=me&password=+/a/file",
         ] {
             no_secret(good).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_place_for_the_state_says_how_it_is_reached_and_has_no_secret() {
+        let state = |name: &str| super::state(&FleetState::named(name, std::path::Path::new("")));
+        for bad in [
+            "s3://b/p?secret-key=hidden&access-key=a",
+            "s3://b/p?session-token=hidden",
+            "s3://b/p?proxy-password=hidden",
+            "s3://b/p?endpoint=http://user:hidden@host",
+            "s3://b/p?proxy=http://user:hidden@host",
+            "s3://user:hidden@b/p",
+            "s3://b/p?hidden=1",
+            "https://host/hidden",
+            "nbd://host/hidden",
+            "relative",
+        ] {
+            state(bad).unwrap_err();
+        }
+        for bad in ["s3://b/p?secret-key=hidden&access-key=a", "s3://b/p?session-token=hidden"] {
+            let e = state(bad).unwrap_err().to_string();
+            assert!(!e.contains("hidden") && e.contains("has a secret in it"), "{e}");
+        }
+        for good in [
+            "/a/path",
+            "s3://b/p",
+            "s3://b/p/q?endpoint=http://host:9000&region=eu-x-1&path-style=true",
+            "s3://b/p?access-key=a&secret-key=-env:NAME",
+        ] {
+            state(good).unwrap();
         }
     }
 }

@@ -14,9 +14,12 @@ use programs::names;
 use runtime::{Context, Mutex};
 use serde_json::{Value, json};
 
-use super::journal::{ShardJournal, look};
+use super::journal::ShardJournal;
+use super::look::FleetLook;
+use super::place::FleetState;
 use super::plan::{FleetDisk, FleetPlan};
 use super::share::ShardNumber;
+use super::state::{journal_in, new_record_in, record_in};
 use crate::digest::{ContentDigest, DigestedRange, Digester, read};
 use crate::job::placed;
 
@@ -46,11 +49,20 @@ impl FleetPlan {
 
     /// The digest of a disk that is finished.
     pub(super) fn finished(&self, disk: usize) -> Result<Option<ContentDigest>> {
-        let path = self.record(disk);
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == Io::NotFound => return Ok(None),
-            Err(e) => return Err(Error::os("read the record", e).on(path.display())),
+        let (text, name) = match &self.state {
+            FleetState::Directory(state) => {
+                let path = record_in(state, disk);
+                let name = path.display().to_string();
+                match std::fs::read(&path) {
+                    Ok(text) => (text, name),
+                    Err(e) if e.kind() == Io::NotFound => return Ok(None),
+                    Err(e) => return Err(Error::os("read the record", e).on(name)),
+                }
+            }
+            FleetState::Store(stored) => match stored.finished(disk)? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
         };
         let record = serde_json::from_slice::<Value>(&text).ok();
         let record = record.filter(|record| record["plan"].as_str() == Some(&*self.id));
@@ -58,7 +70,7 @@ impl FleetPlan {
         let wrong = || {
             let action =
                 "read the record that a disk is finished: it is of another plan, or not whole";
-            Error::new(ErrorKind::Corrupt, Fault::File, action).on(path.display())
+            Error::new(ErrorKind::Corrupt, Fault::File, action).on(&name)
         };
         digest.ok_or_else(wrong).map(Some)
     }
@@ -94,17 +106,18 @@ pub fn finish(
 const NAMED: usize = 8;
 
 fn refuse_missing(plan: &FleetPlan) -> Result<()> {
+    let look = FleetLook::new(plan)?;
     let mut missing = Vec::new();
     let mut last = None;
     for number in plan.numbers() {
         // The first of each disk asks for its record.
-        if last != Some(number.disk) && plan.is_finished(number.disk)? {
+        if last != Some(number.disk) && look.is_finished(number.disk)? {
             last = Some(number.disk);
         }
         if last == Some(number.disk) {
             continue;
         }
-        let why = match look(plan, number)? {
+        let why = match look.shard(number)? {
             None => "was not begun".to_owned(),
             Some((_, true)) => "is running".to_owned(),
             Some((noted, false)) if noted.done => continue,
@@ -142,12 +155,12 @@ fn one(
     let mut wanted = BTreeMap::new();
     for shard in 0..disk.shards.len() {
         let number = ShardNumber { disk: number, shard };
-        let journal = ShardJournal::found(plan, number)?.filter(|journal| journal.noted.done);
-        let Some(mut journal) = journal else {
+        let noted = ShardJournal::settled(plan, number)?.filter(|noted| noted.done);
+        let Some(mut noted) = noted else {
             let action = format!("finish the plan: shard {}.{shard} is running", number.disk);
             return Err(Error::new(ErrorKind::Locked, Fault::User, action));
         };
-        wanted.append(&mut journal.noted.digests);
+        wanted.append(&mut noted.digests);
     }
     let found = Arc::new(Mutex::new(Vec::new()));
     let each = found.clone();
@@ -202,11 +215,17 @@ fn compare(
         };
         let Some(at) = differs else { continue };
         let shard = disk.shards.iter().position(|shard| shard.range.contains(&at)).unwrap_or(0);
-        let journal = plan.journal(ShardNumber { disk: number, shard });
+        let journal = match &plan.state {
+            FleetState::Directory(state) => {
+                journal_in(state, ShardNumber { disk: number, shard }).display().to_string()
+            }
+            FleetState::Store(stored) => {
+                format!("all of {}", stored.shown(&format!("{number}.{shard}."))?)
+            }
+        };
         let action = format!(
             "finish the plan: the target does not hold what shard {number}.{shard} copied to it, in the stretch from {at} \
-             on: it was written by another, or lost what was durable; remove {} and run that shard again",
-            journal.display()
+             on: it was written by another, or lost what was durable; remove {journal} and run that shard again"
         );
         return Err(Error::new(ErrorKind::Mismatch, Fault::File, action));
     }
@@ -215,8 +234,12 @@ fn compare(
 
 /// Records that a disk is finished.
 fn record(plan: &FleetPlan, number: usize, disk: &FleetDisk, digest: &ContentDigest) -> Result<()> {
-    let (path, new) = (plan.record(number), plan.new_record(number));
     let text = json!({"plan": plan.id, "size": disk.size, "digest": digest.to_string()});
+    let state = match &plan.state {
+        FleetState::Directory(state) => state,
+        FleetState::Store(stored) => return stored.record_finished(number, &text.to_string()),
+    };
+    let (path, new) = (record_in(state, number), new_record_in(state, number));
     placed::remove(&new)?;
     let write = || {
         let mut file = File::from(names::make(&new, 0o666)?);
@@ -240,8 +263,12 @@ fn clean(plan: &FleetPlan, number: usize, disk: &FleetDisk) -> Result<()> {
                 .map_err(|e| Error::os("sync the directory of", e).on(path.display()))?;
         }
     }
+    let state = match &plan.state {
+        FleetState::Directory(state) => state,
+        FleetState::Store(stored) => return stored.clean(number),
+    };
     for shard in 0..disk.shards.len() {
-        placed::remove(&plan.journal(ShardNumber { disk: number, shard }))?;
+        placed::remove(&journal_in(state, ShardNumber { disk: number, shard }))?;
     }
     Ok(())
 }

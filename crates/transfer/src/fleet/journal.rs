@@ -8,7 +8,8 @@
 //! durable. A line that is cut off, or is no JSON, ends what counts, and is cut off by the next
 //! run.
 //!
-//! Who runs the shard has a lock on it, which ends with the process.
+//! Who runs the shard has a lock on it, which ends with the process. In a store the same lines are
+//! in records of each run: see [`super::stored`].
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -21,20 +22,23 @@ use device::{Error, ErrorKind, Fault, Result};
 use runtime::{Mutex, RangeSet};
 use serde_json::{Value, json};
 
+use super::place::FleetState;
 use super::plan::FleetPlan;
 use super::share::ShardNumber;
+use super::state::journal_in;
+use super::stored::StoredJournal;
 use crate::digest::{ContentDigest, DigestedRange};
 use crate::journal::is_cut;
 use crate::witness::DurableStretch;
 
 /// The version of the form.
-const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 1;
 /// What the first line begins with.
-const HEAD: &[u8] = b"{\"shard\":";
+pub(super) const HEAD: &[u8] = b"{\"shard\":";
 /// Bytes in the longest line.
 const LINE: u64 = 4096;
 /// Letters of a failure that are kept.
-const FAILURE: usize = 500;
+pub(super) const FAILURE: usize = 500;
 /// Seconds over which a rate is measured.
 pub(super) const RECENT: u64 = 60;
 
@@ -55,32 +59,58 @@ pub(super) struct Noted {
     pub(super) first: Option<u64>,
     /// Bytes that became durable in the last minute.
     pub(super) recent: u64,
+    /// Other runs, in a store, whose lines do not count any more.
+    pub(super) forgotten: Vec<String>,
 }
 
-/// The journal of one shard, open and locked.
+/// The journal of one shard, open; who has it runs the shard.
 #[derive(Debug)]
 pub(super) struct ShardJournal {
-    name: String,
-    file: Mutex<File>,
+    kept: Kept,
     pub(super) noted: Noted,
+}
+
+/// Where its lines go.
+#[derive(Debug)]
+enum Kept {
+    /// A file that is locked.
+    File { name: String, file: Mutex<File> },
+    /// Records in a store, and a lease.
+    Store(Box<StoredJournal>),
 }
 
 impl ShardJournal {
     /// Opens it, and begins it where it is empty. `None`: another process runs the shard.
     pub(super) fn open(plan: &FleetPlan, number: ShardNumber) -> Result<Option<Self>> {
-        Self::take(plan, number, true)
+        let stored = match &plan.state {
+            FleetState::Directory(state) => {
+                return Self::take(plan, &journal_in(state, number), number, true);
+            }
+            FleetState::Store(stored) => stored.journal(plan, number)?,
+        };
+        Ok(stored.map(|(kept, noted)| Self { kept: Kept::Store(Box::new(kept)), noted }))
     }
 
-    /// Opens the one that is there, and leaves it as it is.
-    pub(super) fn found(plan: &FleetPlan, number: ShardNumber) -> Result<Option<Self>> {
-        Self::take(plan, number, false)
+    /// What it says, and is left as. `None`: another process runs the shard.
+    pub(super) fn settled(plan: &FleetPlan, number: ShardNumber) -> Result<Option<Noted>> {
+        match &plan.state {
+            FleetState::Directory(state) => {
+                let taken = Self::take(plan, &journal_in(state, number), number, false)?;
+                Ok(taken.map(|journal| journal.noted))
+            }
+            FleetState::Store(stored) => stored.settled(plan, number),
+        }
     }
 
-    fn take(plan: &FleetPlan, number: ShardNumber, begins: bool) -> Result<Option<Self>> {
-        let path = plan.journal(number);
+    fn take(
+        plan: &FleetPlan,
+        path: &Path,
+        number: ShardNumber,
+        begins: bool,
+    ) -> Result<Option<Self>> {
         let name = path.display().to_string();
         let failed = |what, e| Error::os(what, e).on(&name);
-        let file = File::options().read(true).write(true).open(&path);
+        let file = File::options().read(true).write(true).open(path);
         let mut file = file.map_err(|e| failed("open the journal", e))?;
         match file.try_lock() {
             Ok(()) => {}
@@ -92,7 +122,7 @@ impl ShardJournal {
             file.set_len(end).map_err(|e| failed("cut the journal", e))?;
         }
         file.seek(SeekFrom::Start(end)).map_err(|e| failed("seek in the journal", e))?;
-        let journal = Self { name, file: Mutex::new(file), noted };
+        let journal = Self { kept: Kept::File { name, file: Mutex::new(file) }, noted };
         if begins && end == 0 {
             let Range { start, end } = range_of(plan, number);
             let head =
@@ -134,18 +164,42 @@ impl ShardJournal {
         self.write(&[json!({"failed": why, "at": now()})])
     }
 
+    /// `lost` is called when another process may run the shard, too, which only a lease in a store
+    /// lets happen.
+    pub(super) fn when_lost(&self, lost: impl Fn() + Send + 'static) {
+        if let Kept::Store(stored) = &self.kept {
+            stored.lease().when_lost(lost);
+        }
+    }
+
+    /// Whether it is still ours.
+    pub(super) fn check(&self) -> Result<()> {
+        match &self.kept {
+            Kept::File { .. } => Ok(()),
+            Kept::Store(stored) => stored.lease().check(),
+        }
+    }
+
     fn write(&self, lines: &[Value]) -> Result<()> {
+        let (name, file) = match &self.kept {
+            Kept::File { name, file } => (name, file),
+            Kept::Store(stored) => return stored.write(lines),
+        };
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        let mut file = self.file.lock();
+        let mut file = file.lock();
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
-        written.map_err(|e| Error::os("write the journal", e).on(&self.name))
+        written.map_err(|e| Error::os("write the journal", e).on(name))
     }
 }
 
-/// What the journal of a shard says now, and whether a process runs the shard. `None`: no process
-/// has begun it.
-pub(super) fn look(plan: &FleetPlan, number: ShardNumber) -> Result<Option<(Noted, bool)>> {
-    let path = plan.journal(number);
+/// What the journal of a shard says now, in this directory, and whether a process runs the shard.
+/// `None`: no process has begun it.
+pub(super) fn look_at(
+    plan: &FleetPlan,
+    state: &Path,
+    number: ShardNumber,
+) -> Result<Option<(Noted, bool)>> {
+    let path = journal_in(state, number);
     let name = path.display().to_string();
     let file = match File::open(&path) {
         Ok(file) => file,
@@ -164,7 +218,7 @@ pub(super) fn make(path: &Path) -> Result<()> {
     made.map(drop).map_err(|e| Error::os("make the journal", e).on(path.display()))
 }
 
-fn range_of(plan: &FleetPlan, number: ShardNumber) -> Range<u64> {
+pub(super) fn range_of(plan: &FleetPlan, number: ShardNumber) -> Range<u64> {
     let shard = plan.disks.get(number.disk).and_then(|disk| disk.shards.get(number.shard));
     shard.map_or(0..0, |shard| shard.range.clone())
 }
@@ -176,10 +230,21 @@ pub(super) fn now() -> u64 {
 
 /// What a journal says, and where that ends.
 fn read(file: &File, plan: &FleetPlan, number: ShardNumber) -> Result<(Noted, u64)> {
-    let mut from = BufReader::new(file);
+    let mut noted = Noted::default();
+    let end = read_into(&mut noted, BufReader::new(file), (plan, number), &|_| Ok(()))?;
+    Ok((noted, end))
+}
+
+/// Adds what a journal, or a part of one, says, whose first line `known` knows; where that ends.
+pub(super) fn read_into(
+    noted: &mut Noted,
+    mut from: impl BufRead,
+    (plan, number): (&FleetPlan, ShardNumber),
+    known: &dyn Fn(&Value) -> Result<()>,
+) -> Result<u64> {
     let range = range_of(plan, number);
     let stretch = plan.disks.get(number.disk).map_or(1, |disk| disk.stretch);
-    let (mut noted, mut end, now) = (Noted::default(), 0u64, now());
+    let (mut end, now) = (0u64, now());
     loop {
         let mut line = Vec::new();
         let n = from.by_ref().take(LINE).read_until(b'\n', &mut line);
@@ -189,10 +254,11 @@ fn read(file: &File, plan: &FleetPlan, number: ShardNumber) -> Result<(Noted, u6
             if end == 0 && !is_cut(&line, HEAD) {
                 return Err(other("it is a file that holds something else"));
             }
-            return Ok((noted, end));
+            return Ok(end);
         };
         if end == 0 {
             check_head(&value, plan, &range)?;
+            known(&value)?;
         } else if noted.take(&value, (&range, stretch), now).is_none() {
             return Err(other("it says what no journal of this shard says"));
         }
@@ -212,7 +278,7 @@ fn check_head(head: &Value, plan: &FleetPlan, range: &Range<u64>) -> Result<()> 
     Ok(())
 }
 
-fn other(why: &str) -> Error {
+pub(super) fn other(why: &str) -> Error {
     let action = format!("open the journal: {why}; nothing was changed");
     Error::new(ErrorKind::InvalidInput, Fault::File, action)
 }
@@ -221,8 +287,11 @@ impl Noted {
     /// Takes a line; `None` if it makes no sense. What is not known says nothing.
     fn take(&mut self, line: &Value, (all, stretch): (&Range<u64>, u64), now: u64) -> Option<()> {
         let at = line.get("at").and_then(Value::as_u64);
-        if line.get("forget").is_some() {
-            *self = Self::default();
+        if let Some(what) = line.get("forget") {
+            match what.as_str() {
+                Some(run) => self.forgotten.push(run.to_owned()),
+                None => *self = Self::default(),
+            }
             return Some(());
         }
         if let Some(why) = line.get("failed") {
@@ -272,10 +341,20 @@ mod tests {
 
     fn plan(scratch: &trial::Scratch) -> FleetPlan {
         let plan = super::super::plan::tests::plan(&[7]);
-        let plan = FleetPlan { state: scratch.path(""), ..plan };
-        assert!(look(&plan, NUMBER).unwrap().is_none());
-        make(&plan.journal(NUMBER)).unwrap();
+        let plan = FleetPlan { state: FleetState::Directory(scratch.path("")), ..plan };
+        assert!(look(&plan).unwrap().is_none());
+        make(&path(&plan)).unwrap();
         plan
+    }
+
+    fn path(plan: &FleetPlan) -> std::path::PathBuf {
+        let FleetState::Directory(state) = &plan.state else { panic!("a directory") };
+        journal_in(state, NUMBER)
+    }
+
+    fn look(plan: &FleetPlan) -> Result<Option<(Noted, bool)>> {
+        let FleetState::Directory(state) = &plan.state else { panic!("a directory") };
+        look_at(plan, state, NUMBER)
     }
 
     fn stretch(n: u64) -> DurableStretch {
@@ -288,7 +367,7 @@ mod tests {
     fn a_journal_that_is_cut_off_anywhere_says_what_was_whole_and_goes_on_there() {
         let scratch = trial::Scratch::new(std::env::temp_dir());
         let plan = plan(&scratch);
-        let path = plan.journal(NUMBER);
+        let path = path(&plan);
         let mut ends = Vec::new();
         let journal = ShardJournal::open(&plan, NUMBER).unwrap().unwrap();
         for n in 0..3 {
@@ -329,13 +408,13 @@ mod tests {
         let journal = ShardJournal::open(&plan, NUMBER).unwrap().unwrap();
         assert!(ShardJournal::open(&plan, NUMBER).unwrap().is_none());
         journal.failed("no way").unwrap();
-        let (noted, runs) = look(&plan, NUMBER).unwrap().unwrap();
+        let (noted, runs) = look(&plan).unwrap().unwrap();
         assert!(runs && noted.failed.as_deref() == Some("no way"));
         journal.durable(&[stretch(0)]).unwrap();
         journal.forget().unwrap();
         journal.durable(&[stretch(2)]).unwrap();
         drop(journal);
-        let (noted, runs) = look(&plan, NUMBER).unwrap().unwrap();
+        let (noted, runs) = look(&plan).unwrap().unwrap();
         assert!(!runs && noted.failed.is_none());
         assert_eq!(noted.held.iter().collect::<Vec<_>>(), [stretch(2).range.range]);
         assert_eq!((noted.recent, noted.data), (STRETCH, STRETCH));
@@ -345,7 +424,7 @@ mod tests {
     fn what_is_no_journal_of_this_shard_is_refused_and_left_alone() {
         let scratch = trial::Scratch::new(std::env::temp_dir());
         let plan = plan(&scratch);
-        let path = plan.journal(NUMBER);
+        let path = path(&plan);
         drop(ShardJournal::open(&plan, NUMBER).unwrap());
         let head = std::fs::read_to_string(&path).unwrap();
         let with = |line: &str| format!("{head}{line}\n");

@@ -11,21 +11,25 @@
 //!   journals say. From then on nothing writes to it.
 //!
 //! The journals and the leases of readers lie in the state directory of the plan, which all
-//! processes share. There is no server. It prints nothing.
+//! processes share, or in an object store. There is no server. It prints nothing.
 
 mod caps;
 mod check;
 mod cut;
 mod finish;
 mod journal;
+mod look;
+mod place;
 mod plan;
 mod prepare;
 mod run;
 mod share;
 mod state;
 mod status;
+mod stored;
 
 pub use finish::{FinishedDisk, FleetFinish, finish};
+pub use place::{FleetState, StoredState};
 pub use plan::{FleetDisk, FleetJob, FleetLimits, FleetPlan, FleetShard, WantedDisk};
 pub use prepare::FleetPreparation;
 pub use run::{FleetRun, ShardOutcome, ShardReport};

@@ -11,11 +11,12 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use device::{Error, ErrorKind, Fault, Result, text};
+use device::{Error, ErrorKind, Fault, Result};
 use disk::{Image, Named, Stack};
 use serde_json::{Value, json};
 
 use super::check;
+use super::place::FleetState;
 use crate::digest::{DigestAlgorithm, DigestKind, digest_of};
 
 /// The version of the form.
@@ -36,8 +37,8 @@ pub struct FleetJob {
     pub digest: DigestKind,
     /// Where the plan goes. An absolute path.
     pub plan: PathBuf,
-    /// The state directory. An absolute path.
-    pub state: PathBuf,
+    /// Where its journals lie.
+    pub state: FleetState,
 }
 
 /// A disk, in the user's words.
@@ -79,8 +80,8 @@ impl Default for FleetLimits {
 pub struct FleetPlan {
     /// By which it is known.
     pub id: String,
-    /// The state directory. An absolute path.
-    pub state: PathBuf,
+    /// Where its journals lie.
+    pub state: FleetState,
     /// The digest by which all is proved.
     pub digest: DigestKind,
     /// Limits on its sources.
@@ -179,7 +180,7 @@ impl FleetPlan {
         json!({
             "plan": VERSION,
             "id": self.id,
-            "state": text::carry(self.state.as_os_str()),
+            "state": self.state.carried(),
             "digest": self.digest.to_string(),
             "limits": {"shard-size": shard, "readers": readers, "rate": rate},
             "disks": self.disks.iter().map(FleetDisk::json).collect::<Vec<_>>(),
@@ -200,7 +201,7 @@ impl FleetPlan {
         let disks = value.get("disks")?.as_array()?.iter().map(FleetDisk::of_json);
         Some(Self {
             id,
-            state: text::path(value.get("state")?.as_str()?),
+            state: FleetState::named(value.get("state")?.as_str()?, Path::new("")),
             digest: DigestKind::parse(value.get("digest")?.as_str()?).ok()?,
             limits,
             disks: disks.collect::<Option<_>>()?,
@@ -316,7 +317,7 @@ pub(super) mod tests {
         };
         let plan = FleetPlan {
             id: String::new(),
-            state: "/state".into(),
+            state: FleetState::Directory("/state".into()),
             digest: DigestKind::default(),
             limits: FleetLimits { shard: 5, readers: Some(2), rate: None },
             disks: data.iter().enumerate().map(disk).collect(),
@@ -369,7 +370,11 @@ pub(super) mod tests {
             ("two of one target", |plan| plan.disks[1].wanted.target = "/target/0".into()),
             ("a target that is a source", |plan| plan.disks[1].wanted.target = "/source/0".into()),
             ("format", |plan| plan.disks[1].wanted.target_format = Some("streams".into())),
-            ("relative", |plan| plan.state = "state".into()),
+            ("relative", |plan| plan.state = FleetState::Directory("state".into())),
+            ("a secret", |plan| {
+                let state = "s3://b/p?access-key=a&secret-key=hidden";
+                plan.state = FleetState::named(state, Path::new("/"));
+            }),
             ("readers", |plan| plan.limits.readers = Some(0)),
             ("rate", |plan| plan.limits.rate = Some(0)),
             ("long", |plan| plan.disks[1].wanted.source = "x".repeat(1 << 17)),

@@ -12,8 +12,10 @@ use runtime::Context;
 
 use super::check;
 use super::cut::{CutRange, cut, data_in_cells};
+use super::place::FleetState;
 use super::plan::{FleetDisk, FleetJob, FleetPlan, FleetShard, WantedDisk};
-use super::state::{mark_of, mark_text, sync_directory};
+use super::state::{lease_in, mark_of, mark_text, sync_directory};
+use super::stored::Lease;
 use crate::identity::{DiskIdentity, sample_of_part};
 use crate::job::{JobError, NewDisk, placed, refuse_used};
 use crate::manifest::stretch_for;
@@ -23,15 +25,16 @@ const LOCK: &str = "plan.lock";
 /// What the names of files end with that only a plan which was run has.
 const OLD: [&str; 2] = ["journal", "finished"];
 
-/// A job whose words make sense, and whose state directory is there.
+/// A job whose words make sense, and whose state directory is there, if it has one.
 #[derive(Debug)]
 pub struct FleetPreparation {
     job: FleetJob,
-    _lock: File,
+    /// Of a state directory; in a store, a lease is taken later.
+    _lock: Option<File>,
 }
 
 impl FleetPreparation {
-    /// Checks a job, and makes its state directory. It is the last step that asks the system about
+    /// Checks a job, and makes its state directory, if it has one. It is the last step that asks the system about
     /// disks below, so a sandbox may shut behind it.
     ///
     /// # Errors
@@ -50,7 +53,12 @@ impl FleetPreparation {
         for disk in &job.disks {
             refuse_used(&disk.target()?.0, false)?;
         }
-        let lock = lock_state(&job)?;
+        check::state(&job.state)?;
+        let lock = match &job.state {
+            FleetState::Directory(state) => Some(lock_state(&job, state)?),
+            // Asking a store takes threads, which a sandbox is to have been shut around.
+            FleetState::Store(_) => refuse_planned(&job).map(|()| None)?,
+        };
         Ok(Self { job, _lock: lock })
     }
 
@@ -64,6 +72,9 @@ impl FleetPreparation {
     #[must_use]
     pub fn reach(&self) -> Reach {
         let mut reach = Reach::path(&self.job.plan, Use::Make);
+        if let FleetState::Store(stored) = &self.job.state {
+            reach = reach.and(stored.reach());
+        }
         for disk in &self.job.disks {
             if let (Ok((source, from)), Ok((target, to))) = (disk.source(), disk.target()) {
                 reach = reach.and(disk::reach(&source, &from, Use::Read));
@@ -79,15 +90,22 @@ impl FleetPreparation {
     /// Makes the targets ready, and writes the plan. `tell` is called with each disk.
     ///
     /// # Errors
-    /// A source cannot be read, or a target cannot be made; there is no plan then.
+    /// A source cannot be read, or a target cannot be made; a store cannot keep the state, or has
+    /// that of another plan. There is no plan then.
     pub fn make(
         self,
         context: &Context,
         tell: &dyn Fn(&FleetDisk),
     ) -> std::result::Result<FleetPlan, JobError> {
         let FleetJob { disks, limits, digest, plan, state } = &self.job;
+        let lease = match state {
+            FleetState::Directory(_) => None,
+            FleetState::Store(stored) => Some(stored.begin()?),
+        };
+        let is_ours = || lease.as_ref().map_or(Ok(()), Lease::check);
         let (mut planned, mut shards) = (Vec::new(), 0);
         for wanted in disks {
+            is_ours()?;
             let disk = self.one(wanted, context).map_err(|e| e.on(wanted.shown()))?;
             shards += disk.shards.len();
             if shards > check::SHARDS {
@@ -104,6 +122,7 @@ impl FleetPreparation {
         let made = FleetPlan { id: String::new(), state, digest: *digest, limits: *limits, disks };
         let made = made.identified();
         check::plan(&made)?;
+        is_ours()?;
         publish(plan, &made.text())?;
         Ok(made)
     }
@@ -222,19 +241,18 @@ fn host_of(source: &Named) -> String {
 }
 
 /// Makes the state directory, and locks it.
-fn lock_state(job: &FleetJob) -> Result<File> {
-    let name = job.state.display();
+fn lock_state(job: &FleetJob, state: &Path) -> Result<File> {
+    let name = state.display();
     let failed = |what, e| Error::os(what, e).on(name.to_string());
-    std::fs::create_dir_all(&job.state).map_err(|e| failed("make the state directory", e))?;
-    let path = job.state.join(LOCK);
+    std::fs::create_dir_all(state).map_err(|e| failed("make the state directory", e))?;
+    let path = state.join(LOCK);
     let lock = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let lock = lock.map_err(|e| failed("lock the state directory", e))?;
     if lock.try_lock().is_err() {
         let action = "lock the state directory: a plan is being made there";
         return Err(Error::new(ErrorKind::Locked, Fault::User, action).on(name));
     }
-    let entries =
-        std::fs::read_dir(&job.state).map_err(|e| failed("read the state directory", e))?;
+    let entries = std::fs::read_dir(state).map_err(|e| failed("read the state directory", e))?;
     for entry in entries {
         let path = entry.map_err(|e| failed("read the state directory", e))?.path();
         if path.extension().is_some_and(|ending| OLD.iter().any(|old| ending == *old)) {
@@ -242,17 +260,23 @@ fn lock_state(job: &FleetJob) -> Result<File> {
             return Err(Error::new(ErrorKind::InvalidInput, Fault::File, action).on(name));
         }
     }
-    if job.plan.symlink_metadata().is_ok() {
-        let action = "write the plan: there is one; its targets may hold what it has copied: remove it to begin anew";
-        return Err(Error::new(ErrorKind::InvalidInput, Fault::File, action).on(job.plan.display()));
-    }
-    make_leases(job)?;
-    sync_directory(&job.state)?;
+    refuse_planned(job)?;
+    make_leases(job, state)?;
+    sync_directory(state)?;
     Ok(lock)
 }
 
+/// Refuses a job that has a plan.
+fn refuse_planned(job: &FleetJob) -> Result<()> {
+    if job.plan.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let action = "write the plan: there is one; its targets may hold what it has copied: remove it to begin anew";
+    Err(Error::new(ErrorKind::InvalidInput, Fault::File, action).on(job.plan.display()))
+}
+
 /// Makes the files by which readers of a source host are counted.
-fn make_leases(job: &FleetJob) -> Result<()> {
+fn make_leases(job: &FleetJob, state: &Path) -> Result<()> {
     let Some(readers) = job.limits.readers() else { return Ok(()) };
     let host = |disk: &WantedDisk| match &disk.host {
         Some(host) => Ok(host.clone()),
@@ -263,7 +287,7 @@ fn make_leases(job: &FleetJob) -> Result<()> {
     hosts.dedup();
     for host in 0..hosts.len() {
         for reader in 0..readers {
-            let path = super::state::lease_in(&job.state, host, reader);
+            let path = lease_in(state, host, reader);
             let made = File::options().write(true).create(true).truncate(false).open(&path);
             made.map_err(|e| Error::os("make the lease of a reader", e).on(path.display()))?;
         }

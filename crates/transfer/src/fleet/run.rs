@@ -9,24 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use copy::{Durably, Options, Watched};
-use device::{Error, ErrorKind, Fault, Reach, Result, Use};
+use device::{Error, ErrorKind, Fault, Reach, Result};
 use disk::{Opened, Stack};
 use runtime::{Context, Mutex, RangeSet};
 
 use super::caps::ReaderLease;
 use super::journal::{ShardJournal, make};
+use super::place::FleetState;
 use super::plan::{FleetDisk, FleetPlan, FleetShard};
 use super::share::ShardNumber;
-use super::state::sync_directory;
+use super::state::{journal_in, sync_directory};
 use crate::changes::CopyChanges;
 use crate::identity::{DiskIdentity, sample_of_part};
 use crate::job::{CopyJob, JobError, JobFront, JobSource, ReadyJob};
 use crate::witness::StretchWitness;
 
-/// How long shards are waited for that other processes run.
-const WAIT: Duration = Duration::from_secs(30);
-/// How often it is looked whether something has become free.
-const LOOK: Duration = Duration::from_millis(100);
 /// A flush comes after this part of a shard, in bytes within these bounds: what a kill loses is
 /// that, and what is in flight.
 const PART: u64 = 64;
@@ -77,17 +74,19 @@ impl<'a> FleetRun<'a> {
     }
 
     /// Makes their journals, empty where there are none: later, in a sandbox, files are not made.
+    /// It starts no thread, and does nothing where the state is in a store.
     ///
     /// # Errors
     /// One cannot be made.
     pub fn make_journals(&self) -> Result<()> {
+        let FleetState::Directory(state) = &self.plan.state else { return Ok(()) };
         for number in &self.numbers {
             // What is finished needs none.
             if !self.plan.is_finished(number.disk)? {
-                make(&self.plan.journal(*number))?;
+                make(&journal_in(state, *number))?;
             }
         }
-        sync_directory(&self.plan.state)
+        sync_directory(state)
     }
 
     /// What they need of the system.
@@ -96,7 +95,7 @@ impl<'a> FleetRun<'a> {
         let mut disks: Vec<usize> = self.numbers.iter().map(|number| number.disk).collect();
         disks.sort_unstable();
         disks.dedup();
-        let reach = Reach::path(&self.plan.state, Use::Write);
+        let reach = self.plan.state.reach();
         let of = |disk: usize| Some(job(self.plan, self.plan.disks.get(disk)?).ok()?.reach());
         disks.into_iter().filter_map(of).fold(reach, Reach::and)
     }
@@ -139,6 +138,7 @@ impl<'a> FleetRun<'a> {
     ) {
         // Those that were seen in vain, one after the other.
         let mut vain = 0;
+        let (look, wait) = self.plan.state.pauses();
         loop {
             let (number, count) = {
                 let mut queue = queue.lock();
@@ -151,12 +151,12 @@ impl<'a> FleetRun<'a> {
                     // Readers before it end some time; it waits as long as they read.
                     *last.lock() = Instant::now();
                     queue.lock().push_back(number);
-                    vain = pause(vain, count);
+                    vain = pause(vain, count, look);
                     continue;
                 }
-                Attempt::Busy if last.lock().elapsed() < WAIT => {
+                Attempt::Busy if last.lock().elapsed() < wait => {
                     queue.lock().push_back(number);
-                    vain = pause(vain, count);
+                    vain = pause(vain, count, look);
                     continue;
                 }
                 Attempt::Busy => ShardOutcome::Busy,
@@ -174,8 +174,14 @@ impl<'a> FleetRun<'a> {
             if self.plan.is_finished(number.disk)? {
                 return Ok(Attempt::Ended(ShardOutcome::Was));
             }
+            if let FleetState::Store(stored) = &self.plan.state
+                && stored.settled(self.plan, number)?.is_some_and(|noted| noted.done)
+            {
+                // Leases are requests, which this needs none of.
+                return Ok(Attempt::Ended(ShardOutcome::Was));
+            }
             let host = self.hosts.get(number.disk).copied().unwrap_or(0);
-            let Some(_lease) = ReaderLease::of(self.plan, host)? else { return Ok(Attempt::Waits) };
+            let Some(lease) = ReaderLease::of(self.plan, host)? else { return Ok(Attempt::Waits) };
             let Some(journal) = ShardJournal::open(self.plan, number)? else {
                 return Ok(Attempt::Busy);
             };
@@ -186,7 +192,13 @@ impl<'a> FleetRun<'a> {
             let shard = disk.shards.get(number.shard).cloned();
             let Some(shard) = shard else { return Ok(Attempt::Ended(ShardOutcome::Was)) };
             let context = context();
-            let copied = copy_shard(self.plan, (disk, &shard), journal, &context);
+            let stop = || {
+                let control = context.control.clone();
+                move || control.stop()
+            };
+            lease.when_lost(stop());
+            journal.when_lost(stop());
+            let copied = copy_shard(self.plan, (disk, &shard), (journal, &lease), &context);
             context.control.end();
             copied.map(|bytes| Attempt::Ended(ShardOutcome::Copied(bytes)))
         };
@@ -203,11 +215,11 @@ enum Attempt {
 }
 
 /// Waits once all in the queue were seen in vain. Returns how many were.
-fn pause(vain: usize, count: usize) -> usize {
+fn pause(vain: usize, count: usize, look: Duration) -> usize {
     if vain < count {
         return vain + 1;
     }
-    std::thread::sleep(LOOK);
+    std::thread::sleep(look);
     0
 }
 
@@ -231,7 +243,7 @@ fn job(plan: &FleetPlan, disk: &FleetDisk) -> Result<CopyJob> {
 fn copy_shard(
     plan: &FleetPlan,
     (disk, shard): (&FleetDisk, &FleetShard),
-    journal: ShardJournal,
+    (journal, lease): (ShardJournal, &ReaderLease),
     context: &Context,
 ) -> std::result::Result<u64, JobError> {
     let held = journal.noted.held.clone();
@@ -251,7 +263,12 @@ fn copy_shard(
     let changes = Some(CopyChanges::Ranges(Arc::new(left)));
     let job = CopyJob { changes, options, ..job(plan, disk)? };
     let front = Recognising { disk, shard, begun: AtomicBool::new(false) };
-    let copied = copy(job, &front, context).and_then(|copied| {
+    let copied = copy(job, &front, context).map_err(|e| match journal.check().and(lease.check()) {
+        // It was stopped for that.
+        Err(lost) if e.error.kind() == ErrorKind::Cancelled => lost.into(),
+        _ => e,
+    });
+    let copied = copied.and_then(|copied| {
         journal.durable(&witness.rest()?)?;
         if !witness.is_whole() {
             let action = "copy a shard: some of it was not copied; this is a defect";

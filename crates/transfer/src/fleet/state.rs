@@ -8,29 +8,28 @@ use super::plan::{FleetDisk, FleetPlan};
 use super::share::ShardNumber;
 use crate::job::resuming::MARK;
 
+/// The journal of a shard, in a directory.
+pub(super) fn journal_in(state: &Path, number: ShardNumber) -> PathBuf {
+    state.join(format!("{}.{}.journal", number.disk, number.shard))
+}
+
+/// The record that a disk is finished, in a directory.
+pub(super) fn record_in(state: &Path, disk: usize) -> PathBuf {
+    state.join(format!("{disk}.finished"))
+}
+
+/// The record before it has its name.
+pub(super) fn new_record_in(state: &Path, disk: usize) -> PathBuf {
+    state.join(format!("{disk}.finished.new"))
+}
+
+/// The file in a directory that is locked by a reader of a source host, the number of which is that
+/// in [`FleetPlan::hosts`].
+pub(super) fn lease_in(state: &Path, host: usize, reader: u16) -> PathBuf {
+    state.join(format!("host-{host}.{reader}.reader"))
+}
+
 impl FleetPlan {
-    /// The journal of a shard.
-    #[must_use]
-    pub fn journal(&self, number: ShardNumber) -> PathBuf {
-        self.state.join(format!("{}.{}.journal", number.disk, number.shard))
-    }
-
-    /// The record that a disk is finished.
-    pub(super) fn record(&self, disk: usize) -> PathBuf {
-        self.state.join(format!("{disk}.finished"))
-    }
-
-    /// The record before it has its name.
-    pub(super) fn new_record(&self, disk: usize) -> PathBuf {
-        self.state.join(format!("{disk}.finished.new"))
-    }
-
-    /// The file that is locked by a reader of a source host, the number of which is that in
-    /// [`Self::hosts`].
-    pub(super) fn lease(&self, host: usize, reader: u16) -> PathBuf {
-        lease_in(&self.state, host, reader)
-    }
-
     /// The hosts of all sources, each once, in order.
     pub(super) fn hosts(&self) -> Vec<&str> {
         let mut hosts: Vec<&str> = self.disks.iter().map(|disk| &*disk.host).collect();
@@ -56,11 +55,6 @@ impl FleetDisk {
     pub(super) fn mark(&self) -> Option<PathBuf> {
         mark_of(&self.wanted.target)
     }
-}
-
-/// The same of a state directory.
-pub(super) fn lease_in(state: &Path, host: usize, reader: u16) -> PathBuf {
-    state.join(format!("host-{host}.{reader}.reader"))
 }
 
 /// The mark beside a target, by its name.

@@ -2,7 +2,8 @@
 
 use device::Result;
 
-use super::journal::{RECENT, look, now};
+use super::journal::{RECENT, now};
+use super::look::FleetLook;
 use super::plan::FleetPlan;
 use super::share::ShardNumber;
 
@@ -54,8 +55,9 @@ pub struct DiskStatus {
 pub fn status(plan: &FleetPlan) -> Result<FleetStatus> {
     let now = now();
     let (mut disks, mut first) = (Vec::new(), now);
+    let look = FleetLook::new(plan)?;
     for number in 0..plan.disks.len() {
-        let (disk, began) = of(plan, number)?;
+        let (disk, began) = of((plan, &look), number)?;
         first = began.unwrap_or(first).min(first);
         disks.push(disk);
     }
@@ -66,9 +68,12 @@ pub fn status(plan: &FleetPlan) -> Result<FleetStatus> {
 }
 
 /// How far a disk is, with the bytes of the last minute for its rate; and when it was begun.
-fn of(plan: &FleetPlan, number: usize) -> Result<(DiskStatus, Option<u64>)> {
+fn of(
+    (plan, look): (&FleetPlan, &FleetLook<'_>),
+    number: usize,
+) -> Result<(DiskStatus, Option<u64>)> {
     let Some(disk) = plan.disks.get(number) else { return Err(device::Error::invalid("no disk")) };
-    let finished = plan.is_finished(number)?;
+    let finished = look.is_finished(number)?;
     let (target, data) = (disk.wanted.shown(), disk.shards.iter().map(|shard| shard.data).sum());
     let mut status = DiskStatus {
         target,
@@ -87,7 +92,7 @@ fn of(plan: &FleetPlan, number: usize) -> Result<(DiskStatus, Option<u64>)> {
     }
     let mut first: Option<u64> = None;
     for (shard, planned) in disk.shards.iter().enumerate() {
-        let found = look(plan, ShardNumber { disk: number, shard })?;
+        let found = look.shard(ShardNumber { disk: number, shard })?;
         let state = match &found {
             None => ShardState::Waiting,
             Some((noted, _)) if noted.done => ShardState::Done,
