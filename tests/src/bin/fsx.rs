@@ -138,8 +138,8 @@ impl Trial {
         let before = at % ALIGN;
         let all = before + len;
         let offset = (at - before) as u64;
-        // SAFETY: a new mapping disturbs nothing; `work` gets what is in it, and it is unmapped when
-        // that is done. The file does not become shorter.
+        // SAFETY: a new mapping disturbs nothing; `work` gets its bytes, and it is unmapped after
+        // that. The file does not become shorter.
         unsafe {
             let fd = self.file.as_fd();
             let start = mmap(null_mut(), all, rights, MapFlags::SHARED, fd, offset).unwrap();

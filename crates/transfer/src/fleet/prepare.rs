@@ -34,8 +34,8 @@ pub struct FleetPreparation {
 }
 
 impl FleetPreparation {
-    /// Checks a job, and makes its state directory, if it has one. It is the last step that asks the system about
-    /// disks below, so a sandbox may shut behind it.
+    /// Checks a job, and makes its state directory, if it has one. It is the last step that asks
+    /// the system about disks below, so a sandbox may shut behind it.
     ///
     /// # Errors
     /// The job makes no sense; there is a plan already; or the state directory cannot be made, or
