@@ -185,7 +185,8 @@ fn fio_verifies_what_it_wrote_to_attached_disks_by_each_of_its_engines() {
             command.args([&format!("--ioengine={engine}"), &format!("--direct={direct}")]);
             command.args(["--bsrange=4k-128k", "--iodepth=16", "--fsync=64", "--randseed=1"]);
             command.args(["--verify=crc32c", "--verify_fatal=1", "--overwrite=1"]);
-            let said = run(command.current_dir(temp.path())).succeeded();
+            let outcome = run(command.current_dir(temp.path()));
+            let said = outcome.succeeded();
             assert!(!said.contains("verify:"), "{said}");
             assert!(server.stop().success());
         }
