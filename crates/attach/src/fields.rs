@@ -32,9 +32,9 @@ impl<'a> Fields<'a> {
 
 /// Puts a message together, likewise.
 #[derive(Debug, Default)]
-pub(crate) struct Written(pub(crate) Vec<u8>);
+pub(crate) struct FieldBytes(pub(crate) Vec<u8>);
 
-impl Written {
+impl FieldBytes {
     pub(crate) fn u16(mut self, n: u16) -> Self {
         self.0.extend_from_slice(&n.to_ne_bytes());
         self

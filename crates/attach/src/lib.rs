@@ -12,6 +12,7 @@
 
 mod attendant;
 mod client;
+mod disk;
 mod fields;
 mod fuse;
 mod kernel;
@@ -32,9 +33,10 @@ use device::{Error, Result};
 use runtime::Bell;
 use serving::Hub;
 
+pub use disk::AttachedDisk;
 pub use fuse::{AttachedFile, FuseMount};
 pub use kernel::{AttachedDevice, KernelDevice};
-pub use mounts::{AttachedDisk, attached};
+pub use mounts::attached;
 pub use point::{Point, PointKind, PointOptions, SocketOptions};
 pub use ublk::{AttachedUblk, UblkDevice};
 #[cfg(feature = "played")]

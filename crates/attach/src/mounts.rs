@@ -1,29 +1,14 @@
 //! Which disks are attached, as the kernel's table of mounts and its block devices say.
 
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use device::{Error, Result};
 
+use crate::disk::{AttachedDisk, OF_DEVICES, OF_FILES};
 use crate::fuse::TYPE;
 use crate::kernel::{BACKEND, index_of};
-use crate::point::{OF_DEVICES, OF_FILES, OF_UBLK};
 use crate::ublk;
-
-/// A disk that is attached somewhere on this machine, by any process.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct AttachedDisk {
-    /// Where.
-    pub path: PathBuf,
-    /// The name of the disk, for people; what could confuse the table of mounts is replaced.
-    pub disk: String,
-    /// It cannot be written there.
-    pub is_read_only: bool,
-    /// As what: `fuse`, `nbd` or `ublk`.
-    pub kind: &'static str,
-    /// Its process was killed, and what uses it waits for another one.
-    pub is_waiting: bool,
-}
 
 /// The disks that are attached, as far as this process sees their mounts.
 ///
@@ -86,20 +71,6 @@ fn unescaped(word: &[u8]) -> Vec<u8> {
         }
     }
     bytes
-}
-
-impl AttachedDisk {
-    /// Whether it is there when its process has been killed, for another one.
-    #[must_use]
-    pub fn outlives(&self) -> bool {
-        self.kind == OF_UBLK
-    }
-
-    /// Whether this is where it is attached.
-    #[must_use]
-    pub fn is_at(&self, path: &std::path::Path) -> bool {
-        self.path.as_os_str().as_bytes() == path.as_os_str().as_bytes()
-    }
 }
 
 #[cfg(test)]

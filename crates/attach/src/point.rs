@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use device::{Error, Name, Result, values};
 
+use crate::disk::{OF_DEVICES, OF_FILES, OF_UBLK};
+
 /// Where a disk is to be attached.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Point {
@@ -48,10 +50,7 @@ pub struct PointOptions {
     pub allow_other: bool,
 }
 
-/// What a name begins with that says as what.
-pub(crate) const OF_FILES: &str = "fuse";
-pub(crate) const OF_DEVICES: &str = "nbd";
-pub(crate) const OF_UBLK: &str = "ublk";
+/// What the name of a socket begins with.
 const OF_SOCKETS: &str = "vhost-user";
 
 const KEYS: [&str; 2] = ["cache", "allow-other"];

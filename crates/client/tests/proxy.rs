@@ -350,7 +350,7 @@ fn a_connection_that_was_given_is_the_only_one() {
     assert_eq!(device.info().lanes.map_or(0, std::num::NonZeroUsize::get), 1);
     device.reopen().unwrap();
     lose(&*device);
-    assert!(device.reopen().unwrap_err().to_string().contains("handed over"));
+    assert!(device.reopen().unwrap_err().to_string().contains("inherited"));
     // What is not a connection is refused.
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = open(&[format!("socket-fd={}", file.as_raw_fd())]).err().unwrap();

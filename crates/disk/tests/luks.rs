@@ -489,7 +489,7 @@ fn a_hostile_header_of_luks1_is_refused_at_once() {
         (40, b"lrw-benbi\0", "aes-lrw-benbi"),
         (72, b"whirlpool\0", "whirlpool"),
         (104, most, "lies outside"),
-        (104, &[0; 4], "elsewhere"),
+        (104, &[0; 4], "detached"),
         (108, most, "key"),
         (108, &[0, 0, 0, 0], "key"),
         (108, &[0, 0, 0, 48], "keys of 32 or 64"),

@@ -490,7 +490,7 @@ mod tests {
             assert_eq!(e.kind(), ErrorKind::Changed);
             e.to_string()
         };
-        assert!(refused(&ends(8)).contains("another source: what it holds has changed"));
+        assert!(refused(&ends(8)).contains("another source: its content has changed"));
         let target = DiskIdentity::of_target(&Named::parse("null:?size=1").unwrap());
         let other = Ends { target, ..ends(7) };
         assert!(refused(&other).contains("another target: its name was null"));

@@ -153,7 +153,7 @@ fn fsx_finds_each_byte_of_an_attached_disk_as_it_left_it() {
             let temp = TempDir::new();
             for (name, serve) in disks_to_write(&temp, 2 * MIB + 512) {
                 let _case = Case::new(&format!("{name}, cache={cache}, {block} {how}"), seed);
-                let point = temp.join(name);
+                let point = temp.join("disk");
                 let attach = format!("fuse:{}?cache={cache}", text(&point));
                 let server = serve.option("--attach").option(attach).start();
                 wait_for("the disk is attached", || {

@@ -252,7 +252,7 @@ fn a_changed_source_is_refused_with_what_differs_and_a_lost_one_may_come_back() 
     assert_eq!(changed.status.code(), Some(1), "{changed:?}");
     let said = &changed.stderr;
     assert!(said.contains("its modification time has changed"), "{said}");
-    assert!(said.contains("what it holds has changed; nothing was changed"), "{said}");
+    assert!(said.contains("its content has changed; nothing was changed"), "{said}");
     assert!(server.stop().success());
 }
 

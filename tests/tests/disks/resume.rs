@@ -153,7 +153,7 @@ fn a_copy_that_fails_goes_on_and_one_that_is_complete_is_only_checked() {
     let mut bytes = fs::read(&source).unwrap();
     bytes[5] ^= 1;
     fs::write(&source, &bytes).unwrap();
-    assert!(named(&source).failed().contains("time at which it was last written has changed"));
+    assert!(named(&source).failed().contains("its modification time has changed"));
     // The target is another file of that name.
     fs::remove_file(&target).unwrap();
     assert!(named(&source).failed().contains("another source"));
@@ -253,7 +253,7 @@ fn what_cannot_be_gone_on_with_says_so_and_changes_nothing() {
     assert!(!journal.exists());
     // What is no journal is no place for one.
     let all = ["copy", "--journal", from, from, to];
-    assert!(ferry(all).failed().contains("is not an old"));
+    assert!(ferry(all).failed().contains("is not a journal"));
     assert!(!target.exists());
 }
 

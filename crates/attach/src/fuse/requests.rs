@@ -17,7 +17,7 @@ use super::abi::{
 use super::calls::{ReceivedRequest, reply};
 use super::session::FuseSession;
 use crate::client::PendingRequest;
-use crate::fields::{Fields, Written};
+use crate::fields::{FieldBytes, Fields};
 
 /// Requests that the kernel hands out at a time of those that no program waits for, at most.
 const BACKGROUND: u16 = 64;
@@ -185,7 +185,7 @@ impl Ask<'_> {
         let (low, high) = (agreed & u64::from(u32::MAX), agreed >> 32);
         let page = rustix::param::page_size();
         let (most, pages) = (u32::try_from(MOST).ok()?, u16::try_from(MOST / page).ok()?);
-        let out = Written::default().u32(MAJOR).u32(MINOR.min(minor)).u32(ahead.min(most));
+        let out = FieldBytes::default().u32(MAJOR).u32(MINOR.min(minor)).u32(ahead.min(most));
         let out = out.u32(u32::try_from(low).ok()?).u16(BACKGROUND).u16(BACKGROUND / 4 * 3);
         let out = out.u32(most).u32(1).u16(pages).u16(0).u32(u32::try_from(high).ok()?);
         // One file system below another: the file may lie on any that is not stacked itself.
@@ -202,7 +202,7 @@ impl Ask<'_> {
     }
 
     /// `fuse_attr`.
-    fn described(&self, out: Written) -> Written {
+    fn described(&self, out: FieldBytes) -> FieldBytes {
         let (session, edge) = (self.session, &self.session.client.edge);
         let (info, size) = (edge.info(), edge.look());
         let mode = 0o100_000 | if session.client.is_read_only { 0o400 } else { 0o600 };
@@ -217,7 +217,7 @@ impl Ask<'_> {
     fn attributes(&self) {
         let is_fixed = self.session.client.edge.device().size_now().is_none();
         let validity = if is_fixed { FOREVER } else { AWHILE };
-        self.done(&self.described(Written::default().u64(validity).u64(0)).0);
+        self.done(&self.described(FieldBytes::default().u64(validity).u64(0)).0);
     }
 
     /// Times are not kept, and whatever was asked of them is done; another length, mode or owner
@@ -248,7 +248,7 @@ impl Ask<'_> {
             (0, true) => opened::KEEP_CACHE,
             (0, false) => opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES,
         };
-        self.done(&Written::default().u64(0).u32(how | opened::NO_FLUSH).u32(backing).0);
+        self.done(&FieldBytes::default().u64(0).u32(how | opened::NO_FLUSH).u32(backing).0);
         Some(())
     }
 
@@ -285,7 +285,7 @@ impl Ask<'_> {
             return Some(());
         }
         let fua = flags & DSYNC != 0;
-        let wrote = Written::default().u32(u32::try_from(len).ok()?).u32(0).0;
+        let wrote = FieldBytes::default().u32(u32::try_from(len).ok()?).u32(0).0;
         match self.session.client.edge.write_now(payload.get(..len)?, offset, fua) {
             Ok(true) => self.done(&wrote),
             Ok(false) => {
@@ -350,7 +350,7 @@ impl Ask<'_> {
             return Some(());
         }
         match self.next(offset, size, wants_data) {
-            Ok(Some(at)) => self.done(&Written::default().u64(at).0),
+            Ok(Some(at)) => self.done(&FieldBytes::default().u64(at).0),
             Ok(None) => self.fail(Errno::NXIO),
             Err(e) => self.failed(&e),
         }
@@ -375,7 +375,7 @@ impl Ask<'_> {
 
     fn statfs(&self) {
         let blocks = self.session.client.edge.size() / 4096;
-        let out = Written::default().u64(blocks).u64(0).u64(0).u64(1).u64(0);
+        let out = FieldBytes::default().u64(blocks).u64(0).u64(0).u64(1).u64(0);
         self.done(&out.u32(4096).u32(255).u32(4096).zeroes(4 + 24).0);
     }
 

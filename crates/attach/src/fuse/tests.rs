@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::abi::{HEADER, op};
 use super::session::FuseSession;
 use crate::client::AttachedClient;
-use crate::fields::Written;
+use crate::fields::FieldBytes;
 
 const SIZE: u64 = 100_000;
 
@@ -43,12 +43,12 @@ impl Kernel {
     /// Sends a request, whatever its length is said to be.
     fn send(&self, opcode: u32, node: u64, args: &[u8], said: usize) {
         let len = u32::try_from(said).unwrap();
-        let header = Written::default().u32(len).u32(opcode).u64(7).u64(node).zeroes(16).0;
+        let header = FieldBytes::default().u32(len).u32(opcode).u64(7).u64(node).zeroes(16).0;
         write(&self.socket, &[&header, args].concat()).unwrap();
     }
 
     /// The error and the data of the reply to a well-formed one.
-    fn ask(&self, opcode: u32, args: Written) -> (i32, Vec<u8>) {
+    fn ask(&self, opcode: u32, args: FieldBytes) -> (i32, Vec<u8>) {
         self.send(opcode, 1, &args.0, HEADER + args.0.len());
         self.reply()
     }
@@ -72,18 +72,18 @@ impl Drop for Kernel {
     }
 }
 
-fn read(offset: u64, len: u32) -> Written {
-    Written::default().u64(0).u64(offset).u32(len).zeroes(20)
+fn read(offset: u64, len: u32) -> FieldBytes {
+    FieldBytes::default().u64(0).u64(offset).u32(len).zeroes(20)
 }
 
-fn write_of(offset: u64, said: u32, data: &[u8]) -> Written {
-    let mut args = Written::default().u64(0).u64(offset).u32(said).zeroes(20);
+fn write_of(offset: u64, said: u32, data: &[u8]) -> FieldBytes {
+    let mut args = FieldBytes::default().u64(0).u64(offset).u32(said).zeroes(20);
     args.0.extend_from_slice(data);
     args
 }
 
-fn fallocate(offset: u64, len: u64, mode: u32) -> Written {
-    Written::default().u64(0).u64(offset).u64(len).u32(mode).u32(0)
+fn fallocate(offset: u64, len: u64, mode: u32) -> FieldBytes {
+    FieldBytes::default().u64(0).u64(offset).u64(len).u32(mode).u32(0)
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn ranges_beyond_the_end_are_cut_for_reads_and_refused_for_writes() {
     assert_eq!(&kernel.model.bytes()[usize::try_from(SIZE).unwrap() - 2..], b"a\0");
     assert_eq!(kernel.ask(op::WRITE, write_of(0, 3, b"ab")).0, libc::EINVAL, "it said three");
     assert_eq!(
-        kernel.ask(op::LSEEK, Written::default().u64(0).u64(SIZE).u32(3).u32(0)).0,
+        kernel.ask(op::LSEEK, FieldBytes::default().u64(0).u64(SIZE).u32(3).u32(0)).0,
         libc::ENXIO
     );
     assert_eq!(
-        kernel.ask(op::LSEEK, Written::default().u64(0).u64(0).u32(9).u32(0)).0,
+        kernel.ask(op::LSEEK, FieldBytes::default().u64(0).u64(0).u32(9).u32(0)).0,
         libc::EINVAL
     );
 }
@@ -115,9 +115,9 @@ fn ranges_beyond_the_end_are_cut_for_reads_and_refused_for_writes() {
 fn a_read_only_disk_is_not_opened_for_writing_and_a_write_that_comes_all_the_same_is_refused() {
     let kernel = Kernel::new(true);
     for flags in [1, 2, 3] {
-        assert_eq!(kernel.ask(op::OPEN, Written::default().u32(flags).u32(0)).0, libc::EROFS);
+        assert_eq!(kernel.ask(op::OPEN, FieldBytes::default().u32(flags).u32(0)).0, libc::EROFS);
     }
-    assert_eq!(kernel.ask(op::OPEN, Written::default().u32(0).u32(0)).0, 0);
+    assert_eq!(kernel.ask(op::OPEN, FieldBytes::default().u32(0).u32(0)).0, 0);
     assert_eq!(kernel.ask(op::WRITE, write_of(0, 2, b"ab")).0, libc::EROFS);
     assert_eq!(kernel.ask(op::FALLOCATE, fallocate(0, 2, 3)).0, libc::EROFS);
     assert!(kernel.model.bytes().iter().all(|byte| *byte == 0));
@@ -126,7 +126,7 @@ fn a_read_only_disk_is_not_opened_for_writing_and_a_write_that_comes_all_the_sam
 #[test]
 fn programs_are_told_the_larger_of_physical_and_preferred_blocks() {
     let kernel = Kernel::new(false);
-    let (_, data) = kernel.ask(op::GETATTR, Written::default());
+    let (_, data) = kernel.ask(op::GETATTR, FieldBytes::default());
     // The last but one field of `fuse_attr`, for `st_blksize`: no less than a page.
     assert_eq!(data[96..100], 4096_u32.to_ne_bytes());
 }
@@ -135,7 +135,7 @@ fn programs_are_told_the_larger_of_physical_and_preferred_blocks() {
 fn a_disk_that_gets_another_size_has_it_when_the_kernel_asks_again() {
     let kernel = Kernel::new(false);
     let told = || {
-        let (error, data) = kernel.ask(op::GETATTR, Written::default());
+        let (error, data) = kernel.ask(op::GETATTR, FieldBytes::default());
         let number = |at: usize| u64::from_ne_bytes(data[at..at + 8].try_into().unwrap());
         assert_eq!((error, number(0)), (0, 1), "it is believed for a second");
         // Behind its validity and the number of the file.
@@ -173,5 +173,5 @@ fn every_request_that_is_cut_short_or_odd_has_one_error_and_the_next_is_answered
             assert!(error == 0 || data.is_empty(), "{opcode}");
         }
     }
-    assert_eq!(kernel.ask(op::GETATTR, Written::default()).0, 0);
+    assert_eq!(kernel.ask(op::GETATTR, FieldBytes::default()).0, 0);
 }

@@ -2,7 +2,7 @@
 
 use device::{Info, OperationKind};
 
-use crate::fields::{Fields, Written};
+use crate::fields::{FieldBytes, Fields};
 
 /// Bytes of a sector, by which the kernel counts.
 pub(super) const SECTOR: u64 = 512;
@@ -59,7 +59,7 @@ pub(super) const QUIESCED: u16 = 2;
 /// `struct ublksrv_ctrl_cmd`; `data` is what some commands take besides their buffer.
 pub(super) fn control(device: u32, buffer: u64, len: u16, data: u64) -> [u8; 80] {
     // Of no queue.
-    let words = Written::default().u32(device).u16(u16::MAX).u16(len).u64(buffer).u64(data);
+    let words = FieldBytes::default().u32(device).u16(u16::MAX).u16(len).u64(buffer).u64(data);
     *words.zeroes(56).0.first_chunk().unwrap_or(&[0; 80])
 }
 
@@ -91,7 +91,7 @@ impl UblkInfo {
     pub(super) const LEN: usize = 64;
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let words = Written::default().u16(self.queues).u16(self.depth).u16(self.state).u16(0);
+        let words = FieldBytes::default().u16(self.queues).u16(self.depth).u16(self.state).u16(0);
         let words = words.u32(self.most).u32(self.device).u32(self.process.cast_unsigned()).u32(0);
         // The kernel notes the owner behind these.
         words.u64(self.flags).u64(self.note).zeroes(24).0
@@ -160,7 +160,7 @@ impl UblkParameters {
         let types = if self.is_read_only { Self::BASIC } else { Self::BASIC | Self::DISCARD };
         let len = u32::try_from(Self::LEN).unwrap_or(0);
         let words =
-            Written::default().u32(len).u32(types).u32(CACHE | u32::from(self.is_read_only));
+            FieldBytes::default().u32(len).u32(types).u32(CACHE | u32::from(self.is_read_only));
         let blocks = [self.logical, self.physical, self.best, self.physical];
         let words = words.u32(u32::from_ne_bytes(blocks)).u32(MOST / 512).u32(0);
         let discards = if self.discard > 0 { LONG } else { 0 };

@@ -28,8 +28,7 @@ use rustix::process::{Pid, configure_io_flusher_behavior, test_kill_process};
 
 use crate::attendant::Attendant;
 use crate::client::AttachedClient;
-use crate::mounts::AttachedDisk;
-use crate::point::OF_UBLK;
+use crate::disk::{AttachedDisk, OF_UBLK};
 use crate::resized::SizeWatch;
 use crate::{AttachedExport, new_bell, start_thread};
 use abi::{ControlCommand, DEAD, QUIESCED, UblkInfo, UblkParameters};

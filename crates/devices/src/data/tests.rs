@@ -97,7 +97,7 @@ fn what_the_language_does_not_have_is_refused_with_its_place() {
     for (text, want) in [
         ("0b11", "not a number (character 1"),
         ("256", "0 to 255"),
-        ("1 @-2", "before the beginning (character 3: `@-2`)"),
+        ("1 @-2", "before the start of the disk (character 3: `@-2`)"),
         ("(1 2)[0:5]", "[0:5] does not lie in these 2 bytes"),
         ("(1 2)[2:1]", "does not lie"),
         ("(1 -> \\a) \\a", "there is no `\\a` here (character 11"),

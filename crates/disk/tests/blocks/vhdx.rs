@@ -192,7 +192,7 @@ fn an_image_that_cannot_be_written_is_refused_and_stays_as_it_is() {
         ("outside the file", &|bytes| header(bytes, 68, 16 << 20)),
         ("longer than 16 MiB", &|bytes| header(bytes, 68, 17 << 20)),
         ("used twice", &|bytes| entry(bytes, 5)),
-        ("over the headers", &|bytes| entry(bytes, 2)),
+        ("overlaps the headers", &|bytes| entry(bytes, 2)),
     ];
     for (why, damage) in cases {
         let mut bad = good.clone();

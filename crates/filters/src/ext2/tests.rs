@@ -109,7 +109,7 @@ fn what_is_broken_or_would_have_to_be_recovered_is_refused() {
     assert!(refused(&to_recover, "/disks/deep/disk.raw").contains("e2fsck"));
     let mut unknown = bytes.clone();
     unknown[1024 + 0x60] |= 1;
-    assert!(refused(&unknown, "/disks/deep/disk.raw").contains("not known here (0x1)"));
+    assert!(refused(&unknown, "/disks/deep/disk.raw").contains("unknown features (0x1)"));
     assert!(refused(&vec![0; 1 << 20], "/disk").contains("no ext2"));
     assert!(refused(&bytes[..4 << 20], "/disks/deep/disk.raw").contains("longer than the disk"));
     // A bit in the superblock, in the groups, in the tables of inodes or in directories.

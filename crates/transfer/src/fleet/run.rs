@@ -319,7 +319,7 @@ impl JobFront for Recognising<'_> {
             None if size == self.disk.size => {
                 let is_same =
                     sample_of_part(&opened.edge, self.shard.range.clone())? == self.shard.sample;
-                (!is_same).then(|| "what it holds has changed".to_owned())
+                (!is_same).then(|| "its content has changed".to_owned())
             }
             None => Some("its size has changed".to_owned()),
             found => found,
