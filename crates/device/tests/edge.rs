@@ -427,4 +427,8 @@ fn ranges_are_inside_of_the_size_that_was_looked_at_last_for_all_who_have_the_ed
     assert!(other.read(&mut [0; 512], 1024).is_err());
     other.read(&mut [0; 512], 512).unwrap();
     assert_eq!(other.info().size, SIZE as u64);
+    // A block that ends with the disk stays whole where nothing changed.
+    let blocks = BlockSizes { minimum: 512, preferred: 4096, maximum: 8192 };
+    let short = Arc::new(Model::with(1000, Abilities::all(true), blocks));
+    assert_eq!(Simple::shared_edge(short, &WorkPool::new(2)).look(), 1000);
 }

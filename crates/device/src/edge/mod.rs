@@ -75,8 +75,9 @@ impl Edge {
     /// ranges are inside of that, for all who have this edge. It may wait for the system.
     pub fn look(&self) -> u64 {
         if let Some(now) = self.0.device.size_now() {
-            let block = self.block();
-            self.0.size.store(now - now % block, Ordering::Relaxed);
+            // Of a disk as it was opened the last block may be a part.
+            let part = if now == self.info().size { 0 } else { now % self.block() };
+            self.0.size.store(now - part, Ordering::Relaxed);
         }
         self.size()
     }
