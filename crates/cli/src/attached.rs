@@ -45,10 +45,9 @@ fn run(matches: &ArgMatches) -> ExitResult {
         }
         for disk in &disks {
             let read_only = if disk.is_read_only { " (read-only)" } else { "" };
-            let waiting = if disk.is_waiting { " (its process is gone)" } else { "" };
             let path = disk.path.to_string_lossy();
             let (path, name) = (device::text::shown(&path), device::text::shown(&disk.disk));
-            writeln!(out, "{path}: {name}{read_only}{waiting}")?;
+            writeln!(out, "{path}: {name}{read_only}")?;
         }
         Ok(ExitCode::SUCCESS)
     })
