@@ -5,7 +5,8 @@
 //! The owner counts from before it asked the store, by a clock that only counts, and believes to
 //! hold it for less time than others wait. So two never hold it at the same time, unless a process
 //! is stopped for longer than that (by SIGSTOP, say, or with its machine): what it then had in
-//! flight may come late. It notices as soon as it runs again.
+//! flight may come late. It notices as soon as it runs again; on a machine that was paused, whose
+//! clock stood still, when it next writes the lease.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
