@@ -39,7 +39,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use device::{Abilities, Blocking, Error, Extent, ExtentKind, Info, Now, Place, Result, ZeroFlags};
 use runtime::OperatorLog;
@@ -81,6 +81,8 @@ pub struct File {
     no_nowait: AtomicBool,
     /// A read has found the end early.
     shortened: AtomicBool,
+    /// Its size in bytes when it was opened, or when that was last asked.
+    seen: AtomicU64,
     /// If it is the target of a copy.
     filling: Option<Filling>,
     /// It has no final length yet: it is a container that grows as it is written.
@@ -124,6 +126,7 @@ impl File {
             taking: Taking::default(),
             no_nowait: AtomicBool::new(false),
             shortened: AtomicBool::new(false),
+            seen: AtomicU64::new(info.size),
             filling: None,
             grows: false,
             writes_zeroes,
@@ -153,10 +156,9 @@ impl File {
             return Ok(());
         }
         let now = u64::try_from(rustix::fs::fstat(self.fd())?.st_size).unwrap_or(0);
-        if now >= self.info.size {
+        if now >= self.seen.load(Ordering::Relaxed) {
             self.shortened.store(false, Ordering::Relaxed);
-        }
-        if len > now.saturating_sub(offset) {
+        } else if len > now.saturating_sub(offset) {
             let text = "the file ends before this; it is shorter than when it was opened";
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
         }
@@ -334,9 +336,13 @@ impl Blocking for File {
     /// One that was opened as it is may be a volume that is extended, say.
     fn size_now(&self) -> Option<u64> {
         let is_fixed = self.filling.is_some() || self.grows || self.outlet.is_some();
+        if is_fixed {
+            return None;
+        }
         // The end of a block device, too.
-        let end = || rustix::fs::seek(self.fd(), rustix::fs::SeekFrom::End(0)).ok();
-        if is_fixed { None } else { end() }
+        let end = rustix::fs::seek(self.fd(), rustix::fs::SeekFrom::End(0)).ok()?;
+        self.seen.store(end, Ordering::Relaxed);
+        Some(end)
     }
 
     fn finish(&self) -> Result<()> {

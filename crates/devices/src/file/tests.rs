@@ -171,6 +171,26 @@ fn a_file_that_another_program_cuts_short_is_an_error_and_never_zeroes() {
 }
 
 #[test]
+fn a_file_that_grew_and_is_cut_short_is_not_made_longer_and_one_that_an_image_extends_is() {
+    let scratch = Scratch::new("/tmp");
+    let path = scratch.file("disk", &[1; 10_000]);
+    let file = open(&path, true).unwrap();
+    let cut = |len| fs::File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
+    // An image reads behind the end, and is written there.
+    file.read_at(&mut [0; 10], 10_000).unwrap_err();
+    file.write_at(&[2; 1000], 10_000, false).unwrap();
+    cut(30_000);
+    assert_eq!(file.size_now(), Some(30_000));
+    cut(20_000);
+    file.read_at(&mut [0; 10], 25_000).unwrap_err();
+    for _ in 0..2 {
+        file.write_at(&[2; 10], 25_000, false).unwrap_err();
+    }
+    file.write_at(&[2; 10], 19_990, false).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 20_000);
+}
+
+#[test]
 fn a_file_that_another_program_cuts_short_is_not_made_longer_by_a_write() {
     let scratch = Scratch::new("/tmp");
     let path = scratch.file("disk", &[1; 64 << 10]);
