@@ -13,36 +13,34 @@ const LONG: u32 = 1 << 22;
 /// Logical blocks are no larger than a page.
 const PAGE: u32 = 4096;
 
-/// `_IOC('u', …)` of a command with a `struct` of this size.
+/// `_IOC('u', …)` of a command with a `struct` of this size, which is read, or read and written.
 const fn code(direction: u32, size: u32, number: u32) -> u32 {
     direction << 30 | size << 16 | 0x75 << 8 | number
 }
 
 const READS: u32 = 2;
 const BOTH: u32 = 3;
-const OF_CONTROL: u32 = 32;
-const OF_QUEUE: u32 = 16;
 
 /// Commands to /dev/ublk-control.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub(super) enum ControlCommand {
-    Info = code(READS, OF_CONTROL, 0x02),
-    Add = code(BOTH, OF_CONTROL, 0x04),
-    Delete = code(BOTH, OF_CONTROL, 0x05),
-    Start = code(BOTH, OF_CONTROL, 0x06),
-    Stop = code(BOTH, OF_CONTROL, 0x07),
-    SetParameters = code(BOTH, OF_CONTROL, 0x08),
-    Parameters = code(READS, OF_CONTROL, 0x09),
-    StartRecovery = code(BOTH, OF_CONTROL, 0x10),
-    EndRecovery = code(BOTH, OF_CONTROL, 0x11),
-    Features = code(READS, OF_CONTROL, 0x13),
-    UpdateSize = code(BOTH, OF_CONTROL, 0x15),
+    Info = code(READS, 32, 0x02),
+    Add = code(BOTH, 32, 0x04),
+    Delete = code(BOTH, 32, 0x05),
+    Start = code(BOTH, 32, 0x06),
+    Stop = code(BOTH, 32, 0x07),
+    SetParameters = code(BOTH, 32, 0x08),
+    Parameters = code(READS, 32, 0x09),
+    StartRecovery = code(BOTH, 32, 0x10),
+    EndRecovery = code(BOTH, 32, 0x11),
+    Features = code(READS, 32, 0x13),
+    UpdateSize = code(BOTH, 32, 0x15),
 }
 
 /// Commands to the character device of a disk.
-pub(super) const FETCH: u32 = code(BOTH, OF_QUEUE, 0x20);
-pub(super) const COMMIT_AND_FETCH: u32 = code(BOTH, OF_QUEUE, 0x21);
+pub(super) const FETCH: u32 = code(BOTH, 16, 0x20);
+pub(super) const COMMIT_AND_FETCH: u32 = code(BOTH, 16, 0x21);
 
 /// What a device is asked to be: its data is copied by pread(2) and pwrite(2), it waits for another
 /// process when its own has died, and then asks again for what was in flight.

@@ -14,7 +14,6 @@ use device::{Error, ErrorKind, Fault, Result};
 use io_uring::register::Restriction;
 use io_uring::squeue::{Entry128, Flags};
 use io_uring::{IoUring, cqueue, opcode, types::Fixed};
-use rustix::io::Errno;
 
 use super::abi::{
     self, ControlCommand, LIVE, SECTOR, UPDATE_SIZE, USER_COPY, UblkInfo, UblkParameters,
@@ -32,13 +31,10 @@ pub(super) struct UblkControl {
     rights: u16,
     /// What the kernel can do, once that was [checked](Self::check).
     features: u64,
-    _file: File,
+    file: File,
 }
 
 runtime::debug_as!(UblkControl, |_it| "UblkControl");
-
-/// What no device has.
-const NO_DEVICE: [i32; 2] = [Errno::NODEV.raw_os_error(), Errno::NOENT.raw_os_error()];
 
 fn no_ublk(e: io::Error) -> Error {
     match e.raw_os_error() {
@@ -74,7 +70,7 @@ impl UblkControl {
             Ok(rights)
         };
         let rights = prepare().map_err(no_ring)?;
-        Ok(Self { ring, buffer: Box::new([0; LONGEST]), rights, features: 0, _file: file })
+        Ok(Self { ring, buffer: Box::new([0; LONGEST]), rights, features: 0, file })
     }
 
     /// Sends a command with the buffer and waits for its end.
@@ -129,18 +125,35 @@ impl UblkControl {
         self.features & UPDATE_SIZE != 0
     }
 
-    /// A device has another size, in bytes. One that has been stopped is not asked: there are
-    /// kernels that break on it.
+    /// A device has another size, in bytes. One that is about to stop is not asked.
+    ///
+    /// Linux from 6.16 on, until the fix of 7.0 (commit 25966fc09769, "ublk: fix NULL pointer
+    /// dereference in ublk_ctrl_set_size()"), breaks on a size for a device that has been stopped.
+    /// Its state is no help there: `ublk_stop_dev` keeps it live, under the lock that this command
+    /// waits for, until the last request has ended. So `detach`, which stops devices of others,
+    /// [keeps sizes](Self::keep_sizes) meanwhile; against another program that does there is only
+    /// the state.
     ///
     /// # Errors
-    /// It is not there any more, or the kernel refuses.
+    /// It is not there any more, a device is being stopped, or the kernel refuses.
     pub(super) fn resize(&mut self, device: u32, size: u64) -> Result<()> {
-        match self.info(device)? {
-            Some(info) if info.state == LIVE => {
+        self.file.try_lock().map_err(|e| Error::os("lock the kernel's ublk", e))?;
+        let told = match self.info(device) {
+            Ok(Some(info)) if info.state == LIVE => {
                 self.tell(ControlCommand::UpdateSize, device, size / SECTOR)
             }
-            _ => Err(Error::unanswered()),
-        }
+            other => other.and_then(|_| Err(Error::unanswered())),
+        };
+        // It cannot fail: the lock is this one's.
+        let _ = self.file.unlock();
+        told
+    }
+
+    /// No process of this program gives a device another size until this is dropped: one is about
+    /// to be stopped.
+    pub(super) fn keep_sizes(&self) {
+        // Where there are no locks, a device is stopped all the same.
+        let _ = self.file.lock_shared();
     }
 
     /// What the kernel knows of a device, if there is one.
@@ -150,7 +163,7 @@ impl UblkControl {
     pub(super) fn info(&mut self, device: u32) -> Result<Option<UblkInfo>> {
         match self.run(ControlCommand::Info, device, 0) {
             Ok(()) => Ok(UblkInfo::decode(&*self.buffer)),
-            Err(e) if e.raw_os_error().is_some_and(|e| NO_DEVICE.contains(&e)) => Ok(None),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(None),
             Err(e) => Err(no_ublk(e)),
         }
     }

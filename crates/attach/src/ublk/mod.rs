@@ -195,8 +195,8 @@ impl UblkDevice {
                 let control = Arc::new(Mutex::new(control));
                 let own = control.clone();
                 let tell = move |size| own.lock().resize(device, size);
-                let size = can_resize.then(|| SizeWatch::begin(&client.edge, block, tell));
-                let size = size.flatten();
+                let watch = || SizeWatch::begin(&client.edge, block, tell);
+                let size = can_resize.then(watch).flatten();
                 Ok(AttachedUblk { control, device, disk, client, threads, attendant, size })
             }
             Err(e) => {
@@ -398,6 +398,7 @@ pub(crate) fn detach(path: &Path, is_forced: bool) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::EXCL;
         open(path, flags, Mode::empty()).map_err(|e| say(Error::os("detach", e)))?;
     }
+    control.keep_sizes();
     control.tell(ControlCommand::Stop, device, 0).map_err(say)?;
     match control.tell(ControlCommand::Delete, device, 0) {
         // Its process has removed it.
