@@ -39,9 +39,15 @@ pub use kernel::{AttachedDevice, KernelDevice};
 pub use mounts::attached;
 pub use point::{Point, PointKind, PointOptions, SocketOptions};
 pub use ublk::{AttachedUblk, UblkDevice};
-#[cfg(feature = "played")]
-pub use vhost::played;
 pub use vhost::{AttachedSocket, VhostSocket};
+
+/// The other side of each front end, played for fuzzers: what bytes make it ask and say.
+#[cfg(feature = "played")]
+pub mod played {
+    pub use crate::fuse::played::run as fuse;
+    pub use crate::ublk::queue::played::run as ublk;
+    pub use crate::vhost::played::run as vhost;
+}
 
 /// A point that is made ready, where no disk is attached yet. Dropped, it is as it was before.
 #[derive(Debug)]

@@ -45,7 +45,9 @@ pub static TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "data", longest: KIB, run: words::data },
     FuzzTarget { name: "http", longest: 4 * KIB, run: words::http },
     FuzzTarget { name: "netrc", longest: KIB, run: words::netrc },
-    FuzzTarget { name: "vhost", longest: KIB, run: attach::played::run },
+    FuzzTarget { name: "fuse", longest: KIB, run: |bytes| aloud(attach::played::fuse, bytes) },
+    FuzzTarget { name: "ublk", longest: KIB, run: |bytes| aloud(attach::played::ublk, bytes) },
+    FuzzTarget { name: "vhost", longest: KIB, run: |bytes| aloud(attach::played::vhost, bytes) },
     FuzzTarget { name: "partition", longest: 24 * KIB, run: partition::run },
     FuzzTarget { name: "tar", longest: 24 * KIB, run: tar::run },
     FuzzTarget { name: "oci", longest: 24 * KIB, run: oci::run },
@@ -80,6 +82,13 @@ pub static TARGETS: &[FuzzTarget] = &[
 #[must_use]
 pub fn target(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
+}
+
+/// Where a panic costs one request its answer, so that others go on, there is none.
+fn aloud(run: fn(&[u8]), bytes: &[u8]) {
+    let before = runtime::panics();
+    run(bytes);
+    assert_eq!(runtime::panics(), before, "a panic was contained");
 }
 
 /// An error is one line, says what was attempted, and is no internal error.

@@ -9,6 +9,9 @@ mod abi;
 mod calls;
 mod ioctl;
 mod mount;
+#[cfg(any(test, feature = "played"))]
+#[allow(unreachable_pub, reason = "it is reached with the feature")]
+pub(crate) mod played;
 mod requests;
 mod session;
 #[cfg(test)]

@@ -1,76 +1,8 @@
-//! The kernel's side of the protocol, played over a pair of sockets, which keep messages apart as
-//! /dev/fuse does.
-
-use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
-use device::Simple;
-use device::model::Model;
-use runtime::WorkPool;
-use rustix::io::{readv, write};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+//! What the kernel asks, played.
 
 use super::abi::{HEADER, op};
-use super::session::FuseSession;
-use crate::client::AttachedClient;
+use super::played::{Kernel, SIZE, has_none};
 use crate::fields::FieldBytes;
-
-const SIZE: u64 = 100_000;
-
-/// A disk at one end, the kernel at the other.
-struct Kernel {
-    socket: OwnedFd,
-    model: Arc<Model>,
-    served: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Kernel {
-    fn new(is_read_only: bool) -> Self {
-        let pair =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (socket, theirs) = pair.unwrap();
-        let model = Arc::new(Model::new(usize::try_from(SIZE).unwrap()));
-        let edge = Simple::shared_edge(model.clone(), &WorkPool::new(2));
-        let theirs = Arc::new(theirs);
-        let first = Arc::downgrade(&theirs);
-        let client = AttachedClient::of(&edge, is_read_only);
-        let session = FuseSession::new(client, false, first, || {});
-        let served = Some(std::thread::spawn(move || Arc::new(session).serve(&theirs)));
-        Self { socket, model, served }
-    }
-
-    /// Sends a request, whatever its length is said to be.
-    fn send(&self, opcode: u32, node: u64, args: &[u8], said: usize) {
-        let len = u32::try_from(said).unwrap();
-        let header = FieldBytes::default().u32(len).u32(opcode).u64(7).u64(node).zeroes(16).0;
-        write(&self.socket, &[&header, args].concat()).unwrap();
-    }
-
-    /// The error and the data of the reply to a well-formed one.
-    fn ask(&self, opcode: u32, args: FieldBytes) -> (i32, Vec<u8>) {
-        self.send(opcode, 1, &args.0, HEADER + args.0.len());
-        self.reply()
-    }
-
-    fn reply(&self) -> (i32, Vec<u8>) {
-        let mut data = vec![0; (1 << 20) + 16];
-        let n = readv(&self.socket, &mut [IoSliceMut::new(&mut data)]).unwrap();
-        let number = |at: usize| i32::from_ne_bytes(data[at..at + 4].try_into().unwrap());
-        assert_eq!(usize::try_from(number(0)).unwrap(), n);
-        assert_eq!(data[8..16], 7u64.to_ne_bytes());
-        (-number(4), data[16..n].to_vec())
-    }
-}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).unwrap();
-        if let Some(thread) = self.served.take() {
-            thread.join().unwrap();
-        }
-    }
-}
 
 fn read(offset: u64, len: u32) -> FieldBytes {
     FieldBytes::default().u64(0).u64(offset).u32(len).zeroes(20)
@@ -162,13 +94,12 @@ fn every_request_that_is_cut_short_or_odd_has_one_error_and_the_next_is_answered
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let opcode = n % 60;
-        let has_none = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT].contains(&opcode);
         let len = usize::try_from(state >> 33).unwrap() % 70;
         let args: Vec<u8> = (0..len).map(|i| (state >> (i % 8 * 8)).to_le_bytes()[0]).collect();
         let said = HEADER + if n % 7 == 0 { len + 1 } else { len };
         let node = if n % 11 == 0 { 2 } else { 1 };
         kernel.send(opcode, node, &args, said);
-        if !has_none || said != HEADER + len {
+        if !has_none(opcode) || said != HEADER + len {
             let (error, data) = kernel.reply();
             assert!(error == 0 || data.is_empty(), "{opcode}");
         }

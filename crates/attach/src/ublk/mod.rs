@@ -10,7 +10,7 @@
 
 mod abi;
 mod control;
-mod queue;
+pub(crate) mod queue;
 mod ring;
 
 use std::fs::{File, OpenOptions};

@@ -2,6 +2,10 @@
 //! device does not do at once is ended by the thread that completes it, which puts the result here
 //! and wakes the thread of the queue: the kernel takes results from that alone.
 
+#[cfg(feature = "played")]
+#[allow(unreachable_pub, reason = "it is reached with the feature")]
+pub(crate) mod played;
+
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
