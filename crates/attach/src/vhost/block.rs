@@ -9,6 +9,7 @@ use super::protocol;
 use super::queue::{DescriptorChain, GuestRange, Virtqueue};
 use super::session::VhostSession;
 use crate::client::PendingRequest;
+use crate::fields::{FieldBytes, Fields};
 use crate::point::SERIAL;
 
 /// Bytes of a sector, by which a guest counts whatever the disk's blocks are.
@@ -35,35 +36,19 @@ pub(super) mod feature {
     pub(in super::super) const WRITE_ZEROES: u64 = 1 << 14;
 }
 
-/// Types of requests.
-mod kind {
-    pub(super) const READ: u32 = 0;
-    pub(super) const WRITE: u32 = 1;
-    pub(super) const FLUSH: u32 = 4;
-    pub(super) const IDENTITY: u32 = 8;
-    pub(super) const DISCARD: u32 = 11;
-    pub(super) const ZEROES: u32 = 13;
-}
+/// The type of a request for what the disk is known by.
+const IDENTITY: u32 = 8;
 
-/// What a request is counted as.
-fn counted(kind: u32) -> Option<OperationKind> {
-    match kind {
-        kind::READ => Some(OperationKind::Read),
-        kind::WRITE => Some(OperationKind::Write),
-        kind::FLUSH => Some(OperationKind::Flush),
-        kind::DISCARD => Some(OperationKind::Trim),
-        kind::ZEROES => Some(OperationKind::Zero),
+/// What other requests ask for, by their type.
+fn kind_of(request: u32) -> Option<OperationKind> {
+    match request {
+        0 => Some(OperationKind::Read),
+        1 => Some(OperationKind::Write),
+        4 => Some(OperationKind::Flush),
+        11 => Some(OperationKind::Trim),
+        13 => Some(OperationKind::Zero),
         _ => None,
     }
-}
-
-/// What a guest is told of a request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u8)]
-enum RequestStatus {
-    Done = 0,
-    Failed = 1,
-    Unsupported = 2,
 }
 
 /// What a disk offers a guest.
@@ -79,39 +64,22 @@ pub(super) fn features(info: &Info, is_read_only: bool) -> u64 {
 }
 
 /// `struct virtio_blk_config`.
-pub(super) fn configuration(info: &Info, size: u64, queues: u16) -> [u8; 60] {
+pub(super) fn configuration(info: &Info, size: u64, queues: u16) -> Vec<u8> {
     let block = info.blocks.minimum.max(512);
-    let mut at = 0;
-    let mut config = [0; 60];
-    let mut put = |skip: usize, bytes: &[u8]| {
-        at += skip;
-        if let Some(to) = config.get_mut(at..at + bytes.len()) {
-            to.copy_from_slice(bytes);
-        }
-        at += bytes.len();
-    };
-    put(0, &(size / SECTOR).to_le_bytes());
-    // Behind `size_max`; before the geometry.
-    put(4, &SEGMENTS.to_le_bytes());
-    put(4, &block.to_le_bytes());
-    // The topology, in blocks: a physical one as a power of two, and none of them is shifted.
-    let physical = info.granules.physical.max(block);
-    let in_blocks = (physical / block).max(1);
-    put(0, &[u8::try_from(in_blocks.ilog2()).unwrap_or(0), 0]);
-    put(0, &u16::try_from(in_blocks).unwrap_or(u16::MAX).to_le_bytes());
-    put(0, &(info.blocks.preferred / block).max(1).to_le_bytes());
-    // Behind `writeback`.
-    put(2, &queues.to_le_bytes());
+    // A physical block and the best size in logical ones; the first also as a power of two.
+    let physical = (info.granules.physical.max(block) / block).max(1);
+    let power = u16::try_from(physical.ilog2()).unwrap_or(0);
+    let physical = u16::try_from(physical).unwrap_or(u16::MAX);
+    let best = (info.blocks.preferred / block).max(1);
     let alignment = info.granules.trim.max(block) / 512;
-    for alignment in [Some(alignment), None] {
-        put(0, &LONG.to_le_bytes());
-        put(0, &1_u32.to_le_bytes());
-        if let Some(sectors) = alignment {
-            put(0, &sectors.to_le_bytes());
-        }
-    }
-    put(0, &[1]);
-    config
+    // Behind `size_max`; before the geometry.
+    let words = FieldBytes::default().u64((size / SECTOR).to_le()).zeroes(4).u32(SEGMENTS.to_le());
+    let words = words.zeroes(4).u32(block.to_le());
+    let words = words.u16(power.to_le()).u16(physical.to_le()).u32(best.to_le());
+    // Behind `writeback`. One range a discard, and a zero, which may free its room.
+    let words = words.zeroes(2).u16(queues.to_le());
+    let words = words.u32(LONG.to_le()).u32(1_u32.to_le()).u32(alignment.to_le());
+    words.u32(LONG.to_le()).u32(1_u32.to_le()).u32(1_u32.to_le()).0
 }
 
 /// A request that is being done. Dropped, it has failed.
@@ -136,176 +104,152 @@ fn total(ranges: &[GuestRange]) -> u64 {
 pub(super) fn run(
     session: &Arc<VhostSession>,
     queue: &Arc<Virtqueue>,
-    chain: DescriptorChain,
+    mut chain: DescriptorChain,
 ) -> device::Result<()> {
-    let request = GuestRequest::new(session, queue, chain);
-    let (request, kind, sector) =
-        request.ok_or_else(|| protocol("the guest's queue: a request has no header"))?;
-    request.begin(session, kind, sector);
+    let Some((request, sector, status)) = begin(queue, &mut chain) else {
+        queue.complete(chain.head, 0, 0);
+        return Err(protocol("the guest's queue: a request has no header"));
+    };
+    let bytes = (total(&chain.readable) + total(&chain.writable)).min(MOST);
+    let kind = kind_of(request);
+    let in_flight = Some(session.client.admit(kind, bytes));
+    let mut guest = GuestRequest { queue: queue.clone(), chain, status, bytes, in_flight };
+    let operation = match kind {
+        Some(OperationKind::Read) => guest.read(session, sector),
+        Some(OperationKind::Flush) => Ok(Operation::Flush),
+        Some(_) if session.client.is_read_only => Err(ErrorKind::Io),
+        Some(OperationKind::Write) => guest.write(session, sector),
+        Some(kind) => guest.range(session, kind),
+        None if request == IDENTITY => {
+            let mut name = [0; SERIAL];
+            name.iter_mut().zip(session.serial.bytes()).for_each(|(to, from)| *to = from);
+            guest.end(guest.scatter(&name));
+            return Ok(());
+        }
+        None => Err(ErrorKind::Unsupported),
+    };
+    match operation {
+        Ok(operation) => {
+            let own = session.clone();
+            session.client.perform(operation, move |result| guest.finish(&own, result));
+        }
+        Err(kind) => guest.end(Err(kind)),
+    }
     Ok(())
 }
 
+/// The type of a request, its sector, and where its status is written, which are taken off it.
+fn begin(queue: &Virtqueue, chain: &mut DescriptorChain) -> Option<(u32, u64, u64)> {
+    let mut header = [0; HEADER];
+    gather(queue, &mut chain.readable, &mut header)?;
+    while chain.writable.pop_if(|range| range.len == 0).is_some() {}
+    let last = chain.writable.last_mut()?;
+    last.len -= 1;
+    let status = last.address.checked_add(u64::from(last.len))?;
+    let mut fields = Fields(&header);
+    let (request, _, sector) = (fields.u32()?, fields.u32()?, fields.u64()?);
+    Some((u32::from_le(request), u64::from_le(sector), status))
+}
+
+/// Where a range of sectors begins, in bytes, all `len` bytes of which are in the disk.
+fn checked(session: &VhostSession, sector: u64, len: u64, most: u64) -> Result<u64, ErrorKind> {
+    let size = session.client.edge.size();
+    let offset = sector.checked_mul(SECTOR).filter(|offset| {
+        let is_good = len > 0 && len <= most && len.is_multiple_of(SECTOR);
+        is_good && *offset <= size && len <= size - *offset
+    });
+    offset.ok_or(ErrorKind::Io)
+}
+
 impl GuestRequest {
-    fn new(
-        session: &Arc<VhostSession>,
-        queue: &Arc<Virtqueue>,
-        mut chain: DescriptorChain,
-    ) -> Option<(Self, u32, u64)> {
-        let head = chain.head;
-        let mut header = [0; HEADER];
-        let found = gather(queue, &mut chain.readable, &mut header).and_then(|()| {
-            while chain.writable.pop_if(|range| range.len == 0).is_some() {}
-            let last = chain.writable.last_mut()?;
-            last.len -= 1;
-            last.address.checked_add(u64::from(last.len))
-        });
-        let Some(status) = found else {
-            queue.complete(head, 0, 0);
-            return None;
-        };
-        let bytes = (total(&chain.readable) + total(&chain.writable)).min(MOST);
-        let (kind, rest) = header.split_at(4);
-        let kind = u32::from_le_bytes(kind.try_into().unwrap_or_default());
-        let sector = rest.get(4..).and_then(|rest| rest.try_into().ok()).unwrap_or_default();
-        let in_flight = Some(session.client.admit(counted(kind), bytes));
-        let request = Self { queue: queue.clone(), chain, status, bytes, in_flight };
-        Some((request, kind, u64::from_le_bytes(sector)))
-    }
-
-    fn begin(mut self, session: &Arc<VhostSession>, kind: u32, sector: u64) {
-        let is_write = matches!(kind, kind::WRITE | kind::DISCARD | kind::ZEROES);
-        let begun = match kind {
-            _ if is_write && session.client.is_read_only => Err(RequestStatus::Failed),
-            kind::READ => self.read(session, sector),
-            kind::WRITE => self.write(session, sector),
-            kind::FLUSH => Ok(Operation::Flush),
-            kind::DISCARD | kind::ZEROES => self.range(session, kind),
-            kind::IDENTITY => {
-                let mut name = [0; SERIAL];
-                name.iter_mut().zip(session.serial.bytes()).for_each(|(to, from)| *to = from);
-                let written = self.scatter(&name);
-                return self.end(RequestStatus::Done, written);
-            }
-            _ => Err(RequestStatus::Unsupported),
-        };
-        match begun {
-            Ok(operation) => {
-                let own = session.clone();
-                session.client.perform(operation, move |result| self.finish(&own, result));
-            }
-            Err(status) => self.end(status, 0),
-        }
-    }
-
-    /// Where a range of sectors begins, in bytes, all `len` bytes of which are in the disk.
-    fn checked(
-        session: &VhostSession,
-        sector: u64,
-        len: u64,
-        most: u64,
-    ) -> Result<u64, RequestStatus> {
-        let size = session.client.edge.size();
-        let offset = sector.checked_mul(SECTOR).filter(|offset| {
-            let is_good = len > 0 && len <= most && len.is_multiple_of(SECTOR);
-            is_good && *offset <= size && len <= size - *offset
-        });
-        offset.ok_or(RequestStatus::Failed)
-    }
-
-    fn read(&self, session: &VhostSession, sector: u64) -> Result<Operation, RequestStatus> {
+    fn read(&self, session: &VhostSession, sector: u64) -> Result<Operation, ErrorKind> {
         let len = total(&self.chain.writable);
-        let offset = Self::checked(session, sector, len, MOST)?;
+        let offset = checked(session, sector, len, MOST)?;
         Ok(Operation::Read { offset, buffer: session.client.buffers.take(to_usize(len)) })
     }
 
-    fn write(&mut self, session: &VhostSession, sector: u64) -> Result<Operation, RequestStatus> {
+    fn write(&mut self, session: &VhostSession, sector: u64) -> Result<Operation, ErrorKind> {
         let len = total(&self.chain.readable);
-        let offset = Self::checked(session, sector, len, MOST)?;
+        let offset = checked(session, sector, len, MOST)?;
         let mut data = session.client.buffers.take(to_usize(len));
-        gather(&self.queue, &mut self.chain.readable, &mut data).ok_or(RequestStatus::Failed)?;
+        gather(&self.queue, &mut self.chain.readable, &mut data).ok_or(ErrorKind::Io)?;
         // A guest that knows no flush takes what is acknowledged for durable.
-        let fua = !session.knows_flush();
-        Ok(Operation::Write { offset, data: data.into(), fua })
+        Ok(Operation::Write { offset, data: data.into(), fua: !session.knows_flush() })
     }
 
     /// A discard or a zero of one range: `struct virtio_blk_discard_write_zeroes`.
-    fn range(&mut self, session: &VhostSession, kind: u32) -> Result<Operation, RequestStatus> {
+    fn range(&mut self, of: &VhostSession, kind: OperationKind) -> Result<Operation, ErrorKind> {
         if total(&self.chain.readable) != HEADER as u64 {
-            return Err(RequestStatus::Unsupported);
+            return Err(ErrorKind::Unsupported);
         }
         let mut words = [0; HEADER];
-        gather(&self.queue, &mut self.chain.readable, &mut words).ok_or(RequestStatus::Failed)?;
-        let number = |at: usize| {
-            let word = words.get(at..at + 4).and_then(|word| word.try_into().ok());
-            u32::from_le_bytes(word.unwrap_or_default())
-        };
-        let sector = u64::from(number(0)) | u64::from(number(4)) << 32;
-        let (sectors, flags) = (number(8), number(12));
-        let may_unmap = flags & 1 != 0;
-        if flags > 1 || kind == kind::DISCARD && may_unmap {
-            return Err(RequestStatus::Unsupported);
+        gather(&self.queue, &mut self.chain.readable, &mut words).ok_or(ErrorKind::Io)?;
+        let mut fields = Fields(&words);
+        let (sector, sectors, flags) = (fields.u64(), fields.u32(), fields.u32());
+        let flags = u32::from_le(flags.unwrap_or(u32::MAX));
+        let len = u64::from(u32::from_le(sectors.unwrap_or(0))) * SECTOR;
+        let (may_unmap, fua) = (flags == 1, !of.knows_flush());
+        if flags > 1 || kind == OperationKind::Trim && may_unmap {
+            return Err(ErrorKind::Unsupported);
         }
-        let len = u64::from(sectors) * SECTOR;
-        let offset = Self::checked(session, sector, len, u64::from(LONG) * SECTOR)?;
-        let fua = !session.knows_flush();
+        let sector = u64::from_le(sector.unwrap_or(u64::MAX));
+        let offset = checked(of, sector, len, u64::from(LONG) * SECTOR)?;
+        let flags = ZeroFlags { may_unmap, fua, ..ZeroFlags::default() };
         Ok(match kind {
-            kind::DISCARD => Operation::Trim { offset, len, fua },
-            _ => {
-                let flags = ZeroFlags { may_unmap, fua, ..ZeroFlags::default() };
-                Operation::Zero { offset, len, flags }
-            }
+            OperationKind::Trim => Operation::Trim { offset, len, fua },
+            _ => Operation::Zero { offset, len, flags },
         })
     }
 
     /// Tells the guest what became of it.
     fn finish(&mut self, session: &VhostSession, result: device::Result<Outcome>) {
-        match result {
-            Ok(Outcome::Read(data)) => match self.scatter(&data) {
-                written if written as usize == data.len() => self.end(RequestStatus::Done, written),
-                _ => self.end(RequestStatus::Failed, 0),
-            },
-            Ok(_) => self.end(RequestStatus::Done, 0),
+        let written = match result {
+            Ok(Outcome::Read(data)) => self.scatter(&data),
+            Ok(_) => Ok(0),
             Err(e) => {
                 session.client.complain(&e);
-                self.end(RequestStatus::Failed, 0);
+                Err(ErrorKind::Io)
             }
-        }
+        };
+        self.end(written);
     }
 
-    /// Copies what was read to the guest; how many bytes of it.
-    fn scatter(&self, mut data: &[u8]) -> u32 {
+    /// Copies what was read to the guest, as far as there is room; how many bytes of it.
+    fn scatter(&self, mut data: &[u8]) -> Result<u32, ErrorKind> {
         let mut written = 0;
         for range in &self.chain.writable {
             let len = usize::try_from(range.len).unwrap_or(usize::MAX).min(data.len());
             let (now, later) = data.split_at(len);
-            if self.queue.memory.write(range.address, now).is_none() {
-                break;
-            }
+            self.queue.parts.memory.write(range.address, now).ok_or(ErrorKind::Io)?;
             written += u32::try_from(len).unwrap_or(0);
             data = later;
         }
-        written
+        Ok(written)
     }
 
-    fn end(&mut self, status: RequestStatus, written: u32) {
-        if let Some(in_flight) = self.in_flight.take() {
-            match status {
-                RequestStatus::Done => {}
-                RequestStatus::Failed => in_flight.failed(ErrorKind::Io),
-                RequestStatus::Unsupported => in_flight.failed(ErrorKind::Unsupported),
-            }
-            // A status that lies nowhere: the guest waits for it, and for nothing else.
-            let _ = self.queue.memory.write(self.status, &[status as u8]);
-            // First: what waits for an idle queue goes on when that is.
-            drop(in_flight);
-            self.queue.complete(self.chain.head, self.bytes, written.saturating_add(1));
+    /// Tells the guest how many bytes were written to it, or that it has failed.
+    fn end(&mut self, written: Result<u32, ErrorKind>) {
+        let Some(in_flight) = self.in_flight.take() else { return };
+        if let Err(kind) = written {
+            in_flight.failed(kind);
         }
+        let status = match written {
+            Ok(_) => 0,
+            Err(ErrorKind::Unsupported) => 2,
+            Err(_) => 1,
+        };
+        // A status that lies nowhere: the guest waits for it, and for nothing else.
+        let _ = self.queue.parts.memory.write(self.status, &[status]);
+        // First: what waits for an idle queue goes on when that is.
+        drop(in_flight);
+        let written = written.unwrap_or(0).saturating_add(1);
+        self.queue.complete(self.chain.head, self.bytes, written);
     }
 }
 
 impl Drop for GuestRequest {
     fn drop(&mut self) {
-        self.end(RequestStatus::Failed, 0);
+        self.end(Err(ErrorKind::Io));
     }
 }
 
@@ -315,7 +259,7 @@ fn gather(queue: &Virtqueue, ranges: &mut Vec<GuestRange>, mut to: &mut [u8]) ->
     for range in ranges.iter_mut() {
         let len = usize::try_from(range.len).ok()?.min(to.len());
         let (now, later) = to.split_at_mut(len);
-        queue.memory.read(range.address, now)?;
+        queue.parts.memory.read(range.address, now)?;
         to = later;
         range.address = range.address.checked_add(len as u64)?;
         range.len -= u32::try_from(len).ok()?;

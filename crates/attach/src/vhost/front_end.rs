@@ -1,11 +1,11 @@
 //! A front end (QEMU, say): what it says of its guest's memory and queues, over one connection.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use device::{Error, Result};
-use runtime::Bell;
+use runtime::to_usize;
 use rustix::fs::{
     FileType, MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, fstat,
     ftruncate, memfd_create,
@@ -13,11 +13,11 @@ use rustix::fs::{
 
 use super::block;
 use super::memory::{GuestBytes, GuestMemory, GuestRegion, REGIONS};
-use super::messages::{FILES, PAYLOAD, VhostMessage, request};
+use super::messages::{PAYLOAD, VhostMessage, reply, request};
 use super::protocol;
 use super::queue::{QueueParts, RingAddresses, Virtqueue, region_len};
-use super::session::{RunningQueue, VhostSession};
-use crate::fields::Fields;
+use super::session::{RunningQueue, StopSign, VhostSession};
+use crate::fields::{FieldBytes, Fields};
 
 /// Queues of a guest, at most.
 pub(super) const QUEUES: u16 = 16;
@@ -38,23 +38,17 @@ mod transport {
 const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 15;
 const ANSWERS: u64 = 1 << 3;
 
-/// What an answer is.
-enum Answer {
-    /// None, or a status if the front end waits for one.
-    Status,
-    Bytes(Vec<u8>),
-    File(Vec<u8>, OwnedFd),
-}
+/// What a request is answered, and a descriptor with it. None: a status, if the front end waits for
+/// one.
+type Answer = Option<(Vec<u8>, Option<OwnedFd>)>;
 
 /// What there is of a queue.
 #[derive(Debug, Default)]
 struct QueueSlot {
-    size: u16,
-    rings: RingAddresses,
-    base: u16,
-    kick: Option<OwnedFd>,
-    call: Option<OwnedFd>,
-    broken: Option<OwnedFd>,
+    /// As far as it is known.
+    parts: QueueParts,
+    kick: Option<Arc<OwnedFd>>,
+    broken: Option<Arc<OwnedFd>>,
     is_enabled: bool,
     running: Option<RunningQueue>,
 }
@@ -83,92 +77,77 @@ fn wrong(what: &str) -> Error {
     protocol(format!("the front end's message: {what}"))
 }
 
-fn cut() -> Error {
-    wrong("is shorter than its kind is")
+/// A number of a message, which must be there.
+fn need<T>(number: Option<T>) -> Result<T> {
+    number.ok_or_else(|| wrong("is shorter than its kind is"))
+}
+
+fn number(value: u64) -> Answer {
+    Some((value.to_ne_bytes().to_vec(), None))
 }
 
 impl<'a> FrontEnd<'a> {
     pub(super) fn new(session: &'a Arc<VhostSession>, socket: OwnedFd) -> Self {
         let queues = (0..QUEUES).map(|_| QueueSlot::default()).collect();
-        Self {
-            session,
-            socket,
-            features: 0,
-            protocol: 0,
-            memory: Arc::default(),
-            queues,
-            inflight: None,
-        }
+        let (memory, inflight) = (Arc::default(), None);
+        Self { session, socket, features: 0, protocol: 0, memory, queues, inflight }
     }
 
-    /// Does what it says until it goes, or `is_over` when `bell` rings.
+    /// Does what it says until it goes, or `stop` is set.
     ///
     /// # Errors
     /// It broke the protocol.
-    pub(super) fn run(mut self, bell: &Bell, is_over: &AtomicBool) -> Result<()> {
-        let is_over = || is_over.load(Ordering::SeqCst);
-        while let Some(message) = VhostMessage::receive(&self.socket, bell.as_fd(), is_over)? {
+    pub(super) fn run(mut self, stop: &StopSign) -> Result<()> {
+        while let Some(message) = VhostMessage::receive(&self.socket, stop)? {
             let waits = message.needs_reply && self.protocol & ANSWERS != 0;
             let kind = message.request;
-            let handled = self.handle(message);
-            let answer = |payload: &[u8], file: Option<&OwnedFd>| {
-                VhostMessage::reply(kind, &self.socket, payload, file.map(AsFd::as_fd))
-            };
-            match handled {
-                Ok(Answer::Status) if waits => answer(&0_u64.to_ne_bytes(), None)?,
-                Ok(Answer::Status) => {}
-                Ok(Answer::Bytes(bytes)) => answer(&bytes, None)?,
-                Ok(Answer::File(bytes, file)) => answer(&bytes, Some(&file))?,
+            let answer = match self.handle(message) {
+                Ok(None) if waits => number(0),
+                Ok(answer) => answer,
                 Err(e) if waits => {
                     self.session.client.complain(&e);
-                    answer(&1_u64.to_ne_bytes(), None)?;
+                    number(1)
                 }
                 Err(e) => return Err(e),
+            };
+            if let Some((payload, file)) = answer {
+                reply(kind, &self.socket, &payload, file.as_ref())?;
             }
         }
         Ok(())
     }
 
-    fn handle(&mut self, mut message: VhostMessage) -> Result<Answer> {
-        let files = std::mem::take(&mut message.files);
-        let mut fields = message.fields();
+    fn handle(&mut self, message: VhostMessage) -> Result<Answer> {
+        let mut fields = Fields(&message.payload);
+        let mut files = message.files.into_iter();
         match message.request {
-            request::GET_FEATURES => Ok(number(self.offered())),
-            request::SET_FEATURES => self.set_features(fields.u64().ok_or_else(cut)?),
-            request::GET_PROTOCOL_FEATURES => Ok(number(PROTOCOL)),
-            request::SET_PROTOCOL_FEATURES => {
-                self.protocol = fields.u64().ok_or_else(cut)? & PROTOCOL;
-                Ok(Answer::Status)
-            }
-            request::GET_QUEUE_NUM => Ok(number(QUEUES.into())),
-            request::SET_OWNER => Ok(Answer::Status),
-            request::RESET_OWNER => {
-                self.stop_all();
-                Ok(Answer::Status)
-            }
-            request::SET_MEM_TABLE => self.set_memory(fields, files),
-            request::GET_MAX_MEM_SLOTS => Ok(number(REGIONS as u64)),
-            request::ADD_MEM_REG => self.add_memory(fields, files),
-            request::REM_MEM_REG => self.remove_memory(fields),
+            request::GET_FEATURES => return Ok(number(self.offered())),
+            request::GET_PROTOCOL_FEATURES => return Ok(number(PROTOCOL)),
+            request::GET_QUEUE_NUM => return Ok(number(QUEUES.into())),
+            request::GET_MAX_MEM_SLOTS => return Ok(number(REGIONS as u64)),
+            request::GET_CONFIG => return self.configuration(fields),
+            request::GET_INFLIGHT_FD => return new_inflight(fields),
+            request::GET_VRING_BASE => return self.end_queue(fields),
+            request::SET_OWNER => {}
+            request::RESET_OWNER => self.stop_all(),
+            request::SET_FEATURES => self.set_features(need(fields.u64())?)?,
+            request::SET_PROTOCOL_FEATURES => self.protocol = need(fields.u64())? & PROTOCOL,
             request::SET_BACKEND_REQ_FD => {
-                let file = files.into_iter().next().ok_or_else(|| wrong("has no file"))?;
-                *self.session.notices.lock() = Some(file);
-                Ok(Answer::Status)
+                *self.session.notices.lock() = Some(given(files.next())?);
             }
-            request::GET_CONFIG => self.configuration(fields),
-            request::GET_INFLIGHT_FD => inflight(fields),
-            request::SET_INFLIGHT_FD => self.set_inflight(fields, files),
-            request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
-                self.set_descriptor(message.request, fields, files)
+            kind @ (request::SET_MEM_TABLE | request::ADD_MEM_REG | request::REM_MEM_REG) => {
+                self.set_memory(kind, fields, files.as_slice())?;
             }
-            kind @ (request::SET_VRING_NUM
-            | request::SET_VRING_ADDR
-            | request::SET_VRING_BASE
-            | request::GET_VRING_BASE
-            | request::SET_VRING_ENABLE) => self.ring(kind, fields),
-            request::SET_CONFIG => Err(wrong("changes what cannot be changed")),
-            other => Err(wrong(&format!("{other} is unknown"))),
+            request::SET_INFLIGHT_FD => self.set_inflight(fields, &given(files.next())?)?,
+            kind @ request::SET_VRING_KICK..=request::SET_VRING_ERR => {
+                self.set_descriptor(kind, need(fields.u64())?, files.next())?;
+            }
+            kind @ (request::SET_VRING_NUM..=request::SET_VRING_BASE
+            | request::SET_VRING_ENABLE) => self.set_ring(kind, fields)?,
+            request::SET_CONFIG => return Err(wrong("changes what cannot be changed")),
+            other => return Err(wrong(&format!("{other} is unknown"))),
         }
+        Ok(None)
     }
 
     fn offered(&self) -> u64 {
@@ -180,90 +159,70 @@ impl<'a> FrontEnd<'a> {
             | transport::VERSION_1
     }
 
-    fn set_features(&mut self, features: u64) -> Result<Answer> {
+    fn set_features(&mut self, features: u64) -> Result<()> {
         if features & !self.offered() != 0 {
             return Err(wrong("agrees to what was not offered"));
         }
         self.features = features;
         self.session.features.store(features, Ordering::Relaxed);
-        Ok(Answer::Status)
+        Ok(())
     }
 
-    /// `struct vhost_user_memory`: a file a region.
-    fn set_memory(&mut self, mut fields: Fields<'_>, files: Vec<OwnedFd>) -> Result<Answer> {
-        let (count, _) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
-        if usize::try_from(count).ok() != Some(files.len()) || files.len() > FILES {
-            return Err(wrong("has other regions than files"));
-        }
-        let mut regions = Vec::new();
-        for file in files {
-            regions.push(self.region(&mut fields, &file)?);
-        }
-        self.replace_memory(GuestMemory(regions))
-    }
-
-    /// `struct vhost_user_mem_region`.
-    fn region(&self, fields: &mut Fields<'_>, file: &OwnedFd) -> Result<GuestRegion> {
-        let ((guest, len, user), offset) = place(fields)?;
-        let bytes = GuestBytes::map(file, offset, len, !self.session.is_unsealed)?;
-        Ok(GuestRegion { guest, user, bytes })
-    }
-
-    /// `struct vhost_user_single_mem_region`: one more.
-    fn add_memory(&mut self, mut fields: Fields<'_>, files: Vec<OwnedFd>) -> Result<Answer> {
-        fields.u64().ok_or_else(cut)?;
-        let file = files.first().ok_or_else(|| wrong("has no file"))?;
-        if self.memory.0.len() >= REGIONS {
-            return Err(wrong("has too many regions"));
-        }
-        let region = self.region(&mut fields, file)?;
-        let mut memory = GuestMemory::clone(&self.memory);
-        memory.0.push(region);
-        self.replace_memory(memory)
-    }
-
-    fn remove_memory(&mut self, mut fields: Fields<'_>) -> Result<Answer> {
-        fields.u64().ok_or_else(cut)?;
-        let (region, _) = place(&mut fields)?;
-        let mut memory = GuestMemory::clone(&self.memory);
-        let all = memory.0.len();
-        memory.0.retain(|one| !one.is_at(region));
-        if memory.0.len() == all {
+    /// `struct vhost_user_memory`: all regions, or `vhost_user_single_mem_region`: one more, or one
+    /// less. Stops the queues meanwhile: what is in flight lies in the memory that there was.
+    fn set_memory(&mut self, kind: u32, mut fields: Fields<'_>, files: &[OwnedFd]) -> Result<()> {
+        // The latter begins with padding.
+        let (count, _) = need(fields.u32().zip(fields.u32()))?;
+        let mut regions = self.memory.0.clone();
+        let new = match kind {
+            request::SET_MEM_TABLE if usize::try_from(count) == Ok(files.len()) => {
+                regions.clear();
+                files
+            }
+            request::ADD_MEM_REG if regions.len() < REGIONS && !files.is_empty() => {
+                files.get(..1).unwrap_or_default()
+            }
+            request::REM_MEM_REG => {
+                let (place, _) = place(&mut fields)?;
+                regions.retain(|one| (one.guest, one.bytes.len() as u64, one.user) != place);
+                &[]
+            }
+            _ => return Err(wrong("has other regions than files, or too many")),
+        };
+        if kind == request::REM_MEM_REG && regions.len() == self.memory.0.len() {
             return Err(wrong("removes a region that there is not"));
         }
-        self.replace_memory(memory)
-    }
-
-    /// Stops the queues meanwhile: what is in flight lies in the memory that there was.
-    fn replace_memory(&mut self, memory: GuestMemory) -> Result<Answer> {
+        for file in new {
+            let ((guest, len, user), offset) = place(&mut fields)?;
+            let bytes = GuestBytes::map(file, offset, len, !self.session.is_unsealed)?;
+            regions.push(GuestRegion { guest, user, bytes });
+        }
         self.stop_all();
-        self.memory = Arc::new(memory);
+        self.memory = Arc::new(GuestMemory(regions));
         self.start_all()
     }
 
     /// `struct vhost_user_config`: an offset, a length, flags and the bytes.
     fn configuration(&self, mut fields: Fields<'_>) -> Result<Answer> {
-        let (offset, len) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
-        let flags = fields.u32().ok_or_else(cut)?;
-        let edge = &self.session.client.edge;
-        let config = block::configuration(edge.info(), edge.size(), QUEUES);
-        let mut answer = [offset, len, flags].map(u32::to_ne_bytes).as_flattened().to_vec();
-        let (offset, len) = (usize::try_from(offset), usize::try_from(len));
-        let (Ok(offset), Ok(len)) = (offset, len) else { return Err(cut()) };
+        let (offset, len) = need(fields.u32().zip(fields.u32()))?;
+        let mut answer = FieldBytes::default().u32(offset).u32(len).u32(need(fields.u32())?).0;
+        let (offset, len) = (to_usize(offset.into()), to_usize(len.into()));
         if len > PAYLOAD - answer.len() || offset > PAYLOAD || fields.rest().len() < len {
             return Err(wrong("asks for more configuration than there can be"));
         }
+        let edge = &self.session.client.edge;
+        let config = block::configuration(edge.info(), edge.size(), QUEUES);
         // What newer devices have is not there.
-        let rest = config.iter().skip(offset).copied().chain(std::iter::repeat(0));
+        let rest = config.into_iter().skip(offset).chain(std::iter::repeat(0));
         answer.extend(rest.take(len));
-        Ok(Answer::Bytes(answer))
+        Ok(Some((answer, None)))
     }
 
-    /// `struct vhost_user_inflight`, of what [`inflight`] has made, here or in a process before.
-    fn set_inflight(&mut self, mut fields: Fields<'_>, files: Vec<OwnedFd>) -> Result<Answer> {
-        let (len, offset) = fields.u64().zip(fields.u64()).ok_or_else(cut)?;
-        let (queues, size) = fields.u16().zip(fields.u16()).ok_or_else(cut)?;
-        let file = files.first().ok_or_else(|| wrong("has no file"))?;
+    /// `struct vhost_user_inflight`, of what [`new_inflight`] has made, here or in a process
+    /// before.
+    fn set_inflight(&mut self, mut fields: Fields<'_>, file: &OwnedFd) -> Result<()> {
+        let (len, offset) = need(fields.u64().zip(fields.u64()))?;
+        let (queues, size) = need(fields.u16().zip(fields.u16()))?;
         if queues > QUEUES || len < needed(queues, size) || !offset.is_multiple_of(64) {
             return Err(wrong("has a region for requests in flight that is too short"));
         }
@@ -274,26 +233,19 @@ impl<'a> FrontEnd<'a> {
     }
 
     /// What wakes us, the guest, or tells the front end of a failure.
-    fn set_descriptor(
-        &mut self,
-        kind: u32,
-        mut fields: Fields<'_>,
-        files: Vec<OwnedFd>,
-    ) -> Result<Answer> {
-        let value = fields.u64().ok_or_else(cut)?;
-        let file = files.into_iter().next();
-        if value & 0x100 == 0 && file.is_none() {
+    fn set_descriptor(&mut self, kind: u32, value: u64, file: Option<OwnedFd>) -> Result<()> {
+        let is_none = value & 0x100 != 0;
+        let file = file.map(never_waits).transpose()?;
+        if file.is_none() && !is_none {
             return Err(wrong("has no file"));
         }
-        file.as_ref().map(never_waits).transpose()?;
         let slot = self.slot(value & 0xff)?;
         match kind {
             request::SET_VRING_CALL => {
-                let own = file.as_ref().map(OwnedFd::try_clone).transpose();
-                slot.call = own.map_err(|e| Error::os("duplicate a descriptor", e))?;
                 if let Some(running) = &slot.running {
-                    running.queue.call_by(file);
+                    running.queue.call_by(file.clone());
                 }
+                slot.parts.call = file;
             }
             request::SET_VRING_ERR => slot.broken = file,
             _ => {
@@ -302,42 +254,35 @@ impl<'a> FrontEnd<'a> {
                 self.start_all()?;
             }
         }
-        Ok(Answer::Status)
+        Ok(())
     }
 
-    fn ring(&mut self, kind: u32, mut fields: Fields<'_>) -> Result<Answer> {
-        let (index, value) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
+    fn set_ring(&mut self, kind: u32, mut fields: Fields<'_>) -> Result<()> {
+        let (index, value) = need(fields.u32().zip(fields.u32()))?;
         let slot = self.slot(index.into())?;
-        let short = u16::try_from(value).map_err(|_| wrong("has a number that is too high"));
-        match kind {
-            request::GET_VRING_BASE => {
-                slot.stop();
-                slot.kick = None;
-                let base = u32::from(slot.base);
-                let answer = [index, base].map(u32::to_ne_bytes).as_flattened().to_vec();
-                return Ok(Answer::Bytes(answer));
-            }
-            request::SET_VRING_NUM => {
-                let size = short?;
-                if !size.is_power_of_two() || size > LONGEST {
-                    return Err(wrong("has a queue of an odd length"));
-                }
-                slot.stop();
-                slot.size = size;
-            }
-            request::SET_VRING_BASE => {
-                slot.stop();
-                slot.base = short?;
-            }
-            request::SET_VRING_ADDR => {
-                let mut next = || fields.u64().ok_or_else(cut);
+        match (kind, u16::try_from(value)) {
+            (request::SET_VRING_ENABLE, _) => slot.is_enabled = value != 0,
+            (request::SET_VRING_ADDR, _) => {
+                let mut next = || need(fields.u64());
                 let (descriptors, used, available) = (next()?, next()?, next()?);
-                slot.stop();
-                slot.rings = RingAddresses { descriptors, used, available };
+                slot.stop().rings = RingAddresses { descriptors, used, available };
             }
-            _ => slot.is_enabled = value != 0,
+            (request::SET_VRING_BASE, Ok(base)) => slot.stop().base = base,
+            (request::SET_VRING_NUM, Ok(size)) if size.is_power_of_two() && size <= LONGEST => {
+                slot.stop().size = size;
+            }
+            _ => return Err(wrong("has a queue of an odd length, or an odd place in it")),
         }
         self.start_all()
+    }
+
+    /// Stops a queue; where its ring of available requests goes on.
+    fn end_queue(&mut self, mut fields: Fields<'_>) -> Result<Answer> {
+        let index = need(fields.u32())?;
+        let slot = self.slot(index.into())?;
+        slot.kick = None;
+        let base = slot.stop().base.into();
+        Ok(Some((FieldBytes::default().u32(index).u32(base).0, None)))
     }
 
     fn slot(&mut self, index: u64) -> Result<&mut QueueSlot> {
@@ -346,42 +291,34 @@ impl<'a> FrontEnd<'a> {
     }
 
     /// Starts the queues that have all that they need, and stops those that were switched off.
-    fn start_all(&mut self) -> Result<Answer> {
+    fn start_all(&mut self) -> Result<()> {
         let is_plain = self.features & transport::PROTOCOL == 0;
+        let has_events = self.features & transport::EVENTS != 0;
         for (number, slot) in self.queues.iter_mut().enumerate() {
             let is_wanted = slot.is_enabled || is_plain;
+            let size = slot.parts.size;
             match (&slot.running, &slot.kick) {
-                (Some(_), _) if !is_wanted => slot.stop(),
-                (None, Some(kick)) if is_wanted && slot.size > 0 && slot.rings.used != 0 => {
-                    let kick = kick.try_clone();
-                    let kick = kick.map_err(|e| Error::os("duplicate a descriptor", e))?;
-                    let own = |fd: &Option<OwnedFd>| {
-                        let own = fd.as_ref().map(OwnedFd::try_clone).transpose();
-                        own.map_err(|e| Error::os("duplicate a descriptor", e))
-                    };
-                    let inflight =
-                        self.inflight.as_ref().map(|region| region.of(number, slot.size));
-                    let parts = QueueParts {
-                        size: slot.size,
-                        rings: slot.rings,
-                        base: slot.base,
-                        has_events: self.features & transport::EVENTS != 0,
-                        memory: self.memory.clone(),
-                        inflight: inflight.transpose()?,
-                        call: own(&slot.call)?,
-                    };
-                    let queue = Virtqueue::new(parts)?;
-                    let broken = own(&slot.broken)?;
-                    slot.running = Some(RunningQueue::start(self.session, queue, kick, broken)?);
+                (Some(_), _) if !is_wanted => {
+                    slot.stop();
+                }
+                (None, Some(kick)) if is_wanted && size > 0 && slot.parts.rings.used != 0 => {
+                    let inflight = self.inflight.as_ref().map(|region| region.of(number, size));
+                    let (memory, inflight) = (self.memory.clone(), inflight.transpose()?);
+                    let parts = QueueParts { memory, inflight, has_events, ..slot.parts.clone() };
+                    let (queue, broken) = (Virtqueue::new(parts)?, slot.broken.clone());
+                    let running = RunningQueue::start(self.session, queue, kick.clone(), broken)?;
+                    slot.running = Some(running);
                 }
                 _ => {}
             }
         }
-        Ok(Answer::Status)
+        Ok(())
     }
 
     fn stop_all(&mut self) {
-        self.queues.iter_mut().for_each(QueueSlot::stop);
+        self.queues.iter_mut().for_each(|slot| {
+            slot.stop();
+        });
     }
 }
 
@@ -393,10 +330,12 @@ impl Drop for FrontEnd<'_> {
 }
 
 impl QueueSlot {
-    fn stop(&mut self) {
+    /// Stops the queue, if it runs; what it is made of.
+    fn stop(&mut self) -> &mut QueueParts {
         if let Some(running) = self.running.take() {
-            self.base = running.stop();
+            self.parts.base = running.stop();
         }
+        &mut self.parts
     }
 }
 
@@ -410,15 +349,12 @@ impl InflightRegion {
     }
 }
 
-/// Where a region lies, as guest and front end count and how long it is, and where in its file.
+/// `struct vhost_user_mem_region`: where a region lies, as guest and front end count and how long it
+/// is, and where in its file.
 fn place(fields: &mut Fields<'_>) -> Result<((u64, u64, u64), u64)> {
-    let mut next = || fields.u64().ok_or_else(cut);
+    let mut next = || need(fields.u64());
     let (guest, len, user, offset) = (next()?, next()?, next()?, next()?);
     Ok(((guest, len, user), offset))
-}
-
-fn number(value: u64) -> Answer {
-    Answer::Bytes(value.to_ne_bytes().to_vec())
 }
 
 /// Bytes that the region for requests in flight takes.
@@ -428,9 +364,9 @@ fn needed(queues: u16, size: u16) -> u64 {
 }
 
 /// Makes a region for requests in flight, which the front end keeps.
-fn inflight(mut fields: Fields<'_>) -> Result<Answer> {
-    fields.u64().zip(fields.u64()).ok_or_else(cut)?;
-    let (queues, size) = fields.u16().zip(fields.u16()).ok_or_else(cut)?;
+fn new_inflight(mut fields: Fields<'_>) -> Result<Answer> {
+    need(fields.u64().zip(fields.u64()))?;
+    let (queues, size) = need(fields.u16().zip(fields.u16()))?;
     if queues == 0 || queues > QUEUES || size == 0 || size > LONGEST {
         return Err(wrong("has an odd number of queues"));
     }
@@ -442,21 +378,24 @@ fn inflight(mut fields: Fields<'_>) -> Result<Answer> {
         Ok(file)
     });
     let file = made.map_err(|e| Error::os("make a region for requests in flight", e))?;
-    let mut answer = [len, 0].map(u64::to_ne_bytes).as_flattened().to_vec();
-    answer.extend([queues, size].map(u16::to_ne_bytes).as_flattened());
+    let answer = FieldBytes::default().u64(len).u64(0).u16(queues).u16(size);
     // QEMU pads it to a multiple of eight, and takes nothing shorter.
-    answer.extend(fields.rest().iter().take(8).map(|_| 0));
-    Ok(Answer::File(answer, file))
+    Ok(Some((answer.zeroes(fields.rest().len().min(8)).0, Some(file))))
+}
+
+fn given(file: Option<OwnedFd>) -> Result<OwnedFd> {
+    file.ok_or_else(|| wrong("has no file"))
 }
 
 /// A descriptor that this process waits for is an eventfd, and does not block: no pipe, socket or
 /// file, whose other end could stop a thread.
-fn never_waits(file: &OwnedFd) -> Result<()> {
-    let say = |e: rustix::io::Errno| Error::os("look at a descriptor of the front end", e);
-    let kind = FileType::from_raw_mode(fstat(file).map_err(say)?.st_mode);
+fn never_waits(file: OwnedFd) -> Result<Arc<OwnedFd>> {
+    let say = |e| Error::os("look at a descriptor of the front end", e);
+    let kind = FileType::from_raw_mode(fstat(&file).map_err(say)?.st_mode);
     if kind != FileType::Unknown {
         return Err(wrong("has a descriptor that is no eventfd"));
     }
-    let flags = fcntl_getfl(file).map_err(say)?;
-    fcntl_setfl(file, flags | OFlags::NONBLOCK).map_err(say)
+    let flags = fcntl_getfl(&file).map_err(say)?;
+    fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(say)?;
+    Ok(Arc::new(file))
 }

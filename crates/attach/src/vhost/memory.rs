@@ -3,6 +3,7 @@
 //! A file that its owner may shorten is refused, because what is then touched behind its end ends
 //! the process. Each access is checked against its mapping.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,13 +106,6 @@ pub(super) struct GuestRegion {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestMemory(pub(super) Vec<GuestRegion>);
 
-impl GuestRegion {
-    /// Whether they are at the same place.
-    pub(super) fn is_at(&self, (guest, len, user): (u64, u64, u64)) -> bool {
-        (self.guest, self.bytes.len() as u64, self.user) == (guest, len, user)
-    }
-}
-
 impl GuestMemory {
     /// Bytes at an address of the front end, where a ring lies, which must be in one region.
     pub(super) fn ring(&self, user: u64, len: usize) -> Option<GuestBytes> {
@@ -121,36 +115,37 @@ impl GuestMemory {
         })
     }
 
-    /// The bytes from an address of the guest on that lie in one region: their region, where they
-    /// begin in it, and how many of `len` there are.
-    fn run(&self, guest: u64, len: usize) -> Option<(&GuestBytes, usize, usize)> {
-        self.0.iter().find_map(|region| {
-            let at = usize::try_from(guest.checked_sub(region.guest)?).ok()?;
-            let left = region.bytes.len().checked_sub(at).filter(|left| *left > 0)?;
-            Some((&region.bytes, at, left.min(len)))
-        })
+    /// Does `work` with each part of `len` bytes from an address of the guest on: their region, where
+    /// they begin in it, and which of all they are. A part lies in one region.
+    fn each(
+        &self,
+        guest: u64,
+        len: usize,
+        mut work: impl FnMut(&GuestBytes, usize, Range<usize>) -> Option<()>,
+    ) -> Option<()> {
+        let mut done = 0;
+        while done < len {
+            let address = guest.checked_add(done as u64)?;
+            let (bytes, at, left) = self.0.iter().find_map(|region| {
+                let at = usize::try_from(address.checked_sub(region.guest)?).ok()?;
+                let left = region.bytes.len().checked_sub(at).filter(|left| *left > 0)?;
+                Some((&region.bytes, at, left))
+            })?;
+            let end = done + left.min(len - done);
+            work(bytes, at, done..end)?;
+            done = end;
+        }
+        Some(())
     }
 
     /// Copies bytes from an address of the guest.
     pub(super) fn read(&self, guest: u64, to: &mut [u8]) -> Option<()> {
-        let mut done = 0;
-        while let Some(rest) = to.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            let (bytes, at, len) = self.run(guest.checked_add(done as u64)?, rest.len())?;
-            bytes.read(at, rest.get_mut(..len)?)?;
-            done += len;
-        }
-        Some(())
+        self.each(guest, to.len(), |bytes, at, range| bytes.read(at, to.get_mut(range)?))
     }
 
     /// Copies bytes to an address of the guest.
     pub(super) fn write(&self, guest: u64, from: &[u8]) -> Option<()> {
-        let mut done = 0;
-        while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
-            let (bytes, at, len) = self.run(guest.checked_add(done as u64)?, rest.len())?;
-            bytes.write(at, rest.get(..len)?)?;
-            done += len;
-        }
-        Some(())
+        self.each(guest, from.len(), |bytes, at, range| bytes.write(at, from.get(range)?))
     }
 }
 

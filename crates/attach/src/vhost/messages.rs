@@ -2,10 +2,9 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use device::{Error, Result};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -13,6 +12,7 @@ use rustix::net::{
 };
 
 use super::protocol;
+use super::session::StopSign;
 use crate::fields::Fields;
 
 /// Requests of the front end.
@@ -69,45 +69,10 @@ pub(super) struct VhostMessage {
 }
 
 impl VhostMessage {
-    pub(super) fn fields(&self) -> Fields<'_> {
-        Fields(&self.payload)
-    }
-
-    /// Receives the next one. `None` when the front end has gone, or `is_over` says so when `bell`
-    /// rings.
-    pub(super) fn receive(
-        socket: &OwnedFd,
-        bell: BorrowedFd<'_>,
-        is_over: impl Fn() -> bool,
-    ) -> Result<Option<Self>> {
-        let mut header = [0; HEADER];
-        let mut files = Vec::new();
-        let mut receive = |to: &mut [u8]| -> Result<bool> {
-            let mut done = 0;
-            while done < to.len() {
-                let mut wanted = [
-                    PollFd::new(socket, PollFlags::IN),
-                    PollFd::from_borrowed_fd(bell, PollFlags::IN),
-                ];
-                match poll(&mut wanted, None) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(e) => return Err(Error::os("wait for a message", e)),
-                }
-                if is_over() {
-                    return Ok(false);
-                }
-                match part(socket, to.get_mut(done..).unwrap_or_default(), &mut files) {
-                    Ok(0) if done == 0 => return Ok(false),
-                    Ok(0) => return Err(protocol("a message is cut off")),
-                    Ok(n) => done += n,
-                    Err(Errno::AGAIN | Errno::INTR) => {}
-                    Err(Errno::CONNRESET) => return Ok(false),
-                    Err(e) => return Err(Error::os("receive a message", e)),
-                }
-            }
-            Ok(true)
-        };
-        if !receive(&mut header)? {
+    /// Receives the next one. `None` when the front end has gone, or `stop` is set.
+    pub(super) fn receive(socket: &OwnedFd, stop: &StopSign) -> Result<Option<Self>> {
+        let (mut header, mut files) = ([0; HEADER], Vec::new());
+        if !receive(socket, stop, &mut header, &mut files)? {
             return Ok(None);
         }
         let mut fields = Fields(&header);
@@ -123,34 +88,59 @@ impl VhostMessage {
             return Err(protocol(format!("message {request} has {size} bytes")));
         }
         let mut payload = vec![0; size];
-        if !receive(&mut payload)? {
-            return Ok(None);
-        }
-        Ok(Some(Self { request, needs_reply: flags & NEED_REPLY != 0, payload, files }))
+        let is_whole = receive(socket, stop, &mut payload, &mut files)?;
+        let needs_reply = flags & NEED_REPLY != 0;
+        Ok(is_whole.then_some(Self { request, needs_reply, payload, files }))
     }
+}
 
-    /// Answers a request, with a descriptor where there is one.
-    pub(super) fn reply(
-        request: u32,
-        socket: &OwnedFd,
-        payload: &[u8],
-        file: Option<BorrowedFd<'_>>,
-    ) -> Result<()> {
-        let len = u32::try_from(payload.len()).unwrap_or(0);
-        let header = [request, VERSION | REPLY, len].map(u32::to_ne_bytes);
-        let message = [header.as_flattened(), payload].concat();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if let Some(file) = &file {
-            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(file)));
+/// Receives as many bytes of a message, and the descriptors that come with them; whether they are
+/// there.
+fn receive(
+    socket: &OwnedFd,
+    stop: &StopSign,
+    to: &mut [u8],
+    files: &mut Vec<OwnedFd>,
+) -> Result<bool> {
+    let mut done = 0;
+    while done < to.len() {
+        if !stop.wait(socket.as_fd())? {
+            return Ok(false);
         }
-        // The front end reads each answer before it goes on, so there is always room for one.
-        let sent = sendmsg(socket, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL);
-        match sent {
-            Ok(n) if n == message.len() => Ok(()),
-            Ok(_) => Err(protocol("the front end takes no answers")),
-            Err(e) => Err(Error::os("answer a message", e)),
+        match part(socket, to.get_mut(done..).unwrap_or_default(), files) {
+            Ok(0) if done == 0 => return Ok(false),
+            Ok(0) => return Err(protocol("a message is cut off")),
+            Ok(n) => done += n,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(false),
+            Err(e) => return Err(Error::os("receive a message", e)),
         }
+    }
+    Ok(true)
+}
+
+/// Answers a request, with a descriptor where there is one.
+pub(super) fn reply(
+    request: u32,
+    socket: &OwnedFd,
+    payload: &[u8],
+    file: Option<&OwnedFd>,
+) -> Result<()> {
+    let len = u32::try_from(payload.len()).unwrap_or(0);
+    let header = [request, VERSION | REPLY, len].map(u32::to_ne_bytes);
+    let message = [header.as_flattened(), payload].concat();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let file = file.map(AsFd::as_fd);
+    if !file.as_slice().is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(file.as_slice()));
+    }
+    // The front end reads each answer before it goes on, so there is always room for one.
+    let sent = sendmsg(socket, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL);
+    match sent {
+        Ok(n) if n == message.len() => Ok(()),
+        Ok(_) => Err(protocol("the front end takes no answers")),
+        Err(e) => Err(Error::os("answer a message", e)),
     }
 }
 

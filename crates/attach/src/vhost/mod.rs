@@ -14,7 +14,7 @@ mod memory;
 mod messages;
 #[cfg(any(test, feature = "played"))]
 #[allow(unreachable_pub, reason = "it is reached with the feature")]
-pub mod played;
+pub(crate) mod played;
 mod queue;
 mod session;
 #[cfg(test)]
@@ -23,22 +23,20 @@ mod tests;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use device::{Error, ErrorKind, Fault, Result};
 use net::{Listener, SocketRights};
-use runtime::{Bell, Mutex};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use runtime::Mutex;
 
 use crate::point::SocketOptions;
 use crate::resized::SizeWatch;
-use crate::{AttachedExport, new_bell, start_thread};
+use crate::{AttachedExport, start_thread};
 use block::SECTOR;
 use front_end::FrontEnd;
-use session::VhostSession;
+use session::{StopSign, VhostSession};
 
 /// How long nothing is accepted after a failure.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -55,7 +53,7 @@ pub struct VhostSocket {
 #[derive(Debug)]
 pub struct AttachedSocket {
     session: Arc<VhostSession>,
-    stop: Arc<(AtomicBool, Bell)>,
+    stop: Arc<StopSign>,
     thread: Option<JoinHandle<()>>,
     _size: Option<SizeWatch>,
 }
@@ -88,7 +86,7 @@ impl VhostSocket {
         let session = Arc::new(VhostSession { client, serial, is_unsealed, features, notices });
         let teller = session.clone();
         let size = SizeWatch::begin(&session.client.edge, SECTOR, move |_| teller.tell_size());
-        let stop = Arc::new((AtomicBool::new(false), new_bell()?));
+        let stop = StopSign::new()?;
         let (own, stopped) = (session.clone(), stop.clone());
         let work = move || serve(&own, &self.listener, &stopped);
         let thread = Some(start_thread("vhost", work)?);
@@ -109,9 +107,7 @@ impl AttachedSocket {
     }
 
     fn stop(&mut self) {
-        let (is_over, bell) = &*self.stop;
-        is_over.store(true, Ordering::SeqCst);
-        bell.ring();
+        self.stop.set();
         if let Some(thread) = self.thread.take() {
             // A panic of it is counted.
             let _ = thread.join();
@@ -131,32 +127,20 @@ fn protocol(what: impl Into<String>) -> Error {
 }
 
 /// Serves one front end after the other.
-fn serve(session: &Arc<VhostSession>, listener: &Listener, stop: &(AtomicBool, Bell)) {
-    let (is_over, bell) = stop;
-    while !is_over.load(Ordering::SeqCst) {
-        let mut wanted = [
-            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN),
-        ];
-        let waited = match poll(&mut wanted, None) {
-            Ok(_) | Err(Errno::INTR) => listener.accept(),
-            Err(e) => Err(e),
-        };
-        let served = match waited {
-            Ok(None) => continue,
-            Ok(Some(stream)) => {
-                let socket = stream.as_fd().try_clone_to_owned();
-                let socket = socket.map_err(|e| Error::os("duplicate a socket", e));
-                let run = |socket| {
-                    let run = || FrontEnd::new(session, socket).run(bell, is_over);
-                    // A panic has ended its connection, and stopped its queues.
-                    runtime::contained("a front end of an attached disk", run).unwrap_or(Ok(()))
-                };
-                socket.and_then(run)
-            }
-            Err(e) => Err(Error::os("accept a front end", e)),
-        };
-        if let Err(e) = served {
+fn serve(session: &Arc<VhostSession>, listener: &Listener, stop: &StopSign) {
+    let serve_one = || -> Result<()> {
+        if !stop.wait(listener.as_fd())? {
+            return Ok(());
+        }
+        let say = |e| Error::os("accept a front end", e);
+        let Some(stream) = listener.accept().map_err(|e| say(e.into()))? else { return Ok(()) };
+        let socket = stream.as_fd().try_clone_to_owned().map_err(say)?;
+        let run = || FrontEnd::new(session, socket).run(stop);
+        // A panic has ended its connection, and stopped its queues.
+        runtime::contained("a front end of an attached disk", run).unwrap_or(Ok(()))
+    };
+    while !stop.is_set() {
+        if let Err(e) = serve_one() {
             session.client.complain(&e);
             // There are no descriptors, perhaps, and the front end waits on.
             std::thread::sleep(PAUSE);

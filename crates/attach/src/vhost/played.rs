@@ -10,11 +10,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use device::model::Model;
 use device::{Edge, Simple};
-use runtime::{Bell, WorkPool};
+use runtime::WorkPool;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{
@@ -25,7 +25,7 @@ use rustix::net::{
 use super::front_end::FrontEnd;
 use super::memory::GuestBytes;
 use super::messages::request;
-use super::session::VhostSession;
+use super::session::{StopSign, VhostSession};
 use crate::client::AttachedClient;
 
 pub(super) const SIZE: u64 = 1 << 20;
@@ -49,7 +49,7 @@ pub(super) const IS_TABLE: u16 = 4;
 /// The disk's side.
 pub(super) struct Back {
     pub(super) session: Arc<VhostSession>,
-    pub(super) stop: Arc<(AtomicBool, Bell)>,
+    pub(super) stop: Arc<StopSign>,
 }
 
 impl Back {
@@ -61,10 +61,7 @@ impl Back {
             features: AtomicU64::new(0),
             notices: runtime::Mutex::default(),
         };
-        Self {
-            session: Arc::new(session),
-            stop: Arc::new((AtomicBool::new(false), Bell::new().unwrap())),
-        }
+        Self { session: Arc::new(session), stop: StopSign::new().unwrap() }
     }
 
     pub(super) fn model(model: &Arc<Model>) -> Self {
@@ -77,7 +74,7 @@ impl Back {
         let (socket, theirs) = pair.unwrap();
         let (session, stop) = (self.session.clone(), self.stop.clone());
         let thread = std::thread::spawn(move || {
-            FrontEnd::new(&session, theirs).run(&stop.1, &stop.0).map_err(|e| e.to_string())
+            FrontEnd::new(&session, theirs).run(&stop).map_err(|e| e.to_string())
         });
         Guest { thread: Some(thread), ..Guest::over(socket) }
     }

@@ -16,6 +16,7 @@ use runtime::{Condvar, Mutex};
 
 use super::memory::{GuestBytes, GuestMemory};
 use super::protocol;
+use crate::fields::Fields;
 
 /// Descriptors of a request, at most, where the queue itself is shorter.
 const CHAIN: usize = 256;
@@ -70,23 +71,33 @@ pub(super) struct DescriptorChain {
     pub(super) writable: Vec<GuestRange>,
 }
 
+/// What a queue is made of.
+#[derive(Clone, Debug, Default)]
+pub(super) struct QueueParts {
+    pub(super) size: u16,
+    pub(super) rings: RingAddresses,
+    /// Where the ring of available requests goes on.
+    pub(super) base: u16,
+    /// Both sides say by an index when they want to be notified (`VIRTIO_F_RING_EVENT_IDX`).
+    pub(super) has_events: bool,
+    pub(super) memory: Arc<GuestMemory>,
+    pub(super) inflight: Option<GuestBytes>,
+    pub(super) call: Option<Arc<OwnedFd>>,
+}
+
 /// A queue that runs.
 #[derive(Debug)]
 pub(super) struct Virtqueue {
-    size: u16,
+    pub(super) parts: QueueParts,
     descriptors: GuestBytes,
     available: GuestBytes,
     used: GuestBytes,
-    /// Both sides say by an index when they want to be notified (`VIRTIO_F_RING_EVENT_IDX`).
-    has_events: bool,
-    pub(super) memory: Arc<GuestMemory>,
-    inflight: Option<GuestBytes>,
-    call: Mutex<Option<OwnedFd>>,
+    call: Mutex<Option<Arc<OwnedFd>>>,
     state: Mutex<QueueState>,
     less: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct QueueState {
     /// The next entry of the ring of available requests.
     next: u16,
@@ -108,61 +119,29 @@ struct QueueState {
     again: VecDeque<u16>,
 }
 
-/// What a queue is made of.
-pub(super) struct QueueParts {
-    pub(super) size: u16,
-    pub(super) rings: RingAddresses,
-    /// Where the ring of available requests goes on.
-    pub(super) base: u16,
-    pub(super) has_events: bool,
-    pub(super) memory: Arc<GuestMemory>,
-    pub(super) inflight: Option<GuestBytes>,
-    pub(super) call: Option<OwnedFd>,
-}
-
 fn broken(what: &str) -> Error {
     protocol(format!("the guest's queue: {what}"))
 }
 
 impl Virtqueue {
-    pub(super) fn new(parts: QueueParts) -> Result<Self> {
-        let QueueParts { size, rings, base, has_events, memory, inflight, call } = parts;
-        let n = usize::from(size);
-        let event = if has_events { 2 } else { 0 };
-        let ring = |address, len| memory.ring(address, len).ok_or_else(|| broken("lies nowhere"));
-        let descriptors = ring(rings.descriptors, n * DESCRIPTOR)?;
-        let available = ring(rings.available, RING + n * 2 + event)?;
-        let used = ring(rings.used, RING + n * 8 + event)?;
-        let index = used.load(INDEX).ok_or_else(|| broken("is not aligned"))?;
-        let mut state = QueueState {
-            next: base,
-            used: index,
-            pending: 0,
-            is_awaited: false,
-            told: index,
-            untold: 0,
-            gathers: false,
-            counter: 0,
-            again: VecDeque::new(),
-        };
-        if let Some(region) = &inflight {
-            resume(region, size, &mut state).ok_or_else(|| broken("its region is too short"))?;
+    pub(super) fn new(mut parts: QueueParts) -> Result<Self> {
+        let n = usize::from(parts.size);
+        let event = if parts.has_events { 2 } else { 0 };
+        let ring =
+            |address, len| parts.memory.ring(address, len).ok_or_else(|| broken("lies nowhere"));
+        let descriptors = ring(parts.rings.descriptors, n * DESCRIPTOR)?;
+        let available = ring(parts.rings.available, RING + n * 2 + event)?;
+        let used = ring(parts.rings.used, RING + n * 8 + event)?;
+        let indexes = available.load(INDEX).and_then(|_| used.load(INDEX));
+        let index = indexes.ok_or_else(|| broken("is not aligned"))?;
+        let mut state =
+            QueueState { next: parts.base, used: index, told: index, ..QueueState::default() };
+        if let Some(region) = &parts.inflight {
+            let resumed = resume(region, parts.size, &mut state);
+            resumed.ok_or_else(|| broken("its region is too short"))?;
         }
-        let (state, call, less) = (Mutex::new(state), Mutex::new(call), Condvar::new());
-        let it = Self {
-            size,
-            descriptors,
-            available,
-            used,
-            has_events,
-            memory,
-            inflight,
-            call,
-            state,
-            less,
-        };
-        it.available.load(INDEX).ok_or_else(|| broken("is not aligned"))?;
-        Ok(it)
+        let (call, state) = (Mutex::new(parts.call.take()), Mutex::new(state));
+        Ok(Self { parts, descriptors, available, used, call, state, less: Condvar::new() })
     }
 
     /// The next request, which is in flight from now on until [`complete`](Self::complete).
@@ -171,39 +150,41 @@ impl Virtqueue {
     /// The ring makes no sense: the queue is of no use any more.
     pub(super) fn pop(&self) -> Result<Option<DescriptorChain>> {
         let mut state = self.state.lock();
-        if let Some(head) = state.again.pop_front() {
-            state.pending += 1;
-            drop(state);
-            return self.taken(head);
-        }
-        let index = self.available.load(INDEX).ok_or_else(|| broken("has no index"))?;
-        let waiting = index.wrapping_sub(state.next);
-        if waiting == 0 {
+        let again = state.again.pop_front();
+        let Some(head) = again.map_or_else(|| self.next(&mut state), |head| Ok(Some(head)))? else {
             return Ok(None);
-        }
-        if waiting > self.size {
-            return Err(broken("its index jumps"));
-        }
-        let at = RING + usize::from(state.next % self.size) * 2;
-        let head = self.available.load(at).filter(|head| *head < self.size);
-        let head = head.ok_or_else(|| broken("a request has no descriptor"))?;
-        if state.pending >= self.size {
-            return Err(broken("more is in flight than there are descriptors"));
-        }
-        self.begun(head, &mut state);
-        state.next = state.next.wrapping_add(1);
+        };
         state.pending += 1;
         drop(state);
-        self.taken(head)
-    }
-
-    /// A request that is in flight now.
-    fn taken(&self, head: u16) -> Result<Option<DescriptorChain>> {
         let chain = self.chain(head);
         if chain.is_err() {
             self.landed(&mut self.state.lock());
         }
         chain.map(Some)
+    }
+
+    /// The head of the next request in the ring, which has begun.
+    fn next(&self, state: &mut QueueState) -> Result<Option<u16>> {
+        let size = self.parts.size;
+        let index = self.available.load(INDEX).ok_or_else(|| broken("has no index"))?;
+        match index.wrapping_sub(state.next) {
+            0 => return Ok(None),
+            waiting if waiting > size => return Err(broken("its index jumps")),
+            _ if state.pending >= size => {
+                return Err(broken("more is in flight than there are descriptors"));
+            }
+            _ => {}
+        }
+        let head = self.available.load(RING + usize::from(state.next % size) * 2);
+        let head = head.filter(|head| *head < size);
+        let head = head.ok_or_else(|| broken("a request has no descriptor"))?;
+        if let Some(region) = &self.parts.inflight {
+            region.write(state_of(head) + 8, &state.counter.to_ne_bytes());
+            region.store(state_of(head), 1);
+        }
+        state.counter = state.counter.wrapping_add(1);
+        state.next = state.next.wrapping_add(1);
+        Ok(Some(head))
     }
 
     /// A request is not in flight any more.
@@ -229,8 +210,8 @@ impl Virtqueue {
         if !state.again.is_empty() {
             return true;
         }
-        if self.has_events {
-            self.used.store(RING + usize::from(self.size) * 8, state.next);
+        if self.parts.has_events {
+            self.used.store(RING + usize::from(self.parts.size) * 8, state.next);
             fence(Ordering::SeqCst);
         }
         self.available.load(INDEX).is_some_and(|index| index != state.next)
@@ -240,13 +221,20 @@ impl Virtqueue {
     /// guest's memory. The guest is told at once, or of several together.
     pub(super) fn complete(&self, head: u16, bytes: u64, written: u32) {
         let mut state = self.state.lock();
-        self.ending(head);
-        let at = RING + usize::from(state.used % self.size) * 8;
+        let region = self.parts.inflight.as_ref();
+        if let Some(region) = region {
+            // It is about to be told to the guest.
+            region.store(LAST_HEAD_AT, head);
+        }
+        let at = RING + usize::from(state.used % self.parts.size) * 8;
         let entry = [u32::from(head).to_le_bytes(), written.to_le_bytes()];
         self.used.write(at, entry.as_flattened());
         state.used = state.used.wrapping_add(1);
         self.used.store(INDEX, state.used);
-        self.ended(head, state.used);
+        if let Some(region) = region {
+            region.store(state_of(head), 0);
+            region.store(USED_AT, state.used);
+        }
         state.untold += bytes.max(FLOOR);
         if !state.gathers || state.untold >= GATHERED {
             self.tell(&mut state);
@@ -263,7 +251,7 @@ impl Virtqueue {
 
     /// Notifies the guest by another descriptor from now on, and once: of what the last one was
     /// too late for.
-    pub(super) fn call_by(&self, call: Option<OwnedFd>) {
+    pub(super) fn call_by(&self, call: Option<Arc<OwnedFd>>) {
         *self.call.lock() = call;
         self.notify();
     }
@@ -276,9 +264,9 @@ impl Virtqueue {
             return;
         }
         fence(Ordering::SeqCst);
-        let wants = match self.has_events {
+        let wants = match self.parts.has_events {
             true => {
-                let event = self.available.load(RING + usize::from(self.size) * 2);
+                let event = self.available.load(RING + usize::from(self.parts.size) * 2);
                 // `vring_need_event`: it is one of the entries that are new.
                 let since = |event: u16| now.wrapping_sub(event).wrapping_sub(1);
                 event.is_none_or(|event| since(event) < now.wrapping_sub(before))
@@ -303,31 +291,26 @@ impl Virtqueue {
     /// The descriptors of a request.
     fn chain(&self, head: u16) -> Result<DescriptorChain> {
         let mut chain = DescriptorChain { head, ..DescriptorChain::default() };
-        let mut table = None;
-        let mut at = head;
+        let (mut table, mut at) = (None, head);
         // One more may lead to a table.
-        for _ in 0..=CHAIN.max(usize::from(self.size)) {
-            let one =
-                self.descriptor(table, at).ok_or_else(|| broken("a descriptor is missing"))?;
-            let Descriptor { address, len, flags, next } = one;
+        for _ in 0..=CHAIN.max(usize::from(self.parts.size)) {
+            let one = self.descriptor(table, at);
+            let (range, flags, next) = one.ok_or_else(|| broken("a descriptor is missing"))?;
             if flags & INDIRECT != 0 {
-                let count = usize::try_from(len).unwrap_or(usize::MAX) / DESCRIPTOR;
                 let is_first = table.is_none() && flags & NEXT == 0;
-                if !is_first || count == 0 || !len.is_multiple_of(16) {
+                if !is_first || range.len == 0 || !range.len.is_multiple_of(16) {
                     return Err(broken("an indirect table is out of place"));
                 }
-                table = Some((address, count));
-                at = 0;
+                (table, at) = (Some(range), 0);
                 continue;
             }
-            let ranges = match flags & WRITE != 0 {
-                true => &mut chain.writable,
-                false if !chain.writable.is_empty() => {
-                    return Err(broken("a request is read behind what is written"));
-                }
-                false => &mut chain.readable,
-            };
-            ranges.push(GuestRange { address, len });
+            if flags & WRITE != 0 {
+                chain.writable.push(range);
+            } else if chain.writable.is_empty() {
+                chain.readable.push(range);
+            } else {
+                return Err(broken("a request is read behind what is written"));
+            }
             if flags & NEXT == 0 {
                 return Ok(chain);
             }
@@ -336,58 +319,28 @@ impl Virtqueue {
         Err(broken("a chain of descriptors is too long"))
     }
 
-    /// The descriptor with this number, of the queue or of an indirect table.
-    fn descriptor(&self, table: Option<(u64, usize)>, number: u16) -> Option<Descriptor> {
+    /// The descriptor with this number, of the queue or of an indirect table, its flags, and the
+    /// number of the next one.
+    fn descriptor(&self, table: Option<GuestRange>, number: u16) -> Option<(GuestRange, u16, u16)> {
         let mut bytes = [0; DESCRIPTOR];
-        let number = usize::from(number);
+        let at = usize::from(number) * DESCRIPTOR;
         match table {
-            None => self.descriptors.read(number * DESCRIPTOR, &mut bytes)?,
-            Some((address, count)) if number < count => {
-                let place = address.checked_add((number * DESCRIPTOR) as u64)?;
-                self.memory.read(place, &mut bytes)?;
+            None => self.descriptors.read(at, &mut bytes)?,
+            Some(table) if at < usize::try_from(table.len).ok()? => {
+                self.parts.memory.read(table.address.checked_add(at as u64)?, &mut bytes)?;
             }
             Some(_) => return None,
         }
-        let (address, rest) = bytes.split_first_chunk()?;
-        let (len, rest) = rest.split_first_chunk()?;
-        let (flags, next) = rest.split_first_chunk()?;
-        Some(Descriptor {
-            address: u64::from_le_bytes(*address),
-            len: u32::from_le_bytes(*len),
-            flags: u16::from_le_bytes(*flags),
-            next: u16::from_le_bytes(*next.first_chunk()?),
-        })
-    }
-
-    /// In the region: a request has begun.
-    fn begun(&self, head: u16, state: &mut QueueState) {
-        let Some(region) = &self.inflight else { return };
-        let at = STATES + usize::from(head) * STATE;
-        region.write(at + 8, &state.counter.to_ne_bytes());
-        state.counter = state.counter.wrapping_add(1);
-        region.store(at, 1);
-    }
-
-    /// In the region: a request is about to be told to the guest.
-    fn ending(&self, head: u16) {
-        let Some(region) = &self.inflight else { return };
-        region.store(LAST_HEAD_AT, head);
-    }
-
-    /// In the region: it is told to the guest.
-    fn ended(&self, head: u16, used: u16) {
-        let Some(region) = &self.inflight else { return };
-        region.store(STATES + usize::from(head) * STATE, 0);
-        region.store(USED_AT, used);
+        let mut fields = Fields(&bytes);
+        let (address, len) = (u64::from_le(fields.u64()?), u32::from_le(fields.u32()?));
+        let (flags, next) = (u16::from_le(fields.u16()?), u16::from_le(fields.u16()?));
+        Some((GuestRange { address, len }, flags, next))
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Descriptor {
-    address: u64,
-    len: u32,
-    flags: u16,
-    next: u16,
+/// Where the state of the request with this head is in the region of its queue.
+fn state_of(head: u16) -> usize {
+    STATES + usize::from(head) * STATE
 }
 
 /// Takes up what a region says; one that is new says nothing.
@@ -400,16 +353,14 @@ fn resume(region: &GuestBytes, size: u16, state: &mut QueueState) -> Option<()> 
     }
     if region.load(USED_AT)? != state.used {
         // Stopped between telling the guest and writing that down.
-        let last = usize::from(region.load(LAST_HEAD_AT)?);
-        region.store(STATES + last * STATE, 0)?;
+        region.store(state_of(region.load(LAST_HEAD_AT)?), 0)?;
         region.store(USED_AT, state.used)?;
     }
     let mut heads = Vec::new();
     for head in 0..size {
-        let at = STATES + usize::from(head) * STATE;
-        if region.load(at)? & 0xff != 0 {
+        if region.load(state_of(head))? & 0xff != 0 {
             let mut counter = [0; 8];
-            region.read(at + 8, &mut counter)?;
+            region.read(state_of(head) + 8, &mut counter)?;
             heads.push((u64::from_ne_bytes(counter), head));
         }
     }

@@ -2,7 +2,7 @@
 //! What a device does not do at once is ended by the thread that completes it, so as many requests
 //! are in flight as a guest has, within a limit of bytes.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -17,6 +17,42 @@ use super::messages::tell_change;
 use super::queue::Virtqueue;
 use crate::client::AttachedClient;
 use crate::{new_bell, start_thread};
+
+/// Whether a thread that waits is to end.
+#[derive(Debug)]
+pub(super) struct StopSign {
+    is_set: AtomicBool,
+    bell: Bell,
+}
+
+impl StopSign {
+    /// # Errors
+    /// The system has no room for one.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { is_set: AtomicBool::new(false), bell: new_bell()? }))
+    }
+
+    pub(super) fn set(&self) {
+        self.is_set.store(true, Ordering::SeqCst);
+        self.bell.ring();
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::SeqCst)
+    }
+
+    /// Waits until there may be something to read from `file`, or this is set; whether it is not.
+    ///
+    /// # Errors
+    /// The system is out of memory.
+    pub(super) fn wait(&self, file: BorrowedFd<'_>) -> Result<bool> {
+        let wanted = |file| PollFd::from_borrowed_fd(file, PollFlags::IN);
+        match poll(&mut [wanted(file), wanted(self.bell.as_fd())], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(!self.is_set()),
+            Err(e) => Err(Error::os("wait for a guest", e)),
+        }
+    }
+}
 
 /// What all queues of all front ends of a disk share.
 #[derive(Debug)]
@@ -51,7 +87,7 @@ impl VhostSession {
 #[derive(Debug)]
 pub(super) struct RunningQueue {
     pub(super) queue: Arc<Virtqueue>,
-    stop: Arc<(AtomicBool, Bell)>,
+    stop: Arc<StopSign>,
     thread: JoinHandle<()>,
 }
 
@@ -61,11 +97,10 @@ impl RunningQueue {
     pub(super) fn start(
         session: &Arc<VhostSession>,
         queue: Virtqueue,
-        kick: OwnedFd,
-        broken: Option<OwnedFd>,
+        kick: Arc<OwnedFd>,
+        broken: Option<Arc<OwnedFd>>,
     ) -> Result<Self> {
-        let stop = Arc::new((AtomicBool::new(false), new_bell()?));
-        let queue = Arc::new(queue);
+        let (stop, queue) = (StopSign::new()?, Arc::new(queue));
         let (own, stopped, session) = (queue.clone(), stop.clone(), session.clone());
         let work = move || {
             let served = serve(&session, &own, &kick, &stopped);
@@ -85,9 +120,7 @@ impl RunningQueue {
     /// Takes no more, and waits for what is in flight; where the ring of available requests goes
     /// on.
     pub(super) fn stop(self) -> u16 {
-        let (is_over, bell) = &*self.stop;
-        is_over.store(true, Ordering::SeqCst);
-        bell.ring();
+        self.stop.set();
         // A panic of it is counted.
         let _ = self.thread.join();
         self.queue.drain()
@@ -99,33 +132,21 @@ fn serve(
     session: &Arc<VhostSession>,
     queue: &Arc<Virtqueue>,
     kick: &OwnedFd,
-    stop: &(AtomicBool, Bell),
+    stop: &StopSign,
 ) -> Result<()> {
-    let (is_over, bell) = stop;
-    loop {
+    while !stop.is_set() {
         queue.gather();
-        while !is_over.load(Ordering::SeqCst) {
+        while !stop.is_set() {
             let Some(chain) = queue.pop()? else { break };
             let mut done = Ok(());
             // A panic has failed the request, as it was dropped.
             session.client.run(|| done = block::run(session, queue, chain));
             done?;
         }
-        if is_over.load(Ordering::SeqCst) {
-            return Ok(());
+        if !stop.is_set() && !queue.rest() && stop.wait(kick.as_fd())? {
+            // It fails where it was not that, and where the front end made it something else.
+            let _ = rustix::io::read(kick, &mut [0; 8]);
         }
-        if queue.rest() {
-            continue;
-        }
-        let mut wanted = [
-            PollFd::new(kick, PollFlags::IN),
-            PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN),
-        ];
-        match poll(&mut wanted, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(e) => return Err(Error::os("wait for a guest", e)),
-        }
-        // It fails where it was not that, and where the front end made it something else.
-        let _ = rustix::io::read(kick, &mut [0; 8]);
     }
+    Ok(())
 }

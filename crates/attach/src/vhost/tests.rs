@@ -2,7 +2,6 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use device::model::Model;
 use device::{Abilities, BlockSizes, Blocking, Granules, Info, Simple};
@@ -367,7 +366,7 @@ fn the_configuration_says_what_the_disk_is() {
     assert_eq!(config[34..36], 16_u16.to_le_bytes());
     assert!(config[60..].iter().all(|byte| *byte == 0));
     assert_eq!(guest.end(), Ok(()));
-    back.stop.0.store(true, Ordering::SeqCst);
+    back.stop.set();
 
     // A disk of sectors of 512 bytes on a medium of 4096, that frees 64 KiB together.
     let granules = Granules { physical: 4096, trim: 64 << 10, zero: 0 };
