@@ -16,7 +16,7 @@ use std::sync::Arc;
 use device::Simple;
 use device::model::Model;
 use runtime::{WorkPool, to_usize};
-use rustix::io::{readv, write};
+use rustix::io::{readv, retry_on_intr, write};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
 use super::abi::{HEADER, MOST, falloc, op};
@@ -59,7 +59,7 @@ impl Kernel {
         let header = FieldBytes::default().u32(len).u32(opcode).u64(self.unique.get());
         let header = header.u64(node).zeroes(16).0;
         let message = [&header, args].concat();
-        write(&self.socket, &message[..cut.min(message.len())]).unwrap();
+        retry_on_intr(|| write(&self.socket, &message[..cut.min(message.len())])).unwrap();
     }
 
     /// Sends a request, whatever its length is said to be.
@@ -76,7 +76,9 @@ impl Kernel {
     /// The reply to the last request, which is the only one.
     pub(super) fn reply(&self) -> (i32, Vec<u8>) {
         let mut data = vec![0; MOST + 16];
-        let n = readv(&self.socket, &mut [IoSliceMut::new(&mut data)]).unwrap();
+        // The fuzzer has a timer.
+        let read = || readv(&self.socket, &mut [IoSliceMut::new(&mut data)]);
+        let n = retry_on_intr(read).unwrap();
         let number = |at: usize| i32::from_ne_bytes(data[at..at + 4].try_into().unwrap());
         assert_eq!(usize::try_from(number(0)).unwrap(), n);
         assert_eq!(data[8..16], self.unique.get().to_ne_bytes());

@@ -17,9 +17,10 @@ use device::{Edge, Simple};
 use runtime::WorkPool;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    sendmsg, socketpair,
+    recvmsg, sendmsg, socketpair,
 };
 
 use super::front_end::FrontEnd;
@@ -136,7 +137,8 @@ impl Guest {
         let mut control = rustix::net::RecvAncillaryBuffer::new(&mut space);
         let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
         let flags = rustix::net::RecvFlags::CMSG_CLOEXEC;
-        let got = rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags).unwrap();
+        // The fuzzer has a timer.
+        let got = retry_on_intr(|| recvmsg(&self.socket, &mut parts, &mut control, flags)).unwrap();
         let file = control.drain().find_map(|message| match message {
             rustix::net::RecvAncillaryMessage::ScmRights(mut files) => files.next(),
             _ => None,
@@ -206,7 +208,7 @@ impl Guest {
     pub(super) fn wait(&self) {
         while self.used() != self.next {
             let mut wanted = [PollFd::new(&self.call, PollFlags::IN)];
-            poll(&mut wanted, None).unwrap();
+            retry_on_intr(|| poll(&mut wanted, None)).unwrap();
             rustix::io::read(&self.call, &mut [0; 8]).unwrap();
         }
     }

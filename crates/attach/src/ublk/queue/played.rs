@@ -15,6 +15,7 @@ use device::model::Model;
 use runtime::WorkPool;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::retry_on_intr;
 
 use super::*;
 use crate::ublk::abi::{MOST, SECTOR, UblkInfo, UblkParameters};
@@ -55,7 +56,8 @@ impl Kernel {
             done.is_asleep = true;
             drop(done);
             let mut wanted = [PollFd::from_borrowed_fd(self.queue.bell.as_fd(), PollFlags::IN)];
-            poll(&mut wanted, None).unwrap();
+            // The fuzzer has a timer.
+            retry_on_intr(|| poll(&mut wanted, None)).unwrap();
             self.queue.bell.silence();
         }
     }
@@ -118,10 +120,11 @@ pub fn run(bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         // The address, which is not used here, says what else is played.
         let (how, byte) = (bytes.get(16).copied().unwrap_or(0), bytes.get(17).copied());
-        for (place, below) in [(4..8, SIZE / SECTOR), (8..12, SIZE / SECTOR + 2)] {
+        let sectors = u32::try_from(SIZE / SECTOR).unwrap();
+        for (place, below) in [(4..8, sectors), (8..12, sectors + 2)] {
             // Mostly on the disk, or a little more.
             let Some(number) = bytes.get_mut(place).filter(|_| how & 1 == 0) else { continue };
-            let near = u32::from_ne_bytes((&*number).try_into().unwrap()) % (below as u32);
+            let near = u32::from_ne_bytes((&*number).try_into().unwrap()) % below;
             number.copy_from_slice(&near.to_ne_bytes());
         }
         if let Some(high) = bytes.get_mut(12..16).filter(|_| how & 1 == 0) {
