@@ -5,10 +5,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use blackbox::dice::{Case, seeds};
 use blackbox::launch::Serve;
-use blackbox::run::{Job, ferry, ours, text};
+use blackbox::peers::{find, skip_environment};
+use blackbox::run::{Job, ferry, ours, run, text};
 use blackbox::session::Mode;
 use blackbox::temp::TempDir;
 use blackbox::{MIB, wait_for};
@@ -111,6 +114,64 @@ fn a_served_disk_is_one_of_a_machine_as_well_and_read_only_if_it_is_that() {
         let mut session = server.session(Mode::Structured, "");
         assert_eq!(session.read(0, 1), Ok(vec![0]));
         assert!(server.stop().success());
+    }
+}
+
+/// fio with the engine libblkio, a front end: the one that is named, or that `bench/peers
+/// --libblkio` has put there, or the distribution's, if that has it by now.
+fn fio_by_libblkio() -> Option<PathBuf> {
+    let named = std::env::var_os("FIO_LIBBLKIO").map(PathBuf::from);
+    let built = Some(PathBuf::from("/opt/peers-bin/fio-libblkio")).filter(|path| path.exists());
+    let found = named.or(built).or_else(|| find("fio")).filter(|fio| {
+        let engines = run(Command::new(fio).arg("--enghelp"));
+        engines.stdout.contains("libblkio")
+    });
+    if found.is_none() {
+        skip_environment("fio has no engine libblkio; `bench/peers --libblkio` builds one");
+    }
+    found
+}
+
+/// Writes at random, with trims in between, and verifies each block, by these options.
+fn fio_verifies(fio: &Path, temp: &TempDir, socket: &Path, options: &[&str]) {
+    let mut command = Command::new(fio);
+    command.args(["--name=v", "--thread", "--ioengine=libblkio"]);
+    command.args(["--libblkio_driver=virtio-blk-vhost-user", "--bsrange=4k-128k"]);
+    command.arg(format!("--libblkio_path={}", text(socket)));
+    command.arg(format!("--aux-path={}", text(temp.path())));
+    // A trim and the write after it must not be in flight together.
+    command.args(["--iodepth=16", "--serialize_overlap=1", "--group_reporting"]);
+    command.args(["--verify=crc32c", "--verify_fatal=1", "--output-format=terse"]);
+    let outcome = run(command.args(options).current_dir(temp.path()));
+    let said = format!("{}{}", outcome.succeeded(), outcome.stderr);
+    assert!(!said.contains("verify:"), "{said}");
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_by_several_queues_with_trims_and_zeroes() {
+    let Some(fio) = fio_by_libblkio() else { return };
+    let several = &["--rw=randwrite", "--numjobs=4", "--offset_increment=16M", "--size=16M"];
+    let trims = &["--rw=randtrimwrite", "--size=48M", "--libblkio_wait_mode=eventfd"];
+    let zeroes = &["--rw=randtrimwrite", "--size=48M", "--libblkio_write_zeroes_on_trim=1"];
+    let vectored = &["--rw=randwrite", "--size=48M", "--libblkio_vectored=1", "--fsync=32"];
+    for seed in seeds() {
+        let temp = TempDir::new();
+        let (raw, image) = (temp.sparse_file("raw", 64 * MIB), temp.join("qcow2"));
+        ferry(["create", "-q", "-f", "qcow2", text(&image), "64M"]).succeeded();
+        for (format, disk) in [("raw", &raw), ("qcow2", &image)] {
+            let socket = temp.join("vm.sock");
+            let point = format!("vhost-user:{}?unsealed=true", text(&socket));
+            let job = Job::start(&mut ours(["attach", "--format", format, text(disk), &point]));
+            wait_for("the socket is there", || UnixStream::connect(&socket).is_ok());
+            for options in [&several[..], trims, zeroes, vectored] {
+                let _case = Case::new(&format!("{format}: {options:?}"), seed);
+                let seed = format!("--randseed={seed}");
+                fio_verifies(&fio, &temp, &socket, &[options, &[&*seed]].concat());
+            }
+            job.signal(rustix::process::Signal::TERM);
+            job.wait().succeeded();
+        }
+        ferry(["check", text(&image)]).succeeded();
     }
 }
 
