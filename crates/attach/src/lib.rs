@@ -34,20 +34,18 @@ use runtime::Bell;
 use serving::Hub;
 
 pub use disk::AttachedDisk;
+#[cfg(feature = "played")]
+pub use fuse::played::run as play_fuse;
 pub use fuse::{AttachedFile, FuseMount};
 pub use kernel::{AttachedDevice, KernelDevice};
 pub use mounts::attached;
 pub use point::{Point, PointKind, PointOptions, SocketOptions};
-pub use ublk::{AttachedUblk, UblkDevice};
-pub use vhost::{AttachedSocket, VhostSocket};
-
-/// The other side of each front end, played for fuzzers: what bytes make it ask and say.
 #[cfg(feature = "played")]
-pub mod played {
-    pub use crate::fuse::played::run as fuse;
-    pub use crate::ublk::queue::played::run as ublk;
-    pub use crate::vhost::played::run as vhost;
-}
+pub use ublk::queue::played::run as play_ublk;
+pub use ublk::{AttachedUblk, UblkDevice};
+#[cfg(feature = "played")]
+pub use vhost::played::run as play_vhost;
+pub use vhost::{AttachedSocket, VhostSocket};
 
 /// A point that is made ready, where no disk is attached yet. Dropped, it is as it was before.
 #[derive(Debug)]
