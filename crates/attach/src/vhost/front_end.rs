@@ -349,8 +349,8 @@ impl InflightRegion {
     }
 }
 
-/// `struct vhost_user_mem_region`: where a region lies, as guest and front end count and how long it
-/// is, and where in its file.
+/// `struct vhost_user_mem_region`: where a region lies, as guest and front end count and how long
+/// it is, and where in its file.
 fn place(fields: &mut Fields<'_>) -> Result<((u64, u64, u64), u64)> {
     let mut next = || need(fields.u64());
     let (guest, len, user, offset) = (next()?, next()?, next()?, next()?);

@@ -115,8 +115,8 @@ impl GuestMemory {
         })
     }
 
-    /// Does `work` with each part of `len` bytes from an address of the guest on: their region, where
-    /// they begin in it, and which of all they are. A part lies in one region.
+    /// Does `work` with each part of `len` bytes from an address of the guest on: their region,
+    /// where they begin in it, and which of all they are. A part lies in one region.
     fn each(
         &self,
         guest: u64,
