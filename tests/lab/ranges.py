@@ -1,4 +1,5 @@
-"""A web server over a folder that answers ranges, on any port, which it prints. What is in /private wants the login me:opensesame."""
+"""A web server over a folder that answers ranges: ranges.py FOLDER [ADDRESS], on any port, which it prints. What is in /private wants
+the login me:opensesame."""
 
 import base64
 import os
@@ -48,6 +49,6 @@ class Server(ThreadingHTTPServer):
         """A client that has what it needs goes."""
 
 
-server = Server(("127.0.0.1", 0), Files)
+server = Server((sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1", 0), Files)
 print(server.server_port, flush=True)
 server.serve_forever()
