@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind as Io, Write};
 use std::path::Path;
 
-use device::{Edge, Error, ErrorKind, Fault, Reach, Result, Use, text};
+use device::{Edge, Error, ErrorKind, Fault, Params, Reach, Result, Use, text};
 use disk::{Named, OpenOptions, Stack, Storage};
 use programs::names;
 use runtime::Context;
@@ -226,18 +226,18 @@ fn says(path: &Path, text: &str) -> bool {
     std::fs::read(path).is_ok_and(|found| found == text.as_bytes())
 }
 
-/// Where a source is, by its name: the host of a server, or one word for all files.
+/// Where a source is, by its name: the host of a server, or its socket; or one word for all files.
 fn host_of(source: &Named) -> String {
     let shown = source.to_string();
-    let authority =
-        shown.split_once("://").map(|(_, rest)| rest.split(['/', '?']).next().unwrap_or_default());
-    let host =
-        authority.map(|authority| authority.rsplit_once('@').map_or(authority, |(_, host)| host));
-    match host {
-        Some("") => shown,
-        Some(host) => host.to_owned(),
-        None => "files".to_owned(),
+    let Some((_, rest)) = shown.split_once("://") else { return "files".to_owned() };
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    if !host.is_empty() {
+        return host.to_owned();
     }
+    // All exports of a socket are of one server.
+    let params = rest.split_once('?').and_then(|(_, query)| Params::parse_query(query).ok());
+    params.and_then(|params| params.get("socket").map(str::to_owned)).unwrap_or(shown)
 }
 
 /// Makes the state directory, and locks it.
@@ -334,5 +334,25 @@ impl WantedDisk {
     /// For people.
     pub(super) fn shown(&self) -> String {
         Named::parse(&self.target).map_or_else(|_| "a disk".to_owned(), |named| named.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_exports_of_a_server_are_of_one_host() {
+        for (name, host) in [
+            ("nbd://old.example.com/vm1", "old.example.com"),
+            ("nbds://me@old.example.com:10810/vm2", "old.example.com:10810"),
+            ("nbd+unix:///vm1?socket=/run/a%20b", "/run/a%20b"),
+            ("nbd+unix:///vm2?socket=/run/a%20b", "/run/a%20b"),
+            ("nbds+unix:///?tls-verify-peer=true&socket=/run/c", "/run/c"),
+            ("/disks/vm1.raw", "files"),
+            ("disk?x.raw", "files"),
+        ] {
+            assert_eq!(host_of(&Named::parse(name).unwrap()), host, "{name}");
+        }
     }
 }
