@@ -107,26 +107,20 @@ const NAMED: usize = 8;
 
 fn refuse_missing(plan: &FleetPlan) -> Result<()> {
     let look = FleetLook::new(plan)?;
+    let finished = look.finished()?;
+    let is_open = |number: &ShardNumber| finished.get(number.disk) == Some(&false);
     let mut missing = Vec::new();
-    let mut last = None;
-    for number in plan.numbers() {
-        // The first of each disk asks for its record.
-        if last != Some(number.disk) && look.is_finished(number.disk)? {
-            last = Some(number.disk);
-        }
-        if last == Some(number.disk) {
-            continue;
-        }
-        let why = match look.shard(number)? {
+    look.shards(plan.numbers().filter(is_open), |number, found| {
+        let why = match found {
             None => "was not begun".to_owned(),
             Some((_, true)) => "is running".to_owned(),
-            Some((noted, false)) if noted.done => continue,
+            Some((noted, false)) if noted.done => return,
             Some((noted, false)) => noted
                 .failed
                 .map_or_else(|| "is not done".to_owned(), |why| format!("failed: {why}")),
         };
         missing.push((number, why));
-    }
+    })?;
     if missing.is_empty() {
         return Ok(());
     }

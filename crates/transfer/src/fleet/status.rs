@@ -2,9 +2,9 @@
 
 use device::Result;
 
-use super::journal::{RECENT, now};
+use super::journal::{Noted, RECENT, now};
 use super::look::FleetLook;
-use super::plan::FleetPlan;
+use super::plan::{FleetDisk, FleetPlan};
 use super::share::ShardNumber;
 
 /// How far a plan is.
@@ -54,45 +54,47 @@ pub struct DiskStatus {
 /// A journal cannot be read.
 pub fn status(plan: &FleetPlan) -> Result<FleetStatus> {
     let now = now();
-    let (mut disks, mut first) = (Vec::new(), now);
     let look = FleetLook::new(plan)?;
-    for number in 0..plan.disks.len() {
-        let (disk, began) = of((plan, &look), number)?;
-        first = began.unwrap_or(first).min(first);
-        disks.push(disk);
-    }
+    let finished = look.finished()?;
+    let mut disks: Vec<_> =
+        plan.disks.iter().zip(finished).map(|(disk, is)| of(disk, is)).collect();
+    let open: Vec<_> = disks.iter().map(|disk| !disk.finished).collect();
+    let is_open = |number: &ShardNumber| open.get(number.disk) == Some(&true);
+    let mut first = now;
+    look.shards(plan.numbers().filter(is_open), |number, found| {
+        let (planned, status) = (plan.disks.get(number.disk), disks.get_mut(number.disk));
+        let planned = planned.and_then(|disk| disk.shards.get(number.shard));
+        if let (Some(planned), Some(status)) = (planned, status) {
+            let began = found.as_ref().and_then(|(noted, _)| noted.first);
+            first = began.unwrap_or(first).min(first);
+            status.add(planned.data, found);
+        }
+    })?;
     // Of the last minute, or since the first line was written.
     let since = now.saturating_sub(first).clamp(1, RECENT);
     disks.iter_mut().for_each(|disk| disk.rate /= since);
     Ok(FleetStatus { disks })
 }
 
-/// How far a disk is, with the bytes of the last minute for its rate; and when it was begun.
-fn of(
-    (plan, look): (&FleetPlan, &FleetLook<'_>),
-    number: usize,
-) -> Result<(DiskStatus, Option<u64>)> {
-    let Some(disk) = plan.disks.get(number) else { return Err(device::Error::invalid("no disk")) };
-    let finished = look.is_finished(number)?;
-    let (target, data) = (disk.wanted.shown(), disk.shards.iter().map(|shard| shard.data).sum());
-    let mut status = DiskStatus {
-        target,
+/// How far a disk is of which no shard was looked at: all of them are done where it is finished.
+fn of(disk: &FleetDisk, finished: bool) -> DiskStatus {
+    let data = disk.shards.iter().map(|shard| shard.data).sum();
+    DiskStatus {
+        target: disk.wanted.shown(),
         size: disk.size,
         data,
-        copied: 0,
+        copied: if finished { data } else { 0 },
         rate: 0,
-        shards: Vec::new(),
+        shards: if finished { vec![ShardState::Done; disk.shards.len()] } else { Vec::new() },
         finished,
         failure: None,
-    };
-    if finished {
-        status.copied = data;
-        status.shards = vec![ShardState::Done; disk.shards.len()];
-        return Ok((status, None));
     }
-    let mut first: Option<u64> = None;
-    for (shard, planned) in disk.shards.iter().enumerate() {
-        let found = look.shard(ShardNumber { disk: number, shard })?;
+}
+
+impl DiskStatus {
+    /// Adds the next shard, which has so many bytes of data. `rate` is the bytes of the last minute
+    /// until all of them are there.
+    fn add(&mut self, data: u64, found: Option<(Noted, bool)>) {
         let state = match &found {
             None => ShardState::Waiting,
             Some((noted, _)) if noted.done => ShardState::Done,
@@ -100,20 +102,16 @@ fn of(
             Some((noted, false)) if noted.failed.is_some() => ShardState::Failed,
             Some((_, false)) => ShardState::Waiting,
         };
-        status.shards.push(state);
-        let Some((noted, _)) = found else { continue };
-        let copied = if noted.done { planned.data } else { noted.data.min(planned.data) };
-        status.copied = status.copied.saturating_add(copied);
-        status.rate = status.rate.saturating_add(noted.recent);
-        first = first.into_iter().chain(noted.first).min();
-        if state == ShardState::Failed {
-            status.failure = status.failure.or(noted.failed);
+        self.shards.push(state);
+        let Some((noted, _)) = found else { return };
+        let copied = if noted.done { data } else { noted.data.min(data) };
+        self.copied = self.copied.saturating_add(copied);
+        self.rate = self.rate.saturating_add(noted.recent);
+        if state == ShardState::Failed && self.failure.is_none() {
+            self.failure = noted.failed;
         }
     }
-    Ok((status, first))
-}
 
-impl DiskStatus {
     /// How many shards are in a state.
     #[must_use]
     pub fn count(&self, state: ShardState) -> usize {

@@ -8,10 +8,14 @@ use std::time::{Duration, Instant};
 use super::super::caps::ReaderLease;
 use super::super::journal::ShardJournal;
 use super::super::look::FleetLook;
-use super::super::place::FleetState;
+use super::super::place::{FleetState, OpenRecords};
+use super::super::status::status;
 use super::lease::{HOLDS, HeldLease};
 use super::memory::{MemoryStore, Trouble};
 use super::*;
+use disk::FoundRecord;
+use runtime::{Condvar, Mutex};
+
 use crate::digest::{DigestAlgorithm, DigestedRange, digest_of};
 use crate::witness::DurableStretch;
 
@@ -270,6 +274,81 @@ fn what_was_read_of_a_source_that_changed_is_forgotten_and_the_failure_is_told_u
     assert!(noted(&plan).failed.is_none());
     last.done().unwrap();
     assert!(noted(&plan).done);
+}
+
+/// A store that reads a journal only when several were asked for at a time, or after a minute.
+#[derive(Debug)]
+struct Together {
+    store: MemoryStore,
+    /// Reads in flight, and the most there were.
+    reads: Mutex<(usize, usize)>,
+    begun: Condvar,
+}
+
+impl Records for Together {
+    fn shown(&self, name: &str) -> String {
+        self.store.shown(name)
+    }
+
+    fn read(&self, name: &str) -> Result<Option<FoundRecord>> {
+        if !name.ends_with(".journal") {
+            return self.store.read(name);
+        }
+        let mut reads = self.reads.lock();
+        reads.0 += 1;
+        reads.1 = reads.1.max(reads.0);
+        self.begun.notify_all();
+        let alone = |reads: &mut (usize, usize)| reads.1 < 4;
+        let (mut reads, _) = self.begun.wait_timeout_while(reads, Duration::from_secs(60), alone);
+        reads.0 -= 1;
+        drop(reads);
+        self.store.read(name)
+    }
+
+    fn list(&self, prefix: &str, most: usize) -> Result<Vec<ListedRecord>> {
+        self.store.list(prefix, most)
+    }
+
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Option<RecordTag>> {
+        self.store.create(name, bytes)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8], tag: &RecordTag) -> Result<Option<RecordTag>> {
+        self.store.replace(name, bytes, tag)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.store.remove(name)
+    }
+}
+
+#[test]
+fn journals_are_read_several_at_a_time_and_counted_in_order() {
+    let store = MemoryStore::default();
+    let state = FleetState::Store(store.state());
+    let plan = super::super::plan::tests::plan(&[1 << 30; 20]);
+    let mut plan = FleetPlan { state, ..plan };
+    // Each has noted as many stretches as its number, and one of them is finished.
+    for disk in 1..20_u64 {
+        let number = ShardNumber { disk: usize::try_from(disk).unwrap(), shard: 0 };
+        let journal = ShardJournal::open(&plan, number).unwrap().unwrap();
+        journal.durable(&stretches(0..disk)).unwrap();
+    }
+    let digest = digest_of(DigestAlgorithm::Sha256, b"all of it");
+    let text = json!({"plan": plan.id, "digest": digest.to_string()}).to_string();
+    store.state().record_finished(7, &text).unwrap();
+    let together = Arc::new(Together { store, reads: Mutex::default(), begun: Condvar::default() });
+    let state = StoredState::new("s3://b/p");
+    let records: Arc<dyn Records> = together.clone();
+    *state.opened.lock() = Some(OpenRecords { patient: records.clone(), hasty: records });
+    plan.state = FleetState::Store(state);
+    let status = status(&plan).unwrap();
+    for (n, disk) in status.disks.iter().enumerate() {
+        let copied = if n == 7 { 1 << 30 } else { n as u64 * STRETCH };
+        assert!(disk.copied == copied && disk.finished == (n == 7), "{n}: {disk:?}");
+    }
+    let most = together.reads.lock().1;
+    assert!((4..=8).contains(&most), "{most}");
 }
 
 #[test]
