@@ -70,7 +70,7 @@ impl CopyJournal {
     /// Opens a journal, or begins one. Nothing is written to it yet.
     ///
     /// # Errors
-    /// Another copy uses it, or it is a file that holds something else.
+    /// Another copy uses it, or it is not a journal.
     pub fn open(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let failed = |what, e| Error::os(what, e).on(&name);
@@ -85,7 +85,7 @@ impl CopyJournal {
             return Err(Error::new(ErrorKind::Locked, Fault::User, action).on(&name));
         }
         let (found, end) = read(&file).map_err(|e| e.on(&name))?;
-        file.set_len(end).map_err(|e| failed("cut the journal", e))?;
+        file.set_len(end).map_err(|e| failed("truncate the journal", e))?;
         file.seek(std::io::SeekFrom::End(0)).map_err(|e| failed("seek in the journal", e))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = File::open(parent.unwrap_or(Path::new(".")));

@@ -173,7 +173,7 @@ fn a_missing_shard_is_named_and_a_target_that_was_changed_is_found() {
     );
     let fleet = Fleet::new(&job);
     fleet.plan().succeeded();
-    assert!(fleet.plan().failed().contains("there is one"));
+    assert!(fleet.plan().failed().contains("the file exists"));
     let status = json(&fleet.verb("status", &["--json"]).stdout);
     let shards = |disk: usize| status["disks"][disk]["shards"]["waiting"].as_u64().unwrap();
     // An image has one writer.

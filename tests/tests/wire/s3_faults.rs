@@ -202,7 +202,7 @@ fn whatever_fails_before_a_real_store_what_goes_up_is_right_or_not_there() {
             (false, Err(_)) => failed += 1,
             // It can be there when the store could not be asked whether it is.
             (false, Ok(found)) => {
-                assert!(done.stderr.contains("has made the object"), "{}", done.stderr);
+                assert!(done.stderr.contains("has created the object"), "{}", done.stderr);
                 assert!(found == content, "round {round}: other bytes");
             }
             (true, Err(e)) => panic!("round {round}: it is not there: {e}"),

@@ -99,10 +99,8 @@ fn path_beside(image: &Params, name: &str) -> Result<PathBuf> {
 /// Looks up `path` beneath `directory`, without following any link.
 fn open_beneath(directory: &Path, path: &Path) -> Result<OwnedFd> {
     let outside = || {
-        let action = format!(
-            "lies outside of {}, beneath which alone files are opened",
-            directory.display()
-        );
+        let action =
+            format!("is outside {}; only files beneath it are opened", directory.display());
         Error::new(ErrorKind::Denied, Fault::File, action)
     };
     let fd = found::directory(directory)

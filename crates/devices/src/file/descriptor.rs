@@ -148,7 +148,7 @@ pub(super) fn refuse_kind(kind: FileType) -> Result<()> {
 }
 
 pub(super) fn kind_of(fd: &OwnedFd) -> Result<FileType> {
-    let stat = fstat(fd).map_err(|e| Error::os("look at the file", e))?;
+    let stat = fstat(fd).map_err(|e| Error::os("get the status of the file", e))?;
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
@@ -186,13 +186,13 @@ pub(super) fn open_descriptor(
 
 /// Collects the facts of an open file and makes a device of it.
 pub(super) fn describe(path: &Path, fd: OwnedFd, write: bool, file: FileOptions) -> Result<File> {
-    let stat = fstat(&fd).map_err(|e| Error::os("look at the file", e))?;
+    let stat = fstat(&fd).map_err(|e| Error::os("get the status of the file", e))?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     refuse_kind(kind)?;
     let geometry = (kind == FileType::BlockDevice).then(|| block::geometry(fd.as_fd()));
     let size = match geometry {
         None => u64::try_from(stat.st_size).unwrap_or(0),
-        Some(_) => seek(&fd, SeekFrom::End(0)).map_err(|e| Error::os("ask for the size", e))?,
+        Some(_) => seek(&fd, SeekFrom::End(0)).map_err(|e| Error::os("query the size", e))?,
     };
     let in_memory = geometry.is_none() && system::lies_in_memory(fd.as_fd());
     if file.advice != Advice::Normal {

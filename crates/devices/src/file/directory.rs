@@ -69,7 +69,7 @@ pub(super) fn open(
         }
     };
     if descriptor::kind_of(&fd).map_err(named)? != FileType::Directory {
-        return Err(named(Error::unfit("is no directory")));
+        return Err(named(Error::unfit("is not a directory")));
     }
     let info = Info {
         abilities: Abilities { write: options.write, ..Abilities::READ },
@@ -92,7 +92,7 @@ impl Shared {
         let path = self.path.join(text::path(name));
         let named = |e: Error| e.on(path.display());
         let found = self.look_up(name).map_err(named)?;
-        let stat = fstat(&found).map_err(|e| named(Error::os("look at the file", e)))?;
+        let stat = fstat(&found).map_err(|e| named(Error::os("get the status of the file", e)))?;
         let number = names::numbers_of(&stat);
         let mut all = self.open.lock();
         all.retain(|_, device| device.strong_count() > 0);

@@ -23,7 +23,7 @@ pub(super) fn open(number: &str, file: FileOptions, options: &OpenOptions) -> Re
     let fd = take("fd", number).map_err(|e| e.on(&name))?;
     let opened = || {
         refuse_kind(kind_of(&fd)?)?;
-        let flags = fcntl_getfl(&fd).map_err(|e| Error::os("look at the file", e))?;
+        let flags = fcntl_getfl(&fd).map_err(|e| Error::os("get the status of the file", e))?;
         let mode = flags & OFlags::ACCMODE;
         if mode == OFlags::WRONLY || found::only_stands_for_one(flags) {
             return Err(Error::unfit("was not opened for reading"));

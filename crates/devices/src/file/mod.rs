@@ -348,7 +348,7 @@ impl Blocking for File {
     fn finish(&self) -> Result<()> {
         let say = |action: &str, e| Error::os(action, e).on(&self.info.name);
         if let Some(filling) = &self.filling {
-            filling.finish(self.fd()).map_err(|e| say("give the file its length", e))?;
+            filling.finish(self.fd()).map_err(|e| say("set the length of the file", e))?;
         }
         if let (Some(outlet), Some(filling)) = (&self.outlet, &self.filling) {
             return pipe::pour(&self.fd, filling.length().unwrap_or(0), outlet);
@@ -373,12 +373,12 @@ impl Blocking for File {
         }
         self.map
             .resolve(&self.fd, self.info.size.max(offset + len), offset, len, max, out)
-            .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
+            .map_err(|(at, e)| self.error("query the map".into(), at, e))
     }
 
     fn take(&self, offset: u64, len: u64, from: &Place, share_only: bool) -> Result<u64> {
         self.refuse_beyond(offset, len)
-            .map_err(|e| self.error(format!("take {len} bytes"), offset, e))?;
+            .map_err(|e| self.error(format!("copy {len} bytes from a file"), offset, e))?;
         let mut taken = self.taking.share(self.fd(), offset, len, from);
         // A copy by the system would go through both page caches.
         if taken == 0 && !share_only && !from.is_kept() && self.sparing.is_none() {

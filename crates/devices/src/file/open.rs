@@ -221,7 +221,7 @@ fn create_nameless(
     set_size(&fd, size).map_err(named)?;
     let file = FileOptions { early: file.early && creation.write_back, ..file };
     let mut opened = describe(path, fd, true, file).map_err(named)?;
-    let look = |e| named(Error::os("look at the file", e));
+    let look = |e| named(Error::os("get the status of the file", e));
     let stat = fstat(opened.fd()).map_err(look)?;
     let kept = rustix::io::fcntl_dupfd_cloexec(opened.fd(), 0).map_err(look)?;
     opened.filling = Some(Filling::new(Some(size), creation.write_back && !opened.in_memory));
@@ -256,7 +256,7 @@ fn make(path: &Path, lock: Lock) -> Result<Option<(OwnedFd, MadeFile)>> {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Ok(None),
         Err(e) => return Err(Error::os("create", e)),
     };
-    let numbers = names::numbers(&fd).map_err(|e| Error::os("look at the file", e))?;
+    let numbers = names::numbers(&fd).map_err(|e| Error::os("get the status of the file", e))?;
     let made = MadeFile::new(path, numbers);
     // Another program that has it already keeps it. If it cannot be removed, the first error
     // matters.
@@ -268,5 +268,6 @@ fn make(path: &Path, lock: Lock) -> Result<Option<(OwnedFd, MadeFile)>> {
 }
 
 fn set_size(fd: &OwnedFd, size: u64) -> Result<()> {
-    ftruncate(fd, size).map_err(|e| Error::os(format!("make the file {size} bytes long"), e))
+    ftruncate(fd, size)
+        .map_err(|e| Error::os(format!("set the length of the file to {size} bytes"), e))
 }

@@ -22,7 +22,7 @@ pub(crate) fn resize(params: &Params, wish: &Resizing, options: &OpenOptions) ->
         return Err(named(Error::unsupported(action)));
     }
     lock::take(fd.as_fd(), true, kept, &path).map_err(named)?;
-    let stat = fstat(&fd).map_err(|e| named(Error::os("look at the file", e)))?;
+    let stat = fstat(&fd).map_err(|e| named(Error::os("get the status of the file", e)))?;
     let resized = wish.of(u64::try_from(stat.st_size).unwrap_or(0)).map_err(named)?;
     let Resized { before, after } = resized;
     if after > before && wish.mode != Allocation::Sparse {
@@ -40,6 +40,6 @@ pub(crate) fn resize(params: &Params, wish: &Resizing, options: &OpenOptions) ->
     }
     let cut =
         transfer::retry(|| ftruncate(&fd, after)).and_then(|()| transfer::retry(|| fsync(&fd)));
-    cut.map_err(|e| named(Error::os(format!("make the file {after} bytes long"), e)))?;
+    cut.map_err(|e| named(Error::os(format!("set the length of the file to {after} bytes"), e)))?;
     Ok(resized)
 }

@@ -93,7 +93,7 @@ impl Memory {
     fn own_map(&self, offset: u64, len: u64, max: usize, out: &mut Vec<Extent>) -> Result<()> {
         self.map
             .resolve(&self.file, self.info.size, offset, len, max, out)
-            .map_err(|(at, e)| self.error("ask for the map".into(), at, e))
+            .map_err(|(at, e)| self.error("query the map".into(), at, e))
     }
 
     fn punch(&self, what: &str, offset: u64, len: u64) -> Result<()> {

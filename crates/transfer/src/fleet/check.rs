@@ -30,7 +30,7 @@ pub(super) fn plan(plan: &FleetPlan) -> Result<()> {
     state(&plan.state)?;
     let readers = plan.limits.readers.is_some_and(|n| n == 0 || n > READERS);
     if readers || plan.limits.rate == Some(0) || plan.limits.shard == 0 {
-        return Err(broken("its limits make no sense"));
+        return Err(broken("its limits are invalid"));
     }
     wanted(plan.disks.iter().map(|disk| &disk.wanted))?;
     plan.disks
@@ -42,7 +42,9 @@ pub(super) fn plan(plan: &FleetPlan) -> Result<()> {
 pub(super) fn state(state: &FleetState) -> Result<()> {
     let stored = match state {
         FleetState::Directory(path) if path.is_absolute() => return Ok(()),
-        FleetState::Directory(_) => return Err(broken("its state directory is no absolute path")),
+        FleetState::Directory(_) => {
+            return Err(broken("its state directory is not an absolute path"));
+        }
         FleetState::Store(stored) => stored,
     };
     if stored.text().len() > NAME {
@@ -59,7 +61,7 @@ pub(super) fn state(state: &FleetState) -> Result<()> {
     params.check_declared(named.kind().params, false).map_err(|e| e.on(&named))?;
     let is_login = |text: &str| text.contains("://") && has_password(text);
     if is_login(address) || params.iter().any(|(_, value)| is_login(value)) {
-        return Err(refuse(&named, "an address has a password in it"));
+        return Err(refuse(&named, "an address contains a password"));
     }
     no_literal(&named, params.iter())
 }
@@ -116,7 +118,7 @@ fn fits(disk: &WantedDisk) -> Result<()> {
 
 fn disk(disk: &FleetDisk) -> Result<()> {
     if i64::try_from(disk.size).is_err() || disk.stretch != stretch_for(disk.size) {
-        return Err(broken("the size of a disk, or of its stretches, makes no sense"));
+        return Err(broken("the size of a disk or of an extent is invalid"));
     }
     let mut at = 0;
     for shard in &disk.shards {
@@ -129,10 +131,10 @@ fn disk(disk: &FleetDisk) -> Result<()> {
         at = range.end;
     }
     if at != disk.size {
-        return Err(broken("the shards of a disk are not all of it"));
+        return Err(broken("the shards of a disk do not cover it"));
     }
     if disk.shards.len() > 1 && disk.wanted.has_one_writer()? {
-        return Err(broken("an image that has one writer has several shards"));
+        return Err(broken("an image that takes one writer has several shards"));
     }
     Ok(())
 }
@@ -161,7 +163,7 @@ fn no_secret(text: &str) -> Result<()> {
     // What is not shown is not to be written, either.
     let is_plain = |address: &String| named.to_string() == *address && !has_password(address);
     if address.is_some_and(|address| !is_plain(&address)) {
-        return Err(refuse(&named, "the address has a password, or a query, in it"));
+        return Err(refuse(&named, "the address contains a password or a query"));
     }
     no_literal(&named, named.params().iter())
 }

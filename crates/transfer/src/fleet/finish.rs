@@ -69,7 +69,7 @@ impl FleetPlan {
         let digest = record.and_then(|record| ContentDigest::parse(record["digest"].as_str()?));
         let wrong = || {
             let action =
-                "read the record that a disk is finished: it is of another plan, or not whole";
+                "read the record of a finished disk: it belongs to another plan, or is incomplete";
             Error::new(ErrorKind::Corrupt, Fault::File, action).on(&name)
         };
         digest.ok_or_else(wrong).map(Some)

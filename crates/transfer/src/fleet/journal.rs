@@ -119,7 +119,7 @@ impl ShardJournal {
         }
         let (noted, end) = read(&file, plan, number).map_err(|e| e.on(&name))?;
         if begins {
-            file.set_len(end).map_err(|e| failed("cut the journal", e))?;
+            file.set_len(end).map_err(|e| failed("truncate the journal", e))?;
         }
         file.seek(SeekFrom::Start(end)).map_err(|e| failed("seek in the journal", e))?;
         let journal = Self { kept: Kept::File { name, file: Mutex::new(file) }, noted };
@@ -252,7 +252,7 @@ pub(super) fn read_into(
         let value = line.ends_with(b"\n").then(|| serde_json::from_slice::<Value>(&line).ok());
         let Some(value) = value.flatten() else {
             if end == 0 && !is_cut(&line, HEAD) {
-                return Err(other("it is a file that holds something else"));
+                return Err(other("it is not a journal"));
             }
             return Ok(end);
         };
@@ -260,7 +260,7 @@ pub(super) fn read_into(
             check_head(&value, plan, &range)?;
             known(&value)?;
         } else if noted.take(&value, (&range, stretch), now).is_none() {
-            return Err(other("it says what no journal of this shard says"));
+            return Err(other("its entries do not fit this shard"));
         }
         end += n as u64;
     }
@@ -269,11 +269,11 @@ pub(super) fn read_into(
 fn check_head(head: &Value, plan: &FleetPlan, range: &Range<u64>) -> Result<()> {
     let number = |key| head.get(key).and_then(Value::as_u64);
     if number("shard") != Some(VERSION) {
-        return Err(other("it is a file that holds something else"));
+        return Err(other("it is not a journal"));
     }
     let id = head.get("plan").and_then(Value::as_str);
     if id != Some(&*plan.id) || number("start") != Some(range.start) {
-        return Err(other("it is of another plan"));
+        return Err(other("it belongs to another plan"));
     }
     Ok(())
 }

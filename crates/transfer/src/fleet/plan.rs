@@ -141,14 +141,14 @@ impl FleetPlan {
     /// # Errors
     /// They are not one, or not all of it.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let none = || wrong("is no plan that `diskferry plan` writes, or a part of one");
+        let none = || wrong("is not a whole plan of `diskferry plan`");
         let mut value: Value = serde_json::from_slice(bytes).map_err(|_| none())?;
         match value.get("plan") {
             None => return Err(none()),
             Some(version) if version.as_u64() == Some(VERSION) => {}
             Some(version) => {
                 let action = format!(
-                    "has version {version}, and this program knows {VERSION}: make the plan anew"
+                    "has version {version}, and this program knows {VERSION}; make the plan again"
                 );
                 return Err(wrong(action));
             }
@@ -156,10 +156,9 @@ impl FleetPlan {
         let id = value.get("id").and_then(Value::as_str).ok_or_else(none)?.to_owned();
         value["id"] = "".into();
         if id != id_of(&value) {
-            return Err(wrong("was changed since it was written, or is not whole"));
+            return Err(wrong("was changed since it was written, or is incomplete"));
         }
-        let plan =
-            Self::of_json(&value, id).ok_or_else(|| wrong("does not have what a plan has"))?;
+        let plan = Self::of_json(&value, id).ok_or_else(|| wrong("lacks what a plan has"))?;
         check::plan(&plan)?;
         Ok(plan)
     }

@@ -42,7 +42,7 @@ impl FleetPreparation {
     /// has the state of another plan.
     pub fn begin(job: FleetJob) -> std::result::Result<Self, JobError> {
         if job.disks.is_empty() {
-            return Err(Error::invalid("the job has no disk").into());
+            return Err(Error::invalid("the job names no disk").into());
         }
         if job.disks.len() > check::DISKS {
             let why = format!("a plan has at most {} disks", check::DISKS);
@@ -169,12 +169,13 @@ impl FleetPreparation {
         let is_ours = mark.as_deref().is_some_and(|mark| says(mark, &said));
         let is_there = path.as_deref().is_some_and(Path::exists);
         if is_file && is_there && !is_ours && !wanted.exists {
-            let action = "make the target: it exists: remove it, or write `exists = true` to have it written over";
+            let action =
+                "make the target: it exists; remove it, or set `exists = true` to overwrite it";
             return Err(Error::new(ErrorKind::InvalidInput, Fault::File, action));
         }
         if let Some(mark) = mark.filter(|_| !is_ours) {
             if mark.symlink_metadata().is_ok() {
-                let action = "mark the target as not complete: another copy has marked it";
+                let action = "mark the target as incomplete: another copy has marked it";
                 return Err(Error::new(ErrorKind::Locked, Fault::User, action).on(mark.display()));
             }
             placed::write(&mark, &said)?;
@@ -211,7 +212,7 @@ fn fits(
         return Err(Error::new(
             ErrorKind::ReadOnly,
             Fault::User,
-            "make the target: it can only be read",
+            "make the target: it is read-only",
         ));
     }
     if info.size < size {
@@ -256,7 +257,7 @@ fn lock_state(job: &FleetJob, state: &Path) -> Result<File> {
     for entry in entries {
         let path = entry.map_err(|e| failed("read the state directory", e))?.path();
         if path.extension().is_some_and(|ending| OLD.iter().any(|old| ending == *old)) {
-            let action = "use the state directory: it has the state of another plan; remove it, or name another one";
+            let action = "use the state directory: it holds the state of another plan; remove it, or name another";
             return Err(Error::new(ErrorKind::InvalidInput, Fault::File, action).on(name));
         }
     }
@@ -271,7 +272,7 @@ fn refuse_planned(job: &FleetJob) -> Result<()> {
     if job.plan.symlink_metadata().is_err() {
         return Ok(());
     }
-    let action = "write the plan: there is one; its targets may hold what it has copied: remove it to begin anew";
+    let action = "write the plan: the file exists, and its targets may hold copied data; remove it to start again";
     Err(Error::new(ErrorKind::InvalidInput, Fault::File, action).on(job.plan.display()))
 }
 
@@ -315,7 +316,7 @@ fn publish(path: &Path, text: &str) -> Result<()> {
     };
     write().map_err(|e: std::io::Error| match e.kind() {
         Io::AlreadyExists => {
-            Error::new(ErrorKind::InvalidInput, Fault::File, "write the plan: there is one")
+            Error::new(ErrorKind::InvalidInput, Fault::File, "write the plan: the file exists")
                 .on(path.display())
         }
         _ => Error::os("write the plan", e).on(path.display()),

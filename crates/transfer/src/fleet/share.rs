@@ -38,10 +38,11 @@ impl FleetShare {
         let refuse = |text: String| Err(Error::invalid(text));
         match (u32::try_from(index), u32::try_from(count)) {
             (Ok(index), Ok(count)) if index < count && count <= MOST => Ok(Self { index, count }),
-            (_, Ok(count)) if count > 0 && count <= MOST => {
-                refuse(format!("shard {index}/{count}: they are counted from 0 to {}", count - 1))
-            }
-            _ => refuse(format!("shard {index}/{count}: a plan is for 1 to {MOST} processes")),
+            (_, Ok(count)) if count > 0 && count <= MOST => refuse(format!(
+                "shard {index}/{count}: shards are numbered from 0 to {}",
+                count - 1
+            )),
+            _ => refuse(format!("shard {index}/{count}: a plan takes 1 to {MOST} processes")),
         }
     }
 

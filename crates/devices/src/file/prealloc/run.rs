@@ -96,7 +96,7 @@ impl Work<'_> {
         let in_part = |e| (e, Left::Part);
         if size > old {
             let grown = transfer::retry(|| ftruncate(&self.fd, size));
-            let what = format!("make the file {size} bytes long");
+            let what = format!("set the length of the file to {size} bytes");
             grown.map_err(|e| self.undo(old, Error::os(what, e))).map_err(untouched)?;
         }
         let inside = range.start.min(size)..range.end.min(size);
@@ -128,7 +128,7 @@ impl Work<'_> {
     }
 
     fn size(&self) -> Result<u64> {
-        let stat = fstat(&self.fd).map_err(|e| Error::os("look at the file", e))?;
+        let stat = fstat(&self.fd).map_err(|e| Error::os("get the status of the file", e))?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
@@ -195,7 +195,7 @@ impl Work<'_> {
     /// Zeroes the unwritten parts of a range, until none are left. Returns why the disk was not
     /// asked to, and whether the file system's own map says that all is written.
     fn write(&self, range: &Range<u64>) -> Result<(Option<String>, bool)> {
-        let stat = fstat(&self.fd).map_err(|e| Error::os("look at the file", e))?;
+        let stat = fstat(&self.fd).map_err(|e| Error::os("get the status of the file", e))?;
         let preferred = u64::try_from(stat.st_blksize).unwrap_or(0);
         let (grain, _) = Grain::of_file(self.fd(), preferred).size();
         let written = Written::of(self.fd(), grain, false);
@@ -248,7 +248,7 @@ impl Work<'_> {
 
     fn lacking(&self, window: Range<u64>, what: LackKind) -> Result<(RangeSet, bool)> {
         let at = window.start;
-        lacking(self.fd(), window, what).map_err(|e| Error::os("ask for the map", e).at(at))
+        lacking(self.fd(), window, what).map_err(|e| Error::os("query the map", e).at(at))
     }
 
     /// Bytes of a range that are lacking by the map, and whether that is the file system's own.
@@ -285,7 +285,7 @@ impl Work<'_> {
     fn device(&self) -> Result<Preallocated> {
         let Preallocation { size, offset, length, keep_size: _, mode, .. } = *self.wish;
         let has = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0));
-        let has = has.map_err(|e| Error::os("ask for the size", e))?;
+        let has = has.map_err(|e| Error::os("query the size", e))?;
         let end = length.map_or(Some(size.unwrap_or(has)), |length| offset.checked_add(length));
         let most = end.unwrap_or(u64::MAX).max(size.unwrap_or(0)).max(offset);
         if most > has {

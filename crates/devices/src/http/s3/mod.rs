@@ -69,7 +69,7 @@ pub(crate) fn open(params: &Params, options: &OpenOptions) -> Result<Arc<dyn Dev
 fn open_with(params: &Params, options: &OpenOptions, first: u64) -> Result<Arc<dyn Device>> {
     let wanted = wanted(params)?;
     if options.write && !options.or_read_only {
-        let action = "open for writing: an object is only made as a whole, by copy and convert";
+        let action = "open for writing: objects are only written whole, by copy and convert";
         return Err(Error::new(ErrorKind::ReadOnly, Fault::User, action).on(wanted.name));
     }
     Ok(Arc::new(HttpDevice::open(wanted.http, options, first)?))

@@ -39,7 +39,7 @@ pub(crate) const S3: &[Param] = &[
     param("endpoint-url", "URL", "the same as endpoint"),
     param("exclusive", "true|false", "as a target: no other program writes the object meanwhile, so uploads of it that begin then are ours, and are ended if their names were lost (default false)"),
     param("noproxy", "HOSTS", "comma-separated hosts that need no proxy="),
-    param("overwrite", "true|false", "as a target: replace an object that is there (default false)"),
+    param("overwrite", "true|false", "as a target: replace an object that exists (default false)"),
     param("path-style", "true|false", "the bucket is in the path, not in the name of the host (default: where there is an endpoint)"),
     param("profile", "NAME", "the profile in ~/.aws to take keys and settings from (default: AWS_PROFILE)"),
     param("proxy", "PROXY", "http://HOST:PORT (default: the environment's; empty: none)"),
@@ -48,8 +48,8 @@ pub(crate) const S3: &[Param] = &[
     param("region", "REGION", "the bucket's region (default: AWS_REGION, the profile's, or what the store says)"),
     repeated("resolve", "HOST:PORT:ADDRESS", "an address to use instead of looking it up"),
     param("retry", "N", "failures in a row before an operation fails (default 5)"),
-    param("secret-key", "KEY", "the secret one: KEY, +FILE, -FD, -env:NAME, or - to be asked"),
-    param("session-token", "TOKEN", "the token of keys that end; in the forms of secret-key="),
+    param("secret-key", "KEY", "the secret key: KEY, +FILE, -FD, -env:NAME, or - to be asked"),
+    param("session-token", "TOKEN", "the token of temporary keys; in the forms of secret-key="),
     param("ssl-version", "tlsv1.2|tlsv1.3", "the oldest TLS to speak (default tlsv1.2)"),
     param("sslcert", "FILE", "our own certificate"),
     param("sslkey", "FILE", "its key (default: in the same file)"),
@@ -106,10 +106,10 @@ impl NamedObject {
         let bucket = bucket.ok_or_else(|| wrong("no bucket is named"))?.to_owned();
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
         if bucket.len() > 255 || !bucket.bytes().all(plain) || bucket.starts_with('.') {
-            return Err(wrong(&format!("{bucket:?} is no name of a bucket")));
+            return Err(wrong(&format!("{bucket:?} is not the name of a bucket")));
         }
         let key = key.filter(|key| !key.is_empty());
-        let key = key.ok_or_else(|| wrong("no key is named: which object?"))?.to_owned();
+        let key = key.ok_or_else(|| wrong("no key is given: which object?"))?.to_owned();
         if key.len() > LONGEST_KEY {
             return Err(wrong("the key is longer than 1024 bytes"));
         }

@@ -179,11 +179,17 @@ impl S3Records {
         let is_cut = match xml::text(&answer.body, "IsTruncated").as_deref() {
             Some("true") => true,
             Some("false") => false,
-            _ => return Err(protocol(format!("{action}: the store does not say that it is all"))),
+            _ => {
+                return Err(protocol(format!(
+                    "{action}: the store does not say whether the list is complete"
+                )));
+            }
         };
         let next = xml::text(&answer.body, "NextContinuationToken").filter(|_| is_cut);
         if is_cut && next.as_deref().is_none_or(str::is_empty) {
-            return Err(protocol(format!("{action}: the store does not say how it goes on")));
+            return Err(protocol(format!(
+                "{action}: the store does not say how the list continues"
+            )));
         }
         Ok((entries, next))
     }
@@ -219,7 +225,8 @@ impl Records for S3Records {
             barren += usize::from(entries.is_empty());
             all.extend(entries);
             if all.len() > most || barren > BARREN {
-                let action = format!("list the records: there are more than {most}, or no end");
+                let action =
+                    format!("list the records: there are more than {most}, or they do not end");
                 return Err(Error::new(ErrorKind::Limit, Fault::Peer, action).on(self.shown("")));
             }
             let Some(next) = next else { break };

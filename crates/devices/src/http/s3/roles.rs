@@ -137,7 +137,7 @@ impl KeyService {
                 let token: Vec<_> =
                     token.map(|token| (header::AUTHORIZATION, token)).into_iter().collect();
                 let answer = Service::new(NEAR)?.ask(&Method::GET, url, &token, Vec::new())?;
-                of_json(&answer).ok_or_else(|| strange("the container's service of keys"))
+                of_json(&answer).ok_or_else(|| strange("the container's credential service"))
             }
             Self::Machine { endpoint } => of_machine(endpoint),
         }
@@ -152,7 +152,8 @@ fn of_machine(endpoint: &str) -> Result<AwsKeys> {
     // No machine of AWS, most often.
     let token = service.ask(&Method::PUT, &token, &[lasts], Vec::new());
     let token = token.map_err(|e| none().with_source(e))?;
-    let token = String::from_utf8(token).map_err(|_| strange("the machine's service of keys"))?;
+    let token =
+        String::from_utf8(token).map_err(|_| strange("the machine's credential service"))?;
     let token = [(HeaderName::from_static("x-aws-ec2-metadata-token"), token.as_str())];
     let roles = format!("{endpoint}/latest/meta-data/iam/security-credentials/");
     let role = service.ask(&Method::GET, &roles, &token, Vec::new());
@@ -160,11 +161,11 @@ fn of_machine(endpoint: &str) -> Result<AwsKeys> {
     let role = String::from_utf8_lossy(&role);
     let role = role.lines().next().unwrap_or_default().trim();
     let keys = service.ask(&Method::GET, &format!("{roles}{role}"), &token, Vec::new())?;
-    of_json(&keys).ok_or_else(|| strange("the machine's service of keys"))
+    of_json(&keys).ok_or_else(|| strange("the machine's credential service"))
 }
 
 fn strange(who: &str) -> Error {
-    let action = format!("find keys: what {who} answers are none");
+    let action = format!("find keys: {who} answers without keys");
     Error::new(ErrorKind::Protocol, Fault::Peer, action)
 }
 
@@ -216,7 +217,7 @@ impl Service {
         headers: &[(HeaderName, &str)],
         body: Vec<u8>,
     ) -> Result<Vec<u8>> {
-        let url = Url::parse(url).map_err(|e| e.on("the service of keys"))?;
+        let url = Url::parse(url).map_err(|e| e.on("the credential service"))?;
         let body = hyper::body::Bytes::from(body);
         let request = |_: &Dialer| {
             let mut request = Request::new(Payload::of(body.clone()));

@@ -66,7 +66,7 @@ impl Made for MadeObject {
 pub(super) fn create(wanted: S3Params, creation: &Creation, context: &Context) -> Result<Created> {
     let S3Params { name, http, key, replaces, is_exclusive } = wanted;
     if http.url.target.contains('?') {
-        return Err(values::wrong("version", "a version is never written again"));
+        return Err(values::wrong("version", "a version is never overwritten"));
     }
     if creation.grows && !creation.upwards {
         let action = "create: such an image is not made in one go, and an object is written only once; make a \

@@ -296,7 +296,7 @@ impl Upload {
         if verified {
             return Ok(etag);
         }
-        let action = format!("{action}: the store does not show that it has what was sent");
+        let action = format!("{action}: the store does not confirm what was sent");
         Err(Error::new(ErrorKind::Mismatch, Fault::Peer, action))
     }
 
@@ -397,11 +397,11 @@ impl Upload {
                 return Err(self.store.refusal(action, &answer));
             }
             (Err(e), Ok(_)) => {
-                let action = "the store has made the object, but it cannot be looked at";
+                let action = "the store has created the object, but it cannot be inspected";
                 return Err(Error::new(e.kind(), e.fault(), action).with_source(e));
             }
             (Ok(found), Ok(_)) if found.is_done() => {
-                let action = "look at the object: it is another than the one that was made";
+                let action = "look at the object: it is not the one that was created";
                 return Err(Error::new(ErrorKind::Mismatch, Fault::Peer, action));
             }
             (Ok(found), Ok(_)) => return Err(self.store.refusal("look at the object", &found)),
@@ -423,7 +423,7 @@ impl Upload {
         }
         let first = !matches!(&state.failed, Some(e) if e.kind() == ErrorKind::Cancelled);
         if first {
-            let error = Error::new(ErrorKind::Cancelled, Fault::User, "the upload was given up");
+            let error = Error::new(ErrorKind::Cancelled, Fault::User, "the upload was abandoned");
             state.failed = Some(error);
         }
         state.waiting.clear();
@@ -495,6 +495,6 @@ pub(super) fn sum_of(bytes: &[u8]) -> String {
 }
 
 fn there_already() -> Error {
-    let action = "create: an object of that name is there; add overwrite=true to replace it";
+    let action = "create: an object of that name exists; add overwrite=true to replace it";
     Error::new(ErrorKind::Denied, Fault::User, action)
 }

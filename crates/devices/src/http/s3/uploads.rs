@@ -279,7 +279,7 @@ fn whatever_breaks_at_random_what_is_there_is_right_or_nothing_is() {
         let is_made = store.contents.lock().objects.contains_key(PATH);
         if let Err(e) = &done {
             // It can be there when the store could not be asked whether it is.
-            assert!(!is_made || e.to_string().contains("has made the object"), "{e}");
+            assert!(!is_made || e.to_string().contains("has created the object"), "{e}");
             said.lock().push(e.to_string());
         }
         assert!(done.is_err() || is_made);

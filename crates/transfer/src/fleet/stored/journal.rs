@@ -227,7 +227,7 @@ pub(super) fn read(
             bytes += read_part(&mut noted, records, name, (plan, number, run))
                 .map_err(|e| e.on(records.shown(name)))?;
             if bytes > ALL {
-                let action = format!("read the journals: they have more than {ALL} bytes");
+                let action = format!("read the journals: they hold more than {ALL} bytes");
                 let e = Error::new(ErrorKind::Limit, Fault::Peer, action);
                 return Err(e.on(records.shown(&shard)));
             }
@@ -257,7 +257,7 @@ fn read_part(
         let is = |key, n: usize| head.get(key).and_then(Value::as_u64) == u64::try_from(n).ok();
         let is_this = is("disk", number.disk) && is("number", number.shard);
         let is_run = head.get("run").and_then(Value::as_str) == Some(run);
-        if is_this && is_run { Ok(()) } else { Err(other("it is of another shard, or run")) }
+        if is_this && is_run { Ok(()) } else { Err(other("it belongs to another shard or run")) }
     };
     read_into(noted, &*found.bytes, (plan, number), &known)?;
     Ok(found.bytes.len())

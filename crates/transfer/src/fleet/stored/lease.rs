@@ -246,7 +246,7 @@ fn is_free(found: &FoundRecord) -> Result<bool> {
         return Err(Error::new(ErrorKind::InvalidInput, Fault::File, action));
     };
     let Some(age) = found.age else {
-        let action = "take the lease: the store does not tell when it was written";
+        let action = "take the lease: the store does not say when it was written";
         return Err(Error::unsupported(action));
     };
     Ok(age > Duration::from_secs(seconds) + MARGIN)

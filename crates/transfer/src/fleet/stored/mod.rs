@@ -97,7 +97,7 @@ impl StoredState {
         let found = self.listing("")?;
         if found.0.keys().any(|name| OLD.iter().any(|old| name.ends_with(old))) {
             let action =
-                "use the place: it has the state of another plan; remove it, or name another one";
+                "use the place: it holds the state of another plan; remove it, or name another";
             let e = Error::new(ErrorKind::InvalidInput, Fault::File, action);
             return Err(e.on(records.shown("")));
         }
@@ -176,7 +176,7 @@ impl StoredState {
         {
             return Ok(());
         }
-        let action = "record that the disk is finished: there is a record that says something else";
+        let action = "record that the disk is finished: a different record exists";
         Err(Error::new(ErrorKind::Corrupt, Fault::File, action).on(records.shown(&name)))
     }
 
@@ -211,26 +211,26 @@ fn probe(records: &dyn Records) -> Result<()> {
         Err(Error::unsupported(action))
     };
     let Some(tag) = records.create(&name, &bytes(0))? else {
-        return lacks("does not make an object with If-None-Match");
+        return lacks("does not create an object with If-None-Match");
     };
     let probed = (|| {
         if records.create(&name, &bytes(1))?.is_some() {
-            return lacks("does not heed If-None-Match");
+            return lacks("ignores If-None-Match");
         }
         let other = RecordTag("\"00000000000000000000000000000000\"".to_owned());
         if records.replace(&name, &bytes(2), &other)?.is_some()
             || records.replace(&name, &bytes(3), &tag)?.is_none()
             || records.replace(&name, &bytes(4), &tag)?.is_some()
         {
-            return lacks("does not heed If-Match");
+            return lacks("ignores If-Match");
         }
         let found = records.read(&name)?;
         if !found.is_some_and(|found| found.bytes == bytes(3) && found.age.is_some()) {
-            return lacks("does not tell when an object was written");
+            return lacks("does not say when an object was written");
         }
         let listed = records.list("probe.", OF_SHARD)?;
         if !listed.iter().any(|listed| listed.name == name && listed.age.is_some()) {
-            return lacks("does not list an object that was just made");
+            return lacks("does not list an object that was just created");
         }
         Ok(())
     })();
