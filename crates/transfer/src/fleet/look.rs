@@ -12,8 +12,8 @@ use super::plan::FleetPlan;
 use super::share::ShardNumber;
 use super::stored::Listing;
 
-/// How many shards, or disks, a store is asked for at a time: as many as it keeps connections for. What
-/// was noted of them is in memory until it was looked at.
+/// How many shards, or disks, a store is asked for at a time: as many as it keeps connections for.
+/// What was noted of them is in memory until it was looked at.
 const AT_ONCE: usize = 8;
 
 /// See the module. What is in a store is listed once; a disk that is finished meanwhile may seem to
@@ -57,8 +57,8 @@ impl<'a> FleetLook<'a> {
         Ok(finished)
     }
 
-    /// Calls `then` with what is noted of each of these shards, in their order, and whether a process
-    /// runs it. `None`: no process has begun it.
+    /// Calls `then` with what is noted of each of these shards, in their order, and whether a
+    /// process runs it. `None`: no process has begun it.
     pub(super) fn shards(
         &self,
         numbers: impl IntoIterator<Item = ShardNumber>,
