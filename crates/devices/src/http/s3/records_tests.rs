@@ -146,8 +146,8 @@ fn what_a_store_answers_has_limits_and_makes_sense_or_is_an_error() {
         "<L><IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken></L>";
     for (body, why) in [
         (more.to_owned(), "more than 9"),
-        ("<L></L>".into(), "does not say that it is all"),
-        ("<L><IsTruncated>true</IsTruncated></L>".into(), "how it goes on"),
+        ("<L></L>".into(), "does not say whether the list is complete"),
+        ("<L><IsTruncated>true</IsTruncated></L>".into(), "how the list continues"),
         (format!("<L>{}</L>", " ".repeat(3 << 20)), "more than"),
     ] {
         let store = store(move |_, _| Some(page(&body)));
