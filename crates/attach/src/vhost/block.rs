@@ -204,7 +204,10 @@ impl GuestRequest {
     /// Tells the guest what became of it.
     fn finish(&mut self, session: &VhostSession, result: device::Result<Outcome>) {
         let written = match result {
-            Ok(Outcome::Read(data)) => self.scatter(&data),
+            Ok(Outcome::Read(data)) => match self.scatter(&data) {
+                Ok(written) if to_usize(u64::from(written)) != data.len() => Err(ErrorKind::Io),
+                written => written,
+            },
             Ok(_) => Ok(0),
             Err(e) => {
                 session.client.complain(&e);
