@@ -163,6 +163,38 @@ fn disks_are_right_whatever_becomes_of_the_processes_and_little_is_read_twice() 
 }
 
 #[test]
+fn several_that_finish_at_once_wait_for_each_other_and_for_a_last_writer() {
+    let temp = TempDir::new();
+    sources(&temp, 6, 4);
+    let sources = text(temp.path());
+    let fleet = Fleet::new(&format!(
+        "[limits]\nshard-size = \"2M\"\n[[disk]]\nsource = \"{sources}/disk*.raw\"\ntarget = \"out/{{name}}.raw\"\n"
+    ));
+    fleet.plan().succeeded();
+    fleet.verb("run", &["--all", "-q"]).succeeded();
+    let writer = Serve::file(&fleet.path("out/disk 0.raw")).start();
+    let plan = fleet.path("plan.json");
+    let finish = |_| Job::start(&mut ours(["finish", text(&plan)]));
+    let finishes: Vec<Job> = (0..4).map(finish).collect();
+    let journal = fs::File::open(fleet.path("plan.json.state/0.0.journal")).unwrap();
+    wait_for("one is at the first disk", || {
+        let taken = journal.try_lock_shared();
+        journal.unlock().unwrap();
+        taken.is_err()
+    });
+    assert!(writer.stop().success());
+    let ends: Vec<Outcome> = finishes.into_iter().map(Job::wait).collect();
+    for end in &ends {
+        assert_eq!(end.succeeded().lines().count(), 6);
+        assert_eq!(end.stdout, ends[0].stdout);
+    }
+    let left = fs::read_dir(fleet.path("plan.json.state")).unwrap();
+    let is_left = |name: &str| name.ends_with(".journal") || name.ends_with(".new");
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| is_left(&name.to_string_lossy())), "{left:?}");
+}
+
+#[test]
 fn a_missing_shard_is_named_and_a_target_that_was_changed_is_found() {
     let temp = TempDir::new();
     sources(&temp, 2, 12);

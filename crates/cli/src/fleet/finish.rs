@@ -22,7 +22,8 @@ pub(crate) const VERB: Verb = Verb {
     example: "  printf '[[disk]]\\nsource=\"pattern:8M\"\\ntarget=\"copy.raw\"\\n' > job.toml\n  \
               diskferry plan -q job.toml -o plan.json\n  \
               diskferry run -q plan.json --all\n  diskferry finish plan.json > digests",
-    status: "1: shards are missing, or a target does not hold what was copied to it.",
+    status: "75: also if another process has a target open after 30 seconds (60 with a store). 1: shards are missing, or a \
+             target does not hold what was copied to it.",
     usage: 2,
     arguments,
     run,

@@ -1,11 +1,12 @@
 //! Finishing a plan: every disk whose shards are durable is read back, compared with the digests of
 //! what was read of its source, and counts as complete from then on. It can be done any number of
-//! times, also after it was killed.
+//! times, also after it was killed, and by several processes at once: each disk is read by one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind as Io, Write};
 use std::sync::Arc;
+use std::time::Instant;
 
 use copy::{Cancel, Options, Progress};
 use device::{Edge, Error, ErrorKind, Fault, Result, text};
@@ -37,7 +38,7 @@ pub struct FinishedDisk {
     pub disk: usize,
     /// Of what it holds.
     pub digest: ContentDigest,
-    /// It was finished before.
+    /// It was finished before, or by another process.
     pub was: bool,
 }
 
@@ -80,6 +81,7 @@ impl FleetPlan {
 ///
 /// # Errors
 /// `Locked`: shards are missing or running; all of them are named, and nothing was changed.
+/// `TimedOut`: another process has a disk open for long. Disks before it are finished.
 /// `Mismatch`: a target holds something else than was copied to it. Disks before it are finished.
 pub fn finish(
     plan: &FleetPlan,
@@ -89,13 +91,8 @@ pub fn finish(
 ) -> Result<()> {
     refuse_missing(plan)?;
     for (number, disk) in plan.disks.iter().enumerate() {
-        let (digest, was) = match plan.finished(number)? {
-            Some(digest) => (digest, true),
-            None => (
-                one(plan, (number, disk), how, context).map_err(|e| e.on(disk.wanted.shown()))?,
-                false,
-            ),
-        };
+        let (digest, was) =
+            proven(plan, (number, disk), how, context).map_err(|e| e.on(disk.wanted.shown()))?;
         clean(plan, number, disk)?;
         tell(&FinishedDisk { disk: number, digest, was });
     }
@@ -113,14 +110,20 @@ fn refuse_missing(plan: &FleetPlan) -> Result<()> {
     look.shards(plan.numbers().filter(is_open), |number, found| {
         let why = match found {
             None => "was not begun".to_owned(),
+            Some((noted, _)) if noted.done => return,
             Some((_, true)) => "is running".to_owned(),
-            Some((noted, false)) if noted.done => return,
             Some((noted, false)) => noted
                 .failed
                 .map_or_else(|| "is not done".to_owned(), |why| format!("failed: {why}")),
         };
         missing.push((number, why));
     })?;
+    // Once more: another process that finished a disk meanwhile has removed its journals.
+    for disk in missing.iter().map(|(number, _)| number.disk).collect::<BTreeSet<_>>() {
+        if plan.is_finished(disk)? {
+            missing.retain(|(number, _)| number.disk != disk);
+        }
+    }
     if missing.is_empty() {
         return Ok(());
     }
@@ -137,6 +140,41 @@ fn refuse_missing(plan: &FleetPlan) -> Result<()> {
     Err(Error::new(ErrorKind::Locked, Fault::User, action))
 }
 
+/// The digest of a disk, and whether another process, or an earlier one, has proven it. What such a
+/// process has open is waited for, a while.
+fn proven(
+    plan: &FleetPlan,
+    (number, disk): (usize, &FleetDisk),
+    how: FleetFinish,
+    context: &Context,
+) -> Result<(ContentDigest, bool)> {
+    let (look, wait) = plan.state.pauses();
+    let begun = Instant::now();
+    loop {
+        if let Some(digest) = plan.finished(number)? {
+            return Ok((digest, true));
+        }
+        match one(plan, (number, disk), how, context) {
+            Ok(digest) => return Ok((digest, false)),
+            // It has removed the journals.
+            Err(e) if e.kind() == ErrorKind::NotFound && !plan.is_finished(number)? => {
+                return Err(e);
+            }
+            Err(e) if e.kind() == ErrorKind::Locked && begun.elapsed() >= wait => {
+                let action = format!(
+                    "finish the plan: another process has the disk open after {} seconds",
+                    wait.as_secs()
+                );
+                return Err(Error::new(ErrorKind::TimedOut, Fault::Peer, action).with_source(e));
+            }
+            // Another `finish` reads it, or the last of its writers has not closed it yet.
+            Err(e) if e.kind() == ErrorKind::Locked => std::thread::sleep(look),
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// Proves that a target holds what its journals say, makes it durable, and records that.
 fn one(
     plan: &FleetPlan,
@@ -147,14 +185,17 @@ fn one(
     // No process writes to the target from here on: those that began before have a lock, and those
     // that begin later see that the shard is done, or the record.
     let mut wanted = BTreeMap::new();
+    // Nor does another one finish it: the first journal stays locked.
+    let mut first = None;
     for shard in 0..disk.shards.len() {
         let number = ShardNumber { disk: number, shard };
-        let noted = ShardJournal::settled(plan, number)?.filter(|noted| noted.done);
-        let Some(mut noted) = noted else {
+        let settled = ShardJournal::settled(plan, number)?.filter(|(noted, _)| noted.done);
+        let Some((mut noted, lock)) = settled else {
             let action = format!("finish the plan: shard {}.{shard} is running", number.disk);
             return Err(Error::new(ErrorKind::Locked, Fault::User, action));
         };
         wanted.append(&mut noted.digests);
+        first = first.or(lock);
     }
     let found = Arc::new(Mutex::new(Vec::new()));
     let each = found.clone();
@@ -182,6 +223,7 @@ fn one(
     let digest = read(&target, &Arc::new(digester), &Options::default(), watched, context)?;
     compare(plan, (number, disk), &mut wanted, &found.lock())?;
     record(plan, number, disk, &digest)?;
+    drop(first);
     Ok(digest)
 }
 

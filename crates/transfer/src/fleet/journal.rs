@@ -70,6 +70,12 @@ pub(super) struct ShardJournal {
     pub(super) noted: Noted,
 }
 
+/// Keeps other processes from a shard while it is there.
+#[derive(Debug)]
+pub(super) struct JournalLock {
+    _kept: Kept,
+}
+
 /// Where its lines go.
 #[derive(Debug)]
 enum Kept {
@@ -91,14 +97,20 @@ impl ShardJournal {
         Ok(stored.map(|(kept, noted)| Self { kept: Kept::Store(Box::new(kept)), noted }))
     }
 
-    /// What it says, and is left as. `None`: another process runs the shard.
-    pub(super) fn settled(plan: &FleetPlan, number: ShardNumber) -> Result<Option<Noted>> {
+    /// What it says, and is left as; and what keeps others from it, in a directory. `None`: another
+    /// process runs the shard.
+    pub(super) fn settled(
+        plan: &FleetPlan,
+        number: ShardNumber,
+    ) -> Result<Option<(Noted, Option<JournalLock>)>> {
         match &plan.state {
             FleetState::Directory(state) => {
                 let taken = Self::take(plan, &journal_in(state, number), number, false)?;
-                Ok(taken.map(|journal| journal.noted))
+                Ok(taken.map(|Self { kept, noted }| (noted, Some(JournalLock { _kept: kept }))))
             }
-            FleetState::Store(stored) => stored.settled(plan, number),
+            FleetState::Store(stored) => {
+                Ok(stored.settled(plan, number)?.map(|noted| (noted, None)))
+            }
         }
     }
 
