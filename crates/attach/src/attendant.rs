@@ -28,7 +28,9 @@ impl Attendant {
         let null = || Stdio::null();
         command.arg("--").arg(point).stdin(Stdio::piped()).stdout(null()).stderr(null());
         let child = command.process_group(0).spawn();
-        child.map(Self).map_err(|e| Error::os("attach: start what detaches at the end", e))
+        child
+            .map(Self)
+            .map_err(|e| Error::os("attach: start the process that detaches at the end", e))
     }
 
     /// Asks it to detach; whether that has succeeded.

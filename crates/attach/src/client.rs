@@ -80,7 +80,7 @@ impl AttachedClient {
         let found = found.ok_or_else(|| refused(ErrorKind::NotFound, "is not there"))?;
         let peer = Peer::Unix { credentials: Some(own_credentials()) };
         if found.allow.access(&peer, None) != ClientAccess::Granted {
-            let why = "is not for this user: --allow names others";
+            let why = "does not allow this user (see --allow)";
             return Err(refused(ErrorKind::PermissionDenied, why));
         }
         let (number, presence) = (hub.next_client(), Presence::default());
@@ -410,7 +410,7 @@ mod tests {
         rules.add("10.0.0.0/8").unwrap();
         hub.exports.find("e").unwrap().allow.change(Some(rules));
         let refused = AttachedClient::connect(&hub, "e", "p", false).unwrap_err().to_string();
-        assert!(refused.contains("is not for this user"), "{refused}");
+        assert!(refused.contains("does not allow this user"), "{refused}");
         assert!(AttachedClient::connect(&hub, "f", "p", false).is_err());
     }
 }

@@ -98,7 +98,7 @@ impl Point {
                 return Err(Error::invalid(what));
             }
             Name::Uri { .. } => {
-                return Err(Error::invalid("attach: a disk is attached at a file, not at a URI"));
+                return Err(Error::invalid("attach: name a file, not a URI"));
             }
         };
         if path.is_empty() {
@@ -116,9 +116,9 @@ impl Point {
                 if by_path.as_ref() != Some(&kind) {
                     let what = match kind {
                         PointKind::Ublk => {
-                            "attach: a block device of ublk is /dev/ublkb0 and so on"
+                            "attach: name a block device of ublk: /dev/ublkb0, /dev/ublkb1, …"
                         }
-                        _ => "attach: a block device is /dev/nbd0, /dev/nbd1 and so on",
+                        _ => "attach: name a block device: /dev/nbd0, /dev/nbd1, …",
                     };
                     return Err(Error::invalid(what).on(path.display()));
                 }

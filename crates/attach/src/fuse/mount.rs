@@ -94,17 +94,17 @@ fn make_file(path: &Path) -> Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_file() && found.len() == 0 => Ok(false),
         Ok(found) if found.is_file() => {
-            let what = "attach: the file is not empty; name an empty one, or one to be made";
+            let what = "attach: the file is not empty: name an empty or a new one";
             Err(say(ErrorKind::InvalidInput, what))
         }
         Ok(_) => {
-            let what = "attach: a disk is attached at a regular file, which may be made";
+            let what = "attach: name a regular file, or a new one";
             Err(say(ErrorKind::InvalidInput, what))
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
             let made: Result<File> =
-                made.map_err(|e| Error::os("attach: make the file", e).on(path.display()));
+                made.map_err(|e| Error::os("attach: create the file", e).on(path.display()));
             made.map(|_| true)
         }
         Err(e) => Err(Error::os("attach", e).on(path.display())),
@@ -134,7 +134,7 @@ fn mount_as_root(point: &FilePoint, name: &str, is_read_only: bool) -> Result<Ow
 
 /// Lets fusermount3 mount, which sends the descriptor over a socket.
 fn mount_by_helper(point: &FilePoint, name: &str, is_read_only: bool) -> Result<OwnedFd> {
-    let say = |e: Errno| Error::os("attach: make a pair of sockets", e);
+    let say = |e: Errno| Error::os("attach: create a socket pair", e);
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(say)?;
@@ -159,7 +159,7 @@ fn mount_by_helper(point: &FilePoint, name: &str, is_read_only: bool) -> Result<
 }
 
 fn no_helper(e: std::io::Error) -> Error {
-    let cure = "users other than root attach a disk by it (package fuse3)";
+    let cure = "users other than root need it (package fuse3)";
     Error::os(format!("start {HELPER}; {cure}"), e)
 }
 

@@ -114,7 +114,7 @@ impl FuseSession {
                 }
                 Ok(None) => break,
                 Err(e) => {
-                    self.client.complain(&Error::os("read a request of the kernel", e));
+                    self.client.complain(&Error::os("read a request from the kernel", e));
                     break;
                 }
             }

@@ -42,7 +42,7 @@ pub(super) fn negotiate(socket: &OwnedFd, export: &str) -> Result<Negotiated> {
             ClientStep::Ready(session) => return Ok(*session),
             ClientStep::Failed(e) => return Err(refused(e.to_string())),
             ClientStep::Listed(_) | ClientStep::StartTls => {
-                return Err(refused("an answer to another question".to_owned()));
+                return Err(refused("a reply to another request".to_owned()));
             }
         }
     }

@@ -46,16 +46,16 @@ impl KernelDevice {
     pub fn open(path: &Path) -> Result<Self> {
         let say = |e: Error| e.on(path.display());
         let Some(index) = index_of(path) else {
-            let what = "attach: a block device is /dev/nbd0, /dev/nbd1 and so on";
+            let what = "attach: name a block device: /dev/nbd0, /dev/nbd1, …";
             return Err(say(Error::invalid(what)));
         };
         // Not opened: the kernel takes a device that is open for one that is in use.
         access(path, Access::EXISTS).map_err(|e| {
-            let cure = "attach; `modprobe nbd nbds_max=16` makes such devices";
+            let cure = "attach; `modprobe nbd nbds_max=16` creates such devices";
             say(Error::os(cure, e))
         })?;
         if is_connected(index) {
-            let what = "attach: it is connected already";
+            let what = "attach: the device is already connected";
             return Err(say(Error::new(ErrorKind::Locked, Fault::User, what)));
         }
         let netlink = Netlink::open().map_err(say)?;

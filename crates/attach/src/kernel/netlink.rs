@@ -97,7 +97,7 @@ impl Netlink {
         let mut all = attribute(INDEX, &index.to_ne_bytes());
         all.extend(attribute(SIZE_BYTES, &size.to_ne_bytes()));
         all.extend(identifier(backend));
-        self.tell(RECONFIGURE, &all, "tell the kernel of another size")
+        self.tell(RECONFIGURE, &all, "announce the new size to the kernel")
     }
 
     pub(super) fn disconnect(&self, index: u32) -> Result<()> {
@@ -203,7 +203,7 @@ mod tests {
         let found: Vec<_> = attributes(&all).collect();
         assert_eq!(found, [(1, &b"abc"[..]), (7, &b"defgh"[..])]);
         assert_eq!(attributes(&all[..10]).count(), 1);
-        assert_eq!(attributes(&[3, 0, 1, 0]).count(), 0, "shorter than its head");
+        assert_eq!(attributes(&[3, 0, 1, 0]).count(), 0, "shorter than its header");
         assert!(message_of(&[200, 0, 0, 0, 2, 0]).is_none());
     }
 

@@ -99,7 +99,7 @@ impl UblkControl {
         match ended.map(|ended| ended.result()) {
             Some(n) if n < 0 => Err(io::Error::from_raw_os_error(n.saturating_neg())),
             Some(_) => Ok(()),
-            None => Err(io::Error::other("the kernel has not ended a command")),
+            None => Err(io::Error::other("the kernel did not complete a command")),
         }
     }
 
@@ -109,7 +109,7 @@ impl UblkControl {
     /// It cannot.
     pub(super) fn check(&mut self) -> Result<()> {
         let old = || {
-            let what = "the kernel's ublk cannot copy for its process; that takes Linux 6.5";
+            let what = "the kernel's ublk has no user copy; Linux 6.5 has";
             Error::new(ErrorKind::Unsupported, Fault::User, what)
         };
         if let Err(e) = self.run(ControlCommand::Features, u32::MAX, 0) {
@@ -196,7 +196,7 @@ impl UblkControl {
         let len = u32::try_from(UblkParameters::LEN).unwrap_or(0);
         self.fill(&len.to_ne_bytes());
         let got = self.run(ControlCommand::Parameters, device, 0);
-        got.map_err(|e| Error::os("attach: ask for the disk", e))?;
+        got.map_err(|e| Error::os("attach: read the parameters of the disk", e))?;
         UblkParameters::decode(&*self.buffer).ok_or_else(Error::unanswered)
     }
 

@@ -271,7 +271,7 @@ fn begin_queue(
         let served = runtime::contained("a queue of a block device", run);
         drop((ring, queue));
         if let Ok(Err(e)) = served {
-            client.complain(&Error::os("take requests of the kernel", e));
+            client.complain(&Error::os("receive requests from the kernel", e));
         }
     };
     let thread = start_thread("ublk", work)?;
@@ -295,7 +295,7 @@ fn prepare(
             return Ok((control.add(&wanted(device, note))?, None));
         };
         if !is_ours(&found) || is_served(&found) {
-            return Err(locked("attach: it is in use already"));
+            return Err(locked("attach: the device is already in use"));
         }
         match found.state {
             // Left by a process that was killed while it began or ended.
@@ -314,7 +314,7 @@ fn prepare(
             _ => std::thread::sleep(PAUSE),
         }
     }
-    Err(locked("attach: it is in use already"))
+    Err(locked("attach: the device is already in use"))
 }
 
 fn wanted(device: u32, note: u64) -> UblkInfo {

@@ -52,7 +52,7 @@ impl UblkRing {
         queue: u16,
         depth: u16,
     ) -> Result<Self> {
-        let say = |e| Error::os("attach: make the ring of a queue", e);
+        let say = |e| Error::os("attach: create the ring of a queue", e);
         // One for each tag, and the bell.
         let entries = (u32::from(depth) + 1).next_power_of_two();
         let mut builder = IoUring::builder();

@@ -79,7 +79,7 @@ fn wrong(what: &str) -> Error {
 
 /// A number of a message, which must be there.
 fn need<T>(number: Option<T>) -> Result<T> {
-    number.ok_or_else(|| wrong("is shorter than its kind is"))
+    number.ok_or_else(|| wrong("is too short"))
 }
 
 fn number(value: u64) -> Answer {
@@ -144,7 +144,7 @@ impl<'a> FrontEnd<'a> {
             }
             kind @ (request::SET_VRING_NUM..=request::SET_VRING_BASE
             | request::SET_VRING_ENABLE) => self.set_ring(kind, fields)?,
-            request::SET_CONFIG => return Err(wrong("changes what cannot be changed")),
+            request::SET_CONFIG => return Err(wrong("writes configuration that is read-only")),
             other => return Err(wrong(&format!("{other} is unknown"))),
         }
         Ok(None)
@@ -161,7 +161,7 @@ impl<'a> FrontEnd<'a> {
 
     fn set_features(&mut self, features: u64) -> Result<()> {
         if features & !self.offered() != 0 {
-            return Err(wrong("agrees to what was not offered"));
+            return Err(wrong("acknowledges features that were not offered"));
         }
         self.features = features;
         self.session.features.store(features, Ordering::Relaxed);
@@ -187,10 +187,10 @@ impl<'a> FrontEnd<'a> {
                 regions.retain(|one| (one.guest, one.bytes.len() as u64, one.user) != place);
                 &[]
             }
-            _ => return Err(wrong("has other regions than files, or too many")),
+            _ => return Err(wrong("has a region without a file, or too many regions")),
         };
         if kind == request::REM_MEM_REG && regions.len() == self.memory.0.len() {
-            return Err(wrong("removes a region that there is not"));
+            return Err(wrong("removes an unknown region"));
         }
         for file in new {
             let ((guest, len, user), offset) = place(&mut fields)?;
@@ -208,7 +208,7 @@ impl<'a> FrontEnd<'a> {
         let mut answer = FieldBytes::default().u32(offset).u32(len).u32(need(fields.u32())?).0;
         let (offset, len) = (to_usize(offset.into()), to_usize(len.into()));
         if len > PAYLOAD - answer.len() || offset > PAYLOAD || fields.rest().len() < len {
-            return Err(wrong("asks for more configuration than there can be"));
+            return Err(wrong("asks for configuration beyond its end"));
         }
         let edge = &self.session.client.edge;
         let config = block::configuration(edge.info(), edge.size(), QUEUES);
@@ -224,7 +224,7 @@ impl<'a> FrontEnd<'a> {
         let (len, offset) = need(fields.u64().zip(fields.u64()))?;
         let (queues, size) = need(fields.u16().zip(fields.u16()))?;
         if queues > QUEUES || len < needed(queues, size) || !offset.is_multiple_of(64) {
-            return Err(wrong("has a region for requests in flight that is too short"));
+            return Err(wrong("has an inflight region that is too short"));
         }
         let bytes = GuestBytes::map(file, offset, len, !self.session.is_unsealed)?;
         self.stop_all();
@@ -271,7 +271,7 @@ impl<'a> FrontEnd<'a> {
             (request::SET_VRING_NUM, Ok(size)) if size.is_power_of_two() && size <= LONGEST => {
                 slot.stop().size = size;
             }
-            _ => return Err(wrong("has a queue of an odd length, or an odd place in it")),
+            _ => return Err(wrong("has a queue of an invalid length or position")),
         }
         self.start_all()
     }
@@ -287,7 +287,7 @@ impl<'a> FrontEnd<'a> {
 
     fn slot(&mut self, index: u64) -> Result<&mut QueueSlot> {
         let slot = usize::try_from(index).ok().and_then(|index| self.queues.get_mut(index));
-        slot.ok_or_else(|| wrong("names a queue that there is not"))
+        slot.ok_or_else(|| wrong("names an unknown queue"))
     }
 
     /// Starts the queues that have all that they need, and stops those that were switched off.
@@ -345,7 +345,7 @@ impl InflightRegion {
         let len = region_len(self.size);
         let part = (size <= self.size && number < usize::from(self.queues))
             .then(|| self.bytes.part(number * len, region_len(size)));
-        part.flatten().ok_or_else(|| wrong("has no region for a queue's requests in flight"))
+        part.flatten().ok_or_else(|| wrong("has no inflight region for the queue"))
     }
 }
 
@@ -368,7 +368,7 @@ fn new_inflight(mut fields: Fields<'_>) -> Result<Answer> {
     need(fields.u64().zip(fields.u64()))?;
     let (queues, size) = need(fields.u16().zip(fields.u16()))?;
     if queues == 0 || queues > QUEUES || size == 0 || size > LONGEST {
-        return Err(wrong("has an odd number of queues"));
+        return Err(wrong("has an invalid number of queues"));
     }
     let len = needed(queues, size);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -377,7 +377,7 @@ fn new_inflight(mut fields: Fields<'_>) -> Result<Answer> {
         fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
         Ok(file)
     });
-    let file = made.map_err(|e| Error::os("make a region for requests in flight", e))?;
+    let file = made.map_err(|e| Error::os("create the inflight region", e))?;
     let answer = FieldBytes::default().u64(len).u64(0).u16(queues).u16(size);
     // QEMU pads it to a multiple of eight, and takes nothing shorter.
     Ok(Some((answer.zeroes(fields.rest().len().min(8)).0, Some(file))))
@@ -390,10 +390,10 @@ fn given(file: Option<OwnedFd>) -> Result<OwnedFd> {
 /// A descriptor that this process waits for is an eventfd, and does not block: no pipe, socket or
 /// file, whose other end could stop a thread.
 fn never_waits(file: OwnedFd) -> Result<Arc<OwnedFd>> {
-    let say = |e| Error::os("look at a descriptor of the front end", e);
+    let say = |e| Error::os("inspect a descriptor of the front end", e);
     let kind = FileType::from_raw_mode(fstat(&file).map_err(say)?.st_mode);
     if kind != FileType::Unknown {
-        return Err(wrong("has a descriptor that is no eventfd"));
+        return Err(wrong("has a descriptor that is not an eventfd"));
     }
     let flags = fcntl_getfl(&file).map_err(say)?;
     fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(say)?;

@@ -81,7 +81,7 @@ impl VhostMessage {
             return Ok(None);
         };
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
-            return Err(protocol(format!("message {request} is of another version")));
+            return Err(protocol(format!("message {request} has an unknown version")));
         }
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         if size > PAYLOAD {
@@ -139,8 +139,8 @@ pub(super) fn reply(
     let sent = sendmsg(socket, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL);
     match sent {
         Ok(n) if n == message.len() => Ok(()),
-        Ok(_) => Err(protocol("the front end takes no answers")),
-        Err(e) => Err(Error::os("answer a message", e)),
+        Ok(_) => Err(protocol("the front end does not read replies")),
+        Err(e) => Err(Error::os("reply to a message", e)),
     }
 }
 
@@ -152,7 +152,7 @@ pub(super) fn reply(
 pub(super) fn tell_change(socket: &OwnedFd) -> Result<()> {
     let message = [CONFIG_CHANGE, VERSION, 0].map(u32::to_ne_bytes);
     let sent = send(socket, message.as_flattened(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-    sent.map(drop).map_err(|e| Error::os("tell the front end of another size", e))
+    sent.map(drop).map_err(|e| Error::os("announce the new size to the front end", e))
 }
 
 /// What there is of a message, and the descriptors that come with it.

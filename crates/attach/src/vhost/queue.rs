@@ -171,7 +171,7 @@ impl Virtqueue {
             0 => return Ok(None),
             waiting if waiting > size => return Err(broken("its index jumps")),
             _ if state.pending >= size => {
-                return Err(broken("more is in flight than there are descriptors"));
+                return Err(broken("more requests are in flight than there are descriptors"));
             }
             _ => {}
         }
@@ -309,14 +309,14 @@ impl Virtqueue {
             } else if chain.writable.is_empty() {
                 chain.readable.push(range);
             } else {
-                return Err(broken("a request is read behind what is written"));
+                return Err(broken("a readable descriptor follows a writable one"));
             }
             if flags & NEXT == 0 {
                 return Ok(chain);
             }
             at = next;
         }
-        Err(broken("a chain of descriptors is too long"))
+        Err(broken("a descriptor chain is too long"))
     }
 
     /// The descriptor with this number, of the queue or of an indirect table, its flags, and the

@@ -86,13 +86,12 @@ pub(crate) const VERB: Verb = Verb {
 pub(crate) const ATTACH: Verb = Verb {
     name: "attach",
     summary: "Attach a disk as a file, block device or virtual machine disk",
-    about: "POINT is an empty file, or one to be made, or a free /dev/nbd0 or /dev/ublkb0; there, programs read and write the disk as it is in \
-            its image or at its server. fsync makes durable what they wrote. Options are those of `serve`; with -U, -p or \
-            --vsock the disk is served at the same time. It ends by `detach POINT`, a signal, or with the command of --run, and \
-            the point is unmounted then. `fuse:POINT?cache=true` keeps what was read in the page cache, for a disk that only \
-            this changes. Users other than root need fusermount3. At `vhost-user:SOCKET` virtual machines use it by \
-            vhost-user-blk, without a copy of theirs in between; memory of theirs that can become shorter is taken with \
-            `?unsealed=true`.",
+    about: "POINT is an empty or new file, or a free /dev/nbd0 or /dev/ublkb0; programs read and write the disk there. fsync makes \
+            what they wrote durable. Options are those of `serve`; with -U, -p or --vsock the disk is also served. `detach \
+            POINT`, a signal or the end of the command of --run detaches it and unmounts the point. `fuse:POINT?cache=true` \
+            keeps what was read in the page cache, for a disk that nothing else changes. Users other than root need \
+            fusermount3. `vhost-user:SOCKET` is a disk of virtual machines (vhost-user-blk), without a copy in between; guest \
+            memory that can shrink is accepted with `?unsealed=true`.",
     example: "  diskferry attach memory:1G disk.img --run 'mkfs.ext4 -q disk.img'",
     status: "With --run: that of the command, or 1 if attaching failed first.",
     usage: USAGE,
