@@ -123,11 +123,16 @@ impl ObjectStore {
         Caller::new(self.dialer.clone())
     }
 
+    /// From now on no request is made again, but those of [`ask_last`](Self::ask_last).
+    pub(super) fn stop_trying(&self) {
+        *self.closed.lock() = true;
+        self.closing.notify_all();
+    }
+
     /// Gives up all requests, now and later, but those of [`ask_last`](Self::ask_last).
     pub(super) fn close(&self) {
-        *self.closed.lock() = true;
+        self.stop_trying();
         self.bell.ring();
-        self.closing.notify_all();
     }
 
     /// Asks until there is an answer.

@@ -32,7 +32,9 @@ use crate::records::new_mark;
 
 /// Bytes of parts in memory, but for one that is longer by itself.
 const ROOM: u64 = 96 << 20;
-/// How long a part in flight is waited for when an upload is given up.
+/// How long a part in flight may take to arrive when an upload is given up, before it is cut off.
+const ARRIVING: Duration = Duration::from_secs(2);
+/// How long one that is cut off is waited for.
 const GIVING_UP: Duration = Duration::from_secs(10);
 /// The header with the mark.
 const MARK: &str = "x-amz-meta-diskferry-upload";
@@ -428,11 +430,14 @@ impl Upload {
         }
         state.waiting.clear();
         state.filling = Vec::new();
-        self.store.close();
+        self.store.stop_trying();
         self.changed.notify_all();
-        // A part that arrives after the end of the upload might stay.
-        let (mut state, _) =
-            self.changed.wait_timeout_while(state, GIVING_UP, |state| state.in_flight > 0);
+        // A part that arrives after the end of the upload might stay; and one that is cut off still
+        // arrives where something in between has all of it already.
+        let is_in_flight = |state: &mut State| state.in_flight > 0;
+        let (state, _) = self.changed.wait_timeout_while(state, ARRIVING, is_in_flight);
+        self.store.close();
+        let (mut state, _) = self.changed.wait_timeout_while(state, GIVING_UP, is_in_flight);
         let (id, lost) = (state.id.take(), std::mem::take(&mut state.lost));
         drop(state);
         if let Some(id) = id {

@@ -231,6 +231,43 @@ fn what_is_dropped_or_removed_is_given_up() {
     }
 }
 
+#[test]
+fn a_part_in_flight_arrives_before_its_upload_is_ended() {
+    let order: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let noted = order.clone();
+    let store = Store::new(move |asked| {
+        let note = |what| {
+            let mut noted = noted.lock();
+            if !noted.contains(&what) {
+                noted.push(what);
+            }
+        };
+        match (is_part(asked), &*asked.method) {
+            (true, _) if asked.path.contains("partNumber=1&") => {
+                while !noted.lock().contains(&"refused") {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                // As behind a proxy that has all of it, whatever becomes of the connection.
+                std::thread::sleep(Duration::from_millis(200));
+                note("arrived");
+                None
+            }
+            (true, _) => {
+                note("refused");
+                Some(refused("403 Forbidden", "AccessDenied"))
+            }
+            (false, "DELETE") => {
+                note("ended");
+                None
+            }
+            (false, _) => None,
+        }
+    });
+    put(&store, &[], &content(20 * MIB)).unwrap_err();
+    nothing_is_left(&store);
+    assert_eq!(*order.lock(), ["refused", "arrived", "ended"]);
+}
+
 /// A store that fails now and then, in a way that `round` decides: connections that are dropped
 /// before or after the request was carried out, answers that are cut off or slow, throttling,
 /// failures, and sums that are said to be wrong.
