@@ -19,6 +19,9 @@ const MOST: u64 = 32 << 20;
 /// Parts of a request's data, at most: with header and status, what fits in a queue of the length
 /// that QEMU makes.
 const SEGMENTS: u32 = 126;
+/// Bytes of a read that another thread does where more requests wait: twice they are copied. Writes
+/// to a file have one lock.
+const LONG_COPY: u64 = 64 << 10;
 /// Bytes of a request's header: its type, a reserved word and the sector.
 const HEADER: usize = 16;
 /// Sectors of a discard or a zero, at most.
@@ -131,7 +134,14 @@ pub(super) fn run(
     match operation {
         Ok(operation) => {
             let own = session.clone();
-            session.client.perform(operation, move |result| guest.finish(&own, result));
+            let done = move |result| guest.finish(&own, result);
+            if kind == Some(OperationKind::Read) && bytes >= LONG_COPY && queue.has_more() {
+                let client = session.client.clone();
+                let work = move || _ = client.run(|| client.perform(operation, done));
+                session.client.edge.pool().run(work);
+            } else {
+                session.client.perform(operation, done);
+            }
         }
         Err(kind) => guest.end(Err(kind)),
     }

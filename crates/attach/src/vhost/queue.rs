@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use device::{Error, Result};
 use runtime::{Condvar, Mutex};
@@ -215,6 +217,30 @@ impl Virtqueue {
             fence(Ordering::SeqCst);
         }
         self.available.load(INDEX).is_some_and(|index| index != state.next)
+    }
+
+    /// Whether there is another request.
+    pub(super) fn has_more(&self) -> bool {
+        let next = self.state.lock().next;
+        self.available.load(INDEX).is_some_and(|index| index != next)
+    }
+
+    /// The thread of the queue has nothing to do: tells the guest what it does not know, and looks
+    /// for so long whether there is another request, of which it need not be notified; whether
+    /// there is one. It gives the processor away each time: the guest may need it.
+    pub(super) fn look_out(&self, patience: Duration) -> bool {
+        let mut state = self.state.lock();
+        state.gathers = false;
+        self.tell(&mut state);
+        drop(state);
+        let begun = Instant::now();
+        while begun.elapsed() < patience {
+            if self.has_more() {
+                return true;
+            }
+            thread::yield_now();
+        }
+        false
     }
 
     /// The request with this head, of so many bytes, is done; `written` bytes of it are new in the

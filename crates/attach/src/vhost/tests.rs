@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use device::model::Model;
 use device::{Abilities, BlockSizes, Blocking, Granules, Info, Simple};
@@ -12,10 +13,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use trial::TestDice;
 
 use super::block::{configuration, feature};
-use super::memory::GuestBytes;
+use super::memory::{GuestBytes, GuestMemory, GuestRegion};
 use super::messages::request;
 use super::played::*;
-use super::queue::region_len;
+use super::queue::{QueueParts, RingAddresses, Virtqueue, region_len};
 use super::{AttachedExport, SocketOptions, VhostSocket};
 use crate::client::AttachedClient;
 use crate::resized::SizeWatch;
@@ -65,6 +66,67 @@ fn what_a_guest_does_is_done_as_by_the_model() {
         assert!(model.bytes() == expected);
         assert_eq!(guest.end(), Ok(()));
     }
+}
+
+#[test]
+fn long_reads_that_other_threads_copy_are_each_the_right_bytes() {
+    const SIZED: u32 = 128 << 10;
+    const LEN: usize = SIZED as usize;
+    let model = Arc::new(Model::new(usize::try_from(SIZE).unwrap()));
+    let back = Back::model(&model);
+    let edge = &back.session.client.edge;
+    for (sector, byte) in (0..SIZE / 512).zip((0..=u8::MAX).cycle()) {
+        edge.write(&[byte; 512], sector * 512, false).unwrap();
+    }
+    let mut guest = back.connect();
+    guest.start(VERSION_1 | feature::FLUSH, 0);
+    let at = |place: usize| GUEST + place as u64;
+    for round in 0..20 {
+        // Of all but the last, another one waits.
+        let sectors = (0..5_u16).map(|n| (n, (u64::from(n) * 331 + round * 61) % 1792));
+        for (n, sector) in sectors.clone() {
+            let (head, number) = (n * 3, usize::from(n));
+            let header = [&[0; 8][..], &sector.to_le_bytes()].concat();
+            guest.memory.write(HEADER + number * 16, &header).unwrap();
+            guest.memory.write(STATUS + number, &[0xee]).unwrap();
+            guest.describe(TABLE, head, (at(HEADER + number * 16), 16, NEXT, head + 1));
+            let data = (at(DATA + number * LEN), SIZED, NEXT | WRITE, head + 2);
+            guest.describe(TABLE, head + 1, data);
+            guest.describe(TABLE, head + 2, (at(STATUS + number), 1, WRITE, 0));
+            let entry = AVAILABLE + 4 + usize::from((guest.next + n) % LENGTH) * 2;
+            guest.memory.store(entry, head).unwrap();
+        }
+        guest.next = guest.next.wrapping_add(5);
+        guest.memory.store(AVAILABLE + 2, guest.next).unwrap();
+        rustix::io::write(&guest.kick, &1_u64.to_ne_bytes()).unwrap();
+        guest.wait();
+        for (n, sector) in sectors {
+            let (mut data, mut status) = (vec![0; LEN], [0xee]);
+            guest.memory.read(DATA + usize::from(n) * LEN, &mut data).unwrap();
+            guest.memory.read(STATUS + usize::from(n), &mut status).unwrap();
+            let from = usize::try_from(sector * 512).unwrap();
+            assert!(status == [0] && data == model.bytes()[from..from + LEN], "{round}: {n}");
+        }
+    }
+    assert_eq!(guest.end(), Ok(()));
+}
+
+#[test]
+fn a_queue_that_looks_out_sees_the_next_request_and_gives_up_otherwise() {
+    let file = sealed(MEMORY);
+    let bytes = GuestBytes::map(&file, 0, MEMORY, true).unwrap();
+    let region = GuestRegion { guest: GUEST, user: USER, bytes: bytes.clone() };
+    let [descriptors, used, available] = [TABLE, USED, AVAILABLE].map(|at| USER + at as u64);
+    let rings = RingAddresses { descriptors, used, available };
+    let memory = Arc::new(GuestMemory(vec![region]));
+    let queue = Virtqueue::new(QueueParts { size: LENGTH, rings, memory, ..QueueParts::default() });
+    let queue = queue.unwrap();
+    assert!(!queue.look_out(Duration::from_micros(50)) && !queue.has_more());
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(|| queue.look_out(Duration::MAX));
+        bytes.store(AVAILABLE + 2, 1).unwrap();
+        assert!(looks.join().unwrap());
+    });
 }
 
 #[test]
