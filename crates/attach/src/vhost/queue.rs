@@ -216,12 +216,17 @@ impl Virtqueue {
             self.used.store(RING + usize::from(self.parts.size) * 8, state.next);
             fence(Ordering::SeqCst);
         }
-        self.available.load(INDEX).is_some_and(|index| index != state.next)
+        self.is_beyond(state.next)
     }
 
     /// Whether there is another request.
     pub(super) fn has_more(&self) -> bool {
         let next = self.state.lock().next;
+        self.is_beyond(next)
+    }
+
+    /// Whether the guest has made more available than is before `next`.
+    fn is_beyond(&self, next: u16) -> bool {
         self.available.load(INDEX).is_some_and(|index| index != next)
     }
 
@@ -232,10 +237,12 @@ impl Virtqueue {
         let mut state = self.state.lock();
         state.gathers = false;
         self.tell(&mut state);
+        // Only this thread takes requests.
+        let next = state.next;
         drop(state);
         let begun = Instant::now();
         while begun.elapsed() < patience {
-            if self.has_more() {
+            if self.is_beyond(next) {
                 return true;
             }
             thread::yield_now();

@@ -90,8 +90,8 @@ pub(crate) const ATTACH: Verb = Verb {
             what they wrote durable. Options are those of `serve`; with -U, -p or --vsock the disk is also served. `detach \
             POINT`, a signal or the end of the command of --run detaches it and unmounts the point. `fuse:POINT?cache=true` \
             keeps what was read in the page cache, for a disk that nothing else changes. Users other than root need \
-            fusermount3. `vhost-user:SOCKET` is a disk of virtual machines (vhost-user-blk), without a copy in between; guest \
-            memory that can shrink is accepted with `?unsealed=true`.",
+            fusermount3. `vhost-user:SOCKET` is a disk of virtual machines (vhost-user-blk); guest memory that can shrink is \
+            accepted with `?unsealed=true`.",
     example: "  diskferry attach memory:1G disk.img --run 'mkfs.ext4 -q disk.img'",
     status: "With --run: that of the command, or 1 if attaching failed first.",
     usage: USAGE,

@@ -1,6 +1,7 @@
 //! Finishing a plan: every disk whose shards are durable is read back, compared with the digests of
 //! what was read of its source, and counts as complete from then on. It can be done any number of
-//! times, also after it was killed, and by several processes at once: each disk is read by one.
+//! times, also after it was killed, and by several processes at once: in a directory each disk is
+//! read by one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -8,8 +8,8 @@
 //! durable. A line that is cut off, or is no JSON, ends what counts, and is cut off by the next
 //! run.
 //!
-//! Who runs the shard has a lock on it, which ends with the process. In a store the same lines are
-//! in records of each run: see [`super::stored`].
+//! Who runs the shard, or finishes its disk, has a lock on it, which ends with the process. In a
+//! store the same lines are in records of each run: see [`super::stored`].
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
