@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint, value_parser};
+use clap::{ArgMatches, Command};
 use rustix::fs::{Mode, OFlags, fsync, open};
 use rustix::io::Errno;
 
 use crate::arguments::flag;
+use crate::attached::{at, points};
 use crate::failure::{ExitResult, Failure, USAGE};
 use crate::verb::Verb;
 
@@ -28,16 +29,7 @@ pub(crate) const VERB: Verb = Verb {
 
 fn arguments(command: Command) -> Command {
     command
-        .arg(
-            Arg::new("point")
-                .value_name("POINT")
-                .required(true)
-                .num_args(1..)
-                .action(ArgAction::Append)
-                .value_parser(value_parser!(PathBuf))
-                .value_hint(ValueHint::FilePath)
-                .help("Where a disk is attached"),
-        )
+        .arg(points("Where a disk is attached"))
         .arg(flag("--force", "Detach even from programs that have it open"))
         .arg(flag("--when-closed", "Wait for the end of standard input").hide(true))
         .arg(flag("--remove", "Remove the empty file that is left").hide(true))
@@ -55,23 +47,14 @@ fn run(matches: &ArgMatches) -> ExitResult {
 }
 
 fn detach(point: &Path, is_forced: bool) -> Result<(), Failure> {
-    let path = std::path::absolute(point);
-    let path = path.map_err(|e| Failure::new(format!("{}: {e}", point.display())))?;
-    // A link, or a relative part of the name, leads there as well.
-    let path = path
-        .parent()
-        .and_then(|above| above.canonicalize().ok())
-        .map_or_else(|| path.clone(), |above| above.join(path.file_name().unwrap_or_default()));
-    let Some(found) = attach::attached()?.into_iter().find(|disk| disk.is_at(&path)) else {
-        let cure = "`diskferry attached` lists attached disks";
-        return Err(Failure::new(format!("{}: no disk is attached there; {cure}", path.display())));
-    };
+    let found = at(point)?;
+    let path = found.path.as_path();
     if found.is_waiting && !is_forced {
         let cure = "attach the disk there again, or discard unwritten data with --force";
         return Err(Failure::new(format!("{}: its process has gone; {cure}", path.display())));
     }
     // One that waits would wait for ever.
-    match if found.is_waiting { Ok(()) } else { flush(&path) } {
+    match if found.is_waiting { Ok(()) } else { flush(path) } {
         Ok(()) => {}
         // The process is gone, and with it what it had not written.
         Err(Errno::NOTCONN | Errno::CONNABORTED) => {}
@@ -81,7 +64,7 @@ fn detach(point: &Path, is_forced: bool) -> Result<(), Failure> {
             return Err(Failure::new(what));
         }
     }
-    match attach::detach(&path, is_forced) {
+    match attach::detach(path, is_forced) {
         Err(e) if !is_forced && is_busy(&e) => {
             let cure = "a program has it open; --force detaches it anyway";
             Err(Failure::because(&e, format!("{}: {cure}", path.display())))

@@ -234,10 +234,17 @@ fn a_disk_that_is_served_and_attached_is_one_disk() {
         file.write_all_at(&[n + 100], n.into()).unwrap();
         assert_eq!(session.read(n.into(), 1), Ok(vec![n + 100]));
     }
-    let list = json(ferry(["attached", "--json"]).succeeded());
-    let is_it = |disk: &&serde_json::Value| disk["point"] == text(&point);
-    let disk = list["attached"].as_array().unwrap().iter().find(is_it).unwrap();
-    assert_eq!((&disk["disk"], &disk["read-only"]), (&"memory:1M".into(), &false.into()));
+    let point = text(&point);
+    let alone = json(ferry(["attached", "--json", point]).succeeded());
+    let disk = &alone["attached"][0];
+    assert_eq!((&disk["point"], &disk["read-only"]), (&point.into(), &false.into()));
+    assert_eq!(disk["disk"], "memory:1M");
+    let all = json(ferry(["attached", "--json"]).succeeded());
+    assert!(all["attached"].as_array().unwrap().contains(disk), "{all}");
+    assert!(server.stop().success());
+    let none = ferry(["attached", point]);
+    assert_eq!((none.status.code(), none.stdout.as_str()), (Some(1), ""));
+    assert!(none.stderr.contains("no disk is attached there"), "{}", none.stderr);
 }
 
 #[test]
