@@ -1,13 +1,14 @@
 //! Memory that a kernel or a front end shares: a file that is mapped.
 //!
 //! Nothing refers to its bytes, since the other side may change them at any time: they are copied,
-//! or read and written as atomic numbers, each time checked against the mapping. The file must not
-//! become shorter: touching what is behind its end ends the process.
+//! by us or by the kernel, or read and written as atomic numbers, each time checked against the
+//! mapping. The file must not become shorter: touching what is behind its end ends the process.
 //!
 //! Uses `unsafe` for mapping, and for touching what is mapped.
 #![expect(unsafe_code, reason = "see above")]
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicU16;
@@ -85,6 +86,37 @@ impl SharedMapping {
         // SAFETY: `place` has checked the range, which is mapped while `self`, and so the
         // reference, lives; that it is aligned is checked here. All accesses of ours are atomic.
         place.is_aligned().then(|| unsafe { AtomicU16::from_ptr(place) })
+    }
+}
+
+/// Parts of mappings, in their order.
+pub(crate) struct SharedParts<'a> {
+    parts: Vec<libc::iovec>,
+    mappings: PhantomData<&'a SharedMapping>,
+}
+
+impl<'a> SharedParts<'a> {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self { parts: Vec::new(), mappings: PhantomData }
+    }
+
+    /// Adds `len` bytes from `at`, all of which lie in `mapping`, which may be written.
+    pub(crate) fn push(&mut self, mapping: &'a SharedMapping, at: usize, len: usize) -> Option<()> {
+        let part = libc::iovec { iov_base: mapping.place(at, len)?.cast(), iov_len: len };
+        self.parts.push(part);
+        Some(())
+    }
+
+    /// Fills them with what a file holds from `offset` on, by one preadv(2): bytes read, which may
+    /// be fewer. More than 1024 parts are an error.
+    pub(crate) fn fill(&self, file: BorrowedFd<'_>, offset: u64) -> io::Result<usize> {
+        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+        let count = libc::c_int::try_from(self.parts.len()).map_err(io::Error::other)?;
+        // SAFETY: `push` has checked each part, which is mapped while its mapping, and so `self`,
+        // lives. Only the kernel writes there, as the other side may.
+        let read = unsafe { libc::preadv(file.as_raw_fd(), self.parts.as_ptr(), count, offset) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 }
 

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use device::{ErrorKind, Info, Operation, OperationKind, Outcome, ZeroFlags};
 use runtime::to_usize;
 
+use super::long::LongCopies;
 use super::protocol;
 use super::queue::{DescriptorChain, GuestRange, Virtqueue};
 use super::session::VhostSession;
 use crate::client::PendingRequest;
 use crate::fields::{FieldBytes, Fields};
+use crate::mapping::SharedParts;
 use crate::point::SERIAL;
 
 /// Bytes of a sector, by which a guest counts whatever the disk's blocks are.
@@ -19,8 +21,8 @@ const MOST: u64 = 32 << 20;
 /// Parts of a request's data, at most: with header and status, what fits in a queue of the length
 /// that QEMU makes.
 const SEGMENTS: u32 = 126;
-/// Bytes of a read that another thread does where more requests wait: twice they are copied. Writes
-/// to a file have one lock.
+/// Bytes of a read or write that other threads do, too, where more requests wait; such a read is
+/// copied out of its file where it can.
 const LONG_COPY: u64 = 64 << 10;
 /// Bytes of a request's header: its type, a reserved word and the sector.
 const HEADER: usize = 16;
@@ -100,13 +102,14 @@ fn total(ranges: &[GuestRange]) -> u64 {
     ranges.iter().map(|range| u64::from(range.len)).sum()
 }
 
-/// Does a request, or begins to.
+/// Does a request, or begins to; a long copy is left to `long`.
 ///
 /// # Errors
 /// It has no header, or no room for a status: the queue is of no use any more.
 pub(super) fn run(
     session: &Arc<VhostSession>,
     queue: &Arc<Virtqueue>,
+    long: &Arc<LongCopies>,
     mut chain: DescriptorChain,
 ) -> device::Result<()> {
     let Some((request, sector, status)) = begin(queue, &mut chain) else {
@@ -132,17 +135,16 @@ pub(super) fn run(
         None => Err(ErrorKind::Unsupported),
     };
     match operation {
-        Ok(operation) => {
+        Ok(operation @ (Operation::Read { .. } | Operation::Write { .. }))
+            if bytes >= LONG_COPY =>
+        {
+            let is_write = matches!(operation, Operation::Write { .. });
             let own = session.clone();
-            let done = move |result| guest.finish(&own, result);
-            if kind == Some(OperationKind::Read) && bytes >= LONG_COPY && queue.has_more() {
-                let client = session.client.clone();
-                let work = move || _ = client.run(|| client.perform(operation, done));
-                session.client.edge.pool().run(work);
-            } else {
-                session.client.perform(operation, done);
-            }
+            // A panic fails the request, as it is dropped.
+            let copy = move || _ = own.client.run(|| guest.perform(&own, operation));
+            long.add(session.client.edge.pool(), (is_write, queue.has_more()), copy);
         }
+        Ok(operation) => guest.perform(session, operation),
         Err(kind) => guest.end(Err(kind)),
     }
     Ok(())
@@ -209,6 +211,46 @@ impl GuestRequest {
             OperationKind::Trim => Operation::Trim { offset, len, fua },
             _ => Operation::Zero { offset, len, flags },
         })
+    }
+
+    /// Does what is asked for; a long read out of the file in which its bytes lie, if it can.
+    fn perform(mut self, session: &Arc<VhostSession>, operation: Operation) {
+        if let Operation::Read { offset, .. } = operation
+            && self.bytes >= LONG_COPY
+            && let Some(read) = self.fill(session, offset)
+        {
+            return self.end(Ok(read));
+        }
+        let own = session.clone();
+        session.client.perform(operation, move |result| self.finish(&own, result));
+    }
+
+    /// Has the kernel copy what lies in memory at `offset` of the disk to the guest, with no buffer
+    /// in between; how many bytes. `None`: the disk is to be asked, also for an error.
+    fn fill(&self, session: &VhostSession, offset: u64) -> Option<u32> {
+        let len = total(&self.chain.writable);
+        let mut done = 0;
+        for (place, len) in session.client.edge.resident(offset, len)? {
+            let read = self.room(done, len)?.fill(place.fd(), place.offset()).ok()?;
+            if read as u64 != len {
+                return None;
+            }
+            done += len;
+        }
+        u32::try_from(len).ok()
+    }
+
+    /// `len` bytes of the guest's room from the byte `skip` on.
+    fn room(&self, mut skip: u64, mut len: u64) -> Option<SharedParts<'_>> {
+        let mut room = SharedParts::new();
+        for range in &self.chain.writable {
+            let from = skip.min(range.len.into());
+            let now = (u64::from(range.len) - from).min(len);
+            let address = range.address.checked_add(from)?;
+            self.queue.parts.memory.add(address, to_usize(now), &mut room)?;
+            (skip, len) = (skip - from, len - now);
+        }
+        (len == 0).then_some(room)
     }
 
     /// Tells the guest what became of it.

@@ -13,7 +13,7 @@ use runtime::to_usize;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 use super::protocol;
-use crate::mapping::SharedMapping;
+use crate::mapping::{SharedMapping, SharedParts};
 
 /// Regions of a guest, at most.
 pub(super) const REGIONS: usize = 128;
@@ -117,11 +117,11 @@ impl GuestMemory {
 
     /// Does `work` with each part of `len` bytes from an address of the guest on: their region,
     /// where they begin in it, and which of all they are. A part lies in one region.
-    fn each(
-        &self,
+    fn each<'a>(
+        &'a self,
         guest: u64,
         len: usize,
-        mut work: impl FnMut(&GuestBytes, usize, Range<usize>) -> Option<()>,
+        mut work: impl FnMut(&'a GuestBytes, usize, Range<usize>) -> Option<()>,
     ) -> Option<()> {
         let mut done = 0;
         while done < len {
@@ -141,6 +141,18 @@ impl GuestMemory {
     /// Copies bytes from an address of the guest.
     pub(super) fn read(&self, guest: u64, to: &mut [u8]) -> Option<()> {
         self.each(guest, to.len(), |bytes, at, range| bytes.read(at, to.get_mut(range)?))
+    }
+
+    /// Adds `len` bytes from an address of the guest on to `parts`.
+    pub(super) fn add<'a>(
+        &'a self,
+        guest: u64,
+        len: usize,
+        to: &mut SharedParts<'a>,
+    ) -> Option<()> {
+        self.each(guest, len, |bytes, at, range| {
+            to.push(&bytes.mapping, bytes.place(at, range.len())?, range.len())
+        })
     }
 
     /// Copies bytes to an address of the guest.

@@ -10,6 +10,7 @@
 
 mod block;
 mod front_end;
+mod long;
 mod memory;
 mod messages;
 #[cfg(any(test, feature = "played"))]

@@ -25,6 +25,8 @@ const CHAIN: usize = 256;
 /// Bytes of requests that a guest is told of together, at most, and what each counts at least.
 const GATHERED: u64 = 64 << 10;
 const FLOOR: u64 = 4 << 10;
+/// It is told of a part of what is in flight, at least: it has enough to wait for.
+const FEW: u16 = 2;
 /// Bytes of a descriptor.
 const DESCRIPTOR: usize = 16;
 const NEXT: u16 = 1;
@@ -269,10 +271,12 @@ impl Virtqueue {
             region.store(USED_AT, state.used);
         }
         state.untold += bytes.max(FLOOR);
-        if !state.gathers || state.untold >= GATHERED {
+        self.landed(&mut state);
+        let done = state.used.wrapping_sub(state.told);
+        let is_much = state.untold >= GATHERED && done >= state.pending / FEW;
+        if !state.gathers || is_much {
             self.tell(&mut state);
         }
-        self.landed(&mut state);
     }
 
     fn notify(&self) {

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::block::{self, feature};
+use super::long::LongCopies;
 use super::messages::tell_change;
 use super::queue::Virtqueue;
 use crate::client::AttachedClient;
@@ -108,7 +109,9 @@ impl RunningQueue {
         let (stop, queue) = (StopSign::new()?, Arc::new(queue));
         let (own, stopped, session) = (queue.clone(), stop.clone(), session.clone());
         let work = move || {
-            let served = serve(&session, &own, &kick, &stopped);
+            let long = Arc::new(LongCopies::new());
+            let served = serve(&session, &own, &long, &kick, &stopped);
+            while long.read() {}
             // Also of a queue that is of no use any more.
             own.rest();
             if let Err(e) = served {
@@ -136,6 +139,7 @@ impl RunningQueue {
 fn serve(
     session: &Arc<VhostSession>,
     queue: &Arc<Virtqueue>,
+    long: &Arc<LongCopies>,
     kick: &OwnedFd,
     stop: &StopSign,
 ) -> Result<()> {
@@ -143,10 +147,15 @@ fn serve(
     while !stop.is_set() {
         queue.gather();
         while !stop.is_set() {
-            let Some(chain) = queue.pop()? else { break };
+            let Some(chain) = queue.pop()? else {
+                if long.read() {
+                    continue;
+                }
+                break;
+            };
             let mut done = Ok(());
             // A panic has failed the request, as it was dropped.
-            session.client.run(|| done = block::run(session, queue, chain));
+            session.client.run(|| done = block::run(session, queue, long, chain));
             done?;
         }
         let begun = Instant::now();

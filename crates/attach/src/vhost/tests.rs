@@ -1,14 +1,18 @@
 //! What front ends and guests do, played.
 
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use device::model::Model;
-use device::{Abilities, BlockSizes, Blocking, Granules, Info, Simple};
+use device::{
+    Abilities, BlockSizes, Blocking, Error, ErrorKind, Extent, ExtentKind, Fault, Granules, Info,
+    Keeper, Place, Simple,
+};
 use runtime::WorkPool;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use trial::TestDice;
 
@@ -69,46 +73,138 @@ fn what_a_guest_does_is_done_as_by_the_model() {
 }
 
 #[test]
-fn long_reads_that_other_threads_copy_are_each_the_right_bytes() {
+fn long_copies_that_several_threads_do_are_each_of_the_right_bytes() {
     const SIZED: u32 = 128 << 10;
     const LEN: usize = SIZED as usize;
     let model = Arc::new(Model::new(usize::try_from(SIZE).unwrap()));
     let back = Back::model(&model);
-    let edge = &back.session.client.edge;
-    for (sector, byte) in (0..SIZE / 512).zip((0..=u8::MAX).cycle()) {
-        edge.write(&[byte; 512], sector * 512, false).unwrap();
-    }
     let mut guest = back.connect();
     guest.start(VERSION_1 | feature::FLUSH, 0);
+    let mut expected = model.bytes();
     let at = |place: usize| GUEST + place as u64;
-    for round in 0..20 {
-        // Of all but the last, another one waits.
-        let sectors = (0..5_u16).map(|n| (n, (u64::from(n) * 331 + round * 61) % 1792));
+    for round in 0..40 {
+        // Of all but the last, another one waits. Writes are of ranges that do not overlap.
+        let is_write = round % 2 == 0;
+        let sectors = (0..5_u16).map(|n| (n, u64::from(n) * 256 + round * 61 % 768));
         for (n, sector) in sectors.clone() {
             let (head, number) = (n * 3, usize::from(n));
-            let header = [&[0; 8][..], &sector.to_le_bytes()].concat();
+            let header = [u32::from(is_write), 0].map(u32::to_le_bytes);
+            let header = [header.as_flattened(), &sector.to_le_bytes()].concat();
             guest.memory.write(HEADER + number * 16, &header).unwrap();
             guest.memory.write(STATUS + number, &[0xee]).unwrap();
             guest.describe(TABLE, head, (at(HEADER + number * 16), 16, NEXT, head + 1));
-            let data = (at(DATA + number * LEN), SIZED, NEXT | WRITE, head + 2);
+            let flags = if is_write { NEXT } else { NEXT | WRITE };
+            let data = (at(DATA + number * LEN), SIZED, flags, head + 2);
             guest.describe(TABLE, head + 1, data);
             guest.describe(TABLE, head + 2, (at(STATUS + number), 1, WRITE, 0));
             let entry = AVAILABLE + 4 + usize::from((guest.next + n) % LENGTH) * 2;
             guest.memory.store(entry, head).unwrap();
+            if is_write {
+                let byte = u8::try_from(round * 5 + u64::from(n)).unwrap();
+                guest.memory.write(DATA + number * LEN, &[byte; LEN]).unwrap();
+                let from = usize::try_from(sector * 512).unwrap();
+                expected[from..from + LEN].fill(byte);
+            }
         }
         guest.next = guest.next.wrapping_add(5);
         guest.memory.store(AVAILABLE + 2, guest.next).unwrap();
         rustix::io::write(&guest.kick, &1_u64.to_ne_bytes()).unwrap();
         guest.wait();
+        assert!(model.bytes() == expected, "{round}");
         for (n, sector) in sectors {
             let (mut data, mut status) = (vec![0; LEN], [0xee]);
             guest.memory.read(DATA + usize::from(n) * LEN, &mut data).unwrap();
             guest.memory.read(STATUS + usize::from(n), &mut status).unwrap();
             let from = usize::try_from(sector * 512).unwrap();
-            assert!(status == [0] && data == model.bytes()[from..from + LEN], "{round}: {n}");
+            assert!(status == [0] && data == expected[from..from + LEN], "{round}: {n}");
         }
     }
     assert_eq!(guest.end(), Ok(()));
+}
+
+/// A disk that says where its bytes lie, and has other ones, `0xaa`, when it is asked for them.
+struct Placed {
+    info: Info,
+    extents: Vec<Extent>,
+}
+
+impl Blocking for Placed {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn read_at(&self, buf: &mut [u8], _: u64) -> device::Result<()> {
+        buf.fill(0xaa);
+        Ok(())
+    }
+
+    fn write_at(&self, _: &[u8], _: u64, _: bool) -> device::Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, Fault::User, "write"))
+    }
+
+    fn flush(&self) -> device::Result<()> {
+        Ok(())
+    }
+
+    fn resolve(&self, _: u64, _: u64, _: usize, out: &mut Vec<Extent>) -> device::Result<()> {
+        out.extend(self.extents.clone());
+        Ok(())
+    }
+}
+
+/// Never lets bytes be taken.
+struct Refusing;
+
+impl Keeper for Refusing {
+    fn passes(&self, _: u64, _: u64) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_long_read_comes_from_its_place_only_where_all_of_it_can_be_taken_there() {
+    const LEN: u64 = 128 << 10;
+    const HALF: u64 = LEN / 2;
+    let holding = |byte, len: u64, flags| {
+        let file = memfd_create("disk", MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::pwrite(&file, &vec![byte; usize::try_from(len).unwrap()], 0).unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Place::new(Arc::new(open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap()), 0)
+    };
+    let place = |byte| holding(byte, SIZE, OFlags::RDONLY).in_memory();
+    let kept = holding(0xbb, SIZE, OFlags::RDONLY).kept_by(Arc::new(Refusing));
+    let short = holding(0xbb, LEN - 1, OFlags::RDONLY).in_memory();
+    let unreadable = holding(0xbb, SIZE, OFlags::WRONLY).in_memory();
+    let data = |start, place| Extent::new(start, HALF, ExtentKind::Data).at(place);
+    let two = |second| vec![data(0, Some(place(0xbb))), second];
+    let hole = Extent::new(HALF, HALF, ExtentKind::Hole);
+    let here = [0xbb, 0xbb];
+    let asked = [0xaa, 0xaa];
+    for (name, flat, observed, extents, len, expected) in [
+        ("all of it", Some(place(0xbb)), false, vec![], LEN, here),
+        ("a short one", Some(place(0xbb)), false, vec![], HALF / 2, asked),
+        ("observed", Some(place(0xbb)), true, vec![], LEN, asked),
+        ("kept", Some(kept), false, vec![], LEN, asked),
+        ("behind the end", Some(short), false, vec![], LEN, asked),
+        ("unreadable", Some(unreadable), false, vec![], LEN, asked),
+        ("two files", None, false, two(data(HALF, Some(place(0xcc)))), LEN, [0xbb, 0xcc]),
+        ("observed, two", None, true, two(data(HALF, Some(place(0xcc)))), LEN, asked),
+        ("half of it", None, false, two(data(HALF, None)), LEN, asked),
+        ("with a hole", None, false, two(hole), LEN, asked),
+        ("half a map", None, false, vec![data(0, Some(place(0xbb)))], LEN, asked),
+    ] {
+        let abilities = Abilities { observed, extents: true, ..Abilities::all(false) };
+        let info = Info { flat, abilities, ..Info::new("placed", SIZE) };
+        let disk = Arc::new(Placed { info, extents });
+        let back = Back::of(&Simple::shared_edge(disk, &WorkPool::new(2)), true);
+        let mut guest = back.connect();
+        guest.start(VERSION_1, 0);
+        let len = usize::try_from(len).unwrap();
+        assert_eq!(guest.run(0, 0, &[], len, false), 0, "{name}");
+        let (first, second) = (vec![expected[0]; len / 2], vec![expected[1]; len / 2]);
+        assert!(guest.data(len) == [first, second].concat(), "{name}");
+        assert_eq!(guest.end(), Ok(()));
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! thread while it waits ([`pieces`]). It never retries and never hides an error.
 
 mod pieces;
+mod resident;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
