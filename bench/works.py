@@ -183,10 +183,11 @@ def verify_kept(lab: Lab, names: dict[str, str]) -> None:
 # Copies
 
 
-def plain_copies(source: str, target: str) -> list[Contender]:
-    """A file to a new file, without a server. nbdcopy makes none of itself."""
+def plain_copies(source: str, target: str, cache: str = "") -> list[Contender]:
+    """A file to a new file, without a server; ours with this parameter for both. nbdcopy makes none of itself."""
+    own = [f"file:{name}?{cache}" for name in (source, target)] if cache else [source, target]
     return [
-        Contender(None, ours_copy(source, target)),
+        Contender(None, ours_copy(*own)),
         Contender(None, Client("nbdcopy", "nbdkit", ["sh", "-c", f"truncate -s {{size}} {target} && nbdcopy {source} {target}"])),
         Contender(None, qemu_img("-f", "raw", "-O", "raw", source, target)),
         Contender(None, Client("qemu-img -W", "qemu", ["qemu-img", "convert", "-W", "-f", "raw", "-O", "raw", source, target])),
@@ -510,6 +511,14 @@ DISK_WORKS = [
         "raw-to-raw-disk",
         "2 GiB of random bytes, from a cached file on a disk to a new one there",
         plain_copies("{disk}", "{kept}"),
+        lambda lab: lab.on_disk(lab.random_file(COPY_SIZE // lab.scale)),
+        COPY_SIZE,
+        verify=verify_kept,
+    ),
+    Work(
+        "raw-to-raw-cached",
+        "the same, with what is written left in the page cache (cache=default), as by the others",
+        plain_copies("{disk}", "{kept}", "cache=default"),
         lambda lab: lab.on_disk(lab.random_file(COPY_SIZE // lab.scale)),
         COPY_SIZE,
         verify=verify_kept,

@@ -112,7 +112,8 @@ impl File {
             None => Map::new(),
         };
         let place = map.place(&fd, 0);
-        let bulk = if sparing.is_some() { cache::BULK } else { info.bulk };
+        // Long writes take long folios of the page cache, too, where that is on a disk.
+        let bulk = if in_memory { info.bulk } else { cache::BULK };
         Self {
             fd,
             info: Info { flat: Some(place), bulk, ..info },
