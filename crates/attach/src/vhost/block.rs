@@ -121,7 +121,10 @@ pub(super) fn run(
     let in_flight = Some(session.client.admit(kind, bytes));
     let mut guest = GuestRequest { queue: queue.clone(), chain, status, bytes, in_flight };
     let operation = match kind {
-        Some(OperationKind::Read) => guest.read(session, sector),
+        Some(OperationKind::Read) => {
+            guest.read(session, long, sector);
+            return Ok(());
+        }
         Some(OperationKind::Flush) => Ok(Operation::Flush),
         Some(_) if session.client.is_read_only => Err(ErrorKind::Io),
         Some(OperationKind::Write) => guest.write(session, sector),
@@ -135,14 +138,8 @@ pub(super) fn run(
         None => Err(ErrorKind::Unsupported),
     };
     match operation {
-        Ok(operation @ (Operation::Read { .. } | Operation::Write { .. }))
-            if bytes >= LONG_COPY =>
-        {
-            let is_write = matches!(operation, Operation::Write { .. });
-            let own = session.clone();
-            // A panic fails the request, as it is dropped.
-            let copy = move || _ = own.client.run(|| guest.perform(&own, operation));
-            long.add(session.client.edge.pool(), (is_write, queue.has_more()), copy);
+        Ok(operation @ Operation::Write { .. }) if bytes >= LONG_COPY => {
+            guest.copy(session, long, true, |guest, own| guest.perform(own, operation));
         }
         Ok(operation) => guest.perform(session, operation),
         Err(kind) => guest.end(Err(kind)),
@@ -174,10 +171,37 @@ fn checked(session: &VhostSession, sector: u64, len: u64, most: u64) -> Result<u
 }
 
 impl GuestRequest {
-    fn read(&self, session: &VhostSession, sector: u64) -> Result<Operation, ErrorKind> {
+    /// Reads a range; a long one out of the file in which it lies, if it can.
+    fn read(mut self, session: &Arc<VhostSession>, long: &Arc<LongCopies>, sector: u64) {
         let len = total(&self.chain.writable);
-        let offset = checked(session, sector, len, MOST)?;
-        Ok(Operation::Read { offset, buffer: session.client.buffers.take(to_usize(len)) })
+        let read = move |guest: Self, own: &Arc<VhostSession>, offset| {
+            let buffer = own.client.buffers.take(to_usize(len));
+            guest.perform(own, Operation::Read { offset, buffer });
+        };
+        match checked(session, sector, len, MOST) {
+            Ok(offset) if len < LONG_COPY => read(self, session, offset),
+            Ok(offset) => self.copy(session, long, false, move |mut guest, own| {
+                match guest.fill(own, offset) {
+                    Some(done) => guest.end(Ok(done)),
+                    None => read(guest, own, offset),
+                }
+            }),
+            Err(kind) => self.end(Err(kind)),
+        }
+    }
+
+    /// Leaves to `long` what copies many bytes.
+    fn copy(
+        self,
+        session: &Arc<VhostSession>,
+        long: &Arc<LongCopies>,
+        is_write: bool,
+        work: impl FnOnce(Self, &Arc<VhostSession>) + Send + 'static,
+    ) {
+        let (own, has_more) = (session.clone(), self.queue.has_more());
+        // A panic fails the request, as it is dropped.
+        let copy = move || _ = own.client.run(|| work(self, &own));
+        long.add(session.client.edge.pool(), (is_write, has_more), copy);
     }
 
     fn write(&mut self, session: &VhostSession, sector: u64) -> Result<Operation, ErrorKind> {
@@ -213,14 +237,8 @@ impl GuestRequest {
         })
     }
 
-    /// Does what is asked for; a long read out of the file in which its bytes lie, if it can.
+    /// Does what is asked for, or begins to.
     fn perform(mut self, session: &Arc<VhostSession>, operation: Operation) {
-        if let Operation::Read { offset, .. } = operation
-            && self.bytes >= LONG_COPY
-            && let Some(read) = self.fill(session, offset)
-        {
-            return self.end(Ok(read));
-        }
         let own = session.clone();
         session.client.perform(operation, move |result| self.finish(&own, result));
     }
