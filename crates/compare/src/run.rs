@@ -157,7 +157,7 @@ impl Shared<'_> {
         }
     }
 
-    fn work(&self, mut worker: CompareWorker<'_>) {
+    fn work(&self, worker: CompareWorker<'_>) {
         let _lost = Lost(self);
         while let Some(unit) = self.take() {
             match worker.compare(unit) {

@@ -1,12 +1,14 @@
 //! Reads and compares ranges that one of the maps calls data.
 
-use device::{Buffer, Edge, Error, ErrorKind, Fault, Operation, Outcome, is_zero};
+use device::{BufferPool, Edge, Error, Operation, Outcome, is_zero};
 use runtime::wait_for;
 
 use crate::event::{ComparisonEnd, Difference, Doing, FailedComparison, Side};
 
-/// Bytes read of each at a time.
-const PIECE: usize = 256 << 10;
+/// Bytes read of each at a time; a cold file on a disk is read directly by as many.
+const PIECE: usize = 512 << 10;
+/// Bytes of buffers that a thread keeps.
+const KEPT: usize = 2 << 20;
 /// The granularity of a reported difference, in bytes.
 const SECTOR: usize = 512;
 
@@ -31,16 +33,16 @@ pub(crate) enum Which {
 pub(crate) struct CompareWorker<'a> {
     first: &'a Edge,
     second: &'a Edge,
-    buffers: (Buffer, Buffer),
+    pool: BufferPool,
 }
 
 impl<'a> CompareWorker<'a> {
     pub(crate) fn new(first: &'a Edge, second: &'a Edge) -> Self {
-        Self { first, second, buffers: (Buffer::zeroed(PIECE), Buffer::zeroed(PIECE)) }
+        Self { first, second, pool: BufferPool::new(KEPT) }
     }
 
     /// Compares a unit; returns the first finding, if any.
-    pub(crate) fn compare(&mut self, unit: CompareUnit) -> Option<ComparisonEnd> {
+    pub(crate) fn compare(&self, unit: CompareUnit) -> Option<ComparisonEnd> {
         let (mut at, mut left) = (unit.start, unit.len);
         while left > 0 {
             let len = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
@@ -69,38 +71,31 @@ impl<'a> CompareWorker<'a> {
     }
 
     /// Where they first differ, in sectors from `offset` on.
-    fn both(
-        &mut self,
-        offset: u64,
-        len: usize,
-    ) -> std::result::Result<Option<usize>, (Side, Error)> {
-        let (a, b) = (&mut self.buffers.0, &mut self.buffers.1);
-        let (Some(a), Some(b)) = (a.get_mut(..len), b.get_mut(..len)) else {
-            return Err((Side::First, confused()));
-        };
-        if self.first.read_now(a, offset).map_err(|e| (Side::First, e))? {
-            self.second.read(b, offset).map_err(|e| (Side::Second, e))?;
-            return Ok(first_difference(a, b));
+    fn both(&self, offset: u64, len: usize) -> std::result::Result<Option<usize>, (Side, Error)> {
+        let (mut a, b) = (self.pool.take_whole(len), self.pool.take_whole(len));
+        let second = |b| self.second.read_buffer(b, offset);
+        if self.first.read_now(&mut a, offset).map_err(|e| (Side::First, e))? {
+            let b = second(b).map_err(|e| (Side::Second, e))?;
+            return Ok(first_difference(&a, &b));
         }
         // The first read is in flight while the second is read.
-        let mut other = Ok(());
+        let mut other = Err(Error::unanswered());
         let answer = wait_for(|promise| {
-            let operation = Operation::Read { offset, buffer: Buffer::zeroed(len) };
+            let operation = Operation::Read { offset, buffer: a };
             self.first.submit(operation, Box::new(move |outcome| promise.keep(outcome)));
-            other = self.second.read(b, offset);
+            other = second(b);
         });
         let read = match answer {
             Some(Ok(Outcome::Read(read))) if read.len() == len => read,
             Some(Err(e)) => return Err((Side::First, e)),
             _ => return Err((Side::First, Error::unanswered())),
         };
-        other.map_err(|e| (Side::Second, e))?;
-        Ok(first_difference(&read, b))
+        Ok(first_difference(&read, &other.map_err(|e| (Side::Second, e))?))
     }
 
     /// Where it first is not zero.
     fn only(
-        &mut self,
+        &self,
         end: Side,
         offset: u64,
         len: usize,
@@ -109,18 +104,14 @@ impl<'a> CompareWorker<'a> {
             Side::First => self.first,
             Side::Second => self.second,
         };
-        let buffer = self.buffers.0.get_mut(..len).ok_or_else(|| (end, confused()))?;
-        disk.read(buffer, offset).map_err(|e| (end, e))?;
-        if is_zero(buffer) {
+        let buffer = self.pool.take_whole(len);
+        let buffer = disk.read_buffer(buffer, offset).map_err(|e| (end, e))?;
+        if is_zero(&buffer) {
             return Ok(None);
         }
         let sector = buffer.chunks(SECTOR).position(|sector| !is_zero(sector));
         Ok(sector.map(|n| n * SECTOR))
     }
-}
-
-fn confused() -> Error {
-    Error::new(ErrorKind::Io, Fault::Us, "compare: a buffer is too short; this is a defect")
 }
 
 /// Which sector differs first.

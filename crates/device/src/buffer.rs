@@ -48,8 +48,8 @@ impl Buffer {
         Self::allocate(len, whole_pages(len), None)
     }
 
-    /// `len` zero bytes in memory of its own, of huge pages where the system has them: direct I/O
-    /// then describes it to the disk in a few pieces. For long-lived buffers.
+    /// `len` zero bytes in memory of its own, of huge pages where the system has them, as
+    /// [`BufferPool::take_whole`] says. For long-lived buffers.
     #[must_use]
     pub fn of_huge_pages(len: usize) -> Self {
         let capacity = len.max(SMALL + 1).next_multiple_of(HUGE);
@@ -154,16 +154,17 @@ fn allocate_huge(capacity: usize) -> NonNull<u8> {
     NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout(capacity)))
 }
 
-/// Gives back what [`allocate`] gave.
+/// Gives back what [`allocate`] gave, or whole pages of what [`allocate_huge`] gave.
 ///
 /// # Safety
-/// `start` is from `allocate` with the same `capacity`, is given back once, and is not in use.
+/// `start` is from `allocate` with the same `capacity`, or `capacity` bytes, more than [`SMALL`],
+/// are of a mapping of `allocate_huge`; they are given back once, and are not in use.
 unsafe fn release(start: NonNull<u8>, capacity: usize) {
     if capacity <= SMALL {
         // SAFETY: by the caller's promise, allocated there with this layout.
         unsafe { dealloc(start.as_ptr(), layout(capacity)) }
     } else {
-        // SAFETY: by the caller's promise, this is the whole of a mapping made there.
+        // SAFETY: by the caller's promise, these are whole pages of a mapping made there.
         let unmapped = unsafe { munmap(start.as_ptr().cast(), capacity) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -238,6 +239,25 @@ impl BufferPool {
     }
 }
 
+impl BufferPool {
+    /// The same for a buffer that is filled at once, by a read: it is of huge pages where the
+    /// system has them. Direct I/O then describes it to the disk in a piece or two, and not in one
+    /// for each 4 KiB, which takes some disks half of the time. Its first byte may take 2 MiB of
+    /// memory: so it is not for what a peer sends, who may send little of it.
+    #[must_use]
+    pub fn take_whole(&self, len: usize) -> Buffer {
+        let (least, most) = capacities(len);
+        let kept = self.0.take(least, most);
+        let touched = kept.map_or(0, |(_, capacity)| capacity);
+        match kept.or_else(|| self.0.take_huge(least)) {
+            Some((start, capacity)) => {
+                Buffer { start, len, capacity, touched, pool: Some(self.0.clone()) }
+            }
+            None => Buffer::allocate(len, least, Some(self.0.clone())),
+        }
+    }
+}
+
 runtime::debug_as!(BufferPool, |pool| "BufferPool(keeps {} bytes)", pool.0.keep);
 
 /// The capacity of a new buffer for `len` bytes, and the largest of one that is used for it.
@@ -255,6 +275,27 @@ impl Shelves {
         let mut kept = self.inner.lock();
         let capacity = *kept.free.range(least..=most).next()?.0;
         kept.pop(capacity).map(|start| (start, capacity))
+    }
+
+    /// New memory of huge pages, if whole ones can be cut into buffers of this capacity; the others
+    /// that one was cut into are kept. Each is given back by itself, as any mapping.
+    fn take_huge(&self, capacity: usize) -> Option<(NonNull<u8>, usize)> {
+        if capacity.is_multiple_of(HUGE) {
+            return Some((allocate_huge(capacity), capacity));
+        }
+        if capacity <= SMALL || !capacity.is_power_of_two() || self.keep < HUGE {
+            return None;
+        }
+        let start = allocate_huge(HUGE);
+        for at in (capacity..HUGE).step_by(capacity) {
+            // SAFETY: the place is within the mapping just made.
+            let piece = unsafe { start.add(at) };
+            if !self.put_back(piece, capacity) {
+                // SAFETY: it is whole pages of that mapping, and nothing refers to them.
+                unsafe { release(piece, capacity) }
+            }
+        }
+        Some((start, capacity))
     }
 
     /// Keeps a buffer, if there is room. For a large one room is made by giving back large ones of
@@ -346,6 +387,38 @@ mod tests {
         assert!(buffer[..ALIGN * 10].iter().all(|byte| *byte == 0));
         // More than the pool keeps: given back.
         drop(buffer);
+        assert_eq!(pool.0.inner.lock().bytes, 0);
+    }
+
+    #[test]
+    fn buffers_that_are_filled_at_once_share_a_huge_page_and_are_given_back_one_by_one() {
+        let pool = BufferPool::new(HUGE);
+        let mut taken: Vec<Buffer> = (0..17).map(|_| pool.take_whole(256 << 10)).collect();
+        let first = taken[0].as_ptr() as usize;
+        assert_eq!((taken[0].capacity(), first % HUGE), (256 << 10, 0));
+        // Eight of one page: the others wait on the shelf, and count as taken.
+        assert_eq!(taken.iter().filter(|b| b.taken() == 0).count(), 3);
+        assert_eq!(pool.0.inner.lock().bytes, 7 * (256 << 10));
+        for (n, buffer) in (0..).zip(&mut taken) {
+            buffer.fill(n);
+        }
+        assert!((0..).zip(&taken).all(|(n, buffer)| buffer.iter().all(|byte| *byte == n)));
+        // The pool keeps eight; the memory of each of the others is no longer there.
+        let ninth = taken.remove(8);
+        taken.truncate(8);
+        assert!((0..).zip(&taken).all(|(n, buffer)| buffer.iter().all(|byte| *byte == n)));
+        drop(taken);
+        assert_eq!(pool.0.inner.lock().bytes, HUGE);
+        assert!(ninth.iter().all(|byte| *byte == 8));
+        let whole = pool.take_whole(2 * HUGE);
+        assert_eq!((whole.as_ptr() as usize % HUGE, whole.capacity()), (0, 2 * HUGE));
+    }
+
+    #[test]
+    fn a_pool_that_keeps_no_huge_page_makes_none() {
+        let pool = BufferPool::new(1 << 20);
+        let (a, b) = (pool.take_whole(256 << 10), pool.take_whole(300 << 10));
+        assert_eq!((a.capacity(), b.capacity()), (256 << 10, 300 << 10));
         assert_eq!(pool.0.inner.lock().bytes, 0);
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use device::{
-    BufferPool, Edge, Error, Extent, Operation, Outcome, Place, Result, Slice, ZeroFlags, is_zero,
+    BufferPool, Edge, Error, Extent, Operation, Place, Result, Slice, ZeroFlags, is_zero,
 };
 use devices::{Named, OpenOptions};
 use formats::{BackingName, Files as _, ImageOpener, Opening, Reference, Role};
@@ -209,13 +209,7 @@ impl Both<'_> {
     /// Reads a range of both, and writes what differs into the overlay, by clusters.
     fn keep(&self, range: Range<u64>) -> Result<()> {
         let (at, len) = (range.start, to_usize(range.end - range.start));
-        let read = |edge: &Edge| {
-            let buffer = self.buffers.take(len);
-            match edge.run(Operation::Read { offset: at, buffer })? {
-                Outcome::Read(buffer) => Ok(buffer),
-                _ => Err(Error::unanswered().on(&edge.info().name).at(at)),
-            }
-        };
+        let read = |edge: &Edge| edge.read_buffer(self.buffers.take_whole(len), at);
         let (was, will) = (read(self.old)?, read(self.new)?);
         let runs = different(&was, &will, at, self.cluster);
         let mut was = Slice::from(was);

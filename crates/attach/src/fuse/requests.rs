@@ -261,7 +261,7 @@ impl Ask<'_> {
             self.done(&[]);
             return Some(());
         }
-        let mut buffer = self.session.client.buffers.take(len);
+        let mut buffer = self.session.client.buffers.take_whole(len);
         match self.session.client.edge.read_now(&mut buffer, offset) {
             Ok(true) => self.done(&buffer),
             Ok(false) => self.submit(Operation::Read { offset, buffer }),

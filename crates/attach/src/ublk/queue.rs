@@ -143,7 +143,7 @@ impl KernelRequest {
     }
 
     fn buffer(&self) -> Buffer {
-        self.client().buffers.take(to_usize(self.request.len))
+        self.client().buffers.take_whole(to_usize(self.request.len))
     }
 
     fn place(&self) -> u64 {

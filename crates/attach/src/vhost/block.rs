@@ -175,7 +175,7 @@ impl GuestRequest {
     fn read(mut self, session: &Arc<VhostSession>, long: &Arc<LongCopies>, sector: u64) {
         let len = total(&self.chain.writable);
         let read = move |guest: Self, own: &Arc<VhostSession>, offset| {
-            let buffer = own.client.buffers.take(to_usize(len));
+            let buffer = own.client.buffers.take_whole(to_usize(len));
             guest.perform(own, Operation::Read { offset, buffer });
         };
         match checked(session, sector, len, MOST) {

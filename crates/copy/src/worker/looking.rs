@@ -58,7 +58,7 @@ impl Worker {
         }
         // Never longer than a request.
         let len = usize::try_from(head).unwrap_or(0);
-        let buffer = self.pool.take(len);
+        let buffer = self.pool.take_whole(len);
         let load = Some(self.held.take(buffer.capacity()));
         self.looking += 1;
         self.writes.started();

@@ -303,7 +303,7 @@ impl Worker {
 
     fn start_read(&mut self, offset: u64, len: u64, taken: bool) -> Result<()> {
         let len = to_usize(len)?;
-        let buffer = self.pool.take(len);
+        let buffer = self.pool.take_whole(len);
         let load = self.held.take(buffer.capacity());
         let epoch = self.job.pair.source_epoch();
         let task = Task::Read { offset, len, taken };

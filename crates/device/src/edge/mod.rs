@@ -389,11 +389,25 @@ impl Edge {
         if self.read_now(buf, offset)? {
             return Ok(());
         }
-        match self.run(Operation::Read { offset, buffer: Buffer::zeroed(buf.len()) })? {
-            Outcome::Read(read) if read.len() == buf.len() => {
-                buf.copy_from_slice(&read);
-                Ok(())
-            }
+        buf.copy_from_slice(&self.read_waiting(Buffer::zeroed(buf.len()), offset)?);
+        Ok(())
+    }
+
+    /// Fills a buffer from `offset`, and gives it, or another one of its length, back.
+    ///
+    /// # Errors
+    /// The range lies outside, or the device fails.
+    pub fn read_buffer(&self, mut buffer: Buffer, offset: u64) -> Result<Buffer> {
+        if self.read_now(&mut buffer, offset)? {
+            return Ok(buffer);
+        }
+        self.read_waiting(buffer, offset)
+    }
+
+    fn read_waiting(&self, buffer: Buffer, offset: u64) -> Result<Buffer> {
+        let len = buffer.len();
+        match self.run(Operation::Read { offset, buffer })? {
+            Outcome::Read(read) if read.len() == len => Ok(read),
             _ => Err(confused("read").on(&self.info().name).at(offset)),
         }
     }

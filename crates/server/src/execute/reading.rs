@@ -202,7 +202,7 @@ fn room(served: &Served, len: u64) -> Room {
 }
 
 fn buffer(served: &Served, len: u64) -> Buffer {
-    served.buffers.take(usize::try_from(len).unwrap_or(0))
+    served.buffers.take_whole(usize::try_from(len).unwrap_or(0))
 }
 
 impl Part {

@@ -110,7 +110,7 @@ pub(super) struct Fetch {
 impl Fetch {
     /// The result of such a read.
     pub(super) fn buffer(&self) -> Buffer {
-        self.served.buffers.take(usize::try_from(self.len).unwrap_or(0))
+        self.served.buffers.take_whole(usize::try_from(self.len).unwrap_or(0))
     }
 
     /// Logs the error. The client only sees the connection end.
