@@ -8,6 +8,8 @@
  *     limits relay PORT NAME LENGTH STREAMS   ranges of http://127.0.0.1:PORT/NAME, received and sent on into Unix sockets,
  *                                     whose other ends receive them into memory
  *     limits requests COUNT           COUNT requests of 28 bytes and replies of 32, 64 in flight, and no data
+ *     limits copy FILE TARGET         the data of FILE by pread and pwrite of 2 MiB in turn, into TARGET (made anew)
+ *     limits copy-direct FILE TARGET  the same past the page cache, and made durable
  *     limits serve SOCKET FILE        an NBD server for fio that does as little as one can: one thread a connection,
  *                                     requests parsed in batches, small replies gathered, large ones by sendfile,
  *                                     writes received in place; no extents, no structured replies
@@ -181,6 +183,27 @@ static int new_target(int target, const char *source) {
     if (target < 0 || stat(source, &status) != 0 || ftruncate(target, status.st_size) != 0)
         die("the target");
     return target;
+}
+
+/* ---- A file to a file, by one thread. ---- */
+
+#define BULK (2 << 20)
+
+static void to_a_file(const char *path, const char *target, int direct) {
+    int from = open_file(path, O_RDONLY | direct);
+    int to = new_target(open_file(target, O_WRONLY | O_CREAT | O_TRUNC | direct), path);
+    void *buffer = aligned_alloc(4096, BULK);
+    for (off_t end = 0, at; (at = lseek(from, end, SEEK_DATA)) >= 0;) {
+        end = lseek(from, at, SEEK_HOLE);
+        while (at < end) {
+            ssize_t got = pread(from, buffer, (size_t)(end - at < BULK ? end - at : BULK), at);
+            if (got <= 0 || pwrite(to, buffer, (size_t)got, at) != got)
+                die(got <= 0 ? "pread" : "pwrite");
+            at += got;
+        }
+    }
+    if (errno != ENXIO || (direct && fdatasync(to) != 0))
+        die(direct ? "fdatasync" : "lseek");
 }
 
 /* ---- Ranges of a file on a web server. ---- */
@@ -442,6 +465,10 @@ int main(int argc, char **argv) {
         return copy(argv[2], to_pages, new_target(open_file(argv[3], O_RDWR | O_CREAT | O_TRUNC), argv[2]));
     if (!strcmp(work, "to-memory") && argc == 3)
         return copy(argv[2], to_pages, new_target(memfd_create("limits", MFD_CLOEXEC), argv[2]));
+    if ((!strcmp(work, "copy") || !strcmp(work, "copy-direct")) && argc == 4) {
+        to_a_file(argv[2], argv[3], !strcmp(work, "copy") ? 0 : O_DIRECT);
+        return 0;
+    }
     if (!strcmp(work, "relay") && argc == 6) {
         web.port = atoi(argv[2]);
         web.name = argv[3];

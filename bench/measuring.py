@@ -7,6 +7,7 @@ bench/peers makes, without its wrapper scripts, so that no tool is charged for a
 import atexit
 import dataclasses
 import filecmp
+import mmap
 import os
 import platform
 import shutil
@@ -342,11 +343,16 @@ class Lab:
         """Makes `size` bytes of memory ready to be allocated quickly.
 
         A virtual machine may give freed memory back to its host, and then the first touch costs several times the copy
-        itself, for the first process that comes. So memory is touched and freed just before it is needed.
+        itself, for the first process that comes. So memory is touched and freed just before it is needed: as a file in
+        tmpfs takes it, and in huge pages, as the page cache of a file on a disk does.
         """
         if size == 0:
             return
         self.need_free(size)
+        with mmap.mmap(-1, size) as memory:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            for offset in range(0, size, mmap.PAGESIZE):
+                memory[offset] = 1
         block = bytes(MIB)
         with open(self.path("warm"), "wb") as file:
             for _ in range(0, size, MIB):

@@ -184,13 +184,15 @@ def verify_kept(lab: Lab, names: dict[str, str]) -> None:
 
 
 def plain_copies(source: str, target: str, cache: str = "") -> list[Contender]:
-    """A file to a new file, without a server; ours with this parameter for both. nbdcopy makes none of itself."""
+    """A file to a new file, without a server, and a bare loop; ours with this parameter for both. nbdcopy makes none of
+    itself."""
     own = [f"file:{name}?{cache}" for name in (source, target)] if cache else [source, target]
     return [
         Contender(None, ours_copy(*own)),
         Contender(None, Client("nbdcopy", "nbdkit", ["sh", "-c", f"truncate -s {{size}} {target} && nbdcopy {source} {target}"])),
         Contender(None, qemu_img("-f", "raw", "-O", "raw", source, target)),
         Contender(None, Client("qemu-img -W", "qemu", ["qemu-img", "convert", "-W", "-f", "raw", "-O", "raw", source, target])),
+        limit("copy", source, target),
     ]
 
 
@@ -513,6 +515,7 @@ DISK_WORKS = [
         plain_copies("{disk}", "{kept}"),
         lambda lab: lab.on_disk(lab.random_file(COPY_SIZE // lab.scale)),
         COPY_SIZE,
+        memory=COPY_SIZE,
         verify=verify_kept,
     ),
     Work(
@@ -521,6 +524,7 @@ DISK_WORKS = [
         plain_copies("{disk}", "{kept}", "cache=default"),
         lambda lab: lab.on_disk(lab.random_file(COPY_SIZE // lab.scale)),
         COPY_SIZE,
+        memory=COPY_SIZE,
         verify=verify_kept,
     ),
     Work(
@@ -529,6 +533,7 @@ DISK_WORKS = [
         plain_copies("{disk}", "{target}"),
         lambda lab: lab.sparse_on_disk("sparse-raw", COPY_SIZE // lab.scale),
         COPY_SIZE,
+        memory=COPY_SIZE // 16,
         verify=verify_target,
     ),
     Work(
@@ -543,9 +548,11 @@ DISK_WORKS = [
                 Client("qemu-img -t none -T none", "qemu",
                        ["qemu-img", "convert", "-t", "none", "-T", "none", "-f", "raw", "-O", "raw", "{disk}", "{kept}"]),
             ),
+            limit("copy-direct", "{disk}", "{kept}"),
         ],
         lambda lab: lab.on_disk(lab.random_file(COPY_SIZE // lab.scale)),
         COPY_SIZE,
+        memory=COPY_SIZE,
         verify=verify_kept,
         cold=True,
     ),
@@ -637,7 +644,11 @@ def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool
         "limits": lab.limits,
         "kept": os.path.join(lab.disk or lab.dir, "kept"),
     }
-    lab.remove("target", "empty", names["kept"])
+    lab.remove("target", "empty")
+    if os.path.lexists(names["kept"]):
+        os.unlink(names["kept"])
+        # What it took is discarded now, and not while the next one runs.
+        os.sync()
     lab.warm_memory(work.memory // lab.scale)
     upstream = start_upstream(lab, contender, names)
     if disk:
