@@ -192,7 +192,8 @@ static int new_target(int target, const char *source) {
 static void to_a_file(const char *path, const char *target, int direct) {
     int from = open_file(path, O_RDONLY | direct);
     int to = new_target(open_file(target, O_WRONLY | O_CREAT | O_TRUNC | direct), path);
-    void *buffer = aligned_alloc(4096, BULK);
+    void *buffer = aligned_alloc(BULK, BULK);
+    madvise(buffer, BULK, MADV_HUGEPAGE);
     for (off_t end = 0, at; (at = lseek(from, end, SEEK_DATA)) >= 0;) {
         end = lseek(from, at, SEEK_HOLE);
         while (at < end) {

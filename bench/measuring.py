@@ -339,20 +339,23 @@ class Lab:
         filecmp.clear_cache()
         return filecmp.cmp(left, right, shallow=False)
 
-    def warm_memory(self, size: int) -> None:
+    def warm_memory(self, size: int, on_disk: bool) -> None:
         """Makes `size` bytes of memory ready to be allocated quickly.
 
         A virtual machine may give freed memory back to its host, and then the first touch costs several times the copy
         itself, for the first process that comes. So memory is touched and freed just before it is needed: as a file in
-        tmpfs takes it, and in huge pages, as the page cache of a file on a disk does.
+        tmpfs takes it, or in huge pages, as the page cache of a file on a disk does.
         """
         if size == 0:
             return
         self.need_free(size)
-        with mmap.mmap(-1, size) as memory:
-            memory.madvise(mmap.MADV_HUGEPAGE)
-            for offset in range(0, size, mmap.PAGESIZE):
-                memory[offset] = 1
+        if on_disk:
+            # More than is needed, since other free memory may be taken first.
+            with mmap.mmap(-1, size + size // 2) as memory:
+                memory.madvise(mmap.MADV_HUGEPAGE)
+                for offset in range(0, len(memory), mmap.PAGESIZE):
+                    memory[offset] = 1
+            return
         block = bytes(MIB)
         with open(self.path("warm"), "wb") as file:
             for _ in range(0, size, MIB):

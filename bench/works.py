@@ -649,10 +649,10 @@ def run_once(lab: Lab, work: Work, contender: Contender, disk: str, verify: bool
         os.unlink(names["kept"])
         # What it took is discarded now, and not while the next one runs.
         os.sync()
-    lab.warm_memory(work.memory // lab.scale)
-    upstream = start_upstream(lab, contender, names)
     if disk:
         (lab.forget if work.cold else lab.warm)(disk)
+    lab.warm_memory(work.memory // lab.scale, any("{kept}" in word for word in contender.client.argv))
+    upstream = start_upstream(lab, contender, names)
     server, before, server_cost = None, 0.0, Cost(0, 0, 0)
     if contender.server is not None:
         server, before = start(lab, contender.server, names)

@@ -1,8 +1,8 @@
 //! Signals that matter to every verb: which were ignored at the start, those that must not end the
 //! program, and the one that must not be ignored.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use signal_hook::consts::{SIGCHLD, SIGUSR1, SIGXFSZ};
 
@@ -27,9 +27,12 @@ pub(crate) fn hear_how_programs_end() {
 
 /// Whether the parent of this program had the signal ignored.
 pub(crate) fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
+    static IGNORED: OnceLock<u64> = OnceLock::new();
+    let mask = *IGNORED.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0)
+    });
     (1..=64).contains(&signal) && mask >> (signal - 1) & 1 == 1
 }
 
