@@ -354,6 +354,16 @@ COPIES = [
         ],
         lambda lab: lab.sparse_file("sparse", TIB),
     ),
+    Work(
+        "start",
+        "info of a raw file without data, from the program's start to its end",
+        [
+            Contender(None, Client("ours", "ours", ["{ours}", "info", "{disk}"])),
+            Contender(None, Client("qemu-img", "qemu", ["qemu-img", "info", "-f", "raw", "{disk}"])),
+            Contender(None, Client("limit", "limit", ["true"])),
+        ],
+        lambda lab: lab.sparse_file("sparse", GIB),
+    ),
 ]
 
 

@@ -30,6 +30,8 @@ pub struct WorkPool {
     disk: u64,
     /// How many threads may work for this disk.
     share: usize,
+    /// No more of them than the machine has processors.
+    computes: bool,
     /// If its work is nearly always quick.
     quickness: Option<Arc<Quickness>>,
 }
@@ -94,14 +96,14 @@ impl WorkPool {
             wake: Condvar::new(),
             disks: AtomicU64::new(0),
         };
-        Self { shared: Arc::new(shared), disk: 0, share, quickness: None }
+        Self { shared: Arc::new(shared), disk: 0, share, computes: false, quickness: None }
     }
 
     /// The same threads, for the work of one more disk.
     #[must_use]
     pub fn for_disk(&self) -> Self {
         let disk = self.shared.disks.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { shared: self.shared.clone(), disk, share: self.share, quickness: None }
+        Self { shared: self.shared.clone(), disk, quickness: None, ..*self }
     }
 
     /// The same, but for at most `most` (≥ 1) of them at a time.
@@ -114,10 +116,15 @@ impl WorkPool {
     /// processors would only be in each other's way.
     #[must_use]
     pub fn for_computing(&self) -> Self {
-        // It reads the files of the control groups each time.
+        Self { computes: true, ..self.for_disk() }
+    }
+
+    /// How many threads may work for this disk. The processors are counted when there is work: to
+    /// ask for them reads the files of the control groups, longer than a short program may take.
+    fn threads(&self) -> usize {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         let known = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.at_most(*PROCESSORS.get_or_init(known))
+        if self.computes { self.share.min(*PROCESSORS.get_or_init(known)) } else { self.share }
     }
 
     /// The same threads, for work that is nearly always quick, which a thread that defers such work
@@ -159,9 +166,9 @@ impl WorkPool {
 
 impl Jobs for WorkPool {
     fn run_for(&self, client: u64, job: PoolJob) {
-        let shared = &self.shared;
+        let (shared, share) = (&self.shared, self.threads());
         let mut state = shared.state.lock();
-        state.queue(self, client, job);
+        state.queue((self.disk, share), client, job);
         if state.ready.is_empty() {
             // Enough work for this disk already.
             return;
@@ -180,9 +187,9 @@ impl Jobs for WorkPool {
 crate::debug_as!(WorkPool, |pool| "WorkPool(at most {} threads)", pool.shared.limit);
 
 impl State {
-    fn queue(&mut self, pool: &WorkPool, client: u64, job: PoolJob) {
-        let disk = self.disks.entry(pool.disk).or_default();
-        disk.share = pool.share;
+    fn queue(&mut self, (number, share): (u64, usize), client: u64, job: PoolJob) {
+        let disk = self.disks.entry(number).or_default();
+        disk.share = share;
         let jobs = disk.clients.entry(client).or_default();
         if jobs.is_empty() {
             disk.turns.push_back(client);
@@ -190,7 +197,7 @@ impl State {
         jobs.push_back(job);
         if !disk.ready && disk.running < disk.share {
             disk.ready = true;
-            self.ready.push_back(pool.disk);
+            self.ready.push_back(number);
         }
     }
 
