@@ -237,9 +237,7 @@ impl BufferPool {
         }
         Buffer::allocate(len, least, pool)
     }
-}
 
-impl BufferPool {
     /// The same for a buffer that is filled at once, by a read: it is of huge pages where the
     /// system has them. Direct I/O then describes it to the disk in a piece or two, and not in one
     /// for each 4 KiB, which takes some disks half of the time. Its first byte may take 2 MiB of
