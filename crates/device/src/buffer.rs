@@ -230,12 +230,7 @@ impl BufferPool {
     /// A buffer of `len` bytes; what it holds is whatever its last user left.
     #[must_use]
     pub fn take(&self, len: usize) -> Buffer {
-        let pool = Some(self.0.clone());
-        let (least, most) = capacities(len);
-        if let Some((start, capacity)) = self.0.take(least, most) {
-            return Buffer { start, len, capacity, touched: capacity, pool };
-        }
-        Buffer::allocate(len, least, pool)
+        self.kept_or(len, |_| None)
     }
 
     /// The same for a buffer that is filled at once, by a read: it is of huge pages where the
@@ -244,14 +239,21 @@ impl BufferPool {
     /// memory: so it is not for what a peer sends, who may send little of it.
     #[must_use]
     pub fn take_whole(&self, len: usize) -> Buffer {
-        let (least, most) = capacities(len);
+        self.kept_or(len, |least| self.0.take_huge(least))
+    }
+
+    /// One that is kept, or what `new` makes of this capacity, or memory page by page.
+    fn kept_or(
+        &self,
+        len: usize,
+        new: impl FnOnce(usize) -> Option<(NonNull<u8>, usize)>,
+    ) -> Buffer {
+        let (pool, (least, most)) = (Some(self.0.clone()), capacities(len));
         let kept = self.0.take(least, most);
         let touched = kept.map_or(0, |(_, capacity)| capacity);
-        match kept.or_else(|| self.0.take_huge(least)) {
-            Some((start, capacity)) => {
-                Buffer { start, len, capacity, touched, pool: Some(self.0.clone()) }
-            }
-            None => Buffer::allocate(len, least, Some(self.0.clone())),
+        match kept.or_else(|| new(least)) {
+            Some((start, capacity)) => Buffer { start, len, capacity, touched, pool },
+            None => Buffer::allocate(len, least, pool),
         }
     }
 }
