@@ -9,6 +9,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath,
     PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
+use rustix::fs::{FileType, fstat};
 
 use crate::mounts::Mounts;
 use crate::{ConfinementError, FileConfinement};
@@ -152,7 +153,12 @@ fn rights(reach: &Reach) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
 
 /// Whether a file is in a directory. An inherited pipe, socket or memory file is not: it can have
 /// no rule, and needs none.
-fn has_path(there: &PathFd) -> bool {
+fn has_path(there: &PathFd, kind: FileType, is_linked: bool) -> bool {
+    match kind {
+        FileType::Directory | FileType::CharacterDevice | FileType::BlockDevice => return true,
+        FileType::RegularFile if is_linked => return true,
+        _ => {}
+    }
     let link = format!("/proc/self/fd/{}", there.as_fd().as_raw_fd());
     let path = std::fs::read_link(link).unwrap_or_default();
     path.is_absolute() && !path.to_string_lossy().starts_with("/memfd:")
@@ -164,12 +170,14 @@ fn allow(
     path: &Path,
     rights: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, ConfinementError> {
-    let Ok(found) = path.metadata() else { return Ok(rules) };
     let Ok(there) = PathFd::new(path) else { return Ok(rules) };
-    if !has_path(&there) {
+    let Ok(found) = fstat(&there) else { return Ok(rules) };
+    let kind = FileType::from_raw_mode(found.st_mode);
+    if !has_path(&there, kind, found.st_nlink > 0) {
         return Ok(rules);
     }
-    let rights = if found.is_dir() { rights } else { rights & AccessFs::from_file(RULES) };
+    let is_folder = kind == FileType::Directory;
+    let rights = if is_folder { rights } else { rights & AccessFs::from_file(RULES) };
     let rule = PathBeneath::new(there, rights);
     rules
         .add_rule(rule)

@@ -14,7 +14,8 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 const FLEETING: [&[u8]; 1] = [b"9p"];
 
 /// The mounts of this process, read when they are first asked for, and once: there may be
-/// thousands.
+/// thousands, and each takes the kernel long to describe. Where it has no such file system, none is
+/// mounted.
 #[derive(Default)]
 pub(crate) struct Mounts(OnceCell<Vec<u8>>);
 
@@ -22,10 +23,29 @@ impl Mounts {
     /// The mount point of `path`, if only that can have a rule. (For 9p, statfs reports the file
     /// system of the host.)
     pub(crate) fn only_rule(&self, path: &Path) -> Option<PathBuf> {
+        let table = self.0.get_or_init(table);
+        if table.is_empty() {
+            return None;
+        }
         let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
-        let read = || std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        fleeting(self.0.get_or_init(read), found.stx_mnt_id)
+        fleeting(table, found.stx_mnt_id)
     }
+}
+
+/// The table of mounts; empty if none of them matters.
+fn table() -> Vec<u8> {
+    // Mounting one loads it. Where this cannot be read, the table decides.
+    let known = std::fs::read("/proc/filesystems");
+    match known.is_ok_and(|list| !has_fleeting(&list)) {
+        true => Vec::new(),
+        false => std::fs::read("/proc/self/mountinfo").unwrap_or_default(),
+    }
+}
+
+/// Whether the list of the kernel's file systems has one of them.
+fn has_fleeting(list: &[u8]) -> bool {
+    let mut kinds = list.split(u8::is_ascii_whitespace);
+    kinds.any(|kind| FLEETING.contains(&kind))
 }
 
 /// The mount point of the mount with that number, if it is such a mount.
@@ -57,6 +77,8 @@ mod tests {
             assert_eq!(fleeting(table, number), None);
         }
         assert_eq!(fleeting(b"3\n3 2 0:1 /\n", 3), None);
+        assert!(has_fleeting(b"nodev\tsysfs\n\text4\nnodev\t9p\n"));
+        assert!(!has_fleeting(b"nodev\tsysfs\n\text4\nnodev\t9pfs\n"));
         assert_eq!(Mounts::default().only_rule(Path::new("/proc")), None);
     }
 }

@@ -31,14 +31,17 @@ pub(crate) fn program(
     let mut parts = Vec::new();
     while let Some(first) = rules.keys().nth(NUMBERS).copied() {
         let later = rules.split_off(&first);
-        parts.push((first, whole(rules, refuse, arch)?));
+        parts.push((first, part(rules, refuse, arch)?));
         rules = later;
     }
-    parts.push((end, whole(rules, refuse, arch)?));
+    parts.push((end, part(rules, refuse, arch)?));
     // Whatever is not in a later part goes through the first one.
     let (firsts, mut bodies): (Vec<i64>, Vec<BpfProgram>) = parts.into_iter().unzip();
     bodies.push(vec![answer(refuse)]);
-    let mut table = vec![LOAD_NUMBER];
+    // No rules: whether the call is one of this machine's, and then the verdict, which follows here.
+    let mut table = whole(BTreeMap::new(), refuse, arch)?;
+    table.pop();
+    table.push(LOAD_NUMBER);
     for (part, first) in firsts.iter().enumerate().rev() {
         let between: usize = bodies.iter().take(part + 1).map(Vec::len).sum();
         table.push(unless_at_least(number(*first)?));
@@ -50,6 +53,29 @@ pub(crate) fn program(
         0..4096 => Ok(table),
         length => Err(BackendError::FilterTooLarge(length)),
     }
+}
+
+/// What is done with the numbers of one part.
+fn part(
+    mut rules: BTreeMap<i64, Vec<SeccompRule>>,
+    refuse: &SeccompAction,
+    arch: TargetArch,
+) -> Result<BpfProgram, BackendError> {
+    let always: Vec<i64> =
+        rules.extract_if(.., |_, rules| rules.is_empty()).map(|(number, _)| number).collect();
+    let mut steps = Vec::new();
+    for (before, call) in always.iter().enumerate() {
+        // To the refusal: beyond those that are left, and the jump over it.
+        let left = u8::try_from(always.len() - before)
+            .map_err(|_| BackendError::FilterTooLarge(usize::MAX))?;
+        steps.push(if_equal(number(*call)?, left));
+    }
+    steps.extend([jump(1), answer(refuse)]);
+    match rules.len() {
+        0 => steps.push(answer(&SeccompAction::Allow)),
+        _ => steps.extend(whole(rules, refuse, arch)?),
+    }
+    Ok(steps)
 }
 
 fn whole(
@@ -71,6 +97,11 @@ fn answer(action: &SeccompAction) -> sock_filter {
 /// Leaves the next step out unless the number is at least `first`.
 const fn unless_at_least(first: u32) -> sock_filter {
     sock_filter { code: 0x35, jt: 0, jf: 1, k: first }
+}
+
+/// Leaves `steps` out if the number is `call`.
+const fn if_equal(call: u32, steps: u8) -> sock_filter {
+    sock_filter { code: 0x15, jt: steps, jf: 0, k: call }
 }
 
 const fn jump(steps: u32) -> sock_filter {

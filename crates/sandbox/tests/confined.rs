@@ -22,6 +22,7 @@ macro_rules! checks {
 
 const CHECKS: &[Check] = checks! {
     only_what_was_named_can_be_read,
+    an_inherited_file_without_a_name_is_opened_again,
     a_link_beneath_a_directory_leads_nowhere_else,
     a_file_is_made_replaced_and_removed_and_nothing_else_beneath_its_directory,
     a_socket_is_made_and_removed_and_nothing_else_beneath_its_directory,
@@ -95,6 +96,25 @@ fn only_what_was_named_can_be_read() {
     let mut text = String::new();
     opened.read_to_string(&mut text).unwrap();
     assert_eq!(text, "b", "what is open stays open");
+}
+
+fn an_inherited_file_without_a_name_is_opened_again() {
+    let dir = directory("nameless");
+    fs::write(dir.join("gone"), "a").unwrap();
+    let gone = File::open(dir.join("gone")).unwrap();
+    fs::remove_file(dir.join("gone")).unwrap();
+    let memory = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::empty()).unwrap();
+    let (pipe, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"c").unwrap();
+    drop(writer);
+    let files = [gone, memory.into(), File::from(std::os::fd::OwnedFd::from(pipe))];
+    let paths = files.each_ref().map(|file| {
+        PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)))
+    });
+    let reach = paths.iter().map(|path| Reach::path(path, Use::Read));
+    if confined(&reach.reduce(Reach::and).unwrap()) {
+        assert_eq!(paths.map(|path| fs::read(path).unwrap()), [&b"a"[..], b"", b"c"]);
+    }
 }
 
 fn a_link_beneath_a_directory_leads_nowhere_else() {
