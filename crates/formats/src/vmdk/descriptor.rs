@@ -86,9 +86,10 @@ pub(super) fn is_one(first: &[u8]) -> bool {
     let lines = first.split(|b| *b == b'\n').map(<[u8]>::trim_ascii);
     let mut told = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
     told.next().is_some_and(|line| {
-        let line = line.to_ascii_lowercase();
-        let version = line.strip_prefix(b"version").map(<[u8]>::trim_ascii_start);
-        version.is_some_and(|rest| rest.starts_with(b"="))
+        // Not the whole line in small letters: without a line's end it is all of 64 KiB.
+        let version = line.split_at_checked(b"version".len());
+        let version = version.filter(|(word, _)| word.eq_ignore_ascii_case(b"version"));
+        version.is_some_and(|(_, rest)| rest.trim_ascii_start().starts_with(b"="))
     })
 }
 
