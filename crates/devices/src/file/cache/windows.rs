@@ -12,6 +12,10 @@
 //! operations. If it were forgotten, the next operation in it would take them for pages that had
 //! been in memory before, and they would stay for ever.
 //!
+//! Which pages of a window they are is asked when something may come in because of us: a read of
+//! what is in memory brings nothing, and the answer takes longer than such a read where the file
+//! has holes. (What the system reads ahead of it, because another reader left it to, stays.)
+//!
 //! *Failures of write-back.* Waiting for it consumes the failure report of the descriptor, and a
 //! later fdatasync, or one in flight, would succeed. So a failure seen here is kept
 //! ([`Windows::take_loss`]), and the flush fails: it checks at its end, after all threads that
@@ -119,6 +123,8 @@ enum Before {
     #[default]
     None,
     All,
+    /// Some of them, and only those were read since.
+    Unasked,
     Some(Box<[bool]>),
 }
 
@@ -127,7 +133,7 @@ impl Before {
     fn pages(&self) -> u64 {
         match self {
             Self::None => 0,
-            Self::All => u64::MAX,
+            Self::All | Self::Unasked => u64::MAX,
             Self::Some(resident) => resident.iter().filter(|was| **was).count() as u64,
         }
     }
@@ -159,7 +165,7 @@ impl Windows {
         if len == 0 {
             return work();
         }
-        self.enter(fd, offset, len, ahead);
+        self.enter(fd, (offset, len, ahead), true);
         let done = work();
         self.leave((offset, len, ahead), how);
         self.tidy(fd, how == PageUse::Write);
@@ -172,7 +178,7 @@ impl Windows {
         if self.state.lock().is_too_much() {
             return false;
         }
-        self.enter(fd, offset, len, ahead);
+        self.enter(fd, (offset, len, ahead), false);
         self.leave((offset, len, ahead), PageUse::Read);
         true
     }
@@ -189,7 +195,7 @@ impl Windows {
     /// An operation that uses no pages, as far as the system can do without, begins. Where it
     /// cannot, it may read up to `ahead` bytes behind them. Never waits for a disk.
     pub(crate) fn begin_direct(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
-        self.enter(fd, offset, len.max(1), ahead);
+        self.enter(fd, (offset, len.max(1), ahead), true);
     }
 
     /// It has ended; all as in [`Self::begin_direct`].
@@ -200,8 +206,8 @@ impl Windows {
 
     /// Notes the pages in memory of the windows of a range, and of those after it that may be read
     /// ahead. None of them is dropped before the operation ends: pages read ahead would come after
-    /// that.
-    fn enter(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, ahead: u64) {
+    /// that. `brings`: pages may come in.
+    fn enter(&self, fd: BorrowedFd<'_>, (offset, len, ahead): (u64, u64, u64), brings: bool) {
         let mut state = self.state.lock();
         state.now += 1;
         for number in numbers(offset, len.saturating_add(ahead)) {
@@ -218,6 +224,9 @@ impl Windows {
                 }
             };
             if let Some(window) = window {
+                if brings && window.before == Before::Unasked {
+                    window.before = which(fd, number);
+                }
                 window.used = now;
                 window.users += 1;
             }
@@ -240,7 +249,7 @@ impl Windows {
             let part = end.min(start.saturating_add(WINDOW)).saturating_sub(offset.max(start));
             window.users = window.users.saturating_sub(1);
             window.used = now;
-            if number > last {
+            if number > last || window.before == Before::Unasked {
                 continue;
             }
             window.touched = window.touched.saturating_add(part);
@@ -251,9 +260,7 @@ impl Windows {
             }
         }
         // Pages that were in memory before need not be remembered, except that they were.
-        state
-            .list
-            .retain(|w| !w.was_there_as_a_whole() || w.dirty || !w.is_idle() || w.is_believed(now));
+        state.list.retain(|w| !w.has_no_other() || w.dirty || !w.is_idle() || w.is_believed(now));
     }
 
     /// Begins write-back and drops windows, as is due.
@@ -429,13 +436,18 @@ impl CacheWindow {
         self.before == Before::All
     }
 
+    /// No page of it came in because of us.
+    fn has_no_other(&self) -> bool {
+        matches!(self.before, Before::All | Before::Unasked)
+    }
+
     fn is_believed(&self, now: u64) -> bool {
         now.saturating_sub(self.looked) < BELIEVED
     }
 
     fn weight(&self) -> u64 {
         match self.before {
-            Before::All if !self.dirty => 0,
+            Before::All | Before::Unasked if !self.dirty => 0,
             _ if self.leaving => 0,
             _ if self.touched == 0 => self.kept.max(AHEAD),
             _ => self.touched.saturating_add(AROUND).max(self.kept).min(WINDOW),
@@ -467,7 +479,7 @@ impl CacheWindow {
     fn drops(&self) -> Vec<Range<u64>> {
         let start = self.number.saturating_mul(WINDOW);
         match &self.before {
-            Before::All => Vec::new(),
+            Before::All | Before::Unasked => Vec::new(),
             Before::None => std::iter::once(start..start.saturating_add(WINDOW)).collect(),
             Before::Some(resident) => {
                 let page = page_size() as u64;
@@ -498,10 +510,15 @@ fn before(fd: BorrowedFd<'_>, number: u64) -> Before {
     match pages::count(fd, start, WINDOW) {
         Ok(counted) if counted.cached == 0 => Before::None,
         Ok(counted) if counted.cached >= pages::touched(start, WINDOW) => Before::All,
-        Ok(_) => pages::which(fd, start, WINDOW)
-            .map_or(Before::All, |resident| Before::Some(resident.into_boxed_slice())),
+        Ok(_) => Before::Unasked,
         Err(_) => Before::All,
     }
+}
+
+/// Which of them are.
+fn which(fd: BorrowedFd<'_>, number: u64) -> Before {
+    let resident = pages::which(fd, number.saturating_mul(WINDOW), WINDOW);
+    resident.map_or(Before::All, |resident| Before::Some(resident.into_boxed_slice()))
 }
 
 #[cfg(test)]
@@ -666,6 +683,29 @@ mod tests {
         assert!(windows.state.lock().list.iter().all(|w| w.before == Before::None));
         assert!(!windows.are_believed(0, 1));
         windows.end(fd);
+    }
+
+    #[test]
+    fn pages_are_told_apart_once_others_come_and_not_while_what_is_read_is_in_memory() {
+        let Some(file) = cached_file("some", WINDOW) else { return };
+        let (fd, half, page) = (file.as_fd(), WINDOW / 2, page_size() as u64);
+        let read = |from: u64, len: u64| {
+            rustix::io::pread(fd, &mut vec![0; usize::try_from(len).unwrap()], from).unwrap();
+        };
+        fadvise(fd, 0, None, Advice::Random).unwrap();
+        read(half, 8 * page);
+        let windows = Windows::new(false, true);
+        let befores = || windows.state.lock().list.iter().map(|w| w.before.pages()).collect();
+        assert!(windows.passes(fd, (half, page, 0)));
+        let found: Vec<_> = befores();
+        assert_eq!(found, [Before::Unasked.pages()]);
+        assert_eq!(windows.state.lock().held(), 0, "nothing came in");
+        windows.during(fd, (0, page, 0), PageUse::Read, || read(0, page));
+        let found: Vec<u64> = befores();
+        assert!(found[0] < half / page, "{found:?}");
+        windows.end(fd);
+        let kept = pages::which(fd, 0, WINDOW).unwrap();
+        assert!(!kept[0] && kept[usize::try_from(half / page).unwrap()], "ours goes alone");
     }
 
     #[test]
