@@ -38,7 +38,7 @@ pub(crate) fn program(
     // Whatever is not in a later part goes through the first one.
     let (firsts, mut bodies): (Vec<i64>, Vec<BpfProgram>) = parts.into_iter().unzip();
     bodies.push(vec![answer(refuse)]);
-    // No rules: whether the call is one of this machine's, and then the verdict, which follows here.
+    // No rules: whether the call is one of this machine, and then the verdict, which follows here.
     let mut table = whole(BTreeMap::new(), refuse, arch)?;
     table.pop();
     table.push(LOAD_NUMBER);
