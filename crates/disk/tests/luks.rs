@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use runtime::Context;
 use trial::TestDice;
 
-use crate::support::{Place, all, create, create_image, map, must, open_image, pattern, peer, put};
+use crate::support::{
+    Place, all, create, create_image, map, must, open_image, pattern, peer, put, when_unlocked,
+};
 
 /// Where root's programs are, which is not in everyone's PATH.
 const CRYPTSETUP: &str = "/usr/sbin/cryptsetup";
@@ -20,7 +22,8 @@ fn open(path: &str, params: &[&str], write: bool) -> Result<Edge> {
     let params = Params::parse(params.iter().copied()).unwrap();
     let stack = Stack::default().over_image(Image { params, ..Image::of("luks").unwrap() });
     let options = if write { OpenOptions::read_write() } else { OpenOptions::read_only() };
-    disk::open(&Named::parse(path).unwrap(), &stack, &options, &Context::default())
+    let named = Named::parse(path).unwrap();
+    when_unlocked(|| disk::open(&named, &stack, &options, &Context::default()))
         .map(|opened| opened.edge)
 }
 
@@ -184,7 +187,8 @@ fn turns(place: &Place, path: &str, key: &str, object: &str, mut expected: Vec<u
     let image = Image { params, external, ..Image::of("qcow2").unwrap() };
     for turn in 0..4u8 {
         let (stack, context) = (Stack::default().over_image(image.clone()), Context::default());
-        let disk = disk::open(&named, &stack, &OpenOptions::read_write(), &context).unwrap().edge;
+        let options = OpenOptions::read_write();
+        let disk = when_unlocked(|| disk::open(&named, &stack, &options, &context)).unwrap().edge;
         let unmap = device::ZeroFlags { may_unmap: true, ..device::ZeroFlags::default() };
         let size = expected.len() as u64;
         let mut any = |most: u64| {
@@ -217,7 +221,7 @@ fn turns(place: &Place, path: &str, key: &str, object: &str, mut expected: Vec<u
         let size = size + if turn == 2 { 100_352 } else { 0 } - 512;
         let options = OpenOptions::read_write();
         let context = Context::default();
-        let kept = disk::keep(&named, &image, &options, &context).unwrap();
+        let kept = when_unlocked(|| disk::keep(&named, &image, &options, &context)).unwrap();
         let resize = kept.format.upkeep.resize;
         kept.change("resize", resize, |resize, container, opening| {
             resize(container, opening, &|_| Ok(size), disk::NewRoom::None)

@@ -8,7 +8,7 @@ use formats::{Files, Opening, Reference};
 use runtime::Context;
 use trial::{PowerCut, TestDice};
 
-use crate::support::{Place, all, create, must, pattern};
+use crate::support::{Place, all, create, must, pattern, when_unlocked};
 
 const SIZE: usize = 64 << 10;
 
@@ -68,7 +68,8 @@ fn amend(path: &str, format: &str, key: &str, options: &[&str]) -> Result<()> {
     let options = Params::parse(words.iter().map(String::as_str)).unwrap();
     let (image, context) = (image(format, key), Context::default());
     let named = Named::parse(path).unwrap();
-    let kept = disk::keep(&named, &image, &OpenOptions::read_write(), &context)?;
+    let read_write = OpenOptions::read_write();
+    let kept = when_unlocked(|| disk::keep(&named, &image, &read_write, &context))?;
     kept.change("none", kept.format.upkeep.amend, |amend, container, opening| {
         amend(container, opening, &options)
     })
@@ -78,7 +79,8 @@ fn amend(path: &str, format: &str, key: &str, options: &[&str]) -> Result<()> {
 fn opens(path: &str, format: &str, key: &str) -> bool {
     let stack = disk::Stack::default().over_image(image(format, key));
     let named = Named::parse(path).unwrap();
-    match disk::open(&named, &stack, &OpenOptions::read_only(), &Context::default()) {
+    let (options, context) = (OpenOptions::read_only(), Context::default());
+    match when_unlocked(|| disk::open(&named, &stack, &options, &context)) {
         Ok(opened) => {
             assert!(all(&opened.edge)[..SIZE] == pattern(SIZE, 3));
             true

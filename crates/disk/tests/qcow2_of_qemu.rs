@@ -6,7 +6,7 @@ use disk::{Named, OpenOptions, Stack};
 use formats::{Files, Head, Opening, Reference, Role};
 use runtime::{Context, to_usize};
 
-use crate::support::{Dice, Place, check_bytes, check_map, has_qemu, whole_map};
+use crate::support::{Dice, Place, check_bytes, check_map, has_qemu, when_unlocked, whole_map};
 
 /// A place in which images are made, with noise to fill them.
 #[derive(Debug)]
@@ -43,7 +43,8 @@ impl Dir {
 
     fn file(&self, name: &str) -> Result<Edge> {
         let (stack, options) = (Stack::default(), OpenOptions::default());
-        disk::open(&self.named(name), &stack, &options, &self.context).map(|opened| opened.edge)
+        when_unlocked(|| disk::open(&self.named(name), &stack, &options, &self.context))
+            .map(|opened| opened.edge)
     }
 
     fn open_with(&self, name: &str, format: &str, params: &Params) -> Result<Edge> {
