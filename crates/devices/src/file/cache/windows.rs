@@ -206,8 +206,9 @@ impl Windows {
 
     /// Notes the pages in memory of the windows of a range, and of those after it that may be read
     /// ahead. None of them is dropped before the operation ends: pages read ahead would come after
-    /// that. `brings`: pages may come in.
+    /// that. `brings`: pages may come in; otherwise all of the range is in memory.
     fn enter(&self, fd: BorrowedFd<'_>, (offset, len, ahead): (u64, u64, u64), brings: bool) {
+        let last = numbers(offset, len).end - 1;
         let mut state = self.state.lock();
         state.now += 1;
         for number in numbers(offset, len.saturating_add(ahead)) {
@@ -215,8 +216,12 @@ impl Windows {
             let window = match state.list.iter().position(|w| w.number == number) {
                 Some(i) => state.list.get_mut(i),
                 None => {
-                    let is_ours = state.gone.contains(&number);
-                    let before = if is_ours { Before::None } else { before(fd, number) };
+                    let before = match state.gone.contains(&number) {
+                        true => Before::None,
+                        false if brings => before(fd, number),
+                        false if number <= last => Before::Unasked,
+                        false => glance(fd, number),
+                    };
                     state
                         .list
                         .push(CacheWindow { looked: now, ..CacheWindow::new(number, before) });
@@ -225,7 +230,7 @@ impl Windows {
             };
             if let Some(window) = window {
                 if brings && window.before == Before::Unasked {
-                    window.before = which(fd, number);
+                    window.before = before(fd, number);
                 }
                 window.used = now;
                 window.users += 1;
@@ -510,15 +515,17 @@ fn before(fd: BorrowedFd<'_>, number: u64) -> Before {
     match pages::count(fd, start, WINDOW) {
         Ok(counted) if counted.cached == 0 => Before::None,
         Ok(counted) if counted.cached >= pages::touched(start, WINDOW) => Before::All,
-        Ok(_) => Before::Unasked,
+        Ok(_) => pages::which(fd, start, WINDOW)
+            .map_or(Before::All, |resident| Before::Some(resident.into_boxed_slice())),
         Err(_) => Before::All,
     }
 }
 
-/// Which of them are.
-fn which(fd: BorrowedFd<'_>, number: u64) -> Before {
-    let resident = pages::which(fd, number.saturating_mul(WINDOW), WINDOW);
-    resident.map_or(Before::All, |resident| Before::Some(resident.into_boxed_slice()))
+/// Whether any are. Counting takes as long as there are many: the first pages show it mostly.
+fn glance(fd: BorrowedFd<'_>, number: u64) -> Before {
+    let start = number.saturating_mul(WINDOW);
+    let is_empty = |len| pages::count(fd, start, len).is_ok_and(|counted| counted.cached == 0);
+    if is_empty(AHEAD) && is_empty(WINDOW) { Before::None } else { Before::Unasked }
 }
 
 #[cfg(test)]
