@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// fastest for a local socket: more bytes only leave the cache, and with fewer both ends only wake
 /// each other.
 const FEW: usize = 4;
-const FEW_BYTES: usize = 512 << 10;
+const FEW_BYTES: u64 = 512 << 10;
 /// An answer that takes longer is slow: ten times what a local peer needs for as much as is in
 /// flight, and less than a round trip through most networks.
 const SLOW: Duration = Duration::from_millis(1);
@@ -40,9 +40,9 @@ pub(crate) struct Lead {
 }
 
 impl Lead {
-    /// For requests of `request` bytes at most, `limit` of them.
-    pub(crate) fn new(limit: usize, request: usize) -> Self {
-        Self { under_way: 0, depth: Depth::new(few(request), limit) }
+    /// For `few` requests to begin with, and `limit` of them at most.
+    pub(crate) fn new(limit: usize, few: usize) -> Self {
+        Self { under_way: 0, depth: Depth::new(few, limit) }
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -98,8 +98,9 @@ struct Depth {
 }
 
 /// How many requests of this many bytes are few.
-fn few(request: usize) -> usize {
-    (FEW_BYTES / request.max(1)).clamp(FEW, MANY * 2)
+pub(crate) fn few(request: u64) -> usize {
+    let fitting = usize::try_from(FEW_BYTES / request.max(1)).unwrap_or(usize::MAX);
+    fitting.clamp(FEW, MANY * 2)
 }
 
 impl Depth {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use device::{Edge, Error, Order, Result};
 use runtime::RangeSet;
 
+use crate::depth::few;
 use crate::witness::Watched;
 
 /// How to copy.
@@ -208,8 +209,9 @@ pub(crate) struct Sizes {
     pub(crate) unit: u64,
     /// How many workers are useful.
     pub(crate) workers: usize,
-    /// Operations that each may have in flight.
+    /// Operations that each may have in flight, and has to begin with.
     pub(crate) requests: usize,
+    pub(crate) few: usize,
     /// Bytes that each may hold.
     pub(crate) queue: u64,
 }
@@ -255,7 +257,11 @@ impl Sizes {
         let requests =
             options.requests.unwrap_or(fitting.clamp(*UNDER_WAY.start(), *UNDER_WAY.end()));
         let requests = if target.info().order == Order::OneByOne { 1 } else { requests };
-        Self { grid, request, granularity, unit, workers, requests, queue }
+        // One long request a worker: read and written by turns, while another worker does the same,
+        // its bytes stay in the cache, and a disk that answers slowly gets more.
+        let is_long = bulk > options.request_size && workers > 1;
+        let few = if is_long { 1 } else { few(request) };
+        Self { grid, request, granularity, unit, workers, requests, few, queue }
     }
 }
 
@@ -287,8 +293,13 @@ mod tests {
         assert_eq!(request(&long, &long, 16, usual()), 512 << 10);
         assert_eq!(request(&long, &long, 1024, usual()), 256 << 10);
         assert_eq!(request(&long, &long, 2, Options { bulk: false, ..usual() }), 256 << 10);
-        let longer = Options { request_size: 8 << 20, ..usual() };
-        assert_eq!(request(&long, &long, 2, longer), 8 << 20);
+        let longer = || Options { request_size: 8 << 20, ..usual() };
+        assert_eq!(request(&long, &long, 2, longer()), 8 << 20);
+        let few = |threads, options: Options| {
+            Sizes::of(&long, &long, &Options { threads: Some(threads), ..options }).few
+        };
+        assert_eq!(few(2, usual()), 1, "each worker takes its turn");
+        assert_eq!((few(1, usual()), few(1024, usual()), few(2, longer())), (4, 4, 4));
     }
 
     #[test]

@@ -79,8 +79,7 @@ impl Worker {
     pub(crate) fn open(job: Arc<Job>) -> Result<Self> {
         let (source, target) = (job.pair.source.lane()?, job.pair.target.lane()?);
         let keep = usize::try_from(job.pair.sizes.queue).unwrap_or(usize::MAX);
-        let request = usize::try_from(job.pair.sizes.request).unwrap_or(usize::MAX);
-        let lead = || Lead::new(job.pair.sizes.requests, request);
+        let lead = || Lead::new(job.pair.sizes.requests, job.pair.sizes.few);
         let (reads, writes) = (lead(), lead());
         job.zeroes.waiting.enter();
         Ok(Self {
