@@ -350,8 +350,8 @@ class Lab:
             return
         self.need_free(size)
         if on_disk:
-            # More than is needed, since other free memory may be taken first.
-            with mmap.mmap(-1, size + size // 2) as memory:
+            # More than is needed, since other free memory may be taken first. Shared memory would have no huge pages.
+            with mmap.mmap(-1, size + size // 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
                 memory.madvise(mmap.MADV_HUGEPAGE)
                 for offset in range(0, len(memory), mmap.PAGESIZE):
                     memory[offset] = 1
