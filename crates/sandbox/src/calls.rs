@@ -352,7 +352,12 @@ mod tests {
 
     /// The verdict, and how many steps it took.
     fn steps(program: &BpfProgram, number: i64, arguments: &[u64]) -> (u32, usize) {
-        let arch: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+        let arch = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+        steps_of(program, arch, number, arguments)
+    }
+
+    /// The same for a call of a machine that may be another one.
+    fn steps_of(program: &BpfProgram, arch: u32, number: i64, arguments: &[u64]) -> (u32, usize) {
         let mut call = [0; 64];
         call[..4].copy_from_slice(&u32::try_from(number).unwrap().to_ne_bytes());
         call[4..8].copy_from_slice(&arch.to_ne_bytes());
@@ -392,6 +397,7 @@ mod tests {
     const OWN_PID: u32 = 77;
     const ALLOWED: u32 = 0x7fff_0000;
     const REFUSED: u32 = 0x0005_0001;
+    const KILLED: u32 = 0x8000_0000;
 
     fn with(connects: &[Endpoint]) -> BpfProgram {
         let sockets = Sockets { connects: connects.to_vec(), ..Sockets::default() };
@@ -415,6 +421,16 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         for number in [520, 524, 536, 545, 520 | X32, 545 | X32, libc::SYS_read | X32] {
             assert_eq!(verdict(&with(&[Endpoint::Unix]), number, &[]), REFUSED, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_call_of_another_machine_ends_the_program_whatever_its_number() {
+        for connects in [&[][..], &[Endpoint::Anywhere]] {
+            let program = with(connects);
+            // A 32-bit program of x86, for which the numbers mean other calls.
+            let of_i386 = |number| steps_of(&program, 0x4000_0003, number, &[0; 6]).0;
+            assert!((0..600).map(of_i386).all(|verdict| verdict == KILLED));
         }
     }
 

@@ -123,7 +123,7 @@ enum Before {
     #[default]
     None,
     All,
-    /// Some of them, and only those were read since.
+    /// Some at least, and only those were read since.
     Unasked,
     Some(Box<[bool]>),
 }
