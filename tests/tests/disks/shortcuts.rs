@@ -79,7 +79,7 @@ fn a_hole_is_sent_as_a_hole_through_a_transparent_filter_and_by_a_proxy() {
     for temp in [in_memory(), TempDir::new()] {
         let disk = temp.sparse_file("disk", 4 * MIB);
         assert_holes_are_holes(Serve::file(&disk));
-        assert_holes_are_holes(Serve::file(&disk).option("--filter=limit"));
+        assert_holes_are_holes(Serve::file(&disk).option("--filter=limit?limit=0"));
     }
     let behind = Serve::memory("4M").start();
     assert_holes_are_holes(Serve::proxy(&behind.uri("")));
@@ -95,7 +95,7 @@ fn a_read_that_must_be_one_piece_is_data_places_and_zeroes_in_order() {
             open(&disk).write_all_at(&pattern(at, index(len)), at).unwrap();
         }
         let serve = Serve::file(&disk);
-        let server = if filter { serve.option("--filter=limit") } else { serve }.start();
+        let server = if filter { serve.option("--filter=limit?limit=0") } else { serve }.start();
         for mode in [Mode::Simple, Mode::Structured, Mode::Extended] {
             let mut session = server.session(mode, "");
             let flags = if mode == Mode::Simple { 0 } else { cflag::DF };
