@@ -209,8 +209,9 @@ pub(crate) struct Sizes {
     pub(crate) unit: u64,
     /// How many workers are useful.
     pub(crate) workers: usize,
-    /// Operations that each may have in flight, and has to begin with.
+    /// Operations that each may have in flight.
     pub(crate) requests: usize,
+    /// Reads, or writes, that each has in flight to begin with.
     pub(crate) few: usize,
     /// Bytes that each may hold.
     pub(crate) queue: u64,
