@@ -22,6 +22,9 @@ const AT_ONCE: usize = 64 << 10;
 /// The longest write that is nearly always quick, in bytes.
 const QUICK: usize = 1 << 20;
 
+/// A small page, in bytes.
+const PAGE: usize = 4 << 10;
+
 /// The file.
 #[derive(Clone)]
 pub(crate) struct TempFile(Arc<Inner>);
@@ -88,11 +91,24 @@ impl TempFile {
     /// # Errors
     /// The system's error: no space left, for one.
     pub(crate) async fn write(&self, offset: u64, data: Slice) -> Result<()> {
+        self.put(offset, data, false).await
+    }
+
+    /// The same, for bytes that are likely to be written again a few at a time: page by page, where
+    /// that makes the later writes quicker.
+    pub(crate) async fn write_by_page(&self, offset: u64, data: Slice) -> Result<()> {
+        self.put(offset, data, true).await
+    }
+
+    async fn put(&self, offset: u64, data: Slice, by_page: bool) -> Result<()> {
         let (owed, answer) = promise();
         let inner = self.0.clone();
         let pool = if data.len() <= QUICK { &self.0.writers } else { &self.0.pool };
         pool.run(move || {
-            let written = inner.write(&data, offset);
+            let written = match by_page && inner.prefers_pages() {
+                true => inner.write_pages(&data, offset),
+                false => inner.write(&data, offset),
+            };
             drop(data);
             let no_room = matches!(&written, Err(e) if e.kind() == ErrorKind::NoSpace);
             inner.full.store(no_room, Ordering::Relaxed);
@@ -154,6 +170,18 @@ impl Inner {
     fn write(&self, data: &[u8], offset: u64) -> Result<()> {
         let written = self.file()?.write_all_at(data, offset);
         written.map_err(|e| self.error("write", data.len(), offset, e))
+    }
+
+    fn prefers_pages(&self) -> bool {
+        self.file.get().is_some_and(system::prefers_pages)
+    }
+
+    fn write_pages(&self, data: &[u8], mut offset: u64) -> Result<()> {
+        for part in data.chunks(PAGE) {
+            self.write(part, offset)?;
+            offset += part.len() as u64;
+        }
+        Ok(())
     }
 
     fn error(&self, what: &str, len: usize, offset: u64, e: std::io::Error) -> Error {

@@ -323,7 +323,7 @@ impl Store {
         let mut whole = self.start(below, state, start, buffer).await?;
         let within = to_usize(offset - start)..to_usize(offset - start).saturating_add(part.len());
         whole.get_mut(within).ok_or_else(confused)?.copy_from_slice(&part);
-        self.file.write(start, whole.into()).await?;
+        self.file.write_by_page(start, whole.into()).await?;
         self.states().set(blocks, BlockState::Changed);
         Ok(())
     }

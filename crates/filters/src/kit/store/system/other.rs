@@ -4,6 +4,11 @@ use std::os::fd::AsFd;
 
 use rustix::io::{Errno, Result};
 
+/// Not known to matter.
+pub(in crate::kit::store) fn prefers_pages(_: impl AsFd) -> bool {
+    false
+}
+
 /// Keeps it.
 pub(in crate::kit::store) fn punch(_: impl AsFd, _offset: u64, _len: u64) -> Result<()> {
     Err(Errno::OPNOTSUPP)
