@@ -6,23 +6,37 @@ use device::Buffer;
 
 use crate::link::{Link, Out};
 
+/// So many replies are sent together, at most, while requests are taken: the client reads them, and
+/// asks for more, while the next ones are answered.
+const PORTION: usize = 8;
+
 /// Small replies of one turn, gathered in a buffer that is used again and again.
 #[derive(Debug)]
 pub(crate) struct Gather {
     buffer: Buffer,
     used: usize,
+    /// How many replies these are.
+    replies: usize,
     header: Vec<u8>,
 }
 
 impl Gather {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { buffer: Buffer::zeroed(capacity), used: 0, header: Vec::with_capacity(256) }
+        let buffer = Buffer::zeroed(capacity);
+        Self { buffer, used: 0, replies: 0, header: Vec::with_capacity(256) }
     }
 
     /// Sends what is gathered.
     pub(crate) fn flush(&mut self, link: &Arc<Link>) {
         if self.used > 0 {
             self.put_pieces(link, []);
+        }
+    }
+
+    /// Sends what is gathered, if it is a portion.
+    pub(crate) fn flush_portion(&mut self, link: &Arc<Link>) {
+        if self.replies >= PORTION {
+            self.flush(link);
         }
     }
 
@@ -43,6 +57,7 @@ impl Gather {
             Some(room) => {
                 room.copy_from_slice(&header);
                 self.used += header.len();
+                self.replies += 1;
             }
             // Longer than the whole buffer, which is empty now.
             None => link.send_with(&header, []),
@@ -57,7 +72,7 @@ impl Gather {
 
     /// Forgets what is gathered.
     pub(crate) fn clear(&mut self) {
-        self.used = 0;
+        (self.used, self.replies) = (0, 0);
     }
 
     /// Appends `len` bytes that `fill` provides, behind a header of `header_len` bytes that `write`
@@ -86,6 +101,7 @@ impl Gather {
         self.header = header;
         if let Ok(true) = filled {
             self.used += header_len + len;
+            self.replies += 1;
         }
         filled
     }
@@ -94,6 +110,6 @@ impl Gather {
     /// no other request's reply between.
     pub(crate) fn put_pieces(&mut self, link: &Arc<Link>, pieces: impl IntoIterator<Item = Out>) {
         link.send_with(self.buffer.get(..self.used).unwrap_or_default(), pieces);
-        self.used = 0;
+        self.clear();
     }
 }

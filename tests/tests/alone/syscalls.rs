@@ -385,6 +385,24 @@ fn a_proxy_sends_a_batch_as_a_batch_on_both_sides() {
     }
 }
 
+/// Otherwise the client would do nothing until all are answered, and the server nothing until it
+/// sends more.
+#[test]
+fn replies_to_a_batch_are_sent_in_portions() {
+    if !can_trace() {
+        return;
+    }
+    let temp = in_memory();
+    let mut traced = Traced::start(file(&temp), &temp);
+    for kind in [Read4K, Write4K] {
+        let calls = traced.calls(kind);
+        let sends = calls.get("sendto").copied().unwrap_or(0.0);
+        assert!(sends >= 1.0 / 8.0, "{kind:?}: {sends} calls of sendto each: {calls:?}");
+    }
+    drop(traced.session);
+    traced.server.stop();
+}
+
 #[test]
 fn what_the_pool_has_done_is_answered_as_a_batch() {
     if can_trace() {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use runtime::{BegunJob, Cover, QuickJob, contained, deferring};
 
@@ -14,6 +14,9 @@ use crate::shared::StillRunning;
 
 /// After so many panics outside a connection's turn a reactor rests before it goes on.
 const RESCUES: usize = 16;
+
+/// After so much quick work the replies so far are sent: the client goes on while the rest is done.
+const PORTION: Duration = Duration::from_micros(40);
 
 /// A thread, and the reactor that it drives for as long as it has it.
 pub(crate) struct Driver {
@@ -77,7 +80,12 @@ impl Driver {
     /// Does the quick work that came up, for as long as it has the reactor.
     fn quick_work(&mut self) {
         let next = |me: &mut Self| me.reactor.as_mut()?.deferred.pop_front();
+        let mut begun = Instant::now();
         while let Some(work) = next(self) {
+            if begun.elapsed() >= PORTION {
+                self.reactor.iter_mut().for_each(|reactor| reactor.reply());
+                begun = Instant::now();
+            }
             if !self.cover.is_watched() {
                 work.hand_over();
             } else if let Some(work) = work.begin() {

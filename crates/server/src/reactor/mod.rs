@@ -156,6 +156,15 @@ impl Reactor {
         true
     }
 
+    /// The turns of connections whose requests have ended elsewhere: they send the replies.
+    fn reply(&mut self) {
+        let news = self.bell.news();
+        news.arrivals.into_iter().for_each(|arrival| self.add(arrival));
+        for token in news.called {
+            self.turn(Due { token, readable: false, writable: false });
+        }
+    }
+
     /// Notes the turns of those that could not end their work in the last one.
     fn look_again(&mut self) {
         let waited = std::mem::take(&mut self.again);
