@@ -33,9 +33,10 @@ impl Gather {
         }
     }
 
-    /// Sends what is gathered, if it is a portion.
+    /// Sends what is gathered, if it is a portion. Not under TLS, where it would be records of its
+    /// own.
     pub(crate) fn flush_portion(&mut self, link: &Arc<Link>) {
-        if self.replies >= PORTION {
+        if self.replies >= PORTION && !link.stream().is_secure() {
             self.flush(link);
         }
     }

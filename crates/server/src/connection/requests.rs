@@ -398,9 +398,7 @@ impl Connection {
         if run.execute(taken) {
             turn.answered.add(kind(&request));
         }
-        if !self.link.stream().is_secure() {
-            turn.gather.flush_portion(&self.link);
-        }
+        turn.gather.flush_portion(&self.link);
         Some(header + payload)
     }
 

@@ -149,20 +149,22 @@ impl Reactor {
         for event in &events {
             self.event(event.data.u64(), event.flags);
         }
-        let news = self.bell.news();
-        let called = |token| Due { token, readable: false, writable: false };
-        self.due.extend(news.called.into_iter().map(called));
-        news.arrivals.into_iter().for_each(|arrival| self.add(arrival));
+        let called = self.called();
+        self.due.extend(called);
         true
     }
 
-    /// The turns of connections whose requests have ended elsewhere: they send the replies.
-    fn reply(&mut self) {
+    /// Adds new connections, and returns the turns of those to which it was called: to send the
+    /// replies to what has ended elsewhere.
+    fn called(&mut self) -> impl Iterator<Item = Due> + use<> {
         let news = self.bell.news();
         news.arrivals.into_iter().for_each(|arrival| self.add(arrival));
-        for token in news.called {
-            self.turn(Due { token, readable: false, writable: false });
-        }
+        news.called.into_iter().map(|token| Due { token, readable: false, writable: false })
+    }
+
+    /// Sends the replies to what has ended so far.
+    fn reply(&mut self) {
+        self.called().for_each(|due| self.turn(due));
     }
 
     /// Notes the turns of those that could not end their work in the last one.

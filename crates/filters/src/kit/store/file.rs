@@ -32,6 +32,8 @@ pub(crate) struct TempFile(Arc<Inner>);
 struct Inner {
     folder: PathBuf,
     file: OnceLock<File>,
+    /// Whether its file system prefers that, once it was asked.
+    prefers_pages: OnceLock<bool>,
     pool: WorkPool,
     /// For writes into the page cache: a reactor does them after its turn.
     writers: WorkPool,
@@ -55,7 +57,8 @@ impl TempFile {
         let (file, full) = (OnceLock::new(), AtomicBool::new(false));
         // Writes of one file exclude each other in the kernel.
         let (pool, writers) = (pool.clone(), pool.at_most(1).for_quick_work());
-        Self(Arc::new(Inner { folder, file, pool, writers, full }))
+        let prefers_pages = OnceLock::new();
+        Self(Arc::new(Inner { folder, file, prefers_pages, pool, writers, full }))
     }
 
     /// Creates the file, if there is none yet. May block.
@@ -173,7 +176,8 @@ impl Inner {
     }
 
     fn prefers_pages(&self) -> bool {
-        self.file.get().is_some_and(system::prefers_pages)
+        let asked = |file| *self.prefers_pages.get_or_init(|| system::prefers_pages(file));
+        self.file.get().is_some_and(asked)
     }
 
     fn write_pages(&self, data: &[u8], mut offset: u64) -> Result<()> {
