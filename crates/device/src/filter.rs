@@ -117,7 +117,7 @@ pub struct Over {
 
 impl Over {
     /// What `filter` has over `below`.
-    pub fn new<F: Filter>(filter: &F, below: Edge) -> Self {
+    pub fn new(filter: &dyn Filter, below: Edge) -> Self {
         let (info, passes, admission) = (Info::over(&below), Passes::Nothing, Admission::free());
         let mut over = Self { info, below, passes, admission };
         filter.describe(&mut over);
@@ -161,7 +161,7 @@ pub struct Arrival<'a> {
 
 /// A device over a device. What is not said here is as below: a filter that says nothing changes
 /// nothing, but sees all.
-pub trait Filter: Send + Sync + Sized + 'static {
+pub trait Filter: Send + Sync + 'static {
     /// Says in what its disk differs from the one below, and what need not come to
     /// [`run`](Self::run): changes `over`, where the facts are those of [`Info::over`], and nothing
     /// passes. The same each time.
@@ -177,7 +177,7 @@ pub trait Filter: Send + Sync + Sized + 'static {
     }
 
     /// The filter of one client; `None`: this one, with its state, serves this client too.
-    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let _ = (over, arrival);
         None
     }
@@ -282,28 +282,33 @@ impl Info {
     }
 }
 
-struct Inner<F> {
+struct Inner {
     /// Dropped before what it is over.
-    filter: Arc<F>,
+    filter: Arc<dyn Filter>,
     over: Over,
 }
 
 /// A filter as a device.
-pub struct Filtered<F>(Arc<Inner<F>>);
+pub struct Filtered(Arc<Inner>);
 
-impl<F: Filter> std::fmt::Debug for Filtered<F> {
+impl std::fmt::Debug for Filtered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Filtered({})", self.0.over.info.name)
     }
 }
 
-impl<F: Filter> Filtered<F> {
+impl Filtered {
     /// Makes a device of a filter over `below`.
-    pub fn device(filter: F, below: Edge) -> Arc<dyn Device> {
-        Self::over(Arc::new(filter), below, Admission::free())
+    pub fn device(filter: impl Filter, below: Edge) -> Arc<dyn Device> {
+        Self::shared(Arc::new(filter), below)
     }
 
-    fn over(filter: Arc<F>, below: Edge, admission: Admission) -> Arc<dyn Device> {
+    /// The same for a filter that others hold, too.
+    pub fn shared(filter: Arc<dyn Filter>, below: Edge) -> Arc<dyn Device> {
+        Self::over(filter, below, Admission::free())
+    }
+
+    fn over(filter: Arc<dyn Filter>, below: Edge, admission: Admission) -> Arc<dyn Device> {
         let over = Over { admission, ..Over::new(&*filter, below) };
         Arc::new(Self(Arc::new(Inner { filter, over })))
     }
@@ -313,7 +318,7 @@ impl<F: Filter> Filtered<F> {
     }
 }
 
-impl<F: Filter> Device for Filtered<F> {
+impl Device for Filtered {
     fn info(&self) -> &Info {
         &self.0.over.info
     }
@@ -370,7 +375,7 @@ impl<F: Filter> Device for Filtered<F> {
     }
 }
 
-impl<F: Filter> Session for Filtered<F> {
+impl Session for Filtered {
     fn connect(&self, client: &Client, done: Connected) {
         let (inner, arriving) = (self.0.clone(), client.clone());
         self.0.filter.admit(
@@ -415,12 +420,7 @@ impl<F: Filter> Session for Filtered<F> {
     }
 }
 
-fn connect_below<F: Filter>(
-    inner: Arc<Inner<F>>,
-    client: Client,
-    admission: Admission,
-    done: Connected,
-) {
+fn connect_below(inner: Arc<Inner>, client: Client, admission: Admission, done: Connected) {
     let (asked, arriving) = (inner.clone(), client.clone());
     let then: Connected = Box::new(move |answer| {
         done(answer.map(|own| device_for(&inner, &client, admission, own)));
@@ -429,8 +429,8 @@ fn connect_below<F: Filter>(
 }
 
 /// The device of a client that has the path `own` below; `None`: the one for all.
-fn device_for<F: Filter>(
-    Inner { filter, over }: &Inner<F>,
+fn device_for(
+    Inner { filter, over }: &Inner,
     client: &Client,
     admission: Admission,
     own: Option<Arc<dyn Device>>,
@@ -438,7 +438,7 @@ fn device_for<F: Filter>(
     let has_own_path = own.is_some();
     let below = own.map_or_else(|| over.below.clone(), |device| over.below.beside(device));
     let mut arrival = Arrival { client, admission, below, has_own_path };
-    let personal = filter.for_client(over, &mut arrival).map(Arc::new);
+    let personal = filter.for_client(over, &mut arrival);
     let Arrival { admission, below, .. } = arrival;
     let is_alike = personal.is_none() && !has_own_path && admission.is_free();
     let filter = personal.unwrap_or_else(|| filter.clone());

@@ -208,9 +208,11 @@ impl Filter for Cow {
         below::complete(done, async move { me.run(operation).await });
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
-        let fits = self.store.fits(&arrival.below);
-        (!fits).then(|| Self::new(self.settings.clone(), &arrival.below, true))
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
+        if self.store.fits(&arrival.below) {
+            return None;
+        }
+        Some(Arc::new(Self::new(self.settings.clone(), &arrival.below, true)))
     }
 }
 

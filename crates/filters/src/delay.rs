@@ -127,12 +127,12 @@ impl Filter for Delay {
         self.waiting.submit_after(&self.timers, wait, &over.below, operation, done);
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let path = Some(arrival.below.clone());
         let own = Self::new(self.settings.clone(), self.timers.clone(), path);
         let waiting = own.waiting.clone();
         arrival.client.presence.on_leaving(move || waiting.leave());
-        Some(own)
+        Some(Arc::new(own))
     }
 
     fn admit(&self, _client: &Client, then: Admitted) {

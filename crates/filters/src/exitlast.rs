@@ -57,7 +57,7 @@ impl Filter for ExitLast {
         over.passes = Passes::ALL;
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         // Only now: one that the device below refuses was never here.
         let counts = self.0.clone();
         counts.here.fetch_add(1, Ordering::AcqRel);

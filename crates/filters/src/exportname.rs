@@ -249,7 +249,7 @@ impl Filter for ExportName {
         over.passes = Passes::ALL;
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let Client { number, export, .. } = arrival.client;
         let settings = self.settings.clone();
         let is_default = export.is_empty() && !settings.default.is_empty();
@@ -257,7 +257,7 @@ impl Filter for ExportName {
             description: settings.said.lock().remove(number),
             export: is_default.then(|| settings.default.clone()),
         };
-        Some(Self { settings, told })
+        Some(Arc::new(Self { settings, told }))
     }
 
     fn connect(&self, over: &Over, client: &Client, done: Connected) {

@@ -4,6 +4,8 @@
 //! `force` every change is durable before its reply, so a flush has nothing left to do; only reads
 //! pass unchanged.
 
+use std::sync::Arc;
+
 use device::{
     Arrival, Done, Edge, Error, Filter, Filtered, Info, Operation, Outcome, Over, Params, Passes,
     Result, ZeroFlags, param, values,
@@ -151,9 +153,11 @@ impl Filter for Fua {
         over.below.submit(operation, done);
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
-        let (settings, path) = (self.settings.clone(), Some(arrival.below.clone()));
-        self.settings.flush_on_close.then(|| Self { settings, path })
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
+        if !self.settings.flush_on_close {
+            return None;
+        }
+        Some(Arc::new(Self { settings: self.settings.clone(), path: Some(arrival.below.clone()) }))
     }
 }
 

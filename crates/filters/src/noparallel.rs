@@ -99,12 +99,12 @@ impl Filter for NoParallel {
         });
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         // Of its own, so that its requests can be dropped when it leaves.
         let own = Self::new(self.shared.clone());
         let left = own.left.clone();
         arrival.client.presence.on_leaving(move || left.store(true, Ordering::Release));
-        Some(own)
+        Some(Arc::new(own))
     }
 
     fn admit(&self, _client: &Client, then: Admitted) {

@@ -125,8 +125,9 @@ impl Filter for ReadAhead {
         }
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
-        arrival.below.info().abilities.prefetch.then(Self::new)
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
+        let prefetches = arrival.below.info().abilities.prefetch;
+        prefetches.then(|| Arc::new(Self::new()) as Arc<dyn Filter>)
     }
 }
 

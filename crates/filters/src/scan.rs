@@ -159,7 +159,7 @@ impl Filter for Scan {
         over.below.submit(operation, done);
     }
 
-    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let visit = Visit::new(&self.shared);
         let Arrival { client, below, .. } = arrival;
         if !below.info().abilities.prefetch {
@@ -173,7 +173,7 @@ impl Filter for Scan {
         let left = gone.clone();
         client.presence.on_leaving(move || left.store(true, Ordering::Release));
         spawn(scan(below.clone(), self.shared.clone(), gone));
-        Some(Self { shared: self.shared.clone(), visit: Some(visit) })
+        Some(Arc::new(Self { shared: self.shared.clone(), visit: Some(visit) }))
     }
 }
 

@@ -165,7 +165,7 @@ impl Filter for Spinning {
         self.waiting.submit_after(&self.timers, wait, &over.below, operation, done);
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let size = arrival.below.info().size;
         let arms = if size == self.arms.size {
             self.arms.clone()
@@ -176,7 +176,7 @@ impl Filter for Spinning {
         let own = Self::new(arms, self.timers.clone());
         let waiting = own.waiting.clone();
         arrival.client.presence.on_leaving(move || waiting.leave());
-        Some(own)
+        Some(Arc::new(own))
     }
 }
 

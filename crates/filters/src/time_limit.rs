@@ -64,13 +64,13 @@ impl Filter for TimeLimit {
         over.below.submit(operation, done);
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let until = Some(self.limit).filter(|limit| !limit.is_zero());
         let until = until.and_then(|limit| Instant::now().checked_add(limit));
         let own = Self::new(self.limit, until);
         let left = own.left.clone();
         arrival.client.presence.on_leaving(move || left.store(true, Ordering::Release));
-        Some(own)
+        Some(Arc::new(own))
     }
 }
 

@@ -293,23 +293,25 @@ impl Filter for Cache {
         below::complete(done, async move { inner.run(operation).await });
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         if !arrival.has_own_path {
             return None;
         }
         let (base, below) = (&self.inner, arrival.below.clone());
         if !base.blocks.store().fits(&below) {
-            return Some(Self::new(base.settings.clone(), below, Standing::Apart));
+            let own = Self::new(base.settings.clone(), below, Standing::Apart);
+            return Some(Arc::new(own));
         }
         let cover = |edge: &Edge| edge.info().abilities.multi_conn;
         if cover(&below) && cover(&base.below) {
             let inner = Inner { below, ..base.clone() };
-            return Some(Self { inner, standing: Standing::Beside });
+            return Some(Arc::new(Self { inner, standing: Standing::Beside }));
         }
         arrival.below = base.below.clone();
         let told = Some(Arc::new(AtomicU64::new(base.blocks.failures())));
         let standing = Standing::Over { _own: below };
-        Some(Self { inner: Inner { told, ..base.clone() }, standing })
+        let inner = Inner { told, ..base.clone() };
+        Some(Arc::new(Self { inner, standing }))
     }
 }
 

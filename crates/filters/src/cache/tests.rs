@@ -179,7 +179,7 @@ fn shared(context: &Context, below: Edge) -> (Arc<Cache>, impl Fn(&Edge, &str) -
         let (admission, over) = (Admission::free(), Over::new(&*base, below.clone()));
         let mut arrival = Arrival { client, admission, below: path.clone(), has_own_path: true };
         let own = base.for_client(&over, &mut arrival).unwrap();
-        path.beside(Filtered::device(own, arrival.below))
+        path.beside(Filtered::shared(own, arrival.below))
     };
     (cache, connect)
 }

@@ -149,9 +149,10 @@ impl Filter for Log {
         });
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let sink = self.0.sink.clone();
-        Some(Self(LoggedClient::begin(arrival.client, arrival.below.info(), sink)))
+        let own = LoggedClient::begin(arrival.client, arrival.below.info(), sink);
+        Some(Arc::new(Self(own)))
     }
 }
 

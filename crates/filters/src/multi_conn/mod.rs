@@ -244,10 +244,12 @@ impl Filter for MultiConn {
         }
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let each = self.shared.mode == Mode::Emulate || self.shared.track != Track::Off;
-        (each || arrival.has_own_path)
-            .then(|| Self::new(self.shared.clone(), arrival.below.clone(), true))
+        if !(each || arrival.has_own_path) {
+            return None;
+        }
+        Some(Arc::new(Self::new(self.shared.clone(), arrival.below.clone(), true)))
     }
 }
 

@@ -195,12 +195,12 @@ impl Filter for Pause {
         self.control.requests().enter(Held { owner, below, operation, done });
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         // Of its own, so that its requests can be dropped when it leaves.
         let own = Self::new(self.control.clone());
         let (requests, owner) = (own.control.requests().clone(), own.owner);
         arrival.client.presence.on_leaving(move || requests.leave(owner));
-        Some(own)
+        Some(Arc::new(own))
     }
 }
 

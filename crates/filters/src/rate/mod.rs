@@ -179,7 +179,7 @@ impl Filter for Rate {
         }
     }
 
-    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, _: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         // Clients take turns, so each has its own.
         let number = arrival.client.number;
         let own = Self::new(self.settings.clone(), number);
@@ -187,7 +187,7 @@ impl Filter for Rate {
         arrival.client.presence.on_leaving(move || {
             limits.into_iter().flatten().for_each(|limit| limit.leave(number));
         });
-        Some(own)
+        Some(Arc::new(own))
     }
 }
 

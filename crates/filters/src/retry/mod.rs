@@ -112,7 +112,7 @@ impl Filter for Retry {
         Trial { below, shared, again, tried: 0, told, done }.go(operation);
     }
 
-    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Self> {
+    fn for_client(&self, over: &Over, arrival: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
         let Shared { settings, timers, reopening, account, .. } = &*self.0;
         let Arrival { below, has_own_path, .. } = arrival;
         // Each client must hear of possible losses, and one client's failure does not stop the
@@ -133,7 +133,8 @@ impl Filter for Retry {
             LossAccount::new(reopening.path())
         };
         let (settings, timers, readonly) = (*settings, timers.clone(), AtomicBool::new(false));
-        Some(Self(Arc::new(Shared { settings, timers, reopening, account, readonly })))
+        let shared = Shared { settings, timers, reopening, account, readonly };
+        Some(Arc::new(Self(Arc::new(shared))))
     }
 }
 

@@ -76,7 +76,8 @@ impl Filter for Recorder {
         own.chain(over.below.device().further_contexts()).collect()
     }
 
-    fn for_client(&self, _: &Over, _: &mut Arrival<'_>) -> Option<Self> {
-        Some(Self { bitmaps: self.bitmaps.clone(), contexts: self.bitmaps.contexts() })
+    fn for_client(&self, _: &Over, _: &mut Arrival<'_>) -> Option<Arc<dyn Filter>> {
+        let (bitmaps, contexts) = (self.bitmaps.clone(), self.bitmaps.contexts());
+        Some(Arc::new(Self { bitmaps, contexts }))
     }
 }
